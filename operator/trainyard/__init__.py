@@ -1,0 +1,1 @@
+"""Trainyard: a Kubernetes operator for distributed training jobs."""

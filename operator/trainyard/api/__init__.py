@@ -1,0 +1,1 @@
+"""The API of TrainingJob: the one source of the CRD, of its docs and of its validation rules. Pure."""

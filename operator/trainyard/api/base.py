@@ -1,0 +1,49 @@
+"""What all models of the API share: camelCase names, docs from docstrings, times in whole seconds."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue, PlainSerializer, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+
+class Model(BaseModel):
+    """A part of the custom resource.
+
+    Unknown fields are passed over here, because the API server has refused them already and an operator that was rolled
+    back must still read what a newer one stored.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        use_attribute_docstrings=True,
+    )
+
+    def dump(self) -> dict[str, Any]:
+        """The JSON form, without what is not set."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def rule(expression: str, message: str, **more: str) -> dict[str, JsonValue]:
+    """A CEL rule of the CRD. `message` names the field and the fix."""
+    return {"rule": expression, "message": message, **more}
+
+
+def _whole_seconds(value: datetime) -> datetime:
+    return value.astimezone(UTC).replace(microsecond=0)
+
+
+def _rfc3339(value: datetime) -> str:
+    return value.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+Time = Annotated[
+    datetime,
+    AfterValidator(_whole_seconds),
+    PlainSerializer(_rfc3339, return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""A point in time as Kubernetes writes it: UTC, whole seconds, so that what is stored equals what was decided."""

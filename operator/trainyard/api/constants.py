@@ -1,0 +1,24 @@
+"""Names that users and other programs see: the group, the labels, the annotations."""
+
+from typing import Final
+
+GROUP: Final = "trainyard.dev"
+VERSION: Final = "v1alpha1"
+KIND: Final = "TrainingJob"
+PLURAL: Final = "trainingjobs"
+
+CONTROLLER_NAME: Final = "trainyard.dev/operator"
+"""The value of `spec.managedBy` that means this operator; any other value makes it keep its hands off the job."""
+
+LABEL_JOB_NAME: Final = "trainyard.dev/job-name"
+LABEL_JOB_UID: Final = "trainyard.dev/job-uid"
+LABEL_ROLE: Final = "trainyard.dev/role"
+LABEL_INDEX: Final = "trainyard.dev/index"
+LABEL_ATTEMPT: Final = "trainyard.dev/attempt"
+ANNOTATION_WORKERS: Final = "trainyard.dev/workers"
+"""On each pod: the number of workers of the group it was made for, so that a changed `replicas` is seen as a resize."""
+
+ROLE_WORKER: Final = "worker"
+MAX_REPLICAS: Final = 10_000
+MAX_JOB_NAME: Final = 63 - len(f"-{ROLE_WORKER}-{MAX_REPLICAS - 1}")
+"""The longest name derived from a job's is its last worker's host name, and a host name holds 63 characters."""

@@ -1,0 +1,120 @@
+"""The CustomResourceDefinition, made from the pydantic models. Pure."""
+
+from typing import Any
+
+from trainyard.api.base import rule
+from trainyard.api.constants import GROUP, KIND, MAX_JOB_NAME, PLURAL, VERSION
+from trainyard.api.spec import TrainingJobSpec
+from trainyard.api.status import TrainingJobStatus
+
+Schema = dict[str, Any]
+
+COLUMNS: list[dict[str, Any]] = [
+    {"name": "Framework", "type": "string", "jsonPath": ".spec.framework"},
+    {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
+    {"name": "Ready", "type": "string", "jsonPath": ".status.ready", "description": "Ready and wished workers"},
+    {"name": "Attempt", "type": "integer", "jsonPath": ".status.attempt"},
+    {"name": "Restarts", "type": "integer", "jsonPath": ".status.restartCount"},
+    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    {
+        "name": "Reason",
+        "type": "string",
+        "jsonPath": ".status.conditions[?(@.type=='Running')].reason",
+        "priority": 1,
+        "description": "Why the workers run or do not",
+    },
+    {"name": "Failure", "type": "string", "jsonPath": ".status.lastFailure.message", "priority": 1},
+]
+
+NAME_RULES = [
+    rule(
+        f"self.metadata.name.size() <= {MAX_JOB_NAME}",
+        f"metadata.name must not be longer than {MAX_JOB_NAME} characters, because the workers' host names derived from it"
+        " (name-worker-index) may have 63; choose a shorter name",
+    ),
+    rule(
+        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        "metadata.name must start with a letter and hold only a-z, 0-9 and -, because a Service is named after it",
+    ),
+]
+
+
+def custom_resource_definition() -> Schema:
+    """The CRD as an object, ready to be written as YAML."""
+    schema = {
+        "type": "object",
+        "description": "A distributed training job: workers that find each other, survive faults and report what they do.",
+        "required": ["spec"],
+        "x-kubernetes-validations": NAME_RULES,
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": structural(TrainingJobSpec.model_json_schema()),
+            "status": structural(TrainingJobStatus.model_json_schema(), defaults=False),
+        },
+    }
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "additionalPrinterColumns": COLUMNS,
+        "subresources": {
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            },
+        },
+        "schema": {"openAPIV3Schema": schema},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": KIND.lower(),
+                "shortNames": ["tj"],
+                "categories": ["all"],
+            },
+            "versions": [version],
+        },
+    }
+
+
+def structural(schema: Schema, *, defaults: bool = True) -> Schema:
+    """A pydantic JSON schema as a structural one: no references, no titles, no null.
+
+    The API server wants each field's type in one place, and an optional field is one that may be absent. A status has no
+    `defaults`: what nobody has said must not look as if somebody had.
+    """
+    definitions = schema.get("$defs", {})
+
+    def convert(node: Schema) -> Schema:
+        if "$ref" in node:
+            target = definitions[node["$ref"].rsplit("/", 1)[-1]]
+            node = {**target, **{key: value for key, value in node.items() if key != "$ref"}}
+        if "anyOf" in node:
+            (choice,) = (part for part in node["anyOf"] if part.get("type") != "null")
+            node = {**choice, **{key: value for key, value in node.items() if key != "anyOf"}}
+            return convert(node)
+        out = {key: value for key, value in node.items() if key not in {"title", "$defs"}}
+        if not defaults or out.get("default", ...) is None:
+            out.pop("default", None)
+        if isinstance(out.get("description"), str):
+            out["description"] = " ".join(out["description"].split())
+        if "properties" in out:
+            out["properties"] = {name: convert(child) for name, child in out["properties"].items()}
+        for key in ("items", "additionalProperties"):
+            if isinstance(out.get(key), dict):
+                out[key] = convert(out[key])
+        return out
+
+    return convert(schema)

@@ -1,0 +1,128 @@
+"""`spec`: what the user wishes. Defaults and rules stand here and reach the API server in the CRD."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, WithJsonSchema
+
+from trainyard.api.base import Model, rule
+from trainyard.api.constants import MAX_REPLICAS
+from trainyard.api.pod_template import pod_template_schema
+
+DAY = 24 * 3600
+YEAR = 366 * DAY
+
+
+class Framework(StrEnum):
+    """How workers find each other."""
+
+    TORCH = "torch"
+    NONE = "none"
+
+
+class CleanPods(StrEnum):
+    """Which pods go when a job has finished."""
+
+    RUNNING = "Running"
+    ALL = "All"
+    NONE = "None"
+
+
+class Success(StrEnum):
+    """Whose success is the job's."""
+
+    ALL_WORKERS = "AllWorkers"
+    WORKER_0 = "Worker0"
+
+
+class Recovery(Model):
+    """What happens when workers fail."""
+
+    max_restarts: int = Field(default=10, ge=0, le=10_000)
+    """How many failures restart the job before the next one fails it. Disruptions (deleted, evicted or preempted pods,
+    lost nodes) and resizes are not counted."""
+
+
+class Lifecycle(Model):
+    """When the job starts, stops and goes."""
+
+    suspend: bool = False
+    """While true the job has no pods. Taken back, it goes on with a new attempt. Queues such as Kueue set it."""
+    active_deadline_seconds: int | None = Field(default=None, ge=1, le=YEAR)
+    """Seconds that the job may be active, all attempts together; the clock stands still while the job is suspended.
+    Past it, the job fails."""
+    startup_deadline_seconds: int | None = Field(default=None, ge=1, le=YEAR)
+    """Seconds that an attempt may take until all its workers run (queueing, image pull). Past it, the job fails."""
+    ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=YEAR)
+    """Seconds after its end that the TrainingJob is deleted, with all that belongs to it. Not set: it stays."""
+    clean_pods: CleanPods = CleanPods.RUNNING
+    """Which pods are deleted when the job has finished: those still Running (the others keep their logs), All or None."""
+    success: Success = Success.ALL_WORKERS
+    """Whose exit code 0 makes the job Complete: that of AllWorkers, or of Worker0 alone."""
+
+
+PodTemplate = Annotated[dict[str, Any], WithJsonSchema(pod_template_schema())]
+
+
+class TrainingJobSpec(Model):
+    """The wish."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                rule(
+                    "self.framework == oldSelf.framework",
+                    "framework cannot be changed; delete the TrainingJob and create it anew",
+                    fieldPath=".framework",
+                    reason="FieldValueForbidden",
+                ),
+                rule(
+                    "has(self.managedBy) == has(oldSelf.managedBy)"
+                    " && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
+                    "managedBy cannot be changed; delete the TrainingJob and create it anew",
+                    reason="FieldValueForbidden",
+                ),
+                rule(
+                    "self.template == oldSelf.template || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
+                    "template can be changed only while the job is suspended; set lifecycle.suspend to true first",
+                    fieldPath=".template",
+                    reason="FieldValueForbidden",
+                ),
+                rule(
+                    "self.processesPerReplica == oldSelf.processesPerReplica || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
+                    "processesPerReplica can be changed only while the job is suspended; set lifecycle.suspend to true first",
+                    fieldPath=".processesPerReplica",
+                    reason="FieldValueForbidden",
+                ),
+            ],
+        },
+    )
+
+    framework: Framework = Framework.TORCH
+    """How workers find each other: torch sets what torchrun and torch.distributed read, none sets only TRAINYARD_*."""
+    replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
+    """Number of worker pods. `kubectl scale` writes it; a change restarts the group with the new number."""
+    processes_per_replica: Annotated[
+        int | Literal["auto"],
+        WithJsonSchema(
+            {
+                "x-kubernetes-int-or-string": True,
+                "x-kubernetes-validations": [
+                    rule(
+                        "type(self) == int ? (self >= 1 && self <= 1024) : self == 'auto'",
+                        "processesPerReplica must be a number from 1 to 1024, or auto",
+                    ),
+                ],
+            },
+        ),
+    ] = "auto"
+    """Training processes in each worker. auto: the number of GPUs of the main container, or 1 if it has none."""
+    template: PodTemplate
+    """The pod of every worker. The first container is the main one: its exit code is the worker's."""
+    recovery: Recovery = Recovery()
+    """What happens when workers fail."""
+    lifecycle: Lifecycle = Lifecycle()
+    """When the job starts, stops and goes."""
+    managed_by: str | None = Field(default=None, min_length=3, max_length=63, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")
+    """The controller that looks after this job, as domain/name. Not set, or trainyard.dev/operator: this operator. With
+    any other value the operator does not write anything, the status included."""

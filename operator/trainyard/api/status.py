@@ -1,0 +1,171 @@
+"""`status`: what is. Everything that a decision rests on stands here or on the pods, nothing in memory alone."""
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from trainyard.api.base import Model, Time
+
+
+class Phase(StrEnum):
+    """One word for the state of the job, derived from the conditions, for people to read."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+class ConditionType(StrEnum):
+    """What can be true of a job; `kubectl wait --for=condition=…` takes each."""
+
+    SCHEDULED = "Scheduled"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    STALLED = "Stalled"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+class Condition(Model):
+    """A standard condition (KEP-1623)."""
+
+    type: str = Field(max_length=316)
+    """What the condition is about."""
+    status: Literal["True", "False", "Unknown"]
+    """Whether it holds."""
+    reason: str = Field(min_length=1, max_length=1024)
+    """Why, in one word that programs can rely on."""
+    message: str = Field(default="", max_length=32768)
+    """Why, for people."""
+    last_transition_time: Time
+    """When `status` last changed."""
+    observed_generation: int = Field(default=0, ge=0)
+    """The generation of the spec that this was said of."""
+
+
+class Restarts(Model):
+    """How many attempts ended before their time, by cause. Each attempt counts once."""
+
+    failures: int = Field(default=0, ge=0)
+    """A worker ended with an error. Only these count towards `recovery.maxRestarts`."""
+    disruptions: int = Field(default=0, ge=0)
+    """A worker was taken away: deleted, evicted, preempted, refused by its node, or lost with it."""
+    resizes: int = Field(default=0, ge=0)
+    """`replicas` was changed."""
+
+
+class LastFailure(Model):
+    """The worker whose error ended an attempt: the first one, not those that failed because of it."""
+
+    time: Time
+    """When its main container ended."""
+    attempt: int
+    """The attempt that it ended."""
+    pod: str
+    """The pod's name."""
+    pod_uid: str = Field(alias="podUID")
+    """The pod's UID: a failure is counted once for it."""
+    node: str | None = None
+    """The node that it ran on."""
+    rank: int | None = None
+    """The worker's index, which is its node rank."""
+    exit_code: int | None = None
+    """The exit code of the main container."""
+    reason: str
+    """What the node says of it: Error, OOMKilled, …"""
+    message: str = ""
+    """The container's termination message or the end of its log, cut to 2,048 characters."""
+
+
+class Retry(Model):
+    """The delay between attempts that end soon after they start."""
+
+    count: int = Field(default=0, ge=0)
+    """Attempts in a row that ended before all workers had run for a minute."""
+    not_before: Time | None = None
+    """The next attempt does not start earlier than this."""
+
+
+class WorkerStatus(Model):
+    """A worker that is not well."""
+
+    name: str
+    """The pod's name."""
+    node: str | None = None
+    """The node that it is bound to."""
+    state: str
+    """Pending, Starting, Failed, Disrupted or Terminating."""
+    reason: str | None = None
+    """What the scheduler or the node says, in one word."""
+    message: str | None = None
+    """The same, for people."""
+
+
+class TrainingJobStatus(Model):
+    """What is."""
+
+    observed_generation: int = Field(default=0, ge=0)
+    """The generation of the spec that this status is about."""
+    phase: Phase = Phase.PENDING
+    """One word for all."""
+    conditions: list[Condition] = Field(
+        default=[],
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    """What is true of the job."""
+    attempt: int = Field(default=1, ge=1)
+    """The current incarnation of the whole group. Pods of earlier ones are deleted."""
+    launched_attempt: int = Field(default=0, ge=0)
+    """The last attempt of which every pod has been created: since then, a missing pod is a disruption."""
+    attempt_start_time: Time | None = None
+    """When the current attempt was decided."""
+    replicas: int = Field(default=0, ge=0)
+    """Worker pods that exist."""
+    ready_replicas: int = Field(default=0, ge=0)
+    """Worker pods that are ready, or have succeeded."""
+    ready: str = "0/0"
+    """Ready and wished workers, for the printed table."""
+    selector: str = ""
+    """The label selector of the job's pods, for the scale subresource."""
+    start_time: Time | None = None
+    """When the job was first active."""
+    running_time: Time | None = None
+    """When all workers of the current attempt ran for the first time."""
+    completion_time: Time | None = None
+    """When the job finished."""
+    active_since: Time | None = None
+    """Since when the job has been active without a suspension between."""
+    active_seconds: int = Field(default=0, ge=0)
+    """Seconds that it was active before that."""
+    restarts: Restarts = Restarts()
+    """Attempts that ended before their time."""
+    restart_count: int = Field(default=0, ge=0)
+    """All of them together, for the printed table."""
+    retry: Retry = Retry()
+    """The delay between attempts."""
+    last_failure: LastFailure | None = None
+    """The last failure that was counted."""
+    workers: list[WorkerStatus] = Field(
+        default=[],
+        max_length=16,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    """Workers that are not well, 16 at most. Those that are fine are not listed."""
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        """The condition of this type, if it was ever said."""
+        return next((c for c in self.conditions if c.type == kind), None)
+
+    def holds(self, kind: ConditionType) -> bool:
+        """Whether the condition is True."""
+        return (c := self.condition(kind)) is not None and c.status == "True"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job is over. Final: nothing is created for it any more."""
+        return self.holds(ConditionType.COMPLETE) or self.holds(ConditionType.FAILED)

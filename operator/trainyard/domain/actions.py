@@ -1,0 +1,63 @@
+"""What a plan can ask for. A closed union: whoever carries it out must match all of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from trainyard.api.reasons import Reason
+from trainyard.api.status import TrainingJobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class CreateService:
+    """Make the headless Service through which workers find each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateWorker:
+    """Make the pod of a worker."""
+
+    index: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete this very pod, and no other that may bear its name by then."""
+
+    name: str
+    uid: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    """Delete the TrainingJob itself."""
+
+    reason: Reason
+
+
+Action = CreateService | CreateWorker | DeletePod | DeleteJob
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A Kubernetes event, posted once the status that it tells of is stored."""
+
+    type: Literal["Normal", "Warning"]
+    reason: Reason
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now: carry out `actions`, store `status`, post `events`, look again after `requeue_after` seconds.
+
+    A plan that moves the job on (a new attempt, the end) holds no actions: the verdict is stored first and acted upon in
+    the next pass, from what is stored. So an operator that dies between the two counts nothing twice and forgets nothing.
+    """
+
+    status: TrainingJobStatus
+    actions: Sequence[Action] = ()
+    events: Sequence[Event] = ()
+    requeue_after: float | None = None

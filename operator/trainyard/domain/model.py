@@ -1,0 +1,91 @@
+"""What a decision looks at: a job, its pods and its Service at one moment, reduced to what matters."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from trainyard.api.spec import TrainingJobSpec
+from trainyard.api.status import TrainingJobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why something waits, in the words of the scheduler or the node."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The end of a container."""
+
+    time: datetime
+    code: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A worker's pod."""
+
+    uid: str
+    name: str
+    resource_version: int
+    job_uid: str
+    attempt: int
+    index: int
+    workers: int
+    """The size of the group that it was made for."""
+    phase: str
+    """Pending, Running, Succeeded, Failed or Unknown."""
+    node: str | None = None
+    scheduled: bool = False
+    ready: bool = False
+    running: bool = False
+    """Whether the main container runs."""
+    exit: Exit | None = None
+    """How the main container ended, or the init container that kept it from starting."""
+    trouble: Trouble | None = None
+    """Why it is not placed, or its containers do not start."""
+    taken_at: datetime | None = None
+    """When its deletion, eviction or preemption was asked for."""
+    taken_by: Trouble | None = None
+    """Who or what asked for it."""
+    deletion_time: datetime | None = None
+    """When its grace period ends or ended; set as soon as its deletion was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A TrainingJob."""
+
+    uid: str
+    namespace: str
+    name: str
+    generation: int
+    resource_version: int
+    spec: TrainingJobSpec
+    status: TrainingJobStatus
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that a decision on a job rests on."""
+
+    job: JobView
+    pods: Sequence[PodView] = ()
+    has_service: bool = False
+
+    @property
+    def current(self) -> tuple[PodView, ...]:
+        """The pods of the current attempt, by index."""
+        attempt = self.job.status.attempt
+        return tuple(sorted((p for p in self.pods if p.attempt == attempt), key=lambda p: p.index))
+
+    @property
+    def old(self) -> tuple[PodView, ...]:
+        """The pods of earlier attempts."""
+        return tuple(p for p in self.pods if p.attempt < self.job.status.attempt)

@@ -1,0 +1,166 @@
+"""The plan for a job: an ordered story of guards, each of which settles the matter or passes it on.
+
+Level-triggered: only what is stored in the job and seen of its pods counts, never how it came to be. Planning twice from
+the same snapshot gives the same plan, and planning after the plan was carried out gives none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from trainyard.api.constants import CONTROLLER_NAME
+from trainyard.api.reasons import Reason
+from trainyard.api.spec import CleanPods, Success
+from trainyard.api.status import ConditionType as C, TrainingJobStatus
+from trainyard.domain import verdict
+from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Event, Plan
+from trainyard.domain.cause import describe, find_cause, settling
+from trainyard.domain.model import JobView, PodView, Snapshot
+from trainyard.domain.report import report
+from trainyard.domain.worker import State, health, state
+
+LOST = timedelta(seconds=30)
+"""A pod that is still there so long after its grace period is on a node that nobody hears of. It is not waited for."""
+
+
+def plan(snapshot: Snapshot, now: datetime) -> Plan:
+    """What to do for a job now."""
+    job, status = snapshot.job, snapshot.job.status
+    if job.deleting or not ours(job):
+        return Plan(status)
+    if status.finished:
+        return _after_the_end(snapshot, now)
+    if (newest := max((p.attempt for p in snapshot.pods), default=0)) > status.attempt:
+        return verdict.adopt(job, newest)
+    if job.spec.lifecycle.suspend:
+        return _suspended(snapshot, now)
+    if status.holds(C.SUSPENDED):
+        return verdict.resume(job, now)
+    if status.active_since is None:
+        # The first look at a job needs no verdict of its own: its pods bear attempt 1, as does a status never written.
+        return plan(replace(snapshot, job=replace(job, status=verdict.start(job, now))), now)
+    return _judge(snapshot, now) or _act(snapshot, now)
+
+
+def ours(job: JobView) -> bool:
+    """Whether this operator looks after the job at all."""
+    return job.spec.managed_by in {None, CONTROLLER_NAME}
+
+
+def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
+    """The verdict that is due, if any. The order decides between several: success first, the cause before its deadline."""
+    job, spec, status, pods = snapshot.job, snapshot.job.spec, snapshot.job.status, snapshot.current
+    if _succeeded(pods, spec.replicas, spec.lifecycle.success):
+        return verdict.complete(job, now)
+    limit = spec.lifecycle.active_deadline_seconds
+    if limit and verdict.active(status, now) >= timedelta(seconds=limit):
+        message = f"the job was active for longer than lifecycle.activeDeadlineSeconds, which is {limit}"
+        return verdict.fail(job, Reason.DEADLINE_EXCEEDED, message, now)
+    if pods and (was := pods[0].workers) != spec.replicas:
+        return verdict.resize(job, was, now)
+    if cause := find_cause(pods, spec.replicas, launched=status.launched_attempt == status.attempt):
+        if wait := settling(cause, now):
+            return report(snapshot, Plan(status, requeue_after=wait.total_seconds()), now)
+        if cause.charged and status.restarts.failures >= spec.recovery.max_restarts:
+            told = (
+                f"{describe(cause, status.attempt)}; recovery.maxRestarts allows {spec.recovery.max_restarts} restarts"
+            )
+            return verdict.fail(job, Reason.RESTARTS_EXHAUSTED, told, now, cause)
+        return verdict.restart(job, cause, now)
+    limit, begun = spec.lifecycle.startup_deadline_seconds, _startup_began(status)
+    if limit and begun and now - begun >= timedelta(seconds=limit):
+        seen = health(pods, spec.replicas)
+        message = f"not all workers ran within lifecycle.startupDeadlineSeconds, which is {limit}: {seen.message}"
+        return verdict.fail(job, Reason.STARTUP_DEADLINE_EXCEEDED, message, now)
+    return None
+
+
+def _act(snapshot: Snapshot, now: datetime) -> Plan:
+    """Bring the pods to what the status says: the old attempts gone, then all workers of the current one there."""
+    job, status = snapshot.job, snapshot.job.status
+    actions: list[Action] = [*_delete(snapshot.old, Reason.OLD_ATTEMPT)]
+    events: list[Event] = []
+    waits = _deadlines(snapshot, now)
+    present = {p.index for p in snapshot.current}
+    if in_the_way := [p for p in snapshot.old if not _lost(p, now)]:
+        waits += [(p.deletion_time + LOST - now).total_seconds() for p in in_the_way if p.deletion_time]
+    elif (not_before := status.retry.not_before) and now < not_before:
+        waits.append((not_before - now).total_seconds())
+    elif status.launched_attempt < status.attempt:
+        if not snapshot.has_service:
+            actions.append(CreateService())
+        missing = [i for i in range(job.spec.replicas) if i not in present]
+        actions += [CreateWorker(i, status.attempt) for i in missing]
+        if not missing:
+            note = f"created {job.spec.replicas} workers of attempt {status.attempt}"
+            events.append(Event("Normal", Reason.WORKERS_CREATED, note))
+    return report(snapshot, Plan(status, actions, events, _soonest(waits)), now)
+
+
+def _suspended(snapshot: Snapshot, now: datetime) -> Plan:
+    if not snapshot.job.status.holds(C.SUSPENDED):
+        return verdict.suspend(snapshot.job, snapshot.current, now)
+    return report(snapshot, Plan(snapshot.job.status, _delete(snapshot.old, Reason.SUSPENDED)), now)
+
+
+def _after_the_end(snapshot: Snapshot, now: datetime) -> Plan:
+    """A finished job only ever loses things: pods by `cleanPods`, itself by `ttlSecondsAfterFinished`."""
+    lifecycle, status = snapshot.job.spec.lifecycle, snapshot.job.status
+    ttl, ended = lifecycle.ttl_seconds_after_finished, status.completion_time
+    wait = None
+    if ttl is not None and ended is not None:
+        wait = (ended + timedelta(seconds=ttl) - now).total_seconds()
+        if wait <= 0:
+            return Plan(status, [DeleteJob(Reason.TTL_EXPIRED)])
+    doomed = _delete([p for p in snapshot.pods if _goes(p, lifecycle.clean_pods)], Reason.JOB_FINISHED)
+    return report(snapshot, Plan(status, doomed, requeue_after=wait), now)
+
+
+def _goes(pod: PodView, policy: CleanPods) -> bool:
+    match policy:
+        case CleanPods.ALL:
+            return True
+        case CleanPods.RUNNING:
+            return pod.phase not in {"Succeeded", "Failed"}
+        case CleanPods.NONE:
+            return False
+        case _:
+            assert_never(policy)
+
+
+def _succeeded(pods: Sequence[PodView], wished: int, success: Success) -> bool:
+    succeeded = {p.index for p in pods if state(p) is State.SUCCEEDED}
+    if success is Success.WORKER_0:
+        return 0 in succeeded
+    return succeeded >= set(range(wished))
+
+
+def _startup_began(status: TrainingJobStatus) -> datetime | None:
+    """Since when the current attempt tries to start, or None where all its workers ran already."""
+    if status.running_time or not status.attempt_start_time:
+        return None
+    return max(status.attempt_start_time, status.retry.not_before or status.attempt_start_time)
+
+
+def _deadlines(snapshot: Snapshot, now: datetime) -> list[float]:
+    """Seconds until a deadline needs a look."""
+    lifecycle, status = snapshot.job.spec.lifecycle, snapshot.job.status
+    waits = []
+    if lifecycle.active_deadline_seconds:
+        waits.append(lifecycle.active_deadline_seconds - verdict.active(status, now).total_seconds())
+    if lifecycle.startup_deadline_seconds and (begun := _startup_began(status)):
+        waits.append(lifecycle.startup_deadline_seconds - (now - begun).total_seconds())
+    return waits
+
+
+def _delete(pods: Sequence[PodView], reason: Reason) -> list[Action]:
+    return [DeletePod(p.name, p.uid, reason) for p in pods if p.deletion_time is None]
+
+
+def _lost(pod: PodView, now: datetime) -> bool:
+    return pod.deletion_time is not None and now >= pod.deletion_time + LOST
+
+
+def _soonest(waits: Sequence[float]) -> float | None:
+    return max(0.0, min(waits)) if waits else None

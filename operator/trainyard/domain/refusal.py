@@ -1,0 +1,45 @@
+"""What the API server's refusals mean for a job, and how the status tells of them."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from trainyard.api.reasons import Reason
+from trainyard.api.status import ConditionType as C
+from trainyard.domain import verdict
+from trainyard.domain.actions import Event, Plan
+from trainyard.domain.conditions import no, said
+from trainyard.domain.model import JobView
+
+RETRY_AFTER = 15.0
+"""Seconds until a refused pod is tried again: a quota or a policy changes by somebody's hand, not by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An action that the API server did not accept, and would not accept a moment later either."""
+
+    reason: Reason
+    message: str
+
+
+def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
+    """`plan` as it stands after one of its actions was refused."""
+    if plan.status.finished:
+        return replace(plan, requeue_after=RETRY_AFTER)
+    if refusal.reason is Reason.INVALID_TEMPLATE:
+        # Not repeated: the template cannot be changed while the job is active, so the answer would stay the same.
+        return verdict.fail(
+            replace(job, status=plan.status),
+            refusal.reason,
+            f"no pod can be made of spec.template: {refusal.message}",
+            now,
+        )
+    before = plan.status.condition(C.RUNNING)
+    told = before is not None and before.reason == refusal.reason
+    saying = no(C.RUNNING, refusal.reason, refusal.message)
+    status = plan.status.model_copy(update={"conditions": said(plan.status, [saying], job.generation, now)})
+    stored = job.status.condition(C.RUNNING)
+    told = told or (stored is not None and stored.reason == refusal.reason)
+    events = [] if told else [Event("Warning", refusal.reason, refusal.message)]
+    wait = RETRY_AFTER if plan.requeue_after is None else min(RETRY_AFTER, plan.requeue_after)
+    return replace(plan, status=status, events=[*plan.events, *events], requeue_after=wait)

@@ -1,0 +1,74 @@
+"""What the status says of the pods that are seen: counts, conditions, the workers that are not well."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from trainyard.api.reasons import Reason
+from trainyard.api.status import ConditionType as C, Phase, TrainingJobStatus, WorkerStatus
+from trainyard.domain.actions import Plan
+from trainyard.domain.conditions import no, said, yes
+from trainyard.domain.model import PodView, Snapshot
+from trainyard.domain.names import selector
+from trainyard.domain.worker import State, health, state
+
+LISTED = 16
+
+
+def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
+    """`plan` with what is seen of the pods in its status."""
+    job, pods = snapshot.job, snapshot.current
+    well = sum(p.ready or state(p) is State.SUCCEEDED for p in pods)
+    update: dict[str, Any] = {"replicas": len(pods), "ready_replicas": well, "selector": selector(job.uid)}
+    if not plan.status.finished:
+        update |= {"observed_generation": job.generation, "ready": f"{well}/{job.spec.replicas}"}
+        if not plan.status.holds(C.SUSPENDED):
+            update |= _active(snapshot, plan.status, now)
+    return replace(plan, status=plan.status.model_copy(update=update))
+
+
+def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
+    job, pods = snapshot.job, snapshot.current
+    seen = health(pods, job.spec.replicas)
+    sayings = [
+        yes(C.SCHEDULED, Reason.WORKERS_SCHEDULED, "all workers have a node")
+        if seen.scheduled
+        else no(C.SCHEDULED, _unplaced(seen.reason), seen.message)
+    ]
+    update: dict[str, Any] = {"workers": _unwell(pods)}
+    if len(pods) == job.spec.replicas:
+        update["launched_attempt"] = status.attempt
+    restarting = status.condition(C.RESTARTING) if status.holds(C.RESTARTING) else None
+    if seen.running:
+        sayings.append(yes(C.RUNNING, seen.reason, seen.message))
+        if restarting:
+            sayings.append(no(C.RESTARTING, seen.reason, f"attempt {status.attempt} runs"))
+        update |= {"phase": Phase.RUNNING, "running_time": status.running_time or now}
+    elif restarting and not pods:
+        # Until a pod of the new attempt is there, the reason for the restart says more than "0 of 3 workers".
+        sayings.append(no(C.RUNNING, Reason(restarting.reason), restarting.message))
+        update["phase"] = Phase.RESTARTING
+    else:
+        sayings.append(no(C.RUNNING, seen.reason, seen.message))
+        update["phase"] = Phase.RESTARTING if restarting else Phase.PENDING
+    return {**update, "conditions": said(status, sayings, job.generation, now)}
+
+
+def _unplaced(reason: Reason) -> Reason:
+    return reason if reason is Reason.UNSCHEDULABLE else Reason.WORKERS_PENDING
+
+
+def _unwell(pods: tuple[PodView, ...]) -> list[WorkerStatus]:
+    return [worker for pod in pods if (worker := _unwell_worker(pod))][:LISTED]
+
+
+def _unwell_worker(pod: PodView) -> WorkerStatus | None:
+    seen = state(pod)
+    why = pod.trouble or pod.taken_by
+    if seen is State.FAILED and pod.exit:
+        return WorkerStatus(
+            name=pod.name, node=pod.node, state=seen, reason=pod.exit.reason, message=f"exit code {pod.exit.code}"
+        )
+    if why is None or seen in {State.RUNNING, State.SUCCEEDED}:
+        return None
+    return WorkerStatus(name=pod.name, node=pod.node, state=seen, reason=why.reason, message=why.message[:1024])

@@ -1,0 +1,186 @@
+"""Verdicts: the points where a job moves on. Each is a status to be stored, with the events that tell of it.
+
+A verdict holds no actions; the next pass acts on what was stored (see `Plan`).
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from trainyard.api.reasons import Reason
+from trainyard.api.status import ConditionType as C, LastFailure, Phase, Retry, TrainingJobStatus
+from trainyard.domain.actions import Event, Plan
+from trainyard.domain.cause import Cause, describe
+from trainyard.domain.conditions import Saying, no, said, yes
+from trainyard.domain.model import Exit, JobView, PodView
+
+STEADY = timedelta(seconds=60)
+"""An attempt whose workers all ran for so long ended for a new reason: the delay starts over."""
+LONGEST_DELAY = 60
+
+
+def start(job: JobView, now: datetime) -> TrainingJobStatus:
+    """The first status of a job, and the one with which a suspended job goes on."""
+    status = job.status
+    update: dict[str, Any] = {"active_since": now, "attempt_start_time": now, "start_time": status.start_time or now}
+    if status.holds(C.SUSPENDED):
+        resumed = [no(C.SUSPENDED, Reason.RESUMED, "the job goes on")]
+        update |= {"conditions": said(status, resumed, job.generation, now), "phase": Phase.PENDING}
+    return status.model_copy(update=update)
+
+
+def resume(job: JobView, now: datetime) -> Plan:
+    """The suspension is over."""
+    note = f"the job goes on with attempt {job.status.attempt}"
+    return Plan(_observed(job, start(job, now)), events=[Event("Normal", Reason.RESUMED, note)])
+
+
+def suspend(job: JobView, pods: Sequence[PodView], now: datetime) -> Plan:
+    """The job stops. The attempt that ran is over, so that its pods are deleted; the active clock stands still."""
+    status = job.status
+    message = "lifecycle.suspend is set: the job has no pods until it is taken back"
+    sayings = [
+        yes(C.SUSPENDED, Reason.SUSPENDED, message),
+        no(C.SCHEDULED, Reason.SUSPENDED, message),
+        no(C.RUNNING, Reason.SUSPENDED, message),
+    ]
+    if status.holds(C.RESTARTING):
+        sayings.append(no(C.RESTARTING, Reason.SUSPENDED, message))
+    update: dict[str, Any] = {
+        "phase": Phase.SUSPENDED,
+        "active_since": None,
+        "active_seconds": int(active(status, now).total_seconds()),
+        "conditions": said(status, sayings, job.generation, now),
+    }
+    if pods or status.launched_attempt == status.attempt:
+        update |= _next_attempt(status, now)
+    return Plan(_observed(job, status.model_copy(update=update)), events=[Event("Normal", Reason.SUSPENDED, message)])
+
+
+def restart(job: JobView, cause: Cause, now: datetime) -> Plan:
+    """The group starts anew because of `cause`, which is counted here and nowhere else."""
+    status, restarts = job.status, job.status.restarts
+    steady = status.running_time is not None and now - status.running_time >= STEADY
+    retry = _delayed(0 if steady else status.retry.count, now)
+    update: dict[str, Any] = {"retry": retry}
+    if cause.charged:
+        counted = restarts.model_copy(update={"failures": restarts.failures + 1})
+        update["last_failure"] = _last_failure(cause, status.attempt)
+    else:
+        counted = restarts.model_copy(update={"disruptions": restarts.disruptions + 1})
+    allowed = f" ({counted.failures} of {job.spec.recovery.max_restarts} restarts used)" if cause.charged else ""
+    return _new_attempt(
+        job, cause.reason, f"{describe(cause, status.attempt)}{allowed}", {**update, "restarts": counted}, now
+    )
+
+
+def resize(job: JobView, was: int, now: datetime) -> Plan:
+    """The group starts anew with another number of workers."""
+    restarts = job.status.restarts
+    update = {"restarts": restarts.model_copy(update={"resizes": restarts.resizes + 1}), "retry": Retry()}
+    return _new_attempt(job, Reason.RESIZED, f"replicas was changed from {was} to {job.spec.replicas}", update, now)
+
+
+def adopt(job: JobView, attempt: int) -> Plan:
+    """The status was lost (restored from a backup, say), and the pods know better which attempt this is."""
+    return Plan(job.status.model_copy(update={"attempt": attempt, "launched_attempt": attempt - 1}))
+
+
+def complete(job: JobView, now: datetime) -> Plan:
+    """The job has succeeded."""
+    message = (
+        f"all {job.spec.replicas} workers succeeded"
+        if job.spec.lifecycle.success == "AllWorkers"
+        else "worker 0 succeeded"
+    )
+    event = Event("Normal", Reason.WORKERS_SUCCEEDED, f"{message}, in attempt {job.status.attempt}")
+    return _finish(job, Phase.COMPLETE, [yes(C.COMPLETE, Reason.WORKERS_SUCCEEDED, message)], event, now)
+
+
+def fail(job: JobView, reason: Reason, message: str, now: datetime, cause: Cause | None = None) -> Plan:
+    """The job has failed; `message` names the cause."""
+    sayings = [yes(C.FAILED, reason, message), yes(C.STALLED, reason, message)]
+    plan = _finish(job, Phase.FAILED, sayings, Event("Warning", reason, message), now)
+    if cause is None or not cause.charged:
+        return plan
+    restarts = job.status.restarts.model_copy(update={"failures": job.status.restarts.failures + 1})
+    return Plan(
+        plan.status.model_copy(update={"restarts": restarts, "last_failure": _last_failure(cause, job.status.attempt)}),
+        events=plan.events,
+    )
+
+
+def active(status: TrainingJobStatus, now: datetime) -> timedelta:
+    """For how long the job has been active, without the time in which it was suspended."""
+    before = timedelta(seconds=status.active_seconds)
+    return before + (now - status.active_since) if status.active_since else before
+
+
+def _new_attempt(job: JobView, reason: Reason, message: str, update: dict[str, Any], now: datetime) -> Plan:
+    status = job.status
+    attempt = status.attempt + 1
+    told = f"{message}; all workers start anew as attempt {attempt}"
+    sayings = [yes(C.RESTARTING, reason, told), no(C.RUNNING, reason, told)]
+    restarts = update["restarts"]
+    update |= _next_attempt(status, now) | {
+        "phase": Phase.RESTARTING,
+        "conditions": said(status, sayings, job.generation, now),
+        "restart_count": restarts.failures + restarts.disruptions + restarts.resizes,
+        "workers": [],
+    }
+    event = Event("Normal" if reason is Reason.RESIZED else "Warning", reason, told)
+    return Plan(_observed(job, status.model_copy(update=update)), events=[event])
+
+
+def _next_attempt(status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
+    return {"attempt": status.attempt + 1, "attempt_start_time": now, "running_time": None}
+
+
+def _finish(job: JobView, phase: Phase, sayings: Sequence[Saying], event: Event, now: datetime) -> Plan:
+    status = job.status
+    over = [no(C.RUNNING, Reason.JOB_FINISHED, "the job has finished"), *sayings]
+    if status.holds(C.RESTARTING):
+        over.append(no(C.RESTARTING, Reason.JOB_FINISHED, "the job has finished"))
+    update = {
+        "phase": phase,
+        "completion_time": now,
+        "active_seconds": int(active(status, now).total_seconds()),
+        "active_since": None,
+        "conditions": said(status, over, job.generation, now),
+        "workers": [],
+    }
+    if phase is Phase.COMPLETE:
+        update["ready"] = f"{job.spec.replicas}/{job.spec.replicas}"
+    return Plan(_observed(job, status.model_copy(update=update)), events=[event])
+
+
+def _observed(job: JobView, status: TrainingJobStatus) -> TrainingJobStatus:
+    return status.model_copy(update={"observed_generation": job.generation})
+
+
+def _delayed(count: int, now: datetime) -> Retry:
+    """No delay before the first restart, then 2, 4, 8 … 60 seconds while attempts keep ending early."""
+    delay = 0 if count == 0 else min(LONGEST_DELAY, 2 ** min(count, 10))
+    return Retry(count=count + 1, not_before=now + timedelta(seconds=delay))
+
+
+def _last_failure(cause: Cause, attempt: int) -> LastFailure:
+    pod = cause.pod
+    end = pod.exit if pod else None
+    if pod is None or end is None:
+        raise ValueError(f"a failure has a pod and an exit: {cause}")
+    return _failure_of(pod, end, attempt)
+
+
+def _failure_of(pod: PodView, end: Exit, attempt: int) -> LastFailure:
+    return LastFailure(
+        time=end.time,
+        attempt=attempt,
+        pod=pod.name,
+        pod_uid=pod.uid,
+        node=pod.node,
+        rank=pod.index,
+        exit_code=end.code,
+        reason=end.reason,
+        message=end.message,
+    )

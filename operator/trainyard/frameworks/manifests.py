@@ -1,0 +1,124 @@
+"""The manifests of a job: a pod a worker and one headless Service. The user's own fields always win."""
+
+from copy import deepcopy
+from typing import Any
+
+from trainyard.api.constants import (
+    ANNOTATION_WORKERS,
+    GROUP,
+    KIND,
+    LABEL_ATTEMPT,
+    LABEL_INDEX,
+    LABEL_JOB_NAME,
+    LABEL_JOB_UID,
+    LABEL_ROLE,
+    ROLE_WORKER,
+    VERSION,
+)
+from trainyard.domain.model import JobView
+from trainyard.frameworks.environment import environment
+from trainyard.frameworks.worker import Json, Worker
+
+UNREACHABLE_SECONDS = 30
+"""How long a pod stays bound to a node that is gone; Kubernetes' own 300 would be five minutes of idle GPUs."""
+
+ANNOTATIONS = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "sidecar.istio.io/inject": "false",
+}
+LABELS = {"sidecar.istio.io/inject": "false"}
+"""A mesh's proxy would stand between the ranks, and would keep the pod from ever ending. Istio reads either."""
+
+
+def worker_pod(worker: Worker) -> Json:
+    """The pod of a worker."""
+    job, template = worker.job, deepcopy(worker.spec.template)
+    metadata, spec = template.get("metadata") or {}, template["spec"]
+    for container in spec["containers"]:
+        container["env"] = environment(worker, container)
+        container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+    _shared_memory(spec)
+    spec["tolerations"] = [*(spec.get("tolerations") or []), *_tolerations(spec)]
+    spec |= {"restartPolicy": "Never", "hostname": worker.host, "subdomain": job.name}
+    # Variables for every Service of the namespace would only slow the start and clash with the program's own.
+    spec.setdefault("enableServiceLinks", False)
+    if worker.host_network:
+        spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": worker.pod_name,
+            "namespace": job.namespace,
+            "labels": LABELS | (metadata.get("labels") or {}) | _labels(worker),
+            "annotations": ANNOTATIONS
+            | (metadata.get("annotations") or {})
+            | {ANNOTATION_WORKERS: str(worker.spec.replicas)},
+            "ownerReferences": [_owner(job)],
+        },
+        "spec": spec,
+    }
+
+
+def service(job: JobView) -> Json:
+    """The headless Service that gives the workers their DNS names, before they are ready too."""
+    labels = {LABEL_JOB_NAME: job.name, LABEL_JOB_UID: job.uid}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": job.name,
+            "namespace": job.namespace,
+            "labels": labels,
+            "ownerReferences": [_owner(job)],
+        },
+        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {LABEL_JOB_UID: job.uid}},
+    }
+
+
+def _labels(worker: Worker) -> dict[str, str]:
+    return {
+        LABEL_JOB_NAME: worker.job.name,
+        LABEL_JOB_UID: worker.job.uid,
+        LABEL_ROLE: ROLE_WORKER,
+        LABEL_INDEX: str(worker.index),
+        LABEL_ATTEMPT: str(worker.attempt),
+    }
+
+
+def _owner(job: JobView) -> Json:
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "name": job.name,
+        "uid": job.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def _shared_memory(spec: Json) -> None:
+    """A memory volume at /dev/shm for each container without one of its own.
+
+    The runtime's 64 MiB are too small for data loaders and NCCL. No size limit: the kubelet then bounds it by the pod's
+    memory limit, against which it counts.
+    """
+    volume = "trainyard-shm"
+    taken = {v["name"] for v in spec.get("volumes") or []}
+    without = [c for c in spec["containers"] if all(m["mountPath"] != "/dev/shm" for m in c.get("volumeMounts") or [])]  # noqa: S108 - a mount point in the pod, not a temporary file here
+    if not without or volume in taken:
+        return
+    spec["volumes"] = [*(spec.get("volumes") or []), {"name": volume, "emptyDir": {"medium": "Memory"}}]
+    for container in without:
+        mounts: list[dict[str, Any]] = container.get("volumeMounts") or []
+        container["volumeMounts"] = [*mounts, {"name": volume, "mountPath": "/dev/shm"}]  # noqa: S108 - as above
+
+
+def _tolerations(spec: Json) -> list[Json]:
+    keys = {t.get("key") for t in spec.get("tolerations") or []}
+    return [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": UNREACHABLE_SECONDS}
+        for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+        # A toleration without a key is for every taint: the user wants the pod to stay.
+        if key not in keys and None not in keys
+    ]

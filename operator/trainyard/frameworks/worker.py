@@ -1,0 +1,85 @@
+"""Which worker a pod is made for, and what follows from the job's template for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from trainyard.api.spec import TrainingJobSpec
+from trainyard.domain.model import JobView
+from trainyard.domain.names import worker_host, worker_pod
+
+Json = dict[str, Any]
+
+ACCELERATORS = frozenset({"gpu", "gaudi", "neuron", "npu", "tpu"})
+"""The last part of the extended resources that stand for one accelerator each (nvidia.com/gpu, habana.ai/gaudi …)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker of one attempt."""
+
+    job: JobView
+    index: int
+    attempt: int
+
+    @property
+    def spec(self) -> TrainingJobSpec:
+        """The job's spec."""
+        return self.job.spec
+
+    @property
+    def pod_name(self) -> str:
+        """The pod's name, unique for all time."""
+        return worker_pod(self.job.name, self.index, self.attempt)
+
+    @property
+    def host(self) -> str:
+        """The pod's host name, the same in each attempt."""
+        return worker_host(self.job.name, self.index)
+
+    @property
+    def master(self) -> str:
+        """The DNS name of worker 0, valid within the namespace."""
+        return f"{worker_host(self.job.name, 0)}.{self.job.name}"
+
+    @property
+    def run_id(self) -> str:
+        """The rendezvous id: a straggler of another attempt, or of a namesake, cannot join."""
+        return f"{self.job.uid}-{self.attempt}"
+
+    @property
+    def host_network(self) -> bool:
+        """Whether the pods share their nodes' network."""
+        return bool(self.spec.template["spec"].get("hostNetwork"))
+
+
+def processes(spec: TrainingJobSpec) -> int:
+    """Training processes a worker: what the user says, else the accelerators of the main container, else 1."""
+    if isinstance(spec.processes_per_replica, int):
+        return spec.processes_per_replica
+    return max(1, accelerators(spec.template["spec"]["containers"][0]))
+
+
+def accelerators(container: Mapping[str, Any]) -> int:
+    """The accelerators that a container asks for, MIG slices included. Kubernetes has them in `limits`, whole."""
+    limits: Mapping[str, Any] = (container.get("resources") or {}).get("limits") or {}
+    return sum(int(count) for name, count in limits.items() if _is_accelerator(name))
+
+
+def cpus(container: Mapping[str, Any]) -> int | None:
+    """Whole CPUs that a container asks for, or None where it does not say."""
+    resources: Mapping[str, Any] = container.get("resources") or {}
+    text = (resources.get("requests") or {}).get("cpu") or (resources.get("limits") or {}).get("cpu")
+    if text is None:
+        return None
+    try:
+        amount = Decimal(str(text).removesuffix("m")) / (1000 if str(text).endswith("m") else 1)
+    except InvalidOperation:
+        return None
+    return max(1, int(amount))
+
+
+def _is_accelerator(resource: str) -> bool:
+    last = resource.rsplit("/", 1)[-1]
+    return last in ACCELERATORS or last.startswith("mig-")
