@@ -1,0 +1,106 @@
+"""Carries out a plan's actions. Decides nothing; each action is harmless when repeated."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from trainyard.api.reasons import Reason
+from trainyard.controller.resources import TRAINING_JOBS
+from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Plan
+from trainyard.domain.model import JobView
+from trainyard.domain.observe import owner_uid
+from trainyard.domain.refusal import Refusal
+from trainyard.engine.batch import Failed, slow_start
+from trainyard.engine.tracker import WriteTracker
+from trainyard.frameworks import manifests
+from trainyard.frameworks.worker import Worker
+from trainyard.kube.apply import Writer
+from trainyard.kube.errors import ApiError
+from trainyard.kube.resource import PODS, SERVICES, Resource
+
+_LOG = logging.getLogger(__name__)
+
+PARALLEL = 50
+
+
+@dataclass(frozen=True, slots=True)
+class NameTakenError(Exception):
+    """An object with the wanted name belongs to somebody else, perhaps to a deleted namesake whose pods still go."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """Actions into requests."""
+
+    writer: Writer
+    tracker: WriteTracker[str]
+
+    async def carry_out(self, job: JobView, plan: Plan) -> Refusal | None:
+        """Do all of it, in order: the Service, then deletions, then new pods. Stops at the first refusal and returns it.
+
+        Raises ApiError where the server does not answer or fails: then nobody knows, and the next pass looks anew.
+        """
+        for kinds in ((CreateService,), (DeletePod, DeleteJob), (CreateWorker,)):
+            calls = [self._call(job, action) for action in plan.actions if isinstance(action, kinds)]
+            if not calls:
+                continue
+            try:
+                outcomes = await slow_start(calls, limit=PARALLEL)
+            except NameTakenError as error:
+                return Refusal(Reason.NAME_TAKEN, f"{error.what} exists and does not belong to this TrainingJob")
+            if failed := next((o.error for o in outcomes if isinstance(o, Failed)), None):
+                return _refusal(failed)
+        return None
+
+    def _call(self, job: JobView, action: Action) -> Callable[[], Awaitable[None]]:
+        match action:
+            case CreateService():
+                return lambda: self._create(job, SERVICES, manifests.service(job))
+            case CreateWorker(index, attempt):
+                return lambda: self._create(job, PODS, manifests.worker_pod(Worker(job, index, attempt)))
+            case DeletePod(name, uid, reason):
+                return lambda: self._delete(job, PODS, name, uid, reason)
+            case DeleteJob(reason):
+                return lambda: self._delete(job, TRAINING_JOBS, job.name, job.uid, reason)
+            case _:
+                assert_never(action)
+
+    async def _create(self, job: JobView, resource: Resource, manifest: dict[str, Any]) -> None:
+        name = manifest["metadata"]["name"]
+        try:
+            made = await self.writer.create(resource, job.namespace, manifest)
+        except ApiError as error:
+            if not error.already_exists:
+                raise
+            # Our own, made in a pass whose answer was lost, or somebody else's.
+            found = await self.writer.get(resource, job.namespace, name)
+            if found is None or owner_uid(found) != job.uid:
+                raise NameTakenError(f"{resource.kind} {name}") from error
+            made = found
+        _LOG.info(f"created {resource.kind} {name}")
+        self.tracker.wrote(job.uid, resource.plural, int(made["metadata"]["resourceVersion"]))
+
+    async def _delete(self, job: JobView, resource: Resource, name: str, uid: str, reason: Reason) -> None:
+        await self.writer.delete(resource, job.namespace, name, uid=uid)
+        _LOG.info(f"deleted {resource.kind} {name}: {reason}")
+        self.tracker.deleted(job.uid, resource.plural, uid)
+
+
+def _refusal(error: ApiError) -> Refusal:
+    """What the server's answer means for the job. Raises `error` where it means nothing but "later"."""
+    if error.retryable or error.namespace_terminating or error.conflict:
+        raise error
+    if error.quota_exceeded:
+        return Refusal(Reason.QUOTA_EXCEEDED, error.message)
+    if error.status in {400, 422}:
+        return Refusal(Reason.INVALID_TEMPLATE, error.message)
+    return Refusal(Reason.PODS_FORBIDDEN, error.message)
+
+
+def actions_told(actions: Sequence[Action]) -> str:
+    """A plan's actions in a few words, for the log."""
+    names = [type(action).__name__ for action in actions]
+    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))

@@ -1,0 +1,90 @@
+"""TrainingJobs into their cache: kopf's events, and every few minutes an own list.
+
+kopf has no list-and-compare: an object that is deleted while its watch is down stays for ever. The list finds it, and
+everything else that was missed.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainyard.controller.caches import Caches
+from trainyard.controller.resources import TRAINING_JOBS, job_record
+from trainyard.kube.backoff import Backoff
+from trainyard.kube.errors import ApiError
+from trainyard.kube.session import Session
+
+_LOG = logging.getLogger(__name__)
+PAGE = 500
+
+
+@dataclass(slots=True)
+class JobFeed:
+    """Keeps `caches.jobs` equal to what the API server holds."""
+
+    session: Session
+    caches: Caches
+    on_change: Callable[[str], None]
+    relist_seconds: float
+    clock: Callable[[], float] = time.monotonic
+    backoff: Callable[[int], float] = field(default_factory=lambda: Backoff(cap=30.0))
+    synced: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    missed: int = field(default=0, init=False)
+    """Changes that a list found and the watch had not told of."""
+    _listed_at: float = field(init=False)
+    _failures: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._listed_at = self.clock()
+
+    def age(self) -> float:
+        """Seconds for which the list is overdue; 0 while it is on time."""
+        return max(0.0, self.clock() - self._listed_at - self.relist_seconds)
+
+    def heard(self, kind: str | None, raw: Mapping[str, Any]) -> None:
+        """An event of kopf's watch; `kind` is None for what it finds at its start."""
+        record = job_record(raw)
+        if kind == "DELETED":
+            self._tell(self.caches.jobs.remove(record.uid, record.resource_version))
+        else:
+            self._tell(self.caches.jobs.apply(record))
+
+    async def run(self) -> None:
+        """List for ever."""
+        while True:
+            try:
+                await self.relist()
+                self._failures = 0
+                await asyncio.sleep(self.relist_seconds)
+            except ApiError as error:
+                self._failures += 1
+                if self._failures == 1:
+                    _LOG.warning(f"cannot list TrainingJobs, trying again until it works: {_hint(error)}")
+                await asyncio.sleep(self.backoff(self._failures))
+
+    async def relist(self) -> None:
+        """List once, and compare with what is known."""
+        items, params = [], {"limit": str(PAGE)}
+        while True:
+            page = await self.session.request("GET", TRAINING_JOBS.path(), params=params)
+            items += page["items"]
+            if not (rest := page["metadata"].get("continue")):
+                break
+            params["continue"] = rest
+        changed = self.caches.jobs.replace([job_record(raw) for raw in items], int(page["metadata"]["resourceVersion"]))
+        self._listed_at = self.clock()
+        if self.synced.is_set():
+            self.missed += len(changed)
+        self.synced.set()
+        self._tell(changed)
+
+    def _tell(self, changed: set[str]) -> None:
+        for uid in changed:
+            self.on_change(uid)
+
+
+def _hint(error: ApiError) -> str:
+    return f"{error} (is the CRD installed?)" if error.not_found else str(error)

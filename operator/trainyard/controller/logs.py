@@ -1,0 +1,48 @@
+"""JSON logs on standard error, with the job and its attempt on each line written while looking at it."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from pythonjsonlogger.json import JsonFormatter
+from typing_extensions import override
+
+_job: ContextVar[str | None] = ContextVar("job", default=None)
+_attempt: ContextVar[int | None] = ContextVar("attempt", default=None)
+
+
+@contextmanager
+def about(job: str, attempt: int) -> Iterator[None]:
+    """All that is logged inside is about this attempt of this job."""
+    tokens = _job.set(job), _attempt.set(attempt)
+    try:
+        yield
+    finally:
+        _job.reset(tokens[0])
+        _attempt.reset(tokens[1])
+
+
+class _About(logging.Filter):
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.job, record.attempt = _job.get(), _attempt.get()
+        return True
+
+
+def configure(level: str) -> None:
+    """Send all logs through one handler."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_About())
+    handler.setFormatter(
+        JsonFormatter(
+            ["asctime", "levelname", "name", "job", "attempt", "message"],
+            rename_fields={"asctime": "time", "levelname": "level", "name": "logger"},
+            datefmt="%Y-%m-%dT%H:%M:%S%z",
+        ),
+    )
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # kopf and aiohttp tell of each event and each probe; what matters of that is in the metrics.
+    for noisy in ("kopf", "aiohttp.access", "asyncio"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

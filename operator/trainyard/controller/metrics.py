@@ -1,0 +1,63 @@
+"""What the operator tells of jobs as a whole. Labels are small, closed sets: never a job's name."""
+
+from collections import Counter as Tally
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from trainyard.api.spec import Framework
+from trainyard.api.status import ConditionType, Phase, TrainingJobStatus
+from trainyard.controller.caches import Caches
+from trainyard.domain.model import JobView
+
+
+class JobMetrics:
+    """Counters of what happened to jobs, as this process saw it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._restarts = Counter(
+            "trainyard_restarts", "Attempts that ended before their time", ["cause"], registry=registry
+        )
+        self._finished = Counter(
+            "trainyard_jobs_finished", "Jobs that came to their end", ["result", "reason"], registry=registry
+        )
+        for cause in ("failure", "disruption", "resize"):
+            self._restarts.labels(cause)
+
+    def moved(self, job: JobView, status: TrainingJobStatus) -> None:
+        """The job went from the status it had to `status`."""
+        before, after = job.status.restarts, status.restarts
+        self._restarts.labels("failure").inc(after.failures - before.failures)
+        self._restarts.labels("disruption").inc(after.disruptions - before.disruptions)
+        self._restarts.labels("resize").inc(after.resizes - before.resizes)
+        if status.finished and not job.status.finished:
+            kind = ConditionType.COMPLETE if status.holds(ConditionType.COMPLETE) else ConditionType.FAILED
+            condition = status.condition(kind)
+            self._finished.labels(kind.lower(), condition.reason if condition else "").inc()
+
+
+class CacheMetrics(Collector):
+    """Gauges that are counted when they are asked for."""
+
+    def __init__(self, caches: Caches, registry: CollectorRegistry) -> None:
+        self._caches = caches
+        registry.register(self)
+
+    @override
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The jobs by phase and framework, and their pods."""
+        jobs = GaugeMetricFamily("trainyard_jobs", "TrainingJobs that exist", labels=["phase", "framework"])
+        views = [record.view for uid in self._caches.jobs.keys() if (record := self._caches.jobs.get(uid))]  # noqa: SIM118 - a store is no dict
+        tally = Tally((view.status.phase, view.spec.framework) for view in views if view)
+        for phase in Phase:
+            for framework in Framework:
+                jobs.add_metric([phase, framework], tally[phase, framework])
+        yield jobs
+        yield GaugeMetricFamily(
+            "trainyard_worker_pods", "Pods of TrainingJobs that exist", value=len(self._caches.pods)
+        )
+        unreadable = sum(view is None for view in views)
+        yield GaugeMetricFamily("trainyard_unreadable_jobs", "TrainingJobs that cannot be read", value=unreadable)

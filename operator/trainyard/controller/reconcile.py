@@ -1,0 +1,132 @@
+"""One pass over a job: look, plan, act, store the status once, tell."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from trainyard.api.constants import KIND
+from trainyard.api.reasons import Reason
+from trainyard.api.status import ConditionType, TrainingJobStatus
+from trainyard.controller.caches import Caches
+from trainyard.controller.execute import Executor
+from trainyard.controller.logs import about
+from trainyard.controller.metrics import JobMetrics
+from trainyard.controller.resources import TRAINING_JOBS, JobRecord
+from trainyard.domain.actions import Event, Plan
+from trainyard.domain.conditions import said, yes
+from trainyard.domain.model import JobView
+from trainyard.domain.plan import plan
+from trainyard.domain.refusal import refused
+from trainyard.engine.tracker import WriteTracker
+from trainyard.frameworks.environment import set_by_hand
+from trainyard.frameworks.worker import Worker
+from trainyard.kube.apply import Writer
+from trainyard.kube.errors import ApiError
+from trainyard.kube.events import EventRecorder
+
+_LOG = logging.getLogger(__name__)
+
+CATCH_UP_SECONDS = 1.0
+"""When to look again while the caches do not show our own last write. Their next event comes first, as a rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciler:
+    """Makes passes. Knows when, what and how; what for is decided in `domain`."""
+
+    caches: Caches
+    executor: Executor
+    writer: Writer
+    tracker: WriteTracker[str]
+    events: EventRecorder
+    metrics: JobMetrics
+    now: Callable[[], datetime]
+
+    async def reconcile(self, uid: str) -> float | None:
+        """One pass over the job with this UID. Returns after how many seconds to look again, if at all."""
+        record = self.caches.jobs.get(uid)
+        if record is None:
+            self.tracker.forget(uid)
+            return None
+        attempt = record.view.status.attempt if record.view else 0
+        with about(f"{record.namespace}/{record.name}", attempt):
+            if not self.tracker.ready(uid, self.caches.seen(), self.caches.going):
+                return CATCH_UP_SECONDS
+            try:
+                return await self._pass(record)
+            except ApiError as error:
+                if error.namespace_terminating:
+                    return None
+                raise
+
+    async def _pass(self, record: JobRecord) -> float | None:
+        snapshot = self.caches.snapshot(record)
+        if snapshot is None:
+            await self._unreadable(record)
+            return None
+        now = self.now()
+        decided = plan(snapshot, now)
+        if refusal := await self.executor.carry_out(snapshot.job, decided):
+            _LOG.warning(f"{refusal.reason}: {refusal.message}")
+            decided = refused(snapshot.job, decided, refusal, now)
+        return await self._store(record, snapshot.job, decided)
+
+    async def _store(self, record: JobRecord, job: JobView, decided: Plan) -> float | None:
+        """Write the status if it changed, then tell of it. Somebody else's write in between means: decide again."""
+        if decided.status != job.status:
+            try:
+                await self._write(record, decided.status)
+            except ApiError as error:
+                if error.not_found:
+                    return None
+                if error.conflict:
+                    return CATCH_UP_SECONDS
+                raise
+            self.metrics.moved(job, decided.status)
+        for event in (*decided.events, *self._warnings(job, decided)):
+            log = _LOG.info if event.type == "Normal" else _LOG.warning
+            log(f"{event.reason}: {event.note}")
+            action = "Reconcile"
+            key = f"{decided.status.attempt}/{event.note}"
+            await self.events.record(record.reference, event.type, event.reason, event.note, action=action, key=key)
+        return decided.requeue_after
+
+    async def _write(self, record: JobRecord, status: TrainingJobStatus) -> None:
+        metadata = {
+            "name": record.name,
+            "namespace": record.namespace,
+            "uid": record.uid,
+            "resourceVersion": str(record.resource_version),
+        }
+        body: dict[str, Any] = {
+            "apiVersion": TRAINING_JOBS.api_version,
+            "kind": KIND,
+            "metadata": metadata,
+            "status": status.dump(),
+        }
+        made = await self.writer.replace_status(TRAINING_JOBS, record.namespace, record.name, body)
+        self.tracker.wrote(record.uid, TRAINING_JOBS.plural, int(made["metadata"]["resourceVersion"]))
+
+    def _warnings(self, job: JobView, decided: Plan) -> list[Event]:
+        """Once an attempt, with the event that its workers are there: variables in the template that may not fit."""
+        if not any(event.reason is Reason.WORKERS_CREATED for event in decided.events):
+            return []
+        names = set_by_hand(Worker(job, 0, decided.status.attempt))
+        note = f"the template sets {', '.join(names)}; these are kept and may not fit the real group"
+        return [Event("Warning", Reason.USER_ENVIRONMENT_KEPT, note)] if names else []
+
+    async def _unreadable(self, record: JobRecord) -> None:
+        """Say that the spec cannot be read, keep what is known of the job, and wait for the spec to change."""
+        message = f"the operator cannot read this TrainingJob: {record.problem}; correct the field"
+        _LOG.error(message)
+        if record.status is None:
+            return
+        stalled = [yes(ConditionType.STALLED, Reason.INVALID_SPEC, message)]
+        conditions = said(record.status, stalled, record.generation, self.now())
+        status = record.status.model_copy(
+            update={"conditions": conditions, "observed_generation": record.generation},
+        )
+        if status != record.status:
+            await self._write(record, status)

@@ -1,0 +1,39 @@
+"""The HTTP side: /metrics for Prometheus, /healthz and /readyz for the kubelet."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from trainyard.controller.health import Health
+
+
+@asynccontextmanager
+async def serve(host: str, port: int, registry: CollectorRegistry, health: Health) -> AsyncIterator[int]:
+    """Serve while inside. Yields the port."""
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def healthz(_: web.Request) -> web.Response:
+        return _answer(health.troubles())
+
+    async def readyz(_: web.Request) -> web.Response:
+        return _answer([*health.waiting(), *health.troubles()])
+
+    application = web.Application()
+    application.add_routes(
+        [web.get("/metrics", metrics), web.get("/healthz", healthz), web.get("/readyz", readyz)],
+    )
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+def _answer(troubles: Sequence[str]) -> web.Response:
+    return web.Response(text="\n".join(troubles) + "\n", status=503) if troubles else web.Response(text="ok\n")

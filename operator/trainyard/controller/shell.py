@@ -1,0 +1,108 @@
+"""kopf as the shell: process, signals, login and the watch on TrainingJobs. Nothing of kopf's that writes to the cluster.
+
+Only `on.event`: kopf's change handlers, timers, daemons and finalizers write annotations and patches of their own, and
+its indexes neither forget what vanishes during a gap nor start in linear time. `docs/design/0001-kopf-as-the-shell.md`.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import kopf
+from typing_extensions import override
+
+from trainyard.api.constants import GROUP, PLURAL, VERSION
+from trainyard.kube.backoff import Backoff
+from trainyard.kube.session import Endpoint
+
+Heard = Callable[[str | None, Mapping[str, Any]], None]
+
+
+class NoDiffBase(kopf.DiffBaseStorage):
+    """No memory of what was last handled: it would copy each object several times an event."""
+
+    @override
+    def build(self, *, body: Any, extra_fields: Any = None) -> Any:
+        return {}
+
+    @override
+    def fetch(self, *, body: Any) -> None:
+        return None
+
+    @override
+    def store(self, *, body: Any, patch: Any, essence: Any) -> None: ...
+
+
+class NoProgress(kopf.ProgressStorage):
+    """No memory of handlers' progress: there is none."""
+
+    @override
+    def fetch(self, *, key: Any, body: Any) -> None:
+        return None
+
+    @override
+    def store(self, *, key: Any, record: Any, body: Any, patch: Any) -> None: ...
+
+    @override
+    def purge(self, *, key: Any, body: Any, patch: Any) -> None: ...
+
+    @override
+    def touch(self, *, body: Any, patch: Any, value: Any) -> None: ...
+
+    @override
+    def clear(self, *, essence: Any) -> Any:
+        return essence
+
+
+class Endless(Iterable[float]):
+    """Back-offs without an end: where they run out kopf gives up, and with it the whole operator."""
+
+    @override
+    def __iter__(self) -> Iterator[float]:
+        return map(Backoff(cap=30.0), count(1))
+
+
+def registry(endpoint: Endpoint, heard: Heard) -> kopf.OperatorRegistry:
+    """Kopf's handlers: the login and one ear."""
+    handlers = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=handlers)
+    async def login(**_: Any) -> kopf.AiohttpSession:
+        return kopf.AiohttpSession(aiohttp_session=endpoint.open_client(), server=endpoint.server)
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=handlers)
+    async def on_event(event: Mapping[str, Any], **_: Any) -> None:
+        heard(event["type"], event["object"])
+
+    return handlers
+
+
+def settings() -> kopf.OperatorSettings:
+    """Kopf's settings."""
+    chosen = kopf.OperatorSettings()
+    chosen.peering.standalone = True
+    chosen.scanning.disabled = True
+    chosen.posting.enabled = False
+    chosen.persistence.diffbase_storage = NoDiffBase()
+    chosen.persistence.progress_storage = NoProgress()
+    chosen.persistence.finalizer = f"{GROUP}/unused"
+    chosen.networking.error_backoffs = Endless()
+    chosen.networking.request_timeout = 30
+    chosen.networking.connect_timeout = 10
+    chosen.networking.enforce_retry_after = True
+    chosen.watching.chunk_size = 500
+    chosen.watching.server_timeout = 290
+    chosen.process.ultimate_exiting_timeout = 30
+    return chosen
+
+
+async def run(endpoint: Endpoint, heard: Heard, stop: asyncio.Event) -> None:
+    """Run kopf until a signal comes or `stop` is set."""
+    await kopf.operator(
+        registry=registry(endpoint, heard),
+        settings=settings(),
+        clusterwide=True,
+        standalone=True,
+        stop_flag=stop,
+    )

@@ -1,0 +1,33 @@
+"""A token bucket: so many at once, then so many a second. Pure but for the clock that is passed in."""
+
+from collections.abc import Callable
+
+
+class TokenBucket:
+    """`burst` tokens to begin with, `rate` new ones a second, never more than `burst`."""
+
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float]) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._clock = clock
+        self._tokens = burst
+        self._filled_at = clock()
+
+    def take(self) -> bool:
+        """Take a token if there is one."""
+        self._fill()
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+    def reserve(self) -> float:
+        """Take a token now or in the future. Seconds until it is there."""
+        self._fill()
+        self._tokens -= 1.0
+        return max(0.0, -self._tokens / self._rate)
+
+    def _fill(self) -> None:
+        now = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._rate)
+        self._filled_at = now

@@ -1,0 +1,118 @@
+"""Credentials for the API server, from the pod's service account or a kubeconfig. Uses the `kubernetes` package for nothing else."""
+
+import asyncio
+import logging
+import os
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import aiohttp
+from kubernetes import client, config
+
+from trainyard.kube.session import Endpoint, RequestObserver, Session
+
+_LOG = logging.getLogger(__name__)
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_KEEP_SECONDS = 30.0
+"""How long a header is used before it is asked for again. Projected tokens are replaced when 80 % of their life (1 h) is over."""
+
+
+class LoginError(Exception):
+    """There are no credentials, or they cannot be read."""
+
+
+def connect(context: str | None = None, *, on_request: RequestObserver | None = None) -> Session:
+    """A session with the cluster this pod runs in, or with the kubeconfig's (`context`, else its current one).
+
+    Raises `LoginError`. May run the kubeconfig's exec plugin, so it blocks for as long as that takes.
+    """
+    return Session(endpoint(context), on_request=on_request)
+
+
+def endpoint(context: str | None = None) -> Endpoint:
+    """Where the API server is and how to authenticate with it."""
+    settings = client.Configuration(proxy="")  # "": leave the environment's proxies to aiohttp, which honours NO_PROXY
+    in_cluster = context is None and "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
+    try:
+        if in_cluster:
+            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]  # has no types
+        else:
+            config.load_kube_config(context=context, client_configuration=settings)  # type: ignore[no-untyped-call]  # has no types
+        authorization = TokenSource(lambda: _header(settings))
+    except (config.ConfigException, OSError) as error:
+        where = (
+            "this pod's service account"
+            if in_cluster
+            else f"the kubeconfig{f' (context {context})' if context else ''}"
+        )
+        raise LoginError(f"cannot log in with {where}: {error}. Set KUBECONFIG, or run inside a cluster.") from error
+    return Endpoint(
+        server=str(settings.host).rstrip("/"),
+        tls=_tls(settings),
+        authorization=authorization,
+        proxy=settings.proxy or None,
+        tls_server_name=settings.tls_server_name,
+        namespace=_NAMESPACE_FILE.read_text().strip() if in_cluster and _NAMESPACE_FILE.exists() else None,
+    )
+
+
+class TokenSource:
+    """The Authorization header, kept for a while and then read again.
+
+    Reading may open a file or start an exec plugin: it happens in a thread, once for all requests that wait for it. Where it
+    fails the last header stays in use: it is good for some time yet, and the server says so when it is not.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], str | None],
+        *,
+        keep: float = _KEEP_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read = read
+        self._keep = keep
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._header = read()
+        self._read_at = clock()
+
+    async def __call__(self) -> str | None:
+        """The header's value now."""
+        if self._fresh():
+            return self._header
+        async with self._lock:
+            if not self._fresh():
+                try:
+                    self._header = await asyncio.to_thread(self._read)
+                except (config.ConfigException, OSError) as error:
+                    _LOG.warning(f"cannot read the API token again, keeping the last one: {error}")
+                self._read_at = self._clock()
+            return self._header
+
+    def _fresh(self) -> bool:
+        return self._clock() - self._read_at < self._keep
+
+
+def _header(settings: client.Configuration) -> str | None:
+    # Asking for the key runs the package's refresh hook: it re-reads the token file or calls the exec plugin again.
+    token: str | None = settings.get_api_key_with_prefix("BearerToken", alias="authorization")
+    if token:
+        return f"Bearer {token.split()[-1]}"  # a token file may end in a line break, and the package says "bearer" in-cluster
+    if settings.username and settings.password:
+        return str(aiohttp.encode_basic_auth(settings.username, settings.password))
+    return None
+
+
+def _tls(settings: client.Configuration) -> ssl.SSLContext | None:
+    if not settings.host.startswith("https"):
+        return None
+    context = ssl.create_default_context(cafile=settings.ssl_ca_cert)
+    if not settings.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if settings.cert_file:
+        context.load_cert_chain(settings.cert_file, settings.key_file)
+    return context

@@ -1,0 +1,218 @@
+"""Keeps a store equal to what the API server holds of one kind: list, watch, and list again where the watch has a gap.
+
+Survives everything but cancellation. Knows nothing of what the objects mean and does no work in its callbacks.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from trainyard.kube.backoff import Backoff
+from trainyard.kube.errors import ApiError
+from trainyard.kube.resource import Resource
+from trainyard.kube.session import Session
+from trainyard.kube.store import Store, Stored
+
+T = TypeVar("T", bound=Stored)
+K = TypeVar("K", bound=Hashable)
+
+_LOG = logging.getLogger(__name__)
+_ANSWERED_FAILURES = 3
+"""So many refusals of the same watch in a row, and the version it starts from is held to be the reason."""
+
+
+@dataclass(slots=True, eq=False)
+class Reflector(Generic[T, K]):
+    """One kind of object, from the server into a store.
+
+    `run` goes round three states: nothing known (list), a version to watch from (watch), and a pause after a failure. A watch
+    that breaks off goes on from the last version heard; one whose version the server has compacted away (410) starts from a
+    list, and the store finds out by comparison what has been deleted meanwhile.
+    """
+
+    session: Session
+    resource: Resource
+    project: Callable[[dict[str, Any]], T]
+    """Raw JSON to the few fields that matter. May raise: the object is then logged once and left as it was last readable."""
+    store: Store[T, K]
+    on_change: Callable[[K], None]
+    """Called for each owner whose objects have changed. Must only take a note of it: everything else waits meanwhile."""
+    label_selector: str | None = None
+    namespace: str | None = None
+    """None: all namespaces."""
+    page_size: int = 500
+    idle_timeout: float = 90.0
+    """Seconds of silence after which a watch counts as dead; the server sends a bookmark about once a minute."""
+    watch_seconds: int = 300
+    """After so long the server is asked to end the watch, which resumes at once: connections move after a fail-over."""
+    clock: Callable[[], float] = time.monotonic
+    backoff: Callable[[int], float] = field(default_factory=lambda: Backoff(cap=30.0))
+    synced: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    """Set once the first list is complete, never cleared."""
+    _version: str | None = field(default=None, init=False)
+    _failures: int = field(default=0, init=False)
+    _heard_at: float = field(default=0.0, init=False)
+    _forbidden: str | None = field(default=None, init=False)
+    _unreadable: set[str] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self._heard_at = self.clock()
+
+    def age(self) -> float:
+        """Seconds since the server was last heard: a page of a list, an event, a bookmark (or since this was made)."""
+        return self.clock() - self._heard_at
+
+    async def run(self) -> None:
+        """List and watch for ever."""
+        while True:
+            try:
+                if self._version is None:
+                    await self._list()
+                await self._watch()
+            except ApiError as error:
+                await self._pause(error)
+
+    async def _list(self) -> None:
+        try:
+            raw, version = await self._pages(self.page_size)
+        except ApiError as error:
+            if not error.gone:
+                raise
+            # The continue token ran out before the last page was read. One large answer cannot expire half-way.
+            raw, version = await self._pages(None)
+        changed = self.store.replace(self._readable(raw), int(version))
+        self._unreadable &= {_uid(item) for item in raw}
+        self._version = version
+        self.synced.set()
+        self._tell(changed)
+
+    async def _pages(self, size: int | None) -> tuple[list[dict[str, Any]], str]:
+        path = self.resource.path(self.namespace)
+        params = self._selection() | ({} if size is None else {"limit": str(size)})
+        items: list[dict[str, Any]] = []
+        while True:
+            page = await self.session.request("GET", path, params=params)
+            self._hear()
+            items += page.get("items") or ()
+            metadata = page["metadata"]
+            if not metadata.get("continue"):
+                return items, metadata["resourceVersion"]
+            params["continue"] = metadata["continue"]
+
+    def _readable(self, raw: Iterable[dict[str, Any]]) -> Iterable[T]:
+        for item in raw:
+            # An object that cannot be read any more is still there: to drop it would make it look deleted.
+            obj = self._project(item) or self.store.get(_uid(item))
+            if obj is not None:
+                yield obj
+
+    async def _watch(self) -> None:
+        params = self._selection() | {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": str(self._version),
+            "timeoutSeconds": str(self.watch_seconds),
+        }
+        events = self.session.stream(self.resource.path(self.namespace), params, idle_timeout=self.idle_timeout)
+        if not await self._follow(events):
+            # A server that ends each watch at once would otherwise be asked in a tight loop.
+            raise ApiError(0, "EmptyWatch", "the watch ended without a word")
+
+    async def _follow(self, events: AsyncIterator[dict[str, Any]]) -> bool:
+        """Apply events until the stream ends. Whether there were any."""
+        spoken = False
+        async with aclosing(events) as stream:  # type: ignore[type-var]  # it is a generator; the protocol lacks aclose
+            async for event in stream:
+                self._apply(event)
+                self._hear()
+                spoken = True
+        return spoken
+
+    def _apply(self, event: dict[str, Any]) -> None:
+        kind, item = event.get("type"), event.get("object")
+        if not isinstance(item, dict):
+            raise ApiError(0, "MalformedEvent", "an event of the watch has no object")
+        if kind == "ERROR":
+            raise ApiError.from_status(0, item)
+        version = _version(item)
+        match kind:
+            case "BOOKMARK":
+                self.store.observe(int(version))
+            case "DELETED":
+                self._unreadable.discard(_uid(item))
+                self._tell(self.store.remove(_uid(item), int(version)))
+            case "ADDED" | "MODIFIED":
+                obj = self._project(item)
+                if obj is not None:
+                    self._tell(self.store.apply(obj))
+            case _:
+                raise ApiError(0, "MalformedEvent", f"the watch has an event of an unknown type: {kind!r}")
+        self._version = version
+
+    def _project(self, item: dict[str, Any]) -> T | None:
+        uid = _uid(item)
+        try:
+            obj = self.project(item)
+        except Exception as error:  # noqa: BLE001 - whatever one object does to the projection, the others are still to be heard of
+            if uid not in self._unreadable:
+                self._unreadable.add(uid)
+                _LOG.warning(
+                    f"cannot read {self.resource.qualified} {_name(item)}, leaving it as it was: {type(error).__name__}: {error}"
+                )
+            return None
+        self._unreadable.discard(uid)
+        return obj
+
+    def _tell(self, changed: Iterable[K]) -> None:
+        for key in changed:
+            self.on_change(key)
+
+    def _hear(self) -> None:
+        self._heard_at = self.clock()
+        if self._failures or self._forbidden:
+            _LOG.info(f"the API server answers again on {self.resource.qualified}")
+        self._failures = 0
+        self._forbidden = None
+
+    async def _pause(self, error: ApiError) -> None:
+        self._failures += 1
+        # A lost or broken event can be had again only from a list; so can a version the server does not know.
+        if error.gone or error.reason == "MalformedEvent" or (error.status and self._failures >= _ANSWERED_FAILURES):
+            self._version = None
+        self._complain(error)
+        await asyncio.sleep(max(self.backoff(self._failures), error.retry_after or 0.0))
+
+    def _complain(self, error: ApiError) -> None:
+        """Say each trouble once: at the first failure in a row, and where rights are missing until the message changes."""
+        if error.forbidden:
+            if error.message != self._forbidden:
+                self._forbidden = error.message
+                _LOG.error(
+                    f"may not list and watch {self.resource.qualified}: grant the verbs list and watch on it to the operator's service "
+                    f"account; trying again until then ({error.message})"
+                )
+        elif self._failures == 1 and error.reason != "EmptyWatch" and not error.gone:
+            _LOG.warning(f"watching {self.resource.qualified} failed, trying again until it works: {error}")
+
+    def _selection(self) -> dict[str, str]:
+        return {} if self.label_selector is None else {"labelSelector": self.label_selector}
+
+
+def _version(item: dict[str, Any]) -> str:
+    version = (item.get("metadata") or {}).get("resourceVersion")
+    if not isinstance(version, str) or not version.isdecimal():
+        raise ApiError(0, "MalformedEvent", "an object of the watch has no resourceVersion")
+    return version
+
+
+def _uid(item: dict[str, Any]) -> str:
+    return str((item.get("metadata") or {}).get("uid"))
+
+
+def _name(item: dict[str, Any]) -> str:
+    metadata = item.get("metadata") or {}
+    return "/".join(str(metadata[key]) for key in ("namespace", "name") if metadata.get(key))

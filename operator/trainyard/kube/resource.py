@@ -1,0 +1,41 @@
+"""Where a kind of object lives in the API. Pure: names and paths only."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind of object, by the names under which the API serves it."""
+
+    group: str
+    """Empty for the core group."""
+    version: str
+    plural: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        """As it stands in a manifest."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """URL path of a collection, an object or its subresource; without a namespace the collection is cluster-wide."""
+        parts = ["/apis" if self.group else "/api", self.api_version]
+        if namespace is not None:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        if name is not None:
+            parts.append(name)
+        if subresource is not None:
+            parts.append(subresource)
+        return "/".join(parts)
+
+    @property
+    def qualified(self) -> str:
+        """As RBAC rules, CRDs and people name it."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+PODS = Resource("", "v1", "pods", "Pod")
+SERVICES = Resource("", "v1", "services", "Service")
+EVENTS = Resource("events.k8s.io", "v1", "events", "Event")

@@ -1,0 +1,228 @@
+"""HTTP to one API server: requests and watch streams as plain JSON. Knows no kinds, keeps no state, decides nothing."""
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import aiohttp
+
+from trainyard.kube.errors import UNREACHABLE, ApiError
+
+RequestObserver = Callable[[str, int, float], None]
+"""Called after each request with its method, HTTP status (0: no answer) and seconds. For a watch: when its headers came."""
+
+_CONNECT_SECONDS = 10.0
+_POOL_SIZE = 100
+_POLITE_RETRIES = 3
+_LONGEST_RETRY_AFTER = 10.0
+
+
+async def _anonymous() -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """An API server and the right to talk to it."""
+
+    server: str
+    """URL without a trailing slash."""
+    tls: ssl.SSLContext | None = None
+    authorization: Callable[[], Awaitable[str | None]] = _anonymous
+    """The value of the Authorization header. Asked for each request, so that a rotated token is picked up."""
+    proxy: str | None = None
+    """From the kubeconfig; without one the environment's proxy settings apply."""
+    tls_server_name: str | None = None
+    namespace: str | None = None
+    """The default namespace of the credentials, where they have one."""
+
+    def open_client(self) -> aiohttp.ClientSession:
+        """A new HTTP client with these credentials in each of its requests. Whoever opens it closes it.
+
+        Also for kopf (`kopf.AiohttpSession`), which closes the clients it is given: so it gets one of its own.
+        """
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=_POOL_SIZE, ssl=self.tls if self.tls is not None else True),
+            middlewares=(self._authorize,),
+            proxy=self.proxy,
+            trust_env=self.proxy is None,
+        )
+
+    async def _authorize(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        if header := await self.authorization():
+            request.headers["Authorization"] = header
+        if self.tls_server_name is not None:
+            request.server_hostname = self.tls_server_name
+        return await handler(request)
+
+
+class Session:
+    """Requests to one API server. Failures of every sort come out as `ApiError`, cancellation as itself.
+
+    Nothing is retried but a 429 that says when to come back, a few times and for a few seconds: what a failure means is for the
+    caller to decide.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        on_request: RequestObserver | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.endpoint = endpoint
+        self.on_request = on_request
+        self._sleep = sleep
+        self._client: aiohttp.ClientSession | None = None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        timeout: float = 30.0,  # noqa: ASYNC109 - aiohttp keeps it, and tells a time-out from a cancellation
+    ) -> dict[str, Any]:
+        """One request and its answer. Raises `ApiError`."""
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        for attempt in range(_POLITE_RETRIES + 1):
+            try:
+                return await self._once(method, path, params, data, content_type, timeout)
+            except ApiError as error:
+                wait = error.retry_after
+                if error.status != 429 or wait is None or wait > _LONGEST_RETRY_AFTER or attempt == _POLITE_RETRIES:
+                    raise
+            await self._sleep(wait)
+        raise AssertionError  # the last round returns or raises
+
+    async def stream(
+        self, path: str, params: Mapping[str, str] | None = None, *, idle_timeout: float
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The events of a watch, until the server ends it. Raises `ApiError`, also after `idle_timeout` seconds of silence.
+
+        Silence is the only sign of a half-open connection, where the other side is gone and nobody has said so.
+        """
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=idle_timeout)
+        started = time.monotonic()
+        status = UNREACHABLE
+        try:
+            client = self._open()
+            try:
+                response = await client.get(self.endpoint.server + path, params=params, timeout=limits)
+                status = response.status
+            finally:
+                self._observe("GET", status, started)
+            async with response:
+                if status >= 400:
+                    await _refuse(response)
+                async for line in _lines(response.content):
+                    yield _event(line)
+        except (aiohttp.ClientError, OSError) as error:
+            raise _unreachable(error, path) from error
+
+    async def close(self) -> None:
+        """Close all connections. The session may not be used again."""
+        if self._client is not None:
+            await self._client.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        # Not in the constructor: a client binds to the running loop, and a session is made before there is one.
+        if self._client is None:
+            self._client = self.endpoint.open_client()
+        return self._client
+
+    async def _once(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        data: bytes | None,
+        content_type: str,
+        seconds: float,
+    ) -> dict[str, Any]:
+        started = time.monotonic()
+        status = UNREACHABLE
+        try:
+            async with self._open().request(
+                method,
+                self.endpoint.server + path,
+                params=params,
+                data=data,
+                headers={"Accept": "application/json"} | ({"Content-Type": content_type} if data is not None else {}),
+                timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS),
+            ) as response:
+                if response.status >= 400:
+                    status = response.status
+                    await _refuse(response)
+                answer = json.loads(await response.read())
+                status = response.status
+        except (aiohttp.ClientError, OSError) as error:
+            raise _unreachable(error, path) from error
+        except ValueError as error:
+            raise ApiError(
+                UNREACHABLE, "MalformedAnswer", f"{method} {path}: the answer is not JSON: {error}"
+            ) from error
+        finally:
+            self._observe(method, status, started)
+        if not isinstance(answer, dict):
+            raise ApiError(UNREACHABLE, "MalformedAnswer", f"{method} {path}: the answer is not an object")
+        return answer
+
+    def _observe(self, method: str, status: int, started: float) -> None:
+        if self.on_request is not None:
+            self.on_request(method, status, time.monotonic() - started)
+
+
+async def _refuse(response: aiohttp.ClientResponse) -> NoReturn:
+    """Raise what the server said. Proxies and load balancers answer in HTML: then the first line of it is the message."""
+    text = await response.text(errors="replace")
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        line = text.strip().partition("\n")[0][:200]
+        body = {"reason": response.reason, "message": line or f"HTTP {response.status} {response.reason}"}
+    after = response.headers.get("Retry-After", "")
+    raise ApiError.from_status(response.status, body, retry_after=float(after) if after.isdecimal() else None)
+
+
+def _unreachable(error: Exception, path: str) -> ApiError:
+    # `TimeoutError` is an OSError, and so are aiohttp's time-outs; most of them have no text of their own.
+    reason = "Timeout" if isinstance(error, TimeoutError) else "Unreachable"
+    return ApiError(UNREACHABLE, reason, f"{path}: {str(error) or type(error).__name__}")
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    try:
+        event = json.loads(line)
+    except ValueError as error:
+        raise ApiError(UNREACHABLE, "MalformedEvent", f"a line of the watch is not JSON: {error}") from error
+    if not isinstance(event, dict):
+        raise ApiError(UNREACHABLE, "MalformedEvent", "a line of the watch is not an object")
+    return event
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Lines of any length: the reader's own `readline` refuses those above 128 KiB, and a pod may have 1.5 MiB.
+
+    What follows the last line end is the torso of an event and is dropped with the connection.
+    """
+    parts: list[bytes] = []
+    async for chunk in content.iter_any():
+        *complete, rest = chunk.split(b"\n")
+        for line in complete:
+            parts.append(line)
+            if whole := b"".join(parts).strip():
+                yield whole
+            parts.clear()
+        if rest:
+            parts.append(rest)

@@ -1,0 +1,124 @@
+"""What the cluster holds of one kind, as last heard. No I/O, no tasks: the reflector writes it, passes read it between awaits."""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Generic, Protocol, TypeVar
+
+
+class Stored(Protocol):
+    """What the store needs to know of an object."""
+
+    @property
+    def uid(self) -> str:
+        """`metadata.uid`: never used twice by a cluster."""
+
+    @property
+    def resource_version(self) -> int:
+        """`metadata.resourceVersion`: within one kind a greater one is newer (KEP-5504)."""
+
+
+T = TypeVar("T", bound=Stored)
+K = TypeVar("K", bound=Hashable)
+
+
+class Store(Generic[T, K]):
+    """Objects by UID, and by the key of whoever owns them (`index`; None: nobody's).
+
+    Events may come late, twice or out of order; only what is newer than the known counts. `_floor` is the version up to which
+    everything has been heard: an object that is unknown and not newer than that has been deleted. Deletions after the floor
+    are remembered until it passes them, so that a late event cannot bring an object back to life.
+    """
+
+    def __init__(self, index: Callable[[T], K | None]) -> None:
+        self._index = index
+        self._objects: dict[str, T] = {}
+        self._owned: dict[K, dict[str, T]] = {}
+        self._deleted: dict[str, int] = {}
+        self._floor = 0
+        self._seen = 0
+
+    @property
+    def seen(self) -> int:
+        """The newest resourceVersion heard of, in objects, bookmarks and lists."""
+        return self._seen
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def get(self, uid: str) -> T | None:
+        """The object with this UID."""
+        return self._objects.get(uid)
+
+    def of(self, key: K) -> tuple[T, ...]:
+        """All objects of one owner, in the order in which they were first heard of."""
+        return tuple(self._owned.get(key, {}).values())
+
+    def keys(self) -> tuple[K, ...]:
+        """All owners that own something."""
+        return tuple(self._owned)
+
+    def apply(self, obj: T) -> set[K]:
+        """An object was added or changed. Returns the keys whose objects are now others: none if this was no news."""
+        self._seen = max(self._seen, obj.resource_version)
+        held = self._objects.get(obj.uid)
+        known = self._deleted.get(obj.uid, self._floor) if held is None else held.resource_version
+        if obj.resource_version <= known:
+            return set()
+        self._deleted.pop(obj.uid, None)
+        return self._put(obj, held)
+
+    def remove(self, uid: str, version: int | None = None) -> set[K]:
+        """An object is no more. `version` is that of the deletion; without it the deletion is newer than all heard so far."""
+        held = self._objects.get(uid)
+        if version is None:
+            version = self._seen if held is None else max(self._seen, held.resource_version)
+        self._seen = max(self._seen, version)
+        if held is not None and held.resource_version > version:
+            return set()
+        if version > self._floor:
+            self._deleted[uid] = max(version, self._deleted.get(uid, 0))
+        return set() if held is None else self._drop(held)
+
+    def observe(self, version: int) -> None:
+        """A bookmark: everything up to this version has been heard."""
+        self._seen = max(self._seen, version)
+        if version > self._floor:
+            self._floor = version
+            self._deleted = {uid: at for uid, at in self._deleted.items() if at > version}
+
+    def replace(self, objs: Iterable[T], version: int) -> set[K]:
+        """A complete list, as of `version`. What it does not hold is gone, unless it is newer than the list.
+
+        Returns the keys of all that changed, vanished objects included. Nothing else runs in between: it has no awaits.
+        """
+        changed: set[K] = set()
+        listed = {obj.uid: obj for obj in objs}
+        for held in [*self._objects.values()]:
+            if held.uid not in listed and held.resource_version <= version:
+                changed |= self._drop(held)
+        for obj in listed.values():
+            known = self._objects.get(obj.uid)
+            oldest = self._deleted.get(obj.uid, 0) if known is None else known.resource_version
+            if obj.resource_version > oldest:
+                changed |= self._put(obj, known)
+        self.observe(version)
+        return changed
+
+    def _put(self, obj: T, held: T | None) -> set[K]:
+        key = self._index(obj)
+        changed = set() if held is None or self._index(held) == key else self._drop(held)
+        self._objects[obj.uid] = obj
+        if key is not None:
+            self._owned.setdefault(key, {})[obj.uid] = obj
+            changed.add(key)
+        return changed
+
+    def _drop(self, held: T) -> set[K]:
+        del self._objects[held.uid]
+        key = self._index(held)
+        if key is None:
+            return set()
+        owned = self._owned[key]
+        del owned[held.uid]
+        if not owned:
+            del self._owned[key]
+        return {key}
