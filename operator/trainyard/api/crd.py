@@ -108,6 +108,9 @@ def structural(schema: Schema, *, defaults: bool = True) -> Schema:
         out = {key: value for key, value in node.items() if key not in {"title", "$defs"}}
         if not defaults or out.get("default", ...) is None:
             out.pop("default", None)
+        if isinstance(out.get("default"), dict):
+            # The API server fills in the defaults of its fields, and takes no null for one that may be absent.
+            out["default"] = {}
         if isinstance(out.get("description"), str):
             out["description"] = " ".join(out["description"].split())
         if "properties" in out:

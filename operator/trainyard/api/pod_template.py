@@ -78,4 +78,8 @@ def _structural(schemas: Schema, node: Schema) -> Schema:
         kept["additionalProperties"] = _structural(schemas, kept["additionalProperties"])
     if "properties" in kept:
         kept["properties"] = {key: _structural(schemas, value) for key, value in kept["properties"].items()}
+        for name in kept.get("required", ()):
+            # Go's zero value, which would keep a required field from ever being missed: a container's name, say.
+            if not kept["properties"][name].get("default", True):
+                del kept["properties"][name]["default"]
     return kept

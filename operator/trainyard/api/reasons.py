@@ -33,8 +33,6 @@ class Reason(StrEnum):
     """`replicas` was changed. The group is restarted with the new number of workers, at no charge."""
     OLD_ATTEMPT = "OldAttempt"
     """The pod belongs to an attempt that is over."""
-    RETRY_DELAYED = "RetryDelayed"
-    """Attempts end soon after they start, so the next one waits."""
 
     SUSPENDED = "Suspended"
     """`lifecycle.suspend` is set: the job has no pods."""
@@ -47,8 +45,6 @@ class Reason(StrEnum):
     """The API server refuses the pods: pod security, a policy, or missing rights. They are tried again."""
     NAME_TAKEN = "NameTaken"
     """A pod or Service with a name that the job needs belongs to somebody else."""
-    API_UNAVAILABLE = "ApiUnavailable"
-    """The API server could not be reached, or failed. The call is repeated."""
     INVALID_TEMPLATE = "InvalidTemplate"
     """The API server finds `spec.template` invalid, so that no pod can ever be made of it."""
     INVALID_SPEC = "InvalidSpec"

@@ -1,4 +1,4 @@
-"""`spec`: what the user wishes. Defaults and rules stand here and reach the API server in the CRD."""
+"""`spec`: the wish. Defaults and rules stand here and reach the API server in the CRD."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -65,7 +65,7 @@ PodTemplate = Annotated[dict[str, Any], WithJsonSchema(pod_template_schema())]
 
 
 class TrainingJobSpec(Model):
-    """The wish."""
+    """What the user wishes for."""
 
     model_config = ConfigDict(
         json_schema_extra={

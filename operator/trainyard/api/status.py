@@ -1,9 +1,9 @@
-"""`status`: what is. Everything that a decision rests on stands here or on the pods, nothing in memory alone."""
+"""`status`: everything that a decision rests on stands here or on the pods, nothing in memory alone."""
 
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from trainyard.api.base import Model, Time
 
@@ -63,7 +63,7 @@ class LastFailure(Model):
     """The worker whose error ended an attempt: the first one, not those that failed because of it."""
 
     time: Time
-    """When its main container ended."""
+    """When its main container ended, by the clock of its node."""
     attempt: int
     """The attempt that it ended."""
     pod: str
@@ -99,7 +99,7 @@ class WorkerStatus(Model):
     node: str | None = None
     """The node that it is bound to."""
     state: str
-    """Pending, Starting, Failed, Disrupted or Terminating."""
+    """Pending, Starting, Failed or Disrupted."""
     reason: str | None = None
     """What the scheduler or the node says, in one word."""
     message: str | None = None
@@ -107,17 +107,17 @@ class WorkerStatus(Model):
 
 
 class TrainingJobStatus(Model):
-    """What is."""
+    """What the operator sees of the job, and what it has decided."""
 
     observed_generation: int = Field(default=0, ge=0)
     """The generation of the spec that this status is about."""
     phase: Phase = Phase.PENDING
-    """One word for all."""
+    """One word for the state of the job. Programs read the conditions instead."""
     conditions: list[Condition] = Field(
         default=[],
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    """What is true of the job."""
+    """What is true of the job: Scheduled, Running, Restarting, Suspended, Stalled, Complete, Failed."""
     attempt: int = Field(default=1, ge=1)
     """The current incarnation of the whole group. Pods of earlier ones are deleted."""
     launched_attempt: int = Field(default=0, ge=0)
@@ -125,9 +125,9 @@ class TrainingJobStatus(Model):
     attempt_start_time: Time | None = None
     """When the current attempt was decided."""
     replicas: int = Field(default=0, ge=0)
-    """Worker pods that exist."""
+    """Worker pods that exist, those of earlier attempts that are on their way out included."""
     ready_replicas: int = Field(default=0, ge=0)
-    """Worker pods that are ready, or have succeeded."""
+    """Worker pods of the current attempt that are ready, or have succeeded."""
     ready: str = "0/0"
     """Ready and wished workers, for the printed table."""
     selector: str = ""
@@ -145,7 +145,7 @@ class TrainingJobStatus(Model):
     restarts: Restarts = Restarts()
     """Attempts that ended before their time."""
     restart_count: int = Field(default=0, ge=0)
-    """All of them together, for the printed table."""
+    """How often the group was started anew for any of them, for the printed table."""
     retry: Retry = Retry()
     """The delay between attempts."""
     last_failure: LastFailure | None = None
@@ -156,6 +156,12 @@ class TrainingJobStatus(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     """Workers that are not well, 16 at most. Those that are fine are not listed."""
+
+    @field_validator("phase", mode="before")
+    @classmethod
+    def _known_phase(cls, value: str) -> str:
+        """A newer operator may have stored a word that this one does not know. No decision rests on it."""
+        return value if value in set(Phase) else Phase.PENDING
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """The condition of this type, if it was ever said."""

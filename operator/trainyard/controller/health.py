@@ -19,7 +19,7 @@ class Watch:
     """Seconds since its last sign of life."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Health(Collector):
     """The state of all watches and of the slowest pass."""
 

@@ -69,7 +69,6 @@ class Reconciler:
         now = self.now()
         decided = plan(snapshot, now)
         if refusal := await self.executor.carry_out(snapshot.job, decided):
-            _LOG.warning(f"{refusal.reason}: {refusal.message}")
             decided = refused(snapshot.job, decided, refusal, now)
         return await self._store(record, snapshot.job, decided)
 

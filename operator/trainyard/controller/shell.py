@@ -63,8 +63,8 @@ class Endless(Iterable[float]):
         return map(Backoff(cap=30.0), count(1))
 
 
-def registry(endpoint: Endpoint, heard: Heard) -> kopf.OperatorRegistry:
-    """Kopf's handlers: the login and one ear."""
+def registry(endpoint: Endpoint, heard: Heard, leaving: asyncio.Event) -> kopf.OperatorRegistry:
+    """Kopf's handlers: the login, one ear, and a last word."""
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=handlers)
@@ -74,6 +74,10 @@ def registry(endpoint: Endpoint, heard: Heard) -> kopf.OperatorRegistry:
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=handlers)
     async def on_event(event: Mapping[str, Any], **_: Any) -> None:
         heard(event["type"], event["object"])
+
+    @kopf.on.cleanup(registry=handlers)
+    async def on_cleanup(**_: Any) -> None:
+        leaving.set()
 
     return handlers
 
@@ -97,10 +101,10 @@ def settings() -> kopf.OperatorSettings:
     return chosen
 
 
-async def run(endpoint: Endpoint, heard: Heard, stop: asyncio.Event) -> None:
-    """Run kopf until a signal comes or `stop` is set."""
+async def run(endpoint: Endpoint, heard: Heard, stop: asyncio.Event, leaving: asyncio.Event) -> None:
+    """Run kopf until a signal comes or `stop` is set. It sets `leaving` as soon as it is on its way out."""
     await kopf.operator(
-        registry=registry(endpoint, heard),
+        registry=registry(endpoint, heard, leaving),
         settings=settings(),
         clusterwide=True,
         standalone=True,

@@ -6,18 +6,20 @@ from datetime import UTC, datetime, timedelta
 
 from trainyard.api.reasons import Reason
 from trainyard.domain.model import PodView
+from trainyard.domain.wording import headline
 from trainyard.domain.worker import State, state
 
 PEER_LOST = (
     "Connection closed by peer",
     "Connection reset by peer",
+    "Connection was likely closed",
     "Broken pipe",
     "remote process exited",
     "DistBackendError",
     "RendezvousClosedError",
     "RendezvousConnectionError",
 )
-"""What gloo, NCCL and torchrun say in a rank that lost another one: the mark of a victim."""
+"""What gloo, NCCL, the store and torchrun say in a rank that lost another one: the mark of a victim."""
 
 SETTLE = timedelta(seconds=3)
 """How long a victim's own cause is waited for: the node of the real one may report a moment later."""
@@ -57,21 +59,23 @@ def find_cause(pods: Sequence[PodView], wished: int, *, launched: bool) -> Cause
 
 def settling(cause: Cause, now: datetime) -> timedelta | None:
     """How much longer to wait before `cause` is believed to be the first, or None to believe it now."""
-    left = cause.time + SETTLE - now
+    # The time is the node's own. A clock that is minutes ahead must not hold up the restart for minutes.
+    left = SETTLE - abs(now - cause.time)
     return left if cause.victim and left > timedelta() else None
 
 
 def describe(cause: Cause, attempt: int) -> str:
     """The cause as a sentence for people: worker, pod, node, what happened."""
-    who = f"worker {cause.index}"
-    if cause.pod is None:
-        return f"{who} of attempt {attempt}: its pod is gone"
-    where = f" on {cause.pod.node}" if cause.pod.node else ""
-    who = f"{who} of attempt {attempt} (pod {cause.pod.name}{where})"
-    if cause.reason is Reason.WORKER_FAILED and cause.pod.exit:
-        end = cause.pod.exit
-        return f"{who} failed with exit code {end.code} ({end.reason}): {_last_line(end.message)}".removesuffix(": ")
-    why = cause.pod.taken_by or cause.pod.trouble
+    who, pod = f"worker {cause.index} of attempt {attempt}", cause.pod
+    if pod is None:
+        return f"{who}: its pod is gone"
+    where = f" on {pod.node}" if pod.node else ""
+    who = f"{who} (pod {pod.name}{where})"
+    if cause.reason is Reason.WORKER_FAILED and pod.exit:
+        inside = f" in init container {pod.exit.init_container}" if pod.exit.init_container else ""
+        how = f"failed with exit code {pod.exit.code} ({pod.exit.reason}){inside}"
+        return f"{who} {how}: {headline(pod.exit.message)}".removesuffix(": ")
+    why = pod.taken_by or pod.trouble
     verb = "was refused by its node" if cause.reason is Reason.ADMISSION_REJECTED else "was taken away"
     return f"{who} {verb}: {why.reason}: {why.message}".removesuffix(": ") if why else f"{who} {verb}"
 
@@ -81,14 +85,9 @@ def _of(pod: PodView) -> Cause | None:
         case State.FAILED if pod.exit:
             victim = any(mark in pod.exit.message for mark in PEER_LOST)
             return Cause(Reason.WORKER_FAILED, pod.index, pod, pod.exit.time, victim)
-        case State.DISRUPTED if pod.taken_at:
-            return Cause(Reason.WORKER_DISRUPTED, pod.index, pod, pod.taken_at)
+        case State.DISRUPTED if pod.taken_by:
+            return Cause(Reason.WORKER_DISRUPTED, pod.index, pod, pod.taken_at or LONG_AGO)
         case State.DISRUPTED:
             return Cause(Reason.ADMISSION_REJECTED, pod.index, pod, LONG_AGO)
         case _:
             return None
-
-
-def _last_line(message: str) -> str:
-    """The line that says most: a traceback's last one."""
-    return message.strip().rsplit("\n", 1)[-1][:512]

@@ -24,6 +24,8 @@ class Exit:
     code: int
     reason: str
     message: str
+    init_container: str | None = None
+    """The init container that it was, if it was one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class PodView:
     attempt: int
     index: int
     workers: int
-    """The size of the group that it was made for."""
+    """The size of the group that it was made for; 0 where its annotation was taken away by hand."""
     phase: str
     """Pending, Running, Succeeded, Failed or Unknown."""
     node: str | None = None
@@ -49,10 +51,10 @@ class PodView:
     """How the main container ended, or the init container that kept it from starting."""
     trouble: Trouble | None = None
     """Why it is not placed, or its containers do not start."""
-    taken_at: datetime | None = None
-    """When its deletion, eviction or preemption was asked for."""
     taken_by: Trouble | None = None
-    """Who or what asked for it."""
+    """Who or what has taken it away or asked for that: a deletion, an eviction, a preemption, a node that was lost."""
+    taken_at: datetime | None = None
+    """When that was, if it is known."""
     deletion_time: datetime | None = None
     """When its grace period ends or ended; set as soon as its deletion was asked for."""
 
@@ -84,6 +86,11 @@ class Snapshot:
         """The pods of the current attempt, by index."""
         attempt = self.job.status.attempt
         return tuple(sorted((p for p in self.pods if p.attempt == attempt), key=lambda p: p.index))
+
+    @property
+    def size(self) -> int:
+        """The number of workers that the current attempt was made for, which `replicas` may have left behind."""
+        return next((p.workers for p in self.current if p.workers), self.job.spec.replicas)
 
     @property
     def old(self) -> tuple[PodView, ...]:

@@ -1,21 +1,25 @@
 """From the JSON of the API server to the views that decisions look at.
 
-Trusts the API server's schema, not the content: a pod whose labels were edited by hand raises ValueError and is left out.
+Trusts the API server's schema, not the content: a pod that does not bear a worker's name raises ValueError and is left out.
 """
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainyard.api.constants import ANNOTATION_WORKERS, LABEL_ATTEMPT, LABEL_INDEX, LABEL_JOB_UID
+from trainyard.api.constants import ANNOTATION_WORKERS, LABEL_JOB_UID
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.model import Exit, JobView, PodView, Trouble
-from trainyard.domain.worker import CONTAINER_TROUBLE, IMAGE_TROUBLE
+from trainyard.domain.names import parse_worker_pod
 
 Json = Mapping[str, Any]
 
 MESSAGE_LIMIT = 2048
+ON_ITS_WAY = frozenset({"ContainerCreating", "PodInitializing"})
+"""What a container waits for where all is well."""
+UNSEEN = frozenset({"ContainerStatusUnknown", "Unknown"})
+"""The kubelet's and containerd's words for a container that was lost, at a reboot say: its exit code is made up."""
 
 
 def job_view(raw: Json) -> JobView:
@@ -34,26 +38,30 @@ def job_view(raw: Json) -> JobView:
 
 
 def pod_view(raw: Json) -> PodView:
-    """A worker's pod. Raises KeyError or ValueError where our labels are missing or not numbers."""
+    """A worker's pod. Raises KeyError or ValueError where it is none.
+
+    Index and attempt are read from the name, which nobody can edit; the labels of the same meaning are for selectors.
+    """
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
-    labels = metadata["labels"]
+    index, attempt = parse_worker_pod(metadata["name"])
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     main = _main_container(spec, status)
-    taken_at, taken_by = _taken(metadata, conditions)
+    end = _exit(main, spec, status)
+    taken_at, taken_by = _taken(metadata, status, conditions, main, end)
     return PodView(
         uid=metadata["uid"],
         name=metadata["name"],
         resource_version=int(metadata["resourceVersion"]),
-        job_uid=labels[LABEL_JOB_UID],
-        attempt=int(labels[LABEL_ATTEMPT]),
-        index=int(labels[LABEL_INDEX]),
-        workers=int(metadata["annotations"][ANNOTATION_WORKERS]),
+        job_uid=metadata["labels"][LABEL_JOB_UID],
+        attempt=attempt,
+        index=index,
+        workers=_number((metadata.get("annotations") or {}).get(ANNOTATION_WORKERS)),
         phase=status.get("phase", "Pending"),
         node=spec.get("nodeName"),
         scheduled="nodeName" in spec,
         ready=conditions.get("Ready", {}).get("status") == "True",
         running="running" in main,
-        exit=_exit(main, status),
+        exit=end,
         trouble=_trouble(status, conditions),
         taken_at=taken_at,
         taken_by=taken_by,
@@ -71,6 +79,10 @@ def _time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() else 0
+
+
 def _main_container(spec: Json, status: Json) -> Json:
     name = spec["containers"][0]["name"]
     statuses: Sequence[Json] = status.get("containerStatuses") or ()
@@ -78,32 +90,49 @@ def _main_container(spec: Json, status: Json) -> Json:
     return state
 
 
-def _exit(main: Json, status: Json) -> Exit | None:
+def _exit(main: Json, spec: Json, status: Json) -> Exit | None:
     """The main container's end; else that of an init container whose failure keeps it from starting."""
-    ended = main.get("terminated")
-    if not ended and status.get("phase") == "Failed":
-        inits = (s.get("state", {}).get("terminated") for s in status.get("initContainerStatuses") or ())
-        ended = next((t for t in inits if t and t["exitCode"] != 0), None)
-    # A pod that was lost with its node has containers "terminated" at no time, with a code that nobody saw.
-    if not ended or not (finished := _time(ended.get("finishedAt"))):
+    if end := _seen_end(main):
+        return end
+    if status.get("phase") != "Failed":
         return None
-    return Exit(
-        finished,
-        ended["exitCode"],
-        ended.get("reason") or "Error",
-        (ended.get("message") or "").strip()[-MESSAGE_LIMIT:],
-    )
+    # A sidecar is ended with the pod; that is never why the pod failed.
+    sidecars = {c["name"] for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"}
+    inits = (s for s in status.get("initContainerStatuses") or () if s["name"] not in sidecars)
+    ends = (_seen_end(s.get("state") or {}, s["name"]) for s in inits)
+    return next((e for e in ends if e and e.code != 0), None)
 
 
-def _taken(metadata: Json, conditions: Mapping[str, Json]) -> tuple[datetime | None, Trouble | None]:
-    """When the pod was asked to go, and by whom. Deletion counts from the request, not from the end of the grace period."""
+def _seen_end(state: Json, init_container: str | None = None) -> Exit | None:
+    ended: Json = state.get("terminated") or {}
+    finished = _time(ended.get("finishedAt"))
+    if finished is None or ended.get("reason") in UNSEEN:
+        return None
+    message = (ended.get("message") or "").strip()[-MESSAGE_LIMIT:]
+    return Exit(finished, ended["exitCode"], ended.get("reason") or "Error", message, init_container)
+
+
+def _taken(
+    metadata: Json, status: Json, conditions: Mapping[str, Json], main: Json, end: Exit | None
+) -> tuple[datetime | None, Trouble | None]:
+    """When the pod was asked to go (None: not known), and by whom.
+
+    Deletion counts from the request, not from the end of the grace period.
+    """
     target = conditions.get("DisruptionTarget", {})
     disrupted = _time(target.get("lastTransitionTime")) if target.get("status") == "True" else None
     deletion = _time(metadata.get("deletionTimestamp"))
     deleted = deletion - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0) if deletion else None
     if disrupted and not (deleted and deleted < disrupted):
         return disrupted, Trouble(target.get("reason", "DisruptionTarget"), target.get("message", ""))
-    return deleted, Trouble("Deleted", "somebody deleted the pod") if deleted else None
+    if deleted:
+        return deleted, Trouble("Deleted", "somebody deleted the pod")
+    # A reason of the whole pod, not of a container, means that its node ended it: Evicted, Terminated at a shutdown.
+    if end and status.get("phase") == "Failed" and status.get("reason"):
+        return None, Trouble(status["reason"], status.get("message", ""))
+    if not end and not status.get("reason") and "terminated" in main:
+        return None, Trouble("ContainerStatusUnknown", "its node lost the container, at a restart say")
+    return None, None
 
 
 def _trouble(status: Json, conditions: Mapping[str, Json]) -> Trouble | None:
@@ -114,6 +143,6 @@ def _trouble(status: Json, conditions: Mapping[str, Json]) -> Trouble | None:
         return Trouble(scheduled.get("reason", "Unschedulable"), scheduled.get("message", ""))
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") in IMAGE_TROUBLE | CONTAINER_TROUBLE:
+        if waiting.get("reason", "ContainerCreating") not in ON_ITS_WAY:
             return Trouble(waiting["reason"], waiting.get("message", ""))
     return None

@@ -18,7 +18,7 @@ from trainyard.domain.actions import Action, CreateService, CreateWorker, Delete
 from trainyard.domain.cause import describe, find_cause, settling
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.report import report
-from trainyard.domain.worker import State, health, state
+from trainyard.domain.worker import State, everyone, health, state
 
 LOST = timedelta(seconds=30)
 """A pod that is still there so long after its grace period is on a node that nobody hears of. It is not waited for."""
@@ -27,12 +27,16 @@ LOST = timedelta(seconds=30)
 def plan(snapshot: Snapshot, now: datetime) -> Plan:
     """What to do for a job now."""
     job, status = snapshot.job, snapshot.job.status
+    # In whole seconds, as times are stored: what is decided now equals what is read later.
+    now = now.replace(microsecond=0)
     if job.deleting or not ours(job):
         return Plan(status)
     if status.finished:
         return _after_the_end(snapshot, now)
     if (newest := max((p.attempt for p in snapshot.pods), default=0)) > status.attempt:
         return verdict.adopt(job, newest)
+    if not status.holds(C.SUSPENDED) and _succeeded(snapshot):
+        return verdict.complete(job, snapshot.size, now)
     if job.spec.lifecycle.suspend:
         return _suspended(snapshot, now)
     if status.holds(C.SUSPENDED):
@@ -49,19 +53,17 @@ def ours(job: JobView) -> bool:
 
 
 def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
-    """The verdict that is due, if any. The order decides between several: success first, the cause before its deadline."""
+    """The verdict that is due on a job that has not succeeded, if any. The order decides between several."""
     job, spec, status, pods = snapshot.job, snapshot.job.spec, snapshot.job.status, snapshot.current
-    if _succeeded(pods, spec.replicas, spec.lifecycle.success):
-        return verdict.complete(job, now)
     limit = spec.lifecycle.active_deadline_seconds
     if limit and verdict.active(status, now) >= timedelta(seconds=limit):
         message = f"the job was active for longer than lifecycle.activeDeadlineSeconds, which is {limit}"
         return verdict.fail(job, Reason.DEADLINE_EXCEEDED, message, now)
-    if pods and (was := pods[0].workers) != spec.replicas:
+    if was := next((p.workers for p in pods if p.workers not in {0, spec.replicas}), None):
         return verdict.resize(job, was, now)
     if cause := find_cause(pods, spec.replicas, launched=status.launched_attempt == status.attempt):
         if wait := settling(cause, now):
-            return report(snapshot, Plan(status, requeue_after=wait.total_seconds()), now)
+            return Plan(status, requeue_after=wait.total_seconds())
         if cause.charged and status.restarts.failures >= spec.recovery.max_restarts:
             told = (
                 f"{describe(cause, status.attempt)}; recovery.maxRestarts allows {spec.recovery.max_restarts} restarts"
@@ -79,7 +81,8 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
 def _act(snapshot: Snapshot, now: datetime) -> Plan:
     """Bring the pods to what the status says: the old attempts gone, then all workers of the current one there."""
     job, status = snapshot.job, snapshot.job.status
-    actions: list[Action] = [*_delete(snapshot.old, Reason.OLD_ATTEMPT)]
+    actions: list[Action] = [] if snapshot.has_service else [CreateService()]
+    actions += _delete(snapshot.old, Reason.OLD_ATTEMPT)
     events: list[Event] = []
     waits = _deadlines(snapshot, now)
     present = {p.index for p in snapshot.current}
@@ -88,8 +91,6 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     elif (not_before := status.retry.not_before) and now < not_before:
         waits.append((not_before - now).total_seconds())
     elif status.launched_attempt < status.attempt:
-        if not snapshot.has_service:
-            actions.append(CreateService())
         missing = [i for i in range(job.spec.replicas) if i not in present]
         actions += [CreateWorker(i, status.attempt) for i in missing]
         if not missing:
@@ -101,7 +102,7 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
 def _suspended(snapshot: Snapshot, now: datetime) -> Plan:
     if not snapshot.job.status.holds(C.SUSPENDED):
         return verdict.suspend(snapshot.job, snapshot.current, now)
-    return report(snapshot, Plan(snapshot.job.status, _delete(snapshot.old, Reason.SUSPENDED)), now)
+    return report(snapshot, Plan(snapshot.job.status, _delete(snapshot.pods, Reason.SUSPENDED)), now)
 
 
 def _after_the_end(snapshot: Snapshot, now: datetime) -> Plan:
@@ -129,11 +130,11 @@ def _goes(pod: PodView, policy: CleanPods) -> bool:
             assert_never(policy)
 
 
-def _succeeded(pods: Sequence[PodView], wished: int, success: Success) -> bool:
-    succeeded = {p.index for p in pods if state(p) is State.SUCCEEDED}
-    if success is Success.WORKER_0:
-        return 0 in succeeded
-    return succeeded >= set(range(wished))
+def _succeeded(snapshot: Snapshot) -> bool:
+    """Whether the group has done its work: the group as it was made, which `replicas` may have left behind."""
+    succeeded = [p for p in snapshot.current if state(p) is State.SUCCEEDED]
+    wished = 1 if snapshot.job.spec.lifecycle.success is Success.WORKER_0 else snapshot.size
+    return everyone(succeeded, wished)
 
 
 def _startup_began(status: TrainingJobStatus) -> datetime | None:

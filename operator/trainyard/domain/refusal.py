@@ -12,6 +12,8 @@ from trainyard.domain.model import JobView
 
 RETRY_AFTER = 15.0
 """Seconds until a refused pod is tried again: a quota or a policy changes by somebody's hand, not by itself."""
+NAMESAKE_GONE_AFTER = 3.0
+"""Seconds until a name is tried again: a deleted job of the same name takes its pods and its Service along soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +26,12 @@ class Refusal:
 
 def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
     """`plan` as it stands after one of its actions was refused."""
-    if plan.status.finished:
-        return replace(plan, requeue_after=RETRY_AFTER)
+    now = now.replace(microsecond=0)
+    wait = NAMESAKE_GONE_AFTER if refusal.reason is Reason.NAME_TAKEN else RETRY_AFTER
+    wait = wait if plan.requeue_after is None else min(wait, plan.requeue_after)
+    if plan.status.finished or plan.status.holds(C.SUSPENDED):
+        # Only deletions are left to be refused; the log tells of them.
+        return replace(plan, requeue_after=wait)
     if refusal.reason is Reason.INVALID_TEMPLATE:
         # Not repeated: the template cannot be changed while the job is active, so the answer would stay the same.
         return verdict.fail(
@@ -34,12 +40,9 @@ def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
             f"no pod can be made of spec.template: {refusal.message}",
             now,
         )
-    before = plan.status.condition(C.RUNNING)
-    told = before is not None and before.reason == refusal.reason
     saying = no(C.RUNNING, refusal.reason, refusal.message)
     status = plan.status.model_copy(update={"conditions": said(plan.status, [saying], job.generation, now)})
     stored = job.status.condition(C.RUNNING)
-    told = told or (stored is not None and stored.reason == refusal.reason)
+    told = stored is not None and stored.reason == refusal.reason
     events = [] if told else [Event("Warning", refusal.reason, refusal.message)]
-    wait = RETRY_AFTER if plan.requeue_after is None else min(RETRY_AFTER, plan.requeue_after)
     return replace(plan, status=status, events=[*plan.events, *events], requeue_after=wait)

@@ -10,7 +10,7 @@ from trainyard.domain.actions import Plan
 from trainyard.domain.conditions import no, said, yes
 from trainyard.domain.model import PodView, Snapshot
 from trainyard.domain.names import selector
-from trainyard.domain.worker import State, health, state
+from trainyard.domain.worker import State, everyone, health, state
 
 LISTED = 16
 
@@ -19,9 +19,14 @@ def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
     """`plan` with what is seen of the pods in its status."""
     job, pods = snapshot.job, snapshot.current
     well = sum(p.ready or state(p) is State.SUCCEEDED for p in pods)
-    update: dict[str, Any] = {"replicas": len(pods), "ready_replicas": well, "selector": selector(job.uid)}
+    update: dict[str, Any] = {
+        "observed_generation": job.generation,
+        "replicas": len(snapshot.pods),
+        "ready_replicas": well,
+        "selector": selector(job.uid),
+    }
     if not plan.status.finished:
-        update |= {"observed_generation": job.generation, "ready": f"{well}/{job.spec.replicas}"}
+        update["ready"] = f"{well}/{job.spec.replicas}"
         if not plan.status.holds(C.SUSPENDED):
             update |= _active(snapshot, plan.status, now)
     return replace(plan, status=plan.status.model_copy(update=update))
@@ -36,8 +41,10 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
         else no(C.SCHEDULED, _unplaced(seen.reason), seen.message)
     ]
     update: dict[str, Any] = {"workers": _unwell(pods)}
-    if len(pods) == job.spec.replicas:
+    if everyone(pods, job.spec.replicas):
         update["launched_attempt"] = status.attempt
+    if status.holds(C.STALLED):
+        sayings.append(no(C.STALLED, seen.reason, "the job goes on"))
     restarting = status.condition(C.RESTARTING) if status.holds(C.RESTARTING) else None
     if seen.running:
         sayings.append(yes(C.RUNNING, seen.reason, seen.message))
@@ -46,7 +53,7 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
         update |= {"phase": Phase.RUNNING, "running_time": status.running_time or now}
     elif restarting and not pods:
         # Until a pod of the new attempt is there, the reason for the restart says more than "0 of 3 workers".
-        sayings.append(no(C.RUNNING, Reason(restarting.reason), restarting.message))
+        sayings.append(no(C.RUNNING, restarting.reason, restarting.message))
         update["phase"] = Phase.RESTARTING
     else:
         sayings.append(no(C.RUNNING, seen.reason, seen.message))

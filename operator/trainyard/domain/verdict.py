@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from trainyard.api.reasons import Reason
+from trainyard.api.spec import Success
 from trainyard.api.status import ConditionType as C, LastFailure, Phase, Retry, TrainingJobStatus
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.cause import Cause, describe
@@ -51,6 +52,9 @@ def suspend(job: JobView, pods: Sequence[PodView], now: datetime) -> Plan:
         "active_since": None,
         "active_seconds": int(active(status, now).total_seconds()),
         "conditions": said(status, sayings, job.generation, now),
+        # Whoever takes the suspension back may have changed the template: earlier attempts say nothing of the next.
+        "retry": Retry(),
+        "workers": [],
     }
     if pods or status.launched_attempt == status.attempt:
         update |= _next_attempt(status, now)
@@ -61,17 +65,18 @@ def restart(job: JobView, cause: Cause, now: datetime) -> Plan:
     """The group starts anew because of `cause`, which is counted here and nowhere else."""
     status, restarts = job.status, job.status.restarts
     steady = status.running_time is not None and now - status.running_time >= STEADY
-    retry = _delayed(0 if steady else status.retry.count, now)
-    update: dict[str, Any] = {"retry": retry}
+    count = 0 if steady else status.retry.count
+    delay = _delay(count)
+    update: dict[str, Any] = {"retry": Retry(count=count + 1, not_before=now + timedelta(seconds=delay))}
+    message = describe(cause, status.attempt)
     if cause.charged:
         counted = restarts.model_copy(update={"failures": restarts.failures + 1})
         update["last_failure"] = _last_failure(cause, status.attempt)
+        message += f" ({counted.failures} of {job.spec.recovery.max_restarts} restarts used)"
     else:
         counted = restarts.model_copy(update={"disruptions": restarts.disruptions + 1})
-    allowed = f" ({counted.failures} of {job.spec.recovery.max_restarts} restarts used)" if cause.charged else ""
-    return _new_attempt(
-        job, cause.reason, f"{describe(cause, status.attempt)}{allowed}", {**update, "restarts": counted}, now
-    )
+    when = f", in {delay} seconds" if delay else ""
+    return _new_attempt(job, cause.reason, message, {**update, "restarts": counted}, now, when)
 
 
 def resize(job: JobView, was: int, now: datetime) -> Plan:
@@ -86,21 +91,19 @@ def adopt(job: JobView, attempt: int) -> Plan:
     return Plan(job.status.model_copy(update={"attempt": attempt, "launched_attempt": attempt - 1}))
 
 
-def complete(job: JobView, now: datetime) -> Plan:
-    """The job has succeeded."""
-    message = (
-        f"all {job.spec.replicas} workers succeeded"
-        if job.spec.lifecycle.success == "AllWorkers"
-        else "worker 0 succeeded"
-    )
+def complete(job: JobView, workers: int, now: datetime) -> Plan:
+    """The job, a group of so many workers, has succeeded."""
+    by_all = job.spec.lifecycle.success is Success.ALL_WORKERS
+    message = f"all {workers} workers succeeded" if by_all else "worker 0 succeeded"
     event = Event("Normal", Reason.WORKERS_SUCCEEDED, f"{message}, in attempt {job.status.attempt}")
-    return _finish(job, Phase.COMPLETE, [yes(C.COMPLETE, Reason.WORKERS_SUCCEEDED, message)], event, now)
+    sayings = [yes(C.COMPLETE, Reason.WORKERS_SUCCEEDED, message)]
+    return _finish(job, Phase.COMPLETE, sayings, event, f"{workers}/{workers}", now)
 
 
 def fail(job: JobView, reason: Reason, message: str, now: datetime, cause: Cause | None = None) -> Plan:
     """The job has failed; `message` names the cause."""
     sayings = [yes(C.FAILED, reason, message), yes(C.STALLED, reason, message)]
-    plan = _finish(job, Phase.FAILED, sayings, Event("Warning", reason, message), now)
+    plan = _finish(job, Phase.FAILED, sayings, Event("Warning", reason, message), f"0/{job.spec.replicas}", now)
     if cause is None or not cause.charged:
         return plan
     restarts = job.status.restarts.model_copy(update={"failures": job.status.restarts.failures + 1})
@@ -116,10 +119,12 @@ def active(status: TrainingJobStatus, now: datetime) -> timedelta:
     return before + (now - status.active_since) if status.active_since else before
 
 
-def _new_attempt(job: JobView, reason: Reason, message: str, update: dict[str, Any], now: datetime) -> Plan:
+def _new_attempt(
+    job: JobView, reason: Reason, message: str, update: dict[str, Any], now: datetime, when: str = ""
+) -> Plan:
     status = job.status
     attempt = status.attempt + 1
-    told = f"{message}; all workers start anew as attempt {attempt}"
+    told = f"{message}; all workers start anew as attempt {attempt}{when}"
     sayings = [yes(C.RESTARTING, reason, told), no(C.RUNNING, reason, told)]
     restarts = update["restarts"]
     update |= _next_attempt(status, now) | {
@@ -136,7 +141,7 @@ def _next_attempt(status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
     return {"attempt": status.attempt + 1, "attempt_start_time": now, "running_time": None}
 
 
-def _finish(job: JobView, phase: Phase, sayings: Sequence[Saying], event: Event, now: datetime) -> Plan:
+def _finish(job: JobView, phase: Phase, sayings: Sequence[Saying], event: Event, ready: str, now: datetime) -> Plan:
     status = job.status
     over = [no(C.RUNNING, Reason.JOB_FINISHED, "the job has finished"), *sayings]
     if status.holds(C.RESTARTING):
@@ -147,10 +152,9 @@ def _finish(job: JobView, phase: Phase, sayings: Sequence[Saying], event: Event,
         "active_seconds": int(active(status, now).total_seconds()),
         "active_since": None,
         "conditions": said(status, over, job.generation, now),
+        "ready": ready,
         "workers": [],
     }
-    if phase is Phase.COMPLETE:
-        update["ready"] = f"{job.spec.replicas}/{job.spec.replicas}"
     return Plan(_observed(job, status.model_copy(update=update)), events=[event])
 
 
@@ -158,10 +162,9 @@ def _observed(job: JobView, status: TrainingJobStatus) -> TrainingJobStatus:
     return status.model_copy(update={"observed_generation": job.generation})
 
 
-def _delayed(count: int, now: datetime) -> Retry:
-    """No delay before the first restart, then 2, 4, 8 … 60 seconds while attempts keep ending early."""
-    delay = 0 if count == 0 else min(LONGEST_DELAY, 2 ** min(count, 10))
-    return Retry(count=count + 1, not_before=now + timedelta(seconds=delay))
+def _delay(count: int) -> int:
+    """Seconds: none before the first restart, then 2, 4, 8 … 60 while attempts keep ending early."""
+    return 0 if count == 0 else min(LONGEST_DELAY, 2 ** min(count, 10))
 
 
 def _last_failure(cause: Cause, attempt: int) -> LastFailure:

@@ -15,9 +15,11 @@ IMAGE_TROUBLE = frozenset(
         "ErrImageNeverPull",
         "ImageInspectError",
         "RegistryUnavailable",
+        "SignatureValidationFailed",
     },
 )
-CONTAINER_TROUBLE = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+STOPPED = frozenset({128 + 9, 128 + 15})
+"""The exit codes of SIGKILL and SIGTERM, with which a pod that has to go is ended."""
 
 
 class State(StrEnum):
@@ -34,19 +36,30 @@ class State(StrEnum):
 def state(pod: PodView) -> State:
     """The state of the worker in `pod`.
 
-    The main container's exit decides, whatever the other containers do, unless the pod was taken away before: then the
-    exit is only the consequence. Both times have whole seconds; in the same second the worker gets the benefit of the
-    doubt. A pod that failed without any container's exit never ran the program: its node refused or evicted it.
+    The main container's exit decides, whatever the other containers do, unless it only followed from the pod's being
+    taken away. A pod that failed without any container's exit never ran the program: its node refused it.
     """
-    if pod.exit and not (pod.taken_at and pod.taken_at <= pod.exit.time):
+    if pod.exit and not _followed(pod):
         return State.SUCCEEDED if pod.exit.code == 0 else State.FAILED
-    if pod.taken_at or pod.phase == "Failed":
+    if pod.taken_by or pod.phase == "Failed":
         return State.DISRUPTED
     if pod.phase == "Succeeded":
         return State.SUCCEEDED
     if pod.running:
         return State.RUNNING
     return State.STARTING if pod.scheduled else State.PENDING
+
+
+def _followed(pod: PodView) -> bool:
+    """Whether the exit is a consequence of the pod's being taken away.
+
+    The times have whole seconds and come from two clocks, the node's and the API server's; so in the same second the
+    worker gets the benefit of the doubt, and an end by the signals with which pods are ended gets it always.
+    """
+    if pod.exit is None or pod.taken_by is None:
+        return False
+    stopped = pod.exit.code in STOPPED and pod.exit.reason != "OOMKilled"
+    return stopped or pod.taken_at is None or pod.taken_at <= pod.exit.time
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +74,32 @@ class Health:
 
 def health(pods: Sequence[PodView], wished: int) -> Health:
     """The state of a group of `wished` workers, of which `pods` exist, told by its least well member."""
-    waiting = [p for p in pods if state(p) in {State.PENDING, State.STARTING}]
-    missing = wished - len(pods)
-    scheduled = missing == 0 and all(state(p) is not State.PENDING for p in pods)
-    if troubled := [(p, p.trouble) for p in waiting if p.trouble]:
+    states = [state(p) for p in pods]
+    placed = sum(s is not State.PENDING for s in states)
+    started = sum(s in {State.RUNNING, State.SUCCEEDED} for s in states)
+    scheduled = everyone(pods, wished) and placed == len(pods)
+    waiting = {State.PENDING, State.STARTING}
+    if troubled := [(p, p.trouble) for p, s in zip(pods, states, strict=True) if p.trouble and s in waiting]:
         pod, trouble = troubled[0]
         others = f" (and {len(troubled) - 1} more)" if len(troubled) > 1 else ""
         message = f"pod {pod.name}{others}: {trouble.reason}: {trouble.message}".removesuffix(": ")
         return Health(scheduled, running=False, reason=_reason(pod, trouble), message=message)
-    if missing or not scheduled:
-        placed = sum(state(p) is not State.PENDING for p in pods)
-        return Health(
-            scheduled, running=False, reason=Reason.WORKERS_PENDING, message=f"{placed} of {wished} workers have a node"
-        )
-    if waiting:
-        started = f"{len(pods) - len(waiting)} of {wished} workers have started"
-        return Health(scheduled, running=False, reason=Reason.WORKERS_STARTING, message=started)
-    return Health(
-        scheduled, running=True, reason=Reason.WORKERS_RUNNING, message=f"all {wished} workers run or have succeeded"
-    )
+    if not scheduled:
+        message = f"{placed} of {wished} workers have a node"
+        return Health(scheduled, running=False, reason=Reason.WORKERS_PENDING, message=message)
+    if started < wished:
+        message = f"{started} of {wished} workers have started"
+        return Health(scheduled, running=False, reason=Reason.WORKERS_STARTING, message=message)
+    message = f"all {wished} workers run or have succeeded"
+    return Health(scheduled, running=True, reason=Reason.WORKERS_RUNNING, message=message)
+
+
+def everyone(pods: Sequence[PodView], wished: int) -> bool:
+    """Whether each of `wished` workers has a pod."""
+    return {p.index for p in pods} >= set(range(wished))
 
 
 def _reason(pod: PodView, trouble: Trouble) -> Reason:
     if not pod.scheduled:
-        return Reason.UNSCHEDULABLE
+        return Reason.UNSCHEDULABLE if trouble.reason == "Unschedulable" else Reason.WORKERS_PENDING
     return Reason.IMAGE_PULL_FAILED if trouble.reason in IMAGE_TROUBLE else Reason.CONTAINER_CREATE_FAILED

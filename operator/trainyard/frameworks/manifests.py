@@ -1,7 +1,6 @@
 """The manifests of a job: a pod a worker and one headless Service. The user's own fields always win."""
 
 from copy import deepcopy
-from typing import Any
 
 from trainyard.api.constants import (
     ANNOTATION_WORKERS,
@@ -21,6 +20,8 @@ from trainyard.frameworks.worker import Json, Worker
 
 UNREACHABLE_SECONDS = 30
 """How long a pod stays bound to a node that is gone; Kubernetes' own 300 would be five minutes of idle GPUs."""
+
+SHM = "/dev/shm"  # noqa: S108 - a mount point in the pod, not a temporary file here
 
 ANNOTATIONS = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -104,21 +105,24 @@ def _shared_memory(spec: Json) -> None:
     memory limit, against which it counts.
     """
     volume = "trainyard-shm"
-    taken = {v["name"] for v in spec.get("volumes") or []}
-    without = [c for c in spec["containers"] if all(m["mountPath"] != "/dev/shm" for m in c.get("volumeMounts") or [])]  # noqa: S108 - a mount point in the pod, not a temporary file here
-    if not without or volume in taken:
+    volumes: list[Json] = spec.get("volumes") or []
+    without = [
+        c for c in spec["containers"] if all(m["mountPath"].rstrip("/") != SHM for m in c.get("volumeMounts") or [])
+    ]
+    # With the node's IPC namespace comes the node's own /dev/shm.
+    if not without or spec.get("hostIPC") or any(v["name"] == volume for v in volumes):
         return
-    spec["volumes"] = [*(spec.get("volumes") or []), {"name": volume, "emptyDir": {"medium": "Memory"}}]
+    spec["volumes"] = [*volumes, {"name": volume, "emptyDir": {"medium": "Memory"}}]
     for container in without:
-        mounts: list[dict[str, Any]] = container.get("volumeMounts") or []
-        container["volumeMounts"] = [*mounts, {"name": volume, "mountPath": "/dev/shm"}]  # noqa: S108 - as above
+        container["volumeMounts"] = [*(container.get("volumeMounts") or []), {"name": volume, "mountPath": SHM}]
 
 
 def _tolerations(spec: Json) -> list[Json]:
-    keys = {t.get("key") for t in spec.get("tolerations") or []}
+    # A toleration without an effect is for all of them, and one without a key for every taint.
+    own = [t for t in spec.get("tolerations") or [] if t.get("effect") in {None, "", "NoExecute"}]
+    keys = {t.get("key") or "" for t in own}
     return [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": UNREACHABLE_SECONDS}
         for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-        # A toleration without a key is for every taint: the user wants the pod to stay.
-        if key not in keys and None not in keys
+        if keys.isdisjoint({key, ""})
     ]

@@ -57,12 +57,12 @@ def tuning(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
     """Settings that are safe everywhere and that users otherwise find out about in a bad night.
 
     What depends on the hardware is left to the user, to the image and to the platform's plugins, which know better.
+    TORCHELASTIC_ERROR_FILE is not among them: torchrun removes the file before it writes it, which it cannot do with the
+    termination log, a mount; its OSError would then stand there in place of the rank's error.
     """
     variables = {
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
-        # torchrun copies the first failing rank's error to its own error file; here it becomes the termination message.
-        "TORCHELASTIC_ERROR_FILE": container.get("terminationMessagePath") or "/dev/termination-log",
         # 3 leaves the flight recorder's dump intact, which 1 (torchrun's choice) can lose: pytorch#121055.
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.domain.model import JobView
 from trainyard.domain.names import worker_host, worker_pod
+from trainyard.frameworks.quantity import quantity
 
 Json = dict[str, Any]
 
@@ -64,20 +64,15 @@ def processes(spec: TrainingJobSpec) -> int:
 def accelerators(container: Mapping[str, Any]) -> int:
     """The accelerators that a container asks for, MIG slices included. Kubernetes has them in `limits`, whole."""
     limits: Mapping[str, Any] = (container.get("resources") or {}).get("limits") or {}
-    return sum(int(count) for name, count in limits.items() if _is_accelerator(name))
+    return sum(int(quantity(count) or 0) for name, count in limits.items() if _is_accelerator(name))
 
 
 def cpus(container: Mapping[str, Any]) -> int | None:
     """Whole CPUs that a container asks for, or None where it does not say."""
     resources: Mapping[str, Any] = container.get("resources") or {}
-    text = (resources.get("requests") or {}).get("cpu") or (resources.get("limits") or {}).get("cpu")
-    if text is None:
-        return None
-    try:
-        amount = Decimal(str(text).removesuffix("m")) / (1000 if str(text).endswith("m") else 1)
-    except InvalidOperation:
-        return None
-    return max(1, int(amount))
+    asked = (resources.get("requests") or {}).get("cpu") or (resources.get("limits") or {}).get("cpu")
+    amount = quantity(asked)
+    return None if amount is None else max(1, int(amount))
 
 
 def _is_accelerator(resource: str) -> bool:

@@ -46,7 +46,8 @@ class Writer:
         try:
             return await self.session.request("DELETE", resource.path(namespace, name), body=options)
         except ApiError as error:
-            if error.not_found or (error.conflict and "UID in precondition" in error.message):
+            # The API has two sentences for a UID that does not match and no reason of its own; both have this word.
+            if error.not_found or (error.conflict and "precondition" in error.message):
                 return None
             raise
 

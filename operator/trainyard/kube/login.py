@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import aiohttp
 from kubernetes import client, config
 
 from trainyard.kube.session import Endpoint, RequestObserver, Session
@@ -99,11 +98,11 @@ class TokenSource:
 def _header(settings: client.Configuration) -> str | None:
     # Asking for the key runs the package's refresh hook: it re-reads the token file or calls the exec plugin again.
     token: str | None = settings.get_api_key_with_prefix("BearerToken", alias="authorization")
-    if token:
-        return f"Bearer {token.split()[-1]}"  # a token file may end in a line break, and the package says "bearer" in-cluster
-    if settings.username and settings.password:
-        return str(aiohttp.encode_basic_auth(settings.username, settings.password))
-    return None
+    if not token:
+        return None
+    # "bearer x" from a service account, perhaps with a line break at its end; "Basic x" for a user with a password.
+    scheme, _, value = token.strip().rpartition(" ")
+    return f"{scheme.title() or 'Bearer'} {value}"
 
 
 def _tls(settings: client.Configuration) -> ssl.SSLContext | None:

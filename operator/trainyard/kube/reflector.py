@@ -23,6 +23,9 @@ K = TypeVar("K", bound=Hashable)
 _LOG = logging.getLogger(__name__)
 _ANSWERED_FAILURES = 3
 """So many refusals of the same watch in a row, and the version it starts from is held to be the reason."""
+_BROKEN = frozenset({"MalformedEvent", "MalformedAnswer"})
+_CALM_SECONDS = 60.0
+"""A failure so long after the last one counts as the first again. Not an answer: between two failures there may be many good lists."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,8 +58,9 @@ class Reflector(Generic[T, K]):
     """Set once the first list is complete, never cleared."""
     _version: str | None = field(default=None, init=False)
     _failures: int = field(default=0, init=False)
+    _failed_at: float = field(default=0.0, init=False)
     _heard_at: float = field(default=0.0, init=False)
-    _forbidden: str | None = field(default=None, init=False)
+    _complaint: str | None = field(default=None, init=False)
     _unreadable: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
@@ -75,6 +79,10 @@ class Reflector(Generic[T, K]):
                 await self._watch()
             except ApiError as error:
                 await self._pause(error)
+            except Exception as error:  # noqa: BLE001 - see below
+                # An answer of a shape nobody thought of, or a bug: without this stream the operator would be blind for good.
+                _LOG.exception(f"reading {self.resource.qualified} failed, starting again from a list")
+                await self._pause(ApiError(0, "MalformedAnswer", f"{type(error).__name__}: {error}"))
 
     async def _list(self) -> None:
         try:
@@ -84,7 +92,7 @@ class Reflector(Generic[T, K]):
                 raise
             # The continue token ran out before the last page was read. One large answer cannot expire half-way.
             raw, version = await self._pages(None)
-        changed = self.store.replace(self._readable(raw), int(version))
+        changed = self.store.replace([*self._readable(raw)], int(version))
         self._unreadable &= {_uid(item) for item in raw}
         self._version = version
         self.synced.set()
@@ -98,10 +106,10 @@ class Reflector(Generic[T, K]):
             page = await self.session.request("GET", path, params=params)
             self._hear()
             items += page.get("items") or ()
-            metadata = page["metadata"]
-            if not metadata.get("continue"):
-                return items, metadata["resourceVersion"]
-            params["continue"] = metadata["continue"]
+            version = _version(page)
+            if not (token := page["metadata"].get("continue")):
+                return items, version
+            params["continue"] = token
 
     def _readable(self, raw: Iterable[dict[str, Any]]) -> Iterable[T]:
         for item in raw:
@@ -173,30 +181,33 @@ class Reflector(Generic[T, K]):
 
     def _hear(self) -> None:
         self._heard_at = self.clock()
-        if self._failures or self._forbidden:
+        if self._complaint is not None:
+            self._complaint = None
             _LOG.info(f"the API server answers again on {self.resource.qualified}")
-        self._failures = 0
-        self._forbidden = None
 
     async def _pause(self, error: ApiError) -> None:
-        self._failures += 1
+        now = self.clock()
+        self._failures = 1 if now - self._failed_at > _CALM_SECONDS else self._failures + 1
+        self._failed_at = now
         # A lost or broken event can be had again only from a list; so can a version the server does not know.
-        if error.gone or error.reason == "MalformedEvent" or (error.status and self._failures >= _ANSWERED_FAILURES):
+        if error.gone or error.reason in _BROKEN or (error.status and self._failures >= _ANSWERED_FAILURES):
             self._version = None
         self._complain(error)
         await asyncio.sleep(max(self.backoff(self._failures), error.retry_after or 0.0))
 
     def _complain(self, error: ApiError) -> None:
         """Say each trouble once: at the first failure in a row, and where rights are missing until the message changes."""
+        if error.gone or error.reason == "EmptyWatch" or error.message == self._complaint:
+            return
         if error.forbidden:
-            if error.message != self._forbidden:
-                self._forbidden = error.message
-                _LOG.error(
-                    f"may not list and watch {self.resource.qualified}: grant the verbs list and watch on it to the operator's service "
-                    f"account; trying again until then ({error.message})"
-                )
-        elif self._failures == 1 and error.reason != "EmptyWatch" and not error.gone:
+            self._complaint = error.message
+            _LOG.error(
+                f"may not list and watch {self.resource.qualified}: grant the verbs list and watch on it to the operator's service "
+                f"account; trying again until then ({error.message})"
+            )
+        elif self._complaint is None:
             _LOG.warning(f"watching {self.resource.qualified} failed, trying again until it works: {error}")
+            self._complaint = error.message
 
     def _selection(self) -> dict[str, str]:
         return {} if self.label_selector is None else {"labelSelector": self.label_selector}

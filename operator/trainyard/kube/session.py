@@ -66,7 +66,7 @@ class Session:
     """Requests to one API server. Failures of every sort come out as `ApiError`, cancellation as itself.
 
     Nothing is retried but a 429 that says when to come back, a few times and for a few seconds: what a failure means is for the
-    caller to decide.
+    caller to decide. (aiohttp itself repeats a request other than POST and PATCH once if a kept-alive connection breaks under it.)
     """
 
     def __init__(

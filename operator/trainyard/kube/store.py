@@ -89,7 +89,10 @@ class Store(Generic[T, K]):
         """A complete list, as of `version`. What it does not hold is gone, unless it is newer than the list.
 
         Returns the keys of all that changed, vanished objects included. Nothing else runs in between: it has no awaits.
+        A list from before the floor, by a server that lags behind, has no news in it.
         """
+        if version < self._floor:
+            return set()
         changed: set[K] = set()
         listed = {obj.uid: obj for obj in objs}
         for held in [*self._objects.values()]:

@@ -1,0 +1,54 @@
+# Trainyard. `make` lists what there is.
+
+UV_VERSION := 0.13.9
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/trainyard
+UV := $(or $(shell command -v uv 2>/dev/null),$(CACHE)/uv/bin/uv)
+RUN := $(UV) run --frozen --quiet
+PYTEST := $(RUN) pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test unit host-test cluster-test lint crds cluster-up cluster-down fix setup
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: setup ## A cluster, the operator, and a job that loses a worker and finishes all the same
+	@$(RUN) python -m demo
+
+test: setup lint ## All tests, those on a real cluster included
+	@$(RUN) python -m localcluster down
+	@$(PYTEST) tests/unit tests/simulation tests/host tests/cluster
+
+unit: setup ## The tests that need nothing but Python
+	@$(PYTEST) tests/unit tests/simulation
+
+host-test: setup ## The tests of the local cluster itself (root)
+	@$(PYTEST) tests/host
+
+cluster-test: setup ## The tests of the operator on a real cluster (root)
+	@$(PYTEST) tests/cluster
+
+lint: setup ## Style, types, import layers, generated files
+	@$(RUN) ruff check . && $(RUN) ruff format --check . && $(RUN) mypy && $(RUN) lint-imports --no-logo && $(UV) lock --check --quiet
+
+fix: setup ## Format, and mend what ruff can mend
+	@$(RUN) ruff check --fix . ; $(RUN) ruff format .
+
+crds: setup ## Write what is generated from operator/trainyard/api
+	@$(RUN) python -m trainyard.api crds && $(RUN) python -m trainyard.api docs
+
+cluster-up: setup ## A local Kubernetes of three nodes with eight pretend GPUs each (root)
+	@$(RUN) python -m localcluster up
+
+cluster-down: setup ## Take the local cluster down
+	@$(RUN) python -m localcluster down
+
+# Everything runs from the project's own environment; uv makes it from uv.lock. Where the machine has no uv, a private one
+# is put into the cache folder.
+setup: $(UV)
+	@$(UV) sync --frozen --quiet
+
+$(CACHE)/uv/bin/uv:
+	@echo "installing uv $(UV_VERSION) into $(CACHE)/uv (a few seconds) …"
+	@python3 -m venv $(CACHE)/uv 2>/dev/null || { apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null && python3 -m venv --clear $(CACHE)/uv; }
+	@$(CACHE)/uv/bin/pip install --quiet uv==$(UV_VERSION)

@@ -1,0 +1,45 @@
+"""`python -m demo`: see the README."""
+
+import sys
+import time
+
+from demo import install, run, target
+from demo.commands import Cluster, DemoError, say
+
+CLOSING = """
+The cluster stays up. To look around:
+  export KUBECONFIG={kubeconfig}
+  export PATH={programs}:$PATH
+  kubectl describe tj digits
+  kubectl logs digits-worker-0-2
+  kubectl explain tj.spec.lifecycle
+To train once more: kubectl delete tj digits && kubectl apply -k examples/digits/{overlay}
+To cut the power of a node: python -m localcluster node stop 2     (and: node start 2)
+To take it all down: make cluster-down
+"""
+
+
+def main() -> int:
+    """Run the demo. Returns the exit code."""
+    began = time.monotonic()
+    try:
+        cluster = target.choose()
+        install.install(cluster)
+        run.train(cluster)
+        run.epilogue(cluster)
+    except DemoError as error:
+        say(f"the demo failed: {error}")
+        return 1
+    say(f"done in {time.monotonic() - began:.0f} s")
+    _closing(cluster)
+    return 0
+
+
+def _closing(cluster: Cluster) -> None:
+    if cluster.kubeconfig:
+        text = CLOSING.format(kubeconfig=cluster.kubeconfig, programs=cluster.kubectl.parent, overlay=cluster.overlay)
+        sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""`helm install` of the operator, as the README tells users to do it."""
+
+from demo.commands import Cluster, say
+from demo.target import ROOT
+
+RELEASE = "trainyard"
+NAMESPACE = "trainyard-system"
+
+
+def install(cluster: Cluster, *more: str) -> None:
+    """Install or upgrade, and wait until the operator is ready."""
+    repository, _, tag = cluster.images["operator"].rpartition(":")
+    say("installing the operator with helm …")
+    cluster.helm_command(
+        *("upgrade", "--install", RELEASE, str(ROOT / "helm/trainyard"), "--namespace", NAMESPACE),
+        *("--create-namespace", "--wait", "--timeout", "120s"),
+        *("--set", f"image.repository={repository}", "--set", f"image.tag={tag}"),
+        *more,
+    )
+
+
+def uninstall(cluster: Cluster) -> None:
+    """Take the operator away. The CRD and all TrainingJobs stay."""
+    cluster.helm_command("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "120s")

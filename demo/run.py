@@ -1,0 +1,120 @@
+"""The story: a job trains, a worker is killed, the group starts anew from its checkpoint and finishes."""
+
+import json
+import re
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from demo.commands import Cluster, DemoError, say
+from demo.install import NAMESPACE
+from demo.target import ROOT
+
+JOB = "digits"
+VICTIM = 1
+KILL_AFTER_STEP = 60
+PATIENCE_SECONDS = 420
+METRICS = ("trainyard_jobs{", "trainyard_restarts_total", "trainyard_watch_age_seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What worker 0 said last."""
+
+    step: int = 0
+    total: int = 0
+    line: str = ""
+
+
+def train(cluster: Cluster) -> None:
+    """Run the job to its end, with one worker killed on the way. Raises DemoError if it does not go as it should."""
+    cluster.kube("delete", "trainingjob", JOB, "--ignore-not-found")
+    say(f"kubectl apply -k examples/digits/{cluster.overlay}")
+    cluster.show_kube("apply", "-k", str(ROOT / "examples/digits" / cluster.overlay))
+    _follow(cluster)
+    _judge(cluster)
+
+
+def epilogue(cluster: Cluster) -> None:
+    """What a user would look at afterwards, and how to go on."""
+    say("kubectl get tj")
+    cluster.show_kube("get", "tj", JOB)
+    say(f"kubectl get events --field-selector involvedObject.name={JOB}")
+    cluster.show_kube(
+        *(
+            "get",
+            "events",
+            "--field-selector",
+            f"involvedObject.name={JOB}",
+            "--sort-by",
+            ".metadata.creationTimestamp",
+        ),
+        *("-o", "custom-columns=TYPE:.type,REASON:.reason,MESSAGE:.note,MESSAGE:.message"),
+    )
+    say("some of the operator's metrics")
+    path = f"/api/v1/namespaces/{NAMESPACE}/services/trainyard-metrics:http/proxy/metrics"
+    lines = [line for line in cluster.kube("get", "--raw", path).splitlines() if line.startswith(METRICS)]
+    sys.stdout.write("\n".join(f"  {line}" for line in lines if not line.endswith(" 0.0")) + "\n")
+
+
+def _follow(cluster: Cluster) -> None:
+    began = time.monotonic()
+    killed = False
+    last = ""
+    while time.monotonic() - began < PATIENCE_SECONDS:
+        status = _status(cluster)
+        attempt = status.get("attempt", 1)
+        progress = _progress(cluster, attempt)
+        line = f"{status.get('phase', 'Pending'):<10} {status.get('ready', '0/3')} workers  attempt {attempt}  {progress.line}"
+        if line != last:
+            say(line)
+            last = line
+        if status.get("completionTime"):
+            return
+        if not killed and attempt == 1 and progress.step >= KILL_AFTER_STEP:
+            _kill(cluster, attempt)
+            killed = True
+        time.sleep(1)
+    raise DemoError(f"the job did not finish within {PATIENCE_SECONDS} s: `kubectl describe tj {JOB}` tells why")
+
+
+def _kill(cluster: Cluster, attempt: int) -> None:
+    """End a training process the hard way. torchrun, the container's first process, then reports and exits."""
+    pod = f"{JOB}-worker-{VICTIM}-{attempt}"
+    say(f"*** killing the training process of worker {VICTIM}: kubectl exec {pod} -- pkill -KILL -f train.py")
+    cluster.kube("exec", pod, "--", "pkill", "-KILL", "-f", "train.py")
+
+
+def _judge(cluster: Cluster) -> None:
+    status = _status(cluster)
+    attempt = status["attempt"]
+    log = cluster.kube("logs", f"{JOB}-worker-0-{attempt}")
+    resumed = re.search(r"resumed from step (\d+)", log)
+    accuracy = re.search(r"test accuracy (\d\.\d+)", log)
+    if status["phase"] != "Complete" or not resumed or not accuracy or attempt != 2:
+        raise DemoError(f"the job ended as {status['phase']} in attempt {attempt}:\n{log[-2000:]}")
+    say(f"attempt {attempt} resumed from step {resumed[1]} and finished with a test accuracy of {accuracy[1]}")
+    if float(accuracy[1]) < 0.95:
+        raise DemoError(f"a test accuracy of {accuracy[1]} is below 0.95")
+    failure = status["lastFailure"]
+    say(f"why there was an attempt 2: worker {failure['rank']} on {failure['node']}, exit code {failure['exitCode']}")
+
+
+def _status(cluster: Cluster) -> dict[str, Any]:
+    status: dict[str, Any] = json.loads(cluster.kube("get", "tj", JOB, "-o", "json")).get("status", {})
+    return status
+
+
+def _progress(cluster: Cluster, attempt: int) -> Progress:
+    try:
+        log = cluster.kube("logs", f"{JOB}-worker-0-{attempt}", "--tail", "20")
+    except DemoError:
+        # Not there yet, or not any more.
+        return Progress()
+    lines = [line for line in log.splitlines() if re.search(r"step \d+|accuracy|resumed", line)]
+    step = re.search(r"step (\d+)/(\d+)", log.rsplit("\nstep", 1)[-1] if lines else "") or re.search(
+        r"step (\d+)/(\d+)", log
+    )
+    last = lines[-1] if lines else ""
+    return Progress(int(step[1]), int(step[2]), last) if step else Progress(line=last)

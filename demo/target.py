@@ -1,0 +1,91 @@
+"""Which cluster the demo uses: the one it is told to, else kind where Docker runs, else one of its own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from demo.commands import Cluster, DemoError, capture, say, show
+
+ROOT = Path(__file__).parents[1]
+LOCAL_IMAGES = {"operator": "localhost/trainyard/operator:dev", "trainer": "localhost/trainyard/trainer:dev"}
+KIND_NAME = "trainyard"
+KIND_NODES = """
+kind: Cluster
+apiVersion: kind.x-k8s.io/v1alpha4
+nodes: [{role: control-plane}, {role: worker}, {role: worker}, {role: worker}]
+"""
+
+
+def choose(environ: Mapping[str, str] = os.environ) -> Cluster:
+    """A cluster that is up and holds the images. Raises DemoError."""
+    if context := environ.get("KUBE_CONTEXT"):
+        return given(context, environ)
+    if shutil.which("kind") and _docker_runs():
+        return kind()
+    return local()
+
+
+def given(context: str, environ: Mapping[str, str]) -> Cluster:
+    """The user's own cluster. Its nodes must be able to pull the images that the user names."""
+    images = {name: environ.get(f"{name.upper()}_IMAGE", "") for name in LOCAL_IMAGES}
+    if missing := [f"{name.upper()}_IMAGE" for name, image in images.items() if not image]:
+        raise DemoError(
+            f"with KUBE_CONTEXT, set {' and '.join(missing)} too: images that the nodes of {context} can pull, "
+            "built from Dockerfile and trainer-image/Dockerfile"
+        )
+    say(f"using the cluster of the kubeconfig context {context}")
+    return Cluster(_program("kubectl"), _program("helm"), context=context, images=images, overlay="shared")
+
+
+def kind() -> Cluster:
+    """A kind cluster of one control plane and three workers."""
+    if KIND_NAME in capture(["kind", "get", "clusters"]).split():
+        say("the kind cluster is there already")
+    else:
+        say("starting a kind cluster of 3 workers (about 1 min) …")
+        capture(["kind", "create", "cluster", "--name", KIND_NAME, "--config", "-"], stdin=KIND_NODES)
+    for name, dockerfile in (("operator", "Dockerfile"), ("trainer", "trainer-image/Dockerfile")):
+        say(f"building the {name} image with docker …")
+        show(["docker", "build", "--tag", LOCAL_IMAGES[name], "--file", str(ROOT / dockerfile), str(ROOT)])
+    say("copying the images to the nodes …")
+    show(["kind", "load", "docker-image", "--name", KIND_NAME, *LOCAL_IMAGES.values()])
+    return Cluster(
+        _program("kubectl"), _program("helm"), context=f"kind-{KIND_NAME}", images=LOCAL_IMAGES, overlay="kind"
+    )
+
+
+def local() -> Cluster:
+    """A real three-node cluster on this machine, from programs built out of pinned Go modules."""
+    from localcluster import images, tools  # noqa: PLC0415 - needed here alone; elsewhere its needs need not be met
+    from localcluster.errors import LocalClusterError  # noqa: PLC0415
+    from localcluster.paths import from_environment  # noqa: PLC0415
+
+    try:
+        programs = tools.ensure("kubectl", "helm")
+        images.build("operator", "trainer")
+    except LocalClusterError as error:
+        raise DemoError(str(error)) from error
+    show([*python("localcluster"), "up", "--nodes", "3", "--gpus-per-node", "8"])
+    return Cluster(programs["kubectl"], programs["helm"], kubeconfig=from_environment().kubeconfig, images=LOCAL_IMAGES)
+
+
+def python(module: str) -> list[str]:
+    """The command line that runs a module of this project."""
+    return [sys.executable, "-m", module]
+
+
+def _docker_runs() -> bool:
+    if not shutil.which("docker"):
+        return False
+    return subprocess.run(["docker", "info"], check=False, capture_output=True).returncode == 0
+
+
+def _program(name: str) -> Path:
+    if found := shutil.which(name):
+        return Path(found)
+    from localcluster import tools  # noqa: PLC0415 - built from its Go module where the machine has none
+
+    return tools.ensure(name)[name]

@@ -1,0 +1,22 @@
+"""What a container said at its end, in one line for people."""
+
+import re
+
+LONGEST = 512
+EXCEPTION = re.compile(r"\b[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b(:|$)")
+"""The line with which a Python traceback ends."""
+RANK = re.compile(r"^\[(rank)?\d+\]:? ?")
+"""What torch and torchrun put before each line of a rank."""
+NEWS_OF_NOTHING = "ChildFailedError"
+"""torchrun's own exception: it says that a rank failed, not why."""
+
+
+def headline(message: str) -> str:
+    """The line of a termination message, or of a log's end, that says most.
+
+    That is the last exception of a traceback. What follows one is, as a rule, a launcher's frame of lines or its advice.
+    """
+    lines = [RANK.sub("", line.strip()) for line in message.splitlines()]
+    told = [line for line in lines if any(letter.isalnum() for letter in line)]
+    exceptions = [line for line in told if EXCEPTION.search(line) and NEWS_OF_NOTHING not in line]
+    return next(reversed(exceptions or told), "")[:LONGEST]

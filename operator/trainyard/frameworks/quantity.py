@@ -1,0 +1,29 @@
+"""Kubernetes quantities ("500m", "2", "1k", "16Gi") as numbers. Only read, never written."""
+
+from decimal import Decimal, InvalidOperation
+
+DECIMAL = {
+    "n": "1e-9",
+    "u": "1e-6",
+    "m": "1e-3",
+    "k": "1e3",
+    "M": "1e6",
+    "G": "1e9",
+    "T": "1e12",
+    "P": "1e15",
+    "E": "1e18",
+}
+FACTORS = {suffix: Decimal(factor) for suffix, factor in DECIMAL.items()} | {
+    f"{letter}i": Decimal(2) ** (10 * power) for power, letter in enumerate("KMGTPE", start=1)
+}
+
+
+def quantity(value: str | float | None) -> Decimal | None:
+    """The number that `value` stands for, or None where it stands for none: the API server refuses that pod."""
+    text = str(value).strip()
+    suffix = next((s for s in FACTORS if text.endswith(s)), "")
+    try:
+        amount = Decimal(text.removesuffix(suffix)) * FACTORS.get(suffix, Decimal(1))
+    except InvalidOperation:
+        return None
+    return amount if amount.is_finite() else None

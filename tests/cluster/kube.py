@@ -1,0 +1,117 @@
+"""The cluster as a test sees it: by kubectl, as users do."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import yaml
+
+from demo.commands import Cluster, DemoError
+
+Json = dict[str, Any]
+IMAGE = "localhost/trainyard/trainer:dev"
+
+
+@dataclass(frozen=True)
+class Kube:
+    """One namespace of the cluster."""
+
+    cluster: Cluster
+    namespace: str
+
+    def run(self, *arguments: str, stdin: str | None = None) -> str:
+        return self.cluster.kube("--namespace", self.namespace, *arguments, stdin=stdin)
+
+    def refused(self, *arguments: str, stdin: str | None = None) -> str:
+        """What kubectl says when the server refuses."""
+        try:
+            done = self.run(*arguments, stdin=stdin)
+        except DemoError as error:
+            return str(error)
+        raise AssertionError(f"was not refused: {done}")
+
+    def apply(self, *manifests: Json) -> str:
+        return self.run("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests))
+
+    def get(self, kind: str, name: str) -> Json:
+        return dict(json.loads(self.run("get", kind, name, "-o", "json")))
+
+    def find(self, kind: str, name: str) -> Json | None:
+        text = self.run("get", kind, name, "-o", "json", "--ignore-not-found")
+        return json.loads(text) if text else None
+
+    def find_all(self, kind: str, selector: str = "") -> list[Json]:
+        return list(json.loads(self.run("get", kind, "-o", "json", "-l", selector))["items"])
+
+    def pods(self, job: str) -> list[Json]:
+        return self.find_all("pods", f"trainyard.dev/job-name={job}")
+
+    def status(self, job: str) -> Json:
+        return dict(self.get("tj", job).get("status", {}))
+
+    def condition(self, job: str, kind: str) -> Json:
+        return next((c for c in self.status(job).get("conditions", []) if c["type"] == kind), {})
+
+    def phase(self, job: str) -> str | None:
+        return self.status(job).get("phase")
+
+    def wait_phase(self, job: str, phase: str, seconds: float = 60) -> Json:
+        self.until(lambda: self.phase(job) == phase, seconds, f"{job} to be {phase}")
+        return self.status(job)
+
+    def until(self, holds: Callable[[], object], seconds: float, what: str) -> None:
+        """Wait. A failure tells what the job and its pods look like."""
+        deadline = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"waited {seconds:.0f} s for {what}\n{self.picture()}")
+            time.sleep(0.25)
+
+    def picture(self) -> str:
+        return "\n".join(
+            self.run("get", kind, *more)
+            for kind, *more in (
+                ("tj", "-o", "yaml"),
+                ("pods", "-o", "wide"),
+                ("events", "--sort-by=.metadata.creationTimestamp"),
+            )
+        )
+
+    def delete_pod(self, name: str, *more: str) -> None:
+        self.run("delete", "pod", name, "--wait=false", *more)
+
+    def kill_main(self, pod: str) -> None:
+        """Make the main container end with exit code 7, as a program that fails does."""
+        self.run("exec", pod, "-c", "main", "--", "sh", "-c", "echo 7 > /tmp/end")
+
+    def other(self, namespace: str) -> "Kube":
+        return replace(self, namespace=namespace)
+
+
+# Runs until somebody writes an exit code into /tmp/end; ends at once at SIGTERM.
+OBEDIENT = "trap 'exit 143' TERM; while [ ! -s /tmp/end ]; do sleep 0.2; done; exit $(cat /tmp/end)"
+
+
+def job(name: str = "job", *, replicas: int = 2, script: str = OBEDIENT, framework: str = "none", **spec: Any) -> Json:
+    """A TrainingJob whose workers run a shell script."""
+    container = {
+        "name": "main",
+        "image": IMAGE,
+        "command": ["sh", "-c", script],
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
+    }
+    template = {"spec": {"terminationGracePeriodSeconds": 2, "containers": [container]}}
+    return {
+        "apiVersion": "trainyard.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name},
+        "spec": {"framework": framework, "replicas": replicas, "template": template, **spec},
+    }
+
+
+def main_container(manifest: Json) -> Json:
+    """The main container of a TrainingJob's template."""
+    container: Json = manifest["spec"]["template"]["spec"]["containers"][0]
+    return container

@@ -1,0 +1,97 @@
+"""What is refused at `kubectl apply`, with a sentence that names the field and the fix."""
+
+from collections.abc import Callable
+
+import pytest
+import yaml
+
+from tests.cluster.kube import Json, Kube, job, main_container
+
+
+def spec(**fields: object) -> Callable[[Json], None]:
+    return lambda manifest: manifest["spec"].update(fields)
+
+
+def pod(**fields: object) -> Callable[[Json], None]:
+    return lambda manifest: manifest["spec"]["template"]["spec"].update(fields)
+
+
+def named(name: str) -> Callable[[Json], None]:
+    return lambda manifest: manifest["metadata"].update(name=name)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (spec(replicas=0), ["spec.replicas", "greater than or equal to 1"]),
+        (spec(replicas=-1), ["spec.replicas", "greater than or equal to 1"]),
+        (spec(replicas=10_001), ["spec.replicas", "less than or equal to 10000"]),
+        (pod(containers=[]), ["spec.template.spec.containers", "at least 1 items"]),
+        (named("a" * 51), ["metadata.name", "longer than 50", "shorter"]),
+        (named("1-job"), ["metadata.name", "start with a letter"]),
+        (named("my.job"), ["metadata.name", "a-z, 0-9 and -"]),
+        (spec(framwork="torch"), ['unknown field "spec.framwork"']),
+        (spec(lifecycle={"suspnd": True}), ['unknown field "spec.lifecycle.suspnd"']),
+        (spec(framework="pytorch"), ["spec.framework", '"torch", "none"']),
+        (spec(lifecycle={"cleanPods": "Some"}), ["spec.lifecycle.cleanPods", '"Running", "All", "None"']),
+        (spec(processesPerReplica="many"), ["spec.processesPerReplica", "number from 1 to 1024, or auto"]),
+        (spec(processesPerReplica=0), ["spec.processesPerReplica", "number from 1 to 1024, or auto"]),
+        (spec(recovery={"maxRestarts": -1}), ["spec.recovery.maxRestarts"]),
+        (spec(lifecycle={"activeDeadlineSeconds": 0}), ["spec.lifecycle.activeDeadlineSeconds"]),
+        (spec(lifecycle={"ttlSecondsAfterFinished": -1}), ["spec.lifecycle.ttlSecondsAfterFinished"]),
+        (spec(managedBy="me"), ["spec.managedBy"]),
+        (pod(restartPolicy="OnFailure"), ["restartPolicy", "must be Never or left out"]),
+        (pod(hostname="me"), ["hostname and subdomain must be left out"]),
+        (pod(activeDeadlineSeconds=5), ["activeDeadlineSeconds", "spec.lifecycle.activeDeadlineSeconds"]),
+        (pod(containers="none"), ["spec.template.spec.containers", "array"]),
+    ],
+)
+def test_refused(kube: Kube, change: Callable[[Json], None], told: list[str]) -> None:
+    manifest = job()
+    change(manifest)
+    said = kube.refused("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
+    for words in told:
+        assert words in said
+
+
+def test_the_longest_name_works(kube: Kube) -> None:
+    name = "a" * 50
+    kube.apply(job(name, script="exit 0"))
+    kube.wait_phase(name, "Complete")
+
+
+@pytest.mark.parametrize(
+    ("patch", "told"),
+    [
+        ('{"spec":{"framework":"torch"}}', "framework cannot be changed"),
+        ('{"spec":{"managedBy":"example.com/x"}}', "managedBy cannot be changed"),
+        ('{"spec":{"processesPerReplica":2}}', "processesPerReplica can be changed only while the job is suspended"),
+        ('{"spec":{"template":{"spec":{"priority":1}}}}', "template can be changed only while the job is suspended"),
+    ],
+)
+def test_a_running_job_keeps_what_it_was_started_with(kube: Kube, patch: str, told: str) -> None:
+    kube.apply(job())
+    kube.wait_phase("job", "Running")
+    assert told in kube.refused("patch", "tj", "job", "--type=merge", "-p", patch)
+
+
+def test_a_suspended_job_may_get_another_template(kube: Kube) -> None:
+    manifest = job(lifecycle={"suspend": True})
+    kube.apply(manifest)
+    kube.wait_phase("job", "Suspended")
+    main_container(manifest)["command"] = ["sh", "-c", "exit 0"]
+    kube.apply(manifest)
+    manifest["spec"]["lifecycle"]["suspend"] = False
+    kube.apply(manifest)
+    kube.wait_phase("job", "Complete")
+
+
+def test_defaults_and_documentation_come_from_the_server(kube: Kube) -> None:
+    bare = job()
+    bare["spec"] = {"template": bare["spec"]["template"], "managedBy": "example.com/nobody"}
+    kube.apply(bare)
+    stored = kube.get("tj", "job")["spec"]
+    assert (stored["framework"], stored["replicas"], stored["processesPerReplica"]) == ("torch", 1, "auto")
+    assert stored["recovery"] == {"maxRestarts": 10}
+    assert stored["lifecycle"] == {"suspend": False, "cleanPods": "Running", "success": "AllWorkers"}
+    assert "How many failures restart the job" in kube.run("explain", "tj.spec.recovery.maxRestarts")

@@ -1,0 +1,19 @@
+"""The README's first command, on the cluster of the other tests: it must show attempt 2, the resumed step, the accuracy."""
+
+import re
+import sys
+
+from demo.commands import Cluster, capture
+
+
+def test_the_demo(cluster: Cluster) -> None:
+    said = capture([sys.executable, "-m", "demo"], environment=cluster.environment)
+    print(said)  # noqa: T201 - pytest shows it below a failed test
+    assert "killing the training process of worker 1" in said
+    told = re.search(r"attempt 2 resumed from step (\d+) and finished with a test accuracy of (0\.\d+)", said)
+    assert told
+    assert int(told[1]) > 0
+    assert float(told[2]) >= 0.95
+    assert re.search(r"digits +torch +Complete +3/3 +2 +1 ", said), "kubectl get tj"
+    assert "WorkerFailed" in said
+    assert 'trainyard_restarts_total{cause="failure"}' in said

@@ -1,0 +1,92 @@
+"""The chart on a real cluster: least privilege, probes, metrics, and an uninstall that blocks nothing."""
+
+import json
+
+import pytest
+
+from demo import install
+from tests.cluster.kube import Kube, job
+
+ACCOUNT = f"system:serviceaccount:{install.NAMESPACE}:trainyard"
+
+
+@pytest.fixture
+def operator(kube: Kube) -> Kube:
+    return kube.other(install.NAMESPACE)
+
+
+@pytest.mark.parametrize(
+    ("verb", "what", "allowed"),
+    [
+        ("create", "pods", True),
+        ("update", "trainingjobs.trainyard.dev/status", True),
+        ("get", "secrets", False),
+        ("list", "secrets", False),
+        ("create", "pods/exec", False),
+        ("patch", "trainingjobs.trainyard.dev", False),
+        ("create", "clusterrolebindings", False),
+        ("delete", "nodes", False),
+        ("*", "*", False),
+    ],
+)
+def test_least_privilege(kube: Kube, verb: str, what: str, *, allowed: bool) -> None:
+    resource, _, sub = what.partition("/")
+    command = ["auth", "can-i", verb, resource, "--as", ACCOUNT, *([f"--subresource={sub}"] if sub else [])]
+    if allowed:
+        assert kube.run(*command).strip() == "yes"
+    else:
+        # `can-i` says no by its exit code; RBAC's answer is all that it prints.
+        assert "no" in kube.refused(*command)
+
+
+def test_the_operator_is_restricted(operator: Kube) -> None:
+    (pod,) = operator.find_all("pods", "app.kubernetes.io/name=trainyard")
+    context = pod["spec"]["containers"][0]["securityContext"]
+    assert context["readOnlyRootFilesystem"] is True
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+
+
+def test_probes_and_metrics_answer(operator: Kube) -> None:
+    base = f"/api/v1/namespaces/{install.NAMESPACE}/services/trainyard-metrics:http/proxy"
+    assert operator.run("get", "--raw", f"{base}/healthz").strip() == "ok"
+    assert operator.run("get", "--raw", f"{base}/readyz").strip() == "ok"
+    metrics = operator.run("get", "--raw", f"{base}/metrics")
+    for family in (
+        "trainyard_jobs{",
+        "workqueue_depth{",
+        "controller_runtime_reconcile_total{",
+        "rest_client_requests_total{",
+    ):
+        assert family in metrics
+
+
+def test_logs_are_json_with_the_job_and_its_attempt(kube: Kube, operator: Kube) -> None:
+    kube.apply(job(script="exit 0"))
+    kube.wait_phase("job", "Complete")
+    lines = [json.loads(line) for line in operator.run("logs", "deploy/trainyard").splitlines()]
+    mine = [line for line in lines if line["job"] == f"{kube.namespace}/job"]
+    assert {line["attempt"] for line in mine} == {1}
+    assert any("WorkersSucceeded" in line["message"] for line in mine)
+
+
+def test_it_works_where_pod_security_is_restricted(operator: Kube) -> None:
+    label = "pod-security.kubernetes.io/enforce=restricted"
+    said = operator.run("label", "namespace", install.NAMESPACE, label, "--overwrite", "--dry-run=server")
+    assert "warning" not in said.lower()
+
+
+def test_uninstall_with_live_jobs(kube: Kube) -> None:
+    """Last in this file on purpose: it takes the operator away for a moment."""
+    kube.apply(job(replicas=3))
+    kube.wait_phase("job", "Running")
+    before = sorted(p["metadata"]["uid"] for p in kube.pods("job"))
+    install.uninstall(kube.cluster)
+    try:
+        assert sorted(p["metadata"]["uid"] for p in kube.pods("job")) == before, "training goes on"
+        assert kube.phase("job") == "Running", "the CRD and its objects stay"
+        kube.run("delete", "tj", "job", "--timeout=30s")
+        kube.until(lambda: not kube.pods("job"), 60, "nothing blocks without the operator")
+    finally:
+        install.install(kube.cluster)

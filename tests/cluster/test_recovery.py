@@ -1,0 +1,69 @@
+"""Workers that fail, are taken away, or fall together: one attempt more, counted once, for the right reason."""
+
+import json
+
+import pytest
+
+from tests.cluster.kube import Kube, job
+
+NONE = {"failures": 0, "disruptions": 0, "resizes": 0}
+
+
+def attempt_2_runs(kube: Kube) -> dict[str, object]:
+    kube.until(
+        lambda: kube.status("job").get("attempt") == 2 and kube.phase("job") == "Running", 60, "attempt 2 to run"
+    )
+    pods = kube.pods("job")
+    assert {p["metadata"]["labels"]["trainyard.dev/attempt"] for p in pods} == {"2"}, "old pods are gone"
+    return kube.status("job")
+
+
+def test_a_worker_killed_restarts_the_whole_group(kube: Kube) -> None:
+    kube.apply(job(replicas=3))
+    kube.wait_phase("job", "Running")
+    kube.kill_main("job-worker-1-1")
+    status = attempt_2_runs(kube)
+    assert status["restarts"] == NONE | {"failures": 1}
+    assert (status["lastFailure"]["rank"], status["lastFailure"]["exitCode"]) == (1, 7)
+    assert "WorkerFailed" in kube.run("get", "events")
+    described = kube.run("describe", "tj", "job")
+    assert "worker 1 of attempt 1" in described
+
+
+def test_two_workers_dying_together_count_once(kube: Kube) -> None:
+    kube.apply(job(replicas=3))
+    kube.wait_phase("job", "Running")
+    kube.kill_main("job-worker-1-1")
+    kube.kill_main("job-worker-2-1")
+    assert attempt_2_runs(kube)["restarts"] == NONE | {"failures": 1}
+
+
+@pytest.mark.parametrize("more", [[], ["--force", "--grace-period=0"]], ids=["gracefully", "by force"])
+def test_a_deleted_pod_is_a_disruption_and_free(kube: Kube, more: list[str]) -> None:
+    kube.apply(job(replicas=3, recovery={"maxRestarts": 0}))
+    kube.wait_phase("job", "Running")
+    kube.delete_pod("job-worker-2-1", *more)
+    status = attempt_2_runs(kube)
+    assert status["restarts"] == NONE | {"disruptions": 1}
+    assert "lastFailure" not in status
+
+
+def test_an_evicted_pod_is_a_disruption_and_free(kube: Kube) -> None:
+    kube.apply(job(recovery={"maxRestarts": 0}))
+    kube.wait_phase("job", "Running")
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": "job-worker-0-1", "namespace": kube.namespace},
+    }
+    path = f"/api/v1/namespaces/{kube.namespace}/pods/job-worker-0-1/eviction"
+    kube.run("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+    assert attempt_2_runs(kube)["restarts"] == NONE | {"disruptions": 1}
+    assert "EvictionByEvictionAPI" in kube.run("describe", "tj", "job")
+
+
+def test_an_attempt_that_ends_early_again_and_again_waits_before_the_next(kube: Kube) -> None:
+    kube.apply(job(script="exit 1", recovery={"maxRestarts": 2}))
+    status = kube.wait_phase("job", "Failed", 90)
+    assert status["restarts"]["failures"] == 3
+    assert status["retry"]["count"] == 2

@@ -1,0 +1,122 @@
+"""Pods that cannot be made, placed or started: the status says why, nothing loops, other jobs go on."""
+
+from typing import Any
+
+import pytest
+
+from tests.cluster.kube import Json, Kube, job, main_container
+
+
+def running_reason(kube: Kube, reason: str, *words: str, name: str = "job") -> None:
+    kube.until(lambda: kube.condition(name, "Running").get("reason") == reason, 30, f"the reason {reason}")
+    message = kube.condition(name, "Running")["message"]
+    for word in words:
+        assert word in message
+
+
+@pytest.fixture(autouse=True)
+def another_job_goes_on(kube: Kube) -> Any:
+    """Whatever happens to a job, its neighbour finishes."""
+    yield
+    for quota in kube.find_all("resourcequota"):
+        kube.run("delete", "resourcequota", quota["metadata"]["name"])
+    kube.apply(job("neighbour", script="exit 0"))
+    kube.wait_phase("neighbour", "Complete")
+
+
+def test_an_image_that_cannot_be_pulled(kube: Kube) -> None:
+    manifest = job()
+    main_container(manifest)["image"] = "localhost/no/such:image"
+    kube.apply(manifest)
+    running_reason(kube, "ImagePullFailed", "job-worker-", "localhost/no/such:image")
+    assert {w["name"] for w in kube.status("job")["workers"]} <= {"job-worker-0-1", "job-worker-1-1"}
+    assert kube.status("job")["attempt"] == 1
+
+
+def test_a_missing_config_map(kube: Kube) -> None:
+    manifest = job()
+    main_container(manifest)["envFrom"] = [{"configMapRef": {"name": "missing"}}]
+    kube.apply(manifest)
+    running_reason(kube, "ContainerCreateFailed", 'configmap "missing" not found')
+
+
+def test_a_pod_that_fits_nowhere(kube: Kube) -> None:
+    manifest = job()
+    main_container(manifest)["resources"] = {"limits": {"nvidia.com/gpu": "9"}}
+    kube.apply(manifest)
+    running_reason(kube, "Unschedulable", "Insufficient nvidia.com/gpu")
+    assert kube.condition("job", "Scheduled") | {"reason": "Unschedulable", "status": "False"} == kube.condition(
+        "job", "Scheduled"
+    )
+
+
+def test_the_startup_deadline_ends_the_wait(kube: Kube) -> None:
+    manifest = job(lifecycle={"startupDeadlineSeconds": 3})
+    main_container(manifest)["resources"] = {"limits": {"nvidia.com/gpu": "9"}}
+    kube.apply(manifest)
+    kube.wait_phase("job", "Failed", 30)
+    failed = kube.condition("job", "Failed")
+    assert failed["reason"] == "StartupDeadlineExceeded"
+    assert "Insufficient nvidia.com/gpu" in failed["message"]
+
+
+def test_an_exceeded_quota_and_what_happens_when_it_is_lifted(kube: Kube) -> None:
+    kube.apply(_quota("1"))
+    kube.until(lambda: kube.get("resourcequota", "small").get("status", {}).get("hard"), 10, "the quota to count")
+    kube.apply(job(replicas=3, script="exit 0"))
+    running_reason(kube, "QuotaExceeded", "exceeded quota: small")
+    kube.run("delete", "resourcequota", "small")
+    kube.wait_phase("job", "Complete", 60)
+    assert kube.status("job")["restarts"]["failures"] == 0
+
+
+def test_a_pod_that_its_node_refuses(kube: Kube) -> None:
+    manifest = job(lifecycle={"startupDeadlineSeconds": 600})
+    main_container(manifest)["resources"] = {"limits": {"nvidia.com/gpu": "8"}}
+    # Past the scheduler: the second pod finds no free device and the kubelet refuses it.
+    manifest["spec"]["template"]["spec"]["nodeName"] = "node1"
+    kube.apply(manifest)
+    kube.until(lambda: kube.status("job").get("restarts", {}).get("disruptions", 0) >= 1, 30, "the refusal to be seen")
+    restarting = kube.condition("job", "Restarting")
+    assert restarting["reason"] == "AdmissionRejected"
+    assert "was refused by its node" in restarting["message"]
+    assert "nvidia.com/gpu" in restarting["message"]
+    assert kube.status("job")["restarts"]["failures"] == 0
+    # The delay grows: 0, 2, 4, 8 seconds. Without it there would be tens of attempts by now.
+    kube.until(lambda: kube.status("job")["retry"]["count"] >= 3, 60, "three attempts")
+    assert kube.status("job")["attempt"] <= 5
+
+
+def test_a_template_of_which_no_pod_can_be_made(kube: Kube) -> None:
+    manifest = job()
+    main_container(manifest)["resources"] = {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}
+    kube.apply(manifest)
+    kube.wait_phase("job", "Failed")
+    failed = kube.condition("job", "Failed")
+    assert failed["reason"] == "InvalidTemplate"
+    assert "must be less than or equal to cpu limit" in failed["message"]
+
+
+def test_a_pod_that_the_namespace_forbids(kube: Kube) -> None:
+    kube.run("label", "namespace", kube.namespace, "pod-security.kubernetes.io/enforce=restricted")
+    kube.apply(job())
+    running_reason(kube, "PodsForbidden", "violates PodSecurity")
+    kube.run("label", "namespace", kube.namespace, "pod-security.kubernetes.io/enforce-")
+
+
+def test_a_service_of_somebody_else_with_the_jobs_name(kube: Kube) -> None:
+    kube.run("create", "service", "clusterip", "job", "--tcp=80")
+    kube.apply(job())
+    running_reason(kube, "NameTaken", "Service job exists and does not belong to this TrainingJob")
+    assert kube.pods("job") == [], "no pods before their Service"
+    kube.run("delete", "service", "job")
+    kube.wait_phase("job", "Running")
+
+
+def _quota(pods: str) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "small"},
+        "spec": {"hard": {"pods": pods}},
+    }

@@ -1,0 +1,99 @@
+"""Workers find each other: what stands in their environment, and real collectives of real torch processes."""
+
+import re
+
+from tests.cluster.kube import Kube, job, main_container
+
+SUM = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+value = torch.ones(1) * (dist.get_rank() + 1)
+dist.all_reduce(value)
+print(f"rank {dist.get_rank()} of {dist.get_world_size()}: sum {value.item():.0f}", flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+ENVIRONMENT = "env | sort; exit 0"
+
+
+def environment(kube: Kube, pod: str, container: str = "main") -> dict[str, str]:
+    lines = kube.run("logs", pod, "-c", container).splitlines()
+    assert len({line.partition("=")[0] for line in lines}) == len(lines)
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def test_plain_python_with_one_process_a_worker(kube: Kube) -> None:
+    manifest = job(replicas=2, framework="torch")
+    main_container(manifest)["command"] = ["python3", "-c", SUM]
+    kube.apply(manifest)
+    kube.wait_phase("job", "Complete", 120)
+    assert "rank 1 of 2: sum 3" in kube.run("logs", "job-worker-1-1")
+
+
+def test_torchrun_with_two_processes_a_worker(kube: Kube) -> None:
+    manifest = job(replicas=2, framework="torch", processesPerReplica=2)
+    main_container(manifest)["command"] = ["sh", "-c", f"cat > /tmp/sum.py <<'E'\n{SUM}\nE\nexec torchrun /tmp/sum.py"]
+    kube.apply(manifest)
+    kube.wait_phase("job", "Complete", 180)
+    said = kube.run("logs", "job-worker-0-1") + kube.run("logs", "job-worker-1-1")
+    assert sorted(re.findall(r"rank (\d) of 4: sum 10", said)) == ["0", "1", "2", "3"]
+
+
+def test_the_environment_of_a_torch_worker(kube: Kube) -> None:
+    manifest = job(replicas=2, framework="torch", script=ENVIRONMENT)
+    main_container(manifest)["resources"] = {
+        "requests": {"cpu": "500m"},
+        "limits": {"nvidia.com/gpu": "2"},
+    }
+    kube.apply(manifest)
+    kube.wait_phase("job", "Complete")
+    found = environment(kube, "job-worker-1-1")
+    uid = kube.get("tj", "job")["metadata"]["uid"]
+    assert found["MASTER_ADDR"] == "job-worker-0.job"
+    assert found["PET_NNODES"] == "2"
+    assert found["PET_NPROC_PER_NODE"] == "2", "the GPUs of the main container"
+    assert found["PET_RDZV_ID"] == f"{uid}-1"
+    assert found["PET_LOCAL_ADDR"].startswith("10.78.")
+    assert "is_host=0" in found["PET_RDZV_CONF"]
+    assert "is_host=1" in environment(kube, "job-worker-0-1")["PET_RDZV_CONF"]
+    assert "RANK" not in found, "with two processes a worker, only torchrun knows the ranks"
+    assert len(found["FAKE_VISIBLE_DEVICES"].split(",")) == 2, "the device plugin gave two"
+    assert found["HOSTNAME"] == "job-worker-1"
+
+
+def test_the_users_own_environment_is_kept_and_said(kube: Kube) -> None:
+    manifest = job(replicas=1, framework="torch", script=ENVIRONMENT)
+    main_container(manifest)["env"] = [
+        {"name": "NCCL_DEBUG", "value": "INFO"},
+        {"name": "MASTER_PORT", "value": "4711"},
+        {"name": "WHO", "value": "worker $(RANK)"},
+    ]
+    kube.apply(manifest)
+    kube.wait_phase("job", "Complete")
+    found = environment(kube, "job-worker-0-1")
+    assert (found["NCCL_DEBUG"], found["MASTER_PORT"], found["WHO"]) == ("INFO", "4711", "worker 0")
+    names = [v["name"] for v in kube.get("pod", "job-worker-0-1")["spec"]["containers"][0]["env"]]
+    assert len(names) == len(set(names))
+    events = kube.run("get", "events")
+    assert "UserEnvironmentKept" in events
+    assert "MASTER_PORT" in events
+
+
+def test_a_pod_with_two_containers(kube: Kube) -> None:
+    manifest = job(replicas=1, framework="torch", script=ENVIRONMENT)
+    sidecar = main_container(manifest) | {"name": "sidecar", "command": ["sh", "-c", "env | sort; sleep 600"]}
+    manifest["spec"]["template"]["spec"]["containers"].append(sidecar)
+    kube.apply(manifest)
+    kube.wait_phase("job", "Complete")
+    kube.until(lambda: not kube.pods("job"), 30, "the pod whose sidecar still runs to be cleaned up")
+
+
+def test_every_app_container_is_told(kube: Kube) -> None:
+    manifest = job(replicas=1, framework="torch")
+    sidecar = main_container(manifest) | {"name": "sidecar", "command": ["sh", "-c", "env | sort; sleep 600"]}
+    manifest["spec"]["template"]["spec"]["containers"].append(sidecar)
+    kube.apply(manifest)
+    kube.wait_phase("job", "Running")
+    found = environment(kube, "job-worker-0-1", "sidecar")
+    assert (found["RANK"], found["WORLD_SIZE"]) == ("0", "1")
+    assert "/dev/shm" in kube.run("exec", "job-worker-0-1", "-c", "sidecar", "--", "df", "/dev/shm")  # noqa: S108

@@ -1,0 +1,182 @@
+"""Builders of what a decision looks at, which read like a sentence: `job(3).running().failed(1, exit_code=2)`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from trainyard.api.reasons import Reason
+from trainyard.api.spec import TrainingJobSpec
+from trainyard.api.status import Condition, ConditionType, TrainingJobStatus
+from trainyard.domain.model import Exit, JobView, PodView, Snapshot, Trouble
+from trainyard.domain.names import worker_pod
+
+NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
+UID = "job-uid"
+TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "trainer:1"}]}}
+
+
+def ago(seconds: float) -> datetime:
+    """The time so many seconds before NOW."""
+    return NOW - timedelta(seconds=seconds)
+
+
+def spec(replicas: int = 1, **fields: Any) -> TrainingJobSpec:
+    """A spec, by the names that users write."""
+    return TrainingJobSpec.model_validate({"template": TEMPLATE, "replicas": replicas, **fields})
+
+
+def condition(kind: ConditionType, *, holds: bool = True, reason: str = "Because", since: datetime = NOW) -> Condition:
+    """A condition that was stored earlier."""
+    return Condition(
+        type=kind, status="True" if holds else "False", reason=reason, message="it was said", last_transition_time=since
+    )
+
+
+def worker(index: int, *, attempt: int = 1, workers: int = 3, **fields: Any) -> PodView:
+    """A pod that the scheduler has not seen yet."""
+    made: dict[str, Any] = {
+        "uid": f"pod-{index}-{attempt}",
+        "name": worker_pod("train", index, attempt),
+        "resource_version": 1,
+        "job_uid": UID,
+        "attempt": attempt,
+        "index": index,
+        "workers": workers,
+        "phase": "Pending",
+    }
+    return PodView(**{**made, **fields})
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A job with its pods at NOW. Each method gives another scene."""
+
+    spec: TrainingJobSpec
+    status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
+    pods: tuple[PodView, ...] = ()
+    has_service: bool = False
+    generation: int = 1
+    deleting: bool = False
+
+    @property
+    def job(self) -> JobView:
+        """The job alone."""
+        return JobView(UID, "ns", "train", self.generation, 1, self.spec, self.status, self.deleting)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What `plan` takes."""
+        return Snapshot(self.job, self.pods, self.has_service)
+
+    # The job
+
+    def wishing(self, **fields: Any) -> Scene:
+        """The user changes the spec."""
+        changed = {**self.spec.model_dump(by_alias=True), **fields}
+        return replace(self, spec=TrainingJobSpec.model_validate(changed), generation=self.generation + 1)
+
+    def with_status(self, **fields: Any) -> Scene:
+        """Something else was stored."""
+        return replace(self, status=self.status.model_copy(update=fields))
+
+    def saying(self, *conditions: Condition) -> Scene:
+        """Conditions were stored."""
+        kept = [c for c in self.status.conditions if c.type not in {new.type for new in conditions}]
+        return self.with_status(conditions=[*kept, *conditions])
+
+    def started(self, attempt: int = 1, seconds_ago: float = 300) -> Scene:
+        """An attempt was decided, and no pod of it is there."""
+        begun = ago(seconds_ago)
+        return self.with_status(
+            attempt=attempt,
+            launched_attempt=attempt - 1,
+            active_since=begun,
+            start_time=begun,
+            attempt_start_time=begun,
+        )
+
+    def created(self, attempt: int = 1) -> Scene:
+        """The Service and all pods of an attempt are there, and the status says so."""
+        pods = tuple(worker(i, attempt=attempt, workers=self.spec.replicas) for i in range(self.spec.replicas))
+        scene = replace(self.started(attempt), pods=(*self.pods, *pods), has_service=True)
+        return scene.with_status(launched_attempt=attempt)
+
+    def running(self, attempt: int = 1, seconds_ago: float = 30) -> Scene:
+        """All workers of an attempt have run for so long."""
+        scene = self.created(attempt).with_status(running_time=ago(seconds_ago))
+        for index in range(self.spec.replicas):
+            scene = scene.pod(index, scheduled=True, node=f"node{index}", phase="Running", running=True, ready=True)
+        return scene
+
+    def suspended(self) -> Scene:
+        """The suspension was stored."""
+        return self.saying(condition(ConditionType.SUSPENDED)).with_status(active_since=None)
+
+    def finished(self, kind: ConditionType = ConditionType.COMPLETE, seconds_ago: float = 10) -> Scene:
+        """The end was stored."""
+        return self.saying(condition(kind)).with_status(completion_time=ago(seconds_ago), active_since=None)
+
+    # Its pods, those of the current attempt
+
+    def pod(self, index: int, **fields: Any) -> Scene:
+        """Something about a worker's pod is otherwise."""
+
+        def meant(pod: PodView) -> bool:
+            return (pod.index, pod.attempt) == (index, self.status.attempt)
+
+        return replace(self, pods=tuple(replace(p, **fields) if meant(p) else p for p in self.pods))
+
+    def gone(self, *indexes: int) -> Scene:
+        """Pods are there no more."""
+        kept = (p for p in self.pods if p.index not in indexes or p.attempt != self.status.attempt)
+        return replace(self, pods=tuple(kept))
+
+    def failed(
+        self, index: int, *, exit_code: int = 1, seconds_ago: float = 10, reason: str = "Error", message: str = ""
+    ) -> Scene:
+        """A worker's main container ended with an error."""
+        end = Exit(ago(seconds_ago), exit_code, reason, message)
+        return self.pod(index, phase="Failed", running=False, ready=False, exit=end)
+
+    def succeeded(self, *indexes: int, seconds_ago: float = 10) -> Scene:
+        """Workers' main containers ended well."""
+        scene, end = self, Exit(ago(seconds_ago), 0, "Completed", "")
+        for index in indexes:
+            scene = scene.pod(index, phase="Succeeded", running=False, ready=False, exit=end)
+        return scene
+
+    def deleted(self, index: int, *, seconds_ago: float = 5, grace: float = 30) -> Scene:
+        """Somebody asked for a pod's deletion."""
+        asked = ago(seconds_ago)
+        by = Trouble("Deleted", "somebody deleted the pod")
+        return self.pod(index, taken_at=asked, taken_by=by, deletion_time=asked + timedelta(seconds=grace))
+
+    def disrupted(self, index: int, *, seconds_ago: float = 5, reason: str = "PreemptionByScheduler") -> Scene:
+        """A pod bears the condition DisruptionTarget."""
+        return self.pod(index, taken_at=ago(seconds_ago), taken_by=Trouble(reason, "a pod of higher priority"))
+
+    def rejected(self, index: int) -> Scene:
+        """The kubelet refused a pod."""
+        why = Trouble("UnexpectedAdmissionError", "no device is healthy")
+        return self.pod(index, phase="Failed", running=False, ready=False, scheduled=True, node="node9", trouble=why)
+
+    def waiting(self, index: int, reason: str, message: str = "", *, scheduled: bool = True) -> Scene:
+        """A pod waits, and the scheduler or the node says why."""
+        return self.pod(index, scheduled=scheduled, running=False, trouble=Trouble(reason, message), phase="Pending")
+
+
+def job(replicas: int = 3, **fields: Any) -> Scene:
+    """A job that the operator has not looked at yet."""
+    return Scene(spec(replicas, **fields))
+
+
+def told(conditions: list[Condition]) -> dict[str, tuple[bool, str]]:
+    """Conditions as {type: (holds, reason)}."""
+    return {c.type: (c.status == "True", c.reason) for c in conditions}
+
+
+def because(reason: Reason, *, holds: bool = True) -> tuple[bool, str]:
+    """One of `told`."""
+    return holds, reason

@@ -1,0 +1,222 @@
+"""The operator as a whole, from TrainingJob to pods and back, with a fake API server that misbehaves."""
+
+import aiohttp
+import pytest
+
+from tests.support.fake_api import FakeApi
+from tests.support.waiting import until
+from tests.unit.controller.conftest import operator
+from tests.unit.controller.kubelet import LAB, Lab
+from trainyard.controller.resources import TRAINING_JOBS
+from trainyard.kube.resource import EVENTS, PODS, SERVICES
+
+
+@pytest.fixture
+def lab(api: FakeApi) -> Lab:
+    return Lab(api)
+
+
+def reasons(api: FakeApi) -> list[str]:
+    return [event["reason"] for event in api.cluster.objects(EVENTS, LAB)]
+
+
+async def test_the_service_comes_before_the_pods(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+    posts = [call.verb for call in api.writes if call.method == "POST" and "events" not in call.path]
+    assert posts == ["POST services", "POST pods", "POST pods"]
+    service = api.cluster.objects(SERVICES, LAB)[0]["spec"]
+    assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+
+
+async def test_from_pending_to_complete(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+        lab.ends("job-worker-0-1", 0)
+        lab.ends("job-worker-1-1", 0)
+        await lab.until_phase("Complete")
+        await until(lambda: {"WorkersCreated", "WorkersSucceeded"} <= set(reasons(api)))
+    assert lab.status()["restarts"] == {"failures": 0, "disruptions": 0, "resizes": 0}
+
+
+async def test_a_failure_is_stored_before_the_evidence_goes(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+        api.calls.clear()
+        lab.ends("job-worker-1-1", 3, "no data")
+        await lab.until_pods("job-worker-0-2", "job-worker-1-2")
+        await until(lambda: "WorkerFailed" in reasons(api))
+    verbs = [call.verb for call in api.writes if "events" not in call.path]
+    assert verbs[0] == "PUT status"
+    assert verbs.index("DELETE job-worker-1-1") < verbs.index("POST pods")
+    assert lab.status()["lastFailure"]["message"] == "no data"
+    assert lab.status()["restarts"]["failures"] == 1
+
+
+async def test_no_new_pod_before_the_old_ones_are_gone(api: FakeApi, lab: Lab) -> None:
+    api.cluster.graceful = {"pods"}
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        lab.ends("job-worker-1-1", 3)
+        await until(lambda: all("deletionTimestamp" in p["metadata"] for p in api.cluster.objects(PODS, LAB)))
+        api.cluster.finish_deletion(PODS, LAB, "job-worker-1-1")
+        await until(lambda: lab.status()["attempt"] == 2)
+        assert lab.pods() == ["job-worker-0-1"]
+        api.cluster.finish_deletion(PODS, LAB, "job-worker-0-1")
+        await lab.until_pods("job-worker-0-2", "job-worker-1-2")
+
+
+async def test_a_new_operator_goes_on_where_the_old_one_died(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+    lab.ends("job-worker-1-1", 3)
+    async with operator(api):
+        await lab.until_pods("job-worker-0-2", "job-worker-1-2")
+    assert lab.status()["restarts"]["failures"] == 1
+
+
+async def test_an_idle_job_costs_no_call(api: FakeApi, lab: Lab) -> None:
+    async with operator(api) as op:
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+        uid = api.cluster.get(TRAINING_JOBS, LAB, "job")["metadata"]["uid"]
+        await until(lambda: (r := op.caches.jobs.get(uid)) and r.view and r.view.status.phase == "Running")
+        await until(lambda: "WorkersCreated" in reasons(api))
+        with api.no_calls():
+            await op.reconciler.reconcile(uid)
+            await op.reconciler.reconcile(uid)
+
+
+async def test_a_job_of_another_controller_is_not_touched(api: FakeApi, lab: Lab) -> None:
+    async with operator(api) as op:
+        job = lab.submit(managedBy="example.com/other")
+        await until(lambda: op.caches.jobs.get(job["metadata"]["uid"]))
+        await op.reconciler.reconcile(job["metadata"]["uid"])
+    assert api.writes == []
+
+
+async def test_a_lost_answer_to_a_create_makes_no_second_pod(api: FakeApi, lab: Lab) -> None:
+    api.fault(method="POST", path=".*/pods", lose_answer=True)
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+    assert lab.status()["attempt"] == 1
+
+
+async def test_a_conflict_means_decide_again(api: FakeApi, lab: Lab) -> None:
+    api.fault(method="PUT", path=".*/status", status=409, reason="Conflict")
+    async with operator(api):
+        lab.submit()
+        await lab.until_phase("Pending")
+    assert lab.status()["attempt"] == 1
+
+
+async def test_a_failing_server_is_tried_again(api: FakeApi, lab: Lab) -> None:
+    api.fault(method="POST", path=".*/services", status=500, times=2)
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+
+
+async def test_a_quota_stands_in_the_status_within_one_pass(api: FakeApi, lab: Lab) -> None:
+    message = 'pods "job-worker-0-1" is forbidden: exceeded quota: small'
+    api.fault(method="POST", path=".*/pods", status=403, reason="Forbidden", message=message, times=100)
+    async with operator(api):
+        lab.submit(replicas=50)
+        await until(lambda: lab.condition("Running").get("reason") == "QuotaExceeded")
+        assert lab.condition("Running")["message"] == message
+        await until(lambda: "QuotaExceeded" in reasons(api))
+    # One for the first pass and one for the pass after its own status write; not one a worker.
+    assert len([call for call in api.writes if call.verb == "POST pods"]) <= 2
+
+
+async def test_an_invalid_template_fails_the_job_and_is_not_tried_again(api: FakeApi, lab: Lab) -> None:
+    api.fault(method="POST", path=".*/pods", status=422, reason="Invalid", message="spec.containers[0].image: Required")
+    async with operator(api):
+        lab.submit()
+        await lab.until_phase("Failed")
+    failed = lab.condition("Failed")
+    assert (failed["reason"], "image: Required" in failed["message"]) == ("InvalidTemplate", True)
+
+
+async def test_a_service_of_somebody_else_is_named(api: FakeApi, lab: Lab) -> None:
+    api.cluster.create(SERVICES, LAB, {"metadata": {"name": "job"}})
+    async with operator(api):
+        lab.submit()
+        await until(lambda: lab.condition("Running").get("reason") == "NameTaken")
+    assert lab.condition("Running")["message"] == "Service job exists and does not belong to this TrainingJob"
+    assert lab.pods() == []
+
+
+async def test_a_namespace_that_goes_away_is_left_in_peace(api: FakeApi, lab: Lab) -> None:
+    api.fault(method="POST", status=403, reason="Forbidden", causes=("NamespaceTerminating",), times=100)
+    async with operator(api):
+        lab.submit()
+        await until(lambda: any(call.verb == "POST services" for call in api.calls))
+    assert [call.verb for call in api.writes] == ["POST services"]
+
+
+async def test_a_spec_that_cannot_be_read_is_said_once(api: FakeApi, lab: Lab) -> None:
+    async with operator(api) as op:
+        job = lab.submit(replicas="three")
+        await until(lambda: lab.condition("Stalled").get("reason") == "InvalidSpec")
+        assert "spec.replicas" in lab.condition("Stalled")["message"]
+        uid = job["metadata"]["uid"]
+        await until(lambda: (r := op.caches.jobs.get(uid)) and r.status and r.status.conditions)
+        with api.no_calls():
+            await op.reconciler.reconcile(uid)
+        lab.change(replicas=2)
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        await until(lambda: lab.condition("Stalled")["status"] == "False")
+
+
+async def test_a_pod_that_only_bears_our_labels_is_nobodys(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        copy = api.cluster.get(PODS, LAB, "job-worker-0-1")
+        copy["metadata"] |= {"name": "a-copy", "ownerReferences": []}
+        api.cluster.create(PODS, LAB, copy)
+        lab.change(lifecycle={"suspend": True})
+        await lab.until_pods("a-copy")
+
+
+async def test_probes_and_metrics(api: FakeApi, lab: Lab) -> None:
+    ports: list[int] = []
+    async with operator(api, ports), aiohttp.ClientSession() as client:
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        url = f"http://127.0.0.1:{ports[0]}"
+        for path in ("healthz", "readyz"):
+            async with client.get(f"{url}/{path}") as answer:
+                assert (answer.status, await answer.text()) == (200, "ok\n")
+        async with client.get(f"{url}/metrics") as answer:
+            text = await answer.text()
+    assert 'trainyard_jobs{framework="none",phase="Pending"} 1.0' in text
+    assert 'trainyard_restarts_total{cause="failure"} 0.0' in text
+
+
+async def test_a_stale_watch_fails_the_probes_and_names_itself(api: FakeApi) -> None:
+    ports: list[int] = []
+    async with operator(api, ports) as op, aiohttp.ClientSession() as client:
+        op.pods.clock = lambda: 1e12
+        for path in ("healthz", "readyz"):
+            async with client.get(f"http://127.0.0.1:{ports[0]}/{path}") as answer:
+                assert answer.status == 503
+                assert "the watch on pods has been silent" in await answer.text()
