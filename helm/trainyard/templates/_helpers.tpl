@@ -1,0 +1,61 @@
+{{/* The name of the operator and the prefix of all other names. 44 characters leave room for what a Deployment adds to its pods' names. */}}
+{{- define "trainyard.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 44 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 44 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 44 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "trainyard.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "trainyard.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What a Deployment's selector holds can never change, so it stands apart from the other labels. */}}
+{{- define "trainyard.selectorLabels" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end -}}
+
+{{/* The chart's own labels come last: in a merge they win over commonLabels. */}}
+{{- define "trainyard.labels" -}}
+{{- $own := include "trainyard.selectorLabels" . | fromYaml -}}
+{{- $_ := set $own "app.kubernetes.io/version" .Chart.AppVersion -}}
+{{- $_ := set $own "app.kubernetes.io/managed-by" .Release.Service -}}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-") -}}
+{{- mergeOverwrite (deepCopy .Values.commonLabels) $own | toYaml -}}
+{{- end -}}
+
+{{- define "trainyard.image" -}}
+{{- if eq .Values.image.tag "latest" -}}
+{{- fail "image.tag: \"latest\" names no version, so a restart could change the operator: set a version, or image.digest" -}}
+{{- end -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{- printf "%s@%s" .repository .digest -}}
+{{- else -}}
+{{- printf "%s:%s" .repository (default $.Chart.AppVersion .tag) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Of two variables of one name the last would win, without a word. */}}
+{{- define "trainyard.extraEnv" -}}
+{{- $settings := list "TRAINYARD_INSTANCE" "TRAINYARD_LOG_LEVEL" "TRAINYARD_WORKERS" "TRAINYARD_HTTP_PORT" -}}
+{{- range .Values.extraEnv -}}
+{{- if has .name $settings -}}
+{{- fail (printf "extraEnv: %s is set by the chart itself: use the values under `settings`" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.extraEnv -}}
+{{- toYaml . -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,157 @@
+"""What is installed, and how values reach it."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.helm.chart import CHART, ROOT, Chart, RefusedError, Release
+
+CRD = "trainingjobs.trainyard.dev"
+DIGEST = "sha256:" + "ab" * 32
+KEEP = "helm.sh/resource-policy"
+
+
+def test_lint_is_clean(chart: Chart) -> None:
+    assert "1 chart(s) linted, 0 chart(s) failed" in chart.lint()
+
+
+def test_everything_it_installs(release: Release) -> None:
+    installed = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in release.manifests}
+    assert installed == {
+        ("CustomResourceDefinition", CRD),
+        ("ServiceAccount", "trainyard"),
+        ("ClusterRole", "trainyard"),
+        ("ClusterRoleBinding", "trainyard"),
+        ("ClusterRole", "trainyard-view"),
+        ("ClusterRole", "trainyard-edit"),
+        ("Service", "trainyard-metrics"),
+        ("Deployment", "trainyard"),
+    }
+
+
+def test_what_can_be_turned_off_is_off(chart: Chart) -> None:
+    off = {
+        "crds": {"enabled": False},
+        "serviceAccount": {"create": False},
+        "rbac": {"create": False, "aggregate": False},
+        "metrics": {"service": {"enabled": False}},
+    }
+    assert [manifest["kind"] for manifest in chart.render(off).manifests] == ["Deployment"]
+
+
+def test_the_chart_ships_the_generated_crd() -> None:
+    name = "trainyard.dev_trainingjobs.yaml"
+    assert (CHART / "files" / name).read_bytes() == (ROOT / "crds" / name).read_bytes()
+
+
+def test_the_crd_survives_templating(release: Release) -> None:
+    rendered = release.one("CustomResourceDefinition", CRD)
+    source = yaml.safe_load((ROOT / "crds" / "trainyard.dev_trainingjobs.yaml").read_text())
+    assert rendered["spec"] == source["spec"]
+
+
+@pytest.mark.parametrize(("crds", "annotation"), [({}, "keep"), ({"keep": True}, "keep"), ({"keep": False}, None)])
+def test_uninstall_keeps_the_crd_unless_told_otherwise(
+    chart: Chart, crds: dict[str, bool], annotation: str | None
+) -> None:
+    crd = chart.render({"crds": crds}).one("CustomResourceDefinition", CRD)
+    assert crd["metadata"].get("annotations", {}).get(KEEP) == annotation
+
+
+@pytest.mark.parametrize(
+    ("image", "reference"),
+    [
+        ({}, "localhost/trainyard/operator:0.1.0"),
+        ({"tag": "dev"}, "localhost/trainyard/operator:dev"),
+        ({"digest": DIGEST}, f"localhost/trainyard/operator@{DIGEST}"),
+        ({"tag": "dev", "digest": DIGEST}, f"localhost/trainyard/operator@{DIGEST}"),
+        ({"repository": "example.org:5000/a/b", "tag": "1.2.3"}, "example.org:5000/a/b:1.2.3"),
+    ],
+)
+def test_image(chart: Chart, image: dict[str, str], reference: str) -> None:
+    assert chart.render({"image": image}).container()["image"] == reference
+
+
+def test_settings_become_the_environment(chart: Chart) -> None:
+    settings = {"logLevel": "debug", "workers": 32, "httpPort": 9090}
+    assert chart.render({"settings": settings}).environment() == {
+        "TRAINYARD_INSTANCE": None,
+        "TRAINYARD_LOG_LEVEL": "debug",
+        "TRAINYARD_WORKERS": "32",
+        "TRAINYARD_HTTP_PORT": "9090",
+    }
+
+
+def test_the_port_is_the_same_for_operator_probes_and_service(chart: Chart) -> None:
+    release = chart.render({"settings": {"httpPort": 9090}})
+    container = release.container()
+    (port,) = container["ports"]
+    probes = {name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
+    (service_port,) = release.one("Service", "trainyard-metrics")["spec"]["ports"]
+
+    assert (port["name"], port["containerPort"]) == ("http", 9090)
+    assert {name: probe["path"] for name, probe in probes.items()} == {
+        "startup": "/healthz",
+        "liveness": "/healthz",
+        "readiness": "/readyz",
+    }
+    assert {probe["port"] for probe in probes.values()} == {"http"}
+    assert service_port["targetPort"] == "http"
+
+
+def test_own_variables_come_with_the_settings(chart: Chart) -> None:
+    environment = chart.render({"extraEnv": [{"name": "NO_PROXY", "value": "10.0.0.0/8"}]}).environment()
+    assert environment["NO_PROXY"] == "10.0.0.0/8"
+    assert environment["TRAINYARD_WORKERS"] == "16"
+
+
+def test_never_two_operators_at_once(release: Release) -> None:
+    spec = release.operator()["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_selectors_find_the_operator_and_only_it(chart: Chart) -> None:
+    release = chart.render({"podLabels": {"app.kubernetes.io/instance": "another"}, "commonLabels": {"team": "ml"}})
+    spec = release.operator()["spec"]
+    selector = spec["selector"]["matchLabels"]
+
+    assert selector == {
+        "app.kubernetes.io/name": "trainyard",
+        "app.kubernetes.io/instance": "trainyard",
+        "app.kubernetes.io/component": "operator",
+    }
+    assert selector.items() <= spec["template"]["metadata"]["labels"].items()
+    assert release.one("Service", "trainyard-metrics")["spec"]["selector"] == selector
+    assert {manifest["metadata"]["labels"]["team"] for manifest in release.manifests} == {"ml"}
+
+
+def test_placement_reaches_the_pod(chart: Chart) -> None:
+    placement: dict[str, Any] = {
+        "priorityClassName": "system-cluster-critical",
+        "nodeSelector": {"kubernetes.io/arch": "amd64"},
+        "tolerations": [{"key": "control-plane", "operator": "Exists", "effect": "NoSchedule"}],
+        "affinity": {"nodeAffinity": {}},
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
+        "terminationGracePeriodSeconds": 45,
+        "imagePullSecrets": [{"name": "mirror"}],
+    }
+    pod = chart.render(placement).operator()["spec"]["template"]["spec"]
+    assert {field: pod[field] for field in placement} == placement
+
+
+@pytest.mark.parametrize("name", ["blue", "a" * 53])
+def test_every_release_name_gives_names_that_kubernetes_takes(chart: Chart, name: str) -> None:
+    names = {manifest["metadata"]["name"] for manifest in chart.render(release=name).manifests} - {CRD}
+    assert all(len(derived) <= 63 and derived.startswith(name[:40]) for derived in names)
+    assert len(names) == 4, "truncation has kept them apart"
+
+
+def test_a_chart_without_its_crd_says_so(chart: Chart, tmp_path: Path) -> None:
+    """An install that silently leaves the CRD out would only show as an operator that never becomes ready."""
+    shutil.copytree(CHART, tmp_path / "trainyard")
+    (tmp_path / "trainyard" / "files" / "trainyard.dev_trainingjobs.yaml").unlink()
+    with pytest.raises(RefusedError, match="make crds"):
+        Chart(chart.helm, tmp_path / "trainyard").render()
