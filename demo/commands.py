@@ -45,8 +45,10 @@ class Cluster:
     context: str | None = None
     images: Mapping[str, str] = field(default_factory=dict)
     """The references of the images `operator` and `trainer` as the nodes know them."""
-    overlay: str = "local"
-    """The folder below `examples/digits` that fits this cluster."""
+    revision: str = ""
+    """Changes with the operator's image where its reference stays the same: without it the old pods would go on."""
+    overlay: str = "-local"
+    """What makes `examples/digits` the folder that fits this cluster."""
 
     @property
     def environment(self) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """`helm install` of the operator, as the README tells users to do it."""
 
-from demo.commands import Cluster, say
+from demo.commands import Cluster, DemoError, say
 from demo.target import ROOT
 
 RELEASE = "trainyard"
@@ -11,10 +11,19 @@ def install(cluster: Cluster, *more: str) -> None:
     """Install or upgrade, and wait until the operator is ready."""
     repository, _, tag = cluster.images["operator"].rpartition(":")
     say("installing the operator with helm …")
+    try:
+        _upgrade(cluster, repository, tag, more)
+    except DemoError as error:
+        said = cluster.kube("--namespace", NAMESPACE, "logs", f"deploy/{RELEASE}", "--tail=5", "--ignore-errors")
+        raise DemoError(f"{error}\nthe operator's last words:\n{said}") from error
+
+
+def _upgrade(cluster: Cluster, repository: str, tag: str, more: tuple[str, ...]) -> None:
     cluster.helm_command(
         *("upgrade", "--install", RELEASE, str(ROOT / "helm/trainyard"), "--namespace", NAMESPACE),
         *("--create-namespace", "--wait", "--timeout", "120s"),
         *("--set", f"image.repository={repository}", "--set", f"image.tag={tag}"),
+        *("--set-string", f"podAnnotations.revision={cluster.revision}"),
         *more,
     )
 

@@ -1,9 +1,11 @@
 """Which cluster the demo uses: the one it is told to, else kind where Docker runs, else one of its own."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,11 +14,8 @@ from demo.commands import Cluster, DemoError, capture, say, show
 ROOT = Path(__file__).parents[1]
 LOCAL_IMAGES = {"operator": "localhost/trainyard/operator:dev", "trainer": "localhost/trainyard/trainer:dev"}
 KIND_NAME = "trainyard"
-KIND_NODES = """
-kind: Cluster
-apiVersion: kind.x-k8s.io/v1alpha4
-nodes: [{role: control-plane}, {role: worker}, {role: worker}, {role: worker}]
-"""
+KIND_SHARED = "/var/lib/trainyard-digits"
+"""The folder of checkpoints, which kind's nodes must share as the nodes of a real cluster share a volume."""
 
 
 def choose(environ: Mapping[str, str] = os.environ) -> Cluster:
@@ -37,7 +36,7 @@ def given(context: str, environ: Mapping[str, str]) -> Cluster:
             "built from Dockerfile and trainer-image/Dockerfile"
         )
     say(f"using the cluster of the kubeconfig context {context}")
-    return Cluster(_program("kubectl"), _program("helm"), context=context, images=images, overlay="shared")
+    return Cluster(_program("kubectl"), _program("helm"), context=context, images=images, overlay="")
 
 
 def kind() -> Cluster:
@@ -46,14 +45,14 @@ def kind() -> Cluster:
         say("the kind cluster is there already")
     else:
         say("starting a kind cluster of 3 workers (about 1 min) …")
-        capture(["kind", "create", "cluster", "--name", KIND_NAME, "--config", "-"], stdin=KIND_NODES)
-    for name, dockerfile in (("operator", "Dockerfile"), ("trainer", "trainer-image/Dockerfile")):
+        capture(["kind", "create", "cluster", "--name", KIND_NAME, "--config", "-"], stdin=_kind_nodes())
+    for name, context in (("operator", ROOT), ("trainer", ROOT / "trainer-image")):
         say(f"building the {name} image with docker …")
-        show(["docker", "build", "--tag", LOCAL_IMAGES[name], "--file", str(ROOT / dockerfile), str(ROOT)])
+        show(["docker", "build", "--tag", LOCAL_IMAGES[name], str(context)])
     say("copying the images to the nodes …")
     show(["kind", "load", "docker-image", "--name", KIND_NAME, *LOCAL_IMAGES.values()])
     return Cluster(
-        _program("kubectl"), _program("helm"), context=f"kind-{KIND_NAME}", images=LOCAL_IMAGES, overlay="kind"
+        _program("kubectl"), _program("helm"), context=f"kind-{KIND_NAME}", images=LOCAL_IMAGES, overlay="-kind"
     )
 
 
@@ -65,16 +64,29 @@ def local() -> Cluster:
 
     try:
         programs = tools.ensure("kubectl", "helm")
-        images.build("operator", "trainer")
+        operator, _ = images.build("operator", "trainer")
     except LocalClusterError as error:
         raise DemoError(str(error)) from error
     show([*python("localcluster"), "up", "--nodes", "3", "--gpus-per-node", "8"])
-    return Cluster(programs["kubectl"], programs["helm"], kubeconfig=from_environment().kubeconfig, images=LOCAL_IMAGES)
+    return Cluster(
+        programs["kubectl"],
+        programs["helm"],
+        from_environment().kubeconfig,
+        images=LOCAL_IMAGES,
+        revision=operator.stem,
+    )
 
 
 def python(module: str) -> list[str]:
     """The command line that runs a module of this project."""
     return [sys.executable, "-m", module]
+
+
+def _kind_nodes() -> str:
+    mount = {"hostPath": f"{tempfile.gettempdir()}/trainyard-kind", "containerPath": KIND_SHARED}
+    workers = [{"role": "worker", "extraMounts": [mount]} for _ in range(3)]
+    nodes = [{"role": "control-plane"}, *workers]
+    return json.dumps({"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "nodes": nodes})
 
 
 def _docker_runs() -> bool:

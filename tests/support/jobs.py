@@ -1,7 +1,5 @@
 """Builders of what a decision looks at, which read like a sentence: `job(3).running().failed(1, exit_code=2)`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -72,21 +70,21 @@ class Scene:
 
     # The job
 
-    def wishing(self, **fields: Any) -> Scene:
+    def wishing(self, **fields: Any) -> "Scene":
         """The user changes the spec."""
         changed = {**self.spec.model_dump(by_alias=True), **fields}
         return replace(self, spec=TrainingJobSpec.model_validate(changed), generation=self.generation + 1)
 
-    def with_status(self, **fields: Any) -> Scene:
+    def with_status(self, **fields: Any) -> "Scene":
         """Something else was stored."""
         return replace(self, status=self.status.model_copy(update=fields))
 
-    def saying(self, *conditions: Condition) -> Scene:
+    def saying(self, *conditions: Condition) -> "Scene":
         """Conditions were stored."""
         kept = [c for c in self.status.conditions if c.type not in {new.type for new in conditions}]
         return self.with_status(conditions=[*kept, *conditions])
 
-    def started(self, attempt: int = 1, seconds_ago: float = 300) -> Scene:
+    def started(self, attempt: int = 1, seconds_ago: float = 300) -> "Scene":
         """An attempt was decided, and no pod of it is there."""
         begun = ago(seconds_ago)
         return self.with_status(
@@ -97,30 +95,30 @@ class Scene:
             attempt_start_time=begun,
         )
 
-    def created(self, attempt: int = 1) -> Scene:
+    def created(self, attempt: int = 1) -> "Scene":
         """The Service and all pods of an attempt are there, and the status says so."""
         pods = tuple(worker(i, attempt=attempt, workers=self.spec.replicas) for i in range(self.spec.replicas))
         scene = replace(self.started(attempt), pods=(*self.pods, *pods), has_service=True)
         return scene.with_status(launched_attempt=attempt)
 
-    def running(self, attempt: int = 1, seconds_ago: float = 30) -> Scene:
+    def running(self, attempt: int = 1, seconds_ago: float = 30) -> "Scene":
         """All workers of an attempt have run for so long."""
         scene = self.created(attempt).with_status(running_time=ago(seconds_ago))
         for index in range(self.spec.replicas):
             scene = scene.pod(index, scheduled=True, node=f"node{index}", phase="Running", running=True, ready=True)
         return scene
 
-    def suspended(self) -> Scene:
+    def suspended(self) -> "Scene":
         """The suspension was stored."""
         return self.saying(condition(ConditionType.SUSPENDED)).with_status(active_since=None)
 
-    def finished(self, kind: ConditionType = ConditionType.COMPLETE, seconds_ago: float = 10) -> Scene:
+    def finished(self, kind: ConditionType = ConditionType.COMPLETE, seconds_ago: float = 10) -> "Scene":
         """The end was stored."""
         return self.saying(condition(kind)).with_status(completion_time=ago(seconds_ago), active_since=None)
 
     # Its pods, those of the current attempt
 
-    def pod(self, index: int, **fields: Any) -> Scene:
+    def pod(self, index: int, **fields: Any) -> "Scene":
         """Something about a worker's pod is otherwise."""
 
         def meant(pod: PodView) -> bool:
@@ -128,41 +126,43 @@ class Scene:
 
         return replace(self, pods=tuple(replace(p, **fields) if meant(p) else p for p in self.pods))
 
-    def gone(self, *indexes: int) -> Scene:
+    def gone(self, *indexes: int) -> "Scene":
         """Pods are there no more."""
         kept = (p for p in self.pods if p.index not in indexes or p.attempt != self.status.attempt)
         return replace(self, pods=tuple(kept))
 
     def failed(
         self, index: int, *, exit_code: int = 1, seconds_ago: float = 10, reason: str = "Error", message: str = ""
-    ) -> Scene:
+    ) -> "Scene":
         """A worker's main container ended with an error."""
         end = Exit(ago(seconds_ago), exit_code, reason, message)
-        return self.pod(index, phase="Failed", running=False, ready=False, exit=end)
+        return self.pod(index, phase="Failed", ended=True, running=False, ready=False, exit=end)
 
-    def succeeded(self, *indexes: int, seconds_ago: float = 10) -> Scene:
+    def succeeded(self, *indexes: int, seconds_ago: float = 10) -> "Scene":
         """Workers' main containers ended well."""
         scene, end = self, Exit(ago(seconds_ago), 0, "Completed", "")
         for index in indexes:
-            scene = scene.pod(index, phase="Succeeded", running=False, ready=False, exit=end)
+            scene = scene.pod(index, phase="Succeeded", ended=True, running=False, ready=False, exit=end)
         return scene
 
-    def deleted(self, index: int, *, seconds_ago: float = 5, grace: float = 30) -> Scene:
+    def deleted(self, index: int, *, seconds_ago: float = 5, grace: float = 30) -> "Scene":
         """Somebody asked for a pod's deletion."""
         asked = ago(seconds_ago)
         by = Trouble("Deleted", "somebody deleted the pod")
         return self.pod(index, taken_at=asked, taken_by=by, deletion_time=asked + timedelta(seconds=grace))
 
-    def disrupted(self, index: int, *, seconds_ago: float = 5, reason: str = "PreemptionByScheduler") -> Scene:
+    def disrupted(self, index: int, *, seconds_ago: float = 5, reason: str = "PreemptionByScheduler") -> "Scene":
         """A pod bears the condition DisruptionTarget."""
         return self.pod(index, taken_at=ago(seconds_ago), taken_by=Trouble(reason, "a pod of higher priority"))
 
-    def rejected(self, index: int) -> Scene:
+    def rejected(self, index: int) -> "Scene":
         """The kubelet refused a pod."""
         why = Trouble("UnexpectedAdmissionError", "no device is healthy")
-        return self.pod(index, phase="Failed", running=False, ready=False, scheduled=True, node="node9", trouble=why)
+        return self.pod(
+            index, phase="Failed", ended=True, running=False, ready=False, scheduled=True, node="node9", trouble=why
+        )
 
-    def waiting(self, index: int, reason: str, message: str = "", *, scheduled: bool = True) -> Scene:
+    def waiting(self, index: int, reason: str, message: str = "", *, scheduled: bool = True) -> "Scene":
         """A pod waits, and the scheduler or the node says why."""
         return self.pod(index, scheduled=scheduled, running=False, trouble=Trouble(reason, message), phase="Pending")
 
@@ -180,3 +180,8 @@ def told(conditions: list[Condition]) -> dict[str, tuple[bool, str]]:
 def because(reason: Reason, *, holds: bool = True) -> tuple[bool, str]:
     """One of `told`."""
     return holds, reason
+
+
+def stored(status: TrainingJobStatus) -> TrainingJobStatus:
+    """A status after a round trip through the API server."""
+    return TrainingJobStatus.model_validate(status.dump())

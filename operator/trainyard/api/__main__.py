@@ -1,6 +1,7 @@
-"""Writes what is generated from the API: `crds/`, the chart's copy, and the pod template's schema.
+"""Writes what is generated from the API: `crds/`, the chart's copy, the reference pages, and the pod template's schema.
 
 - `python -m trainyard.api crds [ROOT]`: the CRD, into ROOT/crds and ROOT/helm/trainyard/files
+- `python -m trainyard.api docs [ROOT]`: the pages that are made from docstrings, into ROOT/docs/reference
 - `python -m trainyard.api template DOCUMENT`: pod_template.json, from a Kubernetes release's api__v1_openapi.json
 """
 
@@ -26,13 +27,20 @@ def crd_yaml() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one of the two commands."""
+    """Run one of the commands."""
     match arguments:
         case ["crds", *rest]:
             root = Path(rest[0]) if rest else Path.cwd()
             for folder in (root / "crds", root / "helm/trainyard/files"):
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / FILE).write_text(crd_yaml())
+        case ["docs", *rest]:
+            from trainyard.api.reference import pages  # noqa: PLC0415 - needs the CRD, see above
+
+            folder = (Path(rest[0]) if rest else Path.cwd()) / "docs/reference"
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in pages().items():
+                (folder / name).write_text(text)
         case ["template", document]:
             from trainyard.api.pod_template import from_openapi  # noqa: PLC0415 - beside its sibling above
 

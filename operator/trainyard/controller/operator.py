@@ -113,7 +113,9 @@ class Operator:
             "until kopf leaves": leaving.wait(),
         }
         tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]
-        shell_task = asyncio.create_task(shell.run(self.session.endpoint, self.feed.heard, stop, leaving), name="kopf")
+        shell_task = asyncio.create_task(
+            shell.run(self.session.endpoint, self.feed.heard, self.settings.instance, stop, leaving), name="kopf"
+        )
         try:
             ended, _ = await asyncio.wait([*tasks, shell_task], return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -7,7 +7,7 @@ its indexes neither forget what vanishes during a gap nor start in linear time. 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import kopf
 from typing_extensions import override
@@ -101,12 +101,14 @@ def settings() -> kopf.OperatorSettings:
     return chosen
 
 
-async def run(endpoint: Endpoint, heard: Heard, stop: asyncio.Event, leaving: asyncio.Event) -> None:
+async def run(endpoint: Endpoint, heard: Heard, instance: str, stop: asyncio.Event, leaving: asyncio.Event) -> None:
     """Run kopf until a signal comes or `stop` is set. It sets `leaving` as soon as it is on its way out."""
     await kopf.operator(
         registry=registry(endpoint, heard, leaving),
         settings=settings(),
         clusterwide=True,
         standalone=True,
+        # Left to itself kopf looks up its user's name, which an arbitrary UID in a container does not have.
+        identity=cast("Any", instance),
         stop_flag=stop,
     )

@@ -47,6 +47,8 @@ class PodView:
     ready: bool = False
     running: bool = False
     """Whether the main container runs."""
+    ended: bool = False
+    """Whether all its containers have ended. The node says so a moment before it moves the phase on."""
     exit: Exit | None = None
     """How the main container ended, or the init container that kept it from starting."""
     trouble: Trouble | None = None

@@ -61,6 +61,7 @@ def pod_view(raw: Json) -> PodView:
         scheduled="nodeName" in spec,
         ready=conditions.get("Ready", {}).get("status") == "True",
         running="running" in main,
+        ended=_ended(spec, status),
         exit=end,
         trouble=_trouble(status, conditions),
         taken_at=taken_at,
@@ -88,6 +89,13 @@ def _main_container(spec: Json, status: Json) -> Json:
     statuses: Sequence[Json] = status.get("containerStatuses") or ()
     state: Json = next((s.get("state") or {} for s in statuses if s["name"] == name), {})
     return state
+
+
+def _ended(spec: Json, status: Json) -> bool:
+    if status.get("phase") in {"Succeeded", "Failed"}:
+        return True
+    states = [s.get("state") or {} for s in status.get("containerStatuses") or ()]
+    return len(states) == len(spec["containers"]) and all("terminated" in state for state in states)
 
 
 def _exit(main: Json, spec: Json, status: Json) -> Exit | None:

@@ -123,7 +123,7 @@ def _goes(pod: PodView, policy: CleanPods) -> bool:
         case CleanPods.ALL:
             return True
         case CleanPods.RUNNING:
-            return pod.phase not in {"Succeeded", "Failed"}
+            return not pod.ended
         case CleanPods.NONE:
             return False
         case _:

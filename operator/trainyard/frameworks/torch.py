@@ -38,6 +38,9 @@ def identity(worker: Worker) -> list[Json]:
         # Worker 0 alone holds the store: left to itself, torchrun guesses from host names. The others wait for it as
         # long as for the rendezvous, since its image may take minutes to arrive.
         "PET_RDZV_CONF": f"is_host={1 if worker.index == 0 else 0},join_timeout=900,read_timeout=900",
+        # Under this address torchrun announces the worker, and by it orders the ranks (as text). A pod's IP would do, but
+        # by name worker 0 always holds rank 0: its log is the one to read, its death the one that takes the store along.
+        "PET_LOCAL_ADDR": f"{worker.host}.{worker.job.name}",
         # Recovery is of the whole group, by the operator.
         "PET_MAX_RESTARTS": "0",
     }
@@ -48,9 +51,7 @@ def identity(worker: Worker) -> list[Json]:
             "LOCAL_RANK": "0",
             "LOCAL_WORLD_SIZE": "1",
         }
-    # The address under which torchrun announces this worker; without it, it announces a host name that others may not know.
-    address = {"name": "PET_LOCAL_ADDR", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-    return [*({"name": name, "value": value} for name, value in variables.items()), address]
+    return [{"name": name, "value": value} for name, value in variables.items()]
 
 
 def tuning(worker: Worker, container: Mapping[str, Any]) -> list[Json]:

@@ -131,7 +131,6 @@ class EventRecorder:
         except ApiError as error:
             if not error.not_found:
                 raise
-            self._counts.pop(name, None)
             return False
         self._remember(name, count + 1)
         return True

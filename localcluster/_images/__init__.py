@@ -1,0 +1,1 @@
+"""How the images of the local cluster are built; `localcluster.images` is the way in."""

@@ -1,0 +1,166 @@
+"""Builds the cluster's programs from pinned Go modules, once, into a folder named by the hash of the module files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from localcluster import go_toolchain
+from localcluster.disk import require_free
+from localcluster.errors import LocalClusterError
+from localcluster.lock import exclusive
+from localcluster.paths import Paths, from_environment
+from localcluster.say import say
+
+MODULES: Final = Path(__file__).parent / "tools"
+KUBERNETES_VERSION: Final = "v1.36.3"
+BUILD_WAIT_SECONDS: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A folder below `tools/` with a go.mod of its own, so that the dependency graphs do not clash."""
+
+    name: str
+    packages: dict[str, str]  # program -> Go package
+    about: str  # how long a cold build takes on 2 cores
+    link: str = ""  # linker flags beside -s -w
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What is told to `go build`."""
+        return ("-trimpath", "-buildvcs=false", "-mod=readonly", f"-ldflags=-s -w {self.link}".rstrip())
+
+
+def _kubernetes_version_flags() -> str:
+    major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
+    variables = {"gitVersion": KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    return " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in variables.items())
+
+
+def _commands(prefix: str, *names: str) -> dict[str, str]:
+    return {name: f"{prefix}/{name}" for name in names}
+
+
+MODULE_LIST: Final = (
+    Module(
+        "kubernetes",
+        _commands(
+            "k8s.io/kubernetes/cmd",
+            *("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl"),
+        ),
+        "6 min",
+        _kubernetes_version_flags(),
+    ),
+    Module(
+        "containerd",
+        _commands("github.com/containerd/containerd/v2/cmd", "containerd", "containerd-shim-runc-v2", "ctr"),
+        "80 s",
+    ),
+    Module(
+        "cni",
+        _commands("github.com/containernetworking/plugins/plugins/main", "bridge", "loopback")
+        | _commands("github.com/containernetworking/plugins/plugins/ipam", "host-local")
+        | _commands("github.com/containernetworking/plugins/plugins/meta", "portmap"),
+        "5 s",
+    ),
+    Module("etcd", {"etcd": "go.etcd.io/etcd/server/v3"}, "20 s"),
+    Module("coredns", {"coredns": "."}, "25 s"),
+    Module("fakegpu", {"fakegpu": "."}, "5 s"),
+    Module("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}, "30 s"),
+    Module("kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok", "stages": "./stages"}, "20 s"),
+)
+MODULE_OF: Final = {program: module for module in MODULE_LIST for program in module.packages}
+EVERYDAY: Final = tuple(program for program, module in MODULE_OF.items() if module.name != "kwok")
+SCALE: Final = tuple(program for program, module in MODULE_OF.items() if module.name == "kwok")
+
+
+def ensure(*names: str, paths: Paths | None = None) -> dict[str, Path]:
+    """The programs of these names (all but kwok's, if none is given), built where they are not yet.
+
+    Raises:
+        LocalClusterError: a name is unknown, Go or disk space is missing, or a build failed.
+    """
+    paths = paths or from_environment()
+    wanted: defaultdict[str, list[str]] = defaultdict(list)
+    for name in names or EVERYDAY:
+        if name not in MODULE_OF:
+            raise LocalClusterError(f"there is no tool {name}; there are {', '.join(sorted(MODULE_OF))}")
+        wanted[MODULE_OF[name].name].append(name)
+    found: dict[str, Path] = {}
+    for module in MODULE_LIST:
+        if programs := wanted.get(module.name):
+            folder = _ensure_module(module, paths)
+            found |= {program: folder / program for program in programs}
+    return found
+
+
+def folder_of(module: Module, paths: Paths) -> Path:
+    """Where the module's programs lie, built or not."""
+    return paths.tools / f"{module.name}-{fingerprint(MODULES / module.name, module.flags)}" / "bin"
+
+
+def fingerprint(folder: Path, flags: tuple[str, ...]) -> str:
+    """A hash over the flags and the files of a module: names and contents, not times."""
+    digest = hashlib.sha256("\0".join(flags).encode())
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(f"\0{file.relative_to(folder)}\0".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _ensure_module(module: Module, paths: Paths) -> Path:
+    folder = folder_of(module, paths)
+    if folder.is_dir():
+        return folder
+    lock = paths.tools / f".{module.name}.lock"
+    busy = f"another process has been building {module.name} for an hour (lock {lock}): end it and try again"
+    with exclusive(lock, patience=BUILD_WAIT_SECONDS, busy=busy):
+        if not folder.is_dir():
+            _build(module, folder, paths)
+    return folder
+
+
+def _build(module: Module, folder: Path, paths: Paths) -> None:
+    go = go_toolchain.find(paths)
+    require_free(paths.tools, gigabytes=6, purpose="building the cluster's programs")
+    say(f"building {', '.join(module.packages)} (once; about {module.about} on 2 cores)")
+    began = time.monotonic()
+    for leftover in paths.tools.glob(f".building-{module.name}-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    scratch = Path(tempfile.mkdtemp(dir=paths.tools, prefix=f".building-{module.name}-"))
+    _compile(go, module, scratch / "bin")
+    scratch.chmod(0o755)
+    folder.parent.parent.mkdir(parents=True, exist_ok=True)
+    scratch.rename(folder.parent)  # at once: a folder of this name is always complete
+    say(f"built {module.name} in {time.monotonic() - began:.0f} s")
+
+
+def _compile(go: Path, module: Module, output: Path) -> None:
+    output.mkdir()
+    # `.` and a package's /v3 ending say nothing about the program's name, so these are built one by one.
+    together = {name: package for name, package in module.packages.items() if package.endswith(f"/{name}")}
+    batches = [(f"{output}/", list(together.values()))] if together else []
+    batches += [(f"{output / name}", [package]) for name, package in module.packages.items() if name not in together]
+    environment = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
+    for target, packages in batches:
+        done = subprocess.run(
+            [go, "build", *module.flags, "-o", target, *packages],
+            cwd=MODULES / module.name,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            words = [line for line in done.stderr.splitlines() if not line.startswith("go: downloading")]
+            raise LocalClusterError(f"building {module.name} failed: {' '.join(words[-3:]) or done.returncode}")

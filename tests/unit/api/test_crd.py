@@ -1,0 +1,126 @@
+"""The CRD: what the API server insists on, and that what is committed is what the models say."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.api.__main__ import FILE, crd_yaml
+from trainyard.api.crd import custom_resource_definition
+from trainyard.api.reference import pages
+
+Json = dict[str, Any]
+ROOT = Path(__file__).parents[3]
+VERSION: Json = custom_resource_definition()["spec"]["versions"][0]
+SCHEMA: Json = VERSION["schema"]["openAPIV3Schema"]
+SPEC: Json = SCHEMA["properties"]["spec"]
+STATUS: Json = SCHEMA["properties"]["status"]
+FORBIDDEN = {"$ref", "$defs", "anyOf", "oneOf", "allOf", "title", "const", "examples"}
+
+
+def nodes(schema: Json, path: str = "") -> Iterator[tuple[str, Json]]:
+    """Every schema in a schema."""
+    yield path, schema
+    for name, child in schema.get("properties", {}).items():
+        yield from nodes(child, f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            yield from nodes(schema[key], f"{path}[]")
+
+
+ALL = list(nodes(SCHEMA))
+
+
+@pytest.mark.parametrize("file", [f"crds/{FILE}", f"helm/trainyard/files/{FILE}"])
+def test_committed_crd_is_current(file: str) -> None:
+    assert (ROOT / file).read_text() == crd_yaml(), "run `python -m trainyard.api crds`"
+
+
+@pytest.mark.parametrize("page", pages())
+def test_committed_reference_is_current(page: str) -> None:
+    assert (ROOT / "docs/reference" / page).read_text() == pages()[page], "run `python -m trainyard.api docs`"
+
+
+def test_crd_is_small_enough_for_a_plain_kubectl_apply() -> None:
+    assert len(crd_yaml().encode()) < 250_000
+
+
+def test_schema_is_structural() -> None:
+    assert [(path, key) for path, node in ALL for key in node if key in FORBIDDEN] == []
+    typed = {path for path, node in ALL if "type" in node or node.get("x-kubernetes-int-or-string")}
+    assert [path for path, _ in ALL if path not in typed] == []
+
+
+def test_every_field_of_ours_is_described() -> None:
+    ours = [*nodes(SPEC, "spec"), *nodes(STATUS, "status")]
+    named = [(p, n) for p, n in ours if not p.startswith("spec.template.") and not p.endswith("[]")]
+    assert [path for path, node in named if not node.get("description")] == []
+
+
+def test_prose_of_kubernetes_is_stripped() -> None:
+    assert [
+        path for path, node in nodes(SPEC["properties"]["template"]["properties"]["spec"]) if "description" in node
+    ] == []
+
+
+def test_list_maps_have_keys_that_are_always_there() -> None:
+    for path, node in ALL:
+        for key in node.get("x-kubernetes-list-map-keys", ()):
+            item = node["items"]
+            assert key in item.get("required", ()) or "default" in item["properties"][key], f"{path}: {key}"
+
+
+@pytest.mark.parametrize(("field", "key"), [("conditions", "type"), ("workers", "name")])
+def test_lists_of_the_status_are_maps(field: str, key: str) -> None:
+    assert STATUS["properties"][field]["x-kubernetes-list-type"] == "map"
+    assert STATUS["properties"][field]["x-kubernetes-list-map-keys"] == [key]
+
+
+def test_required_fields_have_no_default_that_hides_their_absence() -> None:
+    for path, node in ALL:
+        for name in node.get("required", ()):
+            assert node["properties"][name].get("default", True), f"{path}.{name}"
+
+
+def test_defaults() -> None:
+    defaults = {path: node["default"] for path, node in nodes(SPEC) if "default" in node and ".template" not in path}
+    assert defaults == {
+        ".framework": "torch",
+        ".replicas": 1,
+        ".processesPerReplica": "auto",
+        ".recovery": {},
+        ".recovery.maxRestarts": 10,
+        ".lifecycle": {},
+        ".lifecycle.suspend": False,
+        ".lifecycle.cleanPods": "Running",
+        ".lifecycle.success": "AllWorkers",
+    }
+
+
+def test_status_has_no_defaults_and_requires_nothing() -> None:
+    assert [path for path, node in nodes(STATUS) if "default" in node] == []
+    assert "required" not in STATUS
+
+
+def test_names_are_camel_case() -> None:
+    names = {name for _, node in [*nodes(SPEC), *nodes(STATUS)] for name in node.get("properties", {})}
+    assert [name for name in names if "_" in name or name[0].isupper()] == []
+    assert {"processesPerReplica", "ttlSecondsAfterFinished"} <= names
+
+
+def test_subresources_and_columns() -> None:
+    assert VERSION["subresources"]["status"] == {}
+    assert VERSION["subresources"]["scale"] == {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+    columns = [c["name"] for c in VERSION["additionalPrinterColumns"] if not c.get("priority")]
+    assert columns == ["Framework", "Phase", "Ready", "Attempt", "Restarts", "Age"]
+
+
+def test_every_rule_says_what_to_do() -> None:
+    rules = [rule for _, node in ALL for rule in node.get("x-kubernetes-validations", ())]
+    assert len(rules) == 10
+    assert [r for r in rules if " must " not in r["message"] and ";" not in r["message"]] == []

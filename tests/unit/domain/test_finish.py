@@ -1,0 +1,136 @@
+"""Success, and what a finished job does: it only ever loses things."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.jobs import NOW, Scene, ago, because, condition, job, stored, told, worker
+from trainyard.api.reasons import Reason
+from trainyard.api.status import ConditionType as C, Phase
+from trainyard.domain.actions import DeleteJob, DeletePod, Plan
+from trainyard.domain.plan import plan
+
+ALL = job(3).running()
+WORKER_0 = job(3, lifecycle={"success": "Worker0"}).running()
+
+
+@pytest.mark.parametrize(
+    ("scene", "message"),
+    [
+        pytest.param(ALL.succeeded(0, 1, 2), "all 3 workers succeeded", id="all"),
+        pytest.param(WORKER_0.succeeded(0), "worker 0 succeeded", id="worker 0, whose success it is"),
+        pytest.param(WORKER_0.succeeded(0).failed(1), "worker 0 succeeded", id="worker 0, though another failed"),
+        pytest.param(
+            ALL.succeeded(0, 1, 2).deleted(1), "all 3 workers succeeded", id="all, and then a pod was deleted"
+        ),
+        pytest.param(
+            ALL.succeeded(0, 1, 2).wishing(replicas=5), "all 3 workers succeeded", id="all of a group as made"
+        ),
+        pytest.param(
+            ALL.succeeded(0, 1).pod(2, phase="Running", exit=ALL.succeeded(2).pods[2].exit),
+            "all 3 workers succeeded",
+            id="all, while a sidecar runs on",
+        ),
+    ],
+)
+def test_success(scene: Scene, message: str) -> None:
+    decided = plan(scene.snapshot, NOW)
+    status = decided.status
+    assert (list(decided.actions), status) == ([], stored(status))
+    complete = status.condition(C.COMPLETE)
+    assert complete is not None
+    assert (status.phase, complete.reason, complete.message) == (Phase.COMPLETE, Reason.WORKERS_SUCCEEDED, message)
+    assert told(status.conditions)[C.RUNNING] == because(Reason.JOB_FINISHED, holds=False)
+    assert (status.completion_time, status.active_since, status.ready) == (NOW, None, "3/3")
+    assert [(e.type, e.reason) for e in decided.events] == [("Normal", Reason.WORKERS_SUCCEEDED)]
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        pytest.param(ALL.succeeded(0, 1), id="one runs on"),
+        pytest.param(ALL.succeeded(0), id="worker 0 alone, where all count"),
+        pytest.param(WORKER_0.succeeded(1, 2), id="the others alone, where worker 0 counts"),
+        pytest.param(ALL.succeeded(0, 1, 2).gone(2), id="one is gone"),
+        pytest.param(ALL.succeeded(0, 1).wishing(replicas=2), id="enough for the new size, not for the group's"),
+        pytest.param(ALL.succeeded(0, 1, 2).started(attempt=2), id="an old attempt"),
+    ],
+)
+def test_no_success(scene: Scene) -> None:
+    assert not plan(scene.snapshot, NOW).status.finished
+
+
+def test_failure_is_not_shown_as_ready() -> None:
+    status = plan(job(3, recovery={"maxRestarts": 0}).running().failed(1).snapshot, NOW).status
+    assert (status.phase, status.ready) == (Phase.FAILED, "0/3")
+
+
+def test_end_of_a_restarting_job_ends_the_restart() -> None:
+    scene = ALL.saying(condition(C.RESTARTING)).succeeded(0, 1, 2)
+    assert told(plan(scene.snapshot, NOW).status.conditions)[C.RESTARTING] == because(Reason.JOB_FINISHED, holds=False)
+
+
+MIXED = ALL.succeeded(0).failed(1)
+
+
+@pytest.mark.parametrize("kind", [C.COMPLETE, C.FAILED])
+@pytest.mark.parametrize(("policy", "going"), [("Running", [2]), ("All", [0, 1, 2]), ("None", [])])
+def test_clean_pods(kind: C, policy: str, going: list[int]) -> None:
+    scene = MIXED.finished(kind).wishing(lifecycle={"cleanPods": policy})
+    expected = [DeletePod(p.name, p.uid, Reason.JOB_FINISHED) for p in scene.pods if p.index in going]
+    assert plan(scene.snapshot, NOW).actions == expected
+
+
+def test_pods_of_old_attempts_are_cleaned_too_but_not_twice() -> None:
+    scene = replace(job(1).started(attempt=2).finished(), pods=(worker(0), worker(0, attempt=2, deletion_time=NOW)))
+    assert plan(scene.snapshot, NOW).actions == [DeletePod("train-worker-0-1", "pod-0-1", Reason.JOB_FINISHED)]
+
+
+DONE = ALL.succeeded(0, 1, 2).finished()
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        pytest.param(DONE, id="as it ended"),
+        pytest.param(DONE.gone(0, 1, 2), id="its pods are deleted"),
+        pytest.param(replace(DONE, has_service=False), id="its Service is deleted"),
+        pytest.param(DONE.wishing(replicas=9), id="it is scaled"),
+        pytest.param(DONE.wishing(recovery={"maxRestarts": 99}), id="more restarts are allowed"),
+        pytest.param(DONE.wishing(lifecycle={"suspend": True}), id="it is suspended"),
+        pytest.param(DONE.failed(1), id="a pod of it fails"),
+        pytest.param(
+            replace(DONE, pods=(worker(0, attempt=7, phase="Failed", ended=True),)),
+            id="a pod of a later attempt turns up",
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", [C.COMPLETE, C.FAILED])
+def test_finished_job_stays_as_it_is(scene: Scene, kind: C) -> None:
+    ended = scene.finished(kind) if kind is C.COMPLETE else scene.with_status(conditions=[condition(C.FAILED)])
+    decided = plan(ended.snapshot, NOW)
+    assert list(decided.actions) == []
+    assert decided.status.conditions == ended.status.conditions
+    assert (decided.status.ready, decided.status.attempt) == (ended.status.ready, ended.status.attempt)
+    assert decided.status.observed_generation == ended.generation
+
+
+@pytest.mark.parametrize(
+    ("ttl", "ended", "expected"),
+    [
+        pytest.param(60, 59, (False, 1.0), id="not yet"),
+        pytest.param(60, 60, (True, None), id="now"),
+        pytest.param(0, 0, (True, None), id="at once"),
+        pytest.param(None, 1e6, (False, None), id="never"),
+    ],
+)
+def test_ttl(ttl: int | None, ended: float, expected: tuple[bool, float | None]) -> None:
+    lifecycle = {} if ttl is None else {"ttlSecondsAfterFinished": ttl}
+    scene = DONE.wishing(lifecycle=lifecycle).with_status(completion_time=ago(ended))
+    decided = plan(scene.snapshot, NOW)
+    assert (decided.actions == [DeleteJob(Reason.TTL_EXPIRED)], decided.requeue_after) == expected
+
+
+def test_ttl_of_a_job_that_is_going_already() -> None:
+    scene = replace(DONE.wishing(lifecycle={"ttlSecondsAfterFinished": 0}), deleting=True)
+    assert plan(scene.snapshot, NOW) == Plan(scene.status)

@@ -1,0 +1,163 @@
+"""Suspension and deadlines."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.support.jobs import NOW, Scene, ago, because, condition, job, stored, told, worker
+from trainyard.api.reasons import Reason
+from trainyard.api.status import ConditionType as C, Phase, Restarts, Retry, TrainingJobStatus
+from trainyard.domain.actions import CreateWorker, DeletePod
+from trainyard.domain.plan import plan
+
+SUSPEND = {"suspend": True}
+
+
+class TestSuspend:
+    @pytest.mark.parametrize(
+        ("scene", "attempt", "seconds"),
+        [
+            pytest.param(job(3), 1, 0, id="from the start"),
+            pytest.param(job(3).started(), 1, 300, id="before any pod"),
+            pytest.param(replace(job(3).started(), pods=(worker(0),)), 2, 300, id="while pods are made"),
+            pytest.param(job(3).created(), 2, 300, id="pending"),
+            pytest.param(job(3).running(), 2, 300, id="running"),
+            pytest.param(job(3).running().failed(1), 2, 300, id="as a worker fails"),
+            pytest.param(job(3).running().gone(0, 1, 2), 2, 300, id="as all pods are gone"),
+            pytest.param(job(3).started(attempt=2), 2, 300, id="between attempts"),
+        ],
+    )
+    def test_ends_the_attempt(self, scene: Scene, attempt: int, seconds: int) -> None:
+        decided = plan(scene.wishing(lifecycle=SUSPEND).snapshot, NOW)
+        status = decided.status
+        assert (list(decided.actions), status) == ([], stored(status))
+        assert (status.phase, status.attempt, status.restarts) == (Phase.SUSPENDED, attempt, Restarts())
+        assert (status.active_since, status.active_seconds) == (None, seconds)
+        assert told(status.conditions)[C.SUSPENDED] == because(Reason.SUSPENDED)
+        assert told(status.conditions)[C.RUNNING] == because(Reason.SUSPENDED, holds=False)
+        assert [e.reason for e in decided.events] == [Reason.SUSPENDED]
+
+    def test_while_restarting_ends_the_restart_and_its_delay(self) -> None:
+        scene = job(3).started(attempt=2).saying(condition(C.RESTARTING)).with_status(retry=Retry(count=5))
+        status = plan(scene.wishing(lifecycle=SUSPEND).snapshot, NOW).status
+        assert told(status.conditions)[C.RESTARTING] == because(Reason.SUSPENDED, holds=False)
+        assert status.retry == Retry()
+
+    def test_deletes_all_pods_and_makes_none(self) -> None:
+        scene = replace(
+            job(2, lifecycle=SUSPEND).started(attempt=2).suspended(), pods=(worker(0), worker(1, attempt=2))
+        )
+        decided = plan(scene.snapshot, NOW)
+        assert decided.actions == [DeletePod(p.name, p.uid, Reason.SUSPENDED) for p in scene.pods]
+        assert decided.status.replicas == 2
+        after = plan(replace(scene, pods=()).snapshot, NOW)
+        assert (after.actions, after.status.replicas, after.status.ready) == ([], 0, "0/2")
+
+    def test_comes_too_late_for_a_job_that_has_succeeded(self) -> None:
+        scene = job(2).running().succeeded(0, 1).wishing(lifecycle=SUSPEND)
+        assert told(plan(scene.snapshot, NOW).status.conditions)[C.COMPLETE] == because(Reason.WORKERS_SUCCEEDED)
+
+    def test_of_a_finished_job_means_nothing(self) -> None:
+        scene = job(2).running().finished().wishing(lifecycle=SUSPEND)
+        assert not plan(scene.snapshot, NOW).status.holds(C.SUSPENDED)
+
+    def test_taken_back_goes_on_with_the_attempt_that_was_decided(self) -> None:
+        scene = job(2).started(attempt=2).suspended()
+        decided = plan(scene.snapshot, NOW)
+        assert (list(decided.actions), decided.status.attempt, decided.status.phase) == ([], 2, Phase.PENDING)
+        assert (decided.status.active_since, decided.status.attempt_start_time) == (NOW, NOW)
+        assert decided.status.start_time == scene.status.start_time
+        assert told(decided.status.conditions)[C.SUSPENDED] == because(Reason.RESUMED, holds=False)
+        assert [e.reason for e in decided.events] == [Reason.RESUMED]
+        goes_on = replace(scene, status=stored(decided.status), has_service=True)
+        assert plan(goes_on.snapshot, NOW).actions == [CreateWorker(0, 2), CreateWorker(1, 2)]
+
+    def test_taken_back_waits_for_the_old_pods(self) -> None:
+        scene = replace(job(1).started(attempt=2), has_service=True, pods=(worker(0, deletion_time=ago(-10)),))
+        assert plan(scene.snapshot, NOW).actions == []
+
+    def test_twice_stops_the_clock_twice(self) -> None:
+        scene = job(1).running()
+        for minute in range(0, 20, 10):
+            at = NOW + timedelta(minutes=minute)
+            stopped = plan(scene.wishing(lifecycle=SUSPEND).snapshot, at).status
+            resumed = plan(replace(scene, status=stopped).snapshot, at + timedelta(minutes=5)).status
+            scene = replace(scene, status=resumed, pods=())
+        assert scene.status.active_seconds == 300 + 300
+
+
+class TestActiveDeadline:
+    @pytest.mark.parametrize(("limit", "fails"), [(301, False), (300, True), (299, True)])
+    def test_passes(self, limit: int, *, fails: bool) -> None:
+        scene = job(2, lifecycle={"activeDeadlineSeconds": limit}).running()
+        decided = plan(scene.snapshot, NOW)
+        assert decided.status.finished is fails
+        if fails:
+            assert told(decided.status.conditions)[C.FAILED] == because(Reason.DEADLINE_EXCEEDED)
+            assert list(decided.actions) == []
+        else:
+            assert decided.requeue_after == 1.0
+
+    def test_stands_still_while_suspended(self) -> None:
+        scene = job(2, lifecycle={"activeDeadlineSeconds": 100, **SUSPEND}).suspended().with_status(active_seconds=99)
+        decided = plan(scene.snapshot, NOW)
+        assert (decided.status.finished, decided.requeue_after) == (False, None)
+        resumed = plan(scene.wishing(lifecycle={"activeDeadlineSeconds": 100}).snapshot, NOW).status
+        goes_on = replace(scene.wishing(lifecycle={"activeDeadlineSeconds": 100}), status=resumed)
+        assert plan(goes_on.snapshot, NOW).requeue_after == 1.0
+        assert plan(goes_on.snapshot, ago(-1)).status.finished
+
+    def test_comes_after_success(self) -> None:
+        scene = job(2, lifecycle={"activeDeadlineSeconds": 1}).running().succeeded(0, 1)
+        assert plan(scene.snapshot, NOW).status.holds(C.COMPLETE)
+
+    def test_comes_before_another_attempt_and_is_no_failure_of_a_worker(self) -> None:
+        status = plan(job(2, lifecycle={"activeDeadlineSeconds": 1}).running().failed(0).snapshot, NOW).status
+        assert told(status.conditions)[C.FAILED] == because(Reason.DEADLINE_EXCEEDED)
+        assert status.restarts == Restarts()
+
+    def test_ends_a_wait_between_attempts(self) -> None:
+        scene = job(2, lifecycle={"activeDeadlineSeconds": 303}).started(2)
+        waiting = plan(scene.with_status(retry=Retry(count=6, not_before=ago(-60))).snapshot, NOW)
+        assert waiting.requeue_after == 3.0
+
+
+class TestStartupDeadline:
+    LIMIT = job(2, lifecycle={"startupDeadlineSeconds": 60})
+
+    def test_passes_with_the_reason_for_the_wait(self) -> None:
+        scene = self.LIMIT.created().waiting(1, "Unschedulable", "0/3 nodes", scheduled=False)
+        status = plan(scene.snapshot, NOW).status
+        failed = status.condition(C.FAILED)
+        assert failed is not None
+        assert failed.reason == Reason.STARTUP_DEADLINE_EXCEEDED
+        assert failed.message == (
+            "not all workers ran within lifecycle.startupDeadlineSeconds, which is 60:"
+            " pod train-worker-1-1: Unschedulable: 0/3 nodes"
+        )
+
+    @pytest.mark.parametrize(
+        ("status", "wait"),
+        [
+            pytest.param({"attempt_start_time": ago(59)}, 1.0, id="not yet"),
+            pytest.param({"attempt_start_time": ago(90), "retry": Retry(not_before=ago(30))}, 30.0, id="after a delay"),
+            pytest.param({"attempt_start_time": ago(30), "retry": Retry(not_before=ago(90))}, 30.0, id="an old delay"),
+        ],
+    )
+    def test_counts_from_the_attempts_own_start(self, status: dict[str, object], wait: float) -> None:
+        assert plan(self.LIMIT.created().with_status(**status).snapshot, NOW).requeue_after == wait
+
+    def test_is_over_once_all_workers_ran(self) -> None:
+        scene = self.LIMIT.running().pod(1, running=False)
+        decided = plan(scene.snapshot, NOW)
+        assert (decided.status.finished, decided.requeue_after) == (False, None)
+
+    def test_does_not_hide_a_failure(self) -> None:
+        assert plan(self.LIMIT.created().failed(1).snapshot, NOW).status.restarts.failures == 1
+
+
+def test_first_status_of_a_suspended_job_has_never_started() -> None:
+    status = plan(job(1, lifecycle=SUSPEND).snapshot, NOW).status
+    assert status.start_time is None
+    assert status.attempt == TrainingJobStatus().attempt

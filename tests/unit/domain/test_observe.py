@@ -1,0 +1,276 @@
+"""From the API server's JSON to views: what a kubelet, a scheduler and hands at the labels make of a pod."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from trainyard.api.status import Phase
+from trainyard.domain.model import Exit, PodView, Trouble
+from trainyard.domain.observe import MESSAGE_LIMIT, job_view, owner_uid, pod_view
+from trainyard.domain.worker import State, state
+
+Json = dict[str, Any]
+AT = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
+SOME_TIME = "2026-01-02T12:00:00Z"
+
+
+def pod(status: Json | None = None, spec: Json | None = None, **metadata: Any) -> Json:
+    meta = {
+        "name": "train-worker-2-5",
+        "uid": "u",
+        "resourceVersion": "77",
+        "labels": {"trainyard.dev/job-uid": "j", "trainyard.dev/index": "9", "trainyard.dev/attempt": "x"},
+        "annotations": {"trainyard.dev/workers": "4"},
+        **metadata,
+    }
+    return {"metadata": meta, "spec": {"containers": [{"name": "main"}], **(spec or {})}, "status": status or {}}
+
+
+def ended(code: int = 1, reason: str = "Error", **more: Any) -> Json:
+    return {"terminated": {"exitCode": code, "reason": reason, "finishedAt": SOME_TIME, **more}}
+
+
+def containers(main: Json, **others: Json) -> list[Json]:
+    # The order is the kubelet's, which is not the template's.
+    return [*({"name": name, "state": s} for name, s in others.items()), {"name": "main", "state": main}]
+
+
+def condition(kind: str, status: str = "True", **more: str) -> Json:
+    return {"type": kind, "status": status, "lastTransitionTime": SOME_TIME, **more}
+
+
+def test_pod_that_was_only_just_made() -> None:
+    assert pod_view(pod()) == PodView("u", "train-worker-2-5", 77, "j", 5, 2, 4, "Pending")
+
+
+def test_running_pod() -> None:
+    raw = pod(
+        {
+            "phase": "Running",
+            "conditions": [condition("Ready"), condition("PodScheduled")],
+            "containerStatuses": containers({"running": {"startedAt": SOME_TIME}}),
+        },
+        {"nodeName": "node1"},
+    )
+    seen = pod_view(raw)
+    assert (seen.node, seen.scheduled, seen.running, seen.ready) == ("node1", True, True, True)
+    assert (seen.exit, seen.trouble, seen.taken_by) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "workers"),
+    [({"trainyard.dev/workers": "4"}, 4), ({}, 0), (None, 0), ({"trainyard.dev/workers": "many"}, 0)],
+)
+def test_hands_at_the_annotation(annotations: Json | None, workers: int) -> None:
+    assert pod_view(pod(annotations=annotations)).workers == workers
+
+
+@pytest.mark.parametrize("name", ["train", "train-worker-1", "train-ps-0-1", "train-worker-a-1", "-worker-0-1x"])
+def test_pod_without_a_workers_name_is_none(name: str) -> None:
+    with pytest.raises(ValueError, match="not the name of a worker's pod"):
+        pod_view(pod(name=name))
+
+
+def test_pod_without_the_jobs_uid_is_none() -> None:
+    with pytest.raises(KeyError):
+        pod_view(pod(labels={}))
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        pytest.param(
+            pod({"phase": "Failed", "containerStatuses": containers(ended(3, message="boom\n"))}),
+            Exit(AT, 3, "Error", "boom"),
+            id="the main container",
+        ),
+        pytest.param(
+            pod({"phase": "Running", "containerStatuses": containers(ended(0, "Completed"), proxy={"running": {}})}),
+            Exit(AT, 0, "Completed", ""),
+            id="the main container, while a sidecar runs on",
+        ),
+        pytest.param(
+            pod({"phase": "Running", "containerStatuses": containers({"running": {}}, proxy=ended(9))}),
+            None,
+            id="a sidecar alone does not count",
+        ),
+        pytest.param(
+            pod(
+                {
+                    "phase": "Failed",
+                    "initContainerStatuses": [
+                        {"name": "first", "state": ended(0, "Completed")},
+                        {"name": "proxy", "state": ended(137)},
+                        {"name": "fetch", "state": ended(4)},
+                    ],
+                    "containerStatuses": containers({"waiting": {"reason": "PodInitializing"}}),
+                },
+                {
+                    "initContainers": [
+                        {"name": "first"},
+                        {"name": "proxy", "restartPolicy": "Always"},
+                        {"name": "fetch"},
+                    ]
+                },
+            ),
+            Exit(AT, 4, "Error", "", "fetch"),
+            id="the init container that failed, not the sidecar that went with it",
+        ),
+        pytest.param(
+            pod(
+                {
+                    "phase": "Pending",
+                    "initContainerStatuses": [{"name": "fetch", "state": ended(4)}],
+                },
+            ),
+            None,
+            id="an init container that may be tried again",
+        ),
+        pytest.param(
+            pod({"phase": "Failed", "containerStatuses": containers({"terminated": {"exitCode": 137}})}),
+            None,
+            id="an end at no time is none",
+        ),
+        pytest.param(
+            pod({"phase": "Failed", "containerStatuses": containers(ended(255, "Unknown"))}),
+            None,
+            id="an exit code that containerd made up after a reboot",
+        ),
+    ],
+)
+def test_exit(raw: Json, expected: Exit | None) -> None:
+    assert pod_view(raw).exit == expected
+
+
+def test_message_keeps_its_end() -> None:
+    seen = pod_view(pod({"containerStatuses": containers(ended(message="x" * 5000 + "boom"))}))
+    assert seen.exit is not None
+    assert len(seen.exit.message) == MESSAGE_LIMIT
+    assert seen.exit.message.endswith("boom")
+
+
+DISRUPTION = condition("DisruptionTarget", reason="EvictionByEvictionAPI", message="drained")
+DELETED: Json = {"deletionTimestamp": "2026-01-02T12:00:40Z", "deletionGracePeriodSeconds": 30}
+
+
+@pytest.mark.parametrize(
+    ("raw", "at", "by"),
+    [
+        pytest.param(pod({"conditions": [DISRUPTION]}), AT, "EvictionByEvictionAPI", id="a disruption"),
+        pytest.param(
+            pod({"conditions": [{**DISRUPTION, "status": "False"}]}), None, None, id="one that was called off"
+        ),
+        pytest.param(pod(**DELETED), AT.replace(second=10), "Deleted", id="a deletion counts from its request"),
+        pytest.param(
+            pod({"conditions": [DISRUPTION]}, **DELETED), AT, "EvictionByEvictionAPI", id="the reason of a deletion"
+        ),
+        pytest.param(
+            pod({"conditions": [DISRUPTION]}, deletionTimestamp="2026-01-02T11:00:00Z"),
+            datetime(2026, 1, 2, 11, tzinfo=UTC),
+            "Deleted",
+            id="a deletion before the disruption",
+        ),
+        pytest.param(
+            pod({"phase": "Failed", "reason": "Evicted", "containerStatuses": containers(ended(137))}),
+            None,
+            "Evicted",
+            id="a node that ended the whole pod, in a cluster without the condition",
+        ),
+        pytest.param(
+            pod({"phase": "Failed", "containerStatuses": containers(ended(255, "Unknown"))}),
+            None,
+            "ContainerStatusUnknown",
+            id="a node that was restarted",
+        ),
+        pytest.param(
+            pod({"phase": "Failed", "containerStatuses": containers({"terminated": {"exitCode": 137}})}),
+            None,
+            "ContainerStatusUnknown",
+            id="a container that was lost",
+        ),
+        pytest.param(
+            pod({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no device"}),
+            None,
+            None,
+            id="a refusal by the node is not a loss",
+        ),
+        pytest.param(pod({"phase": "Failed", "containerStatuses": containers(ended())}), None, None, id="a failure"),
+    ],
+)
+def test_taken_away(raw: Json, at: datetime | None, by: str | None) -> None:
+    seen = pod_view(raw)
+    assert (seen.taken_at, seen.taken_by and seen.taken_by.reason) == (at, by)
+    assert (state(seen) is State.DISRUPTED) == (by is not None or (seen.phase == "Failed" and seen.exit is None))
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        pytest.param(
+            pod({"conditions": [condition("PodScheduled", "False", reason="Unschedulable", message="0/3 nodes")]}),
+            Trouble("Unschedulable", "0/3 nodes"),
+            id="no node",
+        ),
+        pytest.param(
+            pod({"containerStatuses": containers({"waiting": {"reason": "ImagePullBackOff", "message": "no image"}})}),
+            Trouble("ImagePullBackOff", "no image"),
+            id="no image",
+        ),
+        pytest.param(
+            pod({"initContainerStatuses": [{"name": "i", "state": {"waiting": {"reason": "ErrImagePull"}}}]}),
+            Trouble("ErrImagePull", ""),
+            id="no image of an init container",
+        ),
+        pytest.param(
+            pod({"containerStatuses": containers({"waiting": {"reason": "SomethingNew"}})}),
+            Trouble("SomethingNew", ""),
+            id="a reason that nobody has heard of",
+        ),
+        pytest.param(
+            pod({"containerStatuses": containers({"waiting": {"reason": "ContainerCreating"}})}), None, id="on its way"
+        ),
+        pytest.param(pod({"containerStatuses": containers({"waiting": {}})}), None, id="waiting for no reason"),
+        pytest.param(
+            pod({"phase": "Failed", "reason": "OutOfcpu", "message": "node has 2"}),
+            Trouble("OutOfcpu", "node has 2"),
+            id="refused",
+        ),
+        pytest.param(pod({"phase": "Failed"}), None, id="failed for no reason"),
+    ],
+)
+def test_trouble(raw: Json, expected: Trouble | None) -> None:
+    assert pod_view(raw).trouble == expected
+
+
+def test_owner_is_the_controller() -> None:
+    owners = [{"uid": "a"}, {"uid": "b", "controller": True}]
+    assert owner_uid({"metadata": {"ownerReferences": owners}}) == "b"
+    assert owner_uid({"metadata": {"ownerReferences": owners[:1]}}) is None
+    assert owner_uid({"metadata": {}}) is None
+
+
+def tj(spec: Json | None = None, status: Json | None = None) -> Json:
+    meta = {"name": "train", "namespace": "ns", "uid": "u", "generation": 2, "resourceVersion": "5"}
+    template = {"spec": {"containers": [{"name": "main"}]}}
+    raw: Json = {"metadata": meta, "spec": {"template": template, **(spec or {})}}
+    return raw if status is None else {**raw, "status": status}
+
+
+def test_job_without_a_status() -> None:
+    seen = job_view(tj())
+    assert (seen.uid, seen.name, seen.generation, seen.resource_version, seen.deleting) == ("u", "train", 2, 5, False)
+    assert (seen.status.attempt, seen.status.launched_attempt, seen.status.active_since) == (1, 0, None)
+
+
+def test_status_of_a_newer_operator_can_be_read() -> None:
+    newer = {"phase": "Resizing", "hangs": 3, "conditions": [condition("Degraded", reason="Slow", since="x")]}
+    seen = job_view(tj(status=newer))
+    assert seen.status.phase is Phase.PENDING
+    assert [c.type for c in seen.status.conditions] == ["Degraded"]
+
+
+def test_spec_of_a_newer_operator_cannot() -> None:
+    with pytest.raises(ValidationError, match="framework"):
+        job_view(tj({"framework": "jax"}))

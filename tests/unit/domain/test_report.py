@@ -1,0 +1,117 @@
+"""What the status says of the pods that are seen."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.jobs import NOW, Scene, because, condition, job, told, worker
+from trainyard.api.reasons import Reason
+from trainyard.api.status import ConditionType as C, Phase, TrainingJobStatus, WorkerStatus
+from trainyard.domain.plan import plan
+
+ALL = job(3).running()
+
+
+def seen(scene: Scene) -> TrainingJobStatus:
+    return plan(scene.snapshot, NOW).status
+
+
+@pytest.mark.parametrize(
+    ("scene", "counts"),
+    [
+        pytest.param(job(3).started(), (0, 0, "0/3"), id="no pods"),
+        pytest.param(job(3).created(), (3, 0, "0/3"), id="pending"),
+        pytest.param(ALL, (3, 3, "3/3"), id="all run"),
+        pytest.param(ALL.pod(0, ready=False), (3, 2, "2/3"), id="one is not ready"),
+        pytest.param(ALL.succeeded(0), (3, 3, "3/3"), id="one has succeeded"),
+        pytest.param(ALL.started(attempt=2), (3, 0, "0/3"), id="those of an old attempt are there, and not ready"),
+    ],
+)
+def test_counts(scene: Scene, counts: tuple[int, int, str]) -> None:
+    status = seen(scene)
+    assert (status.replicas, status.ready_replicas, status.ready) == counts
+    assert status.selector == "trainyard.dev/job-uid=job-uid"
+    assert status.observed_generation == 1
+
+
+@pytest.mark.parametrize(
+    ("scene", "phase", "scheduled", "running"),
+    [
+        pytest.param(
+            job(3).created(),
+            Phase.PENDING,
+            because(Reason.WORKERS_PENDING, holds=False),
+            because(Reason.WORKERS_PENDING, holds=False),
+            id="pending",
+        ),
+        pytest.param(
+            job(3).created().waiting(0, "Unschedulable", scheduled=False),
+            Phase.PENDING,
+            because(Reason.UNSCHEDULABLE, holds=False),
+            because(Reason.UNSCHEDULABLE, holds=False),
+            id="unschedulable",
+        ),
+        pytest.param(
+            ALL.waiting(0, "ErrImagePull"),
+            Phase.PENDING,
+            because(Reason.WORKERS_SCHEDULED),
+            because(Reason.IMAGE_PULL_FAILED, holds=False),
+            id="no image",
+        ),
+        pytest.param(
+            job(3).created().waiting(0, "Unschedulable", scheduled=False).saying(condition(C.RESTARTING)),
+            Phase.RESTARTING,
+            because(Reason.UNSCHEDULABLE, holds=False),
+            because(Reason.UNSCHEDULABLE, holds=False),
+            id="restarting",
+        ),
+        pytest.param(
+            ALL, Phase.RUNNING, because(Reason.WORKERS_SCHEDULED), because(Reason.WORKERS_RUNNING), id="running"
+        ),
+    ],
+)
+def test_phase_and_conditions(
+    scene: Scene, phase: Phase, scheduled: tuple[bool, str], running: tuple[bool, str]
+) -> None:
+    status = seen(scene)
+    assert status.phase is phase
+    assert told(status.conditions)[C.SCHEDULED] == scheduled
+    assert told(status.conditions)[C.RUNNING] == running
+
+
+def test_reason_of_a_restart_may_be_one_that_this_operator_does_not_know() -> None:
+    scene = job(3).started(attempt=2).saying(condition(C.RESTARTING, reason="HangDetected"))
+    assert told(seen(scene).conditions)[C.RUNNING] == (False, "HangDetected")
+
+
+def test_job_that_goes_on_is_not_stalled_any_more() -> None:
+    scene = ALL.saying(condition(C.STALLED, reason=Reason.INVALID_SPEC))
+    assert told(seen(scene).conditions)[C.STALLED] == because(Reason.WORKERS_RUNNING, holds=False)
+
+
+def test_running_time_is_that_of_the_first_time() -> None:
+    assert seen(ALL).running_time == ALL.status.running_time
+    assert seen(ALL.with_status(running_time=None)).running_time == NOW
+
+
+def test_group_is_launched_when_each_worker_has_a_pod() -> None:
+    scene = job(3).created().with_status(launched_attempt=0)
+    assert seen(scene).launched_attempt == 1
+    assert seen(scene.gone(1)).launched_attempt == 0
+    # Three pods, and still worker 1 has none.
+    assert seen(replace(scene.gone(1), pods=(*scene.gone(1).pods, worker(3)))).launched_attempt == 0
+
+
+def test_only_workers_that_are_not_well_are_listed() -> None:
+    scene = ALL.waiting(1, "ErrImagePull", "m" * 5000)
+    expected = WorkerStatus(
+        name="train-worker-1-1", node="node1", state="Starting", reason="ErrImagePull", message="m" * 1024
+    )
+    assert seen(scene).workers == [expected]
+
+
+def test_list_of_workers_is_bounded() -> None:
+    scene = job(40).created()
+    for index in range(40):
+        scene = scene.waiting(index, "Unschedulable", scheduled=False)
+    assert [w.name for w in seen(scene).workers] == [f"train-worker-{i}-1" for i in range(16)]

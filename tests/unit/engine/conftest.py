@@ -1,0 +1,3 @@
+from tests.support.fixtures import api, timers
+
+__all__ = ["api", "timers"]

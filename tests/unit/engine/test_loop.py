@@ -1,0 +1,165 @@
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from tests.support.timers import FakeTimers
+from tests.support.waiting import until
+from trainyard.engine.loop import ReconcileLoop
+from trainyard.engine.observer import Observer, Result
+from trainyard.engine.queue import WorkQueue
+from trainyard.kube.errors import ApiError
+
+Reconcile = Callable[[str], Awaitable[float | None]]
+
+
+@contextlib.asynccontextmanager
+async def running(queue: WorkQueue[str], reconcile: Reconcile, workers: int = 4) -> AsyncIterator[ReconcileLoop[str]]:
+    loop = ReconcileLoop(queue, reconcile, workers=workers)
+    task = asyncio.create_task(loop.run())
+    try:
+        yield loop
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+def queue(timers: FakeTimers) -> WorkQueue[str]:
+    return WorkQueue(timers=timers)
+
+
+async def test_none_means_done_until_something_changes(queue: WorkQueue[str], timers: FakeTimers) -> None:
+    seen: list[str] = []
+
+    async def reconcile(key: str) -> None:
+        seen.append(key)
+
+    loop = ReconcileLoop(queue, reconcile)
+    queue.add("a")
+    assert await loop.process_next() == "a"
+    timers.advance(10_000)
+    assert queue.idle
+    assert seen == ["a"]
+
+
+async def test_a_number_means_again_after_so_many_seconds(queue: WorkQueue[str], timers: FakeTimers) -> None:
+    async def reconcile(key: str) -> float:
+        return 30
+
+    loop = ReconcileLoop(queue, reconcile)
+    queue.add("a")
+    await loop.process_next()
+    timers.advance(29)
+    assert queue.depth == 0
+    timers.advance(1)
+    assert queue.depth == 1
+
+
+async def test_a_failure_means_again_later_each_time_until_it_is_well(
+    queue: WorkQueue[str], timers: FakeTimers
+) -> None:
+    well = False
+
+    async def reconcile(key: str) -> None:
+        if not well:
+            raise ApiError(503, "ServiceUnavailable", "not now")
+
+    loop = ReconcileLoop(queue, reconcile)
+    queue.add("a")
+    for failures in (1, 2, 3):
+        await loop.process_next()
+        assert queue.failures("a") == failures
+        timers.advance(60)
+    well = True
+    await loop.process_next()
+    assert queue.failures("a") == 0
+    assert queue.idle
+
+
+async def test_a_bug_is_told_once_with_its_place_and_stops_nobody_else(
+    queue: WorkQueue[str], timers: FakeTimers, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+
+    async def reconcile(key: str) -> None:
+        seen.append(key)
+        if key == "poison":
+            raise ZeroDivisionError("a bug")
+
+    async with running(queue, reconcile, workers=1):
+        queue.add("poison")
+        for number in range(3):
+            queue.add(f"job-{number}")
+            await until(lambda: queue.idle)
+            timers.advance(60)
+        await until(lambda: queue.idle)
+    assert {"job-0", "job-1", "job-2"} < set(seen)
+    assert seen.count("poison") == 4
+    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(told) == 1
+    assert told[0].exc_info is not None
+    assert "poison" in told[0].message
+
+
+async def test_a_refusal_is_told_without_a_traceback(queue: WorkQueue[str], caplog: pytest.LogCaptureFixture) -> None:
+    async def reconcile(key: str) -> None:
+        raise ApiError(409, "Conflict", "somebody wrote in between")
+
+    loop = ReconcileLoop(queue, reconcile)
+    queue.add("a")
+    await loop.process_next()
+    assert [record.exc_info for record in caplog.records] == [None]
+    assert "somebody wrote in between" in caplog.text
+
+
+async def test_keys_are_worked_on_side_by_side_but_no_key_twice(queue: WorkQueue[str]) -> None:
+    gate = asyncio.Event()
+    inside: list[str] = []
+    most = 0
+
+    async def reconcile(key: str) -> None:
+        nonlocal most
+        assert key not in inside
+        inside.append(key)
+        most = max(most, len(inside))
+        await gate.wait()
+        inside.remove(key)
+
+    async with running(queue, reconcile, workers=3) as loop:
+        for key in "abcd":
+            queue.add(key)
+        await until(lambda: loop.active == 3)
+        queue.add("a")
+        gate.set()
+        await until(lambda: queue.idle)
+    assert most == 3
+
+
+async def test_cancellation_gives_the_key_back(queue: WorkQueue[str]) -> None:
+    async def reconcile(key: str) -> None:
+        await asyncio.Event().wait()
+
+    async with running(queue, reconcile) as loop:
+        queue.add("a")
+        await until(lambda: loop.active == 1)
+    assert loop.active == 0
+    assert queue.idle
+
+
+async def test_each_pass_is_told(queue: WorkQueue[str]) -> None:
+    told: list[Result] = []
+
+    async def reconcile(key: str) -> float | None:
+        if key == "error":
+            raise ValueError(key)
+        return 5 if key == "after" else None
+
+    loop = ReconcileLoop(queue, reconcile, observer=Observer(passed=lambda result, _: told.append(result)))
+    for key in ("fine", "after", "error"):
+        queue.add(key)
+        await loop.process_next()
+    assert told == [Result.SUCCESS, Result.REQUEUE_AFTER, Result.ERROR]

@@ -1,0 +1,82 @@
+"""The user's own value always wins, and nothing appears twice."""
+
+import pytest
+
+from tests.unit.frameworks.building import Json, container, environment_of, worker
+from trainyard.frameworks.environment import set_by_hand
+from trainyard.frameworks.manifests import worker_pod
+
+COMMON = {
+    "TRAINYARD_JOB_NAME": "train",
+    "TRAINYARD_JOB_UID": "job-uid",
+    "TRAINYARD_ATTEMPT": "2",
+    "TRAINYARD_REPLICAS": "3",
+    "TRAINYARD_REPLICA_INDEX": "1",
+}
+
+
+@pytest.mark.parametrize("framework", ["torch", "none"])
+def test_what_every_worker_is_told(framework: str) -> None:
+    assert environment_of(worker(framework=framework)).items() >= COMMON.items()
+
+
+def test_framework_none_is_told_nothing_else() -> None:
+    assert environment_of(worker(framework="none")) == COMMON
+
+
+@pytest.mark.parametrize("name", ["RANK", "MASTER_ADDR", "OMP_NUM_THREADS", "NCCL_DEBUG", "TRAINYARD_ATTEMPT", "MINE"])
+def test_value_of_the_user_is_kept(name: str) -> None:
+    env = environment_of(worker(container(env=[{"name": name, "value": "mine"}], resources={"limits": {"cpu": "2"}})))
+    assert env[name] == "mine"
+
+
+def test_value_of_the_user_may_come_from_elsewhere() -> None:
+    source = {"secretKeyRef": {"name": "s", "key": "k"}}
+    assert environment_of(worker(container(env=[{"name": "RANK", "valueFrom": source}])))["RANK"] == source
+
+
+def test_what_the_user_says_twice_is_said_once_as_it_was_said_last() -> None:
+    twice = [{"name": "RANK", "value": "8"}, {"name": "A", "value": "a"}, {"name": "RANK", "value": "9"}]
+    assert environment_of(worker(container(env=twice)))["RANK"] == "9"
+
+
+def test_ours_stands_first_so_that_the_users_can_refer_to_it() -> None:
+    env = environment_of(worker(container(env=[{"name": "OUT", "value": "/out/$(RANK)"}])))
+    assert list(env)[-1] == "OUT"
+
+
+def test_with_env_from_who_is_who_is_told_and_tuning_is_left_to_it() -> None:
+    env = environment_of(worker(container(envFrom=[{"configMapRef": {"name": "c"}}])))
+    assert env["RANK"] == "1"
+    assert env.keys().isdisjoint({"NCCL_DEBUG", "PYTHONUNBUFFERED"})
+
+
+def test_every_container_is_told_and_init_containers_are_left_alone() -> None:
+    made = worker(
+        container(),
+        container("sidecar", env=[{"name": "RANK", "value": "x"}]),
+        pod={"initContainers": [container("i")]},
+    )
+    assert environment_of(made, 0)["RANK"] == "1"
+    assert environment_of(made, 1)["RANK"] == "x"
+    assert environment_of(made, 1)["WORLD_SIZE"] == "3"
+    assert worker_pod(made)["spec"]["initContainers"] == [container("i")]
+
+
+@pytest.mark.parametrize(
+    ("containers", "framework", "names"),
+    [
+        ([container()], "torch", []),
+        ([container(env=None)], "torch", []),
+        ([container(env=[{"name": "NCCL_DEBUG", "value": "INFO"}])], "torch", []),
+        ([container(env=[{"name": "RANK", "value": "0"}])], "torch", ["RANK"]),
+        ([container(env=[{"name": "RANK", "value": "0"}])], "none", []),
+        (
+            [container(env=[{"name": "WORLD_SIZE"}, {"name": "RANK"}]), container("b", env=[{"name": "RANK"}])],
+            "torch",
+            ["RANK", "WORLD_SIZE"],
+        ),
+    ],
+)
+def test_variables_that_are_worth_a_warning(containers: list[Json], framework: str, names: list[str]) -> None:
+    assert set_by_hand(worker(*containers, framework=framework)) == names

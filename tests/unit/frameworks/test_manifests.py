@@ -1,0 +1,158 @@
+"""The pod of a worker and the Service of a job."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import job
+from tests.unit.frameworks.building import EIGHT_GPUS, Json, container, worker
+from trainyard.frameworks.manifests import service, worker_pod
+from trainyard.frameworks.worker import Worker
+
+OWNER = {
+    "apiVersion": "trainyard.dev/v1alpha1",
+    "kind": "TrainingJob",
+    "name": "train",
+    "uid": "job-uid",
+    "controller": True,
+    "blockOwnerDeletion": True,
+}
+SHM = {"name": "trainyard-shm", "mountPath": "/dev/shm"}  # noqa: S108 - a mount point in a pod
+UNREACHABLE = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]
+
+
+def pod_spec(made: Worker) -> Any:
+    return worker_pod(made)["spec"]
+
+
+def test_metadata_of_a_worker() -> None:
+    assert worker_pod(worker())["metadata"] == {
+        "name": "train-worker-1-2",
+        "namespace": "ns",
+        "labels": {
+            "trainyard.dev/job-name": "train",
+            "trainyard.dev/job-uid": "job-uid",
+            "trainyard.dev/role": "worker",
+            "trainyard.dev/index": "1",
+            "trainyard.dev/attempt": "2",
+            "sidecar.istio.io/inject": "false",
+        },
+        "annotations": {
+            "trainyard.dev/workers": "3",
+            "sidecar.istio.io/inject": "false",
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        },
+        "ownerReferences": [OWNER],
+    }
+
+
+def test_users_labels_and_annotations_are_kept_and_ours_cannot_be_taken() -> None:
+    asked = {
+        "labels": {"team": "a", "sidecar.istio.io/inject": "true", "trainyard.dev/index": "9"},
+        "annotations": {"note": "b", "sidecar.istio.io/inject": "true", "trainyard.dev/workers": "9"},
+    }
+    metadata = worker_pod(worker(metadata=asked))["metadata"]
+    assert metadata["labels"].items() >= {"team": "a", "sidecar.istio.io/inject": "true"}.items()
+    assert metadata["labels"]["trainyard.dev/index"] == "1"
+    assert metadata["annotations"].items() >= {"note": "b", "sidecar.istio.io/inject": "true"}.items()
+    assert metadata["annotations"]["trainyard.dev/workers"] == "3"
+
+
+def test_template_without_metadata() -> None:
+    template = {"spec": {"containers": [container()]}}
+    assert worker_pod(Worker(job(3, template=template).job, 0, 1))["metadata"]["name"] == "train-worker-0-1"
+
+
+def test_names_by_which_workers_find_each_other() -> None:
+    made = pod_spec(worker())
+    assert (made["hostname"], made["subdomain"], made["restartPolicy"]) == ("train-worker-1", "train", "Never")
+    assert made["enableServiceLinks"] is False
+    assert "dnsPolicy" not in made
+
+
+def test_host_network_keeps_the_clusters_dns() -> None:
+    assert pod_spec(worker(pod={"hostNetwork": True}))["dnsPolicy"] == "ClusterFirstWithHostNet"
+    assert pod_spec(worker(pod={"hostNetwork": True, "dnsPolicy": "Default"}))["dnsPolicy"] == "Default"
+
+
+def test_what_the_user_asks_for_is_passed_through() -> None:
+    asked = {"nodeSelector": {"gpu": "h200"}, "enableServiceLinks": True, "serviceAccountName": "me"}
+    main = container(resources=EIGHT_GPUS, command=["python", "t.py"], terminationMessagePolicy="File")
+    made = pod_spec(worker(main, pod=asked))
+    assert {key: made[key] for key in asked} == asked
+    assert {key: made["containers"][0][key] for key in main} == main
+
+
+def test_end_of_the_log_is_the_message_of_every_container() -> None:
+    made = pod_spec(worker(container(), container("b")))
+    assert {c["terminationMessagePolicy"] for c in made["containers"]} == {"FallbackToLogsOnError"}
+
+
+def test_template_is_not_changed() -> None:
+    made = worker(container(env=[{"name": "A", "value": "a"}], volumeMounts=[]), pod={"tolerations": []})
+    before = deepcopy(made.spec.template)
+    worker_pod(made)
+    assert made.spec.template == before
+
+
+class TestSharedMemory:
+    def test_is_a_memory_volume_in_each_container(self) -> None:
+        made = pod_spec(worker(container(), container("b", volumeMounts=None)))
+        assert made["volumes"] == [{"name": "trainyard-shm", "emptyDir": {"medium": "Memory"}}]
+        assert [c["volumeMounts"] for c in made["containers"]] == [[SHM], [SHM]]
+
+    @pytest.mark.parametrize("path", ["/dev/shm", "/dev/shm/"])  # noqa: S108 - mount points in a pod
+    def test_of_the_users_own_is_kept(self, path: str) -> None:
+        mine = {"name": "mine", "mountPath": path}
+        made = pod_spec(worker(container(volumeMounts=[mine]), container("b"), pod={"volumes": [{"name": "mine"}]}))
+        assert [c["volumeMounts"] for c in made["containers"]] == [[mine], [SHM]]
+        assert [v["name"] for v in made["volumes"]] == ["mine", "trainyard-shm"]
+
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            pytest.param({"hostIPC": True}, id="the node's own"),
+            pytest.param({"volumes": [{"name": "trainyard-shm"}]}, id="the name is taken"),
+        ],
+    )
+    def test_is_left_alone(self, asked: Json) -> None:
+        made = pod_spec(worker(pod=asked))
+        assert "volumeMounts" not in made["containers"][0]
+        assert made.get("volumes") == asked.get("volumes")
+
+    def test_of_all_containers_their_own_needs_no_volume(self) -> None:
+        assert "volumes" not in pod_spec(worker(container(volumeMounts=[{**SHM, "name": "x"}])))
+
+
+@pytest.mark.parametrize(
+    ("own", "added"),
+    [
+        pytest.param(None, UNREACHABLE, id="none"),
+        pytest.param([{"key": "gpu", "operator": "Exists"}], UNREACHABLE, id="another taint's"),
+        pytest.param([{"key": UNREACHABLE[1], "operator": "Exists"}], UNREACHABLE[:1], id="one of the two"),
+        pytest.param([{"key": UNREACHABLE[1], "effect": "NoSchedule"}], UNREACHABLE, id="for another effect"),
+        pytest.param([{"operator": "Exists"}], [], id="all taints"),
+        pytest.param([{"operator": "Exists", "effect": "NoExecute"}], [], id="all taints that evict"),
+        pytest.param([{"operator": "Exists", "effect": "NoSchedule"}], UNREACHABLE, id="all taints that do not"),
+    ],
+)
+def test_tolerations(own: list[Json] | None, added: list[str]) -> None:
+    made = pod_spec(worker(pod={"tolerations": own}))["tolerations"]
+    kept = len(own or [])
+    assert made[:kept] == (own or [])
+    assert made[kept:] == [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30} for key in added
+    ]
+
+
+def test_service_is_headless_and_knows_workers_before_they_are_ready() -> None:
+    made = service(job(3).job)
+    assert made["metadata"]["name"] == "train"
+    assert made["metadata"]["ownerReferences"] == [OWNER]
+    assert made["metadata"]["labels"]["trainyard.dev/job-uid"] == "job-uid"
+    assert made["spec"] == {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {"trainyard.dev/job-uid": "job-uid"},
+    }

@@ -1,0 +1,111 @@
+"""What torchrun and torch.distributed are told."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.frameworks.building import EIGHT_GPUS, container, environment_of, worker
+from trainyard.frameworks.torch import port
+
+UID = "job-uid"
+
+
+def test_who_is_who_with_one_process_a_worker() -> None:
+    env = environment_of(worker())
+    expected: dict[str, Any] = {
+        "MASTER_ADDR": "train-worker-0.train",
+        "MASTER_PORT": "29500",
+        "NODE_RANK": "1",
+        "RANK": "1",
+        "WORLD_SIZE": "3",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "PET_NNODES": "3",
+        "PET_NPROC_PER_NODE": "1",
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": "train-worker-0.train",
+        "PET_MASTER_PORT": "29500",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": "train-worker-0.train:29500",
+        "PET_RDZV_ID": "job-uid-2",
+        "PET_RDZV_CONF": "is_host=0,join_timeout=900,read_timeout=900",
+        "PET_MAX_RESTARTS": "0",
+        "PET_LOCAL_ADDR": "train-worker-1.train",
+    }
+    assert {name: env.get(name) for name in expected} == expected
+
+
+def test_ranks_of_several_processes_are_torchruns() -> None:
+    env = environment_of(worker(container(resources=EIGHT_GPUS)))
+    assert (env["PET_NPROC_PER_NODE"], env["PET_NNODES"], env["PET_NODE_RANK"]) == ("8", "3", "1")
+    assert env.keys().isdisjoint({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
+
+
+def test_worker_0_alone_holds_the_store() -> None:
+    hosts = [environment_of(worker(index=i))["PET_RDZV_CONF"].split(",")[0] for i in range(3)]
+    assert hosts == ["is_host=1", "is_host=0", "is_host=0"]
+
+
+def test_each_attempt_has_a_rendezvous_of_its_own() -> None:
+    ids = {environment_of(worker(attempt=a))["PET_RDZV_ID"] for a in (1, 2, 3)}
+    assert ids == {"job-uid-1", "job-uid-2", "job-uid-3"}
+
+
+def test_tuning() -> None:
+    env = environment_of(worker())
+    expected = {
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "NCCL_DEBUG": "WARN",
+        "GLOO_SOCKET_IFNAME": "eth0",
+        "TP_SOCKET_IFNAME": "eth0",
+    }
+    assert {name: env.get(name) for name in expected} == expected
+    assert env.keys().isdisjoint({"OMP_NUM_THREADS", "NCCL_SOCKET_IFNAME", "NCCL_RAS_ADDR"})
+
+
+def test_torchrun_is_not_sent_to_remove_the_termination_log() -> None:
+    assert "TORCHELASTIC_ERROR_FILE" not in environment_of(worker())
+
+
+@pytest.mark.parametrize(
+    ("resources", "threads"),
+    [
+        ({"requests": {"cpu": "6"}}, "6"),
+        ({"requests": {"cpu": 6}}, "6"),
+        ({"requests": {"cpu": "6500m"}}, "6"),
+        ({"requests": {"cpu": "200m"}}, "1"),
+        ({"limits": {"cpu": "4"}}, "4"),
+        ({"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}, "2"),
+        (EIGHT_GPUS, "8"),
+        ({"limits": {"nvidia.com/gpu": 8}, "requests": {"cpu": "4"}}, "1"),
+        ({"requests": {"cpu": "two"}}, None),
+        ({"requests": None}, None),
+        (None, None),
+    ],
+)
+def test_threads_share_the_cpus_among_the_processes(resources: Any, threads: str | None) -> None:
+    assert environment_of(worker(container(resources=resources))).get("OMP_NUM_THREADS") == threads
+
+
+class TestHostNetwork:
+    made = worker(pod={"hostNetwork": True})
+
+    def test_names_no_interface_of_a_pod_and_leaves_out_those_that_lead_nowhere(self) -> None:
+        env = environment_of(self.made)
+        assert env.keys().isdisjoint({"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"})
+        assert env["NCCL_SOCKET_IFNAME"].startswith("^lo,docker")
+
+    def test_has_ports_of_the_jobs_own(self) -> None:
+        env = environment_of(self.made)
+        chosen = port(self.made)
+        assert 20000 <= chosen < 30000
+        assert env["MASTER_PORT"] == env["PET_MASTER_PORT"] == str(chosen)
+        assert env["PET_RDZV_ENDPOINT"].endswith(f":{chosen}")
+        assert env["NCCL_RAS_ADDR"] == f"localhost:{chosen + 1}"
+        assert chosen == port(worker(pod={"hostNetwork": True}, index=0, attempt=9))

@@ -1,0 +1,73 @@
+"""The rules that both Dockerfiles keep: all is pinned, nobody is root at the end, no server or secret stays."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+DOCKERFILES = {"operator": ROOT / "Dockerfile", "trainer": ROOT / "trainer-image" / "Dockerfile"}
+SCRIPTS = [*DOCKERFILES.values(), *(ROOT / "trainer-image").glob("*.sh")]
+BOTH = pytest.mark.parametrize("path", DOCKERFILES.values(), ids=DOCKERFILES.keys())
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    return [(name, rest.strip()) for name, _, rest in (line.partition(" ") for line in joined.splitlines())]
+
+
+@BOTH
+def test_the_base_is_an_argument_whose_default_is_a_dated_tag_and_a_digest(path: Path) -> None:
+    (base,) = [rest for name, rest in instructions(path) if name == "ARG" and rest.startswith("BASE_IMAGE=")]
+    assert re.fullmatch(r"BASE_IMAGE=debian:trixie-\d{8}-slim@sha256:[0-9a-f]{64}", base)
+    assert instructions(path)[0] == ("ARG", base)
+
+
+@BOTH
+def test_every_stage_comes_from_the_base_or_a_stage_before(path: Path) -> None:
+    known = {"${BASE_IMAGE}"}
+    for rest in (rest for name, rest in instructions(path) if name == "FROM"):
+        source, *alias = rest.split(" AS ")
+        assert source in known
+        known.update(alias)
+
+
+@BOTH
+def test_it_ends_as_a_user_with_a_number(path: Path) -> None:
+    users = [rest for name, rest in instructions(path) if name == "USER"]
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", users[-1])
+
+
+@BOTH
+def test_nothing_floats(path: Path) -> None:
+    assert "latest" not in path.read_text()
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_what_pip_installs_is_pinned_or_locked_by_hash(path: Path) -> None:
+    commands = re.split(r"&&|\n(?!\s)", path.read_text().replace("\\\n", " "))
+    installs = [command.split(" install ", 1)[1] for command in commands if "pip" in command and " install " in command]
+    for install in installs:
+        packages = [word for word in install.split() if re.match(r"[a-z]", word)]
+        assert all("==" in word for word in packages) or "--no-index" in install or "--require-hashes" in install
+
+
+def test_every_cuda_wheel_has_a_hash() -> None:
+    lock = (ROOT / "trainer-image" / "requirements-cuda.txt").read_text().replace("\\\n", " ")
+    lines = [line for line in lock.splitlines() if line and not line.startswith("#")]
+    assert any(line.startswith("torch==") for line in lines)
+    assert all("==" in line and "--hash=sha256:" in line for line in lines)
+    assert "://" not in lock
+
+
+def test_the_operators_image_starts_without_a_shell() -> None:
+    name, entrypoint = instructions(DOCKERFILES["operator"])[-1]
+    assert (name, entrypoint) == ("ENTRYPOINT", '["/opt/trainyard/bin/trainyard-operator"]')
+
+
+@BOTH
+def test_secrets_are_mounted_where_nothing_of_the_image_lies(path: Path) -> None:
+    # buildah removes the target of a secret's mount when the step is done, and with it what was there before.
+    for mount in re.findall(r"--mount=type=secret,(\S+)", path.read_text()):
+        assert "target=" not in mount

@@ -1,0 +1,125 @@
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.support.fake_api import FakeApi
+from tests.support.timers import FakeTimers
+from trainyard.kube.events import EventRecorder, ObjectReference
+from trainyard.kube.resource import EVENTS
+
+JOB = ObjectReference("trainyard.dev/v1alpha1", "TrainingJob", "ns", "digits", "uid-9")
+NOW = datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+def recorder(api: FakeApi, timers: FakeTimers) -> EventRecorder:
+    return EventRecorder(api.session(), "trainyard.dev/operator", "operator-0", clock=timers.time, now=lambda: NOW)
+
+
+async def say(recorder: EventRecorder, key: str = "1", note: str = "worker 2 exited with 1", **fields: Any) -> None:
+    await recorder.record(fields.get("regarding", JOB), "Warning", "WorkerFailed", note, action="Restart", key=key)
+
+
+async def test_an_event_has_all_that_the_api_asks_for(api: FakeApi, timers: FakeTimers) -> None:
+    await say(recorder(api, timers))
+    [event] = api.cluster.objects(EVENTS)
+    assert event["metadata"]["namespace"] == "ns"
+    assert event["metadata"]["name"].startswith("digits.")
+    wanted = {
+        "eventTime": "2026-05-01T12:00:00.123456Z",
+        "reportingController": "trainyard.dev/operator",
+        "reportingInstance": "operator-0",
+        "action": "Restart",
+        "reason": "WorkerFailed",
+        "type": "Warning",
+        "note": "worker 2 exited with 1",
+        "regarding": {
+            "apiVersion": "trainyard.dev/v1alpha1",
+            "kind": "TrainingJob",
+            "namespace": "ns",
+            "name": "digits",
+            "uid": "uid-9",
+        },
+    }
+    assert {key: event[key] for key in wanted} == wanted
+    # Validation refuses these in events.k8s.io/v1.
+    assert not {key for key in event if key.startswith("deprecated")}
+
+
+async def test_a_repeat_is_counted_and_not_told_again(api: FakeApi, timers: FakeTimers) -> None:
+    one = recorder(api, timers)
+    for _ in range(3):
+        await say(one)
+    [event] = api.cluster.objects(EVENTS)
+    assert event["series"] == {"count": 3, "lastObservedTime": "2026-05-01T12:00:00.123456Z"}
+    assert [call.method for call in api.calls] == ["POST", "PATCH", "PATCH"]
+
+
+async def test_a_repeat_after_a_crash_is_still_a_repeat(api: FakeApi, timers: FakeTimers) -> None:
+    await say(recorder(api, timers))
+    await say(recorder(api, timers))
+    await say(recorder(api, timers))
+    [event] = api.cluster.objects(EVENTS)
+    assert event["series"]["count"] == 3
+
+
+async def test_another_key_is_another_event(api: FakeApi, timers: FakeTimers) -> None:
+    one = recorder(api, timers)
+    await say(one, key="1")
+    await say(one, key="2")
+    await say(one, key="1", regarding=ObjectReference("v1", "Pod", "ns", "digits", "uid-10"))
+    assert len(api.cluster.objects(EVENTS)) == 3
+
+
+async def test_an_event_that_has_expired_is_told_anew(api: FakeApi, timers: FakeTimers) -> None:
+    one = recorder(api, timers)
+    await say(one)
+    api.cluster.delete(EVENTS, "ns", api.cluster.objects(EVENTS)[0]["metadata"]["name"])
+    await say(one)
+    assert len(api.cluster.objects(EVENTS)) == 1
+
+
+async def test_each_object_has_a_budget_of_its_own(api: FakeApi, timers: FakeTimers) -> None:
+    one = recorder(api, timers)
+    for number in range(60):
+        await say(one, key=str(number))
+    assert len(api.cluster.objects(EVENTS)) == 25
+    await say(one, regarding=ObjectReference("v1", "Pod", "ns", "other", "uid-10"))
+    assert len(api.cluster.objects(EVENTS)) == 26
+    timers.advance(20)
+    for number in range(60, 70):
+        await say(one, key=str(number))
+    assert len(api.cluster.objects(EVENTS)) == 28
+
+
+async def test_a_long_note_is_cut_between_characters(api: FakeApi, timers: FakeTimers) -> None:
+    await say(recorder(api, timers), note="ü" * 2000)
+    note = api.cluster.objects(EVENTS)[0]["note"]
+    assert len(note.encode()) <= 1024
+    assert note.lstrip("ü") == "…"
+
+
+async def test_a_long_name_leaves_room(api: FakeApi, timers: FakeTimers) -> None:
+    name = "a" * 199 + ".b" + "c" * 50
+    await say(recorder(api, timers), regarding=ObjectReference("v1", "Pod", "ns", name, "u"))
+    made = api.cluster.objects(EVENTS)[0]["metadata"]["name"]
+    assert len(made) <= 253
+    assert ".." not in made
+
+
+@pytest.mark.parametrize(
+    ("fault", "logged"),
+    [
+        ({"status": 500}, True),
+        ({"status": 403, "reason": "Forbidden", "message": "cannot create events"}, True),
+        ({"drop": True}, True),
+        ({"status": 403, "reason": "Forbidden", "causes": ("NamespaceTerminating",)}, False),
+        ({"status": 404, "reason": "NotFound"}, False),
+    ],
+)
+async def test_a_failure_is_at_most_logged(
+    api: FakeApi, timers: FakeTimers, caplog: pytest.LogCaptureFixture, fault: dict[str, Any], *, logged: bool
+) -> None:
+    api.fault(**fault)
+    await say(recorder(api, timers))
+    assert bool(caplog.records) is logged

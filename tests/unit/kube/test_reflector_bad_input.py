@@ -1,0 +1,140 @@
+"""The reflector and what nobody should send: broken lines, stale events, objects that cannot be read; and what it says of it."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from tests.support.fake_api import FakeApi
+from tests.support.reflecting import LIST, WATCH, Pod, pod, watching
+from tests.support.timers import FakeTimers
+from tests.support.waiting import until
+from trainyard.kube.resource import PODS
+
+
+async def test_stale_and_repeated_events_change_nothing(api: FakeApi) -> None:
+    async with watching(api) as scene:
+        await api.watching()
+        first = api.cluster.create(PODS, "ns", pod("one"))
+        second = api.cluster.set_status(PODS, "ns", "one", phase="Running")
+        gone = api.cluster.create(PODS, "ns", pod("gone"))
+        api.cluster.delete(PODS, "ns", "gone")
+        for event in (first, second, gone):
+            api.say({"type": "MODIFIED", "object": event})
+        api.cluster.create(PODS, "ns", pod("last"))
+        await scene.shows("one", "last")
+        assert {pod.phase for pod in scene.store.of("a") if pod.name == "one"} == {"Running"}
+        assert len(scene.changes) == 5
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type": "MODIFIED", "object": {"metad\n',
+        b"<html>bad gateway</html>\n",
+        b"[]\n",
+        b'{"type": "MODIFIED"}\n',
+        b'{"type": "MODIFIED", "object": {"metadata": {}}}\n',
+        b'{"type": "SOMETHING", "object": {"metadata": {"resourceVersion": "9"}}}\n',
+    ],
+)
+async def test_a_malformed_line_costs_a_list_and_nothing_else(api: FakeApi, line: bytes) -> None:
+    async with watching(api) as scene:
+        await api.watching()
+        api.say(line)
+        await until(lambda: scene.count(watch=False) == 2)
+        await until(lambda: scene.count(watch=True) == 2)
+        api.cluster.create(PODS, "ns", pod("one"))
+        await scene.shows("one")
+
+
+async def test_lists_in_between_do_not_shorten_the_pauses(api: FakeApi, timers: FakeTimers) -> None:
+    api.fault(**WATCH, text="garbage\n", times=5)
+    async with watching(api, clock=timers.time) as scene:
+        await api.watching()
+        assert scene.pauses == [1, 2, 3, 4, 5]
+        timers.advance(120)
+        api.say(b"garbage\n")
+        await until(lambda: len(scene.pauses) == 6)
+        assert scene.pauses[-1] == 1, "after a calm time it is the first failure again"
+
+
+async def test_a_bug_in_a_callback_is_logged_and_outlived(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
+    bugs = [ZeroDivisionError("a bug of ours")]
+
+    def on_change(key: str) -> None:
+        if bugs:
+            raise bugs.pop()
+
+    async with watching(api, on_change=on_change) as scene:
+        await api.watching()
+        api.cluster.create(PODS, "ns", pod("one"))
+        await until(lambda: not bugs)
+        await api.watching()
+        api.cluster.create(PODS, "ns", pod("two"))
+        await scene.shows("one", "two")
+    assert "a bug of ours" in caplog.text
+
+
+@pytest.mark.parametrize("body", ["<html>hello</html>", "[]", "{}", '{"metadata": {"resourceVersion": "x"}}'])
+async def test_a_malformed_list_is_asked_for_again(api: FakeApi, body: str) -> None:
+    api.fault(**LIST, text=body)
+    api.cluster.create(PODS, "ns", pod("one"))
+    async with watching(api) as scene:
+        await scene.shows("one")
+
+
+async def test_a_large_object_fits(api: FakeApi) -> None:
+    async with watching(api) as scene:
+        await api.watching()
+        api.cluster.create(PODS, "ns", pod("large", spec={"text": "x" * 1_400_000}))
+        await scene.shows("large")
+        assert scene.pauses == []
+
+
+async def test_an_unreadable_object_is_said_once_and_left_as_it_was(
+    api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read(raw: dict[str, Any]) -> Pod:
+        if raw["metadata"].get("annotations"):
+            raise ValueError("poison")
+        return Pod.read(raw)
+
+    api.cluster.create(PODS, "ns", pod("one"))
+    async with watching(api, project=read) as scene:
+        await api.watching()
+        for number in range(3):
+            api.cluster.merge(PODS, "ns", "one", {"metadata": {"annotations": {"n": str(number)}}})
+        api.cluster.create(PODS, "ns", {"metadata": {"name": "born-bad", "annotations": {"n": "0"}}})
+        api.cluster.create(PODS, "ns", pod("two"))
+        await scene.shows("one", "two")
+        api.mute()
+        api.cluster.merge(PODS, "ns", "one", {"metadata": {"annotations": {"n": "9"}}})
+        api.cluster.compact()
+        api.cut()
+        await until(lambda: scene.count(watch=False) == 2)
+        await api.watching()
+        assert scene.names() == {"one", "two"}, "what cannot be read is not deleted"
+        assert sum("ns/one" in record.message for record in caplog.records) == 1
+        assert sum("ns/born-bad" in record.message for record in caplog.records) == 1
+        api.cluster.delete(PODS, "ns", "one")
+        await scene.shows("two")
+
+
+async def test_missing_rights_are_said_once_and_outlived(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    message = 'pods is forbidden: User "x" cannot list resource "pods"'
+    api.fault(**LIST, status=403, reason="Forbidden", message=message, times=20)
+    async with watching(api):
+        await api.watching()
+    said = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(said) == 1
+    assert "grant the verbs list and watch" in said[0]
+    assert any("answers again" in record.message for record in caplog.records)
+
+
+async def test_trouble_in_a_row_is_said_once(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
+    api.fault(**LIST, status=503, times=20)
+    async with watching(api):
+        await api.watching()
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1

@@ -1,0 +1,167 @@
+"""Requests as they go over the wire, and every way in which they can fail."""
+
+import asyncio
+
+import pytest
+
+from tests.support.fake_api import FakeApi
+from tests.support.timers import FakeTimers
+from tests.support.waiting import until
+from trainyard.kube.errors import ApiError
+from trainyard.kube.login import TokenSource
+from trainyard.kube.resource import PODS, Resource
+from trainyard.kube.session import Endpoint, Session
+
+JOBS = Resource("trainyard.dev", "v1alpha1", "trainingjobs", "TrainingJob")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (PODS.path(), "/api/v1/pods"),
+        (PODS.path("ns", "x"), "/api/v1/namespaces/ns/pods/x"),
+        (JOBS.path(), "/apis/trainyard.dev/v1alpha1/trainingjobs"),
+        (JOBS.path("ns", "x", "status"), "/apis/trainyard.dev/v1alpha1/namespaces/ns/trainingjobs/x/status"),
+    ],
+)
+def test_paths(path: str, expected: str) -> None:
+    assert path == expected
+
+
+def test_names() -> None:
+    assert (PODS.api_version, JOBS.api_version) == ("v1", "trainyard.dev/v1alpha1")
+    assert (PODS.qualified, JOBS.qualified) == ("pods", "trainingjobs.trainyard.dev")
+
+
+async def test_each_request_is_told_with_its_outcome(api: FakeApi) -> None:
+    told: list[tuple[str, int]] = []
+    session = api.session(on_request=lambda method, status, _: told.append((method, status)))
+    await session.request("POST", PODS.path("ns"), body={"metadata": {"name": "x"}})
+    with pytest.raises(ApiError) as caught:
+        await session.request("GET", PODS.path("ns", "y"))
+    assert caught.value.not_found
+    api.fault(method="DELETE", drop=True, times=2)
+    with pytest.raises(ApiError) as caught:
+        await session.request("DELETE", PODS.path("ns", "x"))
+    assert caught.value.status == 0
+    assert told == [("POST", 201), ("GET", 404), ("DELETE", 0)]
+
+
+async def test_a_refused_connection_is_an_error_one_may_retry() -> None:
+    session = Session(Endpoint(server="http://127.0.0.1:1"))
+    try:
+        with pytest.raises(ApiError) as caught:
+            await session.request("GET", "/version")
+        assert (caught.value.status, caught.value.retryable) == (0, True)
+        with pytest.raises(ApiError):
+            async for _ in session.stream("/api/v1/pods", idle_timeout=1):
+                pass
+    finally:
+        await session.close()
+
+
+async def test_an_answer_that_is_late_is_an_error_of_its_own(api: FakeApi) -> None:
+    fault = api.fault(delay=60)
+    with pytest.raises(ApiError) as caught:
+        await api.session().request("GET", PODS.path(), timeout=0.02)
+    assert (caught.value.status, caught.value.reason) == (0, "Timeout")
+    assert not fault.times
+
+
+async def test_a_write_whose_answer_is_lost_has_happened(api: FakeApi) -> None:
+    api.fault(method="POST", lose_answer=True)
+    with pytest.raises(ApiError) as caught:
+        await api.session().request("POST", PODS.path("ns"), body={"metadata": {"name": "x"}})
+    assert caught.value.status == 0
+    assert len(api.cluster.objects(PODS)) == 1
+
+
+async def test_polite_retries_end(api: FakeApi) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    api.fault(status=429, reason="TooManyRequests", retry_after=2, times=100)
+    with pytest.raises(ApiError) as caught:
+        await api.session(sleep=sleep).request("GET", PODS.path())
+    assert waits == [2, 2, 2]
+    assert caught.value.retry_after == 2
+
+
+@pytest.mark.parametrize(("status", "retry_after"), [(429, 3600), (429, None), (503, 1)])
+async def test_nothing_else_is_retried(api: FakeApi, status: int, retry_after: float | None) -> None:
+    api.fault(status=status, retry_after=retry_after)
+    with pytest.raises(ApiError):
+        await api.session().request("GET", PODS.path())
+    assert len(api.calls) == 1
+
+
+async def test_a_proxys_error_page_becomes_one_line(api: FakeApi) -> None:
+    session = api.session()
+    api.fault(text="<html>welcome</html>")
+    with pytest.raises(ApiError, match="not JSON"):
+        await session.request("GET", PODS.path())
+
+
+async def test_a_rotated_token_is_used_in_the_next_request_of_every_client(api: FakeApi, timers: FakeTimers) -> None:
+    token = ["Bearer one"]
+    source = TokenSource(lambda: token[0], keep=30, clock=timers.time)
+    session = Session(Endpoint(server=api.url, authorization=source))
+    other = session.endpoint.open_client()
+    try:
+        await session.request("GET", PODS.path())
+        token[0] = "Bearer two"
+        await session.request("GET", PODS.path())
+        timers.advance(31)
+        await session.request("GET", PODS.path())
+        async with other.get(api.url + PODS.path()):
+            pass
+    finally:
+        await session.close()
+        await other.close()
+    assert [call.headers["Authorization"][-3:] for call in api.calls] == ["one", "one", "two", "two"]
+
+
+async def test_a_token_that_cannot_be_read_again_stays_in_use(
+    timers: FakeTimers, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[str | OSError] = ["Bearer one", OSError("no such file"), "Bearer two"]
+
+    def read() -> str:
+        match answers.pop(0):
+            case OSError() as error:
+                raise error
+            case str() as header:
+                return header
+
+    source = TokenSource(read, keep=30, clock=timers.time)
+    timers.advance(31)
+    assert await source() == "Bearer one"
+    assert "no such file" in caplog.text
+    assert await source() == "Bearer one"
+    timers.advance(31)
+    assert await source() == "Bearer two"
+
+
+async def test_many_requests_read_a_token_once(timers: FakeTimers) -> None:
+    reads: list[None] = []
+
+    def read() -> str:
+        reads.append(None)
+        return "Bearer x"
+
+    source = TokenSource(read, keep=30, clock=timers.time)
+    timers.advance(31)
+    assert set(await asyncio.gather(*(source() for _ in range(20)))) == {"Bearer x"}
+    assert len(reads) == 2
+
+
+async def test_a_closed_watch_closes_its_connection(api: FakeApi) -> None:
+    session = api.session()
+    events = session.stream(PODS.path(), {"watch": "true", "resourceVersion": "100"}, idle_timeout=5)
+    api.cluster.create(PODS, "ns", {"metadata": {"name": "x"}})
+    assert (await anext(events))["type"] == "ADDED"
+    assert len(api.watches) == 1
+    await events.aclose()  # type: ignore[attr-defined]  # it is a generator
+    await until(lambda: api.watches[0].request.transport is None)

@@ -1,0 +1,207 @@
+"""The store ends up like the server, whatever order and however often it hears of things."""
+
+import itertools
+from dataclasses import dataclass
+
+from hypothesis import given, settings, strategies as st
+
+from trainyard.kube.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    uid: str
+    resource_version: int
+    owner: str | None = "a"
+
+
+def store(*items: Item, version: int = 0) -> Store[Item, str]:
+    made: Store[Item, str] = Store(lambda item: item.owner)
+    made.replace(items, version)
+    return made
+
+
+def test_an_object_is_found_by_owner_and_by_uid() -> None:
+    held = store(Item("1", 5), Item("2", 6), Item("3", 7, "b"), version=8)
+    assert held.of("a") == (Item("1", 5), Item("2", 6))
+    assert held.of("nobody") == ()
+    assert held.get("3") == Item("3", 7, "b")
+    assert sorted(held.keys()) == ["a", "b"]
+
+
+def test_an_object_of_nobody_is_kept_but_belongs_to_no_key() -> None:
+    held = store()
+    assert held.apply(Item("1", 5, None)) == set()
+    assert held.get("1") is not None
+    assert held.keys() == ()
+    assert held.remove("1", 6) == set()
+    assert len(held) == 0
+
+
+def test_a_change_of_owner_concerns_both() -> None:
+    held = store(Item("1", 5), version=5)
+    assert held.apply(Item("1", 6, "b")) == {"a", "b"}
+    assert held.of("a") == ()
+    assert held.of("b") == (Item("1", 6, "b"),)
+
+
+def test_the_same_and_the_older_change_nothing() -> None:
+    held = store(Item("1", 5), version=5)
+    assert held.apply(Item("1", 7)) == {"a"}
+    assert held.apply(Item("1", 7)) == set()
+    assert held.apply(Item("1", 6)) == set()
+    assert held.get("1") == Item("1", 7)
+
+
+def test_a_late_event_does_not_bring_a_deleted_object_back() -> None:
+    held = store(Item("1", 5), version=5)
+    assert held.remove("1", 8) == {"a"}
+    assert held.apply(Item("1", 7)) == set()
+    held.observe(20)
+    assert held._deleted == {}, "a bookmark makes the memory of deletions short"
+    assert held.apply(Item("1", 7)) == set()
+    assert len(held) == 0
+
+
+def test_a_late_deletion_does_not_take_an_object_that_matches_the_selector_again() -> None:
+    held = store(Item("1", 5), version=5)
+    held.remove("1", 6)
+    assert held.apply(Item("1", 7)) == {"a"}
+    assert held.remove("1", 6) == set()
+    assert held.get("1") == Item("1", 7)
+
+
+def test_a_list_drops_what_it_does_not_hold() -> None:
+    held = store(Item("1", 5), Item("2", 6, "b"), version=6)
+    assert held.replace([Item("1", 5)], 9) == {"b"}
+    assert held.of("b") == ()
+    assert held.keys() == ("a",)
+
+
+def test_a_list_that_says_nothing_new_concerns_nobody() -> None:
+    held = store(Item("1", 5), Item("2", 6, "b"), version=6)
+    assert held.replace([Item("1", 5), Item("2", 6, "b")], 9) == set()
+
+
+def test_a_list_from_a_lagging_server_takes_nothing_back() -> None:
+    held = store(Item("1", 5), Item("2", 6), version=6)
+    held.apply(Item("1", 9))
+    held.apply(Item("3", 10))
+    held.remove("2", 11)
+    assert held.replace([Item("1", 5), Item("2", 6)], 7) == set()
+    assert set(held.of("a")) == {Item("1", 9), Item("3", 10)}
+    assert held.seen == 11
+
+
+def test_seen_is_the_newest_version_heard_of() -> None:
+    held = store(version=4)
+    assert held.seen == 4
+    held.apply(Item("1", 7))
+    held.apply(Item("1", 6))
+    assert held.seen == 7
+    held.observe(9)
+    assert held.seen == 9
+    held.remove("1", 12)
+    assert held.seen == 12
+    held.remove("1")
+    assert held.seen == 12
+
+
+UIDS = st.sampled_from("12345")
+STEPS = st.lists(st.tuples(UIDS, st.sampled_from(["write", "write", "delete"]), st.sampled_from("ab")), max_size=25)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    at: int
+    item: Item
+    deletes: bool
+
+
+def history(steps: list[tuple[str, str, str]]) -> list[Step]:
+    """What a server would have done: a version a step, and nothing deleted twice."""
+    versions = itertools.count(10)
+    alive: dict[str, Item] = {}
+    made = []
+    for uid, what, owner in steps:
+        at = next(versions)
+        if what == "delete" and uid in alive:
+            made.append(Step(at, alive.pop(uid), deletes=True))
+        else:
+            alive[uid] = Item(uid, at, owner)
+            made.append(Step(at, alive[uid], deletes=False))
+    return made
+
+
+def state(steps: list[Step]) -> dict[str, Item]:
+    alive: dict[str, Item] = {}
+    for step in steps:
+        if step.deletes:
+            del alive[step.item.uid]
+        else:
+            alive[step.item.uid] = step.item
+    return alive
+
+
+def tell(held: Store[Item, str], step: Step) -> set[str]:
+    return held.remove(step.item.uid, step.at) if step.deletes else held.apply(step.item)
+
+
+def content(held: Store[Item, str]) -> dict[str, Item]:
+    by_key = {item.uid: item for key in "ab" for item in held.of(key)}
+    by_uid = {uid: item for uid in "12345" if (item := held.get(uid)) is not None}
+    assert by_key == by_uid
+    assert len(held) == len(by_uid)
+    return by_uid
+
+
+@settings(deadline=None)
+@given(STEPS, st.data())
+def test_any_order_and_any_repeats_lead_to_the_servers_state(
+    steps: list[tuple[str, str, str]], data: st.DataObject
+) -> None:
+    made = history(steps)
+    heard = data.draw(st.permutations(made + (data.draw(st.lists(st.sampled_from(made), max_size=10)) if made else [])))
+    held = store()
+    for step in heard:
+        before = content(held)
+        changed = tell(held, step)
+        after = content(held)
+        owners = {
+            item.owner
+            for uid in before.keys() | after.keys()
+            if before.get(uid) != after.get(uid)
+            for item in (before.get(uid), after.get(uid))
+            if item is not None
+        }
+        assert changed == owners, "exactly those are told whose objects are others now"
+    assert content(held) == state(made)
+
+
+@settings(deadline=None)
+@given(STEPS, st.data())
+def test_lists_and_bookmarks_in_between_do_not_matter(steps: list[tuple[str, str, str]], data: st.DataObject) -> None:
+    """In order as a watch tells it, but with repeats of anything earlier, gaps that a list closes, and bookmarks."""
+    made = history(steps)
+    held = store()
+    told = 0
+    for position, step in enumerate(made, start=1):
+        lost = data.draw(st.booleans())
+        if not lost and told == position - 1:
+            tell(held, step)
+            told = position
+        match data.draw(st.sampled_from(["", "repeat", "bookmark", "list", "old list"])):
+            case "repeat" if told:
+                tell(held, data.draw(st.sampled_from(made[:told])))
+            case "bookmark" if told:
+                held.observe(made[told - 1].at)
+            case "list":
+                held.replace(state(made[:position]).values(), step.at)
+                told = position
+            case "old list":
+                # Served by an API server that lags behind: it may say nothing new, but takes nothing back.
+                behind = data.draw(st.integers(0, told))
+                held.replace(state(made[:behind]).values(), made[behind - 1].at if behind else 1)
+            case _:
+                pass
+        assert content(held) == state(made[:told])

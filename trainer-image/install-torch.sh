@@ -1,0 +1,40 @@
+#!/bin/sh
+# Install torch and numpy into the image: $1 is cpu (Debian's packages) or cuda (the locked wheels of the package index).
+# An image that has torch already keeps its own. Runs as root while the image is built.
+set -eu
+
+variant=$1
+case "$variant" in
+cpu | cuda) ;;
+*)
+    echo "VARIANT is '$variant': choose cpu or cuda" >&2
+    exit 2
+    ;;
+esac
+
+# The host's settings, where the build was given them as secrets; a missing file means the defaults.
+export APT_CONFIG=/run/secrets/apt.conf PIP_CONFIG_FILE=/run/secrets/pip.conf DEBIAN_FRONTEND=noninteractive
+
+apt_install() {
+    apt-get update
+    apt-get install --yes --no-install-recommends ca-certificates "$@"
+    rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/*.log
+}
+
+if python3 -c 'import torch' 2>/dev/null; then
+    echo "torch is in the base image: it is kept"
+elif [ "$variant" = cpu ]; then
+    apt_install python3-torch python3-numpy
+else
+    apt_install python3-venv
+    python3 -m venv /opt/torch
+    /opt/torch/bin/pip install --disable-pip-version-check --no-cache-dir \
+        --require-hashes --requirement /build/requirements-cuda.txt
+fi
+
+command -v python >/dev/null || ln -s "$(command -v python3)" /usr/local/bin/python
+# Some of torch asks for the name of the user it runs as.
+getent passwd 1000 >/dev/null || useradd --uid 1000 --user-group --create-home trainer
+
+python3 -c 'import numpy, torch, torch.distributed as d; assert d.is_gloo_available(); print("torch", torch.__version__)'
+command -v torchrun
