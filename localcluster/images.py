@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 REPOSITORY: Final = Path(__file__).parent.parent
 BUILD_WAIT_SECONDS: Final = 3600.0
+SCRATCH: Final = ".building-"
 # command -> Debian (and Ubuntu) package, asked for only when something is to be built
 BUILD_COMMANDS: Final = {"buildah": "buildah", "gpg": "gpg", "mmdebstrap": "mmdebstrap"}
 
@@ -108,11 +110,13 @@ def _build(image: Image, target: Path, paths: Paths) -> None:
     require_commands(BUILD_COMMANDS)
     folder = paths.cache / "buildah"
     folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(f"{SCRATCH}*"):  # of a build that was killed: the lock says that none runs
+        shutil.rmtree(leftover, ignore_errors=True)
     storage = open_storage(folder)
     log = folder / f"{image.name}.log"
     log.write_text("")
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".building-") as name:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=SCRATCH) as name:
         scratch = Path(name)
         base_image = base.ensure(storage, scratch, log)
         say(f"building {image.reference}: {image.takes} (log {log})")

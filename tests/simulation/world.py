@@ -104,7 +104,7 @@ class World:
             self.attempt(pod.attempt).failed = True
         phase = "Failed" if code else "Succeeded"
         end = Exit(self.now, code, "Error" if code else "Completed", message)
-        self.put(replace(pod, running=False, ready=False, phase=phase, exit=end))
+        self.put(replace(pod, running=False, ready=False, ended=True, phase=phase, exit=end))
 
     def attempt(self, number: int) -> Attempt:
         """The ledger's page of an attempt."""

@@ -95,7 +95,8 @@ def _refusal(error: ApiError) -> Refusal:
         raise error
     if error.quota_exceeded:
         return Refusal(Reason.QUOTA_EXCEEDED, error.message)
-    if error.status in {400, 422}:
+    # A webhook's verdict comes with whatever status it likes, and depends on a policy that can change.
+    if error.status in {400, 422} and not error.message.startswith("admission webhook"):
         return Refusal(Reason.INVALID_TEMPLATE, error.message)
     return Refusal(Reason.PODS_FORBIDDEN, error.message)
 

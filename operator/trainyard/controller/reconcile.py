@@ -118,6 +118,8 @@ class Reconciler:
 
     async def _unreadable(self, record: JobRecord) -> None:
         """Say that the spec cannot be read, keep what is known of the job, and wait for the spec to change."""
+        if record.managed_elsewhere:
+            return
         message = f"the operator cannot read this TrainingJob: {record.problem}; correct the field"
         _LOG.error(message)
         if record.status is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainyard.api.constants import GROUP, KIND, LABEL_JOB_UID, PLURAL, VERSION
+from trainyard.api.constants import CONTROLLER_NAME, GROUP, KIND, LABEL_JOB_UID, PLURAL, VERSION
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.model import JobView
 from trainyard.domain.observe import job_view, owner_uid
@@ -29,6 +29,8 @@ class JobRecord:
     status: TrainingJobStatus | None = None
     """What is stored, also of a job whose spec cannot be read."""
     problem: str = ""
+    managed_elsewhere: bool = False
+    """Whether another controller looks after it, read even where the rest cannot be."""
 
     @property
     def reference(self) -> ObjectReference:
@@ -56,6 +58,7 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
         view=view,
         status=status,
         problem=problem,
+        managed_elsewhere=raw.get("spec", {}).get("managedBy") not in {None, CONTROLLER_NAME},
     )
 
 

@@ -186,6 +186,23 @@ async def test_a_spec_that_cannot_be_read_is_said_once(api: FakeApi, lab: Lab) -
         await until(lambda: lab.condition("Stalled")["status"] == "False")
 
 
+async def test_an_unreadable_job_of_another_controller_is_not_touched(api: FakeApi, lab: Lab) -> None:
+    async with operator(api) as op:
+        job = lab.submit(replicas="three", managedBy="example.com/other")
+        await until(lambda: op.caches.jobs.get(job["metadata"]["uid"]))
+        await op.reconciler.reconcile(job["metadata"]["uid"])
+    assert api.writes == []
+
+
+async def test_a_webhooks_refusal_is_no_verdict_on_the_template(api: FakeApi, lab: Lab) -> None:
+    message = 'admission webhook "policy.example.com" denied the request: no'
+    api.fault(method="POST", path=".*/pods", status=400, reason="BadRequest", message=message, times=100)
+    async with operator(api):
+        lab.submit()
+        await until(lambda: lab.condition("Running").get("reason") == "PodsForbidden")
+    assert lab.status()["phase"] == "Pending"
+
+
 async def test_a_pod_that_only_bears_our_labels_is_nobodys(api: FakeApi, lab: Lab) -> None:
     async with operator(api):
         lab.submit()

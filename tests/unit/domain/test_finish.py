@@ -86,6 +86,11 @@ def test_pods_of_old_attempts_are_cleaned_too_but_not_twice() -> None:
     assert plan(scene.snapshot, NOW).actions == [DeletePod("train-worker-0-1", "pod-0-1", Reason.JOB_FINISHED)]
 
 
+def test_a_sidecar_that_runs_on_goes_with_its_pod() -> None:
+    scene = ALL.succeeded(0, 1, 2).pod(1, phase="Running", ended=False).finished()
+    assert plan(scene.snapshot, NOW).actions == [DeletePod("train-worker-1-1", "pod-1-1", Reason.JOB_FINISHED)]
+
+
 DONE = ALL.succeeded(0, 1, 2).finished()
 
 

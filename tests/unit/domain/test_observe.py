@@ -144,6 +144,27 @@ def test_exit(raw: Json, expected: Exit | None) -> None:
     assert pod_view(raw).exit == expected
 
 
+@pytest.mark.parametrize(
+    ("status", "whole"),
+    [
+        pytest.param({}, False, id="not begun"),
+        pytest.param({"phase": "Failed"}, True, id="refused"),
+        pytest.param(
+            {"phase": "Running", "containerStatuses": containers(ended())}, True, id="before the phase says so"
+        ),
+        pytest.param(
+            {"phase": "Running", "containerStatuses": containers(ended(), proxy={"running": {}})},
+            False,
+            id="a sidecar runs",
+        ),
+        pytest.param({"phase": "Running", "containerStatuses": []}, False, id="nothing is known"),
+    ],
+)
+def test_pod_has_ended_when_all_its_containers_have(status: Json, *, whole: bool) -> None:
+    names = sorted(c["name"] for c in status.get("containerStatuses") or [{"name": "main"}])
+    assert pod_view(pod(status, {"containers": [{"name": name} for name in names]})).ended is whole
+
+
 def test_message_keeps_its_end() -> None:
     seen = pod_view(pod({"containerStatuses": containers(ended(message="x" * 5000 + "boom"))}))
     assert seen.exit is not None
