@@ -31,7 +31,6 @@ class Progress:
     """What worker 0 said last."""
 
     step: int = 0
-    total: int = 0
     line: str = ""
 
 
@@ -62,7 +61,7 @@ def epilogue(cluster: Cluster) -> None:
             "--sort-by",
             ".metadata.creationTimestamp",
         ),
-        *("-o", "custom-columns=TYPE:.type,REASON:.reason,MESSAGE:.note,MESSAGE:.message"),
+        *("-o", "custom-columns=TYPE:.type,REASON:.reason,MESSAGE:.message"),
     )
     say("some of the operator's metrics")
     path = f"/api/v1/namespaces/{NAMESPACE}/services/trainyard-metrics:http/proxy/metrics"
@@ -123,9 +122,6 @@ def _progress(cluster: Cluster, attempt: int) -> Progress:
     except DemoError:
         # Not there yet, or not any more.
         return Progress()
-    lines = [line for line in log.splitlines() if re.search(r"step \d+|accuracy|resumed", line)]
-    step = re.search(r"step (\d+)/(\d+)", log.rsplit("\nstep", 1)[-1] if lines else "") or re.search(
-        r"step (\d+)/(\d+)", log
-    )
-    last = lines[-1] if lines else ""
-    return Progress(int(step[1]), int(step[2]), last) if step else Progress(line=last)
+    told = [line for line in log.splitlines() if re.search(r"step \d+|accuracy", line)]
+    steps = re.findall(r"step (\d+)/\d+", log)
+    return Progress(int(steps[-1]) if steps else 0, told[-1] if told else "")

@@ -29,12 +29,13 @@ else
     apt_install python3-venv
     python3 -m venv /opt/torch
     /opt/torch/bin/pip install --disable-pip-version-check --no-cache-dir \
-        --require-hashes --requirement /build/requirements-cuda.txt
+        --require-hashes --requirement "$(dirname "$0")/requirements-cuda.txt"
 fi
 
 command -v python >/dev/null || ln -s "$(command -v python3)" /usr/local/bin/python
-# Some of torch asks for the name of the user it runs as.
-getent passwd 1000 >/dev/null || useradd --uid 1000 --user-group --create-home trainer
+# Some of torch asks for the name of the user it runs as. Not every base has useradd.
+getent group 1000 >/dev/null || echo 'trainer:x:1000:' >>/etc/group
+getent passwd 1000 >/dev/null || echo 'trainer:x:1000:1000::/workspace:/bin/sh' >>/etc/passwd
 
 python3 -c 'import numpy, torch, torch.distributed as d; assert d.is_gloo_available(); print("torch", torch.__version__)'
 command -v torchrun

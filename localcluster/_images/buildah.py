@@ -61,9 +61,13 @@ class Storage:
         # It is in use by somebody's container, at worst: then it stays, and harms nobody.
         subprocess.run(self.command("rmi", identity), capture_output=True, check=False)
 
+    def clear(self) -> None:
+        """Give back the room of all images."""
+        subprocess.run(self.command("rmi", "--all", "--force"), capture_output=True, check=False)
+
 
 def open_storage(folder: Path) -> Storage:
-    """The storage under `folder`: by overlay mounts where the kernel and the file system allow it, else by copies.
+    """The storage under `folder`, for the one build at a time: by overlay mounts where the kernel and the file system allow it, else by copies.
 
     Raises:
         LocalClusterError: it works with neither.
@@ -73,6 +77,8 @@ def open_storage(folder: Path) -> Storage:
         storage = Storage(folder / driver, driver)
         answer = subprocess.run(storage.command("info"), capture_output=True, text=True, check=False)
         if answer.returncode == 0:
+            # What builds that failed or were killed have left; no other build runs on this storage.
+            subprocess.run(storage.command("rm", "--all"), capture_output=True, check=False)
             return storage
         complaint = answer.stderr.strip()
     raise LocalClusterError(f"buildah cannot keep images under {folder}: {complaint}")

@@ -36,7 +36,7 @@ class Kube:
         return self.run("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests))
 
     def get(self, kind: str, name: str) -> Json:
-        return dict(json.loads(self.run("get", kind, name, "-o", "json")))
+        return dict(json.loads(self.run("get", kind, name, "-o", "json", "--show-managed-fields")))
 
     def find(self, kind: str, name: str) -> Json | None:
         text = self.run("get", kind, name, "-o", "json", "--ignore-not-found")

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from tests.cluster.kube import Json, Kube, job, main_container
+from trainyard.api.constants import MAX_JOB_NAME
 
 
 def spec(**fields: object) -> Callable[[Json], None]:
@@ -27,7 +28,7 @@ def named(name: str) -> Callable[[Json], None]:
         (spec(replicas=-1), ["spec.replicas", "greater than or equal to 1"]),
         (spec(replicas=10_001), ["spec.replicas", "less than or equal to 10000"]),
         (pod(containers=[]), ["spec.template.spec.containers", "at least 1 items"]),
-        (named("a" * 51), ["metadata.name", "longer than 50", "shorter"]),
+        (named("a" * (MAX_JOB_NAME + 1)), ["metadata.name", f"longer than {MAX_JOB_NAME}", "shorter"]),
         (named("1-job"), ["metadata.name", "start with a letter"]),
         (named("my.job"), ["metadata.name", "a-z, 0-9 and -"]),
         (spec(framwork="torch"), ['unknown field "spec.framwork"']),
@@ -55,7 +56,7 @@ def test_refused(kube: Kube, change: Callable[[Json], None], told: list[str]) ->
 
 
 def test_the_longest_name_works(kube: Kube) -> None:
-    name = "a" * 50
+    name = "a" * MAX_JOB_NAME
     kube.apply(job(name, script="exit 0"))
     kube.wait_phase(name, "Complete")
 

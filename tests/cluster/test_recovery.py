@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from demo.commands import show
+from demo.target import python
 from tests.cluster.kube import Kube, job
 
 NONE = {"failures": 0, "disruptions": 0, "resizes": 0}
@@ -67,3 +69,22 @@ def test_an_attempt_that_ends_early_again_and_again_waits_before_the_next(kube: 
     status = kube.wait_phase("job", "Failed", 90)
     assert status["restarts"]["failures"] == 3
     assert status["retry"]["count"] == 2
+
+
+def test_a_node_without_power(kube: Kube) -> None:
+    """Its pod stays Terminating for as long as the node is away; the job must not wait for that."""
+    kube.apply(job(replicas=3, recovery={"maxRestarts": 0}))
+    kube.wait_phase("job", "Running")
+    victim = next(p for p in kube.pods("job") if p["metadata"]["name"] == "job-worker-1-1")
+    number = victim["spec"]["nodeName"].removeprefix("node")
+    show([*python("localcluster"), "node", "stop", number])
+    try:
+        kube.until(
+            lambda: kube.status("job")["attempt"] == 2 and kube.phase("job") == "Running", 180, "attempt 2 to run"
+        )
+        assert kube.status("job")["restarts"] == NONE | {"disruptions": 1}
+        new = [p for p in kube.pods("job") if p["metadata"]["labels"]["trainyard.dev/attempt"] == "2"]
+        assert {p["spec"]["nodeName"] for p in new} <= {"node1", "node2", "node3"} - {f"node{number}"}
+    finally:
+        show([*python("localcluster"), "node", "start", number])
+    kube.until(lambda: len(kube.pods("job")) == 3, 60, "the pod of the dead node to go when the node is back")

@@ -5,8 +5,8 @@ import re
 LONGEST = 512
 EXCEPTION = re.compile(r"\b[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b(:|$)")
 """The line with which a Python traceback ends."""
-RANK = re.compile(r"^\[(rank)?\d+\]:? ?")
-"""What torch and torchrun put before each line of a rank."""
+PREFIX = re.compile(r"^(\[(rank)?\d+\]:? ?|traceback +: )")
+"""What torch and torchrun put before each line of a rank, and before the cause in torchrun's summary."""
 NEWS_OF_NOTHING = "ChildFailedError"
 """torchrun's own exception: it says that a rank failed, not why."""
 
@@ -16,7 +16,7 @@ def headline(message: str) -> str:
 
     That is the last exception of a traceback. What follows one is, as a rule, a launcher's frame of lines or its advice.
     """
-    lines = [RANK.sub("", line.strip()) for line in message.splitlines()]
+    lines = [PREFIX.sub("", line.strip()) for line in message.splitlines()]
     told = [line for line in lines if any(letter.isalnum() for letter in line)]
     exceptions = [line for line in told if EXCEPTION.search(line) and NEWS_OF_NOTHING not in line]
     return next(reversed(exceptions or told), "")[:LONGEST]

@@ -39,8 +39,13 @@ Root Cause (first observed failure):
         pytest.param(TORCHRUN, "RuntimeError: shapes do not match", id="a rank's, not torchrun's own"),
         pytest.param(
             TORCHRUN.split("\n", 3)[3],
-            "traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html",
+            "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html",
             id="torchrun's end alone",
+        ),
+        pytest.param(
+            "[0]:\n  traceback : Signal 9 (SIGKILL) received by PID 9\n====",
+            "Signal 9 (SIGKILL) received by PID 9",
+            id="a signal in torchrun's summary",
         ),
         pytest.param("E" * 9000, "E" * LONGEST, id="cut"),
     ],

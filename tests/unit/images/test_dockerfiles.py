@@ -71,3 +71,9 @@ def test_secrets_are_mounted_where_nothing_of_the_image_lies(path: Path) -> None
     # buildah removes the target of a secret's mount when the step is done, and with it what was there before.
     for mount in re.findall(r"--mount=type=secret,(\S+)", path.read_text()):
         assert "target=" not in mount
+
+
+@BOTH
+def test_files_are_copied_and_never_mounted(path: Path) -> None:
+    # A mounted file is no part of the key under which buildah keeps a layer: its change would go unnoticed.
+    assert "type=bind" not in path.read_text()

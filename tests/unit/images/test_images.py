@@ -13,11 +13,10 @@ ALL = pytest.mark.parametrize("image", images.IMAGES.values(), ids=images.IMAGES
 
 
 def copied(image: images.Image) -> set[Path]:
-    """The paths in the repository that the Dockerfile copies or mounts."""
+    """The paths in the repository that the Dockerfile copies."""
     text = image.dockerfile.read_text().replace("\\\n", " ")
     sources = [word for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE) for word in line.split()[:-1]]
-    mounted = ["."] if "type=bind" in text else []
-    return {images.REPOSITORY / image.context / source for source in (*sources, *mounted)}
+    return {images.REPOSITORY / image.context / source for source in sources}
 
 
 @ALL
