@@ -91,11 +91,13 @@ def test_clean_pods(kube: Kube, policy: str, left: int) -> None:
     kube.until(lambda: len(kube.pods("job")) == left, 30, f"{left} pods to be left")
 
 
-@pytest.mark.parametrize("phase", ["Pending", "Running", "Restarting", "Suspended", "Complete"])
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Restarting", "Suspended", "Complete", "Failed"])
 def test_deletion_in_every_phase_leaves_nothing(kube: Kube, phase: str) -> None:
     manifest = job(replicas=3, script="exit 0") if phase == "Complete" else job(replicas=3)
     if phase == "Pending":
         main_container(manifest)["resources"]["requests"]["cpu"] = "900"
+    if phase == "Failed":
+        manifest = job(replicas=3, script="exit 1", recovery={"maxRestarts": 0})
     kube.apply(manifest)
     if phase == "Restarting":
         kube.wait_phase("job", "Running")
