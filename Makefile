@@ -17,6 +17,8 @@ demo: setup ## A cluster, the operator, and a job that loses a worker and finish
 
 test: setup lint ## All tests, those on a real cluster included
 	@$(RUN) python -m localcluster down
+	@$(RUN) python -m localcluster build
+	@$(RUN) python -m localcluster.images build
 	@$(PYTEST) tests/unit tests/simulation tests/host tests/cluster
 
 unit: setup ## The tests that need nothing but Python

@@ -81,7 +81,8 @@ def _fetch(folder: Path, wanted: Version) -> None:
 
 
 def _installer() -> Sequence[str]:
-    if uv := shutil.which("uv") or shutil.which("uv", path=Path.home() / ".local" / "bin"):
+    # `uv run` names itself in UV; it may be a private one that is on no PATH, and its environments have no pip.
+    if uv := os.environ.get("UV") or shutil.which("uv") or shutil.which("uv", path=Path.home() / ".local" / "bin"):
         return (uv, "pip", "install", "--quiet", "--python", sys.executable)
     return (sys.executable, "-m", "pip", "install", "--quiet")
 
