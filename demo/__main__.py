@@ -14,7 +14,7 @@ The cluster stays up. To look around:
   kubectl logs digits-worker-0-2
   kubectl explain tj.spec.lifecycle
 To train once more: kubectl delete tj digits && kubectl apply -k examples/digits{overlay}
-To cut the power of a node: python -m localcluster node stop 2     (and: node start 2)
+To cut the power of a node: .venv/bin/python -m localcluster node stop 2     (and: node start 2)
 To take it all down: make cluster-down
 """
 

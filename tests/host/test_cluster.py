@@ -143,10 +143,11 @@ def test_etcd_wants_a_certificate() -> None:
     with (
         socket.create_connection(("127.0.0.1", ETCD_PORT), 2) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
+        # With TLS 1.3 the refusal comes after the handshake, before or after the request has left.
+        pytest.raises((ssl.SSLError, ConnectionError)),
     ):
         secured.sendall(b"GET /version HTTP/1.0\r\n\r\n")
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            secured.recv(1)
+        secured.recv(1)
 
 
 def test_gpus_survive_a_kubelet(kubectl: Callable[..., str]) -> None:
