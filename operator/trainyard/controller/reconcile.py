@@ -69,6 +69,7 @@ class Reconciler:
         now = self.now()
         decided = plan(snapshot, now)
         if refusal := await self.executor.carry_out(snapshot.job, decided):
+            _LOG.info(f"refused: {refusal.reason}: {refusal.message}")
             decided = refused(snapshot.job, decided, refusal, now)
         return await self._store(record, snapshot.job, decided)
 
