@@ -7,12 +7,14 @@ from demo import install, run, target
 from demo.commands import Cluster, DemoError, say
 
 CLOSING = """
-The cluster stays up. To look around:
+The cluster stays up. To look around, from this folder:
   export KUBECONFIG={kubeconfig}
   export PATH={programs}:$PATH
   kubectl describe tj digits
+  kubectl events --for tj/digits
   kubectl logs digits-worker-0-2
   kubectl explain tj.spec.lifecycle
+To run another job: kubectl apply -f examples/hello/job.yaml
 To train once more: kubectl delete tj digits && kubectl apply -k examples/digits{overlay}
 To cut the power of a node: .venv/bin/python -m localcluster node stop 2     (and: node start 2)
 To take it all down: make cluster-down
@@ -37,7 +39,11 @@ def main() -> int:
 
 def _closing(cluster: Cluster) -> None:
     if cluster.kubeconfig:
-        text = CLOSING.format(kubeconfig=cluster.kubeconfig, programs=cluster.kubectl.parent, overlay=cluster.overlay)
+        text = CLOSING.format(
+            kubeconfig=cluster.kubeconfig,
+            programs=f"{cluster.kubectl.parent}:{cluster.helm.parent}",
+            overlay=cluster.overlay,
+        )
         sys.stdout.write(text)
 
 

@@ -51,19 +51,13 @@ def epilogue(cluster: Cluster) -> None:
     """What a user would look at afterwards, and how to go on."""
     say("kubectl get tj")
     cluster.show_kube("get", "tj", JOB)
-    say(f"kubectl get events --field-selector involvedObject.name={JOB}")
+    say(f"its events, which `kubectl events --for tj/{JOB}` tells too")
+    uid = json.loads(cluster.kube("get", "tj", JOB, "-o", "json"))["metadata"]["uid"]
     cluster.show_kube(
-        *(
-            "get",
-            "events",
-            "--field-selector",
-            f"involvedObject.name={JOB}",
-            "--sort-by",
-            ".metadata.creationTimestamp",
-        ),
+        *("get", "events", "--field-selector", f"involvedObject.uid={uid}", "--sort-by", ".metadata.creationTimestamp"),
         *("-o", "custom-columns=TYPE:.type,REASON:.reason,MESSAGE:.message"),
     )
-    say("some of the operator's metrics")
+    say("some of the operator's metrics, which count all jobs since it started")
     path = f"/api/v1/namespaces/{NAMESPACE}/services/trainyard-metrics:http/proxy/metrics"
     lines = [line for line in cluster.kube("get", "--raw", path).splitlines() if line.startswith(METRICS)]
     sys.stdout.write("\n".join(f"  {line}" for line in lines if not line.endswith(" 0.0")) + "\n")

@@ -2,6 +2,7 @@
 
 import re
 
+from demo.target import ROOT
 from tests.cluster.kube import Kube, job, main_container
 
 SUM = """
@@ -97,3 +98,9 @@ def test_every_app_container_is_told(kube: Kube) -> None:
     found = environment(kube, "job-worker-0-1", "sidecar")
     assert (found["RANK"], found["WORLD_SIZE"]) == ("0", "1")
     assert "/dev/shm" in kube.run("exec", "job-worker-0-1", "-c", "sidecar", "--", "df", "/dev/shm")  # noqa: S108
+
+
+def test_the_readmes_first_job(kube: Kube) -> None:
+    kube.run("apply", "-f", str(ROOT / "examples/hello/job.yaml"))
+    kube.wait_phase("hello", "Complete", 180)
+    assert "rank 0 of 4: the ranks add up to 6" in kube.run("logs", "hello-worker-0-1")

@@ -138,7 +138,7 @@ class Faults(RuleBasedStateMachine):
 
     @rule()
     def nodes_come_back(self) -> None:
-        self.world.lost.clear()
+        self.world.come_back()
 
     @rule(replicas=st.integers(1, 4))
     def job_is_scaled(self, replicas: int) -> None:

@@ -65,6 +65,14 @@ class World:
             if pod.deletion_time and pod.deletion_time <= self.now and pod.node not in self.lost:
                 self.remove(pod)
 
+    def come_back(self) -> None:
+        """All nodes are there again, and first end what had to go while they were away.
+
+        The operator may have given such pods up by then. Its new ones have another rendezvous, so the two never meet.
+        """
+        self.lost.clear()
+        self.tick(0)
+
     def work(self) -> None:
         """Scheduler and kubelets do what they have to."""
         for pod in [*self.pods.values()]:

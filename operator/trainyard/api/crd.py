@@ -23,7 +23,7 @@ COLUMNS: list[dict[str, Any]] = [
         "priority": 1,
         "description": "Why the workers run or do not",
     },
-    {"name": "Failure", "type": "string", "jsonPath": ".status.lastFailure.reason", "priority": 1},
+    {"name": "Last Failure", "type": "string", "jsonPath": ".status.lastFailure.reason", "priority": 1},
 ]
 
 NAME_RULES = [

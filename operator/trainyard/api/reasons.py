@@ -17,7 +17,7 @@ class Reason(StrEnum):
     IMAGE_PULL_FAILED = "ImagePullFailed"
     """A node cannot get the image of a container; it goes on trying."""
     CONTAINER_CREATE_FAILED = "ContainerCreateFailed"
-    """A node cannot make a container: a missing ConfigMap or Secret, a bad mount, a command that is not there."""
+    """A node cannot make a container: a variable from a missing ConfigMap or Secret, a command that is not there."""
     WORKERS_RUNNING = "WorkersRunning"
     """All workers run."""
     WORKERS_CREATED = "WorkersCreated"

@@ -2,8 +2,6 @@
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 
 from pythonjsonlogger.json import JsonFormatter
@@ -13,15 +11,13 @@ _job: ContextVar[str | None] = ContextVar("job", default=None)
 _attempt: ContextVar[int | None] = ContextVar("attempt", default=None)
 
 
-@contextmanager
-def about(job: str, attempt: int) -> Iterator[None]:
-    """All that is logged inside is about this attempt of this job."""
-    tokens = _job.set(job), _attempt.set(attempt)
-    try:
-        yield
-    finally:
-        _job.reset(tokens[0])
-        _attempt.reset(tokens[1])
+def about(job: str, attempt: int) -> None:
+    """All that this task logs from now on is about this attempt of this job, until it is told otherwise.
+
+    Not a context manager: what the loop says of a failed pass belongs to the job too.
+    """
+    _job.set(job)
+    _attempt.set(attempt)
 
 
 class _About(logging.Filter):

@@ -51,15 +51,15 @@ class Reconciler:
             self.tracker.forget(uid)
             return None
         attempt = record.view.status.attempt if record.view else 0
-        with about(f"{record.namespace}/{record.name}", attempt):
-            if not self.tracker.ready(uid, self.caches.seen(), self.caches.going):
-                return CATCH_UP_SECONDS
-            try:
-                return await self._pass(record)
-            except ApiError as error:
-                if error.namespace_terminating:
-                    return None
-                raise
+        about(f"{record.namespace}/{record.name}", attempt)
+        if not self.tracker.ready(uid, self.caches.seen(), self.caches.going):
+            return CATCH_UP_SECONDS
+        try:
+            return await self._pass(record)
+        except ApiError as error:
+            if error.namespace_terminating:
+                return None
+            raise
 
     async def _pass(self, record: JobRecord) -> float | None:
         snapshot = self.caches.snapshot(record)

@@ -65,9 +65,7 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
         if wait := settling(cause, now):
             return Plan(status, requeue_after=wait.total_seconds())
         if cause.charged and status.restarts.failures >= spec.recovery.max_restarts:
-            told = (
-                f"{describe(cause, status.attempt)}; recovery.maxRestarts allows {spec.recovery.max_restarts} restarts"
-            )
+            told = f"{describe(cause, status.attempt)}; recovery.maxRestarts is {spec.recovery.max_restarts}"
             return verdict.fail(job, Reason.RESTARTS_EXHAUSTED, told, now, cause)
         return verdict.restart(job, cause, now)
     limit, begun = spec.lifecycle.startup_deadline_seconds, _startup_began(status)
@@ -82,14 +80,17 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     """Bring the pods to what the status says: the old attempts gone, then all workers of the current one there."""
     job, status = snapshot.job, snapshot.job.status
     actions: list[Action] = [] if snapshot.has_service else [CreateService()]
-    actions += _delete(snapshot.old, Reason.OLD_ATTEMPT)
+    not_before = status.retry.not_before
+    waiting = not_before is not None and now < not_before
+    # While the next attempt has to wait, those that have ended keep their logs.
+    actions += _delete([p for p in snapshot.old if not (waiting and p.ended)], Reason.OLD_ATTEMPT)
     events: list[Event] = []
     waits = _deadlines(snapshot, now)
     present = {p.index for p in snapshot.current}
-    if in_the_way := [p for p in snapshot.old if not _lost(p, now)]:
-        waits += [(p.deletion_time + LOST - now).total_seconds() for p in in_the_way if p.deletion_time]
-    elif (not_before := status.retry.not_before) and now < not_before:
+    if waiting and not_before:
         waits.append((not_before - now).total_seconds())
+    elif in_the_way := [p for p in snapshot.old if not _lost(p, now)]:
+        waits += [(p.deletion_time + LOST - now).total_seconds() for p in in_the_way if p.deletion_time]
     elif status.launched_attempt < status.attempt:
         missing = [i for i in range(job.spec.replicas) if i not in present]
         actions += [CreateWorker(i, status.attempt) for i in missing]

@@ -35,6 +35,8 @@ def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
 def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
     job, pods = snapshot.job, snapshot.current
     seen = health(pods, job.spec.replicas)
+    if not pods and snapshot.old:
+        seen = replace(seen, message=f"{len(snapshot.old)} pods of earlier attempts have yet to end")
     sayings = [
         yes(C.SCHEDULED, Reason.WORKERS_SCHEDULED, "all workers have a node")
         if seen.scheduled

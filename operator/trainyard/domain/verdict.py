@@ -116,7 +116,8 @@ def fail(job: JobView, reason: Reason, message: str, now: datetime, cause: Cause
 def active(status: TrainingJobStatus, now: datetime) -> timedelta:
     """For how long the job has been active, without the time in which it was suspended."""
     before = timedelta(seconds=status.active_seconds)
-    return before + (now - status.active_since) if status.active_since else before
+    # A clock that was set back, or a status edited by hand, must not make it less.
+    return before + max(timedelta(), now - status.active_since) if status.active_since else before
 
 
 def _new_attempt(
@@ -143,7 +144,8 @@ def _next_attempt(status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
 
 def _finish(job: JobView, phase: Phase, sayings: Sequence[Saying], event: Event, ready: str, now: datetime) -> Plan:
     status = job.status
-    over = [no(C.RUNNING, Reason.JOB_FINISHED, "the job has finished"), *sayings]
+    # Why it does not run any more is why it is over: `kubectl get -o wide` prints this reason.
+    over = [no(C.RUNNING, event.reason, event.note), *sayings]
     if status.holds(C.RESTARTING):
         over.append(no(C.RESTARTING, Reason.JOB_FINISHED, "the job has finished"))
     update = {

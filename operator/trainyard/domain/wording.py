@@ -7,6 +7,9 @@ EXCEPTION = re.compile(r"\b[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b(:|$
 """The line with which a Python traceback ends."""
 PREFIX = re.compile(r"^(\[(rank)?\d+\]:? ?|traceback +: )")
 """What torch and torchrun put before each line of a rank, and before the cause in torchrun's summary."""
+ADVICE = "To enable traceback see"
+"""torchrun's own words where a rank left no error file: they tell nothing of the error."""
+EXIT_CODE = re.compile(r"exitcode +: (-?\d+)")
 NEWS_OF_NOTHING = "ChildFailedError"
 """torchrun's own exception: it says that a rank failed, not why."""
 
@@ -19,4 +22,7 @@ def headline(message: str) -> str:
     lines = [PREFIX.sub("", line.strip()) for line in message.splitlines()]
     told = [line for line in lines if any(letter.isalnum() for letter in line)]
     exceptions = [line for line in told if EXCEPTION.search(line) and NEWS_OF_NOTHING not in line]
-    return next(reversed(exceptions or told), "")[:LONGEST]
+    last = next(reversed(exceptions or told), "")
+    if last.startswith(ADVICE) and (code := EXIT_CODE.search(message)):
+        return f"a training process ended with exit code {code[1]}; the log of the worker says why"
+    return last[:LONGEST]

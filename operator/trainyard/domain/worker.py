@@ -89,6 +89,9 @@ def health(pods: Sequence[PodView], wished: int) -> Health:
         return Health(scheduled, running=False, reason=Reason.WORKERS_PENDING, message=message)
     if started < wished:
         message = f"{started} of {wished} workers have started"
+        if late := next((p for p, s in zip(pods, states, strict=True) if s in waiting), None):
+            # A volume that cannot be mounted, say, stands in the pod's events alone.
+            message += f"; the events of pod {late.name} tell what the next one waits for"
         return Health(scheduled, running=False, reason=Reason.WORKERS_STARTING, message=message)
     message = f"all {wished} workers run or have succeeded"
     return Health(scheduled, running=True, reason=Reason.WORKERS_RUNNING, message=message)

@@ -161,3 +161,8 @@ def test_first_status_of_a_suspended_job_has_never_started() -> None:
     status = plan(job(1, lifecycle=SUSPEND).snapshot, NOW).status
     assert status.start_time is None
     assert status.attempt == TrainingJobStatus().attempt
+
+
+def test_active_time_never_runs_backwards() -> None:
+    scene = job(1, lifecycle={"suspend": True}).running().with_status(active_since=ago(-3600), active_seconds=5)
+    assert plan(scene.snapshot, NOW).status.active_seconds == 5

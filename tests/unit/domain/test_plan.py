@@ -87,6 +87,20 @@ def test_pod_that_stays_on_a_lost_node_is_not_waited_for() -> None:
     assert decided.status.replicas == 1
 
 
+def test_pods_that_have_ended_keep_their_logs_while_the_next_attempt_waits() -> None:
+    over = job(3).running().failed(1).started(attempt=2).with_status(retry=Retry(count=2, not_before=ago(-4)))
+    assert [a.name for a in plan(over.snapshot, NOW).actions] == ["train-worker-0-1", "train-worker-2-1"]
+    waited = over.with_status(retry=Retry(count=2, not_before=NOW))
+    assert "train-worker-1-1" in [a.name for a in plan(waited.snapshot, NOW).actions]
+
+
+def test_old_pods_that_are_waited_for_are_named() -> None:
+    going = job(2).running().deleted(0).deleted(1).started(attempt=2)
+    told = plan(going.snapshot, NOW).status.condition(C.RUNNING)
+    assert told is not None
+    assert told.message == "2 pods of earlier attempts have yet to end"
+
+
 def test_delay_between_attempts_is_kept() -> None:
     scene = job(2).started(attempt=2).with_status(retry=Retry(count=2, not_before=ago(-4)))
     waiting = plan(replace(scene, has_service=True).snapshot, NOW)

@@ -126,7 +126,7 @@ def test_restarts_are_used_up(used: int, allowed: int, *, fails: bool) -> None:
         assert decided.status.last_failure is not None
         assert decided.events[0].note == (
             "worker 1 of attempt 1 (pod train-worker-1-1 on node1) failed with exit code 3 (Error): boom;"
-            f" recovery.maxRestarts allows {allowed} restarts"
+            f" recovery.maxRestarts is {allowed}"
         )
 
 

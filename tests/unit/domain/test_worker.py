@@ -81,14 +81,22 @@ RUNNING = job(3).running()
         pytest.param(
             PLACED,
             Health(
-                scheduled=True, running=False, reason=Reason.WORKERS_STARTING, message="0 of 3 workers have started"
+                scheduled=True,
+                running=False,
+                reason=Reason.WORKERS_STARTING,
+                message="0 of 3 workers have started;"
+                " the events of pod train-worker-0-1 tell what the next one waits for",
             ),
             id="all placed",
         ),
         pytest.param(
             RUNNING.pod(1, running=False),
             Health(
-                scheduled=True, running=False, reason=Reason.WORKERS_STARTING, message="2 of 3 workers have started"
+                scheduled=True,
+                running=False,
+                reason=Reason.WORKERS_STARTING,
+                message="2 of 3 workers have started;"
+                " the events of pod train-worker-1-1 tell what the next one waits for",
             ),
             id="one starting",
         ),
