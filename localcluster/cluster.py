@@ -143,6 +143,8 @@ def start_node(number: int, paths: Paths) -> None:
 def load(archive: Path, paths: Paths) -> None:
     """Makes the images of an archive known to all nodes."""
     shape = require_running(paths)
+    if archive.is_dir():
+        raise LocalClusterError(f"{archive} is a folder: name an OCI archive, a file that ends in .tar")
     images_seed.load(archive, paths, build(shape.profile, paths), running_nodes(shape, paths))
     say(f"{archive.name} is loaded")
 

@@ -7,6 +7,9 @@ from pydantic import Field, field_validator
 
 from trainyard.api.base import Model, Time
 
+MOST = 2**53
+"""The largest whole number that every reader of JSON has right; also keeps counters from being set out of reach."""
+
 
 class Phase(StrEnum):
     """One word for the state of the job, derived from the conditions, for people to read."""
@@ -44,18 +47,18 @@ class Condition(Model):
     """Why, for people."""
     last_transition_time: Time
     """When `status` last changed."""
-    observed_generation: int = Field(default=0, ge=0)
+    observed_generation: int = Field(default=0, ge=0, le=MOST)
     """The generation of the spec that this was said of."""
 
 
 class Restarts(Model):
     """How many attempts ended before their time, by cause. Each attempt counts once."""
 
-    failures: int = Field(default=0, ge=0)
+    failures: int = Field(default=0, ge=0, le=MOST)
     """A worker ended with an error. Only these count towards `recovery.maxRestarts`."""
-    disruptions: int = Field(default=0, ge=0)
+    disruptions: int = Field(default=0, ge=0, le=MOST)
     """A worker was taken away: deleted, evicted, preempted, refused by its node, or lost with it."""
-    resizes: int = Field(default=0, ge=0)
+    resizes: int = Field(default=0, ge=0, le=MOST)
     """`replicas` was changed."""
 
 
@@ -85,7 +88,7 @@ class LastFailure(Model):
 class Retry(Model):
     """The delay between attempts that end soon after they start."""
 
-    count: int = Field(default=0, ge=0)
+    count: int = Field(default=0, ge=0, le=MOST)
     """Attempts in a row that ended before all workers had run for a minute."""
     not_before: Time | None = None
     """The next attempt does not start earlier than this."""
@@ -109,7 +112,7 @@ class WorkerStatus(Model):
 class TrainingJobStatus(Model):
     """What the operator sees of the job, and what it has decided."""
 
-    observed_generation: int = Field(default=0, ge=0)
+    observed_generation: int = Field(default=0, ge=0, le=MOST)
     """The generation of the spec that this status is about."""
     phase: Phase = Phase.PENDING
     """One word for the state of the job. Programs read the conditions instead."""
@@ -118,15 +121,15 @@ class TrainingJobStatus(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     """What is true of the job: Scheduled, Running, Restarting, Suspended, Stalled, Complete, Failed."""
-    attempt: int = Field(default=1, ge=1)
+    attempt: int = Field(default=1, ge=1, le=MOST)
     """The current incarnation of the whole group. Pods of earlier ones are deleted."""
-    launched_attempt: int = Field(default=0, ge=0)
+    launched_attempt: int = Field(default=0, ge=0, le=MOST)
     """The last attempt of which every pod has been created: since then, a missing pod is a disruption."""
     attempt_start_time: Time | None = None
     """When the current attempt was decided."""
-    replicas: int = Field(default=0, ge=0)
+    replicas: int = Field(default=0, ge=0, le=MOST)
     """Worker pods that exist, those of earlier attempts that are on their way out included."""
-    ready_replicas: int = Field(default=0, ge=0)
+    ready_replicas: int = Field(default=0, ge=0, le=MOST)
     """Worker pods of the current attempt that are ready, or have succeeded."""
     ready: str = "0/0"
     """Ready and wished workers, for the printed table."""
@@ -140,11 +143,11 @@ class TrainingJobStatus(Model):
     """When the job finished."""
     active_since: Time | None = None
     """Since when the job has been active without a suspension between."""
-    active_seconds: int = Field(default=0, ge=0)
+    active_seconds: int = Field(default=0, ge=0, le=MOST)
     """Seconds that it was active before that."""
     restarts: Restarts = Restarts()
     """Attempts that ended before their time."""
-    restart_count: int = Field(default=0, ge=0)
+    restart_count: int = Field(default=0, ge=0, le=MOST)
     """How often the group was started anew for any of them, for the printed table."""
     retry: Retry = Retry()
     """The delay between attempts."""

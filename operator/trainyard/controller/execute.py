@@ -1,7 +1,7 @@
 """Carries out a plan's actions. Decides nothing; each action is harmless when repeated."""
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -31,6 +31,10 @@ class NameTakenError(Exception):
     what: str
 
 
+class UnbuildableError(Exception):
+    """The template holds something of which no manifest can be made, and which the API server's schema lets pass."""
+
+
 @dataclass(frozen=True, slots=True)
 class Executor:
     """Actions into requests."""
@@ -51,6 +55,8 @@ class Executor:
                 outcomes = await slow_start(calls, limit=PARALLEL)
             except NameTakenError as error:
                 return Refusal(Reason.NAME_TAKEN, f"{error.what} exists and does not belong to this TrainingJob")
+            except UnbuildableError as error:
+                return Refusal(Reason.INVALID_TEMPLATE, str(error))
             if failed := next((o.error for o in outcomes if isinstance(o, Failed)), None):
                 return _refusal(failed)
         return None
@@ -60,7 +66,7 @@ class Executor:
             case CreateService():
                 return lambda: self._create(job, SERVICES, manifests.service(job))
             case CreateWorker(index, attempt):
-                return lambda: self._create(job, PODS, manifests.worker_pod(Worker(job, index, attempt)))
+                return lambda: self._create(job, PODS, _worker_pod(job, index, attempt))
             case DeletePod(name, uid, reason):
                 return lambda: self._delete(job, PODS, name, uid, reason)
             case DeleteJob(reason):
@@ -89,6 +95,14 @@ class Executor:
         self.tracker.deleted(job.uid, resource.plural, uid)
 
 
+def _worker_pod(job: JobView, index: int, attempt: int) -> dict[str, Any]:
+    try:
+        return manifests.worker_pod(Worker(job, index, attempt))
+    except Exception as error:
+        # Whatever one template does to the builder, it is a verdict on that template: never a pass repeated for ever.
+        raise UnbuildableError(f"{type(error).__name__}: {error}") from error
+
+
 def _refusal(error: ApiError) -> Refusal:
     """What the server's answer means for the job. Raises `error` where it means nothing but "later"."""
     if error.retryable or error.namespace_terminating or error.conflict:
@@ -99,9 +113,3 @@ def _refusal(error: ApiError) -> Refusal:
     if error.status in {400, 422} and not error.message.startswith("admission webhook"):
         return Refusal(Reason.INVALID_TEMPLATE, error.message)
     return Refusal(Reason.PODS_FORBIDDEN, error.message)
-
-
-def actions_told(actions: Sequence[Action]) -> str:
-    """A plan's actions in a few words, for the log."""
-    names = [type(action).__name__ for action in actions]
-    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))

@@ -123,11 +123,11 @@ class Reconciler:
             return
         message = f"the operator cannot read this TrainingJob: {record.problem}; correct the field"
         _LOG.error(message)
-        if record.status is None:
-            return
+        # A status that cannot be read was written by hand: it is begun anew, and the pods tell which attempt this is.
+        stored = record.status or TrainingJobStatus()
         stalled = [yes(ConditionType.STALLED, Reason.INVALID_SPEC, message)]
-        conditions = said(record.status, stalled, record.generation, self.now())
-        status = record.status.model_copy(
+        conditions = said(stored, stalled, record.generation, self.now())
+        status = stored.model_copy(
             update={"conditions": conditions, "observed_generation": record.generation},
         )
         if status != record.status:

@@ -24,7 +24,7 @@ class Settings(BaseSettings):
     """The name under which this process writes events: its pod's."""
     context: str | None = None
     """The kubeconfig context to use outside a cluster."""
-    relist_seconds: float = Field(default=300.0, ge=1)
+    relist_seconds: float = Field(default=300.0, ge=1, allow_inf_nan=False)
     """How often all TrainingJobs are listed, in case the watch has missed one."""
-    stale_seconds: float = Field(default=150.0, ge=1)
+    stale_seconds: float = Field(default=150.0, ge=1, allow_inf_nan=False)
     """After so long without a sign of life a watch is stale, and the probes fail."""

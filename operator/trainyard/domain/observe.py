@@ -4,7 +4,7 @@ Trusts the API server's schema, not the content: a pod that does not bear a work
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainyard.api.constants import ANNOTATION_WORKERS, LABEL_JOB_UID
@@ -15,6 +15,8 @@ from trainyard.domain.names import parse_worker_pod
 
 Json = Mapping[str, Any]
 
+FAR_AWAY = datetime.max.replace(tzinfo=UTC)
+LONGEST_GRACE = 366 * 24 * 3600
 MESSAGE_LIMIT = 2048
 ON_ITS_WAY = frozenset({"ContainerCreating", "PodInitializing"})
 """What a container waits for where all is well."""
@@ -77,11 +79,17 @@ def owner_uid(raw: Json) -> str | None:
 
 
 def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        # A grace period of ten thousand years, say: the API server can write times that Python cannot read.
+        return FAR_AWAY
 
 
 def _number(text: str | None) -> int:
-    return int(text) if text and text.isdecimal() else 0
+    return int(text) if text and text.isdecimal() and len(text) < 10 else 0
 
 
 def _main_container(spec: Json, status: Json) -> Json:
@@ -130,7 +138,8 @@ def _taken(
     target = conditions.get("DisruptionTarget", {})
     disrupted = _time(target.get("lastTransitionTime")) if target.get("status") == "True" else None
     deletion = _time(metadata.get("deletionTimestamp"))
-    deleted = deletion - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0) if deletion else None
+    grace = min(metadata.get("deletionGracePeriodSeconds") or 0, LONGEST_GRACE)
+    deleted = deletion - timedelta(seconds=grace) if deletion else None
     if disrupted and not (deleted and deleted < disrupted):
         return disrupted, Trouble(target.get("reason", "DisruptionTarget"), target.get("message", ""))
     if deleted:

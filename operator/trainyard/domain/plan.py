@@ -90,7 +90,7 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     if waiting and not_before:
         waits.append((not_before - now).total_seconds())
     elif in_the_way := [p for p in snapshot.old if not _lost(p, now)]:
-        waits += [(p.deletion_time + LOST - now).total_seconds() for p in in_the_way if p.deletion_time]
+        waits += [(LOST - (now - p.deletion_time)).total_seconds() for p in in_the_way if p.deletion_time]
     elif status.launched_attempt < status.attempt:
         missing = [i for i in range(job.spec.replicas) if i not in present]
         actions += [CreateWorker(i, status.attempt) for i in missing]
@@ -112,7 +112,7 @@ def _after_the_end(snapshot: Snapshot, now: datetime) -> Plan:
     ttl, ended = lifecycle.ttl_seconds_after_finished, status.completion_time
     wait = None
     if ttl is not None and ended is not None:
-        wait = (ended + timedelta(seconds=ttl) - now).total_seconds()
+        wait = ttl - (now - ended).total_seconds()
         if wait <= 0:
             return Plan(status, [DeleteJob(Reason.TTL_EXPIRED)])
     doomed = _delete([p for p in snapshot.pods if _goes(p, lifecycle.clean_pods)], Reason.JOB_FINISHED)
@@ -161,7 +161,7 @@ def _delete(pods: Sequence[PodView], reason: Reason) -> list[Action]:
 
 
 def _lost(pod: PodView, now: datetime) -> bool:
-    return pod.deletion_time is not None and now >= pod.deletion_time + LOST
+    return pod.deletion_time is not None and now - pod.deletion_time >= LOST
 
 
 def _soonest(waits: Sequence[float]) -> float | None:

@@ -37,6 +37,7 @@ def worker_pod(worker: Worker) -> Json:
     metadata, spec = template.get("metadata") or {}, template["spec"]
     for container in spec["containers"]:
         container["env"] = environment(worker, container)
+    for container in (*spec["containers"], *(spec.get("initContainers") or ())):
         container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     _shared_memory(spec)
     spec["tolerations"] = [*(spec.get("tolerations") or []), *_tolerations(spec)]

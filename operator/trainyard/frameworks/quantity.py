@@ -1,6 +1,6 @@
 """Kubernetes quantities ("500m", "2", "1k", "16Gi") as numbers. Only read, never written."""
 
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 DECIMAL = {
     "n": "1e-9",
@@ -13,6 +13,7 @@ DECIMAL = {
     "P": "1e15",
     "E": "1e18",
 }
+LARGEST_EXPONENT = 18
 FACTORS = {suffix: Decimal(factor) for suffix, factor in DECIMAL.items()} | {
     f"{letter}i": Decimal(2) ** (10 * power) for power, letter in enumerate("KMGTPE", start=1)
 }
@@ -24,6 +25,7 @@ def quantity(value: str | float | None) -> Decimal | None:
     suffix = next((s for s in FACTORS if text.endswith(s)), "")
     try:
         amount = Decimal(text.removesuffix(suffix)) * FACTORS.get(suffix, Decimal(1))
-    except InvalidOperation:
+    except ArithmeticError:
         return None
-    return amount if amount.is_finite() else None
+    # Kubernetes' own quantities end at 2^63 - 1, and a number of a million digits would take half a minute to write out.
+    return amount if amount.is_finite() and amount.adjusted() <= LARGEST_EXPONENT else None

@@ -155,6 +155,28 @@ async def test_an_invalid_template_fails_the_job_and_is_not_tried_again(api: Fak
     assert (failed["reason"], "image: Required" in failed["message"]) == ("InvalidTemplate", True)
 
 
+async def test_a_template_that_the_builder_chokes_on_fails_its_job_alone(api: FakeApi, lab: Lab) -> None:
+    container = {"name": "main", "image": "example.com/x:1", "env": [{"value": "a variable without a name"}]}
+    async with operator(api):
+        lab.submit(template={"spec": {"containers": [container]}})
+        lab.submit("neighbour", replicas=1)
+        await lab.until_phase("Failed")
+        await lab.until_pods("neighbour-worker-0-1")
+    assert lab.condition("Failed")["reason"] == "InvalidTemplate"
+
+
+async def test_a_status_that_cannot_be_read_is_begun_anew(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+        api.cluster.set_status(TRAINING_JOBS, LAB, "job", startTime="0000-01-01T00:00:00Z")
+        await until(lambda: lab.status().get("startTime", "").startswith("2"))
+        await lab.until_phase("Running")
+    assert lab.pods() == ["job-worker-0-1", "job-worker-1-1"]
+
+
 async def test_a_service_of_somebody_else_is_named(api: FakeApi, lab: Lab) -> None:
     api.cluster.create(SERVICES, LAB, {"metadata": {"name": "job"}})
     async with operator(api):

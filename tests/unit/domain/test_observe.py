@@ -295,3 +295,16 @@ def test_status_of_a_newer_operator_can_be_read() -> None:
 def test_spec_of_a_newer_operator_cannot() -> None:
     with pytest.raises(ValidationError, match="framework"):
         job_view(tj({"framework": "jax"}))
+
+
+@pytest.mark.parametrize("grace", [10**11, 2**63 - 1])
+def test_a_grace_period_beyond_all_dates_is_read_all_the_same(grace: int) -> None:
+    view = pod_view(pod(deletionTimestamp="5195-01-02T12:00:00Z", deletionGracePeriodSeconds=grace))
+    assert view.deletion_time is not None
+    far = pod_view(pod(deletionTimestamp="12345-01-02T12:00:00Z", deletionGracePeriodSeconds=grace))
+    assert far.deletion_time is not None
+    assert state(far) is State.DISRUPTED
+
+
+def test_an_annotation_of_thousands_of_digits_says_nothing() -> None:
+    assert pod_view(pod(annotations={"trainyard.dev/workers": "9" * 5000})).workers == 0
