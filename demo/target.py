@@ -45,7 +45,7 @@ def kind() -> Cluster:
         say("the kind cluster is there already")
     else:
         say("starting a kind cluster of 3 workers (about 1 min) …")
-        capture(["kind", "create", "cluster", "--name", KIND_NAME, "--config", "-"], stdin=_kind_nodes())
+        capture(["kind", "create", "cluster", "--name", KIND_NAME, "--config", "-"], stdin=kind_nodes())
     for name, context in (("operator", ROOT), ("trainer", ROOT / "trainer-image")):
         say(f"building the {name} image with docker …")
         show(["docker", "build", "--tag", LOCAL_IMAGES[name], str(context)])
@@ -82,7 +82,8 @@ def python(module: str) -> list[str]:
     return [sys.executable, "-m", module]
 
 
-def _kind_nodes() -> str:
+def kind_nodes() -> str:
+    """The configuration of the kind cluster, as JSON."""
     mount = {"hostPath": f"{tempfile.gettempdir()}/trainyard-kind", "containerPath": KIND_SHARED}
     workers = [{"role": "worker", "extraMounts": [mount]} for _ in range(3)]
     nodes = [{"role": "control-plane"}, *workers]
