@@ -130,8 +130,9 @@ def _ensure_module(module: Module, paths: Paths) -> Path:
 
 
 def _build(module: Module, folder: Path, paths: Paths) -> None:
-    go = go_toolchain.find(paths)
+    # First: fetching Go fills the disk too.
     require_free(paths.tools, gigabytes=6, purpose="building the cluster's programs")
+    go = go_toolchain.find(paths)
     say(f"building {', '.join(module.packages)} (once; about {module.about} on 2 cores)")
     began = time.monotonic()
     for leftover in paths.tools.glob(f".building-{module.name}-*"):
