@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from demo.commands import Cluster, DemoError, capture, say, show
+from localcluster import images, tools
+from localcluster.errors import LocalClusterError
+from localcluster.paths import from_environment
 
 ROOT = Path(__file__).parents[1]
 LOCAL_IMAGES = {"operator": "localhost/trainyard/operator:dev", "trainer": "localhost/trainyard/trainer:dev"}
@@ -28,15 +31,15 @@ def choose(environ: Mapping[str, str] = os.environ) -> Cluster:
 
 
 def given(context: str, environ: Mapping[str, str]) -> Cluster:
-    """The user's own cluster. Its nodes must be able to pull the images that the user names."""
-    images = {name: environ.get(f"{name.upper()}_IMAGE", "") for name in LOCAL_IMAGES}
-    if missing := [f"{name.upper()}_IMAGE" for name, image in images.items() if not image]:
+    """The user's own cluster. Its nodes must be able to pull the named that the user names."""
+    named = {name: environ.get(f"{name.upper()}_IMAGE", "") for name in LOCAL_IMAGES}
+    if missing := [f"{name.upper()}_IMAGE" for name, image in named.items() if not image]:
         raise DemoError(
-            f"with KUBE_CONTEXT, set {' and '.join(missing)} too: images that the nodes of {context} can pull, "
+            f"with KUBE_CONTEXT, set {' and '.join(missing)} too: named that the nodes of {context} can pull, "
             "built from Dockerfile and trainer-image/Dockerfile"
         )
     say(f"using the cluster of the kubeconfig context {context}")
-    return Cluster(_program("kubectl"), _program("helm"), context=context, images=images, overlay="")
+    return Cluster(_program("kubectl"), _program("helm"), context=context, images=named, overlay="")
 
 
 def kind() -> Cluster:
@@ -58,10 +61,6 @@ def kind() -> Cluster:
 
 def local() -> Cluster:
     """A real three-node cluster on this machine, from programs built out of pinned Go modules."""
-    from localcluster import images, tools  # noqa: PLC0415 - needed here alone; elsewhere its needs need not be met
-    from localcluster.errors import LocalClusterError  # noqa: PLC0415
-    from localcluster.paths import from_environment  # noqa: PLC0415
-
     try:
         programs = tools.ensure("kubectl", "helm")
         operator, _ = images.build("operator", "trainer")
@@ -99,6 +98,5 @@ def _docker_runs() -> bool:
 def _program(name: str) -> Path:
     if found := shutil.which(name):
         return Path(found)
-    from localcluster import tools  # noqa: PLC0415 - built from its Go module where the machine has none
 
     return tools.ensure(name)[name]

@@ -97,7 +97,7 @@ def test_every_app_container_is_told(kube: Kube) -> None:
     kube.wait_phase("job", "Running")
     found = environment(kube, "job-worker-0-1", "sidecar")
     assert (found["RANK"], found["WORLD_SIZE"]) == ("0", "1")
-    assert "/dev/shm" in kube.run("exec", "job-worker-0-1", "-c", "sidecar", "--", "df", "/dev/shm")  # noqa: S108
+    assert "/dev/shm" in kube.run("exec", "job-worker-0-1", "-c", "sidecar", "--", "df", "/dev/shm")  # noqa: S108 - in the pod
 
 
 def test_the_readmes_first_job(kube: Kube) -> None:
