@@ -31,11 +31,11 @@ def choose(environ: Mapping[str, str] = os.environ) -> Cluster:
 
 
 def given(context: str, environ: Mapping[str, str]) -> Cluster:
-    """The user's own cluster. Its nodes must be able to pull the named that the user names."""
+    """The user's own cluster. Its nodes must be able to pull the images that the user names."""
     named = {name: environ.get(f"{name.upper()}_IMAGE", "") for name in LOCAL_IMAGES}
     if missing := [f"{name.upper()}_IMAGE" for name, image in named.items() if not image]:
         raise DemoError(
-            f"with KUBE_CONTEXT, set {' and '.join(missing)} too: named that the nodes of {context} can pull, "
+            f"with KUBE_CONTEXT, set {' and '.join(missing)} too: images that the nodes of {context} can pull, "
             "built from Dockerfile and trainer-image/Dockerfile"
         )
     say(f"using the cluster of the kubeconfig context {context}")
