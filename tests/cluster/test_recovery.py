@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from demo import install
 from demo.commands import show
 from demo.target import python
 from tests.cluster.kube import Kube, job
@@ -72,11 +73,16 @@ def test_an_attempt_that_ends_early_again_and_again_waits_before_the_next(kube: 
 
 
 def test_a_node_without_power(kube: Kube) -> None:
-    """Its pod stays Terminating for as long as the node is away; the job must not wait for that."""
-    kube.apply(job(replicas=3, recovery={"maxRestarts": 0}))
+    """Its pod stays Terminating for as long as the node is away; the job must not wait for that. The operator was there too."""
+    manifest = job(replicas=3, recovery={"maxRestarts": 0})
+    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    selector = {"labelSelector": {"matchLabels": {"trainyard.dev/job-name": "job"}}}
+    manifest["spec"]["template"]["spec"]["topologySpreadConstraints"] = [spread | selector]
+    kube.apply(manifest)
     kube.wait_phase("job", "Running")
-    victim = next(p for p in kube.pods("job") if p["metadata"]["name"] == "job-worker-1-1")
-    number = victim["spec"]["nodeName"].removeprefix("node")
+    (operator,) = kube.other(install.NAMESPACE).find_all("pods", "app.kubernetes.io/name=trainyard")
+    number = operator["spec"]["nodeName"].removeprefix("node")
+    assert any(p["spec"]["nodeName"] == f"node{number}" for p in kube.pods("job"))
     show([*python("localcluster"), "node", "stop", number])
     try:
         kube.until(
