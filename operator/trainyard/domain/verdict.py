@@ -13,7 +13,7 @@ from trainyard.api.status import ConditionType as C, LastFailure, Phase, Retry, 
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.cause import Cause, describe
 from trainyard.domain.conditions import Saying, no, said, yes
-from trainyard.domain.model import Exit, JobView, PodView
+from trainyard.domain.model import JobView, PodView
 
 STEADY = timedelta(seconds=60)
 """An attempt whose workers all ran for so long ended for a new reason: the delay starts over."""
@@ -171,21 +171,16 @@ def _delay(count: int) -> int:
 
 def _last_failure(cause: Cause, attempt: int) -> LastFailure:
     pod = cause.pod
-    end = pod.exit if pod else None
-    if pod is None or end is None:
+    if pod is None or pod.exit is None:
         raise ValueError(f"a failure has a pod and an exit: {cause}")
-    return _failure_of(pod, end, attempt)
-
-
-def _failure_of(pod: PodView, end: Exit, attempt: int) -> LastFailure:
     return LastFailure(
-        time=end.time,
+        time=pod.exit.time,
         attempt=attempt,
         pod=pod.name,
         pod_uid=pod.uid,
         node=pod.node,
         rank=pod.index,
-        exit_code=end.code,
-        reason=end.reason,
-        message=end.message,
+        exit_code=pod.exit.code,
+        reason=pod.exit.reason,
+        message=pod.exit.message,
     )
