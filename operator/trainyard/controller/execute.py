@@ -1,6 +1,7 @@
 """Carries out a plan's actions. Decides nothing; each action is harmless when repeated."""
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, assert_never
@@ -59,6 +60,7 @@ class Executor:
                 return Refusal(Reason.INVALID_TEMPLATE, str(error))
             if failed := next((o.error for o in outcomes if isinstance(o, Failed)), None):
                 return _refusal(failed)
+        _tell(plan)
         return None
 
     def _call(self, job: JobView, action: Action) -> Callable[[], Awaitable[None]]:
@@ -86,13 +88,22 @@ class Executor:
             if found is None or owner_uid(found) != job.uid:
                 raise NameTakenError(f"{resource.kind} {name}") from error
             made = found
-        _LOG.info(f"created {resource.kind} {name}")
+        _LOG.debug(f"created {resource.kind} {name}")
         self.tracker.wrote(job.uid, resource.plural, int(made["metadata"]["resourceVersion"]))
 
     async def _delete(self, job: JobView, resource: Resource, name: str, uid: str, reason: Reason) -> None:
         await self.writer.delete(resource, job.namespace, name, uid=uid)
-        _LOG.info(f"deleted {resource.kind} {name}: {reason}")
+        _LOG.debug(f"deleted {resource.kind} {name}: {reason}")
         self.tracker.deleted(job.uid, resource.plural, uid)
+
+
+def _tell(plan: Plan) -> None:
+    """One line for what may have been five hundred requests."""
+    created = sum(isinstance(action, CreateWorker) for action in plan.actions)
+    if created:
+        _LOG.info(f"created {created} pods of attempt {plan.status.attempt}")
+    for reason, count in Counter(a.reason for a in plan.actions if isinstance(a, DeletePod)).items():
+        _LOG.info(f"deleted {count} pods: {reason}")
 
 
 def _worker_pod(job: JobView, index: int, attempt: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from trainyard.controller.execute import Executor
 from trainyard.controller.feed import JobFeed
 from trainyard.controller.health import Health, Watch
 from trainyard.controller.metrics import CacheMetrics, JobMetrics
+from trainyard.controller.pace import StatusPace
 from trainyard.controller.reconcile import Reconciler
 from trainyard.controller.resources import ServiceRecord
 from trainyard.controller.server import serve
@@ -31,6 +33,9 @@ from trainyard.kube.reflector import Reflector
 from trainyard.kube.session import Session
 
 _LOG = logging.getLogger(__name__)
+
+SETTLE_SECONDS = 0.05
+"""What happens to a job's pods within so short a time is looked at together: five hundred that start make ten passes, not a thousand."""
 
 
 def utc_now() -> datetime:
@@ -69,7 +74,7 @@ class Operator:
         """Make all parts; nothing runs yet."""
         caches = Caches.empty()
         queue: WorkQueue[str] = WorkQueue(observer=metrics.observer)
-        pods, services = reflectors(session, caches, queue.add)
+        pods, services = reflectors(session, caches, lambda uid: queue.add_after(uid, SETTLE_SECONDS))
         feed = JobFeed(session, caches, queue.add, settings.relist_seconds)
         tracker: WriteTracker[str] = WriteTracker()
         writer = Writer(session)
@@ -80,6 +85,7 @@ class Operator:
             tracker=tracker,
             events=EventRecorder(session, CONTROLLER_NAME, settings.instance),
             metrics=JobMetrics(registry),
+            pace=StatusPace(time.monotonic),
             now=now,
         )
         loop = ReconcileLoop(queue, reconciler.reconcile, workers=settings.workers, observer=metrics.observer)
@@ -110,6 +116,7 @@ class Operator:
             "watch services": self.services.run(),
             "list jobs": self.feed.run(),
             "reconcile": self._reconcile(self.health.watches),
+            "write events": self.reconciler.events.run(),
             "until kopf leaves": leaving.wait(),
         }
         tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]

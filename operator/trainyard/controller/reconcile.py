@@ -13,6 +13,7 @@ from trainyard.controller.caches import Caches
 from trainyard.controller.execute import Executor
 from trainyard.controller.logs import about
 from trainyard.controller.metrics import JobMetrics
+from trainyard.controller.pace import StatusPace
 from trainyard.controller.resources import TRAINING_JOBS, JobRecord
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.conditions import said, yes
@@ -42,6 +43,7 @@ class Reconciler:
     tracker: WriteTracker[str]
     events: EventRecorder
     metrics: JobMetrics
+    pace: StatusPace
     now: Callable[[], datetime]
 
     async def reconcile(self, uid: str) -> float | None:
@@ -49,6 +51,7 @@ class Reconciler:
         record = self.caches.jobs.get(uid)
         if record is None:
             self.tracker.forget(uid)
+            self.pace.forget(uid)
             return None
         attempt = record.view.status.attempt if record.view else 0
         about(f"{record.namespace}/{record.name}", attempt)
@@ -71,11 +74,16 @@ class Reconciler:
         if refusal := await self.executor.carry_out(snapshot.job, decided):
             _LOG.info(f"refused: {refusal.reason}: {refusal.message}")
             decided = refused(snapshot.job, decided, refusal, now)
+        elif decided.actions:
+            # What was done will be seen in a moment, and is told then: one status for both.
+            return CATCH_UP_SECONDS
         return await self._store(record, snapshot.job, decided)
 
     async def _store(self, record: JobRecord, job: JobView, decided: Plan) -> float | None:
         """Write the status if it changed, then tell of it. Somebody else's write in between means: decide again."""
         if decided.status != job.status:
+            if wait := self.pace.wait(job, decided.status):
+                return wait
             try:
                 await self._write(record, decided.status)
             except ApiError as error:
@@ -90,7 +98,7 @@ class Reconciler:
             log(f"{event.reason}: {event.note}")
             action = "Reconcile"
             key = f"{decided.status.attempt}/{event.note}"
-            await self.events.record(record.reference, event.type, event.reason, event.note, action=action, key=key)
+            self.events.record(record.reference, event.type, event.reason, event.note, action=action, key=key)
         return decided.requeue_after
 
     async def _write(self, record: JobRecord, status: TrainingJobStatus) -> None:
@@ -108,6 +116,7 @@ class Reconciler:
         }
         made = await self.writer.replace_status(TRAINING_JOBS, record.namespace, record.name, body)
         self.tracker.wrote(record.uid, TRAINING_JOBS.plural, int(made["metadata"]["resourceVersion"]))
+        self.pace.wrote(record.uid)
 
     def _warnings(self, job: JobView, decided: Plan) -> list[Event]:
         """Once an attempt, with the event that its workers are there: variables in the template that may not fit."""

@@ -32,6 +32,19 @@ def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
     return replace(plan, status=plan.status.model_copy(update=update))
 
 
+def is_news(before: TrainingJobStatus, after: TrainingJobStatus) -> bool:
+    """Whether the job has moved, or its spec has been looked at anew: all that people and programs wait for.
+
+    The rest counts pods or says what one of them waits for, and half of it is out of date when it is stored.
+    """
+    return _moves(before) != _moves(after)
+
+
+def _moves(status: TrainingJobStatus) -> tuple[Any, ...]:
+    answers = {c.type: c.status for c in status.conditions if c.type != C.SCHEDULED}
+    return status.observed_generation, status.phase, status.attempt, status.restarts, answers
+
+
 def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
     job, pods = snapshot.job, snapshot.current
     seen = health(pods, job.spec.replicas)

@@ -41,17 +41,23 @@ async def slow_start(calls: Sequence[Callable[[], Awaitable[T]]], *, limit: int 
     """
     outcomes: list[Outcome[T]] = [NotStarted()] * len(calls)
     under_way: dict[asyncio.Future[T], int] = {}
+    # Not `asyncio.wait`, which looks at all that are under way each time that one of them ends.
+    finished: asyncio.Queue[asyncio.Future[T]] = asyncio.Queue()
     crash: BaseException | None = None
     window, position, going = 1, 0, True
     try:
         while True:
             while going and position < len(calls) and len(under_way) < window:
-                under_way[asyncio.ensure_future(calls[position]())] = position
+                begun = asyncio.ensure_future(calls[position]())
+                begun.add_done_callback(finished.put_nowait)
+                under_way[begun] = position
                 position += 1
             if not under_way:
                 break
-            finished, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-            for future in finished:
+            ended = [await finished.get()]
+            # All that have ended by now are looked at before another is begun: one of them may have failed.
+            ended += [finished.get_nowait() for _ in range(finished.qsize())]
+            for future in ended:
                 place = under_way.pop(future)
                 match future.exception():
                     case None:

@@ -1,5 +1,6 @@
-"""Kubernetes events, as `kubectl describe` shows them. A bystander: it never raises and never holds up a pass for long."""
+"""Kubernetes events, as `kubectl describe` shows them. A bystander: it never raises and never holds up a pass."""
 
+import asyncio
 import hashlib
 import logging
 import time
@@ -20,6 +21,7 @@ _LONGEST_NOTE = 1024  # bytes; the API refuses more
 _REMEMBERED = 4096
 _BURST = 25.0
 _PER_SECOND = 0.1
+_BACKLOG = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,19 @@ class ObjectReference:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """An event that waits to be written."""
+
+    regarding: ObjectReference
+    type: str
+    reason: str
+    note: str
+    action: str
+    name: str
+    at: datetime
+
+
 def _now() -> datetime:
     return datetime.now(UTC)
 
@@ -50,7 +65,8 @@ def _now() -> datetime:
 class EventRecorder:
     """Writes events, one for each thing that happened: a repeat, also after a crash, only raises its count.
 
-    Each object may have a burst of 25 and then one in ten seconds; what is above is dropped.
+    Each object may have a burst of 25 and then one in ten seconds; what is above is dropped. They are written one after
+    the other by `run`, so that a thousand jobs that start at once do not have to wait for a thousand events.
     """
 
     def __init__(
@@ -70,8 +86,9 @@ class EventRecorder:
         self._now = now
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
         self._counts: OrderedDict[str, int] = OrderedDict()
+        self._backlog: asyncio.Queue[_Told] = asyncio.Queue(_BACKLOG)
 
-    async def record(
+    def record(
         self,
         regarding: ObjectReference,
         type: Literal["Normal", "Warning"],  # noqa: A002 - the API's own word
@@ -84,55 +101,72 @@ class EventRecorder:
         """Say what happened. `key` tells two events of one reason apart: the same key again is the same event again."""
         if not self._bucket(regarding.uid).take():
             return
-        name = _name(regarding, reason, key)
+        told = _Told(regarding, type, reason, note, action, _name(regarding, reason, key), self._now())
         try:
-            if name in self._counts and await self._repeat(regarding.namespace, name, self._counts[name]):
+            self._backlog.put_nowait(told)
+        except asyncio.QueueFull:
+            _LOG.warning(
+                f"event {reason} of {regarding.kind} {regarding.namespace}/{regarding.name} not written: too many wait"
+            )
+
+    async def run(self) -> None:
+        """Write what is recorded, for ever."""
+        while True:
+            told = await self._backlog.get()
+            await self._write(told)
+            self._backlog.task_done()
+
+    async def drain(self) -> None:
+        """Wait until all that was recorded is written, by `run`."""
+        await self._backlog.join()
+
+    async def _write(self, told: _Told) -> None:
+        try:
+            if told.name in self._counts and await self._repeat(told, self._counts[told.name]):
                 return
-            await self._create(regarding, name, type, reason, note, action)
+            await self._create(told)
         except ApiError as error:
             # In a namespace that is going away nobody reads events any more.
             level = logging.DEBUG if error.namespace_terminating or error.not_found else logging.WARNING
-            _LOG.log(
-                level, f"event {reason} of {regarding.kind} {regarding.namespace}/{regarding.name} not written: {error}"
-            )
+            about = told.regarding
+            _LOG.log(level, f"event {told.reason} of {about.kind} {about.namespace}/{about.name} not written: {error}")
 
-    async def _create(
-        self, regarding: ObjectReference, name: str, kind: str, reason: str, note: str, action: str
-    ) -> None:
+    async def _create(self, told: _Told) -> None:
+        namespace = told.regarding.namespace
         manifest = {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
-            "metadata": {"name": name, "namespace": regarding.namespace},
-            "eventTime": _timestamp(self._now()),
+            "metadata": {"name": told.name, "namespace": namespace},
+            "eventTime": _timestamp(told.at),
             "reportingController": self._component,
             "reportingInstance": self._instance,
-            "action": action,
-            "reason": reason,
-            "regarding": regarding.manifest(),
-            "note": _cut(note),
-            "type": kind,
+            "action": told.action,
+            "reason": told.reason,
+            "regarding": told.regarding.manifest(),
+            "note": _cut(told.note),
+            "type": told.type,
         }
         try:
-            await self._writer.create(EVENTS, regarding.namespace, manifest)
+            await self._writer.create(EVENTS, namespace, manifest)
         except ApiError as error:
             if not error.already_exists:
                 raise
             # Written before this process was started: its count is known to the server alone.
-            held = await self._writer.get(EVENTS, regarding.namespace, name) or {}
-            await self._repeat(regarding.namespace, name, (held.get("series") or {}).get("count", 1))
+            held = await self._writer.get(EVENTS, namespace, told.name) or {}
+            await self._repeat(told, (held.get("series") or {}).get("count", 1))
         else:
-            self._remember(name, 1)
+            self._remember(told.name, 1)
 
-    async def _repeat(self, namespace: str, name: str, count: int) -> bool:
+    async def _repeat(self, told: _Told, count: int) -> bool:
         """Raise the count. False: the event has expired on the server."""
-        series: dict[str, Any] = {"count": count + 1, "lastObservedTime": _timestamp(self._now())}
+        series: dict[str, Any] = {"count": count + 1, "lastObservedTime": _timestamp(told.at)}
         try:
-            await self._writer.merge(EVENTS, namespace, name, {"series": series})
+            await self._writer.merge(EVENTS, told.regarding.namespace, told.name, {"series": series})
         except ApiError as error:
             if not error.not_found:
                 raise
             return False
-        self._remember(name, count + 1)
+        self._remember(told.name, count + 1)
         return True
 
     def _remember(self, name: str, count: int) -> None:

@@ -32,7 +32,9 @@ def connect(context: str | None = None, *, on_request: RequestObserver | None = 
 
 def endpoint(context: str | None = None) -> Endpoint:
     """Where the API server is and how to authenticate with it."""
-    settings = client.Configuration(proxy="")  # "": leave the environment's proxies to aiohttp, which honours NO_PROXY
+    settings = client.Configuration(
+        proxy=""
+    )  # "": leave the environment's proxies to the session, which honours NO_PROXY
     in_cluster = context is None and "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
     try:
         if in_cluster:

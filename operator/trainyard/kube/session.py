@@ -1,15 +1,18 @@
 """HTTP to one API server: requests and watch streams as plain JSON. Knows no kinds, keeps no state, decides nothing."""
 
 import asyncio
-import json
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+import orjson
 
+from trainyard.kube.bucket import TokenBucket
 from trainyard.kube.errors import UNREACHABLE, ApiError
 
 RequestObserver = Callable[[str, int, float], None]
@@ -19,6 +22,9 @@ _CONNECT_SECONDS = 10.0
 _POOL_SIZE = 100
 _POLITE_RETRIES = 3
 _LONGEST_RETRY_AFTER = 10.0
+_JSON = "application/json"
+_METADATA = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_JSON}"
+"""A server that cannot leave the rest away answers with the whole object."""
 
 
 async def _anonymous() -> str | None:
@@ -48,8 +54,8 @@ class Endpoint:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=_POOL_SIZE, ssl=self.tls if self.tls is not None else True),
             middlewares=(self._authorize,),
-            proxy=self.proxy,
-            trust_env=self.proxy is None,
+            # Not aiohttp's own look at the environment: it reads ~/.netrc again for each request, in a thread.
+            proxy=self.proxy if self.proxy is not None else _environment_proxy(self.server),
         )
 
     async def _authorize(
@@ -75,10 +81,13 @@ class Session:
         *,
         on_request: RequestObserver | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        budget: TokenBucket | None = None,
     ) -> None:
+        """`budget` bounds how many requests are made in a second; those above it wait for their turn. Watches are free."""
         self.endpoint = endpoint
         self.on_request = on_request
         self._sleep = sleep
+        self._budget = budget
         self._client: aiohttp.ClientSession | None = None
 
     async def request(
@@ -88,14 +97,20 @@ class Session:
         *,
         params: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
-        content_type: str = "application/json",
+        content_type: str = _JSON,
         timeout: float = 30.0,  # noqa: ASYNC109 - aiohttp keeps it, and tells a time-out from a cancellation
+        only_metadata: bool = False,
     ) -> dict[str, Any]:
-        """One request and its answer. Raises `ApiError`."""
-        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        """One request and its answer, of which `only_metadata` asks for no more than that. Raises `ApiError`."""
+        data = None if body is None else orjson.dumps(body)
+        headers = {"Accept": _METADATA if only_metadata else _JSON, "Accept-Encoding": "identity"}
+        if data is not None:
+            headers["Content-Type"] = content_type
         for attempt in range(_POLITE_RETRIES + 1):
+            if self._budget is not None and (turn := self._budget.reserve()):
+                await self._sleep(turn)
             try:
-                return await self._once(method, path, params, data, content_type, timeout)
+                return await self._once(method, path, params, data, headers, timeout)
             except ApiError as error:
                 wait = error.retry_after
                 if error.status != 429 or wait is None or wait > _LONGEST_RETRY_AFTER or attempt == _POLITE_RETRIES:
@@ -145,7 +160,7 @@ class Session:
         path: str,
         params: Mapping[str, str] | None,
         data: bytes | None,
-        content_type: str,
+        headers: Mapping[str, str],
         seconds: float,
     ) -> dict[str, Any]:
         started = time.monotonic()
@@ -156,13 +171,13 @@ class Session:
                 self.endpoint.server + path,
                 params=params,
                 data=data,
-                headers={"Accept": "application/json"} | ({"Content-Type": content_type} if data is not None else {}),
+                headers=headers,
                 timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS),
             ) as response:
                 if response.status >= 400:
                     status = response.status
                     await _refuse(response)
-                answer = json.loads(await response.read())
+                answer = orjson.loads(await response.read())
                 status = response.status
         except (aiohttp.ClientError, OSError) as error:
             raise _unreachable(error, path) from error
@@ -181,11 +196,17 @@ class Session:
             self.on_request(method, status, time.monotonic() - started)
 
 
+def _environment_proxy(server: str) -> str | None:
+    """What HTTPS_PROXY and its kin say for this server, unless NO_PROXY has it."""
+    parts = urlsplit(server)
+    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
+
+
 async def _refuse(response: aiohttp.ClientResponse) -> NoReturn:
     """Raise what the server said. Proxies and load balancers answer in HTML: then the first line of it is the message."""
     text = await response.text(errors="replace")
     try:
-        body = json.loads(text)
+        body = orjson.loads(text)
     except ValueError:
         body = None
     if not isinstance(body, dict):
@@ -203,7 +224,7 @@ def _unreachable(error: Exception, path: str) -> ApiError:
 
 def _event(line: bytes) -> dict[str, Any]:
     try:
-        event = json.loads(line)
+        event = orjson.loads(line)
     except ValueError as error:
         raise ApiError(UNREACHABLE, "MalformedEvent", f"a line of the watch is not JSON: {error}") from error
     if not isinstance(event, dict):

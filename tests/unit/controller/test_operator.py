@@ -259,3 +259,19 @@ async def test_a_stale_watch_fails_the_probes_and_names_itself(api: FakeApi) -> 
             async with client.get(f"http://127.0.0.1:{ports[0]}/{path}") as answer:
                 assert answer.status == 503
                 assert "the watch on pods has been silent" in await answer.text()
+
+
+async def test_workers_that_get_ready_one_by_one_do_not_cost_a_write_each(api: FakeApi, lab: Lab) -> None:
+    names = sorted(f"job-worker-{index}-1" for index in range(30))
+    async with operator(api):
+        lab.submit(replicas=30)
+        await lab.until_pods(*names)
+        await lab.until_phase("Pending")
+        before = len(api.writes)
+        for name in names:
+            lab.runs(name)
+            await until(lambda name=name: api.cluster.get(PODS, LAB, name)["status"]["phase"] == "Running")
+        await lab.until_phase("Running")
+        writes = [call.verb for call in api.writes[before:] if "events" not in call.path]
+    assert len(writes) < 10
+    assert set(writes) == {"PUT status"}

@@ -1,3 +1,4 @@
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +18,10 @@ def recorder(api: FakeApi, timers: FakeTimers) -> EventRecorder:
 
 
 async def say(recorder: EventRecorder, key: str = "1", note: str = "worker 2 exited with 1", **fields: Any) -> None:
-    await recorder.record(fields.get("regarding", JOB), "Warning", "WorkerFailed", note, action="Restart", key=key)
+    recorder.record(fields.get("regarding", JOB), "Warning", "WorkerFailed", note, action="Restart", key=key)
+    writer = asyncio.create_task(recorder.run())
+    await recorder.drain()
+    writer.cancel()
 
 
 async def test_an_event_has_all_that_the_api_asks_for(api: FakeApi, timers: FakeTimers) -> None:

@@ -89,7 +89,7 @@ def test_tls_and_proxy_settings_are_kept(use: Any, monkeypatch: pytest.MonkeyPat
     assert here.tls_server_name == "kubernetes"
     assert here.tls is not None
     assert not here.tls.check_hostname
-    assert here.proxy is None, "aiohttp reads the environment itself, and NO_PROXY with it"
+    assert here.proxy is None, "the session reads the environment itself, and NO_PROXY with it"
 
 
 def test_a_pods_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.support.fake_api import FakeApi
 from tests.support.timers import FakeTimers
 from tests.support.waiting import until
+from trainyard.kube.bucket import TokenBucket
 from trainyard.kube.errors import ApiError
 from trainyard.kube.login import TokenSource
 from trainyard.kube.resource import PODS, Resource
@@ -165,3 +166,55 @@ async def test_a_closed_watch_closes_its_connection(api: FakeApi) -> None:
     assert len(api.watches) == 1
     await events.aclose()  # type: ignore[attr-defined]  # it is a generator
     await until(lambda: api.watches[0].request.transport is None)
+
+
+@pytest.mark.parametrize(
+    ("no_proxy", "expected"),
+    [
+        ("", "http://proxy.invalid:3128"),
+        ("server.invalid", None),
+        (".invalid", None),
+        ("other.invalid", "http://proxy.invalid:3128"),
+    ],
+)
+async def test_the_environments_proxy_is_used_unless_it_says_not_to(
+    no_proxy: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://proxy.invalid:3128")
+    monkeypatch.setenv("no_proxy", no_proxy)
+    client = Endpoint(server="https://server.invalid:6443").open_client()
+    assert (client._default_proxy and str(client._default_proxy)) == expected
+    assert not client.trust_env, "aiohttp would read ~/.netrc for each request"
+    await client.close()
+
+
+async def test_the_kubeconfigs_proxy_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://proxy.invalid:3128")
+    client = Endpoint(server="https://server.invalid", proxy="http://own.invalid:1").open_client()
+    assert str(client._default_proxy) == "http://own.invalid:1"
+    await client.close()
+
+
+async def test_only_metadata_is_asked_for_where_nothing_else_is_read(api: FakeApi) -> None:
+    session = api.session()
+    await session.request("POST", PODS.path("ns"), body={"metadata": {"name": "x"}}, only_metadata=True)
+    await session.request("GET", PODS.path("ns", "x"))
+    accepted = [call.headers["Accept"] for call in api.calls]
+    assert accepted[0].startswith("application/json;as=PartialObjectMetadata;")
+    assert accepted[1] == "application/json"
+
+
+async def test_requests_above_the_budget_wait_for_their_turn(api: FakeApi) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    timers = FakeTimers()
+    session = api.session(budget=TokenBucket(10.0, 2.0, timers.time), sleep=sleep)
+    for _ in range(4):
+        await session.request("GET", PODS.path("ns"))
+    assert waits == pytest.approx([0.1, 0.2])
+    timers.advance(10)
+    await session.request("GET", PODS.path("ns"))
+    assert len(waits) == 2

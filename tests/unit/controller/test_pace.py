@@ -1,0 +1,63 @@
+"""How often a status is written."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.jobs import NOW, job
+from tests.support.timers import FakeTimers
+from trainyard.api.status import Phase, Restarts, TrainingJobStatus
+from trainyard.controller.pace import PERIOD, StatusPace
+from trainyard.domain.plan import plan
+from trainyard.domain.report import is_news
+
+STARTING = plan(job(3).created().snapshot, NOW).status
+SNAPSHOT = replace(job(3).created().snapshot.job, status=STARTING)
+MORE_READY = STARTING.model_copy(update={"ready": "1/3", "ready_replicas": 1})
+
+
+@pytest.mark.parametrize(
+    ("after", "news"),
+    [
+        pytest.param(STARTING, False, id="nothing changed"),
+        pytest.param(MORE_READY, False, id="one more is ready"),
+        pytest.param(
+            plan(job(3).created().waiting(0, "Unschedulable", scheduled=False).snapshot, NOW).status,
+            False,
+            id="another reason",
+        ),
+        pytest.param(STARTING.model_copy(update={"phase": Phase.RUNNING}), True, id="another phase"),
+        pytest.param(STARTING.model_copy(update={"attempt": 2}), True, id="another attempt"),
+        pytest.param(STARTING.model_copy(update={"restarts": Restarts(failures=1)}), True, id="a failure was counted"),
+        pytest.param(STARTING.model_copy(update={"observed_generation": 2}), True, id="another spec was looked at"),
+        pytest.param(plan(job(3).running().snapshot, NOW).status, True, id="all run"),
+    ],
+)
+def test_what_is_news(after: TrainingJobStatus, *, news: bool) -> None:
+    assert is_news(STARTING, after) is news
+
+
+def test_counts_are_written_once_a_second() -> None:
+    timers = FakeTimers()
+    pace = StatusPace(timers.time)
+    assert pace.wait(SNAPSHOT, MORE_READY) == 0
+    pace.wrote(SNAPSHOT.uid)
+    assert pace.wait(SNAPSHOT, MORE_READY) == pytest.approx(PERIOD)
+    timers.advance(0.75)
+    assert pace.wait(SNAPSHOT, MORE_READY) == pytest.approx(PERIOD - 0.75)
+    timers.advance(0.25)
+    assert pace.wait(SNAPSHOT, MORE_READY) == 0
+
+
+def test_news_never_waits() -> None:
+    pace = StatusPace(FakeTimers().time)
+    pace.wrote(SNAPSHOT.uid)
+    assert pace.wait(SNAPSHOT, STARTING.model_copy(update={"phase": Phase.RUNNING})) == 0
+
+
+def test_a_job_that_is_gone_leaves_nothing_behind() -> None:
+    pace = StatusPace(FakeTimers().time)
+    pace.wrote(SNAPSHOT.uid)
+    pace.forget(SNAPSHOT.uid)
+    pace.forget(SNAPSHOT.uid)
+    assert pace.wait(SNAPSHOT, MORE_READY) == 0
