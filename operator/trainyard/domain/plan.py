@@ -79,7 +79,8 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
 def _act(snapshot: Snapshot, now: datetime) -> Plan:
     """Bring the pods to what the status says: the old attempts gone, then all workers of the current one there."""
     job, status = snapshot.job, snapshot.job.status
-    actions: list[Action] = [] if snapshot.has_service else [CreateService()]
+    # A worker without others is looked for by nobody: a thousand jobs of one GPU need no thousand Services.
+    actions: list[Action] = [] if snapshot.has_service or job.spec.replicas == 1 else [CreateService()]
     not_before = status.retry.not_before
     waiting = not_before is not None and now < not_before
     # While the next attempt has to wait, those that have ended keep their logs.

@@ -40,7 +40,7 @@ def identity(worker: Worker) -> list[Json]:
         "PET_RDZV_CONF": f"is_host={1 if worker.index == 0 else 0},join_timeout=900,read_timeout=900",
         # Under this address torchrun announces the worker, and by it orders the ranks (as text). A pod's IP would do, but
         # by name worker 0 always holds rank 0: its log is the one to read, its death the one that takes the store along.
-        "PET_LOCAL_ADDR": f"{worker.host}.{worker.job.name}",
+        "PET_LOCAL_ADDR": worker.address,
         # Recovery is of the whole group, by the operator.
         "PET_MAX_RESTARTS": "0",
     }

@@ -39,9 +39,18 @@ class Worker:
         return worker_host(self.job.name, self.index)
 
     @property
+    def address(self) -> str:
+        """Where the others find this worker: its DNS name, valid within the namespace."""
+        return self._address_of(self.index)
+
+    @property
     def master(self) -> str:
-        """The DNS name of worker 0, valid within the namespace."""
-        return f"{worker_host(self.job.name, 0)}.{self.job.name}"
+        """The same of worker 0."""
+        return self._address_of(0)
+
+    def _address_of(self, index: int) -> str:
+        # A worker without others has no Service, and so no name.
+        return "localhost" if self.spec.replicas == 1 else f"{worker_host(self.job.name, index)}.{self.job.name}"
 
     @property
     def run_id(self) -> str:

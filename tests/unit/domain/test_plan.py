@@ -27,6 +27,12 @@ def test_first_look_makes_the_service_and_then_the_pods() -> None:
     assert first.requeue_after is None
 
 
+def test_a_worker_without_others_needs_no_service() -> None:
+    assert plan(job(1).snapshot, NOW).actions == [CreateWorker(0, 1)]
+    grown = plan(job(1).started(attempt=2).wishing(replicas=2).snapshot, NOW)
+    assert grown.actions == [CreateService(), CreateWorker(0, 2), CreateWorker(1, 2)]
+
+
 def test_status_is_decided_in_whole_seconds_as_it_is_stored() -> None:
     status = plan(job(3).snapshot, NOW.replace(microsecond=999_999)).status
     assert status == stored(status)

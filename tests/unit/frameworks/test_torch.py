@@ -35,6 +35,12 @@ def test_who_is_who_with_one_process_a_worker() -> None:
     assert {name: env.get(name) for name in expected} == expected
 
 
+def test_a_worker_without_others_is_its_own_master() -> None:
+    env = environment_of(worker(index=0, replicas=1))
+    assert {env[name] for name in ("MASTER_ADDR", "PET_MASTER_ADDR", "PET_LOCAL_ADDR")} == {"localhost"}
+    assert env["PET_RDZV_ENDPOINT"] == "localhost:29500"
+
+
 def test_ranks_of_several_processes_are_torchruns() -> None:
     env = environment_of(worker(container(resources=EIGHT_GPUS)))
     assert (env["PET_NPROC_PER_NODE"], env["PET_NNODES"], env["PET_NODE_RANK"]) == ("8", "3", "1")
