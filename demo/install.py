@@ -5,6 +5,8 @@ from demo.target import ROOT
 
 RELEASE = "trainyard"
 NAMESPACE = "trainyard-system"
+OPERATORS = ("--selector", f"app.kubernetes.io/name=trainyard,app.kubernetes.io/instance={RELEASE}")
+"""Both operators, for kubectl."""
 
 
 def install(cluster: Cluster, *more: str) -> None:
@@ -14,7 +16,7 @@ def install(cluster: Cluster, *more: str) -> None:
     try:
         _upgrade(cluster, repository, tag, more)
     except DemoError as error:
-        said = cluster.kube("--namespace", NAMESPACE, "logs", f"deploy/{RELEASE}", "--tail=5", "--ignore-errors")
+        said = cluster.kube("--namespace", NAMESPACE, "logs", *OPERATORS, "--tail=5", "--ignore-errors")
         raise DemoError(f"{error}\nthe operator's last words:\n{said}") from error
 
 

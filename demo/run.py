@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from demo.commands import Cluster, DemoError, say
-from demo.install import NAMESPACE
+from demo.install import NAMESPACE, RELEASE
 from demo.target import LOCAL_IMAGES, ROOT
 
 JOB = "digits"
@@ -58,7 +58,9 @@ def epilogue(cluster: Cluster) -> None:
         *("-o", "custom-columns=TYPE:.type,REASON:.reason,MESSAGE:.message"),
     )
     say("some of the operator's metrics, which count all jobs since it started")
-    path = f"/api/v1/namespaces/{NAMESPACE}/services/trainyard-metrics:http/proxy/metrics"
+    # Of the two the one that acts: the other has done nothing that it could count.
+    holder = cluster.kube("--namespace", NAMESPACE, "get", "lease", RELEASE, "-o", "jsonpath={.spec.holderIdentity}")
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{holder.rpartition('_')[0]}:8080/proxy/metrics"
     lines = [line for line in cluster.kube("get", "--raw", path).splitlines() if line.startswith(METRICS)]
     sys.stdout.write("\n".join(f"  {line}" for line in lines if not line.endswith(" 0.0")) + "\n")
 

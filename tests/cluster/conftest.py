@@ -31,7 +31,7 @@ def kube(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Kube]:
     yield Kube(cluster, name)
     if request.session.testsfailed:
         operator = capture(
-            cluster.kubectl_command("--namespace", install.NAMESPACE, "logs", "deploy/trainyard", "--tail=400"),
+            cluster.kubectl_command("--namespace", install.NAMESPACE, "logs", *install.OPERATORS, "--tail=400"),
             environment=cluster.environment,
         )
         mine = [line for line in operator.splitlines() if f"{name}/" in line]

@@ -40,18 +40,27 @@ def test_least_privilege(kube: Kube, verb: str, what: str, *, allowed: bool) -> 
 
 
 def test_the_operator_is_restricted(operator: Kube) -> None:
-    (pod,) = operator.find_all("pods", "app.kubernetes.io/name=trainyard")
-    context = pod["spec"]["containers"][0]["securityContext"]
-    assert context["readOnlyRootFilesystem"] is True
-    assert context["allowPrivilegeEscalation"] is False
-    assert context["capabilities"] == {"drop": ["ALL"]}
-    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+    for pod in operator.find_all("pods", "app.kubernetes.io/name=trainyard"):
+        context = pod["spec"]["containers"][0]["securityContext"]
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+
+
+def test_two_operators_run_on_two_nodes(operator: Kube) -> None:
+    pods = operator.find_all("pods", "app.kubernetes.io/name=trainyard")
+    going = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    assert len(going) == 2
+    assert len({pod["spec"]["nodeName"] for pod in going}) == 2
 
 
 def test_probes_and_metrics_answer(operator: Kube) -> None:
     base = f"/api/v1/namespaces/{install.NAMESPACE}/services/trainyard-metrics:http/proxy"
     assert operator.run("get", "--raw", f"{base}/healthz").strip() == "ok"
-    assert operator.run("get", "--raw", f"{base}/readyz").strip() == "ok"
+    ready, _, standing = operator.run("get", "--raw", f"{base}/readyz").partition("\n")
+    assert ready == "ok"
+    assert "leads" in standing
     metrics = operator.run("get", "--raw", f"{base}/metrics")
     for family in (
         "trainyard_jobs{",
@@ -65,7 +74,7 @@ def test_probes_and_metrics_answer(operator: Kube) -> None:
 def test_logs_are_json_with_the_job_and_its_attempt(kube: Kube, operator: Kube) -> None:
     kube.apply(job(script="exit 0"))
     kube.wait_phase("job", "Complete")
-    lines = [json.loads(line) for line in operator.run("logs", "deploy/trainyard").splitlines()]
+    lines = [json.loads(line) for line in operator.run("logs", *install.OPERATORS, "--tail=-1").splitlines()]
     mine = [line for line in lines if line["job"] == f"{kube.namespace}/job"]
     assert {line["attempt"] for line in mine} == {1}
     assert any("WorkersSucceeded" in line["message"] for line in mine)

@@ -4,7 +4,6 @@ Follows the real server where the operator can tell: one counter of versions for
 no version, a write of the object leaves its status alone and the other way round, a deletion has a version of its own.
 """
 
-import copy
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ class Change:
         if after:
             return {"type": "MODIFIED" if before else "ADDED", "object": self.new}
         if before:
-            last = copy.deepcopy(self.old)
+            last = copied(self.old)
             assert last is not None
             last["metadata"]["resourceVersion"] = str(self.at)
             return {"type": "DELETED", "object": last}
@@ -61,6 +60,8 @@ class FakeCluster:
         """Versions up to this one have no history: a watch from before it is told 410."""
         self.graceful: set[str] = set()
         """Plurals (say "pods") whose deletion only sets a deletionTimestamp, until `finish_deletion`."""
+        self.goes_at: Callable[[int], str] = lambda _: "2026-01-01T00:10:00Z"
+        """The deletionTimestamp of an object that has so many seconds to go."""
         self.listeners: list[Callable[[Change], None]] = []
         self._objects: dict[Place, dict[tuple[str, str], Json]] = {}
         self._history: list[Change] = []
@@ -69,21 +70,19 @@ class FakeCluster:
     # What the operator does, through the API.
 
     def get(self, place: Place | Resource, namespace: str, name: str) -> Json:
-        return copy.deepcopy(self._find(_place(place), namespace, name))
+        return self._out(self._find(_place(place), namespace, name))
 
     def objects(self, place: Place | Resource, namespace: str | None = None, selector: str = "") -> list[Json]:
         selects = label_selector(selector)
         held = self._objects.get(_place(place), {})
         return [
-            copy.deepcopy(obj)
-            for (within, _), obj in sorted(held.items())
-            if namespace in (None, within) and selects(obj)
+            self._out(obj) for (within, _), obj in sorted(held.items()) if namespace in (None, within) and selects(obj)
         ]
 
     def create(self, place: Place | Resource, namespace: str, manifest: Json) -> Json:
         """Create an object, with its status where it has one."""
         place = _place(place)
-        obj = copy.deepcopy(manifest)
+        obj = copied(manifest)
         metadata = obj.setdefault("metadata", {})
         name = metadata.get("name")
         if not name:
@@ -131,11 +130,12 @@ class FakeCluster:
             )
         if place[2] in self.graceful and grace != 0:
             if "deletionTimestamp" in held["metadata"]:
-                return copy.deepcopy(held)
-            marked = copy.deepcopy(held)
+                return self._out(held)
+            seconds = 30 if grace is None else grace
+            marked = {**held, "metadata": {**held["metadata"]}}
             marked["metadata"] |= {
-                "deletionTimestamp": "2026-01-01T00:10:00Z",
-                "deletionGracePeriodSeconds": 30 if grace is None else grace,
+                "deletionTimestamp": self.goes_at(seconds),
+                "deletionGracePeriodSeconds": seconds,
             }
             return self._commit(place, held, marked)
         self._commit(place, held, None)
@@ -179,6 +179,23 @@ class FakeCluster:
             raise RefusedError(410, "Expired", f"too old resource version: {since} ({self.compacted})")
         return [change for change in self._history if change.place == _place(place) and change.at > since]
 
+    def held(self, place: Place | Resource) -> list[Json]:
+        """The objects themselves and no copies, for those who only look and look often."""
+        return [*self._objects.get(_place(place), {}).values()]
+
+    def as_of(self, place: Place | Resource, version: int) -> list[Json]:
+        """What the objects were at an earlier version that is not compacted. No copies either."""
+        there = dict(self._objects.get(_place(place), {}))
+        for change in reversed(self.changes(place, version)):
+            subject = change.old or change.new
+            assert subject is not None
+            key = subject["metadata"]["namespace"], subject["metadata"]["name"]
+            if change.old is None:
+                there.pop(key, None)
+            else:
+                there[key] = change.old
+        return [there[key] for key in sorted(there)]
+
     def _find(self, place: Place, namespace: str, name: str) -> Json:
         try:
             return self._objects[place][namespace, name]
@@ -186,20 +203,20 @@ class FakeCluster:
             raise RefusedError(404, "NotFound", f'{place[2]} "{name}" not found') from None
 
     def _write(self, place: Place, held: Json, wanted: Json, subresource: str) -> Json:
-        new = copy.deepcopy(held)
+        # What is held is never changed, only replaced: the parts that stay the same are shared.
         if subresource == "status":
-            new["status"] = copy.deepcopy(wanted.get("status", {}))
+            new = {**held, "metadata": {**held["metadata"]}, "status": copied(wanted.get("status", {}))}
         else:
             kept = {key: held[key] for key in ("status",) if key in held}
             identity = {
                 key: held["metadata"][key] for key in ("name", "namespace", "uid", "creationTimestamp", "generation")
             }
-            new = {**copy.deepcopy(wanted), **kept}
+            new = {**copied(wanted), **kept}
             new["metadata"] = {**new.get("metadata", {}), **identity}
             new["metadata"]["resourceVersion"] = held["metadata"]["resourceVersion"]
             if new.get("spec") != held.get("spec"):
                 new["metadata"]["generation"] += 1
-        return copy.deepcopy(held) if new == held else self._commit(place, held, new)
+        return self._out(held) if new == held else self._commit(place, held, new)
 
     def _commit(self, place: Place, old: Json | None, new: Json | None) -> Json:
         self.version += 1
@@ -216,7 +233,11 @@ class FakeCluster:
         self._history.append(change)
         for listener in self.listeners:
             listener(change)
-        return copy.deepcopy(subject)
+        return self._out(subject)
+
+    def _out(self, obj: Json) -> Json:
+        """What callers are given of an object that is held."""
+        return copied(obj)
 
 
 def _place(place: Place | Resource) -> Place:
@@ -225,10 +246,11 @@ def _place(place: Place | Resource) -> Place:
 
 def label_selector(text: str) -> Callable[[Json], bool]:
     """`a=b,c!=d,e,!f` as a test of an object."""
+    terms = [*_terms(text)]
 
     def selects(obj: Json) -> bool:
         labels = obj["metadata"].get("labels") or {}
-        return all(_matches(labels, term) for term in _terms(text))
+        return all(_matches(labels, term) for term in terms)
 
     return selects
 
@@ -247,10 +269,17 @@ def _matches(labels: Json, term: str) -> bool:
     return term.removeprefix("!") in labels if not term.startswith("!") else term[1:] not in labels
 
 
+def copied(value: Any) -> Any:
+    """A copy of JSON all the way down; many times as fast as `copy.deepcopy`, which looks for what JSON has not."""
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value
+
+
 def merged(held: Any, patch: Any) -> Any:
     """RFC 7386."""
     if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
+        return copied(patch)
     result = dict(held) if isinstance(held, dict) else {}
     for key, value in patch.items():
         if value is None:

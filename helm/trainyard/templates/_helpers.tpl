@@ -34,6 +34,40 @@ app.kubernetes.io/component: operator
 {{- mergeOverwrite (deepCopy .Values.commonLabels) $own | toYaml -}}
 {{- end -}}
 
+{{- define "trainyard.replicas" -}}
+{{- if and (gt (int64 .Values.replicas) 1) (not .Values.leaderElection.enabled) -}}
+{{- fail (printf "replicas: %d operators without an election would all act on the same jobs: set 1, or leaderElection.enabled" (int64 .Values.replicas)) -}}
+{{- end -}}
+{{- .Values.replicas | int64 -}}
+{{- end -}}
+
+{{/* What the operator may do in the namespaces that it looks after. No secrets, no wildcard, no exec, nothing on nodes, roles or service accounts. */}}
+{{- define "trainyard.rules" -}}
+# get: after a conflict. delete: ttlSecondsAfterFinished. The spec is the user's: it is never written.
+- apiGroups: [trainyard.dev]
+  resources: [trainingjobs]
+  verbs: [get, list, watch, delete]
+- apiGroups: [trainyard.dev]
+  resources: [trainingjobs/status]
+  verbs: [update]
+# Owner references with blockOwnerDeletion ask for this where the OwnerReferencesPermissionEnforcement admission plugin is on
+# (OpenShift). No finalizer is ever set.
+- apiGroups: [trainyard.dev]
+  resources: [trainingjobs/finalizers]
+  verbs: [update]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete]
+# The headless Service of a job. It is deleted through its owner reference, not by the operator.
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, watch, create]
+# A repeated event is counted up, not posted anew: patch; get, for the count of one that an earlier process wrote.
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [get, create, patch]
+{{- end -}}
+
 {{- define "trainyard.image" -}}
 {{- if eq .Values.image.tag "latest" -}}
 {{- fail "image.tag: \"latest\" names no version, so a restart could change the operator: set a version, or image.digest" -}}
@@ -50,9 +84,10 @@ app.kubernetes.io/component: operator
 {{/* Of two variables of one name the last would win, without a word. */}}
 {{- define "trainyard.extraEnv" -}}
 {{- $settings := list "TRAINYARD_INSTANCE" "TRAINYARD_LOG_LEVEL" "TRAINYARD_WORKERS" "TRAINYARD_HTTP_PORT" -}}
+{{- $settings = concat $settings (list "TRAINYARD_LEADER_ELECTION" "TRAINYARD_LEASE_NAME" "TRAINYARD_LEASE_SECONDS" "TRAINYARD_NAMESPACES") -}}
 {{- range .Values.extraEnv -}}
 {{- if has .name $settings -}}
-{{- fail (printf "extraEnv: %s is set by the chart itself: use the values under `settings`" .name) -}}
+{{- fail (printf "extraEnv: %s is set by the chart itself: use the value that it is made of" .name) -}}
 {{- end -}}
 {{- end -}}
 {{- with .Values.extraEnv -}}

@@ -1,35 +1,24 @@
-"""What the operator knows of the cluster: TrainingJobs by kopf's watch and an own list, pods and Services by reflectors."""
+"""What the operator knows of the cluster, as last heard. No I/O: scopes write it, passes read it between awaits."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from trainyard.api.constants import LABEL_JOB_UID
-from trainyard.controller.resources import JobRecord, ServiceRecord, service_record
+from trainyard.controller.resources import JobRecord, ServiceRecord
 from trainyard.domain.model import PodView, Snapshot
-from trainyard.domain.observe import owner_uid, pod_view
-from trainyard.kube.reflector import Reflector
-from trainyard.kube.resource import PODS, SERVICES
-from trainyard.kube.session import Session
 from trainyard.kube.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Caches:
-    """The stores, all of them indexed by the job's UID."""
+class Cache:
+    """What one scope holds: the stores, all of them indexed by the job's UID.
 
-    jobs: Store[JobRecord, str]
-    pods: Store[PodView, str]
-    services: Store[ServiceRecord, str]
+    One for each namespace that is watched by itself. A list, a bookmark, the newest version heard: they are always those of
+    one watch and say nothing about the objects of another.
+    """
 
-    @classmethod
-    def empty(cls) -> "Caches":
-        """Nothing known yet."""
-        return cls(
-            Store(lambda job: job.uid),
-            Store(lambda pod: pod.job_uid),
-            Store(lambda service: service.job_uid),
-        )
+    jobs: Store[JobRecord, str] = field(default_factory=lambda: Store(lambda job: job.uid))
+    pods: Store[PodView, str] = field(default_factory=lambda: Store(lambda pod: pod.job_uid))
+    services: Store[ServiceRecord, str] = field(default_factory=lambda: Store(lambda service: service.job_uid))
 
     def snapshot(self, job: JobRecord) -> Snapshot | None:
         """All that a decision on the job rests on, as of now; None where the job cannot be read."""
@@ -38,30 +27,37 @@ class Caches:
         return Snapshot(job.view, self.pods.of(job.uid), has_service=bool(self.services.of(job.uid)))
 
     def seen(self) -> dict[str, int]:
-        """The newest version heard of in each cache."""
+        """The newest version heard of in each store."""
         return {"pods": self.pods.seen, "services": self.services.seen, "trainingjobs": self.jobs.seen}
 
     def going(self, resource: str, uid: str) -> bool:
-        """Whether the cache shows this object as being deleted, or not at all."""
+        """Whether this object is shown as being deleted, or not at all."""
         if resource != "pods":
             return True
         pod = self.pods.get(uid)
         return pod is None or pod.deletion_time is not None
 
 
-def reflectors(
-    session: Session, caches: Caches, on_change: Callable[[str], None]
-) -> tuple[Reflector[PodView, str], Reflector[ServiceRecord, str]]:
-    """The watches on pods and Services; only those that belong to a job are asked for."""
-    return (
-        Reflector(session, PODS, _owned_pod, caches.pods, on_change, label_selector=LABEL_JOB_UID),
-        Reflector(session, SERVICES, service_record, caches.services, on_change, label_selector=LABEL_JOB_UID),
-    )
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """The caches of all scopes: one for all namespaces (None), or one for each that is watched."""
 
+    by_namespace: Mapping[str | None, Cache]
 
-def _owned_pod(raw: Mapping[str, Any]) -> PodView:
-    """A pod counts for the job that controls it: a label can be copied, an owner reference means it."""
-    pod = pod_view(raw)
-    if owner_uid(raw) != pod.job_uid:
-        raise ValueError(f"its label {LABEL_JOB_UID} names another job than its owner reference")
-    return pod
+    @classmethod
+    def empty(cls, namespaces: Iterable[str] = ()) -> "Caches":
+        """Nothing known yet, of these namespaces or (none given) of all."""
+        return cls({namespace: Cache() for namespace in tuple(namespaces) or (None,)})
+
+    def of(self, namespace: str) -> Cache:
+        """The cache in which the objects of this namespace are."""
+        return self.by_namespace[None if None in self.by_namespace else namespace]
+
+    def job(self, uid: str) -> JobRecord | None:
+        """The job with this UID, wherever it is."""
+        return next((job for cache in self.by_namespace.values() if (job := cache.jobs.get(uid))), None)
+
+    def jobs(self) -> list[JobRecord]:
+        """All jobs."""
+        stores = [cache.jobs for cache in self.by_namespace.values()]
+        return [job for store in stores for uid in store.keys() if (job := store.get(uid))]  # noqa: SIM118 - a store is no dict

@@ -98,10 +98,7 @@ class Executor:
 
 
 def _tell(plan: Plan) -> None:
-    """One line for what may have been five hundred requests."""
-    created = sum(isinstance(action, CreateWorker) for action in plan.actions)
-    if created:
-        _LOG.info(f"created {created} pods of attempt {plan.status.attempt}")
+    """One line for what may have been five hundred requests. That pods were created is told by an event, once they are seen."""
     for reason, count in Counter(a.reason for a in plan.actions if isinstance(a, DeletePod)).items():
         _LOG.info(f"deleted {count} pods: {reason}")
 
@@ -114,10 +111,17 @@ def _worker_pod(job: JobView, index: int, attempt: int) -> dict[str, Any]:
         raise UnbuildableError(f"{type(error).__name__}: {error}") from error
 
 
+def without_right(error: ApiError) -> str:
+    """What is missing and what to do. The server's own sentence names verb, resource and namespace."""
+    return f"the operator's service account lacks a right, which whoever installed it has to grant: {error.message}"
+
+
 def _refusal(error: ApiError) -> Refusal:
     """What the server's answer means for the job. Raises `error` where it means nothing but "later"."""
     if error.retryable or error.namespace_terminating or error.conflict:
         raise error
+    if error.lacks_right:
+        return Refusal(Reason.RIGHTS_MISSING, without_right(error))
     if error.quota_exceeded:
         return Refusal(Reason.QUOTA_EXCEEDED, error.message)
     # A webhook's verdict comes with whatever status it likes, and depends on a policy that can change.

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.controller.caches import Caches
-from trainyard.controller.resources import TRAINING_JOBS, job_record
+from trainyard.controller.resources import TRAINING_JOBS, JobRecord, job_record
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
 from trainyard.kube.session import Session
+from trainyard.kube.store import Store
 
 _LOG = logging.getLogger(__name__)
 PAGE = 500
@@ -23,10 +23,11 @@ PAGE = 500
 
 @dataclass(slots=True)
 class JobFeed:
-    """Keeps `caches.jobs` equal to what the API server holds."""
+    """Keeps `jobs` equal to what the API server holds in one namespace (None: in all)."""
 
     session: Session
-    caches: Caches
+    namespace: str | None
+    jobs: Store[JobRecord, str]
     on_change: Callable[[str], None]
     relist_seconds: float
     clock: Callable[[], float] = time.monotonic
@@ -48,9 +49,9 @@ class JobFeed:
         """An event of kopf's watch; `kind` is None for what it finds at its start."""
         record = job_record(raw)
         if kind == "DELETED":
-            self._tell(self.caches.jobs.remove(record.uid, record.resource_version))
+            self._tell(self.jobs.remove(record.uid, record.resource_version))
         else:
-            self._tell(self.caches.jobs.apply(record))
+            self._tell(self.jobs.apply(record))
 
     async def run(self) -> None:
         """List for ever."""
@@ -61,7 +62,7 @@ class JobFeed:
                 await asyncio.sleep(self.relist_seconds)
             except ApiError as error:
                 self._failures += 1
-                if self._failures == 1:
+                if self._failures == 1 and not error.lacks_right:
                     _LOG.warning(f"cannot list TrainingJobs, trying again until it works: {_hint(error)}")
                 await asyncio.sleep(self.backoff(self._failures))
 
@@ -69,12 +70,12 @@ class JobFeed:
         """List once, and compare with what is known."""
         items, params = [], {"limit": str(PAGE)}
         while True:
-            page = await self.session.request("GET", TRAINING_JOBS.path(), params=params)
+            page = await self.session.request("GET", TRAINING_JOBS.path(self.namespace), params=params)
             items += page["items"]
             if not (rest := page["metadata"].get("continue")):
                 break
             params["continue"] = rest
-        changed = self.caches.jobs.replace([job_record(raw) for raw in items], int(page["metadata"]["resourceVersion"]))
+        changed = self.jobs.replace([job_record(raw) for raw in items], int(page["metadata"]["resourceVersion"]))
         self._listed_at = self.clock()
         if self.synced.is_set():
             self.missed += len(changed)

@@ -1,7 +1,7 @@
 """Whether the operator still hears and still works: what the probes ask. Reads ages, changes nothing."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -9,49 +9,78 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from trainyard.kube.rights import Right, Rights, remedy
+
+_NEEDED_TO_KNOW = frozenset({"get", "list", "watch"})
+
 
 @dataclass(frozen=True, slots=True)
 class Watch:
     """One source of news."""
 
+    resource: str
+    namespace: str | None
+    """None: all namespaces."""
     synced: asyncio.Event
     age: Callable[[], float]
     """Seconds since its last sign of life."""
 
+    @override
+    def __str__(self) -> str:
+        return self.resource if self.namespace is None else f"{self.resource} in the namespace {self.namespace}"
+
+    def denied(self, rights: Rights) -> bool:
+        """Whether it is silent because the account may not hear."""
+        return any(
+            (right.resource, right.namespace) == (self.resource, self.namespace) and right.verb in _NEEDED_TO_KNOW
+            for right in rights.missing()
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Health(Collector):
-    """The state of all watches and of the slowest pass."""
+    """The state of all watches, of the slowest pass, and of the election."""
 
-    watches: Mapping[str, Watch]
+    watches: Sequence[Watch]
     longest_pass: Callable[[], float]
     stale_seconds: float
+    rights: Rights
+    standing: Callable[[], str]
+    """Whether this process leads, in a sentence; empty where there is no election."""
     registry: CollectorRegistry = field(repr=False)
 
     def __post_init__(self) -> None:
         self.registry.register(self)
 
     def troubles(self) -> list[str]:
-        """What is wrong, a sentence each; empty where all is well. Waiting for the first list is no trouble yet."""
+        """What a restart may mend, a sentence each; empty where all is well. Waiting for the first list is no trouble yet."""
         stale = [
-            f"the watch on {name} has been silent for {watch.age():.0f} s"
-            for name, watch in self.watches.items()
-            if watch.age() > self.stale_seconds
+            f"the watch on {watch} has been silent for {watch.age():.0f} s"
+            for watch in self.watches
+            if watch.age() > self.stale_seconds and not watch.denied(self.rights)
         ]
         if (seconds := self.longest_pass()) > self.stale_seconds:
             stale.append(f"a pass has been running for {seconds:.0f} s")
         return stale
 
     def waiting(self) -> list[str]:
-        """What has not been listed yet."""
-        return [f"{name} have not been listed yet" for name, w in self.watches.items() if not w.synced.is_set()]
+        """What keeps it from its work and no restart can mend: rights that are missing, lists that are still to come."""
+        unheard = [f"{w} have not been listed yet" for w in self.watches if not w.synced.is_set()]
+        return [*map(remedy, filter(self._blinding, sorted(self.rights.missing(), key=str))), *unheard]
+
+    def _blinding(self, right: Right) -> bool:
+        """Without which it does not hear, or cannot lead. What else is missing stops one job or another, and their status says so."""
+        return right.resource == "leases.coordination.k8s.io" or any(
+            (right.resource, right.namespace) == (watch.resource, watch.namespace) and right.verb in _NEEDED_TO_KNOW
+            for watch in self.watches
+        )
 
     @override
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The ages, for alerts."""
+        """The ages, for alerts; of several namespaces the oldest."""
         ages = GaugeMetricFamily(
             "trainyard_watch_age_seconds", "Seconds since a watch was last heard", labels=["resource"]
         )
-        for name, watch in self.watches.items():
-            ages.add_metric([name], watch.age())
+        for resource in dict.fromkeys(watch.resource for watch in self.watches):
+            ages.add_metric([resource], max(w.age() for w in self.watches if w.resource == resource))
         yield ages

@@ -3,30 +3,35 @@
 import asyncio
 import logging
 import sys
+import time
 
+import uvloop
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from pydantic import ValidationError
 
-from trainyard.controller import logs
+from trainyard.controller import logs, shell
 from trainyard.controller.operator import Operator
 from trainyard.controller.settings import Settings
+from trainyard.engine.leader import LeadershipLostError
 from trainyard.engine.metrics import EngineMetrics
+from trainyard.kube.bucket import TokenBucket
 from trainyard.kube.login import LoginError, connect
 
 _LOG = logging.getLogger(__name__)
 
 
 def main() -> int:
-    """The console script: 0 after a signal, 1 where the operator died, 2 where it could not begin."""
+    """The console script: 0 after a signal, 1 where the operator died, 2 where it could not begin, 3 where it leads no more."""
     try:
         settings = Settings()
         logs.configure(settings.log_level)
         registry = process_registry()
         metrics = EngineMetrics(registry, "trainingjob")
-        session = connect(settings.context, on_request=metrics.on_request)
+        budget = TokenBucket(settings.api_qps, settings.api_burst, time.monotonic)
+        session = connect(settings.context, on_request=metrics.on_request, budget=budget)
     except ValidationError as error:
         for problem in error.errors():
-            name = "_".join(str(part) for part in problem["loc"]).upper()
+            name = "_".join(part for part in problem["loc"] if isinstance(part, str)).upper()
             sys.stderr.write(f"trainyard-operator: TRAINYARD_{name}: {problem['msg']}\n")
         return 2
     except LoginError as error:
@@ -34,10 +39,17 @@ def main() -> int:
         return 2
 
     async def run() -> None:
-        await Operator.assemble(settings, session, metrics, registry).run(asyncio.Event())
+        stop = asyncio.Event()
+        shell.hear_signals(stop)
+        await Operator.assemble(settings, session, metrics, registry).run(stop)
 
     try:
-        asyncio.run(run())
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run())
+    except LeadershipLostError as error:
+        # Not to go on as a standby: a new process has nothing under way, and no memory of what it decided as the leader.
+        _LOG.error(f"the operator ends, to start anew as a standby: {error}")
+        return 3
     except Exception:  # noqa: BLE001 - the last place where it can be told in the log's own form
         _LOG.exception("the operator ends because a part of it died")
         return 1

@@ -3,39 +3,44 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.controller import shell
-from trainyard.controller.caches import Caches, reflectors
+from trainyard.controller.caches import Caches
+from trainyard.controller.election import ElectionMetrics, elector
 from trainyard.controller.execute import Executor
-from trainyard.controller.feed import JobFeed
-from trainyard.controller.health import Health, Watch
+from trainyard.controller.health import Health
 from trainyard.controller.metrics import CacheMetrics, JobMetrics
 from trainyard.controller.pace import StatusPace
 from trainyard.controller.reconcile import Reconciler
-from trainyard.controller.resources import ServiceRecord
+from trainyard.controller.scope import Scope
 from trainyard.controller.server import serve
 from trainyard.controller.settings import Settings
-from trainyard.domain.model import PodView
+from trainyard.engine.leader import LeaderElector, NotLeadingError
 from trainyard.engine.loop import ReconcileLoop
 from trainyard.engine.metrics import EngineMetrics
 from trainyard.engine.queue import WorkQueue
 from trainyard.engine.tracker import WriteTracker
 from trainyard.kube.apply import Writer
 from trainyard.kube.events import EventRecorder
-from trainyard.kube.reflector import Reflector
+from trainyard.kube.rights import Rights
 from trainyard.kube.session import Session
 
 _LOG = logging.getLogger(__name__)
 
-SETTLE_SECONDS = 0.05
-"""What happens to a job's pods within so short a time is looked at together: five hundred that start make ten passes, not a thousand."""
+LAST_WORDS_SECONDS = 4.0
+"""How long what is under way at the end may take: less than a leader's right to write lasts without a renewal."""
+
+
+class KopfEndedError(Exception):
+    """kopf ends only of what it cannot go on after: the CRD is gone, say."""
 
 
 def utc_now() -> datetime:
@@ -55,12 +60,12 @@ class Operator:
     session: Session
     registry: CollectorRegistry
     caches: Caches
-    feed: JobFeed
-    pods: Reflector[PodView, str]
-    services: Reflector[ServiceRecord, str]
+    scopes: Sequence[Scope]
     reconciler: Reconciler
     loop: ReconcileLoop[str]
     health: Health
+    elector: LeaderElector | None
+    """None: there is no election, and this process is the only one."""
 
     @classmethod
     def assemble(
@@ -72,10 +77,17 @@ class Operator:
         now: Callable[[], datetime] = utc_now,
     ) -> "Operator":
         """Make all parts; nothing runs yet."""
-        caches = Caches.empty()
+        _count(session.rights, registry)
+        chosen = elector(settings, session) if settings.leader_election else None
+        if chosen is not None:
+            session.permit = chosen.permit
+            ElectionMetrics(chosen, registry)
+        caches = Caches.empty(settings.namespaces)
         queue: WorkQueue[str] = WorkQueue(observer=metrics.observer)
-        pods, services = reflectors(session, caches, lambda uid: queue.add_after(uid, SETTLE_SECONDS))
-        feed = JobFeed(session, caches, queue.add, settings.relist_seconds)
+        scopes = [
+            Scope(session, namespace, cache, queue, settings.relist_seconds)
+            for namespace, cache in caches.by_namespace.items()
+        ]
         tracker: WriteTracker[str] = WriteTracker()
         writer = Writer(session)
         reconciler = Reconciler(
@@ -88,21 +100,22 @@ class Operator:
             pace=StatusPace(time.monotonic),
             now=now,
         )
-        loop = ReconcileLoop(queue, reconciler.reconcile, workers=settings.workers, observer=metrics.observer)
+        loop = ReconcileLoop(
+            queue, _while_leading(reconciler.reconcile), workers=settings.workers, observer=metrics.observer
+        )
         metrics.watch(queue, loop)
         CacheMetrics(caches, registry)
-        watches = {
-            "pods": Watch(pods.synced, pods.age),
-            "services": Watch(services.synced, services.age),
-            "trainingjobs": Watch(feed.synced, feed.age),
-        }
-        health = Health(watches, queue.longest_work, settings.stale_seconds, registry)
-        return cls(settings, session, registry, caches, feed, pods, services, reconciler, loop, health)
+        watches = [watch for scope in scopes for watch in scope.watches()]
+        standing = chosen.standing if chosen is not None else str
+        health = Health(watches, queue.longest_work, settings.stale_seconds, session.rights, standing, registry)
+        return cls(settings, session, registry, caches, scopes, reconciler, loop, health, chosen)
 
     async def run(self, stop: asyncio.Event, listening: Callable[[int], None] = _say_port) -> None:
         """Run until `stop` is set or a signal comes; `listening` is told the HTTP port. Raises what a part died of."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.session.close)
+            if self.elector is not None:
+                stack.push_async_callback(self.elector.client.session.close)
             port = await stack.enter_async_context(
                 serve(self.settings.http_host, self.settings.http_port, self.registry, self.health)
             )
@@ -110,33 +123,117 @@ class Operator:
             await self._run_parts(stop)
 
     async def _run_parts(self, stop: asyncio.Event) -> None:
-        leaving = asyncio.Event()
+        leaving, elected = asyncio.Event(), asyncio.Event()
         parts = {
-            "watch pods": self.pods.run(),
-            "watch services": self.services.run(),
-            "list jobs": self.feed.run(),
-            "reconcile": self._reconcile(self.health.watches),
-            "write events": self.reconciler.events.run(),
-            "until kopf leaves": leaving.wait(),
+            **{name: part for scope in self.scopes for name, part in scope.parts().items()},
+            "act": self._act(elected),
+            "elect": self._elect(elected),
+            "kopf": self._shell(stop, leaving),
+            "until it is told to stop": stop.wait(),
+            "until kopf leaves": _outlive(leaving),
         }
         tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]
-        shell_task = asyncio.create_task(
-            shell.run(self.session.endpoint, self.feed.heard, self.settings.instance, stop, leaving), name="kopf"
-        )
         try:
-            ended, _ = await asyncio.wait([*tasks, shell_task], return_when=asyncio.FIRST_COMPLETED)
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not any(task.exception() for task in ended):
+                await self._finish()
         finally:
             stop.set()
             # kopf too: it has nothing to finish, and would wait five seconds for every task younger than itself.
-            for task in (*tasks, shell_task):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, shell_task, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self.elector is not None:
+                await self.elector.release()
         for task in ended:
             task.result()
 
-    async def _reconcile(self, watches: Mapping[str, Watch]) -> None:
-        # A decision on half a cache would take the other half for deleted.
-        for watch in watches.values():
-            await watch.synced.wait()
-        _LOG.info(f"watching {len(self.caches.jobs)} TrainingJobs and {len(self.caches.pods)} pods")
-        await self.loop.run()
+    async def _elect(self, elected: asyncio.Event) -> None:
+        # Only who has heard all of something can do something with the lease.
+        await self._some_scope()
+        if self.elector is not None:
+            await self.elector.acquire()
+        elected.set()
+        if self.elector is not None:
+            await self.elector.keep()
+        await asyncio.Event().wait()
+
+    async def _act(self, elected: asyncio.Event) -> None:
+        await elected.wait()
+        async with asyncio.TaskGroup() as group:
+            for scope in self.scopes:
+                group.create_task(scope.open(afresh=self.elector is not None))
+            group.create_task(self._tell())
+            group.create_task(self.loop.run())
+
+    async def _tell(self) -> None:
+        try:
+            await self.reconciler.events.run()
+        except NotLeadingError:
+            _LOG.debug("the events that are still to be written are another's")
+
+    async def _shell(self, stop: asyncio.Event, leaving: asyncio.Event) -> None:
+        # kopf asks once which kinds there are. A list that was answered means that the CRD is installed.
+        await self._some_scope()
+        heard = {scope.namespace: scope.feed.heard for scope in self.scopes}
+
+        def hear(kind: str | None, raw: Mapping[str, Any]) -> None:
+            heard[None if None in heard else raw["metadata"]["namespace"]](kind, raw)
+
+        await shell.run(
+            self.session.endpoint,
+            hear,
+            rights=self.health.rights,
+            namespaces=self.settings.namespaces,
+            instance=self.settings.instance,
+            stop=stop,
+            leaving=leaving,
+        )
+
+    async def _some_scope(self) -> None:
+        """Wait until one scope has been listed."""
+        waits = [asyncio.create_task(scope.synced()) for scope in self.scopes]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _finish(self) -> None:
+        """End in good order: begin no more writes, and wait for the answers to those that are under way."""
+        if self.elector is None:
+            return
+        self.elector.resign()
+        end = time.monotonic() + LAST_WORDS_SECONDS
+        while self.loop.active and time.monotonic() < end:  # noqa: ASYNC110 - once in a process's life
+            await asyncio.sleep(0.01)
+
+
+async def _outlive(leaving: asyncio.Event) -> None:
+    await leaving.wait()
+    # Before it is quite gone: on its way it waits for, and then cancels, every task that is younger than itself.
+    raise KopfEndedError("kopf has ended, and with it the watch on TrainingJobs; what it has logged says why")
+
+
+def _while_leading(
+    reconcile: Callable[[str], Awaitable[float | None]],
+) -> Callable[[str], Awaitable[float | None]]:
+    """A pass that is told that it may not write any more ends without a word: the process is about to."""
+
+    async def one(uid: str) -> float | None:
+        try:
+            return await reconcile(uid)
+        except NotLeadingError:
+            return None
+
+    return one
+
+
+def _count(rights: Rights, registry: CollectorRegistry) -> None:
+    refused = Counter(
+        "trainyard_forbidden_requests",
+        "Requests refused because the operator's account lacks a right",
+        ["verb", "resource"],
+        registry=registry,
+    )
+    rights.on_refused = lambda right: refused.labels(right.verb, right.resource).inc()

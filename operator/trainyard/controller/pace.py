@@ -1,4 +1,7 @@
-"""How often a status is written. A job's moves at once; what only counts pods no more than once a second. Decides nothing else."""
+"""How often a status is written. A job's moves at once; what only counts pods no more than once a second. Decides nothing else.
+
+Nor in the second after the job's pods were created or deleted: when a hundred jobs start at once, their pods come first.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,21 +16,21 @@ PERIOD = 1.0
 
 @dataclass(slots=True)
 class StatusPace:
-    """When each job's status was last written, by this process."""
+    """When each job was last written or acted upon, by this process."""
 
     clock: Callable[[], float]
-    _written: dict[str, float] = field(default_factory=dict, init=False)
+    _held: dict[str, float] = field(default_factory=dict, init=False)
 
     def wait(self, job: JobView, status: TrainingJobStatus) -> float:
-        """Seconds for which writing `status` has to wait; 0 where it is news, or nothing was written lately."""
+        """Seconds for which writing `status` has to wait; 0 where it is news, or nothing was done lately."""
         if is_news(job.status, status):
             return 0.0
-        return max(0.0, self._written.get(job.uid, float("-inf")) + PERIOD - self.clock())
+        return max(0.0, self._held.get(job.uid, float("-inf")) + PERIOD - self.clock())
 
-    def wrote(self, uid: str) -> None:
-        """The job's status has just been written."""
-        self._written[uid] = self.clock()
+    def hold(self, uid: str) -> None:
+        """The job's status has just been written, or its pods created or deleted."""
+        self._held[uid] = self.clock()
 
     def forget(self, uid: str) -> None:
         """The job is gone."""
-        self._written.pop(uid, None)
+        self._held.pop(uid, None)

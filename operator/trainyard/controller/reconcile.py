@@ -10,11 +10,11 @@ from trainyard.api.constants import KIND
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.controller.caches import Caches
-from trainyard.controller.execute import Executor
+from trainyard.controller.execute import Executor, without_right
 from trainyard.controller.logs import about
 from trainyard.controller.metrics import JobMetrics
 from trainyard.controller.pace import StatusPace
-from trainyard.controller.resources import TRAINING_JOBS, JobRecord
+from trainyard.controller.resources import TRAINING_JOBS, JobRecord, job_record
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.conditions import said, yes
 from trainyard.domain.model import JobView
@@ -48,14 +48,15 @@ class Reconciler:
 
     async def reconcile(self, uid: str) -> float | None:
         """One pass over the job with this UID. Returns after how many seconds to look again, if at all."""
-        record = self.caches.jobs.get(uid)
+        record = self.caches.job(uid)
         if record is None:
             self.tracker.forget(uid)
             self.pace.forget(uid)
             return None
         attempt = record.view.status.attempt if record.view else 0
         about(f"{record.namespace}/{record.name}", attempt)
-        if not self.tracker.ready(uid, self.caches.seen(), self.caches.going):
+        cache = self.caches.of(record.namespace)
+        if not self.tracker.ready(uid, cache.seen(), cache.going):
             return CATCH_UP_SECONDS
         try:
             return await self._pass(record)
@@ -65,10 +66,9 @@ class Reconciler:
             raise
 
     async def _pass(self, record: JobRecord) -> float | None:
-        snapshot = self.caches.snapshot(record)
+        snapshot = self.caches.of(record.namespace).snapshot(record)
         if snapshot is None:
-            await self._unreadable(record)
-            return None
+            return await self._unreadable(record)
         now = self.now()
         decided = plan(snapshot, now)
         if refusal := await self.executor.carry_out(snapshot.job, decided):
@@ -76,6 +76,7 @@ class Reconciler:
             decided = refused(snapshot.job, decided, refusal, now)
         elif decided.actions:
             # What was done will be seen in a moment, and is told then: one status for both.
+            self.pace.hold(record.uid)
             return CATCH_UP_SECONDS
         return await self._store(record, snapshot.job, decided)
 
@@ -84,14 +85,8 @@ class Reconciler:
         if decided.status != job.status:
             if wait := self.pace.wait(job, decided.status):
                 return wait
-            try:
-                await self._write(record, decided.status)
-            except ApiError as error:
-                if error.not_found:
-                    return None
-                if error.conflict:
-                    return CATCH_UP_SECONDS
-                raise
+            if not await self._write(record, decided.status):
+                return CATCH_UP_SECONDS
             self.metrics.moved(job, decided.status)
         for event in (*decided.events, *self._warnings(job, decided)):
             log = _LOG.info if event.type == "Normal" else _LOG.warning
@@ -101,7 +96,8 @@ class Reconciler:
             self.events.record(record.reference, event.type, event.reason, event.note, action=action, key=key)
         return decided.requeue_after
 
-    async def _write(self, record: JobRecord, status: TrainingJobStatus) -> None:
+    async def _write(self, record: JobRecord, status: TrainingJobStatus) -> bool:
+        """Store the status, if the job is still as it was decided on; else read it again, for the next pass."""
         metadata = {
             "name": record.name,
             "namespace": record.namespace,
@@ -114,9 +110,31 @@ class Reconciler:
             "metadata": metadata,
             "status": status.dump(),
         }
-        made = await self.writer.replace_status(TRAINING_JOBS, record.namespace, record.name, body)
+        try:
+            made = await self.writer.replace_status(TRAINING_JOBS, record.namespace, record.name, body)
+        except ApiError as error:
+            if error.conflict or error.not_found:
+                await self._read_again(record)
+                return False
+            if error.lacks_right:
+                # The one thing that the status cannot say.
+                note = without_right(error)
+                self.events.record(
+                    record.reference, "Warning", Reason.RIGHTS_MISSING, note, action="Reconcile", key="status"
+                )
+            raise
         self.tracker.wrote(record.uid, TRAINING_JOBS.plural, int(made["metadata"]["resourceVersion"]))
-        self.pace.wrote(record.uid)
+        self.pace.hold(record.uid)
+        return True
+
+    async def _read_again(self, record: JobRecord) -> None:
+        """The job is not what the cache says, and nobody may ever tell: a list can be older than the watch that goes on after it."""
+        raw = await self.writer.get(TRAINING_JOBS, record.namespace, record.name)
+        jobs = self.caches.of(record.namespace).jobs
+        if raw is None or raw["metadata"]["uid"] != record.uid:
+            jobs.remove(record.uid)
+        else:
+            jobs.apply(job_record(raw))
 
     def _warnings(self, job: JobView, decided: Plan) -> list[Event]:
         """Once an attempt, with the event that its workers are there: variables in the template that may not fit."""
@@ -126,10 +144,10 @@ class Reconciler:
         note = f"the template sets {', '.join(names)}; these are kept and may not fit the real group"
         return [Event("Warning", Reason.USER_ENVIRONMENT_KEPT, note)] if names else []
 
-    async def _unreadable(self, record: JobRecord) -> None:
+    async def _unreadable(self, record: JobRecord) -> float | None:
         """Say that the spec cannot be read, keep what is known of the job, and wait for the spec to change."""
         if record.managed_elsewhere:
-            return
+            return None
         message = f"the operator cannot read this TrainingJob: {record.problem}; correct the field"
         _LOG.error(message)
         # A status that cannot be read was written by hand: it is begun anew, and the pods tell which attempt this is.
@@ -139,5 +157,6 @@ class Reconciler:
         status = stored.model_copy(
             update={"conditions": conditions, "observed_generation": record.generation},
         )
-        if status != record.status:
-            await self._write(record, status)
+        if status == record.status or await self._write(record, status):
+            return None
+        return CATCH_UP_SECONDS

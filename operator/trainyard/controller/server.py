@@ -17,10 +17,10 @@ async def serve(host: str, port: int, registry: CollectorRegistry, health: Healt
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def healthz(_: web.Request) -> web.Response:
-        return _answer(health.troubles())
+        return _answer(health.troubles(), "")
 
     async def readyz(_: web.Request) -> web.Response:
-        return _answer([*health.waiting(), *health.troubles()])
+        return _answer([*health.waiting(), *health.troubles()], health.standing())
 
     application = web.Application()
     application.add_routes(
@@ -35,5 +35,6 @@ async def serve(host: str, port: int, registry: CollectorRegistry, health: Healt
         await runner.cleanup()
 
 
-def _answer(troubles: Sequence[str]) -> web.Response:
-    return web.Response(text="\n".join(troubles) + "\n", status=503) if troubles else web.Response(text="ok\n")
+def _answer(troubles: Sequence[str], standing: str) -> web.Response:
+    lines = [*(troubles or ["ok"]), *([standing] if standing else [])]
+    return web.Response(text="\n".join(lines) + "\n", status=503 if troubles else 200)

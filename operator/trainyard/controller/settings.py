@@ -1,10 +1,13 @@
 """What can be set from outside, as `TRAINYARD_*` in the environment; the chart's values are the same names."""
 
 import socket
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, StringConstraints, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+"""What a namespace, or the Lease, may be called."""
 
 
 class Settings(BaseSettings):
@@ -16,6 +19,10 @@ class Settings(BaseSettings):
     """How much is logged."""
     workers: int = Field(default=16, ge=1, le=256)
     """Jobs that are looked at side by side."""
+    api_qps: float = Field(default=500.0, ge=1, allow_inf_nan=False)
+    """Requests a second that the API server is asked for at most, when the burst is spent. Watches and the Lease do not count."""
+    api_burst: int = Field(default=1000, ge=1)
+    """Requests that may be made at once before that."""
     http_port: int = Field(default=8080, ge=0, le=65535)
     """Port of /metrics, /healthz and /readyz; 0 takes any free one."""
     http_host: str = "0.0.0.0"  # noqa: S104 - the kubelet's probes and Prometheus come from outside the pod
@@ -28,3 +35,20 @@ class Settings(BaseSettings):
     """How often all TrainingJobs are listed, in case the watch has missed one."""
     stale_seconds: float = Field(default=150.0, ge=1, allow_inf_nan=False)
     """After so long without a sign of life a watch is stale, and the probes fail."""
+    namespaces: Annotated[tuple[Name, ...], NoDecode] = ()
+    """The namespaces whose TrainingJobs are looked after, with commas between them; empty: all."""
+    leader_election: bool = True
+    """Whether several processes agree on one that acts, by a Lease. Without it there must never be two."""
+    lease_name: Name = "trainyard"
+    """The Lease. Processes that look after the same jobs need the same one."""
+    lease_namespace: Name | None = None
+    """Where the Lease is; else the namespace of this pod, or of the kubeconfig's context."""
+    lease_seconds: int = Field(default=15, ge=3, le=300)
+    """After so long without a sign of the leader another process takes over."""
+
+    @field_validator("namespaces", mode="before")
+    @classmethod
+    def _with_commas(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))

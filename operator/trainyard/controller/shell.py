@@ -5,15 +5,21 @@ its indexes neither forget what vanishes during a gap nor start in linear time. 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, cast
 
+import aiohttp
 import kopf
+import orjson
 from typing_extensions import override
 
 from trainyard.api.constants import GROUP, PLURAL, VERSION
 from trainyard.kube.backoff import Backoff
+from trainyard.kube.errors import ApiError
+from trainyard.kube.rights import Rights
 from trainyard.kube.session import Endpoint
 
 Heard = Callable[[str | None, Mapping[str, Any]], None]
@@ -63,13 +69,44 @@ class Endless(Iterable[float]):
         return map(Backoff(cap=30.0), count(1))
 
 
-def registry(endpoint: Endpoint, heard: Heard, leaving: asyncio.Event) -> kopf.OperatorRegistry:
+def listener(rights: Rights) -> aiohttp.ClientMiddlewareType:
+    """Hears whether kopf may list and watch: it tries again for ever, and tells nobody but the log."""
+
+    async def listen(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        response = await handler(request)
+        watch = request.url.query.get("watch") == "true"
+        if response.status == 403:
+            try:
+                body = orjson.loads(await response.read())  # kept by the response for kopf, too
+            except ValueError:
+                return response
+            rights.refused(request.method, request.url.path, ApiError.from_status(403, body), watch=watch)
+        elif response.ok:
+            rights.granted(request.method, request.url.path, watch=watch)
+        return response
+
+    return listen
+
+
+def hear_signals(stop: asyncio.Event) -> None:
+    """Let SIGTERM and Ctrl-C set `stop`."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+
+def registry(
+    endpoint: Endpoint, heard: Heard, rights: Rights, stop: asyncio.Event, leaving: asyncio.Event
+) -> kopf.OperatorRegistry:
     """Kopf's handlers: the login, one ear, and a last word."""
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=handlers)
     async def login(**_: Any) -> kopf.AiohttpSession:
-        return kopf.AiohttpSession(aiohttp_session=endpoint.open_client(), server=endpoint.server)
+        # kopf takes the signals when it begins, in this very turn of the loop. Back with them in the next: kopf would stop itself
+        # first, and then what writes.
+        asyncio.get_running_loop().call_soon(hear_signals, stop)
+        return kopf.AiohttpSession(aiohttp_session=endpoint.open_client(listener(rights)), server=endpoint.server)
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=handlers)
     async def on_event(event: Mapping[str, Any], **_: Any) -> None:
@@ -101,12 +138,22 @@ def settings() -> kopf.OperatorSettings:
     return chosen
 
 
-async def run(endpoint: Endpoint, heard: Heard, instance: str, stop: asyncio.Event, leaving: asyncio.Event) -> None:
-    """Run kopf until a signal comes or `stop` is set. It sets `leaving` as soon as it is on its way out."""
+async def run(
+    endpoint: Endpoint,
+    heard: Heard,
+    *,
+    rights: Rights,
+    namespaces: Collection[str],
+    instance: str,
+    stop: asyncio.Event,
+    leaving: asyncio.Event,
+) -> None:
+    """Run kopf, on these namespaces or (none given) on all, until `stop` is set. It sets `leaving` as soon as it is on its way out."""
     await kopf.operator(
-        registry=registry(endpoint, heard, leaving),
+        registry=registry(endpoint, heard, rights, stop, leaving),
         settings=settings(),
-        clusterwide=True,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
         standalone=True,
         # Left to itself kopf looks up its user's name, which an arbitrary UID in a container does not have.
         identity=cast("Any", instance),

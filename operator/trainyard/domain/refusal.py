@@ -7,7 +7,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain import verdict
 from trainyard.domain.actions import Event, Plan
-from trainyard.domain.conditions import no, said
+from trainyard.domain.conditions import no, said, yes
 from trainyard.domain.model import JobView
 
 RETRY_AFTER = 15.0
@@ -29,10 +29,8 @@ def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
     now = now.replace(microsecond=0)
     wait = NAMESAKE_GONE_AFTER if refusal.reason is Reason.NAME_TAKEN else RETRY_AFTER
     wait = wait if plan.requeue_after is None else min(wait, plan.requeue_after)
-    if plan.status.finished or plan.status.holds(C.SUSPENDED):
-        # Only deletions are left to be refused; the log tells of them.
-        return replace(plan, requeue_after=wait)
-    if refusal.reason is Reason.INVALID_TEMPLATE:
+    over = plan.status.finished or plan.status.holds(C.SUSPENDED)
+    if refusal.reason is Reason.INVALID_TEMPLATE and not over:
         # Not repeated: the template cannot be changed while the job is active, so the answer would stay the same.
         return verdict.fail(
             replace(job, status=plan.status),
@@ -40,9 +38,13 @@ def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
             f"no pod can be made of spec.template: {refusal.message}",
             now,
         )
-    saying = no(C.RUNNING, refusal.reason, refusal.message)
-    status = plan.status.model_copy(update={"conditions": said(plan.status, [saying], job.generation, now)})
-    stored = job.status.condition(C.RUNNING)
+    # Where only deletions are left to be refused, why it does not run stays what it was.
+    saying = (yes if over else no)(C.STALLED if over else C.RUNNING, refusal.reason, refusal.message)
+    stored = job.status.condition(saying.kind)
+    # The plan may have said that all is well again. That was never stored, so nothing has changed in between.
+    others = [c for c in plan.status.conditions if c.type != saying.kind]
+    before = plan.status.model_copy(update={"conditions": [*others, *([stored] if stored else [])]})
+    status = plan.status.model_copy(update={"conditions": said(before, [saying], job.generation, now)})
     told = stored is not None and stored.reason == refusal.reason
     events = [] if told else [Event("Warning", refusal.reason, refusal.message)]
     return replace(plan, status=status, events=[*plan.events, *events], requeue_after=wait)

@@ -8,7 +8,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, TrainingJobStatus, WorkerStatus
 from trainyard.domain.actions import Plan
 from trainyard.domain.conditions import no, said, yes
-from trainyard.domain.model import PodView, Snapshot
+from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.names import selector
 from trainyard.domain.worker import State, everyone, health, state
 
@@ -27,22 +27,39 @@ def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
     }
     if not plan.status.finished:
         update["ready"] = f"{well}/{job.spec.replicas}"
-        if not plan.status.holds(C.SUSPENDED):
-            update |= _active(snapshot, plan.status, now)
+    if plan.status.finished or plan.status.holds(C.SUSPENDED):
+        update |= _at_rest(job, plan.status, now)
+    else:
+        update |= _active(snapshot, plan.status, now)
     return replace(plan, status=plan.status.model_copy(update=update))
 
 
 def is_news(before: TrainingJobStatus, after: TrainingJobStatus) -> bool:
-    """Whether the job has moved, or its spec has been looked at anew: all that people and programs wait for.
+    """Whether the job has moved, or a change of its spec has been looked at: all that people and programs wait for.
 
-    The rest counts pods or says what one of them waits for, and half of it is out of date when it is stored.
+    The rest counts pods or says what one of them waits for, and half of it is out of date when it is stored. So is the first
+    status of all, which says that the job is pending.
     """
-    return _moves(before) != _moves(after)
+    looked_at = before.observed_generation and before.observed_generation != after.observed_generation
+    return bool(looked_at) or _moves(before) != _moves(after)
 
 
 def _moves(status: TrainingJobStatus) -> tuple[Any, ...]:
-    answers = {c.type: c.status for c in status.conditions if c.type != C.SCHEDULED}
-    return status.observed_generation, status.phase, status.attempt, status.restarts, answers
+    holds = {c.type for c in status.conditions if c.status == "True" and c.type != C.SCHEDULED}
+    return status.phase, status.attempt, status.restarts, holds
+
+
+def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
+    """A job that has no more to do than to lose its pods stalls at nothing, or at what it has failed of."""
+    if not status.holds(C.STALLED):
+        return {}
+    failed = status.condition(C.FAILED)
+    if failed is not None and failed.status == "True":
+        saying = yes(C.STALLED, failed.reason, failed.message)
+    else:
+        over = Reason.JOB_FINISHED if status.finished else Reason.SUSPENDED
+        saying = no(C.STALLED, over, "nothing is in the way")
+    return {"conditions": said(status, [saying], job.generation, now)}
 
 
 def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:

@@ -71,6 +71,17 @@ class ApiError(Exception):
         return self.status == 403
 
     @property
+    def lacks_right(self) -> bool:
+        """The account may not do this at all, whatever the object is like. All of Kubernetes' authorizers say it in these words.
+
+        The second sentence is an admission plugin's, about `update` on the finalizers of an owner.
+        """
+        return self.status == 403 and (
+            (" cannot " in self.message and ' resource "' in self.message)
+            or "cannot set blockOwnerDeletion" in self.message
+        )
+
+    @property
     def invalid(self) -> bool:
         """The object does not pass validation: the same request can never succeed."""
         return self.status == 422

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kubernetes import client, config
 
+from trainyard.kube.bucket import TokenBucket
 from trainyard.kube.session import Endpoint, RequestObserver, Session
 
 _LOG = logging.getLogger(__name__)
@@ -22,12 +23,14 @@ class LoginError(Exception):
     """There are no credentials, or they cannot be read."""
 
 
-def connect(context: str | None = None, *, on_request: RequestObserver | None = None) -> Session:
+def connect(
+    context: str | None = None, *, on_request: RequestObserver | None = None, budget: TokenBucket | None = None
+) -> Session:
     """A session with the cluster this pod runs in, or with the kubeconfig's (`context`, else its current one).
 
     Raises `LoginError`. May run the kubeconfig's exec plugin, so it blocks for as long as that takes.
     """
-    return Session(endpoint(context), on_request=on_request)
+    return Session(endpoint(context), on_request=on_request, budget=budget)
 
 
 def endpoint(context: str | None = None) -> Endpoint:
@@ -55,7 +58,7 @@ def endpoint(context: str | None = None) -> Endpoint:
         authorization=authorization,
         proxy=settings.proxy or None,
         tls_server_name=settings.tls_server_name,
-        namespace=_NAMESPACE_FILE.read_text().strip() if in_cluster and _NAMESPACE_FILE.exists() else None,
+        namespace=_own_namespace() if in_cluster else _context_namespace(context),
     )
 
 
@@ -95,6 +98,18 @@ class TokenSource:
 
     def _fresh(self) -> bool:
         return self._clock() - self._read_at < self._keep
+
+
+def _own_namespace() -> str | None:
+    return _NAMESPACE_FILE.read_text().strip() if _NAMESPACE_FILE.exists() else None
+
+
+def _context_namespace(context: str | None) -> str | None:
+    """The namespace of the context, where it has one."""
+    contexts, current = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]  # has no types
+    chosen = current if context is None else next(c for c in contexts if c["name"] == context)
+    namespace: str | None = chosen["context"].get("namespace")
+    return namespace
 
 
 def _header(settings: client.Configuration) -> str | None:

@@ -84,6 +84,10 @@ class Reflector(Generic[T, K]):
                 _LOG.exception(f"reading {self.resource.qualified} failed, starting again from a list")
                 await self._pause(ApiError(0, "MalformedAnswer", f"{type(error).__name__}: {error}"))
 
+    async def refresh(self) -> None:
+        """List once more, while the watch goes on: the store then shows all that was written before this call. Raises `ApiError`."""
+        await self._list()
+
     async def _list(self) -> None:
         try:
             raw, version = await self._pages(self.page_size)
@@ -196,16 +200,10 @@ class Reflector(Generic[T, K]):
         await asyncio.sleep(max(self.backoff(self._failures), error.retry_after or 0.0))
 
     def _complain(self, error: ApiError) -> None:
-        """Say each trouble once: at the first failure in a row, and where rights are missing until the message changes."""
-        if error.gone or error.reason == "EmptyWatch" or error.message == self._complaint:
+        """Say each trouble once: at the first failure in a row. A right that is missing is told of by `Rights`."""
+        if error.gone or error.lacks_right or error.reason == "EmptyWatch":
             return
-        if error.forbidden:
-            self._complaint = error.message
-            _LOG.error(
-                f"may not list and watch {self.resource.qualified}: grant the verbs list and watch on it to the operator's service "
-                f"account; trying again until then ({error.message})"
-            )
-        elif self._complaint is None:
+        if self._complaint is None:
             _LOG.warning(f"watching {self.resource.qualified} failed, trying again until it works: {error}")
             self._complaint = error.message
 

@@ -14,6 +14,7 @@ import orjson
 
 from trainyard.kube.bucket import TokenBucket
 from trainyard.kube.errors import UNREACHABLE, ApiError
+from trainyard.kube.rights import Rights
 
 RequestObserver = Callable[[str, int, float], None]
 """Called after each request with its method, HTTP status (0: no answer) and seconds. For a watch: when its headers came."""
@@ -46,14 +47,14 @@ class Endpoint:
     namespace: str | None = None
     """The default namespace of the credentials, where they have one."""
 
-    def open_client(self) -> aiohttp.ClientSession:
+    def open_client(self, *listeners: aiohttp.ClientMiddlewareType) -> aiohttp.ClientSession:
         """A new HTTP client with these credentials in each of its requests. Whoever opens it closes it.
 
         Also for kopf (`kopf.AiohttpSession`), which closes the clients it is given: so it gets one of its own.
         """
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=_POOL_SIZE, ssl=self.tls if self.tls is not None else True),
-            middlewares=(self._authorize,),
+            middlewares=(*listeners, self._authorize),
             # Not aiohttp's own look at the environment: it reads ~/.netrc again for each request, in a thread.
             proxy=self.proxy if self.proxy is not None else _environment_proxy(self.server),
         )
@@ -86,6 +87,10 @@ class Session:
         """`budget` bounds how many requests are made in a second; those above it wait for their turn. Watches are free."""
         self.endpoint = endpoint
         self.on_request = on_request
+        self.permit: Callable[[], float] | None = None
+        """Asked before each write for the seconds within which it has to be over. May raise what it likes: then nothing is sent."""
+        self.rights = Rights()
+        """Told of what the API server refuses for the want of a right, and of what it grants again."""
         self._sleep = sleep
         self._budget = budget
         self._client: aiohttp.ClientSession | None = None
@@ -109,12 +114,22 @@ class Session:
         for attempt in range(_POLITE_RETRIES + 1):
             if self._budget is not None and (turn := self._budget.reserve()):
                 await self._sleep(turn)
+            seconds, query = timeout, params
+            if self.permit is not None and method != "GET":
+                # Asked last of all, and at each attempt. The server is told too: a request that waits in its queues, or in
+                # a socket's, must not be carried out when somebody else has begun to write.
+                seconds = min(timeout, self.permit())
+                query = {**(params or {}), "timeout": f"{seconds * 1000:.0f}ms"}
             try:
-                return await self._once(method, path, params, data, headers, timeout)
+                answer = await self._once(method, path, query, data, headers, seconds)
             except ApiError as error:
+                self.rights.refused(method, path, error)
                 wait = error.retry_after
                 if error.status != 429 or wait is None or wait > _LONGEST_RETRY_AFTER or attempt == _POLITE_RETRIES:
                     raise
+            else:
+                self.rights.granted(method, path)
+                return answer
             await self._sleep(wait)
         raise AssertionError  # the last round returns or raises
 
@@ -138,8 +153,12 @@ class Session:
             async with response:
                 if status >= 400:
                     await _refuse(response)
+                self.rights.granted("GET", path, watch=True)
                 async for line in _lines(response.content):
                     yield _event(line)
+        except ApiError as error:
+            self.rights.refused("GET", path, error, watch=True)
+            raise
         except (aiohttp.ClientError, OSError) as error:
             raise _unreachable(error, path) from error
 

@@ -1,8 +1,10 @@
 """The whole operator, kopf included, on a fake API server."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -12,8 +14,10 @@ from tests.support.waiting import until
 from trainyard.controller.operator import Operator
 from trainyard.controller.resources import TRAINING_JOBS
 from trainyard.controller.settings import Settings
+from trainyard.controller.shell import hear_signals
 from trainyard.engine.metrics import EngineMetrics
 from trainyard.kube.resource import EVENTS, PODS, SERVICES, Resource
+from trainyard.kube.session import Endpoint, Session
 
 # kopf does not begin to watch before it has found this kind, though it never reads it.
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
@@ -26,17 +30,64 @@ async def api() -> AsyncIterator[FakeApi]:
 
 
 @asynccontextmanager
-async def operator(api: FakeApi, ports: list[int] | None = None) -> AsyncIterator[Operator]:
-    """An operator that has listed everything and goes when the test is through with it; `ports` gets its HTTP port."""
+async def operator(
+    api: FakeApi,
+    ports: list[int] | None = None,
+    *,
+    ready: bool = True,
+    stop: asyncio.Event | None = None,
+    **more: Any,
+) -> AsyncIterator[Operator]:
+    """An operator that has listed everything and goes when the test is through with it; `ports` gets its HTTP port.
+
+    Alone, where `more` settings do not say otherwise.
+    """
     registry = CollectorRegistry()
     metrics = EngineMetrics(registry, "trainingjob")
-    chosen = Settings(http_port=0, http_host="127.0.0.1")
+    chosen = Settings(**{"http_port": 0, "http_host": "127.0.0.1", "leader_election": False, **more})
     made = Operator.assemble(chosen, api.session(on_request=metrics.on_request), metrics, registry)
-    stop = asyncio.Event()
+    stop = stop if stop is not None else asyncio.Event()
+    hear_signals(stop)
     task = asyncio.create_task(made.run(stop, (ports if ports is not None else []).append))
     try:
-        await until(lambda: not made.health.waiting() or task.done())
+        await until(lambda: not (ready and made.health.waiting()) or task.done())
         yield made
     finally:
         stop.set()
         await task
+
+
+@asynccontextmanager
+async def process(api: FakeApi, ports: list[int] | None = None, **more: Any) -> AsyncIterator[Operator]:
+    """An operator with an event loop of its own, as in a process of its own: kopf, when it ends, cancels whatever is younger."""
+    loop, stop, made = asyncio.new_event_loop(), asyncio.Event(), list[Operator]()
+    chosen = Settings(**{"http_port": 0, "http_host": "127.0.0.1", **more})
+    listening = (ports if ports is not None else []).append
+
+    async def run() -> None:
+        registry = CollectorRegistry()
+        metrics = EngineMetrics(registry, "trainingjob")
+        made.append(Operator.assemble(chosen, Session(Endpoint(server=api.url)), metrics, registry))
+        await made[0].run(stop, listening)
+
+    ended: list[Exception] = []
+
+    def live() -> None:
+        try:
+            loop.run_until_complete(run())
+        except Exception as error:  # noqa: BLE001 - raised below
+            ended.append(error)
+        finally:
+            loop.close()
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    try:
+        await until(lambda: ended or (made and not made[0].health.waiting()))
+        yield made[0]
+    finally:
+        if not ended:
+            loop.call_soon_threadsafe(stop.set)
+        await asyncio.to_thread(thread.join)
+        for error in ended:
+            raise error

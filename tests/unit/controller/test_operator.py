@@ -7,6 +7,7 @@ from tests.support.fake_api import FakeApi
 from tests.support.waiting import until
 from tests.unit.controller.conftest import operator
 from tests.unit.controller.kubelet import LAB, Lab
+from trainyard.api.status import TrainingJobStatus
 from trainyard.controller.resources import TRAINING_JOBS
 from trainyard.kube.resource import EVENTS, PODS, SERVICES
 
@@ -94,7 +95,7 @@ async def test_an_idle_job_costs_no_call(api: FakeApi, lab: Lab) -> None:
         lab.runs("job-worker-0-1", "job-worker-1-1")
         await lab.until_phase("Running")
         uid = api.cluster.get(TRAINING_JOBS, LAB, "job")["metadata"]["uid"]
-        await until(lambda: (r := op.caches.jobs.get(uid)) and r.view and r.view.status.phase == "Running")
+        await until(lambda: (r := op.caches.job(uid)) and r.view and r.view.status.phase == "Running")
         await until(lambda: "WorkersCreated" in reasons(api))
         with api.no_calls():
             await op.reconciler.reconcile(uid)
@@ -104,7 +105,7 @@ async def test_an_idle_job_costs_no_call(api: FakeApi, lab: Lab) -> None:
 async def test_a_job_of_another_controller_is_not_touched(api: FakeApi, lab: Lab) -> None:
     async with operator(api) as op:
         job = lab.submit(managedBy="example.com/other")
-        await until(lambda: op.caches.jobs.get(job["metadata"]["uid"]))
+        await until(lambda: op.caches.job(job["metadata"]["uid"]))
         await op.reconciler.reconcile(job["metadata"]["uid"])
     assert api.writes == []
 
@@ -200,7 +201,7 @@ async def test_a_spec_that_cannot_be_read_is_said_once(api: FakeApi, lab: Lab) -
         await until(lambda: lab.condition("Stalled").get("reason") == "InvalidSpec")
         assert "spec.replicas" in lab.condition("Stalled")["message"]
         uid = job["metadata"]["uid"]
-        await until(lambda: (r := op.caches.jobs.get(uid)) and r.status and r.status.conditions)
+        await until(lambda: (r := op.caches.job(uid)) and r.status and r.status.conditions)
         with api.no_calls():
             await op.reconciler.reconcile(uid)
         lab.change(replicas=2)
@@ -211,7 +212,7 @@ async def test_a_spec_that_cannot_be_read_is_said_once(api: FakeApi, lab: Lab) -
 async def test_an_unreadable_job_of_another_controller_is_not_touched(api: FakeApi, lab: Lab) -> None:
     async with operator(api) as op:
         job = lab.submit(replicas="three", managedBy="example.com/other")
-        await until(lambda: op.caches.jobs.get(job["metadata"]["uid"]))
+        await until(lambda: op.caches.job(job["metadata"]["uid"]))
         await op.reconciler.reconcile(job["metadata"]["uid"])
     assert api.writes == []
 
@@ -254,7 +255,7 @@ async def test_probes_and_metrics(api: FakeApi, lab: Lab) -> None:
 async def test_a_stale_watch_fails_the_probes_and_names_itself(api: FakeApi) -> None:
     ports: list[int] = []
     async with operator(api, ports) as op, aiohttp.ClientSession() as client:
-        op.pods.clock = lambda: 1e12
+        op.scopes[0].pods.clock = lambda: 1e12
         for path in ("healthz", "readyz"):
             async with client.get(f"http://127.0.0.1:{ports[0]}/{path}") as answer:
                 assert answer.status == 503
@@ -275,3 +276,23 @@ async def test_workers_that_get_ready_one_by_one_do_not_cost_a_write_each(api: F
         writes = [call.verb for call in api.writes[before:] if "events" not in call.path]
     assert len(writes) < 10
     assert set(writes) == {"PUT status"}
+
+
+@pytest.mark.parametrize("namesake", [True, False], ids=["a namesake is there", "nobody is there"])
+async def test_a_job_that_only_the_cache_knows_is_forgotten_when_it_is_written(
+    api: FakeApi, lab: Lab, *, namesake: bool
+) -> None:
+    async with operator(api) as op:
+        uid = lab.submit()["metadata"]["uid"]
+        await lab.until_phase("Pending")
+        await until(lambda: (r := op.caches.job(uid)) and r.status and r.status.observed_generation)
+        api.mute()
+        api.cluster.delete(TRAINING_JOBS, LAB, "job")
+        if namesake:
+            lab.submit(replicas=3)
+        record = op.caches.job(uid)
+        assert record is not None
+        assert not await op.reconciler._write(record, TrainingJobStatus(attempt=2))
+        assert op.caches.job(uid) is None
+        with api.no_calls():
+            assert await op.reconciler.reconcile(uid) is None

@@ -26,10 +26,12 @@ MORE_READY = STARTING.model_copy(update={"ready": "1/3", "ready_replicas": 1})
             False,
             id="another reason",
         ),
+        pytest.param(
+            STARTING.model_copy(update={"observed_generation": 2}), True, id="a change of the spec was looked at"
+        ),
         pytest.param(STARTING.model_copy(update={"phase": Phase.RUNNING}), True, id="another phase"),
         pytest.param(STARTING.model_copy(update={"attempt": 2}), True, id="another attempt"),
         pytest.param(STARTING.model_copy(update={"restarts": Restarts(failures=1)}), True, id="a failure was counted"),
-        pytest.param(STARTING.model_copy(update={"observed_generation": 2}), True, id="another spec was looked at"),
         pytest.param(plan(job(3).running().snapshot, NOW).status, True, id="all run"),
     ],
 )
@@ -41,7 +43,7 @@ def test_counts_are_written_once_a_second() -> None:
     timers = FakeTimers()
     pace = StatusPace(timers.time)
     assert pace.wait(SNAPSHOT, MORE_READY) == 0
-    pace.wrote(SNAPSHOT.uid)
+    pace.hold(SNAPSHOT.uid)
     assert pace.wait(SNAPSHOT, MORE_READY) == pytest.approx(PERIOD)
     timers.advance(0.75)
     assert pace.wait(SNAPSHOT, MORE_READY) == pytest.approx(PERIOD - 0.75)
@@ -51,13 +53,18 @@ def test_counts_are_written_once_a_second() -> None:
 
 def test_news_never_waits() -> None:
     pace = StatusPace(FakeTimers().time)
-    pace.wrote(SNAPSHOT.uid)
+    pace.hold(SNAPSHOT.uid)
     assert pace.wait(SNAPSHOT, STARTING.model_copy(update={"phase": Phase.RUNNING})) == 0
 
 
 def test_a_job_that_is_gone_leaves_nothing_behind() -> None:
     pace = StatusPace(FakeTimers().time)
-    pace.wrote(SNAPSHOT.uid)
+    pace.hold(SNAPSHOT.uid)
     pace.forget(SNAPSHOT.uid)
     pace.forget(SNAPSHOT.uid)
     assert pace.wait(SNAPSHOT, MORE_READY) == 0
+
+
+def test_the_first_status_is_no_news_unless_it_is() -> None:
+    assert not is_news(TrainingJobStatus(), STARTING)
+    assert is_news(TrainingJobStatus(), plan(job(3).running().snapshot, NOW).status)

@@ -18,6 +18,10 @@ OPERATOR: Grants = {
     ("", "services"): {"get", "list", "watch", "create"},
     ("events.k8s.io", "events"): {"get", "create", "patch"},
 }
+ELECTION: Grants = {
+    ("coordination.k8s.io", "leases/trainyard"): {"get", "update"},
+    ("coordination.k8s.io", "leases"): {"create"},
+}
 VIEW: Grants = {
     ("trainyard.dev", "trainingjobs"): {"get", "list", "watch"},
     ("trainyard.dev", "trainingjobs/scale"): {"get", "list", "watch"},
@@ -42,23 +46,30 @@ NEVER_VERBS = {"escalate", "bind", "impersonate"}
 
 
 def grants(role: Manifest) -> Grants:
-    """What a role's rules come to; a rule of any other shape than group, resource and verb is a KeyError or an assertion."""
+    """What a role's rules come to; a rule of any other shape than group, resource, name and verb is a KeyError or an assertion."""
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
     for rule in role["rules"]:
-        assert set(rule) == {"apiGroups", "resources", "verbs"}
+        assert set(rule) - {"resourceNames"} == {"apiGroups", "resources", "verbs"}
         for group in rule["apiGroups"]:
             for resource in rule["resources"]:
-                found[group, resource] |= set(rule["verbs"])
+                for name in rule.get("resourceNames", [""]):
+                    found[group, f"{resource}/{name}" if name else resource] |= set(rule["verbs"])
     return found
 
 
-def roles_bound_to(release: Release, account: Mapping[str, Any]) -> list[str]:
+def roles_bound_to(release: Release, account: Mapping[str, Any]) -> list[tuple[str, str | None, str]]:
+    """Kind, namespace and name of each, and nobody else may be bound to it."""
+    bindings = release.all("ClusterRoleBinding") + release.all("RoleBinding")
+    assert all(binding["subjects"] == [account] for binding in bindings)
     return [
-        binding["roleRef"]["name"]
-        for kind in ("ClusterRoleBinding", "RoleBinding")
-        for binding in release.all(kind)
-        if account in binding["subjects"]
+        (binding["roleRef"]["kind"], binding["metadata"].get("namespace"), binding["roleRef"]["name"])
+        for binding in bindings
     ]
+
+
+def account(release: Release) -> dict[str, str]:
+    pod = release.operator()["spec"]["template"]["spec"]
+    return {"kind": "ServiceAccount", "name": pod["serviceAccountName"], "namespace": "trainyard-system"}
 
 
 @pytest.mark.parametrize(
@@ -68,20 +79,44 @@ def test_roles_allow_this_and_nothing_else(release: Release, role: str, allowed:
     assert grants(release.one("ClusterRole", role)) == allowed
 
 
-def test_the_operator_has_its_own_role_only(release: Release) -> None:
-    pod = release.operator()["spec"]["template"]["spec"]
-    account = {"kind": "ServiceAccount", "name": pod["serviceAccountName"], "namespace": "trainyard-system"}
+CLUSTER_WIDE = [
+    ("ClusterRole", None, "trainyard"),
+    ("Role", "trainyard-system", "trainyard-leader-election"),
+]
 
-    assert roles_bound_to(release, account) == ["trainyard"]
-    assert len(release.all("ClusterRoleBinding") + release.all("RoleBinding")) == 1
-    assert release.one("ServiceAccount", pod["serviceAccountName"])["automountServiceAccountToken"] is False
+
+def test_the_operator_has_its_own_roles_only(release: Release) -> None:
+    assert roles_bound_to(release, account(release)) == CLUSTER_WIDE
+    assert release.one("ServiceAccount", account(release)["name"])["automountServiceAccountToken"] is False
+
+
+def test_the_right_to_the_lease_is_that_and_no_more(chart: Chart, release: Release) -> None:
+    role = release.one("Role", "trainyard-leader-election")
+    assert (grants(role), role["metadata"]["namespace"]) == (ELECTION, "trainyard-system")
+    alone = chart.render({"replicas": 1, "leaderElection": {"enabled": False}})
+    assert alone.all("Role") == []
+    assert roles_bound_to(alone, account(alone)) == CLUSTER_WIDE[:1]
+
+
+def test_some_namespaces_take_roles_there_and_nothing_in_the_whole_cluster(chart: Chart) -> None:
+    release = chart.render({"watchNamespaces": ["lab", "trainyard-system"]})
+    assert release.all("ClusterRole") + release.all("ClusterRoleBinding") == []
+    assert roles_bound_to(release, account(release)) == [
+        ("Role", "lab", "trainyard"),
+        ("Role", "trainyard-system", "trainyard"),
+        ("Role", "trainyard-system", "trainyard-leader-election"),
+    ]
+    own = [role for role in release.all("Role") if role["metadata"]["name"] == "trainyard"]
+    assert [(role["metadata"]["namespace"], grants(role)) for role in own] == [
+        ("lab", OPERATOR),
+        ("trainyard-system", OPERATOR),
+    ]
 
 
 def test_another_account_is_bound_where_one_is_named(chart: Chart) -> None:
     release = chart.render({"serviceAccount": {"create": False, "name": "ours"}})
-    account = {"kind": "ServiceAccount", "name": "ours", "namespace": "trainyard-system"}
-    assert release.operator()["spec"]["template"]["spec"]["serviceAccountName"] == "ours"
-    assert roles_bound_to(release, account) == ["trainyard"]
+    assert account(release)["name"] == "ours"
+    assert roles_bound_to(release, account(release)) == CLUSTER_WIDE
 
 
 def test_no_role_of_the_chart_holds_a_dangerous_right(release: Release) -> None:

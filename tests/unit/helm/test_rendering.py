@@ -25,6 +25,8 @@ def test_everything_it_installs(release: Release) -> None:
         ("ServiceAccount", "trainyard"),
         ("ClusterRole", "trainyard"),
         ("ClusterRoleBinding", "trainyard"),
+        ("Role", "trainyard-leader-election"),
+        ("RoleBinding", "trainyard-leader-election"),
         ("ClusterRole", "trainyard-view"),
         ("ClusterRole", "trainyard-edit"),
         ("Service", "trainyard-metrics"),
@@ -76,13 +78,27 @@ def test_image(chart: Chart, image: dict[str, str], reference: str) -> None:
 
 
 def test_settings_become_the_environment(chart: Chart) -> None:
-    settings = {"logLevel": "debug", "workers": 32, "httpPort": 9090}
-    assert chart.render({"settings": settings}).environment() == {
+    values = {
+        "settings": {"logLevel": "debug", "workers": 32, "httpPort": 9090},
+        "leaderElection": {"leaseSeconds": 30},
+        "watchNamespaces": ["lab", "office"],
+    }
+    assert chart.render(values, release="blue").environment() == {
         "TRAINYARD_INSTANCE": None,
         "TRAINYARD_LOG_LEVEL": "debug",
         "TRAINYARD_WORKERS": "32",
         "TRAINYARD_HTTP_PORT": "9090",
+        "TRAINYARD_LEADER_ELECTION": "true",
+        "TRAINYARD_LEASE_NAME": "blue-trainyard",
+        "TRAINYARD_LEASE_SECONDS": "30",
+        "TRAINYARD_NAMESPACES": "lab,office",
     }
+
+
+def test_the_lease_that_is_asked_for_is_the_one_that_may_be_had(chart: Chart) -> None:
+    release = chart.render(release="blue")
+    named = release.one("Role", "blue-trainyard-leader-election")["rules"][0]["resourceNames"]
+    assert named == [release.environment()["TRAINYARD_LEASE_NAME"]]
 
 
 def test_the_port_is_the_same_for_operator_probes_and_service(chart: Chart) -> None:
@@ -108,9 +124,24 @@ def test_own_variables_come_with_the_settings(chart: Chart) -> None:
     assert environment["TRAINYARD_WORKERS"] == "16"
 
 
-def test_never_two_operators_at_once(release: Release) -> None:
+def test_a_new_operator_is_ready_before_an_old_one_goes(release: Release) -> None:
     spec = release.operator()["spec"]
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    assert (spec["replicas"], spec["strategy"]) == (2, rolling)
+
+
+def test_without_an_election_there_are_never_two_operators_at_once(chart: Chart) -> None:
+    spec = chart.render({"replicas": 1, "leaderElection": {"enabled": False}}).operator()["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_operators_are_rather_not_on_one_node(release: Release) -> None:
+    spec = release.operator()["spec"]
+    (term,) = spec["template"]["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert term["podAffinityTerm"] == {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": spec["selector"]["matchLabels"]},
+    }
 
 
 def test_selectors_find_the_operator_and_only_it(chart: Chart) -> None:
@@ -149,7 +180,7 @@ def test_placement_reaches_the_pod(chart: Chart) -> None:
 def test_every_release_name_gives_names_that_kubernetes_takes(chart: Chart, name: str) -> None:
     names = {manifest["metadata"]["name"] for manifest in chart.render(release=name).manifests} - {CRD}
     assert all(len(derived) <= 63 and derived.startswith(name[:40]) for derived in names)
-    assert len(names) == 4, "truncation has kept them apart"
+    assert len(names) == 5, "truncation has kept them apart"
 
 
 def test_a_chart_without_its_crd_says_so(chart: Chart, tmp_path: Path) -> None:

@@ -37,6 +37,17 @@ from trainyard.controller.settings import Settings
         ({"podAnnotations": {"answer": 42}}, "/podAnnotations/answer"),
         ({"metrics": {"service": {"port": 0}}}, "/metrics/service/port"),
         ({"rbac": {"create": 1}}, "/rbac/create"),
+        ({"replicas": 0}, "/replicas"),
+        ({"leaderElection": {"leaseSeconds": 1}}, "/leaderElection/leaseSeconds"),
+        ({"leaderElection": {"leaseSeconds": None}}, "missing property 'leaseSeconds'"),
+        (
+            {"leaderElection": {"enabled": False}},
+            "replicas: 2 operators without an election would all act on the same jobs: set 1, or leaderElection.enabled",
+        ),
+        ({"watchNamespaces": ["a,b"]}, "/watchNamespaces/0"),
+        ({"watchNamespaces": ["Team"]}, "/watchNamespaces/0"),
+        ({"watchNamespaces": ["a", "a"]}, "/watchNamespaces"),
+        ({"watchNamespaces": "a"}, "/watchNamespaces"),
         ({"extraEnv": [{"value": "nameless"}]}, "/extraEnv/0"),
         (
             {"extraEnv": [{"name": "TRAINYARD_WORKERS", "value": "9"}]},
@@ -83,14 +94,18 @@ def test_the_charts_defaults_are_the_operators(release: Release, monkeypatch: py
 
 
 def test_the_operator_takes_the_whole_range_that_the_schema_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    ranges = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"]["properties"]
+    properties = json.loads((CHART / "values.schema.json").read_text())["properties"]
+    ranges = properties["settings"]["properties"]
+    lease = properties["leaderElection"]["properties"]["leaseSeconds"]
     for level in ranges["logLevel"]["enum"]:
         monkeypatch.setenv("TRAINYARD_LOG_LEVEL", level)
         assert Settings().log_level == level
     for bound in ("minimum", "maximum"):
         monkeypatch.setenv("TRAINYARD_WORKERS", str(ranges["workers"][bound]))
         monkeypatch.setenv("TRAINYARD_HTTP_PORT", str(ranges["httpPort"][bound]))
+        monkeypatch.setenv("TRAINYARD_LEASE_SECONDS", str(lease[bound]))
         settings = Settings()
+        assert settings.lease_seconds == lease[bound]
         assert (settings.workers, settings.http_port) == (ranges["workers"][bound], ranges["httpPort"][bound])
 
 

@@ -25,6 +25,7 @@ def kubeconfig(path: Path, server: str, user: dict[str, Any], **cluster: Any) ->
         "contexts": [
             {"name": "here", "context": {"cluster": "c", "user": "u"}},
             {"name": "there", "context": {"cluster": "gone", "user": "u"}},
+            {"name": "lab", "context": {"cluster": "c", "user": "u", "namespace": "lab"}},
         ],
     }
     path.write_text(yaml.safe_dump(content))
@@ -123,3 +124,9 @@ def test_no_kubeconfig_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setattr(config.kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
     with pytest.raises(LoginError, match="Set KUBECONFIG"):
         endpoint()
+
+
+@pytest.mark.parametrize(("context", "namespace"), [(None, None), ("here", None), ("lab", "lab")])
+def test_the_namespace_of_a_context(use: Any, context: str | None, namespace: str | None) -> None:
+    use("https://example.com", {"token": "abc"})
+    assert endpoint(context).namespace == namespace

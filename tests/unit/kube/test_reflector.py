@@ -219,3 +219,17 @@ async def test_cancellation_ends_it(api: FakeApi) -> None:
     async with watching(api):
         await api.watching()
     assert not [task for task in asyncio.all_tasks() if "run" in repr(task.get_coro())]
+
+
+async def test_a_list_in_between_shows_what_a_watch_that_is_behind_does_not(api: FakeApi) -> None:
+    api.cluster.create(PODS, "ns", pod("old"))
+    async with watching(api) as scene:
+        await api.watching()
+        api.mute()
+        api.cluster.delete(PODS, "ns", "old")
+        api.cluster.create(PODS, "ns", pod("new"))
+        await scene.reflector.refresh()
+        assert scene.names() == {"new"}
+        api.watches[0].silent = False
+        api.cluster.create(PODS, "ns", pod("later"))
+        await scene.shows("new", "later")

@@ -1,0 +1,54 @@
+"""This process's part in the election: which Lease, under what name, and what is told of it. The rules are in `engine.leader`."""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from trainyard.controller.settings import Settings
+from trainyard.engine.leader import LeaderElector, Timing
+from trainyard.kube.lease import LeaseClient
+from trainyard.kube.session import Session
+
+
+def elector(settings: Settings, session: Session) -> LeaderElector:
+    """A candidate. `session` gives the server and the account; the Lease has connections of its own."""
+    own = Session(session.endpoint, on_request=session.on_request)
+    own.rights = session.rights
+    # Where the credentials name no namespace, it is the one that kubectl takes too.
+    namespace = settings.lease_namespace or session.endpoint.namespace or "default"
+    # The pod's name alone would be that of the process before a restart, which may not be quite dead.
+    identity = f"{settings.instance}_{secrets.token_hex(4)}"
+    return LeaderElector(
+        LeaseClient(own, namespace, settings.lease_name), identity, timing=Timing(settings.lease_seconds)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class ElectionMetrics(Collector):
+    """Under client-go's name, so that existing dashboards fit."""
+
+    elector: LeaderElector
+    registry: CollectorRegistry = field(repr=False)
+
+    def __post_init__(self) -> None:
+        self.registry.register(self)
+
+    @override
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Whether this process leads, and how often the leader has changed."""
+        name = [self.elector.client.name]
+        master = GaugeMetricFamily(
+            "leader_election_master_status", "1 where this process leads, 0 where it stands by", labels=["name"]
+        )
+        master.add_metric(name, float(self.elector.leading))
+        yield master
+        changes = GaugeMetricFamily(
+            "trainyard_leader_transitions", "How often the lease has gone from one to another", labels=["name"]
+        )
+        changes.add_metric(name, self.elector.lease.transitions if self.elector.lease else 0)
+        yield changes

@@ -1,0 +1,127 @@
+"""One namespace, or the whole cluster: its watches, and from when on its jobs are acted upon. Decides nothing about them."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+
+from typing_extensions import override
+
+from trainyard.api.constants import LABEL_JOB_UID
+from trainyard.controller.caches import Cache
+from trainyard.controller.feed import JobFeed
+from trainyard.controller.health import Watch
+from trainyard.controller.resources import TRAINING_JOBS, service_record
+from trainyard.domain.model import PodView
+from trainyard.domain.observe import owner_uid, pod_view
+from trainyard.engine.queue import WorkQueue
+from trainyard.kube.backoff import Backoff
+from trainyard.kube.errors import ApiError
+from trainyard.kube.reflector import Reflector
+from trainyard.kube.resource import PODS, SERVICES
+from trainyard.kube.session import Session
+
+_LOG = logging.getLogger(__name__)
+
+SETTLE_SECONDS = 0.05
+"""What happens to a job's pods within so short a time is looked at together: five hundred that start make ten passes, not a thousand."""
+
+
+class Scope:
+    """The watches of one namespace (None: of all), and whether what they tell is put into the queue.
+
+    A standby's scopes are warm but closed: they know everything and ask for no pass. Opening one puts all its jobs into the queue.
+    """
+
+    def __init__(
+        self, session: Session, namespace: str | None, cache: Cache, queue: WorkQueue[str], relist_seconds: float
+    ) -> None:
+        self.namespace = namespace
+        self.cache = cache
+        self._queue = queue
+        self._open = False
+        self.feed = JobFeed(session, namespace, cache.jobs, self._now, relist_seconds)
+        self.pods = Reflector(
+            session, PODS, _owned_pod, cache.pods, self._soon, label_selector=LABEL_JOB_UID, namespace=namespace
+        )
+        self.services = Reflector(
+            session,
+            SERVICES,
+            service_record,
+            cache.services,
+            self._soon,
+            label_selector=LABEL_JOB_UID,
+            namespace=namespace,
+        )
+
+    @override
+    def __str__(self) -> str:
+        return "all namespaces" if self.namespace is None else f"the namespace {self.namespace}"
+
+    def parts(self) -> Mapping[str, Coroutine[Any, Any, None]]:
+        """What has to run, by name. None of it ever ends by itself."""
+        return {
+            f"watch pods in {self}": self.pods.run(),
+            f"watch services in {self}": self.services.run(),
+            f"list jobs in {self}": self.feed.run(),
+        }
+
+    def watches(self) -> list[Watch]:
+        """What the probes look at."""
+        return [
+            Watch(PODS.qualified, self.namespace, self.pods.synced, self.pods.age),
+            Watch(SERVICES.qualified, self.namespace, self.services.synced, self.services.age),
+            Watch(TRAINING_JOBS.qualified, self.namespace, self.feed.synced, self.feed.age),
+        ]
+
+    async def synced(self) -> None:
+        """Wait until everything has been listed once. A decision on half a cache would take the other half for deleted."""
+        for watch in self.watches():
+            await watch.synced.wait()
+
+    async def open(self, *, afresh: bool) -> None:
+        """Put all jobs into the queue, and from now on each that changes.
+
+        `afresh`: list everything once more before. A warm cache may be behind by what another process wrote last before it
+        stopped leading: a pod that it does not show yet would be taken for one that was deleted.
+        """
+        await self.synced()
+        if afresh:
+            await asyncio.gather(*(_persist(list_anew) for list_anew in self._lists()))
+        self._open = True
+        _LOG.info(f"acting on {len(self.cache.jobs)} TrainingJobs and {len(self.cache.pods)} pods in {self}")
+        for uid in self.cache.jobs.keys():  # noqa: SIM118 - a store is no dict
+            self._queue.add(uid)
+
+    def _lists(self) -> list[Callable[[], Awaitable[None]]]:
+        return [self.feed.relist, self.pods.refresh, self.services.refresh]
+
+    def _now(self, uid: str) -> None:
+        if self._open:
+            self._queue.add(uid)
+
+    def _soon(self, uid: str) -> None:
+        if self._open:
+            self._queue.add_after(uid, SETTLE_SECONDS)
+
+
+async def _persist(call: Callable[[], Awaitable[None]]) -> None:
+    """Make the call until it succeeds."""
+    delays = Backoff(cap=5.0)
+    failures = 0
+    while True:
+        try:
+            return await call()
+        except ApiError as error:
+            failures += 1
+            if failures == 1:
+                _LOG.warning(f"cannot list anew, trying again until it works: {error}")
+            await asyncio.sleep(delays(failures))
+
+
+def _owned_pod(raw: Mapping[str, Any]) -> PodView:
+    """A pod counts for the job that controls it: a label can be copied, an owner reference means it."""
+    pod = pod_view(raw)
+    if owner_uid(raw) != pod.job_uid:
+        raise ValueError(f"its label {LABEL_JOB_UID} names another job than its owner reference")
+    return pod

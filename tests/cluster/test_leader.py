@@ -1,0 +1,115 @@
+"""Two operators on real nodes: the one that acts is killed, deleted or frozen, and the other goes on."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from demo import install
+from tests.cluster.kube import Kube, job
+
+
+class Operators:
+    """The two, seen by kubectl and from the machine that plays the nodes."""
+
+    def __init__(self, kube: Kube) -> None:
+        self.home = kube.other(install.NAMESPACE)
+        self.home.until(self.leader, 30, "an operator to lead")
+        self.home.until(self.both_ready, 60, "both operators to be ready")
+
+    def leader(self) -> str:
+        """The pod that holds the Lease; empty where none does."""
+        lease = self.home.find("lease", install.RELEASE) or {}
+        held: str = lease.get("spec", {}).get("holderIdentity", "")
+        return held.rpartition("_")[0]
+
+    def process(self, pod: str) -> int:
+        """The operator's process in a pod."""
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                named = f"TRAINYARD_INSTANCE={pod}\0".encode() in (folder / "environ").read_bytes()
+                if named and b"trainyard-operator" in (folder / "cmdline").read_bytes():
+                    return int(folder.name)
+            except (ProcessLookupError, FileNotFoundError, PermissionError):
+                continue
+        raise AssertionError(f"no process of {pod}")
+
+    def both_ready(self) -> bool:
+        deployment = self.home.get("deployment", install.RELEASE)
+        return deployment["status"].get("readyReplicas") == 2 == deployment["status"].get("replicas")
+
+    def container(self, pod: str) -> dict[str, object]:
+        status = self.home.get("pod", pod)["status"]["containerStatuses"][0]
+        return dict(status.get("lastState", {}).get("terminated", {}))
+
+
+@pytest.fixture
+def operators(kube: Kube) -> Operators:
+    return Operators(kube)
+
+
+def acts(kube: Kube, name: str, within: float) -> float:
+    """How long it takes until a new job has its pods."""
+    began = time.monotonic()
+    kube.apply(job(name, replicas=1))
+    kube.until(lambda: kube.pods(name), within, f"an operator to act on {name}")
+    return time.monotonic() - began
+
+
+def test_the_leader_is_killed(kube: Kube, operators: Operators) -> None:
+    kube.apply(job(replicas=3))
+    kube.wait_phase("job", "Running")
+    before = sorted(p["metadata"]["uid"] for p in kube.pods("job"))
+    killed = operators.leader()
+    os.kill(operators.process(killed), signal.SIGKILL)
+    acts(kube, "next", 20)
+    assert operators.leader() != killed or operators.container(killed)["exitCode"] == 137
+    assert sorted(p["metadata"]["uid"] for p in kube.pods("job")) == before
+    status = kube.status("job")
+    assert (status["attempt"], status["phase"]) == (1, "Running")
+    assert status["restarts"] == {"failures": 0, "disruptions": 0, "resizes": 0}
+
+
+def test_the_leaders_pod_is_deleted(kube: Kube, operators: Operators) -> None:
+    kube.apply(job(replicas=3))
+    kube.wait_phase("job", "Running")
+    before = operators.leader()
+    operators.home.delete_pod(before)
+    operators.home.until(lambda: operators.leader() not in {before, ""}, 5, "the other to lead")
+    acts(kube, "next", 5)
+    assert kube.status("job")["attempt"] == 1
+
+
+def test_the_leader_is_frozen_while_a_worker_fails(kube: Kube, operators: Operators) -> None:
+    kube.apply(job(replicas=3))
+    kube.wait_phase("job", "Running")
+    frozen = operators.leader()
+    process = operators.process(frozen)
+    os.kill(process, signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        kube.kill_main("job-worker-1-1")
+        kube.until(lambda: kube.status("job")["attempt"] == 2, 25, "the other to count the failure")
+        assert operators.leader() != frozen
+        # Not for longer: the kubelet would kill what does not answer its probes for 30 s.
+        time.sleep(max(0.0, 22 - (time.monotonic() - began)))
+    finally:
+        os.kill(process, signal.SIGCONT)
+    operators.home.until(lambda: operators.container(frozen), 15, "the frozen one to end")
+    assert operators.container(frozen)["exitCode"] == 3, "it found that it leads no more"
+    said = operators.home.run("logs", frozen, "--previous").splitlines()
+    assert "lost the lease" in said[-1]
+    kube.wait_phase("job", "Running")
+    status = kube.status("job")
+    assert (status["attempt"], status["restarts"]["failures"]) == (2, 1)
+
+
+def test_a_rollout_hands_over(kube: Kube, operators: Operators) -> None:
+    kube.apply(job(replicas=3))
+    kube.wait_phase("job", "Running")
+    operators.home.run("rollout", "restart", f"deployment/{install.RELEASE}")
+    operators.home.run("rollout", "status", f"deployment/{install.RELEASE}", "--timeout=120s")
+    acts(kube, "next", 20)
+    assert kube.status("job")["attempt"] == 1

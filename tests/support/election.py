@@ -1,0 +1,124 @@
+"""Candidates for one Lease on a fake API server, with time that passes when a test says so."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.fake_api import FakeApi
+from tests.support.fake_cluster import Json
+from tests.support.timers import FakeTimers
+from tests.support.waiting import until
+from trainyard.engine.leader import LeaderElector, LeadershipLostError, NotLeadingError
+from trainyard.kube.lease import LEASES, LeaseClient
+
+HOME, NAME = "home", "trainyard"
+
+
+@dataclass(eq=False)
+class Candidate:
+    """One process, as far as the election goes."""
+
+    elector: LeaderElector
+    timers: FakeTimers
+    asleep: int = 0
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    """Cleared while the process is stopped, as by SIGSTOP."""
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def may_write(self) -> bool:
+        try:
+            return self.elector.permit() > 0
+        except NotLeadingError:
+            return False
+
+    @property
+    def lost(self) -> str:
+        """What it ended of; empty while it goes on."""
+        if self.task is None or not self.task.done():
+            return ""
+        error = self.task.exception()
+        assert isinstance(error, LeadershipLostError), error
+        return str(error)
+
+    async def sleep(self, seconds: float) -> None:
+        woken = asyncio.get_running_loop().create_future()
+        self.timers.call_at(self.timers.time() + seconds, lambda: woken.done() or woken.set_result(None))
+        self.asleep += 1
+        try:
+            await woken
+            await self.stopped.wait()
+        finally:
+            self.asleep -= 1
+
+    async def run(self) -> None:
+        await self.elector.acquire()
+        await self.elector.keep()
+
+    def kill(self) -> None:
+        """As `kill -9` does it: nothing is given back."""
+        assert self.task is not None
+        self.task.cancel()
+
+
+@dataclass(eq=False)
+class Election:
+    """All candidates, and the time."""
+
+    api: FakeApi
+    timers: FakeTimers
+    candidates: list[Candidate] = field(default_factory=list)
+
+    def join(self, name: str, **fields: Any) -> Candidate:
+        """Another candidate, who begins at once."""
+        client = LeaseClient(self.api.session(), HOME, NAME)
+        elector = LeaderElector(client, name, clock=self.timers.time, random=lambda: 0.5, **fields)
+        candidate = Candidate(elector, self.timers)
+        candidate.stopped.set()
+        elector.sleep = candidate.sleep
+        candidate.task = asyncio.create_task(candidate.run())
+        self.candidates.append(candidate)
+        return candidate
+
+    async def rest(self) -> None:
+        """Until all that has to be done at this time is done."""
+        await until(lambda: all(c.asleep or (c.task and c.task.done()) for c in self.candidates))
+
+    async def wait(self, seconds: float, step: float = 0.1) -> None:
+        """Let time pass."""
+        await self.rest()
+        for _ in range(round(seconds / step)):
+            self.timers.advance(step)
+            # A turn of the loop, so that those who were woken are no longer asleep.
+            await asyncio.sleep(0)
+            await self.rest()
+
+    async def until_writes(self, candidate: Candidate, within: float) -> float:
+        """Let time pass until the candidate may write. Returns how much it was."""
+        began = self.timers.time()
+        await self.rest()
+        while not candidate.may_write:
+            assert self.timers.time() - began < within, f"{candidate.elector.identity} does not lead after {within} s"
+            await self.wait(0.1)
+        return self.timers.time() - began
+
+    def lease(self) -> Json:
+        spec: Json = self.api.cluster.get(LEASES, HOME, NAME)["spec"]
+        return spec
+
+    def write(self, **spec: Any) -> None:
+        """Somebody else writes to the Lease."""
+        self.api.cluster.merge(LEASES, HOME, NAME, {"spec": spec})
+
+
+@asynccontextmanager
+async def election(api: FakeApi, timers: FakeTimers) -> AsyncIterator[Election]:
+    held = Election(api, timers)
+    try:
+        yield held
+    finally:
+        for candidate in held.candidates:
+            candidate.kill()
+        await asyncio.gather(*(c.task for c in held.candidates if c.task), return_exceptions=True)

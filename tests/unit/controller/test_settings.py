@@ -1,0 +1,44 @@
+"""What can be set from outside, and how a mistake in it is told."""
+
+import pytest
+from pydantic import ValidationError
+
+from trainyard.controller import main
+from trainyard.controller.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("text", "namespaces"),
+    [
+        ("", ()),
+        ("lab", ("lab",)),
+        ("lab,office", ("lab", "office")),
+        (" lab , office ,", ("lab", "office")),
+        ("a,b,a", ("a", "b")),
+    ],
+)
+def test_namespaces_stand_with_commas_between_them(
+    monkeypatch: pytest.MonkeyPatch, text: str, namespaces: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TRAINYARD_NAMESPACES", text)
+    assert Settings().namespaces == namespaces
+
+
+@pytest.mark.parametrize("text", ["Lab", "lab*", "!lab", "lab office", "-lab", "a" * 64])
+def test_what_is_no_namespace_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """kopf would take some of these for patterns."""
+    monkeypatch.setenv("TRAINYARD_NAMESPACES", text)
+    with pytest.raises(ValidationError):
+        Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("TRAINYARD_NAMESPACES", "lab,Office"), ("TRAINYARD_LEASE_SECONDS", "1"), ("TRAINYARD_LEASE_NAME", "No Name")],
+)
+def test_a_mistake_ends_the_process_with_the_variable_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert main.main() == 2
+    assert f"trainyard-operator: {name}: " in capsys.readouterr().err

@@ -1,0 +1,59 @@
+"""kopf as a part of the process: when it may begin, and what becomes of the rest when it ends."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from tests.support.fake_api import FakeApi
+from tests.support.waiting import until
+from tests.unit.controller.conftest import operator, process
+from tests.unit.controller.kubelet import Lab
+from trainyard.controller.operator import KopfEndedError
+from trainyard.controller.resources import TRAINING_JOBS
+
+JOBS = ".*/trainingjobs"
+
+
+def jobs_are_watched(api: FakeApi) -> bool:
+    return any(watch.place[2] == "trainingjobs" for watch in api.watches)
+
+
+async def test_a_crd_that_is_installed_after_the_operator_is_watched(api: FakeApi) -> None:
+    """kopf looks once for the kinds that there are."""
+    api._resources = [resource for resource in api._resources if resource != TRAINING_JOBS]
+    missing = api.fault(method="GET", path=JOBS, status=404, reason="NotFound", times=10_000)
+    async with operator(api, ready=False):
+        await until(lambda: missing.times < 10_000)
+        api._resources = [*api._resources, TRAINING_JOBS]
+        missing.times = 0
+        await until(lambda: jobs_are_watched(api))
+        lab = Lab(api)
+        lab.submit(replicas=1)
+        await lab.until_pods("job-worker-0-1")
+
+
+async def test_when_kopf_ends_the_process_ends_and_says_so(api: FakeApi) -> None:
+    """As it does when the CRD is deleted."""
+
+    async def outlive() -> None:
+        async with process(api, leader_election=False) as op:
+            await until(lambda: jobs_are_watched(api))
+            api.fault(method="GET", path=JOBS, watch=True, status=404, reason="NotFound", times=10)
+            api.cut()
+            await until(lambda: op.session._client is None or op.session._client.closed)
+
+    with pytest.raises(KopfEndedError):
+        await outlive()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_signal_ends_it_whether_kopf_has_begun_or_not(api: FakeApi, *, begun: bool) -> None:
+    """The first process of a container is not ended by a signal that it does not listen to."""
+    missing = api.fault(method="GET", path=JOBS, status=404, reason="NotFound", times=0 if begun else 10_000)
+    stop = asyncio.Event()
+    async with operator(api, ready=begun, stop=stop):
+        await until(lambda: jobs_are_watched(api) if begun else missing.times < 10_000)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(stop.is_set)

@@ -1,0 +1,277 @@
+"""One of several may act, and never two: by the clock of each alone."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.support.election import HOME, NAME, election
+from tests.support.fake_api import FakeApi
+from tests.support.timers import FakeTimers
+from tests.support.waiting import until
+from trainyard.engine.leader import LeaderElector, NotLeadingError, Timing
+from trainyard.kube.lease import LEASES, LeaseClient
+
+PUT = {"method": "PUT"}
+
+
+async def test_the_first_leads_and_the_second_stands_by(api: FakeApi, timers: FakeTimers) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        assert await vote.until_writes(first, 1) == 0
+        second = vote.join("second")
+        await vote.wait(60)
+        assert (first.may_write, second.may_write) == (True, False)
+        assert first.elector.standing() == "this process leads"
+        assert second.elector.standing() == "standing by: first leads"
+        assert vote.lease()["leaseTransitions"] == 0
+
+
+async def test_after_a_kill_the_other_takes_over_in_less_than_twenty_seconds(api: FakeApi, timers: FakeTimers) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.until_writes(first, 1)
+        second = vote.join("second")
+        await vote.wait(7)
+        first.kill()
+        took = await vote.until_writes(second, 20)
+        assert took > Timing().lease - Timing().retry
+        assert (vote.lease()["holderIdentity"], vote.lease()["leaseTransitions"]) == ("second", 1)
+
+
+async def test_what_is_given_back_is_taken_within_two_seconds(api: FakeApi, timers: FakeTimers) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.until_writes(first, 1)
+        second = vote.join("second")
+        await vote.wait(7)
+        first.elector.resign()
+        first.kill()
+        assert not first.may_write
+        assert vote.lease()["holderIdentity"] == "first", "what is under way may still end"
+        await first.elector.release()
+        assert vote.lease()["holderIdentity"] == ""
+        assert await vote.until_writes(second, 2) <= 2
+
+
+async def test_a_process_that_was_stopped_writes_nothing_when_it_goes_on(api: FakeApi, timers: FakeTimers) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.until_writes(first, 1)
+        await vote.wait(3)
+        first.stopped.clear()
+        await vote.wait(30)
+        with api.no_calls(writes_only=True):
+            first.stopped.set()
+            assert not first.may_write, "it is the first thing that it does"
+            await vote.wait(0.1)
+            assert first.lost == f"lost the lease {HOME}/{NAME}: it was not renewed for 31 s"
+
+
+async def test_who_was_refused_once_stays_refused(api: FakeApi, timers: FakeTimers) -> None:
+    """A renewal that was under way while the process was stopped may succeed after all."""
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.until_writes(first, 1)
+        timers.advance(10)
+        assert not first.may_write
+        await vote.rest()
+        await vote.wait(2)
+        assert not first.may_write
+        assert "it was not renewed for 10 s" in first.lost
+
+
+async def test_a_renewal_counts_from_its_begin(api: FakeApi, timers: FakeTimers) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.until_writes(first, 1)
+        answered = api.fault(**PUT, delay=0.2)
+        await vote.rest()
+        timers.advance(2)
+        await asyncio.sleep(0)
+        await until(lambda: not answered.times)
+        timers.advance(4)  # passes while the request is under way
+        await vote.rest()
+        left = first.elector.permit()
+        assert left == pytest.approx(Timing().end_of_writes - 4, abs=0.5)
+
+
+async def test_a_writer_is_told_how_long_it_may_take(api: FakeApi, timers: FakeTimers) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        with pytest.raises(NotLeadingError, match="the lease is not held"):
+            first.elector.permit()
+        await vote.until_writes(first, 1)
+        timers.advance(0.5)
+        assert first.elector.permit() == Timing().end_of_writes - 0.5
+        assert Timing().renew_within < Timing().end_of_writes < Timing().lease
+
+
+async def test_an_api_server_that_is_away_for_a_while_costs_nothing(api: FakeApi, timers: FakeTimers) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.until_writes(first, 1)
+        api.fault(status=500, times=3)
+        await vote.wait(20)
+        assert first.may_write
+
+
+async def test_one_that_is_away_for_longer_ends_the_leader_before_another_may_begin(
+    api: FakeApi, timers: FakeTimers
+) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.until_writes(first, 1)
+        api.fault(status=500, times=1000)
+        await vote.wait(Timing().renew_within + 0.1)
+        assert not first.may_write
+        assert "it was not renewed for 10 s" in first.lost
+
+
+async def test_a_lost_answer_to_a_renewal_is_no_loss(api: FakeApi, timers: FakeTimers) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.until_writes(first, 1)
+        api.fault(**PUT, lose_answer=True, times=2)
+        await vote.wait(20)
+        assert first.may_write
+        assert vote.lease()["leaseTransitions"] == 0
+
+
+async def test_a_lost_answer_to_taking_it_is_no_loss(api: FakeApi, timers: FakeTimers) -> None:
+    async with election(api, timers) as vote:
+        api.fault(method="POST", lose_answer=True)
+        first = vote.join("first")
+        await vote.until_writes(first, 3)
+        assert vote.lease()["holderIdentity"] == "first"
+
+
+async def test_who_finds_another_in_the_lease_ends_at_once(api: FakeApi, timers: FakeTimers) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.until_writes(first, 1)
+        vote.write(holderIdentity="somebody-else")
+        await vote.wait(2)
+        assert first.lost == f"lost the lease {HOME}/{NAME}: somebody-else has taken it"
+        assert vote.lease()["holderIdentity"] == "somebody-else"
+
+
+@pytest.mark.parametrize(
+    "change", [{"metadata": {"labels": {"team": "ml"}}}, {"spec": {"renewTime": "2000-01-01T00:00:00.000000Z"}}]
+)
+async def test_somebody_who_only_writes_beside_it_is_survived(
+    api: FakeApi, timers: FakeTimers, change: dict[str, Any]
+) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.until_writes(first, 1)
+        api.cluster.merge(LEASES, HOME, NAME, change)
+        await vote.wait(30)
+        assert first.may_write
+    labels = api.cluster.get(LEASES, HOME, NAME)["metadata"].get("labels")
+    assert labels == change.get("metadata", {}).get("labels"), "what is not ours stays"
+
+
+async def test_a_lease_that_is_deleted_is_made_anew(api: FakeApi, timers: FakeTimers) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.until_writes(first, 1)
+        second = vote.join("second")
+        await vote.wait(5)
+        api.cluster.delete(LEASES, HOME, NAME)
+        for _ in range(40):
+            await vote.wait(0.1)
+            assert not second.may_write, "it has seen a holder that may not know yet"
+        assert first.may_write
+        assert vote.lease()["holderIdentity"] == "first"
+
+
+async def test_a_lease_that_is_deleted_after_its_holder_died_is_not_waited_for_twice(
+    api: FakeApi, timers: FakeTimers
+) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.until_writes(first, 1)
+        second = vote.join("second")
+        await vote.wait(5)
+        first.kill()
+        await vote.wait(5)
+        api.cluster.delete(LEASES, HOME, NAME)
+        await vote.until_writes(second, 12)
+
+
+async def test_a_holder_that_asked_for_longer_is_given_longer(api: FakeApi, timers: FakeTimers) -> None:
+    """As during an upgrade that makes leases shorter."""
+    async with election(api, timers) as vote:
+        first = vote.join("first", timing=Timing(60))
+        await vote.until_writes(first, 1)
+        first.kill()
+        second = vote.join("second")
+        assert await vote.until_writes(second, 70) > 55
+
+
+@pytest.mark.parametrize("seconds", [None, 0, -5, "long"])
+async def test_a_lease_without_a_sensible_duration_runs_out_all_the_same(
+    api: FakeApi, timers: FakeTimers, seconds: Any
+) -> None:
+    spec = {"holderIdentity": "strange", "leaseDurationSeconds": seconds, "leaseTransitions": "many"}
+    api.cluster.create(LEASES, HOME, {"metadata": {"name": NAME}, "spec": spec})
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        assert await vote.until_writes(first, 20) > 14
+
+
+async def test_a_wall_clock_of_another_century_makes_no_difference(api: FakeApi, timers: FakeTimers) -> None:
+    times = {"acquireTime": "1999-01-01T00:00:00.000000Z", "renewTime": "2199-01-01T00:00:00.000000Z"}
+    spec = {"holderIdentity": "strange", "leaseDurationSeconds": 15, **times}
+    api.cluster.create(LEASES, HOME, {"metadata": {"name": NAME}, "spec": spec})
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        assert 14 < await vote.until_writes(first, 20) < 18
+
+
+async def test_two_that_begin_together_agree(api: FakeApi, timers: FakeTimers) -> None:
+    async with election(api, timers) as vote:
+        both = [vote.join("first"), vote.join("second")]
+        for _ in range(50):
+            await vote.wait(0.1)
+            assert sum(candidate.may_write for candidate in both) <= 1
+        assert sum(candidate.may_write for candidate in both) == 1
+
+
+async def test_missing_rights_are_said_and_waited_for(api: FakeApi, timers: FakeTimers) -> None:
+    message = 'leases is forbidden: User "x" cannot get resource "leases" in API group "coordination.k8s.io"'
+    api.fault(status=403, reason="Forbidden", message=message, times=5)
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.wait(2)
+        rights = first.elector.client.session.rights
+        assert [str(right) for right in rights.missing()] == ["get leases.coordination.k8s.io in the namespace home"]
+        await vote.until_writes(first, 20)
+        assert rights.missing() == {}
+
+
+async def test_giving_back_what_another_holds_leaves_it(api: FakeApi, timers: FakeTimers) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.until_writes(first, 1)
+        first.kill()
+        vote.write(holderIdentity="somebody-else")
+        await first.elector.release()
+        assert vote.lease()["holderIdentity"] == "somebody-else"
+
+
+async def test_an_end_without_an_api_server_is_an_end(api: FakeApi, timers: FakeTimers) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.until_writes(first, 1)
+        first.kill()
+        api.fault(status=500, times=10)
+        await first.elector.release()
+        assert not first.may_write
+
+
+async def test_one_that_never_led_gives_nothing_back(api: FakeApi) -> None:
+    elector = LeaderElector(LeaseClient(api.session(), HOME, NAME), "first")
+    with api.no_calls():
+        await elector.release()
