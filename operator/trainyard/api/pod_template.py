@@ -13,6 +13,8 @@ Schema = dict[str, Any]
 
 KEPT = {"type", "format", "default", "required", "enum", "items", "properties", "additionalProperties"}
 KEPT_EXTENSIONS = {"x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type"}
+SHORT = {"x-kubernetes-int-or-string": True, "maxLength": 64}
+"""The API server takes minutes to read a pod's quantity of a million digits, and would be asked for that pod again and again."""
 INT_OR_STRING = {"io.k8s.apimachinery.pkg.api.resource.Quantity", "io.k8s.apimachinery.pkg.util.intstr.IntOrString"}
 
 
@@ -66,9 +68,7 @@ def _structural(schemas: Schema, node: Schema) -> Schema:
     reference = node.get("$ref") or next((part["$ref"] for part in node.get("allOf", []) if "$ref" in part), None)
     if reference:
         name = reference.rsplit("/", 1)[-1]
-        target: Schema = (
-            {"x-kubernetes-int-or-string": True} if name in INT_OR_STRING else _structural(schemas, schemas[name])
-        )
+        target: Schema = dict(SHORT) if name in INT_OR_STRING else _structural(schemas, schemas[name])
         # An empty object as a default would fill manifests with fields that nobody wrote.
         return target if node.get("default", {}) == {} else {**target, "default": node["default"]}
     kept = {key: value for key, value in node.items() if key in KEPT | KEPT_EXTENSIONS}

@@ -43,7 +43,7 @@ def answer(code: int, reason: str, message: str = "", **details: Any) -> ApiErro
         (answer(401, "Unauthorized"), set()),
         (answer(400, "BadRequest"), set()),
     ],
-    ids=str,
+    ids=lambda value: str(sorted(value)) if isinstance(value, set) else str(value),
 )  # fmt: skip
 def test_what_an_answer_means(error: ApiError, traits: set[str]) -> None:
     assert {trait for trait in TRAITS if getattr(error, trait)} == traits
