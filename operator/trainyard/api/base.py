@@ -33,11 +33,15 @@ def rule(expression: str, message: str, **more: str) -> dict[str, JsonValue]:
 
 
 def _whole_seconds(value: datetime) -> datetime:
-    return value.astimezone(UTC).replace(microsecond=0)
+    try:
+        return value.astimezone(UTC).replace(microsecond=0)
+    except OverflowError as error:
+        raise ValueError(f"{value} is before the begin or after the end of all time") from error
 
 
 def _rfc3339(value: datetime) -> str:
-    return value.strftime("%Y-%m-%dT%H:%M:%SZ")
+    # Not strftime: it writes the year 1, Go's zero time, without the zeros that the API server insists on.
+    return value.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 Time = Annotated[

@@ -90,14 +90,15 @@ class Operator:
         ]
         tracker: WriteTracker[str] = WriteTracker()
         writer = Writer(session)
+        pace = StatusPace(time.monotonic)
         reconciler = Reconciler(
             caches=caches,
             executor=Executor(writer, tracker),
             writer=writer,
             tracker=tracker,
-            events=EventRecorder(session, CONTROLLER_NAME, settings.instance),
+            events=EventRecorder(session, CONTROLLER_NAME, settings.instance, busy=lambda: pace.busy),
             metrics=JobMetrics(registry),
-            pace=StatusPace(time.monotonic),
+            pace=pace,
             now=now,
         )
         loop = ReconcileLoop(
@@ -162,7 +163,7 @@ class Operator:
         await elected.wait()
         async with asyncio.TaskGroup() as group:
             for scope in self.scopes:
-                group.create_task(scope.open(afresh=self.elector is not None))
+                group.create_task(scope.open())
             group.create_task(self._tell())
             group.create_task(self.loop.run())
 

@@ -1,9 +1,10 @@
-"""How often a status is written. A job's moves at once; what only counts pods no more than once a second. Decides nothing else.
+"""How often a status is written. A job's moves at once; what only counts pods once a second, and less often while pods are made.
 
-Nor in the second after the job's pods were created or deleted: when a hundred jobs start at once, their pods come first.
+Decides nothing else. When a hundred jobs start at once, their pods come first.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from trainyard.api.status import TrainingJobStatus
@@ -12,23 +13,41 @@ from trainyard.domain.report import is_news
 
 PERIOD = 1.0
 """Seconds. A job of 500 workers would otherwise be written for each of them that gets ready, and each time be sent to all watchers."""
+LONGEST = 5.0
+"""Seconds for which counts wait at most, however many jobs are being started."""
 
 
 @dataclass(slots=True)
 class StatusPace:
-    """When each job was last written or acted upon, by this process."""
+    """When each job was last written or acted upon by this process, and whether any is being acted upon now."""
 
     clock: Callable[[], float]
     _held: dict[str, float] = field(default_factory=dict, init=False)
+    _acting: int = field(default=0, init=False)
+
+    @property
+    def busy(self) -> bool:
+        """Whether pods are being created or deleted, for whichever job."""
+        return self._acting > 0
 
     def wait(self, job: JobView, status: TrainingJobStatus) -> float:
-        """Seconds for which writing `status` has to wait; 0 where it is news, or nothing was done lately."""
+        """Seconds after which to ask again whether to write `status`; 0 where it is news, or nothing was done lately."""
         if is_news(job.status, status):
             return 0.0
-        return max(0.0, self._held.get(job.uid, float("-inf")) + PERIOD - self.clock())
+        left = self._held.get(job.uid, float("-inf")) + (LONGEST if self.busy else PERIOD) - self.clock()
+        return min(PERIOD, max(0.0, left))
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """While in here, pods are created or deleted."""
+        self._acting += 1
+        try:
+            yield
+        finally:
+            self._acting -= 1
 
     def hold(self, uid: str) -> None:
-        """The job's status has just been written, or its pods created or deleted."""
+        """The job's status has just been written, or all was done that had to be, which can be told in a moment."""
         self._held[uid] = self.clock()
 
     def forget(self, uid: str) -> None:

@@ -19,7 +19,7 @@ from trainyard.domain.actions import Event, Plan
 from trainyard.domain.conditions import said, yes
 from trainyard.domain.model import JobView
 from trainyard.domain.plan import plan
-from trainyard.domain.refusal import refused
+from trainyard.domain.refusal import Refusal, refused
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks.environment import set_by_hand
 from trainyard.frameworks.worker import Worker
@@ -71,7 +71,8 @@ class Reconciler:
             return await self._unreadable(record)
         now = self.now()
         decided = plan(snapshot, now)
-        if refusal := await self.executor.carry_out(snapshot.job, decided):
+        refusal = await self._act(snapshot.job, decided) if decided.actions else None
+        if refusal:
             _LOG.info(f"refused: {refusal.reason}: {refusal.message}")
             decided = refused(snapshot.job, decided, refusal, now)
         elif decided.actions:
@@ -79,6 +80,10 @@ class Reconciler:
             self.pace.hold(record.uid)
             return CATCH_UP_SECONDS
         return await self._store(record, snapshot.job, decided)
+
+    async def _act(self, job: JobView, decided: Plan) -> Refusal | None:
+        with self.pace.acting():
+            return await self.executor.carry_out(job, decided)
 
     async def _store(self, record: JobRecord, job: JobView, decided: Plan) -> float | None:
         """Write the status if it changed, then tell of it. Somebody else's write in between means: decide again."""

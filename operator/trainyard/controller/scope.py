@@ -79,15 +79,14 @@ class Scope:
         for watch in self.watches():
             await watch.synced.wait()
 
-    async def open(self, *, afresh: bool) -> None:
-        """Put all jobs into the queue, and from now on each that changes.
+    async def open(self) -> None:
+        """List everything once more, put all jobs into the queue, and from now on each that changes.
 
-        `afresh`: list everything once more before. A warm cache may be behind by what another process wrote last before it
-        stopped leading: a pod that it does not show yet would be taken for one that was deleted.
+        A warm cache may be behind by what another process wrote last before it stopped leading, and the first list of a cold
+        one may come from a server that is behind: a pod that it does not show yet would be taken for one that was deleted.
         """
         await self.synced()
-        if afresh:
-            await asyncio.gather(*(_persist(list_anew) for list_anew in self._lists()))
+        await asyncio.gather(*(_persist(list_anew) for list_anew in self._lists()))
         self._open = True
         _LOG.info(f"acting on {len(self.cache.jobs)} TrainingJobs and {len(self.cache.pods)} pods in {self}")
         for uid in self.cache.jobs.keys():  # noqa: SIM118 - a store is no dict

@@ -4,7 +4,8 @@ import re
 
 from trainyard.api.constants import LABEL_JOB_UID, ROLE_WORKER
 
-WORKER_POD = re.compile(rf".+-{ROLE_WORKER}-(\d+)-(\d+)", re.ASCII)
+WORKER_POD = re.compile(rf".+-{ROLE_WORKER}-(\d{{1,5}})-(\d{{1,15}})", re.ASCII)
+"""No longer numbers: whoever may create pods could name one so that its attempt fits into no status."""
 
 
 def worker_pod(job: str, index: int, attempt: int) -> str:

@@ -22,6 +22,8 @@ _REMEMBERED = 4096
 _BURST = 25.0
 _PER_SECOND = 0.1
 _BACKLOG = 10_000
+_PATIENCE = 1.0
+_LOOK_AGAIN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +79,18 @@ class EventRecorder:
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = _now,
+        busy: Callable[[], bool] = bool,
     ) -> None:
-        """`component` is a qualified name ("trainyard.dev/operator"), `instance` the name of this pod."""
+        """`component` is a qualified name ("trainyard.dev/operator"), `instance` the name of this pod.
+
+        While `busy` says so an event waits, for a second at most: the API server has more urgent things to do.
+        """
         self._writer = Writer(session)
         self._component = component
         self._instance = instance[:128]
         self._clock = clock
         self._now = now
+        self._busy = busy
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
         self._counts: OrderedDict[str, int] = OrderedDict()
         self._backlog: asyncio.Queue[_Told] = asyncio.Queue(_BACKLOG)
@@ -113,6 +120,10 @@ class EventRecorder:
         """Write what is recorded, for ever."""
         while True:
             told = await self._backlog.get()
+            for _ in range(round(_PATIENCE / _LOOK_AGAIN)):
+                if not self._busy():
+                    break
+                await asyncio.sleep(_LOOK_AGAIN)
             await self._write(told)
             self._backlog.task_done()
 

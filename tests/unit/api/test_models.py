@@ -22,6 +22,7 @@ class Holder(BaseModel):
     [
         ("2026-01-02T03:04:05Z", "2026-01-02T03:04:05Z"),
         ("2026-01-02T03:04:05.999999Z", "2026-01-02T03:04:05Z"),
+        ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00Z"),
         (datetime(2026, 1, 2, 3, 4, 5, 999, tzinfo=UTC), "2026-01-02T03:04:05Z"),
         (datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=2))), "2026-01-02T01:04:05Z"),
     ],
@@ -30,6 +31,12 @@ def test_time_is_utc_in_whole_seconds_and_survives_storing(given: object, writte
     held = Holder.model_validate({"at": given})
     assert held.model_dump(mode="json") == {"at": written}
     assert Holder.model_validate({"at": written}) == held
+
+
+@pytest.mark.parametrize("given", ["0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-05:00"])
+def test_a_time_that_has_no_utc_is_refused_and_not_a_crash(given: str) -> None:
+    with pytest.raises(ValidationError, match="of all time"):
+        Holder.model_validate({"at": given})
 
 
 def test_spec_of_nothing_but_a_template_has_the_defaults() -> None:
