@@ -7,7 +7,7 @@ RUN := $(UV) run --frozen --quiet
 PYTEST := $(RUN) pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit host-test cluster-test lint crds cluster-up cluster-down fix setup
+.PHONY: help demo test test-long unit api-test host-test cluster-test test-chaos lint crds bench-scale cluster-up cluster-down fix setup
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,16 +19,27 @@ test: setup lint ## All tests, those on a real cluster included
 	@$(RUN) python -m localcluster down
 	@$(RUN) python -m localcluster build
 	@$(RUN) python -m localcluster.images build
-	@$(PYTEST) tests/unit tests/simulation tests/host tests/cluster
+	@$(PYTEST) -n 2 tests/unit tests/simulation
+	@$(PYTEST) -n 2 tests/api tests/chaos
+	@$(PYTEST) tests/host tests/cluster
+
+test-long: setup ## A million random schedules of faults (some ten hours on 2 cores)
+	@SIMULATION_SCHEDULES=$(or $(SCHEDULES),1000000) $(PYTEST) -n 2 tests/simulation/test_engine.py
 
 unit: setup ## The tests that need nothing but Python
-	@$(PYTEST) tests/unit tests/simulation
+	@$(PYTEST) -n 2 tests/unit tests/simulation
+
+api-test: setup ## The operator on a real API server without nodes, faults included; no root
+	@$(PYTEST) -n 2 tests/api tests/chaos
 
 host-test: setup ## The tests of the local cluster itself (root)
 	@$(PYTEST) tests/host
 
 cluster-test: setup ## The tests of the operator on a real cluster (root)
 	@$(PYTEST) tests/cluster
+
+test-chaos: setup ## All faults on a real API server, four at a time; PLAN='fail/lose-answer/7' plays one
+	@PLAN='$(or $(PLAN),*)' $(PYTEST) tests/chaos -n $(if $(PLAN),0,4)
 
 lint: setup ## Style, types, import layers, generated files
 	@$(RUN) ruff check . && $(RUN) ruff format --check . && $(RUN) mypy && $(RUN) lint-imports --no-logo && $(UV) lock --check --quiet
@@ -38,6 +49,10 @@ fix: setup ## Format, and mend what ruff can mend
 
 crds: setup ## Write what is generated from operator/trainyard/api
 	@$(RUN) python -m trainyard.api crds && $(RUN) python -m trainyard.api docs
+
+bench-scale: setup ## The operator beside its peers at scale: a table, and build/bench/scale.json (root; takes 2 hours)
+	@$(RUN) python -m benchmarks.scale
+	@$(RUN) python -m benchmarks.linear
 
 cluster-up: setup ## A local Kubernetes of three nodes with eight pretend GPUs each (root)
 	@$(RUN) python -m localcluster up

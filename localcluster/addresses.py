@@ -20,6 +20,7 @@ DNS_PORT: Final = 53
 DNS_DOMAIN: Final = "cluster.local"
 ETCD_PORT: Final = 22379
 ETCD_PEER_PORT: Final = 22380
+CONTROLLER_MANAGER_PORT: Final = 22357
 MOST_NODES: Final = 200
 
 

@@ -14,6 +14,7 @@ from localcluster.addresses import (
     BRIDGE,
     BRIDGE_MAC,
     CLUSTER_NETWORK,
+    CONTROLLER_MANAGER_PORT,
     DNS_PORT,
     ETCD_PEER_PORT,
     ETCD_PORT,
@@ -39,7 +40,9 @@ class Endpoint:
     kind: socket.SocketKind = socket.SOCK_STREAM
 
 
-LOOPBACK_ENDPOINTS: Final = (Endpoint("127.0.0.1", ETCD_PORT), Endpoint("127.0.0.1", ETCD_PEER_PORT))
+LOOPBACK_ENDPOINTS: Final = tuple(
+    Endpoint("127.0.0.1", port) for port in (ETCD_PORT, ETCD_PEER_PORT, CONTROLLER_MANAGER_PORT)
+)
 BRIDGE_ENDPOINTS: Final = (
     Endpoint(GATEWAY, API_PORT),
     Endpoint(GATEWAY, DNS_PORT),

@@ -27,17 +27,29 @@ BUILD_WAIT_SECONDS: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A folder below `tools/` with a go.mod of its own, so that the dependency graphs do not clash."""
+    """A folder with a go.mod of its own, so that the dependency graphs do not clash."""
 
     name: str
     packages: dict[str, str]  # program -> Go package
     about: str  # how long a cold build takes on 2 cores
     link: str = ""  # linker flags beside -s -w
+    root: Path = MODULES  # the folder that holds the module's
+    files: tuple[tuple[str, str], ...] = ()  # taken along from the sources: the Go module and the path in it
+
+    @property
+    def source(self) -> Path:
+        """The module's folder."""
+        return self.root / self.name
 
     @property
     def flags(self) -> tuple[str, ...]:
         """What is told to `go build`."""
         return ("-trimpath", "-buildvcs=false", "-mod=readonly", f"-ldflags=-s -w {self.link}".rstrip())
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What decides over the outcome beside the module's folder."""
+        return (*self.flags, *(f"{origin}:{file}" for origin, file in self.files))
 
 
 def _kubernetes_version_flags() -> str:
@@ -98,14 +110,14 @@ def ensure(*names: str, paths: Paths | None = None) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for module in MODULE_LIST:
         if programs := wanted.get(module.name):
-            folder = _ensure_module(module, paths)
+            folder = ensure_module(module, paths)
             found |= {program: folder / program for program in programs}
     return found
 
 
 def folder_of(module: Module, paths: Paths) -> Path:
     """Where the module's programs lie, built or not."""
-    return paths.tools / f"{module.name}-{fingerprint(MODULES / module.name, module.flags)}" / "bin"
+    return paths.tools / f"{module.name}-{fingerprint(module.source, module.told)}" / "bin"
 
 
 def fingerprint(folder: Path, flags: tuple[str, ...]) -> str:
@@ -117,7 +129,12 @@ def fingerprint(folder: Path, flags: tuple[str, ...]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _ensure_module(module: Module, paths: Paths) -> Path:
+def ensure_module(module: Module, paths: Paths) -> Path:
+    """The folder of the module's programs and files, built if need be.
+
+    Raises:
+        LocalClusterError: Go or disk space is missing, or the build failed.
+    """
     folder = folder_of(module, paths)
     if folder.is_dir():
         return folder
@@ -139,6 +156,9 @@ def _build(module: Module, folder: Path, paths: Paths) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(dir=paths.tools, prefix=f".building-{module.name}-"))
     _compile(go, module, scratch / "bin")
+    for origin, file in module.files:
+        sources = _go(go, module, "list", "-m", "-f", "{{.Dir}}", origin).strip()
+        shutil.copyfile(Path(sources) / file, scratch / "bin" / Path(file).name)
     scratch.chmod(0o755)
     folder.parent.parent.mkdir(parents=True, exist_ok=True)
     scratch.rename(folder.parent)  # at once: a folder of this name is always complete
@@ -151,17 +171,21 @@ def _compile(go: Path, module: Module, output: Path) -> None:
     together = {name: package for name, package in module.packages.items() if package.endswith(f"/{name}")}
     batches = [(f"{output}/", list(together.values()))] if together else []
     batches += [(f"{output / name}", [package]) for name, package in module.packages.items() if name not in together]
-    environment = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
     for target, packages in batches:
-        done = subprocess.run(
-            [go, "build", *module.flags, "-o", target, *packages],
-            cwd=MODULES / module.name,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            words = [line for line in done.stderr.splitlines() if not line.startswith("go: downloading")]
-            raise LocalClusterError(f"building {module.name} failed: {' '.join(words[-3:]) or done.returncode}")
+        _go(go, module, "build", *module.flags, "-o", target, *packages)
+
+
+def _go(go: Path, module: Module, *words: str) -> str:
+    done = subprocess.run(
+        [go, *words],
+        cwd=module.source,
+        env=os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if not line.startswith("go: downloading")]
+        raise LocalClusterError(f"building {module.name} failed: {' '.join(said[-3:]) or done.returncode}")
+    return done.stdout

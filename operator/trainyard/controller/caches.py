@@ -22,9 +22,10 @@ class Cache:
 
     def snapshot(self, job: JobRecord) -> Snapshot | None:
         """All that a decision on the job rests on, as of now; None where the job cannot be read."""
-        if job.view is None:
+        view = job.view
+        if view is None:
             return None
-        return Snapshot(job.view, self.pods.of(job.uid), has_service=bool(self.services.of(job.uid)))
+        return Snapshot(view, self.pods.of(job.uid), has_service=bool(self.services.of(job.uid)))
 
     def seen(self) -> dict[str, int]:
         """The newest version heard of in each store."""

@@ -50,13 +50,11 @@ class CacheMetrics(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The jobs by phase and framework, and their pods."""
         jobs = GaugeMetricFamily("trainyard_jobs", "TrainingJobs that exist", labels=["phase", "framework"])
-        views = [record.view for record in self._caches.jobs()]
-        tally = Tally((view.status.phase, view.spec.framework) for view in views if view)
+        tally = Tally(record.sort for record in self._caches.jobs())
         for phase in Phase:
             for framework in Framework:
                 jobs.add_metric([phase, framework], tally[phase, framework])
         yield jobs
         pods = sum(len(cache.pods) for cache in self._caches.by_namespace.values())
         yield GaugeMetricFamily("trainyard_worker_pods", "Pods of TrainingJobs that exist", value=pods)
-        unreadable = sum(view is None for view in views)
-        yield GaugeMetricFamily("trainyard_unreadable_jobs", "TrainingJobs that cannot be read", value=unreadable)
+        yield GaugeMetricFamily("trainyard_unreadable_jobs", "TrainingJobs that cannot be read", value=tally[None])

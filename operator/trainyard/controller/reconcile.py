@@ -53,8 +53,7 @@ class Reconciler:
             self.tracker.forget(uid)
             self.pace.forget(uid)
             return None
-        attempt = record.view.status.attempt if record.view else 0
-        about(f"{record.namespace}/{record.name}", attempt)
+        about(f"{record.namespace}/{record.name}", record.attempt)
         cache = self.caches.of(record.namespace)
         if not self.tracker.ready(uid, cache.seen(), cache.going):
             return CATCH_UP_SECONDS

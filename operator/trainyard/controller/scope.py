@@ -25,6 +25,8 @@ _LOG = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 0.05
 """What happens to a job's pods within so short a time is looked at together: five hundred that start make ten passes, not a thousand."""
+SETTLE_SECONDS_A_POD = 0.0001
+"""A pass looks at all pods of its job: for a large one this time is longer, so that the passes cost no more than those of a small one."""
 
 
 class Scope:
@@ -101,7 +103,8 @@ class Scope:
 
     def _soon(self, uid: str) -> None:
         if self._open:
-            self._queue.add_after(uid, SETTLE_SECONDS)
+            pods = self.cache.pods.count(uid)
+            self._queue.add_after(uid, max(SETTLE_SECONDS, pods * SETTLE_SECONDS_A_POD))
 
 
 async def _persist(call: Callable[[], Awaitable[None]]) -> None:

@@ -17,7 +17,7 @@ class Settings(BaseSettings):
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """How much is logged."""
-    workers: int = Field(default=16, ge=1, le=256)
+    workers: int = Field(default=32, ge=1, le=256)
     """Jobs that are looked at side by side."""
     api_qps: float = Field(default=500.0, ge=1, allow_inf_nan=False)
     """Requests a second that the API server is asked for at most, when the burst is spent. Watches and the Lease do not count."""

@@ -52,6 +52,10 @@ class Store(Generic[T, K]):
         """All objects of one owner, in the order in which they were first heard of."""
         return tuple(self._owned.get(key, {}).values())
 
+    def count(self, key: K) -> int:
+        """How many objects the owner has."""
+        return len(self._owned.get(key, ()))
+
     def keys(self) -> tuple[K, ...]:
         """All owners that own something."""
         return tuple(self._owned)

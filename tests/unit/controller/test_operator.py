@@ -95,7 +95,7 @@ async def test_an_idle_job_costs_no_call(api: FakeApi, lab: Lab) -> None:
         lab.runs("job-worker-0-1", "job-worker-1-1")
         await lab.until_phase("Running")
         uid = api.cluster.get(TRAINING_JOBS, LAB, "job")["metadata"]["uid"]
-        await until(lambda: (r := op.caches.job(uid)) and r.view and r.view.status.phase == "Running")
+        await until(lambda: (r := op.caches.job(uid)) and (v := r.view) and v.status.phase == "Running")
         await until(lambda: "WorkersCreated" in reasons(api))
         with api.no_calls():
             await op.reconciler.reconcile(uid)

@@ -67,7 +67,9 @@ def test_hands_at_the_annotation(annotations: Json | None, workers: int) -> None
     assert pod_view(pod(annotations=annotations)).workers == workers
 
 
-@pytest.mark.parametrize("name", ["train", "train-worker-1", "train-ps-0-1", "train-worker-a-1", "-worker-0-1x", f"train-worker-0-{10**15}"])
+@pytest.mark.parametrize(
+    "name", ["train", "train-worker-1", "train-ps-0-1", "train-worker-a-1", "-worker-0-1x", f"train-worker-0-{10**15}"]
+)
 def test_pod_without_a_workers_name_is_none(name: str) -> None:
     with pytest.raises(ValueError, match="not the name of a worker's pod"):
         pod_view(pod(name=name))

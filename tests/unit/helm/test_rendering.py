@@ -121,7 +121,7 @@ def test_the_port_is_the_same_for_operator_probes_and_service(chart: Chart) -> N
 def test_own_variables_come_with_the_settings(chart: Chart) -> None:
     environment = chart.render({"extraEnv": [{"name": "NO_PROXY", "value": "10.0.0.0/8"}]}).environment()
     assert environment["NO_PROXY"] == "10.0.0.0/8"
-    assert environment["TRAINYARD_WORKERS"] == "16"
+    assert environment["TRAINYARD_WORKERS"] == "32"
 
 
 def test_a_new_operator_is_ready_before_an_old_one_goes(release: Release) -> None:

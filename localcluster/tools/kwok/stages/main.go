@@ -1,5 +1,6 @@
 // stages prints the life cycles that kwok plays for nodes and pods, as kwok's configuration file: initialised nodes
-// with leases, and pods that are Ready at once and gone as soon as they are deleted.
+// with leases, and pods that are Ready at once and gone as soon as they are deleted. It leaves out the stage that completes
+// pods of Jobs at once: pods here train for ever, whoever made them.
 package main
 
 import (
@@ -13,7 +14,7 @@ import (
 func main() {
 	for _, stage := range []string{
 		node.DefaultNodeInit, heartbeat.DefaultNodeHeartbeatWithLease,
-		pod.DefaultPodReady, pod.DefaultPodComplete, pod.DefaultPodDelete,
+		pod.DefaultPodReady, pod.DefaultPodDelete,
 	} {
 		fmt.Println("---\n" + stage)
 	}

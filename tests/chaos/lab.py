@@ -1,0 +1,107 @@
+"""What a scenario is written in: users' and nodes' acts, waits for what must follow, and stages at which a fault may strike."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.chaos.history import History, StuckError
+from tests.chaos.player import Player
+from tests.chaos.rest import JOBS, MERGE, PODS, Rest
+
+Json = dict[str, Any]
+
+WITHIN: Final = 100.0
+"""Seconds for what must follow. A silent watch is noticed after 90; all else takes a few."""
+
+
+@dataclass(slots=True)
+class Lab:
+    """One namespace, its user, and what stands in for its nodes."""
+
+    rest: Rest
+    history: History
+    player: Player
+    at_stage: Callable[[int], Awaitable[None]]
+    own_writes: set[int] = field(default_factory=set)
+    """The versions at which the user changed a job: no other change of a spec is anybody's right."""
+    stages: int = 0
+
+    # What the user does
+
+    async def submit(self, name: str = "job", *, replicas: int = 2, **spec: Any) -> None:
+        container = {"name": "main", "image": "trainer:1"}
+        template = {"spec": {"terminationGracePeriodSeconds": 5, "containers": [container]}}
+        whole = {"framework": "torch", "replicas": replicas, "template": template, **spec}
+        kind = {"apiVersion": "trainyard.dev/v1alpha1", "kind": "TrainingJob"}
+        await self._own(self.rest.call("POST", JOBS, {**kind, "metadata": {"name": name}, "spec": whole}))
+
+    async def change(self, name: str = "job", **spec: Any) -> None:
+        await self._own(self.rest.call("PATCH", f"{JOBS}/{name}", {"spec": spec}, MERGE))
+
+    async def scale(self, replicas: int, name: str = "job") -> None:
+        await self._own(self.rest.call("PATCH", f"{JOBS}/{name}/scale", {"spec": {"replicas": replicas}}, MERGE))
+
+    async def delete(self, name: str = "job") -> None:
+        await self.rest.gone(f"{JOBS}/{name}")
+
+    async def _own(self, request: Awaitable[Json]) -> None:
+        self.own_writes.add(int((await request)["metadata"]["resourceVersion"]))
+
+    # What the nodes do, worker by worker
+
+    async def run(self, attempt: int, *indexes: int, name: str = "job") -> None:
+        for index in indexes:
+            await self.player.bind(worker(index, attempt, name))
+        for index in indexes:
+            await self.player.run(worker(index, attempt, name))
+
+    async def end(self, attempt: int, *indexes: int, code: int = 0, message: str = "", name: str = "job") -> None:
+        for index in indexes:
+            await self.player.end(worker(index, attempt, name), code, message)
+
+    async def delete_pod(self, attempt: int, index: int) -> None:
+        await self.rest.gone(f"{PODS}/{worker(index, attempt)}")
+
+    # What must follow
+
+    async def stage(self) -> None:
+        """All is at rest, and something is about to happen."""
+        self.stages += 1
+        await self.at_stage(self.stages)
+
+    async def created(self, attempt: int, count: int, name: str = "job") -> None:
+        """The workers of an attempt are there, none of another is, and the status knows."""
+        names = {worker(index, attempt, name) for index in range(count)}
+
+        def holds() -> bool:
+            return {*self.history.now["pod"]} == names and self.status(name).get("launchedAttempt") == attempt
+
+        await self.until(holds, f"{count} workers of attempt {attempt} of {name}")
+
+    async def running(self, name: str = "job") -> None:
+        await self.condition("Running", "True", name)
+
+    async def condition(self, kind: str, status: str, name: str = "job") -> None:
+        def holds() -> bool:
+            return any(c["type"] == kind and c["status"] == status for c in self.status(name).get("conditions", ()))
+
+        await self.until(holds, f"condition {kind} of {name} to be {status}")
+
+    async def gone(self) -> None:
+        """Nothing is left of any job."""
+        await self.until(lambda: not any(self.history.now[k] for k in ("job", "pod", "service")), "all to be gone")
+
+    def status(self, name: str = "job") -> Json:
+        found: Json = self.history.jobs().get(name, {}).get("status") or {}
+        return found
+
+    async def until(self, holds: Callable[[], object], what: str) -> None:
+        try:
+            await self.history.until(holds, what, WITHIN)
+        except StuckError as error:
+            raise StuckError(f"{error}, at stage {self.stages}") from None
+
+
+def worker(index: int, attempt: int, job: str = "job") -> str:
+    """The name of a worker's pod."""
+    return f"{job}-worker-{index}-{attempt}"

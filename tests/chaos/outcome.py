@@ -1,0 +1,104 @@
+"""What there is at the end of a story, without what differs from run to run: UIDs, versions, times, addresses."""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from tests.chaos.history import History, Step
+
+Json = dict[str, Any]
+
+PASSING: Final = frozenset(
+    {
+        *(
+            "uid",
+            "resourceVersion",
+            "creationTimestamp",
+            "managedFields",
+            "selfLink",
+            "podUID",
+            "trainyard.dev/job-uid",
+        ),
+        *(
+            "lastTransitionTime",
+            "startTime",
+            "attemptStartTime",
+            "runningTime",
+            "completionTime",
+            "activeSince",
+            "time",
+        ),
+        *(
+            "activeSeconds",
+            "notBefore",
+            "startedAt",
+            "finishedAt",
+            "selector",
+            "clusterIP",
+            "clusterIPs",
+            "deletionTimestamp",
+        ),
+    }
+)
+
+
+def outcome(history: History) -> Json:
+    """Jobs, pods and Services as they are now."""
+    now = history.now
+    jobs = {
+        name: {key: _lasting(job[key]) for key in ("spec", "status")}
+        for name, job in now["job"].items()
+        if "status" in job
+    }
+    pods = {name: _pod(pod) for name, pod in now["pod"].items()}
+    services = {name: _lasting(service["metadata"]) for name, service in now["service"].items()}
+    return {"jobs": jobs, "pods": pods, "services": services}
+
+
+def difference(wished: Any, found: Any, place: str = "") -> list[str]:
+    """Where two outcomes differ, a line each."""
+    if isinstance(wished, dict) and isinstance(found, dict):
+        keys = sorted({*wished, *found})
+        return [line for key in keys for line in difference(wished.get(key), found.get(key), f"{place}.{key}")]
+    if isinstance(wished, list) and isinstance(found, list) and len(wished) == len(found):
+        return [
+            line
+            for number, (one, other) in enumerate(zip(wished, found, strict=True))
+            for line in difference(one, other, f"{place}[{number}]")
+        ]
+    return [] if wished == found else [f"{place}: {found!r} in place of {wished!r}"]
+
+
+def story(steps: Iterable[Step]) -> list[str]:
+    """What happened, a line a step, for whoever has to find out why."""
+    return [line for step in steps if step.kind != "event" for line in _told(step)]
+
+
+def _told(step: Step) -> list[str]:
+    head = f"{step.version} {step.kind} {step.name}"
+    if step.old is None or step.new is None:
+        return [f"{head}: {'made' if step.old is None else 'gone'}"]
+    if step.kind == "job":
+        parts = [difference(step.old.get(part), step.new.get(part), f".{part}") for part in ("spec", "status")]
+        return [f"{head}{line}" for part in parts for line in part]
+    deleted = ", to be deleted" if "deletionTimestamp" in step.new["metadata"] else ""
+    return [f"{head}: {(step.new.get('status') or {}).get('phase')}{deleted}"]
+
+
+def _pod(pod: Json) -> Json:
+    # The two random words in a pod: its token's volume and, in the rendezvous id, the job's UID.
+    text = re.sub(r"kube-api-access-\w+", "kube-api-access", json.dumps(pod))
+    text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "some-uid", text)
+    plain = json.loads(text)
+    status = {key: plain["status"].get(key) for key in ("phase", "containerStatuses")}
+    deleting = "deletionTimestamp" in pod["metadata"]
+    return {**_lasting({"metadata": plain["metadata"], "spec": plain["spec"], "status": status}), "deleting": deleting}
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _lasting(held) for key, held in value.items() if key not in PASSING}
+    if isinstance(value, list):
+        return [_lasting(held) for held in value]
+    return value

@@ -1,0 +1,174 @@
+"""Plays one story with one fault from an empty namespace to quiet, and tells what was wrong with it."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from typing_extensions import override
+
+from tests.chaos.history import History, StuckError
+from tests.chaos.lab import Lab
+from tests.chaos.monitors import orphans, violations
+from tests.chaos.operator_process import OperatorProcess
+from tests.chaos.outcome import difference, outcome, story
+from tests.chaos.player import Player
+from tests.chaos.proxy import Call, Event, Events, Fault, Proxy
+from tests.chaos.rest import JOBS, PODS, SERVICES, Rest
+from tests.chaos.scenarios import Scenario
+from tests.support.control_plane import OPERATOR, ControlPlane
+
+Json = dict[str, Any]
+
+START_SECONDS: Final = 60.0
+QUIET_SECONDS: Final = 2.5
+"""So long the operator may write nothing once all is as it must be."""
+OWN_WRITES: Final = {
+    "POST": {"pods", "services"},
+    "PUT": {"trainingjobs"},
+    "DELETE": {"pods", "trainingjobs"},
+}
+
+
+@dataclass(slots=True)
+class Stage:
+    """Everything a fault can lay hands on."""
+
+    plane: ControlPlane
+    rest: Rest
+    history: History
+    proxy: Proxy
+    operators: Sequence[OperatorProcess]
+    tasks: asyncio.TaskGroup
+
+    def kill(self, who: str | None = None, *, away: float = 0.0, how: signal.Signals = signal.SIGKILL) -> None:
+        """End an operator: this one, or the one that has written last."""
+        who = who or next((call.who for call in reversed(self.proxy.writes())), self.operators[0].name)
+        next(operator for operator in self.operators if operator.name == who).kill(away=away, how=how)
+
+
+class Trouble(Fault):
+    """A fault that also strikes at stages, and needs more than the proxy for it."""
+
+    stage: Stage
+    settings: ClassVar[Mapping[str, str]] = {}
+    """Settings of the operator without which this would take minutes."""
+    replicas: ClassVar[int] = 1
+    """How many operators there are. Of several, one leads."""
+
+    async def at_stage(self, number: int) -> None:
+        """The story has come to a point where all is at rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How it went: `wrong` is empty where all was well."""
+
+    outcome: Json
+    wrong: list[str]
+    writes: list[str] = field(default_factory=list)
+    events: int = 0
+    history: list[str] = field(default_factory=list)
+    log: str = ""
+
+
+class Counting(Trouble):
+    """No fault: counts the events that plans can strike at."""
+
+    seen = 0
+
+    @override
+    async def tell(self, call: Call, events: Events) -> AsyncIterator[Event]:
+        while (event := await events.get()) is not None:
+            self.seen += event["type"] != "BOOKMARK"
+            yield event
+
+
+async def play(
+    plane: ControlPlane, folder: Path, scenario: Scenario, trouble: Trouble, wished: Json | None = None
+) -> Result:
+    """Play it. `wished` is how it must end; None where that is what this is to find out."""
+    async with AsyncExitStack() as stack:
+        rest = await stack.enter_async_context(Rest(plane))
+        history = await stack.enter_async_context(History(plane.storage))
+        player = await stack.enter_async_context(Player(rest, history))
+        proxy = await stack.enter_async_context(Proxy(plane, trouble))
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        operators = [await _operator(number, plane, proxy, folder, trouble) for number in range(trouble.replicas)]
+        trouble.stage = Stage(plane, rest, history, proxy, operators, tasks)
+        lab = Lab(rest, history, player, trouble.at_stage)
+        wrong: list[str] = []
+        try:
+            async with AsyncExitStack() as running:
+                for operator in operators:
+                    await running.enter_async_context(operator)
+                await watching(proxy)
+                await scenario.play(lab)
+                await _settle(history, proxy, wished)
+        except StuckError as error:
+            wrong.append(str(error))
+        found = outcome(history)
+        wrong += [] if wished is None else difference(wished, found)
+        wrong += violations(history.steps, lab.own_writes)
+        wrong += orphans(history.jobs().values(), [*history.pods(), *history.now["service"].values()])
+        wrong += _misdeeds(proxy, operators)
+        told = story(history.steps)
+        await clean(rest, history)
+    seen = trouble.seen if isinstance(trouble, Counting) else 0
+    writes = [f"{call.number}: {call} -> {call.status}" for call in proxy.writes()]
+    log = "\n".join(operator.log.read_text(errors="replace") for operator in operators)
+    return Result(found, wrong, writes, seen, told, log)
+
+
+async def _operator(number: int, plane: ControlPlane, proxy: Proxy, folder: Path, trouble: Trouble) -> OperatorProcess:
+    name = f"operator-{number}"
+    kubeconfig = plane.kubeconfig(OPERATOR, await proxy.listen(name))
+    return OperatorProcess(name, kubeconfig, folder / f"{name}.log", trouble.settings)
+
+
+async def watching(proxy: Proxy) -> None:
+    """Until the operator has all its watches: where it starts is always the same then."""
+    deadline = time.monotonic() + START_SECONDS
+    while {c.resource for c in proxy.calls if c.watch} < {"pods", "services", "trainingjobs"}:
+        if time.monotonic() > deadline:
+            raise StuckError(f"the operator did not come up: {[str(c) for c in proxy.calls]}")
+        await asyncio.sleep(0.02)
+
+
+async def _settle(history: History, proxy: Proxy, wished: Json | None) -> None:
+    """Until all is as it must be, and then for a while longer: nothing more may be written."""
+    if wished is not None:
+        await history.until(lambda: outcome(history) == wished, "the end to be as without a fault", 60)
+    before = len(proxy.writes())
+    await asyncio.sleep(QUIET_SECONDS)
+    late = proxy.writes()[before:]
+    # One that is refused may be the last that it does in the belief that the job is still there.
+    if wished is not None and (len(late) > 1 or any(call.status < 400 for call in late)):
+        raise StuckError(f"all was as it must be, and the operator still wrote: {[str(call) for call in late]}")
+
+
+def _misdeeds(proxy: Proxy, operators: Sequence[OperatorProcess]) -> list[str]:
+    writes = proxy.writes()
+    odd = [c for c in writes if c.resource not in OWN_WRITES.get(c.method, ())]
+    odd += [c for c in writes if c.method == "PUT" and not c.path.endswith("/status")]
+    changes = sum(one.who != other.who for one, other in pairwise(writes))
+    kills = sum(operator.kills for operator in operators)
+    return [
+        *(f"the operator wrote what it never should: {call}" for call in odd),
+        *([f"{changes} changes of the writing operator after {kills} kills"] if changes > kills else []),
+        *(f"the operator ended by itself, with code {code}" for operator in operators for code in operator.deaths),
+        *(f"in the operator's log: {line[:2000]}" for operator in operators for line in operator.tracebacks()),
+    ]
+
+
+async def clean(rest: Rest, history: History) -> None:
+    at_once = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+    for kind, path in (("job", JOBS), ("pod", PODS), ("service", SERVICES)):
+        for name in [*history.now[kind]]:
+            await rest.gone(f"{path}/{name}", at_once)
+    await history.until(lambda: not any(history.now[k] for k in ("job", "pod", "service")), "a clean namespace", 60)

@@ -1,0 +1,88 @@
+"""Plays scheduler and nodes: what a scenario says happens to a pod, and nothing else but the end of pods that were deleted."""
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from tests.chaos.history import History, Step, live
+from tests.chaos.rest import MERGE, PODS, AnswerError, Rest
+
+Json = dict[str, Any]
+
+
+class Player:
+    """The nodes. A pod whose deletion was asked for ends at once, as a program that obeys SIGTERM does."""
+
+    def __init__(self, rest: Rest, history: History) -> None:
+        self._rest = rest
+        self._leaving: asyncio.Queue[Json] = asyncio.Queue()
+        self._asked: set[str] = set()
+        history.listeners.append(self._heard)
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._end_the_deleted(), name="nodes")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def bind(self, name: str) -> None:
+        """The scheduler finds a node."""
+        node = {"apiVersion": "v1", "kind": "Node", "name": f"node-{name.rsplit('-', 2)[1]}"}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": node}
+        try:
+            await self._rest.call("POST", f"{PODS}/{name}/binding", binding)
+        except AnswerError as error:
+            if error.status != 409:  # bound already: the answer to an earlier try was lost
+                raise
+
+    async def run(self, name: str) -> None:
+        """The containers run."""
+        await self._tell(name, "Running", {"running": {"startedAt": now()}}, ready=True)
+
+    async def end(self, name: str, code: int, message: str = "") -> None:
+        """The main container ends."""
+        reason = "Error" if code else "Completed"
+        ended = {"exitCode": code, "reason": reason, "message": message, "startedAt": now(), "finishedAt": now()}
+        await self._tell(name, "Failed" if code else "Succeeded", {"terminated": ended}, ready=False)
+
+    async def patch_status(self, name: str, status: Json) -> None:
+        """Whatever else a status may hold."""
+        await self._rest.call("PATCH", f"{PODS}/{name}/status", {"status": status}, MERGE)
+
+    async def _tell(self, name: str, phase: str, state: Json, *, ready: bool) -> None:
+        conditions = [
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": now()},
+            {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": now()},
+        ]
+        container = {"name": "main", "image": "trainer:1", "imageID": "", "restartCount": 0, "ready": ready}
+        containers = [{**container, "state": state}]
+        await self.patch_status(name, {"phase": phase, "conditions": conditions, "containerStatuses": containers})
+
+    def _heard(self, step: Step) -> None:
+        pod = step.new
+        if step.kind == "pod" and pod is not None and "deletionTimestamp" in pod["metadata"]:
+            uid = pod["metadata"]["uid"]
+            if uid not in self._asked:
+                self._asked.add(uid)
+                self._leaving.put_nowait(pod)
+
+    async def _end_the_deleted(self) -> None:
+        while True:
+            pod = await self._leaving.get()
+            name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+            with contextlib.suppress(AnswerError):
+                if live(pod):
+                    await self.end(name, 143)
+            options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+            await self._rest.gone(f"{PODS}/{name}", {**options, "preconditions": {"uid": uid}})
+
+
+def now() -> str:
+    """The time, as the API writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,56 @@
+"""Every story ends as if nothing had happened, wherever a fault strikes, and nothing forbidden is done on the way.
+
+`make test-chaos` plays all plans, `make test-chaos PLAN='fail/lose-answer/7'` one, and `make test` the sample.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.plans import Plan, chosen
+from tests.chaos.play import Counting, Result, play
+from tests.chaos.scenarios import SCENARIOS
+from tests.support.control_plane import ControlPlane
+
+pytestmark = pytest.mark.chaos
+
+PLANS = chosen(os.environ.get("PLAN"))
+
+
+def undisturbed(runner: asyncio.Runner, plane: ControlPlane, folder: Path, story: str) -> dict[str, Any]:
+    """The story without a fault: how it ends, and how long it is."""
+    result = runner.run(play(plane, folder, SCENARIOS[story], Counting()))
+    assert result.wrong == [], result.log
+    return {"outcome": result.outcome, "writes": result.writes, "events": result.events}
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_a_story_ends_as_if_nothing_had_happened(
+    plan: Plan, runner: asyncio.Runner, plane: ControlPlane, once: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    wished = once(plan.story, lambda: undisturbed(runner, plane, tmp_path, plan.story))["outcome"]
+    trouble = plan.make(plan.number)
+    result = runner.run(play(plane, tmp_path, plan.scenario, trouble, wished))
+    assert result.wrong == [], report(plan, result)
+    if not trouble.struck:
+        pytest.skip(f"{plan.fault} had no occasion: the story was over before")
+
+
+def report(plan: Plan, result: Result) -> str:
+    """Everything that is needed to understand a failure."""
+    return "\n".join(
+        [
+            *(f"VIOLATION {plan}: {line[:500]}" for line in result.wrong),
+            f"again: make test-chaos PLAN='{plan}'",
+            "the operator's writes:",
+            *result.writes,
+            "what happened in the store:",
+            *(line[:300] for line in result.history),
+            "the operator's log:",
+            result.log[-6000:],
+        ]
+    )

@@ -1,0 +1,78 @@
+"""What really happened to each attempt, as the cluster itself has it. The counters in the status are held against this."""
+
+from dataclasses import dataclass, field
+
+from tests.simulation.engine import facts
+from tests.simulation.engine.facts import JOBS_PLACE, PODS_PLACE, Json
+from tests.simulation.engine.server import OPERATOR
+from tests.support.fake_cluster import Change
+
+
+@dataclass(slots=True)
+class Page:
+    """One attempt of one job."""
+
+    failed: bool = False
+    """A worker ended with an error of its own."""
+    doubtful: bool = False
+    """A worker ended with an error after it was asked to go, and by no signal: whose fault that was only the clocks can tell."""
+    struck: bool = False
+    """A worker was taken away, or kept from running, by anybody but the operator."""
+    unwished: bool = False
+    """The user asked for another size, or for a suspension."""
+    culprits: set[str] = field(default_factory=set)
+    """UIDs of the pods that ended with an error."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """All attempts of all jobs."""
+
+    pages: dict[tuple[str, int], Page] = field(default_factory=dict)
+
+    def page(self, job: str, attempt: int) -> Page:
+        """The page of an attempt."""
+        return self.pages.setdefault((job, attempt), Page())
+
+    def note(self, change: Change, actor: str) -> None:
+        """Something was written, by `actor`."""
+        old, new = change.old, change.new
+        if old is None:
+            return
+        if change.place == PODS_PLACE and (job := facts.labelled(old)):
+            self._pod(self.page(job, facts.attempt(old)), old, new, actor)
+        if change.place == JOBS_PLACE and new is not None and _wish(old) != _wish(new):
+            self.page(facts.uid(new), facts.stored_attempt(new)).unwished = True
+
+    def blur(self, job: str, newest: int) -> None:
+        """The job's status was lost. Which attempt goes on the pods will tell, up to the `newest`; none of them is sure any more."""
+        for attempt in range(1, newest + 1):
+            page = self.page(job, attempt)
+            page.doubtful = page.struck = page.unwished = True
+        for place in [place for place in self.pages if place[0] == job and place[1] > newest]:
+            del self.pages[place]
+
+    @staticmethod
+    def _pod(page: Page, old: Json, new: Json | None, actor: str) -> None:
+        if new is None or facts.going(new) != facts.going(old):
+            if actor != OPERATOR and not facts.going(old):
+                page.struck = True
+            return
+        if facts.targeted(new):
+            page.struck = True
+        if facts.ended(new) and not facts.ended(old):
+            end = facts.end(new)
+            if end is None or end["reason"] == facts.LOST_CONTAINER or new["status"].get("reason"):
+                page.struck = True
+            elif end["exitCode"] == 0:
+                return
+            elif not (facts.going(new) or facts.targeted(new)):
+                page.failed = True
+                page.culprits.add(facts.uid(new))
+            elif end["exitCode"] not in facts.SIGNALLED:
+                page.doubtful = True
+                page.culprits.add(facts.uid(new))
+
+
+def _wish(job: Json) -> tuple[object, ...]:
+    return job["spec"].get("replicas"), facts.lifecycle(job, "suspend")

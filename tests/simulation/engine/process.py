@@ -1,0 +1,93 @@
+"""The operator as a process: the real one, all of it but HTTP and kopf, which can end at any callback and leaves nothing behind.
+
+The only place that knows how the operator is put together.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+from unittest.mock import patch
+
+from prometheus_client import CollectorRegistry
+
+from tests.simulation.engine import kopf_stand_in
+from tests.simulation.engine.server import Server, Session
+from tests.simulation.engine.virtual_time import Loop, Time
+from trainyard.controller import operator as operator_module, shell
+from trainyard.controller.operator import Operator
+from trainyard.controller.settings import Settings
+from trainyard.engine.metrics import EngineMetrics
+
+if TYPE_CHECKING:
+    from trainyard.kube.session import Session as RealSession
+
+ALONE = Settings(workers=3, instance="simulated", leader_election=False, relist_seconds=600)
+ELECTED = Settings(workers=3, instance="simulated", leader_election=True, relist_seconds=600)
+PAGE = 2
+"""So few objects in a page of a list that lists have several."""
+WATCH_SECONDS = 1200
+"""Watches end less often than the real ones, and jobs are listed less often: otherwise most of the time would be spent on rest."""
+
+
+@contextmanager
+def surroundings(time: Time) -> Iterator[None]:
+    """Operators that run in here hear of TrainingJobs from kopf's stand-in, and know no other clock than this one."""
+    clock = SimpleNamespace(monotonic=lambda: time.now)
+    with patch.object(shell, "run", kopf_stand_in.run), patch.object(operator_module, "time", clock):
+        yield
+
+
+class Process:
+    """One life of the operator."""
+
+    def __init__(self, time: Time, server: Server, name: str, *, skew: float, elected: bool) -> None:
+        """`skew`: seconds by which the clock of its machine is wrong. `elected`: it is one of several, of which one leads."""
+        self.loop = Loop(time)
+        self.session = Session(server, self.loop, name)
+        self.frozen = False
+        """Whether the machine has stopped it for a while."""
+        self._stop = self.loop.within(asyncio.Event)
+        self.operator = self.loop.within(lambda: self._assemble(time, skew, elected=elected))
+        self._main = self.loop.create_task(self.operator._run_parts(self._stop), name="operator")
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended of itself, or as it was told to."""
+        return self._main.done()
+
+    def why(self) -> BaseException | None:
+        """What it died of."""
+        return None if self._main.cancelled() else self._main.exception()
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        self.loop.within(self._stop.set)
+
+    def kill(self, arrives: Callable[[], bool]) -> None:
+        """SIGKILL. `arrives` says of each request on its way whether it gets there."""
+        self.session.abandon(arrives)
+        self.loop.kill()
+
+    def _assemble(self, time: Time, skew: float, *, elected: bool) -> Operator:
+        registry = CollectorRegistry()
+        metrics = EngineMetrics(registry, "trainingjob")
+        session = cast("RealSession", self.session)
+        operator = Operator.assemble(
+            ELECTED if elected else ALONE, session, metrics, registry, now=lambda: time.of_day(skew)
+        )
+        for scope in operator.scopes:
+            for watch in (scope.pods, scope.services):
+                watch.clock, watch.page_size, watch.watch_seconds = self.loop.time, PAGE, WATCH_SECONDS
+            scope.feed.clock = self.loop.time
+        operator.reconciler.pace.clock = self.loop.time
+        if operator.elector is not None:
+            # The lease has connections of its own, which no permission is asked for.
+            lease = Session(self.session.server, self.loop, self.session.name)
+            operator.elector.client = replace(operator.elector.client, session=cast("RealSession", lease))
+            operator.elector.identity, operator.elector.clock = self.session.name, self.loop.time
+        operator.reconciler.events._clock = self.loop.time
+        operator.reconciler.events._now = time.of_day
+        return operator

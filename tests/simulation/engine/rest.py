@@ -1,0 +1,101 @@
+"""What must be true once everything has had its time: the cluster holds what the specs ask for, and nobody writes any more."""
+
+from collections.abc import Iterator
+
+from tests.simulation.engine import facts
+from tests.simulation.engine.facts import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE, Json
+from tests.simulation.engine.laws import BrokenLawError
+from tests.simulation.engine.world import World
+
+SETTLING_SECONDS = 900.0
+"""Time for the longest delays, deadlines and lists, one after the other."""
+QUIET_SECONDS = 3600.0
+SHORT_SECONDS = 60.0
+
+
+def come_to_rest(world: World) -> None:
+    """Let the troubles end, wait, and look at what there is; then for an hour nothing may be written.
+
+    Several processes that agree on a leader write to their lease every two seconds, which takes its time: of these a few minutes
+    must do.
+    """
+    world.clear()
+    world.run(SETTLING_SECONDS)
+    if wrong := [*unmet(world)]:
+        raise BrokenLawError("at rest, " + "; ".join(wrong))
+    before = world.laws.writes
+    world.run(QUIET_SECONDS if len(world.processes) == 1 else SHORT_SECONDS)
+    if world.laws.writes != before:
+        raise BrokenLawError("converged is not quiet")
+
+
+def unmet(world: World) -> Iterator[str]:
+    """What is not as the specs ask for, a sentence each."""
+    cluster = world.server.cluster
+    jobs = {facts.uid(job): job for job in cluster.held(JOBS_PLACE)}
+    for place in (PODS_PLACE, SERVICES_PLACE):
+        for obj in cluster.held(place):
+            if facts.owner(obj) not in jobs and not (place == PODS_PLACE and world.life.is_lost(obj)):
+                yield f"{place[2]} {facts.name(obj)} is an orphan"
+    for uid, job in jobs.items():
+        if not facts.foreign(job) and not _name_is_taken(world, job):
+            pods = [pod for pod in cluster.held(PODS_PLACE) if facts.owner(pod) == uid]
+            remains = [pod for pod in pods if world.life.is_lost(pod) and facts.going(pod)]
+            service = any(facts.owner(service) == uid for service in cluster.held(SERVICES_PLACE))
+            for sentence in _job(job, [pod for pod in pods if pod not in remains], len(remains), service=service):
+                yield f"job {facts.name(job)} ({uid}) {sentence}"
+
+
+def _name_is_taken(world: World, job: Json) -> bool:
+    """Whether a deleted namesake's pod is left on a node that never came back. Until somebody removes it, its name is taken."""
+    strangers = (pod for pod in world.pods() if facts.owner(pod) != facts.uid(job) and world.life.is_lost(pod))
+    return any(facts.name(pod).startswith(f"{facts.name(job)}-worker-") for pod in strangers)
+
+
+def _job(job: Json, pods: list[Json], remains: int, *, service: bool) -> Iterator[str]:
+    """`remains`: so many pods besides are on nodes that never came back."""
+    status = job.get("status", {})
+    if facts.going(job):
+        if not remains:
+            yield "is still being deleted"
+        return
+    if status.get("observedGeneration") != job["metadata"]["generation"]:
+        yield "has a spec that was not looked at"
+    if status.get("replicas") != len(pods) + remains:
+        yield f"has {len(pods)} + {remains} pods and says {status.get('replicas')}"
+    if any(facts.going(pod) for pod in pods):
+        yield "has pods that do not go"
+    if facts.finished(job):
+        yield from _finished(job, pods)
+    elif facts.lifecycle(job, "suspend"):
+        if pods or not facts.holds(job, "Suspended"):
+            yield f"should be suspended, is {status.get('phase')} and has {len(pods)} pods"
+    else:
+        yield from _active(job, pods, service=service)
+
+
+def _active(job: Json, pods: list[Json], *, service: bool) -> Iterator[str]:
+    status, replicas, attempt = job.get("status", {}), job["spec"]["replicas"], facts.stored_attempt(job)
+    there = sorted((facts.rank(pod), facts.attempt(pod), facts.workers(pod)) for pod in pods)
+    if there != [(rank, attempt, replicas) for rank in range(replicas)]:
+        yield f"has the pods {there}"
+    if not all(facts.running(pod) or facts.succeeded(pod) for pod in pods):
+        yield "has pods that do not run"
+    if all(facts.succeeded(pod) for pod in pods):
+        yield "has done its work and is not Complete"
+    if not (facts.holds(job, "Running") and status.get("phase") == "Running") or facts.holds(job, "Suspended"):
+        yield f"is {status.get('phase')}"
+    if status.get("ready") != f"{replicas}/{replicas}" or status.get("launchedAttempt") != attempt:
+        yield f"says it is ready {status.get('ready')}, launched {status.get('launchedAttempt')}"
+    if replicas > 1 and not service:  # one alone looks for nobody
+        yield "has no Service"
+
+
+def _finished(job: Json, pods: list[Json]) -> Iterator[str]:
+    policy = facts.lifecycle(job, "cleanPods") or "Running"
+    if policy == "All" and pods:
+        yield "has finished and has pods"
+    if policy == "Running" and not all(facts.ended(pod) for pod in pods):
+        yield "has finished and has running pods"
+    if facts.lifecycle(job, "ttlSecondsAfterFinished") is not None:
+        yield "has outlived its time"

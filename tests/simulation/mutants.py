@@ -1,0 +1,242 @@
+"""Known bugs, planted into the operator one at a time: a simulation is worth what it finds of these.
+
+Each is a mistake that controllers of this kind really make. A mutant stands in for a function for as long as it is planted.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+from unittest.mock import patch
+
+from trainyard.api.reasons import Reason
+from trainyard.controller import reconcile
+from trainyard.controller.feed import JobFeed
+from trainyard.domain import plan as planning, verdict, worker
+from trainyard.domain.actions import DeletePod, Plan
+from trainyard.domain.cause import Cause
+from trainyard.domain.model import JobView, PodView, Snapshot
+from trainyard.engine.leader import LeaderElector
+from trainyard.engine.queue import WorkQueue
+from trainyard.engine.tracker import WriteTracker
+from trainyard.kube.apply import Writer
+from trainyard.kube.errors import ApiError
+from trainyard.kube.reflector import Reflector
+from trainyard.kube.store import Store
+
+Planted = tuple[object, str, object]
+"""Whose what is replaced by what."""
+
+
+# How it sees the cluster
+
+
+def decides_before_it_sees_its_own_writes() -> Planted:
+    """The caches are a moment behind, and the pass knows nothing of it."""
+    return WriteTracker, "ready", lambda *_: True
+
+
+def misses_deletions_that_fell_into_a_gap() -> Planted:
+    """A new list only adds: what went while nobody watched stays in the cache for ever."""
+    real = Store.replace
+
+    def only_add(store: Any, objs: Any, version: int) -> object:
+        return real(store, {**store._objects, **{obj.uid: obj for obj in objs}}.values(), version)
+
+    return Store, "replace", only_add
+
+
+def takes_each_event_for_the_newest() -> Planted:
+    """An event that comes twice or late brings an old state back."""
+    real = Store.apply
+
+    def apply(store: Any, obj: Any) -> object:
+        held = store._objects.get(obj.uid)
+        return real(store, obj) or store._put(obj, held)
+
+    return Store, "apply", apply
+
+
+def goes_on_from_an_expired_version() -> Planted:
+    """410 is an error like any other: tried again from the same version."""
+    real = Reflector._pause
+
+    async def pause(reflector: Any, error: ApiError) -> None:
+        version = reflector._version
+        await real(reflector, error)
+        reflector._version = version or reflector._version
+
+    return Reflector, "_pause", pause
+
+
+def relies_on_the_watch_alone() -> Planted:
+    """Jobs are listed at the start and never again."""
+
+    async def run(feed: JobFeed) -> None:
+        while not feed.synced.is_set():
+            try:
+                await feed.relist()
+            except ApiError:
+                await asyncio.sleep(1)
+        await asyncio.Event().wait()
+
+    return JobFeed, "run", run
+
+
+# What it decides
+
+
+def waits_for_no_old_pod() -> Planted:
+    """The new attempt is made while the old one still ends."""
+    return planning, "_lost", lambda *_: True
+
+
+def waits_for_a_lost_node_for_ever() -> Planted:
+    """A pod on a dead node never goes."""
+    return planning, "LOST", timedelta(days=1)
+
+
+def replaces_a_pod_of_a_running_group() -> Planted:
+    """A worker that is missing is made anew, and joins a group that has long begun without it."""
+    real = planning.plan
+
+    def plan(snapshot: Snapshot, now: datetime) -> Plan:
+        status = snapshot.job.status
+        if not snapshot.current or status.launched_attempt != status.attempt:
+            return real(snapshot, now)
+        begun = status.model_copy(update={"launched_attempt": status.attempt - 1})
+        return real(replace(snapshot, job=replace(snapshot.job, status=begun)), now)
+
+    return reconcile, "plan", plan
+
+
+def acts_in_the_pass_that_counts() -> Planted:
+    """The failed pods are deleted before their failure is stored: who dies in between, or is refused, has counted nothing."""
+    real = reconcile.plan
+
+    def plan(snapshot: Snapshot, now: datetime) -> Plan:
+        decided = real(snapshot, now)
+        if decided.status.attempt == snapshot.job.status.attempt:
+            return decided
+        return replace(decided, actions=[DeletePod(p.name, p.uid, Reason.OLD_ATTEMPT) for p in snapshot.current])
+
+    return reconcile, "plan", plan
+
+
+def counts_the_victims_too() -> Planted:
+    """Each failed worker is a failure of its own."""
+    real = verdict.restart
+
+    def restart(job: JobView, cause: Cause, now: datetime) -> Plan:
+        decided = real(job, cause, now)
+        counted = decided.status.restarts
+        if not cause.charged or job.spec.replicas == 1:
+            return decided
+        counted = counted.model_copy(update={"failures": counted.failures + 1})
+        return replace(decided, status=decided.status.model_copy(update={"restarts": counted}))
+
+    return verdict, "restart", restart
+
+
+def charges_those_that_were_told_to_go() -> Planted:
+    """A worker that ends because somebody ended it is taken for one that failed."""
+    return worker, "_followed", lambda _: False
+
+
+def begins_a_finished_job_anew() -> Planted:
+    """The end is a state like any other."""
+    return planning, "_after_the_end", planning._act
+
+
+def resumes_the_old_attempt() -> Planted:
+    """A suspension does not end the attempt: its pods are missed afterwards."""
+    real = verdict.suspend
+
+    def suspend(job: JobView, pods: tuple[PodView, ...], now: datetime) -> Plan:
+        decided = real(job, pods, now)
+        return replace(decided, status=decided.status.model_copy(update={"attempt": job.status.attempt}))
+
+    return verdict, "suspend", suspend
+
+
+# How it writes
+
+
+def deletes_by_name_alone() -> Planted:
+    """What bears the name by then is deleted, whosever it is."""
+
+    async def delete(writer: Writer, resource: Any, namespace: str, name: str, **_: Any) -> None:
+        try:
+            await writer.session.request("DELETE", resource.path(namespace, name), body={})
+        except ApiError as error:
+            if not error.not_found:
+                raise
+
+    return Writer, "delete", delete
+
+
+def writes_the_status_without_its_version() -> Planted:
+    """The last to write wins, whatever it had read."""
+
+    async def replace_status(
+        writer: Writer, resource: Any, namespace: str, name: str, obj: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        metadata = {key: value for key, value in obj["metadata"].items() if key != "resourceVersion"}
+        path = resource.path(namespace, name, "status")
+        return await writer.session.request("PUT", path, body={**obj, "metadata": metadata})
+
+    return Writer, "replace_status", replace_status
+
+
+def drops_a_key_that_failed() -> Planted:
+    """A pass that failed is not tried again before something changes."""
+    return WorkQueue, "add_rate_limited", lambda *_: None
+
+
+# How it leads
+
+
+def writes_without_a_look_at_the_lease() -> Planted:
+    """Who was the leader once goes on writing."""
+    return LeaderElector, "permit", lambda _: math.inf
+
+
+def takes_a_lease_that_has_not_run_out() -> Planted:
+    """The other has not been heard of for a moment, and that is enough."""
+    return LeaderElector, "_free", lambda *_: True
+
+
+MUTANTS: tuple[Callable[[], Planted], ...] = (
+    decides_before_it_sees_its_own_writes,
+    misses_deletions_that_fell_into_a_gap,
+    takes_each_event_for_the_newest,
+    goes_on_from_an_expired_version,
+    relies_on_the_watch_alone,
+    waits_for_no_old_pod,
+    waits_for_a_lost_node_for_ever,
+    replaces_a_pod_of_a_running_group,
+    acts_in_the_pass_that_counts,
+    counts_the_victims_too,
+    charges_those_that_were_told_to_go,
+    begins_a_finished_job_anew,
+    resumes_the_old_attempt,
+    deletes_by_name_alone,
+    writes_the_status_without_its_version,
+    drops_a_key_that_failed,
+)
+
+MUTANTS_OF_PAIRS: tuple[Callable[[], Planted], ...] = (
+    writes_without_a_look_at_the_lease,
+    takes_a_lease_that_has_not_run_out,
+)
+
+
+@contextmanager
+def planted(mutant: Callable[[], Planted]) -> Iterator[None]:
+    """Operators that run in here have this bug."""
+    whose, what, instead = mutant()
+    with patch.object(whose, what, instead):
+        yield
