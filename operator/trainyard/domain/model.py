@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
@@ -75,26 +76,26 @@ class JobView:
     deleting: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
-    """All that a decision on a job rests on."""
+    """All that a decision on a job rests on. Without slots, so that what is asked again and again is computed once."""
 
     job: JobView
     pods: Sequence[PodView] = ()
     has_service: bool = False
 
-    @property
+    @cached_property
     def current(self) -> tuple[PodView, ...]:
         """The pods of the current attempt, by index."""
         attempt = self.job.status.attempt
         return tuple(sorted((p for p in self.pods if p.attempt == attempt), key=lambda p: p.index))
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of workers that the current attempt was made for, which `replicas` may have left behind."""
         return next((p.workers for p in self.current if p.workers), self.job.spec.replicas)
 
-    @property
+    @cached_property
     def old(self) -> tuple[PodView, ...]:
         """The pods of earlier attempts."""
         return tuple(p for p in self.pods if p.attempt < self.job.status.attempt)

@@ -1,10 +1,15 @@
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.scale import peers
+from benchmarks.scale.__main__ import turns
 from benchmarks.scale.fleet import Fleet
 from benchmarks.scale.systems import SYSTEMS
+from localcluster import tools
+from localcluster.paths import Paths
 from trainyard.api.spec import TrainingJobSpec
 
 GPU = {"limits": {"nvidia.com/gpu": "1"}}
@@ -90,3 +95,17 @@ def test_the_plain_clients_pods_have_no_owner_that_they_would_be_collected_for()
 def test_the_peers_are_pinned(module: Any, pin: str) -> None:
     assert pin in (module.source / "go.mod").read_text()
     assert (module.source / "go.sum").exists()
+
+
+def test_what_is_taken_along_decides_over_the_build_too(tmp_path: Path) -> None:
+    without = replace(peers.JOBSET, files=())
+    assert tools.folder_of(peers.JOBSET, Paths(tmp_path)) != tools.folder_of(without, Paths(tmp_path))
+
+
+def test_every_repeat_begins_with_another_system() -> None:
+    assert [turns(["x", "y", "z"], repeat) for repeat in range(4)] == [
+        ["x", "y", "z"],
+        ["y", "z", "x"],
+        ["z", "x", "y"],
+        ["x", "y", "z"],
+    ]
