@@ -5,6 +5,8 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/trainyard
 UV := $(or $(shell command -v uv 2>/dev/null),$(CACHE)/uv/bin/uv)
 RUN := $(UV) run --frozen --quiet
 PYTEST := $(RUN) pytest
+# Sets of strings in the same order each time: a schedule of the simulation can then be repeated by its seed.
+export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long unit api-test host-test cluster-test test-chaos lint crds bench-scale cluster-up cluster-down fix setup
@@ -23,7 +25,7 @@ test: setup lint ## All tests, those on a real cluster included
 	@$(PYTEST) -n 2 tests/api tests/chaos
 	@$(PYTEST) tests/host tests/cluster
 
-test-long: setup ## A million random schedules of faults (some ten hours on 2 cores)
+test-long: setup ## A million random schedules of faults (about five hours on 2 idle cores)
 	@SIMULATION_SCHEDULES=$(or $(SCHEDULES),1000000) $(PYTEST) -n 2 tests/simulation/test_engine.py
 
 unit: setup ## The tests that need nothing but Python

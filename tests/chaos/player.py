@@ -45,24 +45,23 @@ class Player:
         """The containers run."""
         await self._tell(name, "Running", {"running": {"startedAt": now()}}, ready=True)
 
-    async def end(self, name: str, code: int, message: str = "") -> None:
-        """The main container ends."""
+    async def end(self, name: str, code: int, message: str = "", uid: str | None = None) -> None:
+        """The main container ends; that of this very pod, where a UID is given."""
         reason = "Error" if code else "Completed"
         ended = {"exitCode": code, "reason": reason, "message": message, "startedAt": now(), "finishedAt": now()}
-        await self._tell(name, "Failed" if code else "Succeeded", {"terminated": ended}, ready=False)
+        await self._tell(name, "Failed" if code else "Succeeded", {"terminated": ended}, ready=False, uid=uid)
 
-    async def patch_status(self, name: str, status: Json) -> None:
-        """Whatever else a status may hold."""
-        await self._rest.call("PATCH", f"{PODS}/{name}/status", {"status": status}, MERGE)
-
-    async def _tell(self, name: str, phase: str, state: Json, *, ready: bool) -> None:
+    async def _tell(self, name: str, phase: str, state: Json, *, ready: bool, uid: str | None = None) -> None:
         conditions = [
             {"type": "PodScheduled", "status": "True", "lastTransitionTime": now()},
             {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": now()},
         ]
         container = {"name": "main", "image": "trainer:1", "imageID": "", "restartCount": 0, "ready": ready}
         containers = [{**container, "state": state}]
-        await self.patch_status(name, {"phase": phase, "conditions": conditions, "containerStatuses": containers})
+        status = {"phase": phase, "conditions": conditions, "containerStatuses": containers}
+        # A namesake that was made meanwhile is another pod: the server refuses what names the first one's UID.
+        whose = {} if uid is None else {"metadata": {"uid": uid}}
+        await self._rest.call("PATCH", f"{PODS}/{name}/status", {**whose, "status": status}, MERGE)
 
     def _heard(self, step: Step) -> None:
         pod = step.new
@@ -78,7 +77,7 @@ class Player:
             name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
             with contextlib.suppress(AnswerError):
                 if live(pod):
-                    await self.end(name, 143)
+                    await self.end(name, 143, uid=uid)
             options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
             await self._rest.gone(f"{PODS}/{name}", {**options, "preconditions": {"uid": uid}})
 

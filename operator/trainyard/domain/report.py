@@ -37,8 +37,8 @@ def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
 def is_news(before: TrainingJobStatus, after: TrainingJobStatus) -> bool:
     """Whether the job has moved, or a change of its spec has been looked at: all that people and programs wait for.
 
-    The rest counts pods or says what one of them waits for, and half of it is out of date when it is stored. So is the first
-    status of all, which says that the job is pending.
+    Also that all pods of an attempt are there: until that is stored, one that is lost would be made again instead of ending the
+    attempt. The rest counts pods or says what one of them waits for, and half of it is out of date when it is stored.
     """
     looked_at = before.observed_generation and before.observed_generation != after.observed_generation
     return bool(looked_at) or _moves(before) != _moves(after)
@@ -46,7 +46,7 @@ def is_news(before: TrainingJobStatus, after: TrainingJobStatus) -> bool:
 
 def _moves(status: TrainingJobStatus) -> tuple[Any, ...]:
     holds = {c.type for c in status.conditions if c.status == "True" and c.type != C.SCHEDULED}
-    return status.phase, status.attempt, status.restarts, holds
+    return status.phase, status.attempt, status.launched_attempt, status.restarts, holds
 
 
 def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:

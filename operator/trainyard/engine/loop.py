@@ -61,6 +61,8 @@ class ReconcileLoop(Generic[K]):
     async def _work(self) -> None:
         while True:
             await self.process_next()
+            # A pass in which nothing is to be done does not await: a thousand of them in a row would keep all others waiting.
+            await asyncio.sleep(0)
 
     async def _pass(self, key: K) -> Result:
         try:

@@ -31,6 +31,7 @@ MORE_READY = STARTING.model_copy(update={"ready": "1/3", "ready_replicas": 1})
         ),
         pytest.param(STARTING.model_copy(update={"phase": Phase.RUNNING}), True, id="another phase"),
         pytest.param(STARTING.model_copy(update={"attempt": 2}), True, id="another attempt"),
+        pytest.param(STARTING.model_copy(update={"launched_attempt": 2}), True, id="all pods of an attempt are there"),
         pytest.param(STARTING.model_copy(update={"restarts": Restarts(failures=1)}), True, id="a failure was counted"),
         pytest.param(plan(job(3).running().snapshot, NOW).status, True, id="all run"),
     ],
@@ -66,5 +67,5 @@ def test_a_job_that_is_gone_leaves_nothing_behind() -> None:
 
 
 def test_the_first_status_is_no_news_unless_it_is() -> None:
-    assert not is_news(TrainingJobStatus(), STARTING)
-    assert is_news(TrainingJobStatus(), plan(job(3).running().snapshot, NOW).status)
+    assert not is_news(TrainingJobStatus(), plan(job(3).started().snapshot, NOW).status)
+    assert is_news(TrainingJobStatus(), STARTING)
