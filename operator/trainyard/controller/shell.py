@@ -75,6 +75,12 @@ def listener(rights: Rights) -> aiohttp.ClientMiddlewareType:
     async def listen(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         response = await handler(request)
         watch = request.url.query.get("watch") == "true"
+        if watch and response.status == 410:
+            # In the stream it would list anew; as an answer it takes it for the end of all things. Without a version the watch
+            # begins with all objects that there are, and what was deleted meanwhile is found by the next list of our own.
+            response.release()
+            request.url = request.url.without_query_params("resourceVersion")
+            response = await handler(request)
         if response.status == 403:
             try:
                 body = orjson.loads(await response.read())  # kept by the response for kopf, too

@@ -57,3 +57,18 @@ async def test_a_signal_ends_it_whether_kopf_has_begun_or_not(api: FakeApi, *, b
         await until(lambda: jobs_are_watched(api) if begun else missing.times < 10_000)
         os.kill(os.getpid(), signal.SIGTERM)
         await until(stop.is_set)
+
+
+async def test_a_watch_that_is_answered_with_410_begins_anew_without_a_version(api: FakeApi) -> None:
+    async with operator(api):
+        await until(lambda: jobs_are_watched(api))
+        lab = Lab(api)
+        lab.submit("one", replicas=1)
+        await lab.until_pods("one-worker-0-1")
+        gone = api.fault(method="GET", path=JOBS, watch=True, status=410, reason="Expired")
+        api.cut()
+        await until(lambda: not gone.times)
+        lab.submit("two", replicas=1)
+        await lab.until_pods("one-worker-0-1", "two-worker-0-1")
+    versions = ["resourceVersion" in call.query for call in api.calls if call.watch and "trainingjobs" in call.path]
+    assert versions[:3] == [True, True, False]
