@@ -41,8 +41,12 @@ class Operators:
         return deployment["status"].get("readyReplicas") == 2 == deployment["status"].get("replicas")
 
     def container(self, pod: str) -> dict[str, object]:
+        """How the container ended the last time."""
         status = self.home.get("pod", pod)["status"]["containerStatuses"][0]
         return dict(status.get("lastState", {}).get("terminated", {}))
+
+    def restarts(self, pod: str) -> int:
+        return int(self.home.get("pod", pod)["status"]["containerStatuses"][0]["restartCount"])
 
 
 @pytest.fixture
@@ -86,7 +90,7 @@ def test_the_leader_is_frozen_while_a_worker_fails(kube: Kube, operators: Operat
     kube.apply(job(replicas=3))
     kube.wait_phase("job", "Running")
     frozen = operators.leader()
-    process = operators.process(frozen)
+    process, before = operators.process(frozen), operators.restarts(frozen)
     os.kill(process, signal.SIGSTOP)
     began = time.monotonic()
     try:
@@ -97,7 +101,7 @@ def test_the_leader_is_frozen_while_a_worker_fails(kube: Kube, operators: Operat
         time.sleep(max(0.0, 22 - (time.monotonic() - began)))
     finally:
         os.kill(process, signal.SIGCONT)
-    operators.home.until(lambda: operators.container(frozen), 15, "the frozen one to end")
+    operators.home.until(lambda: operators.restarts(frozen) > before, 15, "the frozen one to end")
     assert operators.container(frozen)["exitCode"] == 3, "it found that it leads no more"
     said = operators.home.run("logs", frozen, "--previous").splitlines()
     assert "lost the lease" in said[-1]

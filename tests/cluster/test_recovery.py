@@ -73,15 +73,16 @@ def test_an_attempt_that_ends_early_again_and_again_waits_before_the_next(kube: 
 
 
 def test_a_node_without_power(kube: Kube) -> None:
-    """Its pod stays Terminating for as long as the node is away; the job must not wait for that. The operator was there too."""
+    """Its pod stays Terminating for as long as the node is away; the job must not wait for that. The operator that leads was there too."""
     manifest = job(replicas=3, recovery={"maxRestarts": 0})
     spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
     selector = {"labelSelector": {"matchLabels": {"trainyard.dev/job-name": "job"}}}
     manifest["spec"]["template"]["spec"]["topologySpreadConstraints"] = [spread | selector]
     kube.apply(manifest)
     kube.wait_phase("job", "Running")
-    (operator,) = kube.other(install.NAMESPACE).find_all("pods", "app.kubernetes.io/name=trainyard")
-    number = operator["spec"]["nodeName"].removeprefix("node")
+    home = kube.other(install.NAMESPACE)
+    leader = home.get("lease", install.RELEASE)["spec"]["holderIdentity"].rpartition("_")[0]
+    number = home.get("pod", leader)["spec"]["nodeName"].removeprefix("node")
     assert any(p["spec"]["nodeName"] == f"node{number}" for p in kube.pods("job"))
     show([*python("localcluster"), "node", "stop", number])
     try:
