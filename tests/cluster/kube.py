@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from demo import install
 from demo.commands import Cluster, DemoError
 
 Json = dict[str, Any]
@@ -85,6 +86,12 @@ class Kube:
     def kill_main(self, pod: str) -> None:
         """Make the main container end with exit code 7, as a program that fails does."""
         self.run("exec", pod, "-c", "main", "--", "sh", "-c", "echo 7 > /tmp/end")
+
+    def leader(self) -> str:
+        """In the operator's own namespace: the pod that holds the Lease; empty where none does."""
+        lease = self.find("lease", install.RELEASE) or {}
+        held: str = lease.get("spec", {}).get("holderIdentity", "")
+        return held.rpartition("_")[0]
 
     def other(self, namespace: str) -> "Kube":
         return replace(self, namespace=namespace)

@@ -20,10 +20,7 @@ class Operators:
         self.home.until(self.both_ready, 60, "both operators to be ready")
 
     def leader(self) -> str:
-        """The pod that holds the Lease; empty where none does."""
-        lease = self.home.find("lease", install.RELEASE) or {}
-        held: str = lease.get("spec", {}).get("holderIdentity", "")
-        return held.rpartition("_")[0]
+        return self.home.leader()
 
     def process(self, pod: str) -> int:
         """The operator's process in a pod."""

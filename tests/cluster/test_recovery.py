@@ -81,8 +81,7 @@ def test_a_node_without_power(kube: Kube) -> None:
     kube.apply(manifest)
     kube.wait_phase("job", "Running")
     home = kube.other(install.NAMESPACE)
-    leader = home.get("lease", install.RELEASE)["spec"]["holderIdentity"].rpartition("_")[0]
-    number = home.get("pod", leader)["spec"]["nodeName"].removeprefix("node")
+    number = home.get("pod", home.leader())["spec"]["nodeName"].removeprefix("node")
     assert any(p["spec"]["nodeName"] == f"node{number}" for p in kube.pods("job"))
     show([*python("localcluster"), "node", "stop", number])
     try:

@@ -29,12 +29,13 @@ class Watch:
     def __str__(self) -> str:
         return self.resource if self.namespace is None else f"{self.resource} in the namespace {self.namespace}"
 
+    def needs(self, right: Right) -> bool:
+        """Whether it hears nothing without this right."""
+        return (right.resource, right.namespace) == (self.resource, self.namespace) and right.verb in _NEEDED_TO_KNOW
+
     def denied(self, rights: Rights) -> bool:
         """Whether it is silent because the account may not hear."""
-        return any(
-            (right.resource, right.namespace) == (self.resource, self.namespace) and right.verb in _NEEDED_TO_KNOW
-            for right in rights.missing()
-        )
+        return any(map(self.needs, rights.missing()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +71,7 @@ class Health(Collector):
 
     def _blinding(self, right: Right) -> bool:
         """Without which it does not hear, or cannot lead. What else is missing stops one job or another, and their status says so."""
-        return right.resource == "leases.coordination.k8s.io" or any(
-            (right.resource, right.namespace) == (watch.resource, watch.namespace) and right.verb in _NEEDED_TO_KNOW
-            for watch in self.watches
-        )
+        return right.resource == "leases.coordination.k8s.io" or any(watch.needs(right) for watch in self.watches)
 
     @override
     def collect(self) -> Iterator[GaugeMetricFamily]:

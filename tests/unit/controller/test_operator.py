@@ -1,5 +1,7 @@
 """The operator as a whole, from TrainingJob to pods and back, with a fake API server that misbehaves."""
 
+import itertools
+
 import aiohttp
 import pytest
 
@@ -255,7 +257,7 @@ async def test_probes_and_metrics(api: FakeApi, lab: Lab) -> None:
 async def test_a_stale_watch_fails_the_probes_and_names_itself(api: FakeApi) -> None:
     ports: list[int] = []
     async with operator(api, ports) as op, aiohttp.ClientSession() as client:
-        op.scopes[0].pods.clock = lambda: 1e12
+        op.scopes[0].pods.clock = itertools.count(1e12, 3600).__next__  # an hour since whatever it heard last
         for path in ("healthz", "readyz"):
             async with client.get(f"http://127.0.0.1:{ports[0]}/{path}") as answer:
                 assert answer.status == 503
