@@ -28,8 +28,8 @@ class Cache:
         return Snapshot(view, self.pods.of(job.uid), has_service=bool(self.services.of(job.uid)))
 
     def seen(self) -> dict[str, int]:
-        """The newest version heard of in each store."""
-        return {"pods": self.pods.seen, "services": self.services.seen, "trainingjobs": self.jobs.seen}
+        """The newest version heard of, of each kind that a job owns."""
+        return {"pods": self.pods.seen, "services": self.services.seen}
 
     def going(self, resource: str, uid: str) -> bool:
         """Whether this object is shown as being deleted, or not at all."""

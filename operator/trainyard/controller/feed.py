@@ -47,11 +47,11 @@ class JobFeed:
 
     def heard(self, kind: str | None, raw: Mapping[str, Any]) -> None:
         """An event of kopf's watch; `kind` is None for what it finds at its start."""
-        record = job_record(raw)
+        uid, version = raw["metadata"]["uid"], int(raw["metadata"]["resourceVersion"])
         if kind == "DELETED":
-            self._tell(self.jobs.remove(record.uid, record.resource_version))
-        else:
-            self._tell(self.jobs.apply(record))
+            self._tell(self.jobs.remove(uid, version))
+        elif not self.jobs.knows(uid, version):
+            self._tell(self.jobs.apply(job_record(raw)))
 
     async def run(self) -> None:
         """List for ever."""

@@ -1,6 +1,7 @@
 """The process: reads its settings, logs in, runs the operator, and ends with an exit code that says how it went."""
 
 import asyncio
+import gc
 import logging
 import sys
 import time
@@ -18,6 +19,9 @@ from trainyard.kube.bucket import TokenBucket
 from trainyard.kube.login import LoginError, connect
 
 _LOG = logging.getLogger(__name__)
+
+YOUNG_OBJECTS = 20_000
+"""After so many the collector of cycles looks at them. There are hardly any cycles, and its default of 700 is one event of a large pod."""
 
 
 def main() -> int:
@@ -44,6 +48,9 @@ def main() -> int:
         await Operator.assemble(settings, session, metrics, registry).run(stop)
 
     try:
+        # What is imported by now stays: the collector of cycles would look through all of it again and again.
+        gc.freeze()
+        gc.set_threshold(YOUNG_OBJECTS)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run())
     except LeadershipLostError as error:

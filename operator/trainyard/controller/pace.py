@@ -1,4 +1,4 @@
-"""How often a status is written. A job's moves at once; what only counts pods once a second, and less often while pods are made.
+"""How often a status is written. A job's moves at once; what only counts pods once a second, and less often where many jobs start.
 
 Decides nothing else. When a hundred jobs start at once, their pods come first.
 """
@@ -13,16 +13,19 @@ from trainyard.domain.report import is_news
 
 PERIOD = 1.0
 """Seconds. A job of 500 workers would otherwise be written for each of them that gets ready, and each time be sent to all watchers."""
+SHARE = 0.05
+"""Seconds for each job that has counts to tell: all of them together are written no more than twenty times a second."""
 LONGEST = 5.0
 """Seconds for which counts wait at most, however many jobs are being started."""
 
 
 @dataclass(slots=True)
 class StatusPace:
-    """When each job was last written or acted upon by this process, and whether any is being acted upon now."""
+    """When each job was last written or acted upon by this process, who waits, and whether any is being acted upon now."""
 
     clock: Callable[[], float]
     _held: dict[str, float] = field(default_factory=dict, init=False)
+    _waiting: set[str] = field(default_factory=set, init=False)
     _acting: int = field(default=0, init=False)
 
     @property
@@ -32,10 +35,15 @@ class StatusPace:
 
     def wait(self, job: JobView, status: TrainingJobStatus) -> float:
         """Seconds after which to ask again whether to write `status`; 0 where it is news, or nothing was done lately."""
+        self._waiting.discard(job.uid)
         if is_news(job.status, status):
             return 0.0
-        left = self._held.get(job.uid, float("-inf")) + (LONGEST if self.busy else PERIOD) - self.clock()
-        return min(PERIOD, max(0.0, left))
+        period = min(LONGEST, max(PERIOD, SHARE * len(self._waiting)))
+        left = self._held.get(job.uid, float("-inf")) + period - self.clock()
+        if left <= 0:
+            return 0.0
+        self._waiting.add(job.uid)
+        return left
 
     @contextmanager
     def acting(self) -> Iterator[None]:
@@ -50,6 +58,11 @@ class StatusPace:
         """The job's status has just been written, or all was done that had to be, which can be told in a moment."""
         self._held[uid] = self.clock()
 
+    def told(self, uid: str) -> None:
+        """The job's status says all there is to say."""
+        self._waiting.discard(uid)
+
     def forget(self, uid: str) -> None:
         """The job is gone."""
         self._held.pop(uid, None)
+        self._waiting.discard(uid)

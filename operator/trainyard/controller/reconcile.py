@@ -86,19 +86,24 @@ class Reconciler:
 
     async def _store(self, record: JobRecord, job: JobView, decided: Plan) -> float | None:
         """Write the status if it changed, then tell of it. Somebody else's write in between means: decide again."""
-        if decided.status != job.status:
+        again = decided.requeue_after
+        if decided.status == job.status:
+            self.pace.told(record.uid)
+        else:
             if wait := self.pace.wait(job, decided.status):
                 return wait
             if not await self._write(record, decided.status):
                 return CATCH_UP_SECONDS
             self.metrics.moved(job, decided.status)
+            if self.caches.job(record.uid) is not record:
+                again = 0.0
         for event in (*decided.events, *self._warnings(job, decided)):
             log = _LOG.info if event.type == "Normal" else _LOG.warning
             log(f"{event.reason}: {event.note}")
             action = "Reconcile"
             key = f"{decided.status.attempt}/{event.note}"
             self.events.record(record.reference, event.type, event.reason, event.note, action=action, key=key)
-        return decided.requeue_after
+        return again
 
     async def _write(self, record: JobRecord, status: TrainingJobStatus) -> bool:
         """Store the status, if the job is still as it was decided on; else read it again, for the next pass."""
@@ -127,7 +132,9 @@ class Reconciler:
                     record.reference, "Warning", Reason.RIGHTS_MISSING, note, action="Reconcile", key="status"
                 )
             raise
-        self.tracker.wrote(record.uid, TRAINING_JOBS.plural, int(made["metadata"]["resourceVersion"]))
+        # Known at once: the watch has nothing to add, and the next pass need not wait for it.
+        version = int(made["metadata"]["resourceVersion"])
+        self.caches.of(record.namespace).jobs.apply(record.with_status(status, version))
         self.pace.hold(record.uid)
         return True
 
@@ -161,6 +168,6 @@ class Reconciler:
         status = stored.model_copy(
             update={"conditions": conditions, "observed_generation": record.generation},
         )
-        if status == record.status or await self._write(record, status):
+        if status == record.status:
             return None
-        return CATCH_UP_SECONDS
+        return 0.0 if await self._write(record, status) else CATCH_UP_SECONDS

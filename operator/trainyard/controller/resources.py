@@ -54,6 +54,12 @@ class JobRecord:
         except ValidationError:
             return None
 
+    def with_status(self, status: TrainingJobStatus, resource_version: int) -> "JobRecord":
+        """The same job after its status was stored, as the API server has it under this version."""
+        raw = orjson.loads(self.text)
+        raw["metadata"]["resourceVersion"] = str(resource_version)
+        return job_record({**raw, "status": status.dump()})
+
     @property
     def reference(self) -> ObjectReference:
         """What events about the job refer to."""
@@ -81,7 +87,8 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
         namespace=metadata["namespace"],
         name=metadata["name"],
         generation=metadata.get("generation", 0),
-        text=orjson.dumps({"metadata": metadata, "spec": spec, "status": status}),
+        # orjson's bytes hold on to their buffer of 4 kB: a copy has the size that it needs.
+        text=bytes(memoryview(orjson.dumps({"metadata": metadata, "spec": spec, "status": status}))),
         sort=sort,
         attempt=attempt,
         problem=problem,

@@ -138,6 +138,8 @@ def settings() -> kopf.OperatorSettings:
     chosen.networking.request_timeout = 30
     chosen.networking.connect_timeout = 10
     chosen.networking.enforce_retry_after = True
+    # A task for each job waits so long for its next event: five seconds are a thousand tasks where many jobs start.
+    chosen.queueing.idle_timeout = 0.5
     chosen.watching.chunk_size = 500
     chosen.watching.server_timeout = 290
     chosen.process.ultimate_exiting_timeout = 30

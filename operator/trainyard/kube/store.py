@@ -48,6 +48,11 @@ class Store(Generic[T, K]):
         """The object with this UID."""
         return self._objects.get(uid)
 
+    def knows(self, uid: str, version: int) -> bool:
+        """Whether it holds the object as of this version, or a later one."""
+        held = self._objects.get(uid)
+        return held is not None and held.resource_version >= version
+
     def of(self, key: K) -> tuple[T, ...]:
         """All objects of one owner, in the order in which they were first heard of."""
         return tuple(self._owned.get(key, {}).values())

@@ -7,7 +7,7 @@ import pytest
 from tests.support.jobs import NOW, job
 from tests.support.timers import FakeTimers
 from trainyard.api.status import Phase, Restarts, TrainingJobStatus
-from trainyard.controller.pace import PERIOD, StatusPace
+from trainyard.controller.pace import LONGEST, PERIOD, SHARE, StatusPace
 from trainyard.domain.plan import plan
 from trainyard.domain.report import is_news
 
@@ -50,6 +50,21 @@ def test_counts_are_written_once_a_second() -> None:
     assert pace.wait(SNAPSHOT, MORE_READY) == pytest.approx(PERIOD - 0.75)
     timers.advance(0.25)
     assert pace.wait(SNAPSHOT, MORE_READY) == 0
+
+
+def test_the_counts_of_many_jobs_share_twenty_writes_a_second() -> None:
+    timers = FakeTimers()
+    pace = StatusPace(timers.time)
+    jobs = [replace(SNAPSHOT, uid=f"job-{number}") for number in range(200)]
+    for each in jobs:
+        pace.hold(each.uid)
+    waits = [pace.wait(each, MORE_READY) for each in jobs]
+    assert waits[0] == pytest.approx(PERIOD)
+    assert waits[60] == pytest.approx(60 * SHARE)
+    assert waits[-1] == pytest.approx(LONGEST)
+    for each in jobs[:-1]:
+        pace.told(each.uid)
+    assert pace.wait(jobs[-1], MORE_READY) == pytest.approx(PERIOD)
 
 
 def test_news_never_waits() -> None:

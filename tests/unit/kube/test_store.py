@@ -29,6 +29,14 @@ def test_an_object_is_found_by_owner_and_by_uid() -> None:
     assert sorted(held.keys()) == ["a", "b"]
 
 
+def test_it_knows_what_it_holds_or_is_older() -> None:
+    held = store(Item("1", 5), version=5)
+    assert held.knows("1", 5)
+    assert held.knows("1", 4)
+    assert not held.knows("1", 6)
+    assert not held.knows("2", 1)
+
+
 def test_an_object_of_nobody_is_kept_but_belongs_to_no_key() -> None:
     held = store()
     assert held.apply(Item("1", 5, None)) == set()
