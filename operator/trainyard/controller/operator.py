@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -35,6 +35,8 @@ from trainyard.kube.session import Session
 
 _LOG = logging.getLogger(__name__)
 
+LAST_EVENTS_SECONDS = 1.0
+"""How long a process that is told to stop goes on to write the events that wait."""
 LAST_WORDS_SECONDS = 4.0
 """How long what is under way at the end may take: less than a leader's right to write lasts without a renewal."""
 
@@ -139,12 +141,17 @@ class Operator:
             if not any(task.exception() for task in ended):
                 await self._finish()
         finally:
+            unanswered = self.session.under_way
             stop.set()
             # kopf too: it has nothing to finish, and would wait five seconds for every task younger than itself.
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self.elector is not None:
+            if unanswered:
+                _LOG.warning(
+                    f"{unanswered} writes are not answered and may yet be carried out: the lease is left to run out"
+                )
+            elif self.elector is not None:
                 await self.elector.release()
         for task in ended:
             task.result()
@@ -201,12 +208,14 @@ class Operator:
                 wait.cancel()
 
     async def _finish(self) -> None:
-        """End in good order: begin no more writes, and wait for the answers to those that are under way."""
-        if self.elector is None:
-            return
-        self.elector.resign()
+        """End in good order: tell what is still to be told, begin no more writes, and wait for the answers to those under way."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_EVENTS_SECONDS):
+                await self.reconciler.events.drain()
+        if self.elector is not None:
+            self.elector.resign()
         end = time.monotonic() + LAST_WORDS_SECONDS
-        while self.loop.active and time.monotonic() < end:  # noqa: ASYNC110 - once in a process's life
+        while self.session.under_way and time.monotonic() < end:  # noqa: ASYNC110 - once in a process's life
             await asyncio.sleep(0.01)
 
 

@@ -91,6 +91,8 @@ class Session:
         """Asked before each write for the seconds within which it has to be over. May raise what it likes: then nothing is sent."""
         self.rights = Rights()
         """Told of what the API server refuses for the want of a right, and of what it grants again."""
+        self.under_way = 0
+        """Writes that were sent and not answered yet: nobody knows whether they were carried out, or will be."""
         self._sleep = sleep
         self._budget = budget
         self._client: aiohttp.ClientSession | None = None
@@ -121,6 +123,7 @@ class Session:
                 seconds = min(timeout, self.permit())
                 query = {**(params or {}), "timeout": f"{seconds * 1000:.0f}ms"}
             try:
+                self.under_way += method != "GET"
                 answer = await self._once(method, path, query, data, headers, seconds)
             except ApiError as error:
                 self.rights.refused(method, path, error)
@@ -130,6 +133,8 @@ class Session:
             else:
                 self.rights.granted(method, path)
                 return answer
+            finally:
+                self.under_way -= method != "GET"
             await self._sleep(wait)
         raise AssertionError  # the last round returns or raises
 

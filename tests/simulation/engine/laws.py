@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from tests.simulation.engine import facts
 from tests.simulation.engine.facts import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE, Json
 from tests.simulation.engine.ledger import Ledger
-from tests.simulation.engine.server import OPERATOR, Server
+from tests.simulation.engine.server import OPERATOR, Call, Server
 from tests.support.fake_cluster import Change
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
@@ -61,6 +61,10 @@ class Laws:
             uid = facts.uid(change.new)
             self._statuses.pop(uid, None)
             self.ledger.blur(uid, max((facts.attempt(pod) for pod in self.pods(uid)), default=1))
+
+    def on_repeat(self, call: Call) -> None:
+        """It asks again for what it has: nothing comes of it but work for the API server."""
+        self._law(holds=False, broken=f"{call.session.name} makes what it was told that it has made: {call.verb}")
 
     # What the operator writes.
 

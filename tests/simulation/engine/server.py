@@ -76,6 +76,8 @@ class Server:
         """Who makes the change of the moment."""
         self.writer = ""
         """Which of the operator's processes it was."""
+        self.on_repeat: Callable[[Call], None] = lambda _: None
+        """Told when a process makes what is there already, and it was told that it has made it."""
         self._time, self._weather, self._random = time, weather, random
         self._versions: list[tuple[float, int]] = []
         self._pages: dict[str, tuple[int, list[Json]]] = {}
@@ -129,11 +131,20 @@ class Server:
                 answer = self._serve(call)
         except RefusedError as refused:
             error = ApiError(refused.status, refused.reason, refused.message)
+            if error.already_exists and self._made_it(call):
+                self.on_repeat(call)
             if not lost:
                 self._time.after(back, lambda: self._refuse(call, error))
         else:
             if not lost:
                 self._time.after(back, lambda: call.answer.done() or call.answer.set_result(answer))
+
+    def _made_it(self, call: Call) -> bool:
+        """Whether this process was told that it has made the very object that is in its way, and then could see it."""
+        (place, namespace, _, _), identity = parse(call.path), _identity(call.body)
+        held = self.cluster.get(place, namespace, identity[1])
+        seen = place[2] not in self._weather.lossy
+        return bool(identity[0]) and identity in call.session.made and identity == _identity(held) and seen
 
     @staticmethod
     def _refuse(call: Call, error: ApiError) -> None:
@@ -252,6 +263,10 @@ class Session:
     """Asked before each write for the seconds within which it has to be over."""
     on_request: None = None
     namespace: str | None = None
+    under_way: int = 0
+    """Writes that were sent and not answered."""
+    made: set[tuple[str, str]] = field(default_factory=set)
+    """UIDs of the owners and names of what it was told that it has made."""
     _calls: list[Call] = field(default_factory=list)
 
     @property
@@ -272,7 +287,13 @@ class Session:
     ) -> Json:
         """One request and its answer."""
         patience = timeout if self.permit is None or method == "GET" else min(timeout, self.permit())
-        answer: Json = await self._call(method, path, params, body, patience)
+        self.under_way += method != "GET"
+        try:
+            answer: Json = await self._call(method, path, params, body, patience)
+        finally:
+            self.under_way -= method != "GET"
+        if method == "POST":
+            self.made.add(_identity(answer))
         if "items" in answer:
             self.listed.add(path.rsplit("/", 1)[-1])
         return {"metadata": answer["metadata"]} if only_metadata and "metadata" in answer else answer
@@ -326,3 +347,9 @@ def parse(path: str) -> tuple[Place, str, str, str]:
         namespace, parts = parts[1], parts[2:]
     plural, name, subresource, *_ = [*parts, "", ""]
     return (group, version, plural), namespace, name, subresource
+
+
+def _identity(obj: Json) -> tuple[str, str]:
+    """The UID of its owner and its name."""
+    owners = obj["metadata"].get("ownerReferences") or [{}]
+    return owners[0].get("uid", ""), obj["metadata"]["name"]

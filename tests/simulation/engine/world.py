@@ -58,6 +58,7 @@ class World:
         self.ledger = Ledger()
         lost: set[str] = set()
         self.laws = Laws(self.server, self.ledger, lost, elected=processes > 1)
+        self.server.on_repeat = self.laws.on_repeat
         self.life = Life(self.server, self.time, self.random, lost, self.laws.given_up)
         self.server.cluster.listeners += [self.laws.on_change, self.life.on_change, self.server.on_change]
         self.processes: list[Process | None] = [None] * processes

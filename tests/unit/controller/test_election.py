@@ -7,6 +7,7 @@ from tests.support.fake_api import FakeApi
 from tests.support.waiting import until
 from tests.unit.controller.conftest import operator, process
 from tests.unit.controller.kubelet import LAB, Lab
+from trainyard.controller import operator as operator_module
 from trainyard.controller.operator import Operator
 from trainyard.engine.leader import LeadershipLostError
 from trainyard.kube.lease import LEASES
@@ -122,6 +123,30 @@ async def test_a_request_under_way_at_the_end_is_answered_before_the_lease_is_gi
     assert sent[-1].verb == "PUT trainyard"
     assert all(call.status < 300 for call in sent)
     assert len(api.cluster.objects(PODS, LAB)) == 1
+
+
+async def test_a_write_that_is_not_answered_by_the_end_keeps_the_lease(
+    api: FakeApi, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may yet be carried out, and then nobody else may have begun to write."""
+    monkeypatch.setattr(operator_module, "LAST_WORDS_SECONDS", 0.1)
+    slow = api.fault(method="POST", path=".*/pods", delay=20)
+    async with process(api, **VOTE, instance="one") as one:
+        await until_leads(one)
+        lab.submit()
+        await until(lambda: not slow.times)
+    assert holder(api).startswith("one_")
+
+
+async def test_events_that_wait_are_written_before_the_end(api: FakeApi, lab: Lab) -> None:
+    slow = api.fault(method="POST", path=".*/events", delay=0.3)
+    async with process(api, **VOTE) as one:
+        await until_leads(one)
+        for name in ("a", "b"):
+            lab.submit(name)
+        await until(lambda: not slow.times and all(lab.status(name).get("launchedAttempt") for name in ("a", "b")))
+    told = [call for call in api.writes if call.verb == "POST events" and call.status < 300]
+    assert len(told) == 2
 
 
 async def test_probes_and_metrics_tell_who_leads(api: FakeApi) -> None:
