@@ -14,6 +14,7 @@ from typing import Any
 from trainyard.controller.resources import TRAINING_JOBS, JobRecord, job_record
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
+from trainyard.kube.listing import read_all
 from trainyard.kube.session import Session
 from trainyard.kube.store import Store
 
@@ -68,14 +69,8 @@ class JobFeed:
 
     async def relist(self) -> None:
         """List once, and compare with what is known."""
-        items, params = [], {"limit": str(PAGE)}
-        while True:
-            page = await self.session.request("GET", TRAINING_JOBS.path(self.namespace), params=params)
-            items += page["items"]
-            if not (rest := page["metadata"].get("continue")):
-                break
-            params["continue"] = rest
-        changed = self.jobs.replace([job_record(raw) for raw in items], int(page["metadata"]["resourceVersion"]))
+        items, version = await read_all(self.session, TRAINING_JOBS.path(self.namespace), {}, PAGE)
+        changed = self.jobs.replace([job_record(raw) for raw in items], int(version))
         self._listed_at = self.clock()
         if self.synced.is_set():
             self.missed += len(changed)

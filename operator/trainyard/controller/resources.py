@@ -81,6 +81,8 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
         first = error.errors()[0]
         where = ".".join(str(each) for each in (part, *first["loc"]))
         problem = f"{where}: {first['msg']}"
+    except Exception as error:  # noqa: BLE001 - whatever one job does to its reader, the others are still to be heard of
+        problem = f"{part}: {type(error).__name__}: {error}"
     return JobRecord(
         uid=metadata["uid"],
         resource_version=int(metadata["resourceVersion"]),

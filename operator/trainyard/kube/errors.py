@@ -66,11 +66,6 @@ class ApiError(Exception):
         return self.status == 410 or self.reason in {"Expired", "Gone"}
 
     @property
-    def forbidden(self) -> bool:
-        """RBAC or an admission plugin says no; `quota_exceeded` and `namespace_terminating` tell the latter apart."""
-        return self.status == 403
-
-    @property
     def lacks_right(self) -> bool:
         """The account may not do this at all, whatever the object is like. All of Kubernetes' authorizers say it in these words.
 
@@ -80,11 +75,6 @@ class ApiError(Exception):
             (" cannot " in self.message and ' resource "' in self.message)
             or "cannot set blockOwnerDeletion" in self.message
         )
-
-    @property
-    def invalid(self) -> bool:
-        """The object does not pass validation: the same request can never succeed."""
-        return self.status == 422
 
     @property
     def quota_exceeded(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
+from trainyard.kube.listing import read_all, version_of
 from trainyard.kube.resource import Resource
 from trainyard.kube.session import Session
 from trainyard.kube.store import Store, Stored
@@ -89,31 +90,13 @@ class Reflector(Generic[T, K]):
         await self._list()
 
     async def _list(self) -> None:
-        try:
-            raw, version = await self._pages(self.page_size)
-        except ApiError as error:
-            if not error.gone:
-                raise
-            # The continue token ran out before the last page was read. One large answer cannot expire half-way.
-            raw, version = await self._pages(None)
+        path = self.resource.path(self.namespace)
+        raw, version = await read_all(self.session, path, self._selection(), self.page_size, self._hear)
         changed = self.store.replace([*self._readable(raw)], int(version))
         self._unreadable &= {_uid(item) for item in raw}
         self._version = version
         self.synced.set()
         self._tell(changed)
-
-    async def _pages(self, size: int | None) -> tuple[list[dict[str, Any]], str]:
-        path = self.resource.path(self.namespace)
-        params = self._selection() | ({} if size is None else {"limit": str(size)})
-        items: list[dict[str, Any]] = []
-        while True:
-            page = await self.session.request("GET", path, params=params)
-            self._hear()
-            items += page.get("items") or ()
-            version = _version(page)
-            if not (token := page["metadata"].get("continue")):
-                return items, version
-            params["continue"] = token
 
     def _readable(self, raw: Iterable[dict[str, Any]]) -> Iterable[T]:
         for item in raw:
@@ -150,7 +133,7 @@ class Reflector(Generic[T, K]):
             raise ApiError(0, "MalformedEvent", "an event of the watch has no object")
         if kind == "ERROR":
             raise ApiError.from_status(0, item)
-        version = _version(item)
+        version = version_of(item)
         match kind:
             case "BOOKMARK":
                 self.store.observe(int(version))
@@ -209,13 +192,6 @@ class Reflector(Generic[T, K]):
 
     def _selection(self) -> dict[str, str]:
         return {} if self.label_selector is None else {"labelSelector": self.label_selector}
-
-
-def _version(item: dict[str, Any]) -> str:
-    version = (item.get("metadata") or {}).get("resourceVersion")
-    if not isinstance(version, str) or not version.isdecimal():
-        raise ApiError(0, "MalformedEvent", "an object of the watch has no resourceVersion")
-    return version
 
 
 def _uid(item: dict[str, Any]) -> str:
