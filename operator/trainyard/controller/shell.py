@@ -8,6 +8,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from itertools import count
 from typing import Any, cast
 
@@ -102,9 +103,14 @@ def hear_signals(stop: asyncio.Event) -> None:
 
 
 def registry(
-    endpoint: Endpoint, heard: Heard, rights: Rights, stop: asyncio.Event, leaving: asyncio.Event
+    endpoint: Endpoint,
+    heard: Heard,
+    rights: Rights,
+    stop: asyncio.Event,
+    leaving: asyncio.Event,
+    clients: AsyncExitStack,
 ) -> kopf.OperatorRegistry:
-    """Kopf's handlers: the login, one ear, and a last word."""
+    """Kopf's handlers: the login, one ear, and a last word. `clients` closes what the logins open."""
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=handlers)
@@ -112,7 +118,10 @@ def registry(
         # kopf takes the signals when it begins, in this very turn of the loop. Back with them in the next: kopf would stop itself
         # first, and then what writes.
         asyncio.get_running_loop().call_soon(hear_signals, stop)
-        return kopf.AiohttpSession(aiohttp_session=endpoint.open_client(listener(rights)), server=endpoint.server)
+        client = endpoint.open_client(listener(rights))
+        # kopf closes it too, unless it is cancelled on its own way out.
+        clients.push_async_callback(client.close)
+        return kopf.AiohttpSession(aiohttp_session=client, server=endpoint.server)
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=handlers)
     async def on_event(event: Mapping[str, Any], **_: Any) -> None:
@@ -157,13 +166,14 @@ async def run(
     leaving: asyncio.Event,
 ) -> None:
     """Run kopf, on these namespaces or (none given) on all, until `stop` is set. It sets `leaving` as soon as it is on its way out."""
-    await kopf.operator(
-        registry=registry(endpoint, heard, rights, stop, leaving),
-        settings=settings(),
-        clusterwide=not namespaces,
-        namespaces=namespaces,
-        standalone=True,
-        # Left to itself kopf looks up its user's name, which an arbitrary UID in a container does not have.
-        identity=cast("Any", instance),
-        stop_flag=stop,
-    )
+    async with AsyncExitStack() as clients:
+        await kopf.operator(
+            registry=registry(endpoint, heard, rights, stop, leaving, clients),
+            settings=settings(),
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+            standalone=True,
+            # Left to itself kopf looks up its user's name, which an arbitrary UID in a container does not have.
+            identity=cast("Any", instance),
+            stop_flag=stop,
+        )

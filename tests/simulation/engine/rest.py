@@ -42,7 +42,7 @@ def unmet(world: World) -> Iterator[str]:
             pods = [pod for pod in cluster.held(PODS_PLACE) if facts.owner(pod) == uid]
             remains = [pod for pod in pods if world.life.is_lost(pod) and facts.going(pod)]
             service = any(facts.owner(service) == uid for service in cluster.held(SERVICES_PLACE))
-            for sentence in _job(job, [pod for pod in pods if pod not in remains], len(remains), service=service):
+            for sentence in _job(job, [pod for pod in pods if pod not in remains], remains, service=service):
                 yield f"job {facts.name(job)} ({uid}) {sentence}"
 
 
@@ -52,8 +52,8 @@ def _name_is_taken(world: World, job: Json) -> bool:
     return any(facts.name(pod).startswith(f"{facts.name(job)}-worker-") for pod in strangers)
 
 
-def _job(job: Json, pods: list[Json], remains: int, *, service: bool) -> Iterator[str]:
-    """`remains`: so many pods besides are on nodes that never came back."""
+def _job(job: Json, pods: list[Json], remains: list[Json], *, service: bool) -> Iterator[str]:
+    """`remains`: the pods that are to go, on nodes that never came back."""
     status = job.get("status", {})
     if facts.going(job):
         if not remains:
@@ -61,8 +61,8 @@ def _job(job: Json, pods: list[Json], remains: int, *, service: bool) -> Iterato
         return
     if status.get("observedGeneration") != job["metadata"]["generation"]:
         yield "has a spec that was not looked at"
-    if status.get("replicas") != len(pods) + remains:
-        yield f"has {len(pods)} + {remains} pods and says {status.get('replicas')}"
+    if status.get("replicas") != len(pods) + len(remains):
+        yield f"has {len(pods)} + {len(remains)} pods and says {status.get('replicas')}"
     if any(facts.going(pod) for pod in pods):
         yield "has pods that do not go"
     if facts.finished(job):
@@ -71,7 +71,8 @@ def _job(job: Json, pods: list[Json], remains: int, *, service: bool) -> Iterato
         if pods or not facts.holds(job, "Suspended"):
             yield f"should be suspended, is {status.get('phase')} and has {len(pods)} pods"
     else:
-        yield from _active(job, pods, service=service)
+        done = [pod for pod in remains if facts.succeeded(pod) and facts.attempt(pod) == facts.stored_attempt(job)]
+        yield from _active(job, [*pods, *done], service=service)
 
 
 def _active(job: Json, pods: list[Json], *, service: bool) -> Iterator[str]:

@@ -141,10 +141,10 @@ class Server:
 
     def _made_it(self, call: Call) -> bool:
         """Whether this process was told that it has made the very object that is in its way, and then could see it."""
-        (place, namespace, _, _), identity = parse(call.path), _identity(call.body)
-        held = self.cluster.get(place, namespace, identity[1])
-        seen = place[2] not in self._weather.lossy
-        return bool(identity[0]) and identity in call.session.made and identity == _identity(held) and seen
+        place, namespace, _, _ = parse(call.path)
+        held = self.cluster.get(place, namespace, call.body["metadata"]["name"])
+        owned = held["metadata"].get("ownerReferences") == call.body["metadata"].get("ownerReferences")
+        return owned and held["metadata"]["uid"] in call.session.made and place[2] not in self._weather.lossy
 
     @staticmethod
     def _refuse(call: Call, error: ApiError) -> None:
@@ -265,8 +265,8 @@ class Session:
     namespace: str | None = None
     under_way: int = 0
     """Writes that were sent and not answered."""
-    made: set[tuple[str, str]] = field(default_factory=set)
-    """UIDs of the owners and names of what it was told that it has made."""
+    made: set[str] = field(default_factory=set)
+    """UIDs of what it was told that it has made."""
     _calls: list[Call] = field(default_factory=list)
 
     @property
@@ -293,7 +293,7 @@ class Session:
         finally:
             self.under_way -= method != "GET"
         if method == "POST":
-            self.made.add(_identity(answer))
+            self.made.add(answer["metadata"]["uid"])
         if "items" in answer:
             self.listed.add(path.rsplit("/", 1)[-1])
         return {"metadata": answer["metadata"]} if only_metadata and "metadata" in answer else answer
@@ -347,9 +347,3 @@ def parse(path: str) -> tuple[Place, str, str, str]:
         namespace, parts = parts[1], parts[2:]
     plural, name, subresource, *_ = [*parts, "", ""]
     return (group, version, plural), namespace, name, subresource
-
-
-def _identity(obj: Json) -> tuple[str, str]:
-    """The UID of its owner and its name."""
-    owners = obj["metadata"].get("ownerReferences") or [{}]
-    return owners[0].get("uid", ""), obj["metadata"]["name"]
