@@ -213,6 +213,7 @@ def pod_refused(pod: PodView) -> PodView:
     """The pod, as a kubelet leaves it that cannot give it what it asks for."""
     return PodView(
         uid=pod.uid,
+        namespace=pod.namespace,
         name=pod.name,
         resource_version=pod.resource_version + 1,
         job_uid=pod.job_uid,

@@ -188,7 +188,7 @@ class World:
             return
         self.made += 1
         workers = self.seen.job.spec.replicas
-        self.put(PodView(f"uid{self.made}", name, 1, UID, attempt, index, workers, "Pending"))
+        self.put(PodView(f"uid{self.made}", "lab", name, 1, UID, attempt, index, workers, "Pending"))
 
     def store(self, decided: Plan) -> None:
         """The status write: refused where somebody changed the job since it was seen."""

@@ -36,6 +36,7 @@ def worker(index: int, *, attempt: int = 1, workers: int = 3, **fields: Any) -> 
     """A pod that the scheduler has not seen yet."""
     made: dict[str, Any] = {
         "uid": f"pod-{index}-{attempt}",
+        "namespace": "lab",
         "name": worker_pod("train", index, attempt),
         "resource_version": 1,
         "job_uid": UID,

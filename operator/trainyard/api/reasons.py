@@ -17,7 +17,7 @@ class Reason(StrEnum):
     IMAGE_PULL_FAILED = "ImagePullFailed"
     """A node cannot get the image of a container; it goes on trying."""
     CONTAINER_CREATE_FAILED = "ContainerCreateFailed"
-    """A node cannot make a container: a variable from a missing ConfigMap or Secret, a command that is not there."""
+    """A node cannot make a container: a variable from a missing ConfigMap or Secret, say."""
     WORKERS_RUNNING = "WorkersRunning"
     """All workers run."""
     WORKERS_CREATED = "WorkersCreated"
@@ -31,6 +31,8 @@ class Reason(StrEnum):
     """A node refused a pod that was bound to it, for want of a device, say. The group is restarted at no charge."""
     RESIZED = "Resized"
     """`replicas` was changed. The group is restarted with the new number of workers, at no charge."""
+    ATTEMPT_ADOPTED = "AttemptAdopted"
+    """There is a pod of a later attempt than the status knows of, which was restored from a backup, say. The job goes on from there."""
     OLD_ATTEMPT = "OldAttempt"
     """The pod belongs to an attempt that is over."""
 

@@ -9,6 +9,8 @@ from trainyard.api.base import Model, Time
 
 MOST = 2**53
 """The largest whole number that every reader of JSON has right; also keeps counters from being set out of reach."""
+MOST_ATTEMPTS = 10**12
+"""Far fewer: the number stands in the names of pods."""
 
 
 class Phase(StrEnum):
@@ -121,9 +123,9 @@ class TrainingJobStatus(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     """What is true of the job: Scheduled, Running, Restarting, Suspended, Stalled, Complete, Failed."""
-    attempt: int = Field(default=1, ge=1, le=MOST)
+    attempt: int = Field(default=1, ge=1, le=MOST_ATTEMPTS)
     """The current incarnation of the whole group. Pods of earlier ones are deleted."""
-    launched_attempt: int = Field(default=0, ge=0, le=MOST)
+    launched_attempt: int = Field(default=0, ge=0, le=MOST_ATTEMPTS)
     """The last attempt of which every pod has been created: since then, a missing pod is a disruption."""
     attempt_start_time: Time | None = None
     """When the current attempt was decided."""

@@ -21,11 +21,16 @@ class Cache:
     services: Store[ServiceRecord, str] = field(default_factory=lambda: Store(lambda service: service.job_uid))
 
     def snapshot(self, job: JobRecord) -> Snapshot | None:
-        """All that a decision on the job rests on, as of now; None where the job cannot be read."""
+        """All that a decision on the job rests on, as of now; None where the job cannot be read.
+
+        Of its own namespace alone: an owner reference to a job in another one is the work of somebody who has no rights there.
+        """
         view = job.view
         if view is None:
             return None
-        return Snapshot(view, self.pods.of(job.uid), has_service=bool(self.services.of(job.uid)))
+        pods = tuple(pod for pod in self.pods.of(job.uid) if pod.namespace == job.namespace)
+        has_service = any(service.namespace == job.namespace for service in self.services.of(job.uid))
+        return Snapshot(view, pods, has_service=has_service)
 
     def seen(self) -> dict[str, int]:
         """The newest version heard of, of each kind that a job owns."""

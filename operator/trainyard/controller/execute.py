@@ -12,7 +12,7 @@ from trainyard.domain.actions import Action, CreateService, CreateWorker, Delete
 from trainyard.domain.model import JobView
 from trainyard.domain.observe import owner_uid
 from trainyard.domain.refusal import Refusal
-from trainyard.engine.batch import Failed, slow_start
+from trainyard.engine.batch import Done, Failed, slow_start
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks import manifests
 from trainyard.frameworks.worker import Worker
@@ -32,6 +32,16 @@ class NameTakenError(Exception):
     what: str
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a plan's actions."""
+
+    refusal: Refusal | None = None
+    """The first refusal; after it nothing more was tried."""
+    changed: bool = False
+    """Whether anything was created or deleted that was not so before, and that will be seen in a moment."""
+
+
 class UnbuildableError(Exception):
     """The template holds something of which no manifest can be made, and which the API server's schema lets pass."""
 
@@ -43,11 +53,12 @@ class Executor:
     writer: Writer
     tracker: WriteTracker[str]
 
-    async def carry_out(self, job: JobView, plan: Plan) -> Refusal | None:
-        """Do all of it, in order: the Service, then deletions, then new pods. Stops at the first refusal and returns it.
+    async def carry_out(self, job: JobView, plan: Plan) -> Result:
+        """Do all of it, in order: the Service, then deletions, then new pods. Stops at the first refusal.
 
         Raises ApiError where the server does not answer or fails: then nobody knows, and the next pass looks anew.
         """
+        changed = False
         for kinds in ((CreateService,), (DeletePod, DeleteJob), (CreateWorker,)):
             calls = [self._call(job, action) for action in plan.actions if isinstance(action, kinds)]
             if not calls:
@@ -55,15 +66,17 @@ class Executor:
             try:
                 outcomes = await slow_start(calls, limit=PARALLEL)
             except NameTakenError as error:
-                return Refusal(Reason.NAME_TAKEN, f"{error.what} exists and does not belong to this TrainingJob")
+                taken = f"{error.what} exists and does not belong to this TrainingJob"
+                return Result(Refusal(Reason.NAME_TAKEN, taken), changed)
             except UnbuildableError as error:
-                return Refusal(Reason.INVALID_TEMPLATE, str(error))
+                return Result(Refusal(Reason.INVALID_TEMPLATE, str(error)), changed)
+            changed |= any(isinstance(o, Done) and o.value for o in outcomes)
             if failed := next((o.error for o in outcomes if isinstance(o, Failed)), None):
-                return _refusal(failed)
+                return Result(_refusal(failed), changed)
         _tell(plan)
-        return None
+        return Result(changed=changed)
 
-    def _call(self, job: JobView, action: Action) -> Callable[[], Awaitable[None]]:
+    def _call(self, job: JobView, action: Action) -> Callable[[], Awaitable[bool]]:
         match action:
             case CreateService():
                 return lambda: self._create(job, SERVICES, manifests.service(job))
@@ -76,8 +89,9 @@ class Executor:
             case _:
                 assert_never(action)
 
-    async def _create(self, job: JobView, resource: Resource, manifest: dict[str, Any]) -> None:
-        name = manifest["metadata"]["name"]
+    async def _create(self, job: JobView, resource: Resource, manifest: dict[str, Any]) -> bool:
+        """Whether it was made, and not there already."""
+        name, new = manifest["metadata"]["name"], True
         try:
             made = await self.writer.create(resource, job.namespace, manifest)
         except ApiError as error:
@@ -87,14 +101,16 @@ class Executor:
             found = await self.writer.get(resource, job.namespace, name)
             if found is None or owner_uid(found) != job.uid:
                 raise NameTakenError(f"{resource.kind} {name}") from error
-            made = found
+            made, new = found, False
         _LOG.debug(f"created {resource.kind} {name}")
         self.tracker.wrote(job.uid, resource.plural, int(made["metadata"]["resourceVersion"]))
+        return new
 
-    async def _delete(self, job: JobView, resource: Resource, name: str, uid: str, reason: Reason) -> None:
+    async def _delete(self, job: JobView, resource: Resource, name: str, uid: str, reason: Reason) -> bool:
         await self.writer.delete(resource, job.namespace, name, uid=uid)
         _LOG.debug(f"deleted {resource.kind} {name}: {reason}")
         self.tracker.deleted(job.uid, resource.plural, uid)
+        return True
 
 
 def _tell(plan: Plan) -> None:
@@ -124,7 +140,8 @@ def _refusal(error: ApiError) -> Refusal:
         return Refusal(Reason.RIGHTS_MISSING, without_right(error))
     if error.quota_exceeded:
         return Refusal(Reason.QUOTA_EXCEEDED, error.message)
-    # A webhook's verdict comes with whatever status it likes, and depends on a policy that can change.
-    if error.status in {400, 422} and not error.message.startswith("admission webhook"):
+    # The verdict of a webhook or an admission policy comes with whatever status it likes, and the policy can change.
+    by_policy = error.message.startswith("admission webhook") or " is forbidden: " in error.message
+    if error.status in {400, 422} and not by_policy:
         return Refusal(Reason.INVALID_TEMPLATE, error.message)
     return Refusal(Reason.PODS_FORBIDDEN, error.message)

@@ -70,7 +70,11 @@ class JobFeed:
     async def relist(self) -> None:
         """List once, and compare with what is known."""
         items, version = await read_all(self.session, TRAINING_JOBS.path(self.namespace), {}, PAGE)
-        changed = self.jobs.replace([job_record(raw) for raw in items], int(version))
+        try:
+            records = [job_record(raw) for raw in items]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ApiError(0, "MalformedAnswer", f"an item of the list is no TrainingJob: {error!r}") from error
+        changed = self.jobs.replace(records, int(version))
         self._listed_at = self.clock()
         if self.synced.is_set():
             self.missed += len(changed)

@@ -1,12 +1,14 @@
 """JSON logs on standard error, with the job and its attempt on each line written while looking at it."""
 
 import logging
+import re
 import sys
 from contextvars import ContextVar
 
 from pythonjsonlogger.json import JsonFormatter
 from typing_extensions import override
 
+_ATTEMPT = re.compile(r"Request attempt #(\d+)")
 _job: ContextVar[str | None] = ContextVar("job", default=None)
 _attempt: ContextVar[int | None] = ContextVar("attempt", default=None)
 
@@ -27,10 +29,20 @@ class _About(logging.Filter):
         return True
 
 
+class _NoRepeats(logging.Filter):
+    """kopf tells of each of its attempts, a kilobyte each, for ever. What is wrong is said by those who look at it, once."""
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        again = record.name.startswith("kopf.") and _ATTEMPT.match(record.getMessage())
+        return not again or again[1] == "1"
+
+
 def configure(level: str) -> None:
     """Send all logs through one handler."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_About())
+    handler.addFilter(_NoRepeats())
     handler.setFormatter(
         JsonFormatter(
             ["asctime", "levelname", "name", "job", "attempt", "message"],

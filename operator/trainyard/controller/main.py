@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from trainyard.controller import logs, shell
 from trainyard.controller.operator import Operator
+from trainyard.controller.server import ListenError
 from trainyard.controller.settings import Settings
 from trainyard.engine.leader import LeadershipLostError
 from trainyard.engine.metrics import EngineMetrics
@@ -53,6 +54,9 @@ def main() -> int:
         gc.set_threshold(YOUNG_OBJECTS)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run())
+    except ListenError as error:
+        _LOG.error(f"the operator cannot begin: {error}")
+        return 2
     except LeadershipLostError as error:
         # Not to go on as a standby: a new process has nothing under way, and no memory of what it decided as the leader.
         _LOG.error(f"the operator ends, to start anew as a standby: {error}")

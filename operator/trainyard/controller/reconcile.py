@@ -10,7 +10,7 @@ from trainyard.api.constants import KIND
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.controller.caches import Caches
-from trainyard.controller.execute import Executor, without_right
+from trainyard.controller.execute import Executor, Result, without_right
 from trainyard.controller.logs import about
 from trainyard.controller.metrics import JobMetrics
 from trainyard.controller.pace import StatusPace
@@ -19,7 +19,7 @@ from trainyard.domain.actions import Event, Plan
 from trainyard.domain.conditions import said, yes
 from trainyard.domain.model import JobView
 from trainyard.domain.plan import plan
-from trainyard.domain.refusal import Refusal, refused
+from trainyard.domain.refusal import refused
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks.environment import set_by_hand
 from trainyard.frameworks.worker import Worker
@@ -70,17 +70,20 @@ class Reconciler:
             return await self._unreadable(record)
         now = self.now()
         decided = plan(snapshot, now)
-        refusal = await self._act(snapshot.job, decided) if decided.actions else None
-        if refusal:
-            _LOG.info(f"refused: {refusal.reason}: {refusal.message}")
-            decided = refused(snapshot.job, decided, refusal, now)
-        elif decided.actions:
+        done = await self._act(snapshot.job, decided) if decided.actions else Result()
+        if done.refusal is not None:
+            _LOG.info(f"refused: {done.refusal.reason}: {done.refusal.message}")
+            decided = refused(snapshot.job, decided, done.refusal, now)
+            again = await self._store(record, snapshot.job, decided)
+            # Not sooner than it was meant to be tried again, even where the refusal has other words each time.
+            return again if again is None else max(again, decided.requeue_after or 0.0)
+        if done.changed:
             # What was done will be seen in a moment, and is told then: one status for both.
             self.pace.hold(record.uid)
             return CATCH_UP_SECONDS
         return await self._store(record, snapshot.job, decided)
 
-    async def _act(self, job: JobView, decided: Plan) -> Refusal | None:
+    async def _act(self, job: JobView, decided: Plan) -> Result:
         with self.pace.acting():
             return await self.executor.carry_out(job, decided)
 

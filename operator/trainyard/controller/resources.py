@@ -103,6 +103,7 @@ class ServiceRecord:
     """A job's Service."""
 
     uid: str
+    namespace: str
     resource_version: int
     job_uid: str
 
@@ -113,4 +114,4 @@ def service_record(raw: Mapping[str, Any]) -> ServiceRecord:
     owner = owner_uid(raw)
     if owner is None or owner != metadata["labels"][LABEL_JOB_UID]:
         raise ValueError(f"its label {LABEL_JOB_UID} names another job than its owner reference")
-    return ServiceRecord(metadata["uid"], int(metadata["resourceVersion"]), owner)
+    return ServiceRecord(metadata["uid"], metadata["namespace"], int(metadata["resourceVersion"]), owner)

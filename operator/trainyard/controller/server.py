@@ -9,6 +9,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from trainyard.controller.health import Health
 
 
+class ListenError(Exception):
+    """The address cannot be listened on; the message says why."""
+
+
 @asynccontextmanager
 async def serve(host: str, port: int, registry: CollectorRegistry, health: Health) -> AsyncIterator[int]:
     """Serve while inside. Yields the port."""
@@ -29,7 +33,12 @@ async def serve(host: str, port: int, registry: CollectorRegistry, health: Healt
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except (OSError, UnicodeError) as error:
+            raise ListenError(
+                f"cannot listen on {host}, port {port}: {error}; set TRAINYARD_HTTP_HOST and TRAINYARD_HTTP_PORT"
+            ) from error
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()

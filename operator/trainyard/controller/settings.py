@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from trainyard.engine.leader import LONGEST_LEASE
+
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 """What a namespace, or the Lease, may be called."""
 
@@ -21,13 +23,13 @@ class Settings(BaseSettings):
     """Jobs that are looked at side by side."""
     api_qps: float = Field(default=500.0, ge=1, allow_inf_nan=False)
     """Requests a second that the API server is asked for at most, when the burst is spent. Watches and the Lease do not count."""
-    api_burst: int = Field(default=1000, ge=1)
+    api_burst: int = Field(default=1000, ge=1, le=1_000_000)
     """Requests that may be made at once before that."""
     http_port: int = Field(default=8080, ge=0, le=65535)
     """Port of /metrics, /healthz and /readyz; 0 takes any free one."""
     http_host: str = "0.0.0.0"  # noqa: S104 - the kubelet's probes and Prometheus come from outside the pod
     """Address on which that port is open."""
-    instance: str = Field(default_factory=socket.gethostname)
+    instance: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")] = Field(default_factory=socket.gethostname)
     """The name under which this process writes events: its pod's."""
     context: str | None = None
     """The kubeconfig context to use outside a cluster."""
@@ -43,7 +45,7 @@ class Settings(BaseSettings):
     """The Lease. Processes that look after the same jobs need the same one."""
     lease_namespace: Name | None = None
     """Where the Lease is; else the namespace of this pod, or of the kubeconfig's context."""
-    lease_seconds: int = Field(default=15, ge=3, le=300)
+    lease_seconds: int = Field(default=15, ge=3, le=LONGEST_LEASE)
     """After so long without a sign of the leader another process takes over."""
 
     @field_validator("namespaces", mode="before")
@@ -51,4 +53,7 @@ class Settings(BaseSettings):
     def _with_commas(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        return tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+        names = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+        if value and not names:
+            raise ValueError("no namespace is named; leave it out, or empty, to look after all of them")
+        return names

@@ -12,14 +12,12 @@ from contextlib import AsyncExitStack
 from itertools import count
 from typing import Any, cast
 
-import aiohttp
 import kopf
-import orjson
 from typing_extensions import override
 
 from trainyard.api.constants import GROUP, PLURAL, VERSION
+from trainyard.controller.guard import guard
 from trainyard.kube.backoff import Backoff
-from trainyard.kube.errors import ApiError
 from trainyard.kube.rights import Rights
 from trainyard.kube.session import Endpoint
 
@@ -70,31 +68,6 @@ class Endless(Iterable[float]):
         return map(Backoff(cap=30.0), count(1))
 
 
-def listener(rights: Rights) -> aiohttp.ClientMiddlewareType:
-    """Hears whether kopf may list and watch: it tries again for ever, and tells nobody but the log."""
-
-    async def listen(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-        response = await handler(request)
-        watch = request.url.query.get("watch") == "true"
-        if watch and response.status == 410:
-            # In the stream it would list anew; as an answer it takes it for the end of all things. Without a version the watch
-            # begins with all objects that there are, and what was deleted meanwhile is found by the next list of our own.
-            response.release()
-            request.url = request.url.without_query_params("resourceVersion")
-            response = await handler(request)
-        if response.status == 403:
-            try:
-                body = orjson.loads(await response.read())  # kept by the response for kopf, too
-            except ValueError:
-                return response
-            rights.refused(request.method, request.url.path, ApiError.from_status(403, body), watch=watch)
-        elif response.ok:
-            rights.granted(request.method, request.url.path, watch=watch)
-        return response
-
-    return listen
-
-
 def hear_signals(stop: asyncio.Event) -> None:
     """Let SIGTERM and Ctrl-C set `stop`."""
     if threading.current_thread() is threading.main_thread():
@@ -118,7 +91,7 @@ def registry(
         # kopf takes the signals when it begins, in this very turn of the loop. Back with them in the next: kopf would stop itself
         # first, and then what writes.
         asyncio.get_running_loop().call_soon(hear_signals, stop)
-        client = endpoint.open_client(listener(rights))
+        client = endpoint.open_client(guard(rights))
         # kopf closes it too, unless it is cancelled on its own way out.
         clients.push_async_callback(client.close)
         return kopf.AiohttpSession(aiohttp_session=client, server=endpoint.server)

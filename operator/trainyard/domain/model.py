@@ -34,6 +34,7 @@ class PodView:
     """A worker's pod."""
 
     uid: str
+    namespace: str
     name: str
     resource_version: int
     job_uid: str

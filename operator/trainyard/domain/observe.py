@@ -52,6 +52,7 @@ def pod_view(raw: Json) -> PodView:
     taken_at, taken_by = _taken(metadata, status, conditions, main, end)
     return PodView(
         uid=metadata["uid"],
+        namespace=metadata["namespace"],
         name=metadata["name"],
         resource_version=int(metadata["resourceVersion"]),
         job_uid=metadata["labels"][LABEL_JOB_UID],

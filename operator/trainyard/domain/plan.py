@@ -20,6 +20,8 @@ from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.report import report
 from trainyard.domain.worker import State, everyone, health, state
 
+BEYOND_ALL_ATTEMPTS = 1_000_000_000
+"""No job ever has so many. A pod whose name says so was not made by us, and what it says is not believed."""
 LOST = timedelta(seconds=30)
 """A pod that is still there so long after its grace period is on a node that nobody hears of. It is not waited for."""
 
@@ -33,7 +35,8 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         return Plan(status)
     if status.finished:
         return _after_the_end(snapshot, now)
-    if (newest := max((p.attempt for p in snapshot.pods), default=0)) > status.attempt:
+    newest = max((p for p in snapshot.pods if p.attempt < BEYOND_ALL_ATTEMPTS), key=lambda p: p.attempt, default=None)
+    if newest is not None and newest.attempt > status.attempt:
         return verdict.adopt(job, newest)
     if not status.holds(C.SUSPENDED) and _succeeded(snapshot):
         return verdict.complete(job, snapshot.size, now)

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import Success
-from trainyard.api.status import ConditionType as C, LastFailure, Phase, Retry, TrainingJobStatus
+from trainyard.api.status import MOST, ConditionType as C, LastFailure, Phase, Retry, TrainingJobStatus
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.cause import Cause, describe
 from trainyard.domain.conditions import Saying, no, said, yes
@@ -67,14 +67,14 @@ def restart(job: JobView, cause: Cause, now: datetime) -> Plan:
     steady = status.running_time is not None and now - status.running_time >= STEADY
     count = 0 if steady else status.retry.count
     delay = _delay(count)
-    update: dict[str, Any] = {"retry": Retry(count=count + 1, not_before=now + timedelta(seconds=delay))}
+    update: dict[str, Any] = {"retry": Retry(count=_more(count), not_before=now + timedelta(seconds=delay))}
     message = describe(cause, status.attempt)
     if cause.charged:
-        counted = restarts.model_copy(update={"failures": restarts.failures + 1})
+        counted = restarts.model_copy(update={"failures": _more(restarts.failures)})
         update["last_failure"] = _last_failure(cause, status.attempt)
         message += f" ({counted.failures} of {job.spec.recovery.max_restarts} restarts used)"
     else:
-        counted = restarts.model_copy(update={"disruptions": restarts.disruptions + 1})
+        counted = restarts.model_copy(update={"disruptions": _more(restarts.disruptions)})
     when = f", in {delay} seconds" if delay else ""
     return _new_attempt(job, cause.reason, message, {**update, "restarts": counted}, now, when)
 
@@ -82,13 +82,17 @@ def restart(job: JobView, cause: Cause, now: datetime) -> Plan:
 def resize(job: JobView, was: int, now: datetime) -> Plan:
     """The group starts anew with another number of workers."""
     restarts = job.status.restarts
-    update = {"restarts": restarts.model_copy(update={"resizes": restarts.resizes + 1}), "retry": Retry()}
+    update = {"restarts": restarts.model_copy(update={"resizes": _more(restarts.resizes)}), "retry": Retry()}
     return _new_attempt(job, Reason.RESIZED, f"replicas was changed from {was} to {job.spec.replicas}", update, now)
 
 
-def adopt(job: JobView, attempt: int) -> Plan:
-    """The status was lost (restored from a backup, say), and the pods know better which attempt this is."""
-    return Plan(job.status.model_copy(update={"attempt": attempt, "launched_attempt": attempt - 1}))
+def adopt(job: JobView, pod: PodView) -> Plan:
+    """The status was lost (restored from a backup, say), and a pod knows better which attempt this is."""
+    note = f"pod {pod.name} is of attempt {pod.attempt}, the status knew of {job.status.attempt} only: the job goes on from there"
+    return Plan(
+        job.status.model_copy(update={"attempt": pod.attempt, "launched_attempt": pod.attempt - 1}),
+        events=[Event("Warning", Reason.ATTEMPT_ADOPTED, note)],
+    )
 
 
 def complete(job: JobView, workers: int, now: datetime) -> Plan:
@@ -106,7 +110,7 @@ def fail(job: JobView, reason: Reason, message: str, now: datetime, cause: Cause
     plan = _finish(job, Phase.FAILED, sayings, Event("Warning", reason, message), f"0/{job.spec.replicas}", now)
     if cause is None or not cause.charged:
         return plan
-    restarts = job.status.restarts.model_copy(update={"failures": job.status.restarts.failures + 1})
+    restarts = job.status.restarts.model_copy(update={"failures": _more(job.status.restarts.failures)})
     return Plan(
         plan.status.model_copy(update={"restarts": restarts, "last_failure": _last_failure(cause, job.status.attempt)}),
         events=plan.events,
@@ -184,3 +188,8 @@ def _last_failure(cause: Cause, attempt: int) -> LastFailure:
         reason=pod.exit.reason,
         message=pod.exit.message,
     )
+
+
+def _more(count: int) -> int:
+    """One more, unless somebody has set it as high as it goes."""
+    return min(count + 1, MOST)

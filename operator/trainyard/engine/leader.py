@@ -17,6 +17,8 @@ from trainyard.kube.errors import ApiError
 from trainyard.kube.lease import Lease, LeaseClient
 
 _LOG = logging.getLogger(__name__)
+LONGEST_LEASE = 300
+"""Seconds for which a Lease may last: the bound of the setting."""
 
 
 class NotLeadingError(Exception):
@@ -177,7 +179,8 @@ class LeaderElector:
         known = seen if seen is not None else self.lease
         if known is None or known.holder in {"", self.identity}:
             return True
-        return self.clock() - self._changed_at >= max(known.seconds, self.timing.lease)
+        # Nobody is given longer than any of us may ask for: a number written by hand would keep all of us standing by.
+        return self.clock() - self._changed_at >= max(min(known.seconds, LONGEST_LEASE), self.timing.lease)
 
     async def _renew(self) -> None:
         while True:

@@ -12,6 +12,10 @@ from trainyard.kube.session import Session
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 
+_MOST_TRANSITIONS = 2**31 - 1
+"""What the API takes. Somebody may have set it so high by hand."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """What the API server holds. Everything in it may have been written by somebody else, and badly."""
@@ -68,7 +72,7 @@ class LeaseClient:
                 "leaseDurationSeconds": round(seconds),
                 "acquireTime": now,
                 "renewTime": now,
-                "leaseTransitions": 0 if seen is None else seen.transitions + 1,
+                "leaseTransitions": 0 if seen is None else min(seen.transitions + 1, _MOST_TRANSITIONS),
             }
         return await self._write(seen, record, within)
 

@@ -24,6 +24,8 @@ K = TypeVar("K", bound=Hashable)
 _LOG = logging.getLogger(__name__)
 _ANSWERED_FAILURES = 3
 """So many refusals of the same watch in a row, and the version it starts from is held to be the reason."""
+_SHORTEST_WATCH = 1.0
+"""A watch that tells of no object and ends sooner is begun anew after a pause."""
 _BROKEN = frozenset({"MalformedEvent", "MalformedAnswer"})
 _CALM_SECONDS = 60.0
 """A failure so long after the last one counts as the first again. Not an answer: between two failures there may be many good lists."""
@@ -113,18 +115,19 @@ class Reflector(Generic[T, K]):
             "timeoutSeconds": str(self.watch_seconds),
         }
         events = self.session.stream(self.resource.path(self.namespace), params, idle_timeout=self.idle_timeout)
-        if not await self._follow(events):
+        began = self.clock()
+        if not await self._follow(events) and self.clock() - began < _SHORTEST_WATCH:
             # A server that ends each watch at once would otherwise be asked in a tight loop.
-            raise ApiError(0, "EmptyWatch", "the watch ended without a word")
+            raise ApiError(0, "EmptyWatch", "the watch ended at once, without a word about an object")
 
     async def _follow(self, events: AsyncIterator[dict[str, Any]]) -> bool:
-        """Apply events until the stream ends. Whether there were any."""
+        """Apply events until the stream ends. Whether there were any of objects."""
         spoken = False
         async with aclosing(events) as stream:  # type: ignore[type-var]  # it is a generator; the protocol lacks aclose
             async for event in stream:
                 self._apply(event)
                 self._hear()
-                spoken = True
+                spoken |= event["type"] != "BOOKMARK"
         return spoken
 
     def _apply(self, event: dict[str, Any]) -> None:

@@ -47,13 +47,14 @@ class Endpoint:
     namespace: str | None = None
     """The default namespace of the credentials, where they have one."""
 
-    def open_client(self, *listeners: aiohttp.ClientMiddlewareType) -> aiohttp.ClientSession:
-        """A new HTTP client with these credentials in each of its requests. Whoever opens it closes it.
+    def open_client(self, *listeners: aiohttp.ClientMiddlewareType, limit: int = 0) -> aiohttp.ClientSession:
+        """A new HTTP client with these credentials in each of its requests, and so many connections (0: any number). Whoever opens it
+        closes it.
 
         Also for kopf (`kopf.AiohttpSession`), which closes the clients it is given: so it gets one of its own.
         """
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=_POOL_SIZE, ssl=self.tls if self.tls is not None else True),
+            connector=aiohttp.TCPConnector(limit=limit, ssl=self.tls if self.tls is not None else True),
             middlewares=(*listeners, self._authorize),
             # Not aiohttp's own look at the environment: it reads ~/.netrc again for each request, in a thread.
             proxy=self.proxy if self.proxy is not None else _environment_proxy(self.server),
@@ -96,6 +97,8 @@ class Session:
         self._sleep = sleep
         self._budget = budget
         self._client: aiohttp.ClientSession | None = None
+        self._watches: aiohttp.ClientSession | None = None
+        """Watches have connections of their own: those of a hundred namespaces would leave none for requests."""
 
     async def request(
         self,
@@ -149,7 +152,7 @@ class Session:
         started = time.monotonic()
         status = UNREACHABLE
         try:
-            client = self._open()
+            client = self._watches = self._watches or self.endpoint.open_client()
             try:
                 response = await client.get(self.endpoint.server + path, params=params, timeout=limits)
                 status = response.status
@@ -159,7 +162,7 @@ class Session:
                 if status >= 400:
                     await _refuse(response)
                 self.rights.granted("GET", path, watch=True)
-                async for line in _lines(response.content):
+                async for line in read_lines(response.content):
                     yield _event(line)
         except ApiError as error:
             self.rights.refused("GET", path, error, watch=True)
@@ -169,13 +172,14 @@ class Session:
 
     async def close(self) -> None:
         """Close all connections. The session may not be used again."""
-        if self._client is not None:
-            await self._client.close()
+        for client in (self._client, self._watches):
+            if client is not None:
+                await client.close()
 
     def _open(self) -> aiohttp.ClientSession:
         # Not in the constructor: a client binds to the running loop, and a session is made before there is one.
         if self._client is None:
-            self._client = self.endpoint.open_client()
+            self._client = self.endpoint.open_client(limit=_POOL_SIZE)
         return self._client
 
     async def _once(
@@ -256,7 +260,7 @@ def _event(line: bytes) -> dict[str, Any]:
     return event
 
 
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+async def read_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """Lines of any length: the reader's own `readline` refuses those above 128 KiB, and a pod may have 1.5 MiB.
 
     What follows the last line end is the torso of an event and is dropped with the connection.

@@ -1,5 +1,6 @@
 """The operator as a whole, from TrainingJob to pods and back, with a fake API server that misbehaves."""
 
+import asyncio
 import itertools
 
 import aiohttp
@@ -237,6 +238,88 @@ async def test_a_pod_that_only_bears_our_labels_is_nobodys(api: FakeApi, lab: La
         api.cluster.create(PODS, LAB, copy)
         lab.change(lifecycle={"suspend": True})
         await lab.until_pods("a-copy")
+
+
+async def test_who_has_rights_elsewhere_cannot_touch_a_job_here(api: FakeApi, lab: Lab) -> None:
+    """An owner reference across namespaces is worth nothing, but anybody can write one."""
+    async with operator(api) as op:
+        job = lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+        for place in (PODS, SERVICES):
+            forged = api.cluster.objects(place, LAB)[0]
+            forged["metadata"] |= {"namespace": "mallory"}
+            if place == PODS:
+                forged["metadata"]["name"] = "job-worker-0-2"
+            api.cluster.create(place, "mallory", forged)
+        api.cluster.delete(SERVICES, LAB, "job")
+        uid = job["metadata"]["uid"]
+        await until(lambda: op.caches.of(LAB).pods.count(uid) == 3)
+        await until(lambda: api.cluster.objects(SERVICES, LAB))
+        assert lab.pods() == ["job-worker-0-1", "job-worker-1-1"]
+        assert (lab.status()["attempt"], lab.status()["replicas"]) == (1, 2)
+
+
+async def test_a_service_that_lost_its_label_holds_nothing_up(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        await until(lambda: lab.status().get("launchedAttempt"))
+        labels = dict.fromkeys(api.cluster.get(SERVICES, LAB, "job")["metadata"]["labels"])
+        api.cluster.merge(SERVICES, LAB, "job", {"metadata": {"labels": labels}})
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+        api.calls.clear()
+        await asyncio.sleep(3.5)
+        assert len(api.writes) <= 1, "it is not asked for each second"
+
+
+async def test_a_pod_of_an_absurd_attempt_is_not_believed(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        forged = api.cluster.get(PODS, LAB, "job-worker-0-1")
+        forged["metadata"]["name"] = "job-worker-0-999999999999999"
+        api.cluster.create(PODS, LAB, forged)
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+        lab.ends("job-worker-1-1", 3)
+        await until(lambda: {"job-worker-0-2", "job-worker-1-2"} < {*lab.pods()})
+        assert lab.status()["attempt"] == 2
+
+
+async def test_a_later_attempt_that_is_taken_up_is_told_of(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit(replicas=1)
+        await lab.until_pods("job-worker-0-1")
+        later = api.cluster.get(PODS, LAB, "job-worker-0-1")
+        later["metadata"]["name"] = "job-worker-0-9"
+        api.cluster.create(PODS, LAB, later)
+        await until(lambda: "AttemptAdopted" in reasons(api))
+        note = next(e["note"] for e in api.cluster.objects(EVENTS, LAB) if e["reason"] == "AttemptAdopted")
+    assert note.startswith("pod job-worker-0-9 is of attempt 9, the status knew of 1 only")
+
+
+async def test_an_admission_policys_refusal_is_no_verdict_on_the_template(api: FakeApi, lab: Lab) -> None:
+    message = 'pods "x" is forbidden: ValidatingAdmissionPolicy "calm" with binding "calm" denied request: maintenance'
+    api.fault(method="POST", path=".*/pods", status=422, reason="Invalid", message=message, times=1)
+    async with operator(api):
+        lab.submit()
+        await until(lambda: lab.condition("Running").get("reason") == "PodsForbidden")
+    assert lab.status()["phase"] == "Pending"
+
+
+async def test_a_refusal_in_other_words_each_time_is_not_tried_more_often(api: FakeApi, lab: Lab) -> None:
+    for number in range(20):
+        message = f'admission webhook "policy" denied the request: no {number}'
+        api.fault(method="POST", path=".*/pods", status=403, reason="Forbidden", message=message, times=1)
+    async with operator(api):
+        lab.submit()
+        await until(lambda: lab.condition("Running").get("reason") == "PodsForbidden")
+        await asyncio.sleep(1.5)
+    # One more for the Service that was seen, and then not before the time.
+    assert len([call for call in api.writes if call.verb == "POST pods"]) <= 2
 
 
 async def test_probes_and_metrics(api: FakeApi, lab: Lab) -> None:

@@ -24,7 +24,7 @@ def test_namespaces_stand_with_commas_between_them(
     assert Settings().namespaces == namespaces
 
 
-@pytest.mark.parametrize("text", ["Lab", "lab*", "!lab", "lab office", "-lab", "a" * 64])
+@pytest.mark.parametrize("text", [" , ", ",", "Lab", "lab*", "!lab", "lab office", "-lab", "a" * 64])
 def test_what_is_no_namespace_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """kopf would take some of these for patterns."""
     monkeypatch.setenv("TRAINYARD_NAMESPACES", text)
@@ -34,7 +34,14 @@ def test_what_is_no_namespace_is_refused(monkeypatch: pytest.MonkeyPatch, text: 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("TRAINYARD_NAMESPACES", "lab,Office"), ("TRAINYARD_LEASE_SECONDS", "1"), ("TRAINYARD_LEASE_NAME", "No Name")],
+    [
+        ("TRAINYARD_NAMESPACES", "lab,Office"),
+        ("TRAINYARD_LEASE_SECONDS", "1"),
+        ("TRAINYARD_LEASE_NAME", "No Name"),
+        ("TRAINYARD_INSTANCE", ""),
+        ("TRAINYARD_INSTANCE", "ü"),
+        ("TRAINYARD_API_BURST", "9" * 401),
+    ],
 )
 def test_a_mistake_ends_the_process_with_the_variable_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.support.fake_api import FakeApi
 from tests.support.waiting import until
 from tests.unit.controller.conftest import operator, process
 from tests.unit.controller.kubelet import Lab
+from trainyard.controller import shell
 from trainyard.controller.operator import KopfEndedError
 from trainyard.controller.resources import TRAINING_JOBS
 
@@ -34,18 +36,69 @@ async def test_a_crd_that_is_installed_after_the_operator_is_watched(api: FakeAp
         await lab.until_pods("job-worker-0-1")
 
 
-async def test_when_kopf_ends_the_process_ends_and_says_so(api: FakeApi) -> None:
-    """As it does when the CRD is deleted."""
+async def test_when_kopf_ends_the_process_ends_and_says_so(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(*_: Any, leaving: asyncio.Event, **__: Any) -> None:
+        leaving.set()
+        await asyncio.Event().wait()
 
     async def outlive() -> None:
         async with process(api, leader_election=False) as op:
-            await until(lambda: jobs_are_watched(api))
-            api.fault(method="GET", path=JOBS, watch=True, status=404, reason="NotFound", times=10)
-            api.cut()
             await until(lambda: op.session._client is None or op.session._client.closed)
 
+    monkeypatch.setattr(shell, "run", run)
     with pytest.raises(KopfEndedError):
         await outlive()
+
+
+@pytest.mark.parametrize("status", [400, 404])
+async def test_a_crd_that_goes_and_comes_back_is_watched_again(api: FakeApi, status: int) -> None:
+    """kopf takes such an answer for the end."""
+    async with operator(api):
+        await until(lambda: jobs_are_watched(api))
+        away = api.fault(method="GET", path=JOBS, status=status, reason="NotFound", times=3)
+        api.cut()
+        await until(lambda: not away.times)
+        lab = Lab(api)
+        lab.submit(replicas=1)
+        await lab.until_pods("job-worker-0-1")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"type":"ERROR","object":{"code":500,"message":"etcd is away"}}',
+        '{"type":"ERROR","object":{"code":504,"message":"Too large resource version"}}',
+        '{"type":"ERROR","object":null}',
+        '{"type":"ERROR"}',
+        '{"type":"MODIFIED"}',
+        '{"type":"MODIFIED","object":{}}',
+        '{"type":"MODIFIED","object":{"metadata":{"resourceVersion":"7"}}}',
+        '{"type":"MODIFIED","object":{"metadata":{"uid":"1","resourceVersion":"new"}}}',
+        "[1, 2]",
+        "<html>",
+        '{"type":"MODIFIED","object":{"meta',
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", ""], ids=["a line", "a torso"])
+async def test_nonsense_in_the_watch_costs_a_list_and_no_more(api: FakeApi, line: str, end: str) -> None:
+    async with operator(api):
+        await until(lambda: jobs_are_watched(api))
+        nonsense = api.fault(method="GET", path=JOBS, watch=True, text=line + end)
+        api.cut()
+        await until(lambda: not nonsense.times)
+        lab = Lab(api)
+        lab.submit(replicas=1)
+        await lab.until_pods("job-worker-0-1")
+
+
+async def test_a_watch_that_ends_at_once_is_begun_once_a_second(api: FakeApi) -> None:
+    bookmark = '{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1"}}}\n'
+    async with operator(api):
+        await until(lambda: jobs_are_watched(api))
+        short = api.fault(method="GET", path=JOBS, watch=True, text=bookmark, times=1000)
+        api.cut()
+        await asyncio.sleep(2.5)
+    assert 1 <= 1000 - short.times <= 4
 
 
 @pytest.mark.parametrize("begun", [False, True])

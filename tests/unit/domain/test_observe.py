@@ -18,6 +18,7 @@ SOME_TIME = "2026-01-02T12:00:00Z"
 
 def pod(status: Json | None = None, spec: Json | None = None, **metadata: Any) -> Json:
     meta = {
+        "namespace": "ns",
         "name": "train-worker-2-5",
         "uid": "u",
         "resourceVersion": "77",
@@ -42,7 +43,7 @@ def condition(kind: str, status: str = "True", **more: str) -> Json:
 
 
 def test_pod_that_was_only_just_made() -> None:
-    assert pod_view(pod()) == PodView("u", "train-worker-2-5", 77, "j", 5, 2, 4, "Pending")
+    assert pod_view(pod()) == PodView("u", "ns", "train-worker-2-5", 77, "j", 5, 2, 4, "Pending")
 
 
 def test_running_pod() -> None:

@@ -9,7 +9,7 @@ from tests.support.election import HOME, NAME, election
 from tests.support.fake_api import FakeApi
 from tests.support.timers import FakeTimers
 from tests.support.waiting import until
-from trainyard.engine.leader import LeaderElector, NotLeadingError, Timing
+from trainyard.engine.leader import LONGEST_LEASE, LeaderElector, NotLeadingError, Timing
 from trainyard.kube.lease import LEASES, LeaseClient
 
 PUT = {"method": "PUT"}
@@ -94,6 +94,19 @@ async def test_a_renewal_counts_from_its_begin(api: FakeApi, timers: FakeTimers)
         await vote.rest()
         left = first.elector.permit()
         assert left == pytest.approx(Timing().end_of_writes - 4, abs=0.5)
+
+
+async def test_numbers_set_by_hand_keep_nobody_from_leading(api: FakeApi, timers: FakeTimers) -> None:
+    largest = 2**31 - 1
+    written = {"holderIdentity": "dead", "leaseDurationSeconds": largest, "leaseTransitions": largest}
+    api.cluster.create(LEASES, HOME, {"metadata": {"name": NAME}, "spec": written})
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.wait(LONGEST_LEASE - 10)
+        assert not first.may_write
+        await vote.wait(20)
+        assert first.may_write
+    assert api.cluster.get(LEASES, HOME, NAME)["spec"]["leaseTransitions"] == largest
 
 
 async def test_a_writer_is_told_how_long_it_may_take(api: FakeApi, timers: FakeTimers) -> None:

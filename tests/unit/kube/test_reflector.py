@@ -100,8 +100,9 @@ async def test_the_servers_own_end_of_a_watch_is_no_failure(api: FakeApi) -> Non
         assert scene.count(watch=False) == 1
 
 
-async def test_a_watch_that_always_ends_at_once_is_not_asked_in_a_tight_loop(api: FakeApi) -> None:
-    api.fault(**WATCH, text="", times=4)
+@pytest.mark.parametrize("text", ["", '{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"100"}}}\n'])
+async def test_a_watch_that_always_ends_at_once_is_not_asked_in_a_tight_loop(api: FakeApi, text: str) -> None:
+    api.fault(**WATCH, text=text, times=4)
     async with watching(api) as scene:
         await api.watching()
         assert scene.pauses == [1, 2, 3, 4]

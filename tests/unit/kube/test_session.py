@@ -218,3 +218,20 @@ async def test_requests_above_the_budget_wait_for_their_turn(api: FakeApi) -> No
     timers.advance(10)
     await session.request("GET", PODS.path("ns"))
     assert len(waits) == 2
+
+
+async def test_watches_leave_requests_their_connections(api: FakeApi) -> None:
+    session = Session(Endpoint(server=api.url))
+    params = {"watch": "true", "resourceVersion": "1"}
+    tasks = []
+    try:
+        for _ in range(120):
+            events = session.stream("/api/v1/pods", params, idle_timeout=60)
+            tasks.append(asyncio.create_task(anext(events)))
+        await until(lambda: len(api.watches) == 120)
+        assert "items" in await session.request("GET", "/api/v1/pods", timeout=5)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await session.close()
