@@ -41,7 +41,7 @@ cluster-test: setup ## The tests of the operator on a real cluster (root)
 	@$(PYTEST) tests/cluster
 
 test-chaos: setup ## All faults on a real API server, four at a time; PLAN='fail/lose-answer/7' plays one
-	@PLAN='$(or $(PLAN),*)' $(PYTEST) tests/chaos -n $(if $(PLAN),0,4)
+	@PLAN='$(or $(PLAN),*)' $(PYTEST) $(if $(PLAN),tests/chaos/test_faults.py -v -n 0,tests/chaos -n 4)
 
 lint: setup ## Style, types, import layers, generated files
 	@$(RUN) ruff check . && $(RUN) ruff format --check . && $(RUN) mypy && $(RUN) lint-imports --no-logo && $(UV) lock --check --quiet

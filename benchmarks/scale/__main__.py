@@ -1,4 +1,4 @@
-"""`python -m benchmarks.scale`: measures, prints a table, and writes build/bench/scale.json and scale-runs.json."""
+"""`python -m benchmarks.scale`: measures, prints a table, and writes build/bench/scale.json and scale-runs.json (of a part: scale-part)."""
 
 import argparse
 import json
@@ -34,7 +34,7 @@ def main(words: Sequence[str] | None = None) -> int:
             for run in _measure(place, options):
                 runs.append(run)
                 say(_line(run))
-                _write(place, runs, options.pods)
+                _write(place, runs, options)
     except BenchmarkError as error:
         complain(f"the benchmark ends: {error}")
         return 1
@@ -62,19 +62,20 @@ def _try(trial: Trial, outing: Outing) -> list[Run]:
         return trial.give_up(outing, str(error))
 
 
-def _write(place: Ground, runs: Sequence[Run], pods: int) -> None:
-    """After each run: what is there already outlives an interruption."""
+def _write(place: Ground, runs: Sequence[Run], options: argparse.Namespace) -> None:
+    """After each run: what is there already outlives an interruption. A part never takes the place of the whole."""
+    stem = "scale" if options == _parser().parse_args([]) else "scale-part"
     summary = [plain(row) for row in _rows(runs)]
     machine = {
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "kubernetes": KUBERNETES_VERSION,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "pods": pods,
+        "pods": options.pods,
     }
     for name, content in (
-        ("scale.json", summary),
-        ("scale-runs.json", {"machine": machine, "runs": [asdict(run) for run in runs]}),
+        (f"{stem}.json", summary),
+        (f"{stem}-runs.json", {"machine": machine, "runs": [asdict(run) for run in runs]}),
     ):
         (place.folder / name).write_text(json.dumps(content, indent=1) + "\n")
 

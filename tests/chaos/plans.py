@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import pytest
 from typing_extensions import override
 
 from tests.chaos import faults, weather
@@ -91,6 +92,12 @@ def chosen(pattern: str | None) -> list[Plan]:
 
 
 def named(name: str) -> Plan:
-    """A plan by its name, also one that is not among all of them."""
-    story, fault, number = name.split("/")
-    return Plan(story, fault, int(number), {**AT_WRITES, **AT_EVENTS, **AT_STAGES, **RARE}[fault])
+    """A plan by its name, also one that is not among all of them. Raises `pytest.UsageError` where there can be none of this name."""
+    kinds = {**AT_WRITES, **AT_EVENTS, **AT_STAGES, **RARE}
+    story, _, rest = name.partition("/")
+    fault, _, number = rest.partition("/")
+    if story not in SCENARIOS or fault not in kinds or not number.isdecimal():
+        raise pytest.UsageError(
+            f"PLAN={name} is no plan: it is story/fault/number, of the stories {', '.join(SCENARIOS)} and the faults {', '.join(kinds)}"
+        )
+    return Plan(story, fault, int(number), kinds[fault])

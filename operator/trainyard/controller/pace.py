@@ -14,7 +14,8 @@ from trainyard.domain.report import is_news
 PERIOD = 1.0
 """Seconds. A job of 500 workers would otherwise be written for each of them that gets ready, and each time be sent to all watchers."""
 SHARE = 0.05
-"""Seconds for each job that has counts to tell: all of them together are written no more than twenty times a second."""
+"""Seconds for each job that has counts to tell: up to a hundred of them are written twenty times a second together, more of them
+every `LONGEST` seconds each."""
 LONGEST = 5.0
 """Seconds for which counts wait at most, however many jobs are being started."""
 
