@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from trainyard.controller.resources import JobRecord, ServiceRecord
+from trainyard.controller.resources import JobRecord, ServiceRecord, pod_record, service_record
 from trainyard.domain.model import PodView, Snapshot
+from trainyard.kube.resource import PODS, Resource
 from trainyard.kube.store import Store
 
 
@@ -31,6 +33,18 @@ class Cache:
         pods = tuple(pod for pod in self.pods.of(job.uid) if pod.namespace == job.namespace)
         has_service = any(service.namespace == job.namespace for service in self.services.of(job.uid))
         return Snapshot(view, pods, has_service=has_service)
+
+    def notice(self, resource: Resource, raw: Mapping[str, Any]) -> bool:
+        """A pod or a Service was read, because it is there and was not known of. Returns whether it is known now and was not before.
+
+        An event that was lost without a word is made up for by this. What lacks our label stays unknown.
+        """
+        try:
+            if resource == PODS:
+                return bool(self.pods.apply(pod_record(raw)))
+            return bool(self.services.apply(service_record(raw)))
+        except (KeyError, ValueError):
+            return False
 
     def seen(self) -> dict[str, int]:
         """The newest version heard of, of each kind that a job owns."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from trainyard.api.reasons import Reason
+from trainyard.controller.caches import Caches
 from trainyard.controller.resources import TRAINING_JOBS
 from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Plan
 from trainyard.domain.model import JobView
@@ -52,6 +53,7 @@ class Executor:
 
     writer: Writer
     tracker: WriteTracker[str]
+    caches: Caches
 
     async def carry_out(self, job: JobView, plan: Plan) -> Result:
         """Do all of it, in order: the Service, then deletions, then new pods. Stops at the first refusal.
@@ -90,7 +92,7 @@ class Executor:
                 assert_never(action)
 
     async def _create(self, job: JobView, resource: Resource, manifest: dict[str, Any]) -> bool:
-        """Whether it was made, and not there already."""
+        """Whether there is something new: it was made, or it was there and the caches did not know."""
         name, new = manifest["metadata"]["name"], True
         try:
             made = await self.writer.create(resource, job.namespace, manifest)
@@ -101,7 +103,7 @@ class Executor:
             found = await self.writer.get(resource, job.namespace, name)
             if found is None or owner_uid(found) != job.uid:
                 raise NameTakenError(f"{resource.kind} {name}") from error
-            made, new = found, False
+            made, new = found, self.caches.of(job.namespace).notice(resource, found)
         _LOG.debug(f"created {resource.kind} {name}")
         self.tracker.wrote(job.uid, resource.plural, int(made["metadata"]["resourceVersion"]))
         return new

@@ -95,7 +95,7 @@ class Operator:
         pace = StatusPace(time.monotonic)
         reconciler = Reconciler(
             caches=caches,
-            executor=Executor(writer, tracker),
+            executor=Executor(writer, tracker, caches),
             writer=writer,
             tracker=tracker,
             events=EventRecorder(session, CONTROLLER_NAME, settings.instance, busy=lambda: pace.busy),

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from trainyard.api.constants import CONTROLLER_NAME, GROUP, KIND, LABEL_JOB_UID, PLURAL, VERSION
 from trainyard.api.spec import Framework
 from trainyard.api.status import Phase, TrainingJobStatus
-from trainyard.domain.model import JobView
-from trainyard.domain.observe import job_view, owner_uid
+from trainyard.domain.model import JobView, PodView
+from trainyard.domain.observe import job_view, owner_uid, pod_view
 from trainyard.kube.events import ObjectReference
 from trainyard.kube.resource import Resource
 
@@ -98,6 +98,14 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
     )
 
 
+def pod_record(raw: Mapping[str, Any]) -> PodView:
+    """A pod with our label. It counts for the job that controls it: a label can be copied, an owner reference means it."""
+    pod = pod_view(raw)
+    if owner_uid(raw) != pod.job_uid:
+        raise ValueError(f"its label {LABEL_JOB_UID} names another job than its owner reference")
+    return pod
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceRecord:
     """A job's Service."""
@@ -109,7 +117,7 @@ class ServiceRecord:
 
 
 def service_record(raw: Mapping[str, Any]) -> ServiceRecord:
-    """A Service with our label. It counts for the job that controls it: a label can be copied, an owner means it."""
+    """A Service with our label. It counts for the job that controls it, as a pod does."""
     metadata = raw["metadata"]
     owner = owner_uid(raw)
     if owner is None or owner != metadata["labels"][LABEL_JOB_UID]:

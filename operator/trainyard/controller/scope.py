@@ -11,9 +11,7 @@ from trainyard.api.constants import LABEL_JOB_UID
 from trainyard.controller.caches import Cache
 from trainyard.controller.feed import JobFeed
 from trainyard.controller.health import Watch
-from trainyard.controller.resources import TRAINING_JOBS, service_record
-from trainyard.domain.model import PodView
-from trainyard.domain.observe import owner_uid, pod_view
+from trainyard.controller.resources import TRAINING_JOBS, pod_record, service_record
 from trainyard.engine.queue import WorkQueue
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
@@ -44,7 +42,7 @@ class Scope:
         self._open = False
         self.feed = JobFeed(session, namespace, cache.jobs, self._now, relist_seconds)
         self.pods = Reflector(
-            session, PODS, _owned_pod, cache.pods, self._soon, label_selector=LABEL_JOB_UID, namespace=namespace
+            session, PODS, pod_record, cache.pods, self._soon, label_selector=LABEL_JOB_UID, namespace=namespace
         )
         self.services = Reflector(
             session,
@@ -116,11 +114,3 @@ async def _persist(call: Callable[[], Awaitable[None]]) -> None:
             if failures == 1:
                 _LOG.warning(f"cannot list anew, trying again until it works: {error}")
             await asyncio.sleep(delays(failures))
-
-
-def _owned_pod(raw: Mapping[str, Any]) -> PodView:
-    """A pod counts for the job that controls it: a label can be copied, an owner reference means it."""
-    pod = pod_view(raw)
-    if owner_uid(raw) != pod.job_uid:
-        raise ValueError(f"its label {LABEL_JOB_UID} names another job than its owner reference")
-    return pod
