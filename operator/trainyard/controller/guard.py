@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, cast
 
 import aiohttp
@@ -22,8 +22,11 @@ LIST_ANEW: Final = b'{"type":"ERROR","object":{"code":410}}\n'
 """The only error in a stream that kopf survives."""
 
 
-def guard(rights: Rights) -> aiohttp.ClientMiddlewareType:
-    """A middleware for kopf's client. `rights` hears whether kopf may list and watch: it tries again for ever and tells only the log."""
+def guard(rights: Rights, listed: Callable[[], object]) -> aiohttp.ClientMiddlewareType:
+    """A middleware for kopf's client. `rights` hears whether kopf may list and watch: it tries again for ever and tells only the log.
+
+    `listed` is called when kopf has begun anew: it then knows what there is, and never finds out what was deleted meanwhile.
+    """
     begun: dict[str, float] = {}
 
     async def keep(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
@@ -42,6 +45,8 @@ def guard(rights: Rights) -> aiohttp.ClientMiddlewareType:
             rights.refused(request.method, path, ApiError.from_status(403, body), watch=watch)
         elif response.ok:
             rights.granted(request.method, path, watch=watch)
+            if path.endswith(f"/{PLURAL}") and "resourceVersion" not in request.url.query:
+                listed()
             if watch:
                 response.content = cast("aiohttp.StreamReader", SoundEvents(response.content))
         return response

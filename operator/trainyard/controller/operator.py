@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from trainyard.controller import shell
 from trainyard.controller.caches import Caches
 from trainyard.controller.election import ElectionMetrics, elector
 from trainyard.controller.execute import Executor
+from trainyard.controller.guard import guard
 from trainyard.controller.health import Health
 from trainyard.controller.metrics import CacheMetrics, JobMetrics
 from trainyard.controller.pace import StatusPace
@@ -68,6 +69,7 @@ class Operator:
     health: Health
     elector: LeaderElector | None
     """None: there is no election, and this process is the only one."""
+    _listings: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     @classmethod
     def assemble(
@@ -144,7 +146,7 @@ class Operator:
             unanswered = self.session.under_way
             stop.set()
             # kopf too: it has nothing to finish, and would wait five seconds for every task younger than itself.
-            for task in tasks:
+            for task in (*tasks, *self._listings):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             if unanswered:
@@ -191,12 +193,18 @@ class Operator:
         await shell.run(
             self.session.endpoint,
             hear,
-            rights=self.health.rights,
+            guard=guard(self.health.rights, self._list_jobs),
             namespaces=self.settings.namespaces,
             instance=self.settings.instance,
             stop=stop,
             leaving=leaving,
         )
+
+    def _list_jobs(self) -> None:
+        for scope in self.scopes:
+            listing = asyncio.create_task(scope.list_jobs())
+            self._listings.add(listing)
+            listing.add_done_callback(self._listings.discard)
 
     async def _some_scope(self) -> None:
         """Wait until one scope has been listed."""

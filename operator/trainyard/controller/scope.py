@@ -92,6 +92,10 @@ class Scope:
         for uid in self.cache.jobs.keys():  # noqa: SIM118 - a store is no dict
             self._queue.add(uid)
 
+    async def list_jobs(self) -> None:
+        """List the jobs as soon as that works: what was deleted while their watch had a gap is found by no other means."""
+        await _persist(self.feed.relist)
+
     def _now(self, uid: str) -> None:
         if self._open:
             self._queue.add(uid)

@@ -12,13 +12,12 @@ from contextlib import AsyncExitStack
 from itertools import count
 from typing import Any, cast
 
+import aiohttp
 import kopf
 from typing_extensions import override
 
 from trainyard.api.constants import GROUP, PLURAL, VERSION
-from trainyard.controller.guard import guard
 from trainyard.kube.backoff import Backoff
-from trainyard.kube.rights import Rights
 from trainyard.kube.session import Endpoint
 
 Heard = Callable[[str | None, Mapping[str, Any]], None]
@@ -78,12 +77,12 @@ def hear_signals(stop: asyncio.Event) -> None:
 def registry(
     endpoint: Endpoint,
     heard: Heard,
-    rights: Rights,
+    guard: aiohttp.ClientMiddlewareType,
     stop: asyncio.Event,
     leaving: asyncio.Event,
     clients: AsyncExitStack,
 ) -> kopf.OperatorRegistry:
-    """Kopf's handlers: the login, one ear, and a last word. `clients` closes what the logins open."""
+    """Kopf's handlers: the login, one ear, and a last word. `guard` sees its requests, `clients` closes what the logins open."""
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=handlers)
@@ -91,7 +90,7 @@ def registry(
         # kopf takes the signals when it begins, in this very turn of the loop. Back with them in the next: kopf would stop itself
         # first, and then what writes.
         asyncio.get_running_loop().call_soon(hear_signals, stop)
-        client = endpoint.open_client(guard(rights))
+        client = endpoint.open_client(guard)
         # kopf closes it too, unless it is cancelled on its own way out.
         clients.push_async_callback(client.close)
         return kopf.AiohttpSession(aiohttp_session=client, server=endpoint.server)
@@ -132,16 +131,19 @@ async def run(
     endpoint: Endpoint,
     heard: Heard,
     *,
-    rights: Rights,
+    guard: aiohttp.ClientMiddlewareType,
     namespaces: Collection[str],
     instance: str,
     stop: asyncio.Event,
     leaving: asyncio.Event,
 ) -> None:
-    """Run kopf, on these namespaces or (none given) on all, until `stop` is set. It sets `leaving` as soon as it is on its way out."""
+    """Run kopf, on these namespaces or (none given) on all, until `stop` is set. It sets `leaving` as soon as it is on its way out.
+
+    `guard` stands between it and the API server.
+    """
     async with AsyncExitStack() as clients:
         await kopf.operator(
-            registry=registry(endpoint, heard, rights, stop, leaving, clients),
+            registry=registry(endpoint, heard, guard, stop, leaving, clients),
             settings=settings(),
             clusterwide=not namespaces,
             namespaces=namespaces,

@@ -10,7 +10,7 @@ import pytest
 from tests.support.fake_api import FakeApi
 from tests.support.waiting import until
 from tests.unit.controller.conftest import operator, process
-from tests.unit.controller.kubelet import Lab
+from tests.unit.controller.kubelet import LAB, Lab
 from trainyard.controller import shell
 from trainyard.controller.operator import KopfEndedError
 from trainyard.controller.resources import TRAINING_JOBS
@@ -89,6 +89,20 @@ async def test_nonsense_in_the_watch_costs_a_list_and_no_more(api: FakeApi, line
         lab = Lab(api)
         lab.submit(replicas=1)
         await lab.until_pods("job-worker-0-1")
+
+
+async def test_a_job_that_is_deleted_in_a_gap_of_the_watch_is_forgotten_at_once(api: FakeApi) -> None:
+    """kopf lists anew, and says nothing of what the list does not hold."""
+    async with operator(api) as op:
+        await until(lambda: jobs_are_watched(api))
+        lab = Lab(api)
+        uid = lab.submit(replicas=1)["metadata"]["uid"]
+        await lab.until_pods("job-worker-0-1")
+        api.mute()
+        api.cluster.delete(TRAINING_JOBS, LAB, "job")
+        api.cluster.compact()
+        api.cut()
+        await until(lambda: op.caches.job(uid) is None)
 
 
 async def test_a_watch_that_ends_at_once_is_begun_once_a_second(api: FakeApi) -> None:
