@@ -63,9 +63,10 @@ class Namespace:
         query = f"{self._pods()}?labelSelector=trainyard.dev/job-name%3D{job}"
         return {pod["metadata"]["name"]: pod for pod in self.plane.call("GET", query)["items"]}
 
-    def events(self, reason: str) -> list[str]:
+    def events(self, reason: str, job: str = "") -> list[str]:
+        """What events with this reason say: of this job, or of all."""
         found = self.plane.call("GET", f"/apis/events.k8s.io/v1/namespaces/{self.name}/events")["items"]
-        return [event["note"] for event in found if event["reason"] == reason]
+        return [e["note"] for e in found if e["reason"] == reason and job in {"", e["regarding"]["name"]}]
 
     def until_phase(self, phase: str, name: str = "job", within: float = 30) -> None:
         until(lambda: self.status(name).get("phase") == phase, within, f"{name} to be {phase}")

@@ -74,7 +74,7 @@ class Stage:
         reason = lambda: self.lab.condition(kind, self.job).get("reason")  # noqa: E731 - read twice
         until(lambda: reason() == "RightsMissing", 20, f"the condition {kind} to tell of {self.right}")
         assert words in self.lab.condition(kind, self.job)["message"]
-        until(lambda: any(words in note for note in self.lab.events("RightsMissing")), 10, "the event")
+        until(lambda: any(words in note for note in self.lab.events("RightsMissing", self.job)), 10, "the event")
 
 
 def creating(stage: Stage) -> None:
@@ -142,7 +142,7 @@ def writing_the_status(stage: Stage) -> None:
     op = stage.start_ready()
     stage.lab.submit(stage.job)
     words = 'cannot update resource "trainingjobs/status"'
-    until(lambda: any(words in note for note in stage.lab.events("RightsMissing")), 20, "the event")
+    until(lambda: any(words in note for note in stage.lab.events("RightsMissing", stage.job)), 20, "the event")
     assert stage.counted(op)
     stage.heal()
     stage.lab.until_phase("Running", stage.job, within=70)
@@ -172,7 +172,7 @@ def writing_events(stage: Stage) -> None:
     until(lambda: stage.counted(op), 10, "the metric")
     stage.heal()
     stage.lab.ends(f"{stage.job}-worker-0-1", 3)
-    until(lambda: stage.lab.events("WorkerFailed"), 20, "an event")
+    until(lambda: stage.lab.events("WorkerFailed", stage.job), 20, "an event")
 
 
 def repeating_events(stage: Stage) -> None:
@@ -180,7 +180,7 @@ def repeating_events(stage: Stage) -> None:
     stage.deny(stage.right, ("trainyard.dev", "trainingjobs/status", "update"))
     first = stage.start_ready()
     stage.lab.submit(stage.job)
-    until(lambda: stage.lab.events("RightsMissing"), 20, "the event")
+    until(lambda: stage.lab.events("RightsMissing", stage.job), 20, "the event")
     first.end()
     op = stage.start_ready()
     # A takeover and, on a busy machine, some back-off come before it.
