@@ -183,8 +183,7 @@ def repeating_events(stage: Stage) -> None:
     until(lambda: stage.lab.events("RightsMissing", stage.job), 20, "the event")
     first.end()
     op = stage.start_ready()
-    # A takeover and, on a busy machine, some back-off come before it.
-    until(lambda: stage.counted(op), 60, "the metric")
+    until(lambda: stage.counted(op), 30, "the metric")
     stage.heal()
     stage.lab.until_phase("Running", stage.job, within=70)
 

@@ -16,16 +16,19 @@ from trainyard.kube.session import read_lines
 
 FATAL: Final = frozenset({400, 404, 410})
 """Answers that kopf does not try again. The CRD may come back, and so may the server's memory."""
+GOES_ON: Final = frozenset({"resourceVersion", "continue"})
+"""The parameters of a watch, or of a further page of a list, that takes up where another one ended."""
 SHORTEST_SECONDS: Final = 1.0
 """Between the beginnings of two watches: kopf begins one anew at once, however soon the last one has ended."""
 LIST_ANEW: Final = b'{"type":"ERROR","object":{"code":410}}\n'
 """The only error in a stream that kopf survives."""
 
 
-def guard(rights: Rights, listed: Callable[[], object]) -> aiohttp.ClientMiddlewareType:
+def guard(rights: Rights, listed: Callable[[str], object]) -> aiohttp.ClientMiddlewareType:
     """A middleware for kopf's client. `rights` hears whether kopf may list and watch: it tries again for ever and tells only the log.
 
-    `listed` is called when kopf has begun anew: it then knows what there is, and never finds out what was deleted meanwhile.
+    `listed` is called with the path where kopf has begun anew: it then knows what there is, and never finds out what was deleted
+    meanwhile.
     """
     begun: dict[str, float] = {}
 
@@ -35,7 +38,8 @@ def guard(rights: Rights, listed: Callable[[], object]) -> aiohttp.ClientMiddlew
             await asyncio.sleep(begun.get(path, 0.0) + SHORTEST_SECONDS - time.monotonic())
             begun[path] = time.monotonic()
         response = await handler(request)
-        if path.endswith(f"/{PLURAL}"):
+        of_jobs = path.endswith(f"/{PLURAL}")
+        if of_jobs:
             response = await _insist(request, handler, response)
         if response.status == 403:
             try:
@@ -45,8 +49,8 @@ def guard(rights: Rights, listed: Callable[[], object]) -> aiohttp.ClientMiddlew
             rights.refused(request.method, path, ApiError.from_status(403, body), watch=watch)
         elif response.ok:
             rights.granted(request.method, path, watch=watch)
-            if path.endswith(f"/{PLURAL}") and "resourceVersion" not in request.url.query:
-                listed()
+            if of_jobs and request.url.query.keys().isdisjoint(GOES_ON):
+                listed(path)
             if watch:
                 response.content = cast("aiohttp.StreamReader", SoundEvents(response.content))
         return response

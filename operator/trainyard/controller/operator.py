@@ -21,6 +21,7 @@ from trainyard.controller.health import Health
 from trainyard.controller.metrics import CacheMetrics, JobMetrics
 from trainyard.controller.pace import StatusPace
 from trainyard.controller.reconcile import Reconciler
+from trainyard.controller.resources import TRAINING_JOBS
 from trainyard.controller.scope import Scope
 from trainyard.controller.server import serve
 from trainyard.controller.settings import Settings
@@ -200,11 +201,12 @@ class Operator:
             leaving=leaving,
         )
 
-    def _list_jobs(self) -> None:
+    def _list_jobs(self, path: str) -> None:
         for scope in self.scopes:
-            listing = asyncio.create_task(scope.list_jobs())
-            self._listings.add(listing)
-            listing.add_done_callback(self._listings.discard)
+            if TRAINING_JOBS.path(scope.namespace) == path:
+                listing = asyncio.create_task(scope.list_jobs())
+                self._listings.add(listing)
+                listing.add_done_callback(self._listings.discard)
 
     async def _some_scope(self) -> None:
         """Wait until one scope has been listed."""

@@ -99,10 +99,9 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
 
 
 def pod_record(raw: Mapping[str, Any]) -> PodView:
-    """A pod with our label. It counts for the job that controls it: a label can be copied, an owner reference means it."""
+    """A pod with our label. Raises KeyError or ValueError where it is no worker of a job."""
     pod = pod_view(raw)
-    if owner_uid(raw) != pod.job_uid:
-        raise ValueError(f"its label {LABEL_JOB_UID} names another job than its owner reference")
+    _check_owner(raw)
     return pod
 
 
@@ -117,9 +116,14 @@ class ServiceRecord:
 
 
 def service_record(raw: Mapping[str, Any]) -> ServiceRecord:
-    """A Service with our label. It counts for the job that controls it, as a pod does."""
+    """A Service with our label. Raises KeyError or ValueError where it is no job's."""
+    _check_owner(raw)
     metadata = raw["metadata"]
-    owner = owner_uid(raw)
-    if owner is None or owner != metadata["labels"][LABEL_JOB_UID]:
+    version = int(metadata["resourceVersion"])
+    return ServiceRecord(metadata["uid"], metadata["namespace"], version, metadata["labels"][LABEL_JOB_UID])
+
+
+def _check_owner(raw: Mapping[str, Any]) -> None:
+    """An object counts for the job that controls it: a label can be copied, an owner reference means it."""
+    if owner_uid(raw) != raw["metadata"]["labels"][LABEL_JOB_UID]:
         raise ValueError(f"its label {LABEL_JOB_UID} names another job than its owner reference")
-    return ServiceRecord(metadata["uid"], metadata["namespace"], int(metadata["resourceVersion"]), owner)

@@ -86,7 +86,7 @@ class Scope:
         one may come from a server that is behind: a pod that it does not show yet would be taken for one that was deleted.
         """
         await self.synced()
-        await asyncio.gather(_persist(self.feed.relist), _persist(self.pods.refresh), _persist(self.services.refresh))
+        await asyncio.gather(self.list_jobs(), _persist(self.pods.refresh), _persist(self.services.refresh))
         self._open = True
         _LOG.info(f"acting on {len(self.cache.jobs)} TrainingJobs and {len(self.cache.pods)} pods in {self}")
         for uid in self.cache.jobs.keys():  # noqa: SIM118 - a store is no dict

@@ -220,9 +220,22 @@ async def test_an_unreadable_job_of_another_controller_is_not_touched(api: FakeA
     assert api.writes == []
 
 
-async def test_a_webhooks_refusal_is_no_verdict_on_the_template(api: FakeApi, lab: Lab) -> None:
-    message = 'admission webhook "policy.example.com" denied the request: no'
-    api.fault(method="POST", path=".*/pods", status=400, reason="BadRequest", message=message, times=100)
+@pytest.mark.parametrize(
+    ("status", "reason", "message"),
+    [
+        (400, "BadRequest", 'admission webhook "policy.example.com" denied the request: no'),
+        (
+            422,
+            "Invalid",
+            'pods "x" is forbidden: ValidatingAdmissionPolicy "calm" with binding "calm" denied request: no',
+        ),
+    ],
+    ids=["a webhook", "an admission policy"],
+)
+async def test_a_policys_refusal_is_no_verdict_on_the_template(
+    api: FakeApi, lab: Lab, status: int, reason: str, message: str
+) -> None:
+    api.fault(method="POST", path=".*/pods", status=status, reason=reason, message=message, times=100)
     async with operator(api):
         lab.submit()
         await until(lambda: lab.condition("Running").get("reason") == "PodsForbidden")
@@ -299,15 +312,6 @@ async def test_a_later_attempt_that_is_taken_up_is_told_of(api: FakeApi, lab: La
         await until(lambda: "AttemptAdopted" in reasons(api))
         note = next(e["note"] for e in api.cluster.objects(EVENTS, LAB) if e["reason"] == "AttemptAdopted")
     assert note.startswith("pod job-worker-0-9 is of attempt 9, the status knew of 1 only")
-
-
-async def test_an_admission_policys_refusal_is_no_verdict_on_the_template(api: FakeApi, lab: Lab) -> None:
-    message = 'pods "x" is forbidden: ValidatingAdmissionPolicy "calm" with binding "calm" denied request: maintenance'
-    api.fault(method="POST", path=".*/pods", status=422, reason="Invalid", message=message, times=1)
-    async with operator(api):
-        lab.submit()
-        await until(lambda: lab.condition("Running").get("reason") == "PodsForbidden")
-    assert lab.status()["phase"] == "Pending"
 
 
 async def test_a_refusal_in_other_words_each_time_is_not_tried_more_often(api: FakeApi, lab: Lab) -> None:
