@@ -17,7 +17,7 @@ from benchmarks.scale.fleet import Outing
 from benchmarks.scale.results import Row, Run, plain, rows
 from benchmarks.scale.systems import SYSTEMS
 from benchmarks.scale.systems.base import Ground
-from benchmarks.scale.table import shortfalls, table
+from benchmarks.scale.table import LEGEND, shortfalls, table
 from benchmarks.scale.trial import Trial
 from localcluster.say import complain, say
 from localcluster.tools import KUBERNETES_VERSION
@@ -38,6 +38,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except BenchmarkError as error:
         complain(f"the benchmark ends: {error}")
         return 1
+    except KeyboardInterrupt:
+        complain(f"interrupted after {len(runs)} runs, which are on file")
+        return 130
     _print(runs, options.pods)
     return 0
 
@@ -83,7 +86,9 @@ def _write(place: Ground, runs: Sequence[Run], options: argparse.Namespace) -> N
 def _print(runs: Sequence[Run], pods: int) -> None:
     counts = {run.case: run.pods for run in runs}
     summary = _rows(runs)
-    say(f"\n{table(summary, fleet.titles(pods), counts)}\n")
+    say(f"\n{table(summary, fleet.titles(pods), counts)}\n\n{LEGEND}\n")
+    if pods != fleet.BASE_PODS:
+        return  # what is to be reached is said of the full size
     for shortfall in shortfalls(summary, counts):
         say(f"falls short: {shortfall}")
 

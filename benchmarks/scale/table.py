@@ -15,6 +15,9 @@ LEASES: Final = "PUT leases"
 HEAD: Final = (
     "system", "created s", "x raw", "x ours", "running s", "status s", "CPU s", "ms/pod", "peak MiB", "calls",
 )  # fmt: skip
+LEGEND: Final = """\
+Seconds since the first request until all pods are created, all run, and the job's status says so; x raw, x ours: created, against that row.
+CPU, peak of memory and calls are those of the operator's process alone; ms/pod is its CPU. A dash: not reached, or there is no such thing."""
 
 
 def table(rows: Sequence[Row], titles: Mapping[str, str], pods: Mapping[str, int]) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from localcluster.tools import ensure
 from tests.api.nodes import Namespace
-from tests.api.plane import HOME, KINDS, Plane, running
+from tests.api.plane import HOME, Plane, running
 from tests.unit.helm.chart import Chart
 
 
@@ -23,11 +23,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
 
 @pytest.fixture
 def granted(plane: Plane, chart: Chart) -> None:
-    """What `helm install` grants."""
-    release = chart.render()
-    for kind in KINDS:
-        for manifest in release.all(kind):
-            plane.grant(manifest)
+    plane.grant_chart(chart)
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import yaml
 from typing_extensions import override
 
 from tests.support.control_plane import ControlPlane, RefusedError
-from tests.unit.helm.chart import ROOT
+from tests.unit.helm.chart import ROOT, Chart
 
 Json = dict[str, Any]
 HOME = "trainyard-system"
@@ -94,6 +94,13 @@ class Plane(ControlPlane):
             self.call("PUT", one, dict(manifest))
         else:
             self.call("POST", place, dict(manifest))
+
+    def grant_chart(self, chart: Chart) -> None:
+        """What `helm install` grants."""
+        release = chart.render()
+        for kind in KINDS:
+            for manifest in release.all(kind):
+                self.grant(manifest)
 
     def kubeconfig_of_a_pod(self, name: str) -> Path:
         """A kubeconfig with a token of the operator's account of its own, and with its namespace."""

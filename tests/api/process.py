@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import sys
 import urllib.error
 import urllib.request
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.api.plane import Plane
-from tests.support.control_plane import start_mortal
+from tests.support.control_plane import free_port, start_mortal
 from tests.support.patience import until
 from tests.unit.helm.chart import ROOT
 
@@ -22,7 +21,7 @@ class Operator:
     def __init__(self, plane: Plane, name: str, **settings: str) -> None:
         self.name = name
         self.plane = plane
-        self.port = _free_port()
+        self.port = free_port()
         self.kubeconfig = plane.kubeconfig_of_a_pod(name)
         self.log = plane.folder / f"{name}.log"
         clean = {key: value for key, value in os.environ.items() if not key.startswith("TRAINYARD_")}
@@ -81,10 +80,3 @@ def operator(plane: Plane, name: str, **settings: str) -> Iterator[Operator]:
         yield made
     finally:
         made.end()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -17,6 +17,10 @@ def pod(**fields: object) -> Callable[[Json], None]:
     return lambda manifest: manifest["spec"]["template"]["spec"].update(fields)
 
 
+def wanting(**resources: str) -> Json:
+    return {"name": "main", "image": "x", "resources": {"requests": resources}}
+
+
 def named(name: str) -> Callable[[Json], None]:
     return lambda manifest: manifest["metadata"].update(name=name)
 
@@ -44,6 +48,9 @@ def named(name: str) -> Callable[[Json], None]:
         (pod(restartPolicy="OnFailure"), ["restartPolicy", "must be Never or left out"]),
         (pod(hostname="me"), ["hostname and subdomain must be left out"]),
         (pod(activeDeadlineSeconds=5), ["activeDeadlineSeconds", "spec.lifecycle.activeDeadlineSeconds"]),
+        (pod(containers=[{"name": "main"}]), ["spec.template.spec.containers[0].image", "Required"]),
+        (pod(containers=[{"name": "No Name", "image": "x"}]), ["spec.template.spec.containers[0].name"]),
+        (pod(containers=[wanting(memory="64MB")]), ["containers[0].resources.requests.memory", "KMGTPE"]),
         (pod(containers="none"), ["spec.template.spec.containers", "array"]),
     ],
 )

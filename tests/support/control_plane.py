@@ -7,6 +7,7 @@ processes die with the thread that has started them, so that no run leaves anyth
 import asyncio
 import json
 import secrets
+import shutil
 import signal
 import socket
 import ssl
@@ -42,8 +43,11 @@ class RefusedError(Exception):
         self.status = status
 
 
-def _free_port() -> int:
-    # Below the ports that the kernel hands out by itself: one of those could be gone again before the server takes it.
+def free_port() -> int:
+    """A port on loopback that nobody else is handed by chance.
+
+    It lies below those that the kernel hands out by itself: one of these could be gone again before the server takes it.
+    """
     while True:
         port = 20_000 + secrets.randbelow(12_000)
         with socket.socket() as probe:
@@ -59,9 +63,9 @@ class ControlPlane:
     """The processes, how to reach them, and how to hurt them."""
 
     folder: Path
-    etcd_port: int = field(default_factory=_free_port)
-    peer_port: int = field(default_factory=_free_port)
-    api_port: int = field(default_factory=_free_port)
+    etcd_port: int = field(default_factory=free_port)
+    peer_port: int = field(default_factory=free_port)
+    api_port: int = field(default_factory=free_port)
     _programs: Mapping[str, Path] = field(default_factory=dict, init=False)
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, init=False)
 
@@ -101,19 +105,7 @@ class ControlPlane:
         """Start everything, with these CRDs installed before the garbage collector asks which kinds there are."""
         self._programs = tools.ensure("etcd", "kube-apiserver", "kube-controller-manager")
         self._prepare()
-        client, peer = self.storage, f"http://127.0.0.1:{self.peer_port}"
-        etcd = {
-            "data-dir": self.folder / "etcd",
-            "listen-client-urls": client,
-            "advertise-client-urls": client,
-            "listen-peer-urls": peer,
-            "initial-advertise-peer-urls": peer,
-            "initial-cluster": f"default={peer}",
-            "log-level": "error",
-        }
-        self._run("etcd", etcd, "--unsafe-no-fsync")
-        self._run("kube-apiserver", self._api_server())
-        self._await_ready()
+        self._run_server()
         for kind in kinds:
             self.call("POST", CRDS, kind)
         for kind in kinds:
@@ -135,6 +127,19 @@ class ControlPlane:
         await asyncio.to_thread(self._await_ready)
         self._run("kube-controller-manager", self._controller_manager())
 
+    def back_up(self) -> None:
+        """Keep what is stored as it is now. Nobody gets an answer meanwhile."""
+        self.stop()
+        shutil.copytree(self._data, self._copy)
+        self._start_again()
+
+    def restore(self) -> None:
+        """Bring everything back to how it was at `back_up`: the versions of objects too."""
+        self.stop()
+        shutil.rmtree(self._data)
+        self._copy.rename(self._data)
+        self._start_again()
+
     def stop(self) -> None:
         """End everything, without manners."""
         for process in self._running.values():
@@ -154,6 +159,33 @@ class ControlPlane:
         except urllib.error.HTTPError as error:
             raise RefusedError(error.code, error.read().decode(errors="replace")) from error
         return json.loads(text) if text.startswith(b"{") else text.decode()
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "etcd"
+
+    @property
+    def _copy(self) -> Path:
+        return self.folder / "backup"
+
+    def _run_server(self) -> None:
+        client, peer = self.storage, f"http://127.0.0.1:{self.peer_port}"
+        etcd = {
+            "data-dir": self._data,
+            "listen-client-urls": client,
+            "advertise-client-urls": client,
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": f"default={peer}",
+            "log-level": "error",
+        }
+        self._run("etcd", etcd, "--unsafe-no-fsync")
+        self._run("kube-apiserver", self._api_server())
+        self._await_ready()
+
+    def _start_again(self) -> None:
+        self._run_server()
+        self._run("kube-controller-manager", self._controller_manager())
 
     def _prepare(self) -> None:
         (self.folder / "certificates").mkdir(parents=True)

@@ -13,9 +13,16 @@ Schema = dict[str, Any]
 
 KEPT = {"type", "format", "default", "required", "enum", "items", "properties", "additionalProperties"}
 KEPT_EXTENSIONS = {"x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type"}
-SHORT = {"x-kubernetes-int-or-string": True, "maxLength": 64}
+SHORT: Schema = {"x-kubernetes-int-or-string": True, "maxLength": 64}
 """The API server takes minutes to read a pod's quantity of a million digits, and would be asked for that pod again and again."""
-INT_OR_STRING = {"io.k8s.apimachinery.pkg.api.resource.Quantity", "io.k8s.apimachinery.pkg.util.intstr.IntOrString"}
+NUMBER = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)"
+QUANTITY: Schema = {**SHORT, "pattern": rf"^[+-]?{NUMBER}([KMGTPE]i|[numkMGTPE]|[eE][+-]?{NUMBER})?$"}
+"""An amount and a suffix, by the grammar of Kubernetes' reference: `64MB` is refused here, and not only once pods are made of it."""
+INT_OR_STRING: dict[str, Schema] = {
+    "io.k8s.apimachinery.pkg.api.resource.Quantity": QUANTITY,
+    "io.k8s.apimachinery.pkg.util.intstr.IntOrString": SHORT,
+}
+DNS_LABEL = {"pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
 
 
 @cache
@@ -33,6 +40,10 @@ def from_openapi(document: Schema) -> Schema:
     del spec["properties"]["ephemeralContainers"]
     spec["x-kubernetes-validations"] = RULES
     spec["properties"]["containers"]["minItems"] = 1
+    for kind in ("containers", "initContainers"):
+        container = spec["properties"][kind]["items"]
+        container["required"] = ["name", "image"]
+        container["properties"]["name"] |= DNS_LABEL
     text = {"type": "object", "additionalProperties": {"type": "string"}}
     metadata = {
         "type": "object",
@@ -68,7 +79,7 @@ def _structural(schemas: Schema, node: Schema) -> Schema:
     reference = node.get("$ref") or next((part["$ref"] for part in node.get("allOf", []) if "$ref" in part), None)
     if reference:
         name = reference.rsplit("/", 1)[-1]
-        target: Schema = dict(SHORT) if name in INT_OR_STRING else _structural(schemas, schemas[name])
+        target: Schema = dict(INT_OR_STRING[name]) if name in INT_OR_STRING else _structural(schemas, schemas[name])
         # An empty object as a default would fill manifests with fields that nobody wrote.
         return target if node.get("default", {}) == {} else {**target, "default": node["default"]}
     kept = {key: value for key, value in node.items() if key in KEPT | KEPT_EXTENSIONS}

@@ -11,7 +11,8 @@ from typing_extensions import override
 
 from trainyard.controller.settings import Settings
 from trainyard.engine.leader import LeaderElector, Timing
-from trainyard.kube.lease import LeaseClient
+from trainyard.kube.events import EventRecorder, ObjectReference
+from trainyard.kube.lease import LEASES, LeaseClient
 from trainyard.kube.session import Session
 
 
@@ -26,6 +27,16 @@ def elector(settings: Settings, session: Session) -> LeaderElector:
     return LeaderElector(
         LeaseClient(own, namespace, settings.lease_name), identity, timing=Timing(settings.lease_seconds)
     )
+
+
+def tell_of_leader(events: EventRecorder, elector: LeaderElector) -> None:
+    """Say that this process leads where one looks for it: in an event of the Lease, in client-go's words."""
+    if elector.lease is None:
+        return
+    client, uid = elector.client, str(elector.lease.raw["metadata"]["uid"])
+    lease = ObjectReference(LEASES.api_version, LEASES.kind, client.namespace, client.name, uid)
+    note = f"{elector.identity} became leader"
+    events.record(lease, "Normal", "LeaderElection", note, action="Elect", key=note)
 
 
 @dataclass(frozen=True, eq=False)

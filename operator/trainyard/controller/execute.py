@@ -13,6 +13,7 @@ from trainyard.domain.actions import Action, CreateService, CreateWorker, Delete
 from trainyard.domain.model import JobView
 from trainyard.domain.observe import owner_uid
 from trainyard.domain.refusal import Refusal
+from trainyard.domain.wording import counted
 from trainyard.engine.batch import Done, Failed, slow_start
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks import manifests
@@ -118,7 +119,7 @@ class Executor:
 def _tell(plan: Plan) -> None:
     """One line for what may have been five hundred requests. That pods were created is told by an event, once they are seen."""
     for reason, count in Counter(a.reason for a in plan.actions if isinstance(a, DeletePod)).items():
-        _LOG.info(f"deleted {count} pods: {reason}")
+        _LOG.info(f"deleted {counted(count, 'pod')}: {reason}")
 
 
 def _worker_pod(job: JobView, index: int, attempt: int) -> dict[str, Any]:

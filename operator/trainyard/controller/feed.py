@@ -15,11 +15,15 @@ from trainyard.controller.resources import TRAINING_JOBS, JobRecord, job_record
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
 from trainyard.kube.listing import read_all
+from trainyard.kube.resource import place
+from trainyard.kube.rights import Right
 from trainyard.kube.session import Session
 from trainyard.kube.store import Store
 
 _LOG = logging.getLogger(__name__)
 PAGE = 500
+DEAF_SECONDS = 15.0
+"""How often the jobs are listed while the account may not watch them: nothing else tells of a change then."""
 
 
 @dataclass(slots=True)
@@ -43,8 +47,8 @@ class JobFeed:
         self._listed_at = self.clock()
 
     def age(self) -> float:
-        """Seconds for which the list is overdue; 0 while it is on time."""
-        return max(0.0, self.clock() - self._listed_at - self.relist_seconds)
+        """Seconds since the jobs were last listed (or since this was made)."""
+        return self.clock() - self._listed_at
 
     def heard(self, kind: str | None, raw: Mapping[str, Any]) -> None:
         """An event of kopf's watch; `kind` is None for what it finds at its start."""
@@ -60,11 +64,13 @@ class JobFeed:
             try:
                 await self.relist()
                 self._failures = 0
-                await asyncio.sleep(self.relist_seconds)
+                await self._rest()
             except ApiError as error:
                 self._failures += 1
                 if self._failures == 1 and not error.lacks_right:
-                    _LOG.warning(f"cannot list TrainingJobs, trying again until it works: {_hint(error)}")
+                    _LOG.warning(
+                        f"cannot list TrainingJobs in {place(self.namespace)}, trying again until it works: {_hint(error)}"
+                    )
                 await asyncio.sleep(self.backoff(self._failures))
 
     async def relist(self) -> None:
@@ -80,6 +86,18 @@ class JobFeed:
             self.missed += len(changed)
         self.synced.set()
         self._tell(changed)
+
+    async def _rest(self) -> None:
+        """Until the next list is due."""
+        end = self.clock() + self.relist_seconds
+        while (left := end - self.clock()) > 0:
+            await asyncio.sleep(min(left, DEAF_SECONDS))
+            if self._watch in self.session.rights.missing():
+                return
+
+    @property
+    def _watch(self) -> Right:
+        return Right("watch", TRAINING_JOBS.qualified, self.namespace)
 
     def _tell(self, changed: set[str]) -> None:
         for uid in changed:

@@ -9,6 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from trainyard.kube.resource import place
 from trainyard.kube.rights import Right, Rights, remedy
 
 _NEEDED_TO_KNOW = frozenset({"get", "list", "watch"})
@@ -24,10 +25,12 @@ class Watch:
     synced: asyncio.Event
     age: Callable[[], float]
     """Seconds since its last sign of life."""
+    rest: float = 0.0
+    """For so many seconds it is silent by its nature."""
 
     @override
     def __str__(self) -> str:
-        return self.resource if self.namespace is None else f"{self.resource} in the namespace {self.namespace}"
+        return f"{self.resource} in {place(self.namespace)}"
 
     def needs(self, right: Right) -> bool:
         """Whether it hears nothing without this right."""
@@ -58,7 +61,7 @@ class Health(Collector):
         stale = [
             f"the watch on {watch} has been silent for {watch.age():.0f} s"
             for watch in self.watches
-            if watch.age() > self.stale_seconds and not watch.denied(self.rights)
+            if watch.age() > self.stale_seconds + watch.rest and not watch.denied(self.rights)
         ]
         if (seconds := self.longest_pass()) > self.stale_seconds:
             stale.append(f"a pass has been running for {seconds:.0f} s")

@@ -18,6 +18,7 @@ from trainyard.engine.leader import LeadershipLostError
 from trainyard.engine.metrics import EngineMetrics
 from trainyard.kube.bucket import TokenBucket
 from trainyard.kube.login import LoginError, connect
+from trainyard.kube.reflector import RestoredError
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,6 +62,9 @@ def main() -> int:
         # Not to go on as a standby: a new process has nothing under way, and no memory of what it decided as the leader.
         _LOG.error(f"the operator ends, to start anew as a standby: {error}")
         return 3
+    except RestoredError as error:
+        _LOG.error(f"the operator ends, to start anew with what there is now: {error}")
+        return 1
     except Exception:  # noqa: BLE001 - the last place where it can be told in the log's own form
         _LOG.exception("the operator ends because a part of it died")
         return 1

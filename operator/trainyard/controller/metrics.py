@@ -1,7 +1,7 @@
 """What the operator tells of jobs as a whole. Labels are small, closed sets: never a job's name."""
 
 from collections import Counter as Tally
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily
@@ -40,15 +40,18 @@ class JobMetrics:
 
 
 class CacheMetrics(Collector):
-    """Gauges that are counted when they are asked for."""
+    """Gauges that are counted when they are asked for, by the process that acts: those of all together would count each job twice."""
 
-    def __init__(self, caches: Caches, registry: CollectorRegistry) -> None:
+    def __init__(self, caches: Caches, registry: CollectorRegistry, acting: Callable[[], bool]) -> None:
         self._caches = caches
+        self._acting = acting
         registry.register(self)
 
     @override
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The jobs by phase and framework, and their pods."""
+        """The jobs by phase and framework, and their pods; nothing while standing by."""
+        if not self._acting():
+            return
         jobs = GaugeMetricFamily("trainyard_jobs", "TrainingJobs that exist", labels=["phase", "framework"])
         tally = Tally(record.sort for record in self._caches.jobs())
         for phase in Phase:

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter
 from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.controller import shell
 from trainyard.controller.caches import Caches
-from trainyard.controller.election import ElectionMetrics, elector
+from trainyard.controller.election import ElectionMetrics, elector, tell_of_leader
 from trainyard.controller.execute import Executor
 from trainyard.controller.guard import guard
 from trainyard.controller.health import Health
@@ -110,7 +110,7 @@ class Operator:
             queue, _while_leading(reconciler.reconcile), workers=settings.workers, observer=metrics.observer
         )
         metrics.watch(queue, loop)
-        CacheMetrics(caches, registry)
+        CacheMetrics(caches, registry, acting=lambda: chosen is None or chosen.leading)
         watches = [watch for scope in scopes for watch in scope.watches()]
         standing = chosen.standing if chosen is not None else str
         health = Health(watches, queue.longest_work, settings.stale_seconds, session.rights, standing, registry)
@@ -164,6 +164,7 @@ class Operator:
         await self._some_scope()
         if self.elector is not None:
             await self.elector.acquire()
+            tell_of_leader(self.reconciler.events, self.elector)
         elected.set()
         if self.elector is not None:
             await self.elector.keep()

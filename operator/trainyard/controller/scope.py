@@ -16,7 +16,7 @@ from trainyard.engine.queue import WorkQueue
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
 from trainyard.kube.reflector import Reflector
-from trainyard.kube.resource import PODS, SERVICES
+from trainyard.kube.resource import PODS, SERVICES, place
 from trainyard.kube.session import Session
 
 _LOG = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Scope:
 
     @override
     def __str__(self) -> str:
-        return "all namespaces" if self.namespace is None else f"the namespace {self.namespace}"
+        return place(self.namespace)
 
     def parts(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         """What has to run, by name. None of it ever ends by itself."""
@@ -71,7 +71,9 @@ class Scope:
         return [
             Watch(PODS.qualified, self.namespace, self.pods.synced, self.pods.age),
             Watch(SERVICES.qualified, self.namespace, self.services.synced, self.services.age),
-            Watch(TRAINING_JOBS.qualified, self.namespace, self.feed.synced, self.feed.age),
+            Watch(
+                TRAINING_JOBS.qualified, self.namespace, self.feed.synced, self.feed.age, rest=self.feed.relist_seconds
+            ),
         ]
 
     async def synced(self) -> None:
@@ -116,5 +118,5 @@ async def _persist(call: Callable[[], Awaitable[None]]) -> None:
         except ApiError as error:
             failures += 1
             if failures == 1:
-                _LOG.warning(f"cannot list anew, trying again until it works: {error}")
+                _LOG.warning(f"a list failed, trying again until it works: {error}")
             await asyncio.sleep(delays(failures))

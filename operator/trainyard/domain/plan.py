@@ -18,6 +18,7 @@ from trainyard.domain.actions import Action, CreateService, CreateWorker, Delete
 from trainyard.domain.cause import describe, find_cause, settling
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.report import report
+from trainyard.domain.wording import counted
 from trainyard.domain.worker import State, everyone, health, state
 
 BEYOND_ALL_ATTEMPTS = 1_000_000_000
@@ -99,7 +100,7 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
         missing = [i for i in range(job.spec.replicas) if i not in present]
         actions += [CreateWorker(i, status.attempt) for i in missing]
         if not missing:
-            note = f"created {job.spec.replicas} workers of attempt {status.attempt}"
+            note = f"created {counted(job.spec.replicas, 'worker')} of attempt {status.attempt}"
             events.append(Event("Normal", Reason.WORKERS_CREATED, note))
     return report(snapshot, Plan(status, actions, events, _soonest(waits)), now)
 

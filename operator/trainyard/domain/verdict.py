@@ -98,7 +98,7 @@ def adopt(job: JobView, pod: PodView) -> Plan:
 def complete(job: JobView, workers: int, now: datetime) -> Plan:
     """The job, a group of so many workers, has succeeded."""
     by_all = job.spec.lifecycle.success is Success.ALL_WORKERS
-    message = f"all {workers} workers succeeded" if by_all else "worker 0 succeeded"
+    message = f"all {workers} workers succeeded" if by_all and workers > 1 else "worker 0 succeeded"
     event = Event("Normal", Reason.WORKERS_SUCCEEDED, f"{message}, in attempt {job.status.attempt}")
     sayings = [yes(C.COMPLETE, Reason.WORKERS_SUCCEEDED, message)]
     return _finish(job, Phase.COMPLETE, sayings, event, f"{workers}/{workers}", now)

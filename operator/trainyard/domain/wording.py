@@ -1,4 +1,4 @@
-"""What a container said at its end, in one line for people."""
+"""Sentences for people: numbers of things, and what a container said at its end, in one line."""
 
 import re
 
@@ -12,6 +12,11 @@ ADVICE = "To enable traceback see"
 EXIT_CODE = re.compile(r"exitcode +: (-?\d+)")
 NEWS_OF_NOTHING = "ChildFailedError"
 """torchrun's own exception: it says that a rank failed, not why."""
+
+
+def counted(number: int, thing: str) -> str:
+    """`1 worker`, `3 workers`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def headline(message: str) -> str:

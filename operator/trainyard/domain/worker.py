@@ -93,7 +93,7 @@ def health(pods: Sequence[PodView], wished: int) -> Health:
             # A volume that cannot be mounted, say, stands in the pod's events alone.
             message += f"; the events of pod {late.name} tell what the next one waits for"
         return Health(scheduled, running=False, reason=Reason.WORKERS_STARTING, message=message)
-    message = f"all {wished} workers run or have succeeded"
+    message = f"all {wished} workers run or have succeeded" if wished > 1 else "worker 0 runs or has succeeded"
     return Health(scheduled, running=True, reason=Reason.WORKERS_RUNNING, message=message)
 
 

@@ -11,10 +11,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from typing_extensions import override
+
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
 from trainyard.kube.listing import read_all, version_of
-from trainyard.kube.resource import Resource
+from trainyard.kube.resource import Resource, place
 from trainyard.kube.session import Session
 from trainyard.kube.store import Store, Stored
 
@@ -26,9 +28,15 @@ _ANSWERED_FAILURES = 3
 """So many refusals of the same watch in a row, and the version it starts from is held to be the reason."""
 _SHORTEST_WATCH = 1.0
 """A watch that tells of no object and ends sooner is begun anew after a pause."""
-_BROKEN = frozenset({"MalformedEvent", "MalformedAnswer"})
+_BROKEN = frozenset({"MalformedEvent", "MalformedAnswer", "TooOld"})
+_RESTORED_SECONDS = 30.0
+"""A server that tells for so long of times before those already heard of does not lag behind: it has another past."""
 _CALM_SECONDS = 60.0
 """A failure so long after the last one counts as the first again. Not an answer: between two failures there may be many good lists."""
+
+
+class RestoredError(Exception):
+    """The cluster was brought back to an older state, from a backup say. What is known of it is of a past that never was."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,18 +71,23 @@ class Reflector(Generic[T, K]):
     _failures: int = field(default=0, init=False)
     _failed_at: float = field(default=0.0, init=False)
     _heard_at: float = field(default=0.0, init=False)
+    _behind_since: float | None = field(default=None, init=False)
     _complaint: str | None = field(default=None, init=False)
     _unreadable: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         self._heard_at = self.clock()
 
+    @override
+    def __str__(self) -> str:
+        return f"{self.resource.qualified} in {place(self.namespace)}"
+
     def age(self) -> float:
         """Seconds since the server was last heard: a page of a list, an event, a bookmark (or since this was made)."""
         return self.clock() - self._heard_at
 
     async def run(self) -> None:
-        """List and watch for ever."""
+        """List and watch for ever. Raises RestoredError where all that is known has become worthless."""
         while True:
             try:
                 if self._version is None:
@@ -82,23 +95,41 @@ class Reflector(Generic[T, K]):
                 await self._watch()
             except ApiError as error:
                 await self._pause(error)
+            except RestoredError:
+                raise
             except Exception as error:  # noqa: BLE001 - see below
                 # An answer of a shape nobody thought of, or a bug: without this stream the operator would be blind for good.
-                _LOG.exception(f"reading {self.resource.qualified} failed, starting again from a list")
+                _LOG.exception(f"reading {self} failed, starting again from a list")
                 await self._pause(ApiError(0, "MalformedAnswer", f"{type(error).__name__}: {error}"))
 
     async def refresh(self) -> None:
-        """List once more, while the watch goes on: the store then shows all that was written before this call. Raises `ApiError`."""
+        """List once more, while the watch goes on: the store then shows all that was written before this call.
+
+        Raises `ApiError`, and RestoredError.
+        """
         await self._list()
 
     async def _list(self) -> None:
         path = self.resource.path(self.namespace)
         raw, version = await read_all(self.session, path, self._selection(), self.page_size, self._hear)
+        self._check_time(int(version))
+        self._behind_since = None
         changed = self.store.replace([*self._readable(raw)], int(version))
         self._unreadable &= {_uid(item) for item in raw}
         self._version = version
         self.synced.set()
         self._tell(changed)
+
+    def _check_time(self, version: int) -> None:
+        """A version up to which all is told. Raises where more than that was heard already: it has no news, and leaves out some."""
+        if version >= self.store.floor:
+            return
+        now = self.clock()
+        since = self._behind_since = now if self._behind_since is None else self._behind_since
+        told = f"the API server is at version {version} of {self}, and was at {self.store.floor} before"
+        if now - since > _RESTORED_SECONDS:
+            raise RestoredError(f"{told}: it seems to have been restored from a backup")
+        raise ApiError(0, "TooOld", told)
 
     def _readable(self, raw: Iterable[dict[str, Any]]) -> Iterable[T]:
         for item in raw:
@@ -139,6 +170,7 @@ class Reflector(Generic[T, K]):
         version = version_of(item)
         match kind:
             case "BOOKMARK":
+                self._check_time(int(version))
                 self.store.observe(int(version))
             case "DELETED":
                 self._unreadable.discard(_uid(item))
@@ -173,7 +205,7 @@ class Reflector(Generic[T, K]):
         self._heard_at = self.clock()
         if self._complaint is not None:
             self._complaint = None
-            _LOG.info(f"the API server answers again on {self.resource.qualified}")
+            _LOG.info(f"the API server answers again on {self}")
 
     async def _pause(self, error: ApiError) -> None:
         now = self.clock()
@@ -190,7 +222,7 @@ class Reflector(Generic[T, K]):
         if error.gone or error.lacks_right or error.reason == "EmptyWatch":
             return
         if self._complaint is None:
-            _LOG.warning(f"watching {self.resource.qualified} failed, trying again until it works: {error}")
+            _LOG.warning(f"watching {self} failed, trying again until it works: {error}")
             self._complaint = error.message
 
     def _selection(self) -> dict[str, str]:

@@ -36,6 +36,11 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
+def place(namespace: str | None) -> str:
+    """A namespace, or all of them (None), in a sentence."""
+    return "all namespaces" if namespace is None else f"the namespace {namespace}"
+
+
 PODS = Resource("", "v1", "pods", "Pod")
 SERVICES = Resource("", "v1", "services", "Service")
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing_extensions import override
 
 from trainyard.kube.errors import ApiError
+from trainyard.kube.resource import place
 
 _LOG = logging.getLogger(__name__)
 _ASKED = frozenset({400, 403, 404, 409, 410, 422})
@@ -24,8 +25,7 @@ class Right:
 
     @override
     def __str__(self) -> str:
-        where = "in all namespaces" if self.namespace is None else f"in the namespace {self.namespace}"
-        return f"{self.verb} {self.resource} {where}"
+        return f"{self.verb} {self.resource} in {place(self.namespace)}"
 
 
 def needed(method: str, path: str, *, watch: bool = False) -> Right:
@@ -75,4 +75,11 @@ class Rights:
 
 def remedy(right: Right) -> str:
     """What is wrong and what to do, in one sentence."""
-    return f"the operator may not {right}: grant its service account the verb {right.verb} on {right.resource} there"
+    gone = (
+        ", or take the namespace from those it looks after if it was deleted"
+        if right.namespace and right.verb in {"list", "watch"}
+        else ""
+    )
+    return (
+        f"the operator may not {right}: grant its service account the verb {right.verb} on {right.resource} there{gone}"
+    )

@@ -11,7 +11,7 @@ from trainyard.controller import operator as operator_module
 from trainyard.controller.operator import Operator
 from trainyard.engine.leader import LeadershipLostError
 from trainyard.kube.lease import LEASES
-from trainyard.kube.resource import PODS
+from trainyard.kube.resource import EVENTS, PODS
 
 VOTE = {"lease_namespace": "home"}
 PODS_OF_BOTH = "job-worker-0-1", "job-worker-1-1"
@@ -47,6 +47,15 @@ async def test_a_standby_knows_everything_and_writes_nothing(api: FakeApi, lab: 
             assert [holder(api).split("_")[0], two.elector.leading if two.elector else None] == ["one", False]
             assert two.loop.active == 0
             assert len([verb for verb in writes(api) if verb == "POST pods"]) == 2
+
+
+async def test_an_event_of_the_lease_tells_who_leads(api: FakeApi) -> None:
+    async with process(api, **VOTE, instance="one") as one:
+        await until(lambda: api.cluster.objects(EVENTS, "home"))
+        (event,) = api.cluster.objects(EVENTS, "home")
+        lease = api.cluster.get(LEASES, "home", "trainyard")
+        assert (event["reason"], event["regarding"]["uid"]) == ("LeaderElection", lease["metadata"]["uid"])
+        assert event["note"] == f"{one.elector.identity if one.elector else None} became leader"
 
 
 async def test_a_clean_stop_hands_over_at_once(api: FakeApi, lab: Lab) -> None:
@@ -139,13 +148,13 @@ async def test_a_write_that_is_not_answered_by_the_end_keeps_the_lease(
 
 
 async def test_events_that_wait_are_written_before_the_end(api: FakeApi, lab: Lab) -> None:
-    slow = api.fault(method="POST", path=".*/events", delay=0.3)
+    slow = api.fault(method="POST", path=f".*/{LAB}/events", delay=0.3)
     async with process(api, **VOTE) as one:
         await until_leads(one)
         for name in ("a", "b"):
             lab.submit(name)
         await until(lambda: not slow.times and all(lab.status(name).get("launchedAttempt") for name in ("a", "b")))
-    told = [call for call in api.writes if call.verb == "POST events" and call.status < 300]
+    told = [call for call in api.writes if call.verb == "POST events" and LAB in call.path and call.status < 300]
     assert len(told) == 2
 
 

@@ -1,5 +1,6 @@
 """TrainingJobs into their cache."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,7 +9,9 @@ from typing import Any
 import pytest
 
 from tests.support.fake_api import FakeApi
+from tests.support.waiting import until
 from tests.unit.controller.kubelet import LAB, Lab
+from trainyard.controller import feed as feed_module
 from trainyard.controller.feed import JobFeed
 from trainyard.controller.resources import TRAINING_JOBS, JobRecord
 from trainyard.kube.errors import ApiError
@@ -48,6 +51,21 @@ async def test_a_malformed_list_changes_nothing(api: FakeApi, text: str) -> None
         with pytest.raises(ApiError):
             await feed.relist()
         assert len(feed.jobs) == 1
+
+
+async def test_without_the_right_to_watch_the_jobs_are_listed_more_often(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "DEAF_SECONDS", 0.01)
+    path = TRAINING_JOBS.path()
+    refusal = 'trainingjobs is forbidden: User "me" cannot watch resource "trainingjobs" in API group "trainyard.dev"'
+    async with feeding(api) as (feed, told):
+        running = asyncio.create_task(feed.run())
+        await feed.synced.wait()
+        feed.session.rights.refused("GET", path, ApiError(403, "Forbidden", refusal), watch=True)
+        uid = Lab(api).submit()["metadata"]["uid"]
+        await until(lambda: told == [uid])
+        running.cancel()
 
 
 async def test_what_is_known_already_is_not_told_again(api: FakeApi) -> None:

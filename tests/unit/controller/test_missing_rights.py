@@ -160,7 +160,7 @@ async def test_what_cannot_be_heard_stands_in_the_readiness_and_a_restart_is_not
             text = await answer.text()
             assert answer.status == 503
         assert f"grant its service account the verb {verb} on {resource}" in text
-        stale = [line for line in op.health.troubles() if f"the watch on {resource} " in line]
+        stale = [line for line in op.health.troubles() if f"the watch on {resource} in " in line]
         assert stale == [], "a restart would mend nothing"
         fault.times = 0
         await until(lambda: missing not in op.health.rights.missing())

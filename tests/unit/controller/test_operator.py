@@ -348,7 +348,7 @@ async def test_a_stale_watch_fails_the_probes_and_names_itself(api: FakeApi) -> 
         for path in ("healthz", "readyz"):
             async with client.get(f"http://127.0.0.1:{ports[0]}/{path}") as answer:
                 assert answer.status == 503
-                assert "the watch on pods has been silent" in await answer.text()
+                assert "the watch on pods in all namespaces has been silent" in await answer.text()
 
 
 async def test_workers_that_get_ready_one_by_one_do_not_cost_a_write_each(api: FakeApi, lab: Lab) -> None:

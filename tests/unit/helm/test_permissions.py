@@ -106,6 +106,8 @@ def test_some_namespaces_take_roles_there_and_nothing_in_the_whole_cluster(chart
         ("Role", "trainyard-system", "trainyard"),
         ("Role", "trainyard-system", "trainyard-leader-election"),
     ]
+    events = ("events.k8s.io", "events")
+    assert grants(release.one("Role", "trainyard-leader-election")) == {**ELECTION, events: OPERATOR[events]}
     own = [role for role in release.all("Role") if role["metadata"]["name"] == "trainyard"]
     assert [(role["metadata"]["namespace"], grants(role)) for role in own] == [
         ("lab", OPERATOR),

@@ -79,7 +79,7 @@ def test_image(chart: Chart, image: dict[str, str], reference: str) -> None:
 
 def test_settings_become_the_environment(chart: Chart) -> None:
     values = {
-        "settings": {"logLevel": "debug", "workers": 32, "httpPort": 9090},
+        "settings": {"logLevel": "debug", "workers": 32, "apiQps": 50, "apiBurst": 100, "httpPort": 9090},
         "leaderElection": {"leaseSeconds": 30},
         "watchNamespaces": ["lab", "office"],
     }
@@ -87,6 +87,8 @@ def test_settings_become_the_environment(chart: Chart) -> None:
         "TRAINYARD_INSTANCE": None,
         "TRAINYARD_LOG_LEVEL": "debug",
         "TRAINYARD_WORKERS": "32",
+        "TRAINYARD_API_QPS": "50",
+        "TRAINYARD_API_BURST": "100",
         "TRAINYARD_HTTP_PORT": "9090",
         "TRAINYARD_LEADER_ELECTION": "true",
         "TRAINYARD_LEASE_NAME": "blue-trainyard",

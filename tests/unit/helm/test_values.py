@@ -102,9 +102,12 @@ def test_the_operator_takes_the_whole_range_that_the_schema_allows(monkeypatch: 
         assert Settings().log_level == level
     for bound in ("minimum", "maximum"):
         monkeypatch.setenv("TRAINYARD_WORKERS", str(ranges["workers"][bound]))
+        monkeypatch.setenv("TRAINYARD_API_QPS", str(ranges["apiQps"][bound]))
+        monkeypatch.setenv("TRAINYARD_API_BURST", str(ranges["apiBurst"][bound]))
         monkeypatch.setenv("TRAINYARD_HTTP_PORT", str(ranges["httpPort"][bound]))
         monkeypatch.setenv("TRAINYARD_LEASE_SECONDS", str(lease[bound]))
         settings = Settings()
+        assert (settings.api_qps, settings.api_burst) == (ranges["apiQps"][bound], ranges["apiBurst"][bound])
         assert settings.lease_seconds == lease[bound]
         assert (settings.workers, settings.http_port) == (ranges["workers"][bound], ranges["httpPort"][bound])
 

@@ -1,5 +1,7 @@
 """The reflector and what nobody should send: broken lines, stale events, objects that cannot be read; and what it says of it."""
 
+import asyncio
+import json
 import logging
 from typing import Any
 
@@ -9,7 +11,9 @@ from tests.support.fake_api import FakeApi
 from tests.support.reflecting import LIST, WATCH, Pod, pod, watching
 from tests.support.timers import FakeTimers
 from tests.support.waiting import until
+from trainyard.kube.reflector import Reflector, RestoredError
 from trainyard.kube.resource import PODS
+from trainyard.kube.store import Store
 
 
 async def test_stale_and_repeated_events_change_nothing(api: FakeApi) -> None:
@@ -46,6 +50,35 @@ async def test_a_malformed_line_costs_a_list_and_nothing_else(api: FakeApi, line
         await until(lambda: scene.count(watch=True) == 2)
         api.cluster.create(PODS, "ns", pod("one"))
         await scene.shows("one")
+
+
+async def test_a_server_that_lags_behind_is_waited_for(api: FakeApi) -> None:
+    async with watching(api) as scene:
+        await api.watching()
+        api.cluster.create(PODS, "ns", pod("one"))
+        api.bookmark()
+        await scene.shows("one")
+        old = json.dumps({"metadata": {"resourceVersion": "0"}, "items": []})
+        api.fault(**LIST, text=old, times=3)
+        api.say(b"garbage\n")
+        await until(lambda: len(scene.pauses) == 4)
+        await api.watching()
+        api.cluster.create(PODS, "ns", pod("two"))
+        await scene.shows("one", "two")
+
+
+async def test_a_server_with_another_past_ends_it(api: FakeApi, timers: FakeTimers) -> None:
+    """A bookmark from before what was heard costs a list; lists from before it, for half a minute, are the end."""
+    store: Store[Pod, str] = Store(lambda pod: pod.job)
+    reflector = Reflector(api.session(), PODS, Pod.read, store, str, clock=timers.time, backoff=lambda _: 0.0)
+    running = asyncio.create_task(reflector.run())
+    await api.watching()
+    store.observe(1000)
+    api.bookmark()
+    await until(lambda: sum(not call.watch for call in api.calls) > 3)
+    timers.advance(31)
+    with pytest.raises(RestoredError, match="at version 100 of pods in all namespaces, and was at 1000 before"):
+        await asyncio.wait_for(running, 10)
 
 
 async def test_lists_in_between_do_not_shorten_the_pauses(api: FakeApi, timers: FakeTimers) -> None:

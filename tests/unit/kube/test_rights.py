@@ -43,6 +43,7 @@ def test_the_right_that_a_request_needs(method: str, path: str, watch: bool, rig
 def test_the_remedy_names_verb_resource_and_place() -> None:
     assert remedy(Right("watch", "pods", "lab")) == (
         "the operator may not watch pods in the namespace lab: grant its service account the verb watch on pods there"
+        ", or take the namespace from those it looks after if it was deleted"
     )
 
 

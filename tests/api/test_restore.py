@@ -1,0 +1,33 @@
+"""The whole cluster goes back to an older state, as after `etcdctl snapshot restore`: versions that were heard of never were."""
+
+import pytest
+
+from tests.api.nodes import Namespace
+from tests.api.plane import running
+from tests.api.process import operator
+from tests.unit.helm.chart import Chart
+
+
+def test_an_operator_whose_cluster_was_restored_starts_anew(
+    tmp_path_factory: pytest.TempPathFactory, chart: Chart
+) -> None:
+    with running(tmp_path_factory.mktemp("restored") / "state", ["lab"]) as plane:
+        plane.grant_chart(chart)
+        with operator(plane, "one") as one:
+            with Namespace(plane, "lab") as lab:
+                lab.submit("kept")
+                lab.until_phase("Running", "kept")
+            plane.back_up()
+            with Namespace(plane, "lab") as lab:
+                lab.submit("lost")
+                lab.until_phase("Running", "lost")
+            plane.restore()
+            assert one.ends(180) == 1
+            assert "it seems to have been restored from a backup" in one.messages()[-1]
+            assert not one.bugs()
+        with operator(plane, "two"), Namespace(plane, "lab") as lab:
+            assert not lab.job("lost")
+            lab.submit("new")
+            lab.until_phase("Running", "new")
+            assert lab.status("kept")["attempt"] == 1
+            assert lab.status("kept")["phase"] == "Running"
