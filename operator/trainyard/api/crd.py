@@ -106,7 +106,8 @@ def structural(schema: Schema, *, defaults: bool = True) -> Schema:
             node = {**choice, **{key: value for key, value in node.items() if key != "anyOf"}}
             return convert(node)
         out = {key: value for key, value in node.items() if key not in {"title", "$defs"}}
-        if not defaults or out.get("default", ...) is None:
+        # Nor is an empty list written into every manifest: its absence says the same.
+        if not defaults or out.get("default", ...) in (None, []):
             out.pop("default", None)
         if isinstance(out.get("default"), dict):
             # The API server fills in the defaults of its fields, and takes no null for one that may be absent.

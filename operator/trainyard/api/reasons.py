@@ -60,6 +60,8 @@ class Reason(StrEnum):
     """The workers that decide over success (`lifecycle.success`) ended with exit code 0."""
     RESTARTS_EXHAUSTED = "RestartsExhausted"
     """More failures than `recovery.maxRestarts` allows."""
+    NON_RETRYABLE = "NonRetryable"
+    """A worker ended in a way that no restart can mend, by a rule of `recovery.rules` or by its exit code."""
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     """The job was active for longer than `lifecycle.activeDeadlineSeconds`."""
     STARTUP_DEADLINE_EXCEEDED = "StartupDeadlineExceeded"

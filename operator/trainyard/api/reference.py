@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from trainyard.api import reasons
+from trainyard.api import reasons, recovery
 from trainyard.api.crd import custom_resource_definition
 
 Schema = Mapping[str, Any]
@@ -23,6 +23,34 @@ One set of words for conditions, events, logs and metrics. Programs can rely on 
 |---|---|
 """
 
+CODES_HEAD = """
+# Exit codes
+
+What the exit code of the worker that failed first leads to, where none of the job's own `recovery.rules` applies.
+
+| Exit code | Leads to | What it means |
+|---|---|---|
+"""
+CODES_FOOT = """
+| all others | Restart | An error that may not come again. |
+
+`Restart`: the group starts anew, and the failure counts towards `recovery.maxRestarts`. `Ignore`: it starts anew at no charge. `Fail`: the job
+fails at once, with the reason `NonRetryable`.
+
+A rule of the job's own comes first. This one restarts on exit code 2 after all, and the next fails the job when a GPU is broken for good:
+
+```yaml
+spec:
+  recovery:
+    rules:
+      - {action: Restart, exitCodes: [2]}
+      - {action: Fail, message: "CUDA error*uncorrectable ECC"}
+```
+
+A rule applies where all that it names is so. The first that applies decides. Pods that were taken away (deleted, evicted, preempted, lost with their
+node) cost nothing without a rule; a rule with `reasons` or `podConditions` can make the job fail instead.
+"""
+
 JOB_HEAD = """
 # TrainingJob
 
@@ -33,13 +61,21 @@ Fields marked * must be given. The fields of `spec.template` are those of a Kube
 
 def pages() -> dict[str, str]:
     """The pages by file name."""
-    return {"reasons.md": reasons_page(), "trainingjob.md": job_page()}
+    return {"reasons.md": reasons_page(), "exit-codes.md": exit_codes_page(), "trainingjob.md": job_page()}
 
 
 def reasons_page() -> str:
     """All reasons, with their docstrings."""
     rows = [f"| `{value}` | {text} |" for value, text in _member_docs(inspect.getsource(reasons.Reason))]
     return MADE + REASONS_HEAD + "\n".join(rows) + "\n"
+
+
+def exit_codes_page() -> str:
+    """What the exit codes of a worker lead to."""
+    rows = [
+        f"| {', '.join(map(str, meaning.codes))} | {meaning.action} | {meaning.text} |" for meaning in recovery.MEANINGS
+    ]
+    return MADE + CODES_HEAD + "\n".join(rows) + CODES_FOOT
 
 
 def job_page() -> str:

@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 from trainyard.api.base import Model, rule
 from trainyard.api.constants import MAX_REPLICAS
 from trainyard.api.pod_template import pod_template_schema
+from trainyard.api.recovery import DAY, Recovery
 
-DAY = 24 * 3600
 YEAR = 366 * DAY
 
 
@@ -33,14 +33,6 @@ class Success(StrEnum):
 
     ALL_WORKERS = "AllWorkers"
     WORKER_0 = "Worker0"
-
-
-class Recovery(Model):
-    """What happens when workers fail."""
-
-    max_restarts: int = Field(default=10, ge=0, le=10_000)
-    """How many failures restart the job before the next one fails it. Disruptions (deleted, evicted or preempted pods,
-    lost nodes) and resizes are not counted."""
 
 
 class Lifecycle(Model):

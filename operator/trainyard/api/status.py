@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from trainyard.api.base import Model, Time
+from trainyard.api.recovery import MOST_IN_A_WINDOW
 
 MOST = 2**53
 """The largest whole number that every reader of JSON has right; also keeps counters from being set out of reach."""
@@ -59,9 +60,12 @@ class Restarts(Model):
     failures: int = Field(default=0, ge=0, le=MOST)
     """A worker ended with an error. Only these count towards `recovery.maxRestarts`."""
     disruptions: int = Field(default=0, ge=0, le=MOST)
-    """A worker was taken away: deleted, evicted, preempted, refused by its node, or lost with it."""
+    """A worker was taken away: deleted, evicted, preempted, refused by its node, or lost with it; or it ended in a way that a
+    rule ignores."""
     resizes: int = Field(default=0, ge=0, le=MOST)
     """`replicas` was changed."""
+    recent: list[Time] | None = Field(default=None, max_length=MOST_IN_A_WINDOW + 1)
+    """With `recovery.windowSeconds`: when the failures happened that still count."""
 
 
 class LastFailure(Model):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from trainyard.api.reasons import Reason
+from trainyard.api.recovery import PEER_LOST_CODE
 from trainyard.domain.model import PodView
 from trainyard.domain.wording import headline
 from trainyard.domain.worker import State, state
@@ -36,12 +37,19 @@ class Cause:
     pod: PodView | None
     time: datetime
     victim: bool = False
-    """Whether its message says that it only lost a peer."""
+    """Whether its message, or its exit code, says that it only lost a peer."""
+    ignored: bool = False
+    """Whether a rule says that it does not count."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is an error of the program, and no disruption."""
+        return self.reason is Reason.WORKER_FAILED
 
     @property
     def charged(self) -> bool:
-        """Whether it counts towards `maxRestarts`: an error of the program does, a disruption does not."""
-        return self.reason is Reason.WORKER_FAILED
+        """Whether it counts towards `maxRestarts`."""
+        return self.failed and not self.ignored
 
 
 def find_cause(pods: Sequence[PodView], wished: int, *, launched: bool) -> Cause | None:
@@ -83,7 +91,7 @@ def describe(cause: Cause, attempt: int) -> str:
 def _of(pod: PodView) -> Cause | None:
     match state(pod):
         case State.FAILED if pod.exit:
-            victim = any(mark in pod.exit.message for mark in PEER_LOST)
+            victim = pod.exit.code == PEER_LOST_CODE or any(mark in pod.exit.message for mark in PEER_LOST)
             return Cause(Reason.WORKER_FAILED, pod.index, pod, pod.exit.time, victim)
         case State.DISRUPTED if pod.taken_by:
             return Cause(Reason.WORKER_DISRUPTED, pod.index, pod, pod.taken_at or LONG_AGO)

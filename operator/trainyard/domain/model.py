@@ -53,6 +53,8 @@ class PodView:
     """Whether all its containers have ended. The node says so a moment before it moves the phase on."""
     exit: Exit | None = None
     """How the main container ended, or the init container that kept it from starting."""
+    conditions: frozenset[str] = frozenset()
+    """The types of the conditions that are True, without those that every pod has."""
     trouble: Trouble | None = None
     """Why it is not placed, or its containers do not start."""
     taken_by: Trouble | None = None

@@ -20,6 +20,10 @@ LONGEST_GRACE = 366 * 24 * 3600
 MESSAGE_LIMIT = 2048
 ON_ITS_WAY = frozenset({"ContainerCreating", "PodInitializing"})
 """What a container waits for where all is well."""
+USUAL = frozenset({"PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready"})
+"""The conditions of a pod that is well."""
+NOTHING: frozenset[str] = frozenset()
+"""One for all pods."""
 UNSEEN = frozenset({"ContainerStatusUnknown", "Unknown"})
 """The kubelet's and containerd's words for a container that was lost, at a reboot say: its exit code is made up."""
 
@@ -66,6 +70,7 @@ def pod_view(raw: Json) -> PodView:
         running="running" in main,
         ended=_ended(spec, status),
         exit=end,
+        conditions=frozenset(kind for kind, c in conditions.items() if c.get("status") == "True") - USUAL or NOTHING,
         trouble=_trouble(status, conditions),
         taken_at=taken_at,
         taken_by=taken_by,

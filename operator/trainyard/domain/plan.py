@@ -11,13 +11,15 @@ from typing import assert_never
 
 from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.api.reasons import Reason
+from trainyard.api.recovery import Action as Reaction
 from trainyard.api.spec import CleanPods, Success
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain import verdict
 from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Event, Plan
-from trainyard.domain.cause import describe, find_cause, settling
+from trainyard.domain.cause import Cause, describe, find_cause, settling
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.report import report
+from trainyard.domain.rules import ruling, used
 from trainyard.domain.wording import counted
 from trainyard.domain.worker import State, everyone, health, state
 
@@ -68,16 +70,31 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
     if cause := find_cause(pods, spec.replicas, launched=status.launched_attempt == status.attempt):
         if wait := settling(cause, now):
             return Plan(status, requeue_after=wait.total_seconds())
-        if cause.charged and status.restarts.failures >= spec.recovery.max_restarts:
-            told = f"{describe(cause, status.attempt)}; recovery.maxRestarts is {spec.recovery.max_restarts}"
-            return verdict.fail(job, Reason.RESTARTS_EXHAUSTED, told, now, cause)
-        return verdict.restart(job, cause, now)
+        return _after(cause, job, now)
     limit, begun = spec.lifecycle.startup_deadline_seconds, _startup_began(status)
     if limit and begun and now - begun >= timedelta(seconds=limit):
         seen = health(pods, spec.replicas)
         message = f"not all workers ran within lifecycle.startupDeadlineSeconds, which is {limit}: {seen.message}"
         return verdict.fail(job, Reason.STARTUP_DEADLINE_EXCEEDED, message, now)
     return None
+
+
+def _after(cause: Cause, job: JobView, now: datetime) -> Plan:
+    """The verdict on a job whose attempt has ended."""
+    recovery, told = job.spec.recovery, describe(cause, job.status.attempt)
+    ruled = ruling(cause, recovery)
+    if ruled.action is Reaction.FAIL:
+        return verdict.fail(job, Reason.NON_RETRYABLE, f"{told}; {ruled.why}", now, cause)
+    if ruled.action is Reaction.IGNORE and cause.failed:
+        return verdict.restart(job, replace(cause, ignored=True), f"{told} (not counted: {ruled.why})", now)
+    if not cause.charged:
+        return verdict.restart(job, cause, told, now)
+    before = used(job.status.restarts, recovery, now)
+    within = f" in {recovery.window_seconds} seconds" if recovery.window_seconds else ""
+    if before >= recovery.max_restarts:
+        told += f"; recovery.maxRestarts is {recovery.max_restarts}{within}"
+        return verdict.fail(job, Reason.RESTARTS_EXHAUSTED, told, now, cause)
+    return verdict.restart(job, cause, f"{told} ({before + 1} of {recovery.max_restarts} restarts used{within})", now)
 
 
 def _act(snapshot: Snapshot, now: datetime) -> Plan:

@@ -9,11 +9,12 @@ from typing import Any
 
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import Success
-from trainyard.api.status import MOST, ConditionType as C, LastFailure, Phase, Retry, TrainingJobStatus
+from trainyard.api.status import ConditionType as C, LastFailure, Phase, Retry, TrainingJobStatus
 from trainyard.domain.actions import Event, Plan
-from trainyard.domain.cause import Cause, describe
+from trainyard.domain.cause import Cause
 from trainyard.domain.conditions import Saying, no, said, yes
 from trainyard.domain.model import JobView, PodView
+from trainyard.domain.rules import charged, more
 
 STEADY = timedelta(seconds=60)
 """An attempt whose workers all ran for so long ended for a new reason: the delay starts over."""
@@ -61,28 +62,26 @@ def suspend(job: JobView, pods: Sequence[PodView], now: datetime) -> Plan:
     return Plan(_observed(job, status.model_copy(update=update)), events=[Event("Normal", Reason.SUSPENDED, message)])
 
 
-def restart(job: JobView, cause: Cause, now: datetime) -> Plan:
-    """The group starts anew because of `cause`, which is counted here and nowhere else."""
+def restart(job: JobView, cause: Cause, told: str, now: datetime) -> Plan:
+    """The group starts anew because of `cause`, which is counted here and nowhere else. `told` says what it was."""
     status, restarts = job.status, job.status.restarts
     steady = status.running_time is not None and now - status.running_time >= STEADY
     count = 0 if steady else status.retry.count
     delay = _delay(count)
-    update: dict[str, Any] = {"retry": Retry(count=_more(count), not_before=now + timedelta(seconds=delay))}
-    message = describe(cause, status.attempt)
+    update: dict[str, Any] = {"retry": Retry(count=more(count), not_before=now + timedelta(seconds=delay))}
     if cause.charged:
-        counted = restarts.model_copy(update={"failures": _more(restarts.failures)})
+        counted = charged(restarts, job.spec.recovery, now)
         update["last_failure"] = _last_failure(cause, status.attempt)
-        message += f" ({counted.failures} of {job.spec.recovery.max_restarts} restarts used)"
     else:
-        counted = restarts.model_copy(update={"disruptions": _more(restarts.disruptions)})
+        counted = restarts.model_copy(update={"disruptions": more(restarts.disruptions)})
     when = f", in {delay} seconds" if delay else ""
-    return _new_attempt(job, cause.reason, message, {**update, "restarts": counted}, now, when)
+    return _new_attempt(job, cause.reason, told, {**update, "restarts": counted}, now, when)
 
 
 def resize(job: JobView, was: int, now: datetime) -> Plan:
     """The group starts anew with another number of workers."""
     restarts = job.status.restarts
-    update = {"restarts": restarts.model_copy(update={"resizes": _more(restarts.resizes)}), "retry": Retry()}
+    update = {"restarts": restarts.model_copy(update={"resizes": more(restarts.resizes)}), "retry": Retry()}
     return _new_attempt(job, Reason.RESIZED, f"replicas was changed from {was} to {job.spec.replicas}", update, now)
 
 
@@ -110,7 +109,7 @@ def fail(job: JobView, reason: Reason, message: str, now: datetime, cause: Cause
     plan = _finish(job, Phase.FAILED, sayings, Event("Warning", reason, message), f"0/{job.spec.replicas}", now)
     if cause is None or not cause.charged:
         return plan
-    restarts = job.status.restarts.model_copy(update={"failures": _more(job.status.restarts.failures)})
+    restarts = charged(job.status.restarts, job.spec.recovery, now)
     return Plan(
         plan.status.model_copy(update={"restarts": restarts, "last_failure": _last_failure(cause, job.status.attempt)}),
         events=plan.events,
@@ -188,8 +187,3 @@ def _last_failure(cause: Cause, attempt: int) -> LastFailure:
         reason=pod.exit.reason,
         message=pod.exit.message,
     )
-
-
-def _more(count: int) -> int:
-    """One more, unless somebody has set it as high as it goes."""
-    return min(count + 1, MOST)

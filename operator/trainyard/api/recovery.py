@@ -1,0 +1,105 @@
+"""`spec.recovery`: what a failure leads to, by rules. The user's come first, then those of the exit codes below."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, StringConstraints
+
+from trainyard.api.base import Model, rule
+
+DAY = 24 * 3600
+MOST_IN_A_WINDOW = 1000
+"""So many times of failures fit into a status without swelling it."""
+
+
+class Action(StrEnum):
+    """What the end of a worker leads to."""
+
+    RESTART = "Restart"
+    """The group starts anew, and a failure counts towards `maxRestarts`."""
+    IGNORE = "Ignore"
+    """The group starts anew at no charge."""
+    FAIL = "Fail"
+    """The job fails at once."""
+
+
+Word = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+ExitCode = Annotated[int, Field(ge=1, le=255)]
+
+
+class Rule(Model):
+    """Applies where all of what it names is so."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                rule(
+                    "has(self.exitCodes) || has(self.reasons) || has(self.podConditions) || has(self.message)",
+                    "a rule must say when it applies: give at least one of exitCodes, reasons, podConditions, message",
+                ),
+            ],
+        },
+    )
+
+    action: Action
+    """Restart: the group starts anew, and a failure is counted. Ignore: it starts anew at no charge. Fail: the job fails at once."""
+    exit_codes: list[ExitCode] | None = Field(default=None, min_length=1, max_length=255)
+    """The exit code of the main container, or of the init container that failed, is one of these."""
+    reasons: list[Word] | None = Field(default=None, min_length=1, max_length=20)
+    """What the node, the scheduler or whoever took the pod away says in one word is one of these: OOMKilled, Evicted,
+    PreemptionByScheduler, UnexpectedAdmissionError …"""
+    pod_conditions: list[Word] | None = Field(default=None, min_length=1, max_length=20)
+    """A condition of one of these types is True at the pod, DisruptionTarget say."""
+    message: str | None = Field(default=None, min_length=1, max_length=256)
+    """What was said at the end (the termination message, or the last lines of the log) contains this text, or, with * for
+    any characters between, these parts of it in this order."""
+
+
+class Recovery(Model):
+    """What happens when workers fail."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                rule(
+                    f"!has(self.windowSeconds) || self.maxRestarts <= {MOST_IN_A_WINDOW}",
+                    f"maxRestarts must not be greater than {MOST_IN_A_WINDOW} where windowSeconds is set",
+                    fieldPath=".maxRestarts",
+                ),
+            ],
+        },
+    )
+
+    max_restarts: int = Field(default=10, ge=0, le=10_000)
+    """How many failures restart the job before the next one fails it. Disruptions (deleted, evicted or preempted pods,
+    lost nodes) and resizes are not counted."""
+    window_seconds: int | None = Field(default=None, ge=60, le=366 * DAY)
+    """Only failures of the last so many seconds count towards maxRestarts. Not set: all of them."""
+    rules: list[Rule] = Field(default=[], max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    """What the end of a worker leads to. The first rule that applies decides; where none does, the exit code does (see
+    docs/reference/exit-codes.md): Fail for 2, 93, 95, 126 and 127, Ignore for 90, 92 and 94, Restart for all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What an exit code means by convention, and what follows from it."""
+
+    codes: tuple[int, ...]
+    action: Action
+    text: str
+
+
+MEANINGS = (
+    Meaning((2,), Action.FAIL, "The command was used wrongly: an unknown option, or a script that is not there."),
+    Meaning((90,), Action.IGNORE, "Ended in good order because it was asked to, with a checkpoint written."),
+    Meaning(
+        (92,), Action.IGNORE, "Ended only because another worker was lost. Where that one is known, it is the cause."
+    ),
+    Meaning((93,), Action.FAIL, "The program asks not to be started again."),
+    Meaning((94,), Action.IGNORE, "A check of the node's health failed: GPU, network or disk."),
+    Meaning((95,), Action.FAIL, "No checkpoint can be read, and none of the older ones either."),
+    Meaning((126, 127), Action.FAIL, "The command cannot be executed, or is not in the image."),
+)
+"""All other codes mean an error that may not come again: Restart."""
+PEER_LOST_CODE = 92
