@@ -42,7 +42,10 @@ def named(name: str) -> Callable[[Json], None]:
         (spec(processesPerReplica="many"), ["spec.processesPerReplica", "number from 1 to 1024, or auto"]),
         (spec(processesPerReplica=0), ["spec.processesPerReplica", "number from 1 to 1024, or auto"]),
         (spec(recovery={"maxRestarts": -1}), ["spec.recovery.maxRestarts"]),
-        (spec(recovery={"windowSeconds": 3600, "maxRestarts": 5000}), ["spec.recovery.maxRestarts", "greater than 1000"]),
+        (
+            spec(recovery={"windowSeconds": 3600, "maxRestarts": 5000}),
+            ["spec.recovery.maxRestarts", "greater than 1000"],
+        ),
         (spec(recovery={"rules": [{"action": "Fail"}]}), ["spec.recovery.rules[0]", "must say when it applies"]),
         (spec(recovery={"rules": [{"action": "Explode", "exitCodes": [1]}]}), ["rules[0].action", '"Ignore", "Fail"']),
         (spec(recovery={"rules": [{"action": "Fail", "exitCodes": [0]}]}), ["spec.recovery.rules[0].exitCodes[0]"]),
