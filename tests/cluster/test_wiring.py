@@ -1,9 +1,10 @@
 """Workers find each other: what stands in their environment, and real collectives of real torch processes."""
 
 import re
+from typing import Any
 
 from demo.target import ROOT
-from tests.cluster.kube import Kube, job, main_container
+from tests.cluster.kube import Json, Kube, job, main_container
 
 SUM = """
 import os, torch, torch.distributed as dist
@@ -38,6 +39,58 @@ def test_torchrun_with_two_processes_a_worker(kube: Kube) -> None:
     kube.wait_phase("job", "Complete", 180)
     said = kube.run("logs", "job-worker-0-1") + kube.run("logs", "job-worker-1-1")
     assert sorted(re.findall(r"rank (\d) of 4: sum 10", said)) == ["0", "1", "2", "3"]
+
+
+BOOM = """
+import os
+if os.environ["RANK"] == "3" and os.environ["TRAINYARD_ATTEMPT"] == "1":
+    raise ValueError("boom")
+if os.environ["TRAINYARD_ATTEMPT"] == "1":
+    import time
+    time.sleep(600)
+"""
+GREEDY = """
+import os, subprocess, sys, time
+if os.environ["RANK"] == "0":
+    subprocess.run([sys.executable, "-c", "x = 10**9 * b'x'"], check=True)
+time.sleep(600)
+"""
+
+
+def agent(script: str, replicas: int, **spec: Any) -> Json:
+    """A job whose workers start two ranks each by the agent."""
+    manifest = job(replicas=replicas, framework="torch", processesPerReplica=2, **spec)
+    main_container(manifest)["command"] = ["trainyard-agent", "--", "python3", "-c", script]
+    return manifest
+
+
+def test_the_agent_with_two_processes_a_worker(kube: Kube) -> None:
+    kube.apply(agent(SUM, 2))
+    kube.wait_phase("job", "Complete", 180)
+    said = kube.run("logs", "job-worker-0-1") + kube.run("logs", "job-worker-1-1")
+    assert sorted(re.findall(r"rank (\d) of 4: sum 10", said)) == ["0", "1", "2", "3"]
+
+
+def test_the_agent_names_the_rank_and_its_exception(kube: Kube) -> None:
+    kube.apply(agent(BOOM, 2))
+    status = kube.wait_phase("job", "Complete", 120)
+    assert (status["attempt"], status["restarts"]["failures"]) == (2, 1)
+    failure = status["lastFailure"]
+    assert (failure["rank"], failure["exitCode"]) == (1, 1)
+    assert failure["message"].startswith("rank 3 ended with exit code 1: ValueError: boom\nTraceback")
+    assert "failed with exit code 1 (Error): rank 3 ended with exit code 1: ValueError: boom" in kube.run(
+        "get", "events"
+    )
+
+
+def test_the_agent_knows_of_a_child_that_the_kernel_killed_for_want_of_memory(kube: Kube) -> None:
+    manifest = agent(GREEDY, 1, recovery={"maxRestarts": 0})
+    main_container(manifest)["resources"]["limits"] = {"memory": "128Mi"}
+    kube.apply(manifest)
+    kube.wait_phase("job", "Failed", 120)
+    told = kube.status("job")["lastFailure"]["message"].splitlines()[0]
+    assert re.match(r"rank 0 .*: out of memory: the kernel killed 1 of its processes", told)
+    assert told.endswith("the limit is 128 MiB")
 
 
 def test_the_environment_of_a_torch_worker(kube: Kube) -> None:

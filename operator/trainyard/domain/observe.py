@@ -12,6 +12,7 @@ from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.model import Exit, JobView, PodView, Trouble
 from trainyard.domain.names import parse_worker_pod
+from trainyard.domain.wording import shortened
 
 Json = Mapping[str, Any]
 
@@ -130,7 +131,7 @@ def _seen_end(state: Json, init_container: str | None = None) -> Exit | None:
     finished = _time(ended.get("finishedAt"))
     if finished is None or ended.get("reason") in UNSEEN:
         return None
-    message = (ended.get("message") or "").strip()[-MESSAGE_LIMIT:]
+    message = shortened((ended.get("message") or "").strip(), MESSAGE_LIMIT)
     return Exit(finished, ended["exitCode"], ended.get("reason") or "Error", message, init_container)
 
 

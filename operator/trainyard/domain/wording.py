@@ -12,6 +12,16 @@ ADVICE = "To enable traceback see"
 EXIT_CODE = re.compile(r"exitcode +: (-?\d+)")
 NEWS_OF_NOTHING = "ChildFailedError"
 """torchrun's own exception: it says that a rank failed, not why."""
+AGENT = re.compile(r"rank \d+ (ended with exit code|was killed by) ")
+"""How the first line of a message by `trainyard-agent` begins."""
+
+
+def shortened(message: str, longest: int) -> str:
+    """The end of a message, and the agent's sentence with it."""
+    if len(message) <= longest:
+        return message
+    sentence = headline(message) + "\n" if AGENT.match(message) else ""
+    return sentence + message[len(sentence) - longest :]
 
 
 def counted(number: int, thing: str) -> str:
@@ -22,8 +32,11 @@ def counted(number: int, thing: str) -> str:
 def headline(message: str) -> str:
     """The line of a termination message, or of a log's end, that says most.
 
-    That is the last exception of a traceback. What follows one is, as a rule, a launcher's frame of lines or its advice.
+    That is the agent's sentence where there is one, else the last exception of a traceback. What follows that is, as a rule,
+    a launcher's frame of lines or its advice.
     """
+    if AGENT.match(message):
+        return message.partition("\n")[0][:LONGEST]
     lines = [PREFIX.sub("", line.strip()) for line in message.splitlines()]
     told = [line for line in lines if any(letter.isalnum() for letter in line)]
     exceptions = [line for line in told if EXCEPTION.search(line) and NEWS_OF_NOTHING not in line]

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainyard.api.spec import Framework
 from trainyard.frameworks import torch
-from trainyard.frameworks.worker import Json, Worker
+from trainyard.frameworks.worker import Json, Worker, processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ def common(worker: Worker) -> list[Json]:
         "TRAINYARD_ATTEMPT": str(worker.attempt),
         "TRAINYARD_REPLICAS": str(worker.spec.replicas),
         "TRAINYARD_REPLICA_INDEX": str(worker.index),
+        "TRAINYARD_PROCESSES": str(processes(worker.spec)),
     }
     return [{"name": name, "value": value} for name, value in variables.items()]
 

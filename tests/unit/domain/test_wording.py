@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard.domain.wording import LONGEST, headline
+from trainyard.domain.wording import LONGEST, counted, headline, shortened
 
 TORCHRUN = """\
 [rank1]: Traceback (most recent call last):
@@ -23,6 +23,7 @@ Root Cause (first observed failure):
   traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
 ============================================================
 """
+AGENT = "rank 3 was killed by SIGKILL: out of memory: the kernel killed 1 of its processes"
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,20 @@ Root Cause (first observed failure):
             id="a signal in torchrun's summary",
         ),
         pytest.param("E" * 9000, "E" * LONGEST, id="cut"),
+        pytest.param(f"{AGENT}\nTraceback:\n  x\nKeyError: 'a'", AGENT, id="the agent's sentence"),
+        pytest.param(f"log\n{AGENT}", AGENT, id="one that looks like it, last of a log"),
     ],
 )
 def test_headline(message: str, line: str) -> None:
     assert headline(message) == line
+
+
+def test_a_message_is_shortened_at_its_begin_but_for_the_agents_sentence() -> None:
+    assert shortened("abc", 3) == "abc"
+    assert shortened("abcd", 3) == "bcd"
+    cut = shortened(f"{AGENT}\n{'x' * 500}end", 200)
+    assert (cut.startswith(f"{AGENT}\nxxx"), cut.endswith("xend"), len(cut)) == (True, True, 200)
+
+
+def test_numbers_of_things() -> None:
+    assert [counted(number, "pod") for number in (0, 1, 2)] == ["0 pods", "1 pod", "2 pods"]

@@ -1,0 +1,255 @@
+"""The agent as the program that it is, with real processes below it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipapp
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.patience import until
+
+AGENT = Path(__file__).parents[3] / "trainer-image/agent"
+PLACE = {
+    "TRAINYARD_REPLICA_INDEX": "1",
+    "TRAINYARD_REPLICAS": "2",
+    "TRAINYARD_PROCESSES": "2",
+    "TRAINYARD_ATTEMPT": "1",
+    "TRAINYARD_JOB_UID": "uid",
+}
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The zipapp, made as the image makes it."""
+    made = tmp_path_factory.mktemp("agent") / "trainyard-agent"
+    zipapp.create_archive(AGENT, made, "/usr/bin/env python3")
+    return made
+
+
+class Agent:
+    """One run, with its own folder: what the ranks write, and the termination message."""
+
+    def __init__(self, program: Path, folder: Path, *command: str, **environment: str) -> None:
+        self.folder = folder
+        self.log = folder / "termination-log"
+        self.log.touch()
+        variables = {**os.environ, **PLACE, "TRAINYARD_TERMINATION_LOG": str(self.log), "FOLDER": str(folder)}
+        self.process = subprocess.Popen(
+            [sys.executable, str(program), *command],
+            env={**variables, **environment},
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ends(self) -> tuple[int, str]:
+        """Its exit code, and what it and the ranks have said as errors."""
+        _, said = self.process.communicate(timeout=60)
+        return self.process.returncode, said
+
+    @property
+    def message(self) -> str:
+        return self.log.read_text()
+
+    def file(self, name: str) -> str:
+        """What a rank has written, once it has."""
+        until(lambda: (self.folder / name).exists() and (self.folder / name).read_text(), 60, f"{name} to be written")
+        return (self.folder / name).read_text()
+
+
+@contextmanager
+def agent(program: Path, folder: Path, script: str, *, shell: bool = False, **environment: str) -> Iterator[Agent]:
+    """A run of a Python script; R is its rank, and `say(name, text)` writes a file at once."""
+    (folder / "script.py").write_text(
+        "import os, signal, subprocess, sys, time\n"
+        'R = int(os.environ["RANK"])\n'
+        "def say(name, text):\n"
+        '    with open(name + ".new", "w") as file: file.write(str(text))\n'
+        '    os.rename(name + ".new", name)\n' + script
+    )
+    # A shell whose command is its last would become that command.
+    command = ["sh", "-c", f"{sys.executable} script.py; exit $?"] if shell else [sys.executable, "script.py"]
+    made = Agent(program, folder, "--", *command, **environment)
+    try:
+        yield made
+    finally:
+        made.process.kill()
+        made.process.communicate()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_success_is_that_of_all_ranks(program: Path, tmp_path: Path) -> None:
+    with agent(
+        program, tmp_path, 'say(f"rank{R}", os.environ["LOCAL_RANK"]); print("to stderr", file=sys.stderr)'
+    ) as run:
+        assert run.ends() == (0, "to stderr\n" * 2)
+        assert (run.file("rank2"), run.file("rank3"), run.message) == ("0", "1", "")
+
+
+def test_the_first_that_fails_ends_the_others_and_is_named(program: Path, tmp_path: Path) -> None:
+    script = 'say(f"pid{R}", os.getpid())\nif R == 3: raise ValueError("boom")\ntime.sleep(600)'
+    with agent(program, tmp_path, script) as run:
+        code, said = run.ends()
+        assert code == 1
+        assert run.message.startswith(
+            "rank 3 ended with exit code 1: ValueError: boom\nTraceback (most recent call last):"
+        )
+        assert run.message.endswith("ValueError: boom")
+        assert "ValueError: boom" in said
+        assert not alive(int(run.file("pid2")))
+
+
+def test_whole_trees_go_with_their_rank(program: Path, tmp_path: Path) -> None:
+    """Children in sessions of their own, orphans, and those that hear no signal."""
+    script = """
+if R == 2:
+    quiet = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", quiet], start_new_session=True)
+    orphan = subprocess.run(["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"], capture_output=True, text=True).stdout
+    say("left", f"{child.pid} {orphan}")
+    os._exit(0)
+while not os.path.exists("left"): time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with agent(program, tmp_path, script) as run:
+        assert run.ends()[0] == 137
+        assert run.message == "rank 3 was killed by SIGKILL"
+        assert [pid for pid in map(int, run.file("left").split()) if alive(pid)] == []
+
+
+def test_a_rank_that_does_not_end_is_killed(program: Path, tmp_path: Path) -> None:
+    script = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+say(f"pid{R}", os.getpid())
+while not os.path.exists("pid2"): time.sleep(0.01)
+if R == 3: sys.exit(7)
+time.sleep(600)
+"""
+    with agent(program, tmp_path, script) as run:
+        assert run.ends()[0] == 7
+        assert not alive(int(run.file("pid2")))
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_sigterm_reaches_the_ranks_and_they_take_their_time(
+    program: Path,
+    tmp_path: Path,
+    wrapped: bool,  # noqa: FBT001
+) -> None:
+    """Through a shell too, which would keep it to itself."""
+    script = """
+def end(*_):
+    time.sleep(0.5 if R == 2 else 0)
+    say(f"saved{R}", "yes")
+    sys.exit(90)
+signal.signal(signal.SIGTERM, end)
+say(f"ready{R}", "yes")
+time.sleep(600)
+"""
+    with agent(program, tmp_path, script, shell=wrapped) as run:
+        run.file("ready2")
+        run.file("ready3")
+        run.process.send_signal(signal.SIGTERM)
+        code, _ = run.ends()
+        assert (run.file("saved2"), run.file("saved3")) == ("yes", "yes")
+        assert code == (143 if wrapped else 90)
+
+
+def test_other_signals_are_passed_on_and_nothing_ends(program: Path, tmp_path: Path) -> None:
+    script = """
+signal.signal(signal.SIGUSR1, lambda *_: say(f"heard{R}", "yes"))
+say(f"ready{R}", "yes")
+while not os.path.exists("heard2") or not os.path.exists("heard3"): time.sleep(0.01)
+"""
+    with agent(program, tmp_path, script) as run:
+        run.file("ready2")
+        run.file("ready3")
+        run.process.send_signal(signal.SIGUSR1)
+        assert run.ends()[0] == 0
+
+
+def test_an_exit_is_noticed_within_a_tenth_of_a_second(program: Path, tmp_path: Path) -> None:
+    """By the agent's own account: from the last thing that a rank does to the signal that the other one hears."""
+    script = """
+if R == 2:
+    def heard(*_):
+        say("heard", time.monotonic())
+        os._exit(0)
+    signal.signal(signal.SIGTERM, heard)
+    say("ready", "yes")
+    time.sleep(600)
+while not os.path.exists("ready"): time.sleep(0.01)
+say("fell", time.monotonic())
+os._exit(1)
+"""
+    delays = []
+    for attempt in range(5):
+        (tmp_path / str(attempt)).mkdir()
+        with agent(program, tmp_path / str(attempt), script) as run:
+            run.ends()
+            delays.append(float(run.file("heard")) - float(run.file("fell")))
+    assert min(delays) < 0.1, delays
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ([], 2, "usage: trainyard-agent"),
+        (["--"], 2, "usage: trainyard-agent"),
+        (["--help"], 2, "usage: trainyard-agent"),
+        (["--", "no-such-program"], 127, "cannot start no-such-program: No such file or directory"),
+        (["--", "/etc"], 126, "cannot start /etc: Permission denied"),
+    ],
+)
+def test_what_cannot_be_started_is_said(
+    program: Path, tmp_path: Path, command: list[str], code: int, told: str
+) -> None:
+    run = Agent(program, tmp_path, *command)
+    ended, said = run.ends()
+    assert (ended, told in said, told in run.message) == (code, True, True)
+
+
+def test_a_variable_that_is_missing_is_named(program: Path, tmp_path: Path) -> None:
+    run = Agent(program, tmp_path, "--", "true", TRAINYARD_PROCESSES="")
+    assert run.ends()[0] == 2
+    assert run.message == "TRAINYARD_PROCESSES must be a whole number from 1 to 1024, and is ''"
+
+
+def test_a_log_that_nobody_reads_any_more_harms_nobody(program: Path, tmp_path: Path) -> None:
+    script = 'say(f"ready{R}", "yes")\nwhile not os.path.exists("go"): time.sleep(0.01)\n'
+    script += 'for _ in range(2000): sys.stderr.write("x" * 100)\nsys.exit(3 if R == 3 else 0)'
+    with agent(program, tmp_path, script) as run:
+        run.file("ready2")
+        run.file("ready3")
+        assert run.process.stderr is not None
+        run.process.stderr.close()
+        (tmp_path / "go").touch()
+        assert run.process.wait(timeout=60) == 3
+
+
+def test_a_log_that_cannot_be_written_is_said_and_does_not_hide_the_cause(program: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with agent(program, tmp_path, "sys.exit(5)", TRAINYARD_TERMINATION_LOG=str(tmp_path / "folder")) as run:
+        code, said = run.ends()
+        assert (code, "cannot be written: Is a directory" in said) == (5, True)
+
+
+def test_talk_without_end_after_the_end_is_not_waited_for(program: Path, tmp_path: Path) -> None:
+    script = 'subprocess.Popen(["sh", "-c", "while :; do echo x >&2; done"]); sys.exit(4)'
+    with agent(program, tmp_path, script) as run:
+        began = time.monotonic()
+        assert run.ends()[0] == 4
+        assert time.monotonic() - began < 30

@@ -1,0 +1,60 @@
+"""What the kernel tells of the container's memory, in all the places where it does."""
+
+from pathlib import Path
+
+import pytest
+
+from trainyard_agent.memory import Memory, read
+
+V1 = "4:memory:/kubepods/pod1/a\n1:cpu,cpuacct:/kubepods\n0::/\n"
+V2 = "0::/kubepods/pod1/a\n"
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def version_1(folder: str, limit: str = "536870912") -> dict[str, str]:
+    place = f"memory/{folder}".rstrip("/")
+    return {
+        f"{place}/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+        f"{place}/memory.max_usage_in_bytes": "1000\n",
+        f"{place}/memory.limit_in_bytes": f"{limit}\n",
+    }
+
+
+def version_2(folder: str, limit: str = "536870912") -> dict[str, str]:
+    place = f"{folder}/" if folder else ""
+    events = "low 0\nhigh 0\nmax 5\noom 1\noom_kill 2\noom_group_kill 0\n"
+    return {
+        f"{place}memory.events": events,
+        f"{place}memory.peak": "1000\n",
+        f"{place}memory.max": f"{limit}\n",
+    }
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "found"),
+    [
+        pytest.param(V2, version_2("kubepods/pod1/a"), Memory(2, 1000, 1 << 29), id="v2"),
+        pytest.param("0::/\n", version_2(""), Memory(2, 1000, 1 << 29), id="v2 in a namespace of its own"),
+        pytest.param(V2, version_2(""), Memory(2, 1000, 1 << 29), id="v2, the host's path and the container's mount"),
+        pytest.param(V2, version_2("kubepods/pod1/a", "max"), Memory(2, 1000, None), id="v2 without a limit"),
+        pytest.param(V1, version_1("kubepods/pod1/a"), Memory(2, 1000, 1 << 29), id="v1"),
+        pytest.param(V1, version_1(""), Memory(2, 1000, 1 << 29), id="v1, the host's path and the container's mount"),
+        pytest.param(V1, version_1("", str((1 << 63) - 4096)), Memory(2, 1000, None), id="v1 without a limit"),
+        pytest.param(V2, {"memory.events": "oom_kill 1\n"}, Memory(1, None, None), id="an old kernel"),
+        pytest.param(V2, {"memory.events": "nonsense\n"}, Memory(None, None, None), id="nonsense"),
+        pytest.param("", {}, Memory(None, None, None), id="no cgroups"),
+    ],
+)
+def test_the_counts(tmp_path: Path, groups: str, files: dict[str, str], found: Memory) -> None:
+    (tmp_path / "self").write_text(groups)
+    assert read(tmp_path / "self", tree(tmp_path / "sys", files)) == found
+
+
+def test_where_nothing_can_be_read(tmp_path: Path) -> None:
+    assert read(tmp_path / "none", tmp_path) == Memory(None, None, None)

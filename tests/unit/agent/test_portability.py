@@ -1,0 +1,18 @@
+"""The agent has to run in any image that has Python: an old one, and nothing beside it."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+AGENT = Path(__file__).parents[3] / "trainer-image/agent"
+FILES = sorted(AGENT.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_it_is_written_for_python_3_9_and_imports_the_standard_library_alone(path: Path) -> None:
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    assert {str(name).partition(".")[0] for name in imported} <= sys.stdlib_module_names | {"trainyard_agent"}

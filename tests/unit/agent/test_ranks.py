@@ -1,0 +1,49 @@
+"""The environment of each process, as torchrun would give it."""
+
+import pytest
+
+from trainyard_agent.ranks import Place, SettingError, environments, place
+
+SET = {
+    "TRAINYARD_REPLICA_INDEX": "1",
+    "TRAINYARD_REPLICAS": "3",
+    "TRAINYARD_PROCESSES": "2",
+    "TRAINYARD_ATTEMPT": "4",
+    "TRAINYARD_JOB_UID": "uid",
+}
+
+
+def test_the_place_of_a_worker() -> None:
+    assert place(SET) == Place(worker=1, workers=3, processes=2, attempt=4, run_id="uid-4")
+    assert place(SET).ranks == [2, 3]
+
+
+def test_every_rank_is_told_who_it_is() -> None:
+    first, second = environments(place(SET), {"PATH": "/bin", "RANK": "17"})
+    assert first.items() >= {"PATH": "/bin", "RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "6"}.items()
+    assert second.items() >= {"RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}.items()
+    assert second.items() >= {"TORCHELASTIC_RUN_ID": "uid-4", "TORCHELASTIC_RESTART_COUNT": "3"}.items()
+    assert first["OMP_NUM_THREADS"] == "1"
+
+
+def test_threads_are_left_alone_where_they_are_set_or_the_process_is_alone() -> None:
+    assert environments(place(SET), {"OMP_NUM_THREADS": "5"})[0]["OMP_NUM_THREADS"] == "5"
+    assert "OMP_NUM_THREADS" not in environments(place({**SET, "TRAINYARD_PROCESSES": "1"}), {})[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"TRAINYARD_REPLICAS": ""}, "TRAINYARD_REPLICAS must be a whole number from 1 to 1000000, and is ''"),
+        ({"TRAINYARD_REPLICAS": "three"}, "TRAINYARD_REPLICAS"),
+        ({"TRAINYARD_REPLICAS": "0"}, "TRAINYARD_REPLICAS"),
+        ({"TRAINYARD_REPLICAS": "9" * 5000}, "TRAINYARD_REPLICAS"),
+        ({"TRAINYARD_REPLICAS": "٣"}, "TRAINYARD_REPLICAS"),
+        ({"TRAINYARD_REPLICA_INDEX": "3"}, "counting begins at 0"),
+        ({"TRAINYARD_PROCESSES": "1025"}, "from 1 to 1024"),
+        ({"TRAINYARD_ATTEMPT": "-1"}, "TRAINYARD_ATTEMPT"),
+    ],
+)
+def test_what_is_wrong_is_named(wrong: dict[str, str], told: str) -> None:
+    with pytest.raises(SettingError, match=told):
+        place({**SET, **wrong})

@@ -1,0 +1,78 @@
+"""What is kept of a rank's last words, and the sentence that is made of them."""
+
+import pytest
+
+from trainyard_agent.memory import Memory
+from trainyard_agent.words import BEGIN, KEPT, LONGEST, Tail, cut, how, message, traceback
+
+NOBODY = Memory(None, None, None)
+ONE = f'{BEGIN}\n  File "a.py", line 1, in <module>\n    f()\nValueError: one'
+TWO = f'{BEGIN}\n  File "b.py", line 2, in g\n    g()\nRuntimeError: two\nwith a second line'
+HANDLING = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("", ""),
+        ("no traceback here", ""),
+        (f"step 1\n{ONE}\n", ONE),
+        (f"{ONE}\ncleaning up\nbye\n", ONE),
+        (f"{ONE}\nhandled, going on\n{TWO}", f"{BEGIN}{TWO.removeprefix(BEGIN)}".rsplit("\n", 1)[0]),
+        (f"{ONE}{HANDLING}{TWO}", f"{ONE}{HANDLING}{TWO}".rsplit("\n", 1)[0]),
+        (f"{TWO}\nlater\n{ONE}{HANDLING}{ONE}\n[W] a warning of the shutdown\n", f"{ONE}{HANDLING}{ONE}"),
+        (f"{BEGIN}\nKeyboardInterrupt", f"{BEGIN}\nKeyboardInterrupt"),
+    ],
+)
+def test_the_traceback_that_ended_it_with_what_led_to_it(said: str, found: str) -> None:
+    assert traceback(said) == found
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (1, "ended with exit code 1"),
+        (137, "was killed by SIGKILL"),
+        (139, "was killed by SIGSEGV"),
+        (255, "ended with exit code 255"),
+    ],
+)
+def test_an_end_in_words(code: int, told: str) -> None:
+    assert how(code) == told
+
+
+def test_the_exception_stands_in_the_first_line() -> None:
+    assert message(3, 1, f"step 7\n{ONE}\n", NOBODY, NOBODY) == f"rank 3 ended with exit code 1: ValueError: one\n{ONE}"
+
+
+def test_without_a_traceback_the_last_lines_tell() -> None:
+    assert message(0, 139, "loading\n", NOBODY, NOBODY) == "rank 0 was killed by SIGSEGV\nloading"
+    assert message(0, 1, "", NOBODY, NOBODY) == "rank 0 ended with exit code 1"
+
+
+def test_a_kill_for_want_of_memory_is_told_with_what_was_used() -> None:
+    before, after = Memory(2, None, None), Memory(3, 1 << 29, 1 << 29)
+    assert message(1, 137, "", before, after) == (
+        "rank 1 was killed by SIGKILL: out of memory: the kernel killed 1 of its processes"
+        ", 512 MiB were in use at most; the limit is 512 MiB"
+    )
+    assert "out of memory" not in message(1, 137, "", after, after)
+    assert "out of memory" not in message(1, 137, "", before, NOBODY)
+
+
+@pytest.mark.parametrize("letter", ["x", "ü", "\ud800", "\x00"])
+def test_a_message_is_never_too_long(letter: str) -> None:
+    made = message(0, 1, f"{ONE}\n{letter * 10_000}\n{ONE}{letter * 10_000}", NOBODY, NOBODY)
+    assert len(made.encode()) <= LONGEST
+    assert made.startswith("rank 0 ended with exit code 1: ValueError: one")
+    assert len(cut("a" * 9000, "b" * 9000).encode()) <= LONGEST
+
+
+def test_the_end_of_a_stream_is_kept_and_no_more() -> None:
+    tail = Tail()
+    for number in range(100_000):
+        tail.feed(b"%d\n" % number)
+    assert tail.text.endswith("99998\n99999\n")
+    assert len(tail.text) == KEPT
+    tail.feed(b"\xff\xfe")
+    assert tail.text.endswith("��")

@@ -1,0 +1,4 @@
+"""The agent: PID 1 of a worker's container. Starts the ranks, ends all of them with the first that fails, and says why.
+
+Standard library only, Python 3.9 and newer: it has to run in any image that has Python.
+"""

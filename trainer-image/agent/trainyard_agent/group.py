@@ -1,0 +1,182 @@
+"""The ranks of this worker, as one: started together, watched, and ended together. Knows nothing of why it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from trainyard_agent import processes
+from trainyard_agent.words import Tail
+
+STANDARD_ERROR = 2
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+"""Passed on to the ranks."""
+KILL_SECONDS = 20.0
+"""How long processes that were killed are waited for: to give back the memory of a GPU takes its time."""
+
+LAST_READS = 64
+"""Of 64 KiB each: more than a pipe holds."""
+
+
+class Ending(NamedTuple):
+    """A rank that has ended."""
+
+    rank: int
+    code: int
+    """Its exit code; 128 + n where signal n killed it."""
+    said: str
+    """The end of its standard error."""
+
+
+class _Rank(NamedTuple):
+    rank: int
+    pid: int
+    pipe: int
+    tail: Tail
+
+
+class Group:
+    """The processes of one attempt. Use it in a `with`: it takes over signals and children, and leaves none behind."""
+
+    def __init__(self) -> None:
+        self.endings: list[Ending] = []
+        """Those that have ended, in that order."""
+        self.heard: list[int] = []
+        """The signals that came, in that order."""
+        self._running: dict[int, _Rank] = {}
+        self._told: set[int] = set()
+        self._selector = selectors.DefaultSelector()
+        self._before: list[tuple[int, object]] = []
+
+    def __enter__(self) -> Group:  # noqa: PYI034 - Self needs Python 3.11
+        processes.adopt_orphans()
+        self._wake, wakes = os.pipe()
+        for end in (self._wake, wakes):
+            os.set_blocking(end, False)
+        self._selector.register(self._wake, selectors.EVENT_READ, None)
+        self._wakes = wakes
+        self._old_wake = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        self._before = [(number, signal.signal(number, _nothing)) for number in (*SIGNALS, signal.SIGCHLD)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        processes.kill_all(os.getpid(), KILL_SECONDS, self._reap)
+        for each in [*self._running.values()]:
+            self._forget(each)
+        signal.set_wakeup_fd(self._old_wake)
+        for number, handler in self._before:
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() itself gave
+        self._selector.close()
+        os.close(self._wake)
+        os.close(self._wakes)
+
+    def start(self, command: Sequence[str], environments: Iterable[tuple[int, Mapping[str, str]]]) -> None:
+        """Start the command once for each rank. Raises OSError where it cannot be started at all."""
+        for rank, environment in environments:
+            ours, theirs = os.pipe()
+            try:
+                pid = os.posix_spawnp(
+                    command[0],
+                    list(command),
+                    environment,
+                    file_actions=[
+                        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                        (os.POSIX_SPAWN_DUP2, theirs, STANDARD_ERROR),
+                    ],
+                    # A session of its own: what is typed at a terminal, and what a rank sends to its group, stays with it.
+                    setsid=True,
+                    setsigdef=[*SIGNALS, signal.SIGCHLD, signal.SIGPIPE],
+                    setsigmask=[],
+                )
+            except OSError:
+                os.close(ours)
+                raise
+            finally:
+                os.close(theirs)
+            os.set_blocking(ours, False)
+            each = self._running[pid] = _Rank(rank, pid, ours, Tail())
+            self._selector.register(ours, selectors.EVENT_READ, each)
+
+    @property
+    def running(self) -> int:
+        """How many ranks have not ended."""
+        return len(self._running)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a rank has ended with an error."""
+        return any(ending.code != 0 for ending in self.endings)
+
+    def wait(self, seconds: float | None) -> None:
+        """Until something happens, for so long at most: a rank ends, a signal comes, a rank says something."""
+        for key, _ in self._selector.select(seconds):
+            if key.data is None:
+                self._signalled()
+            else:
+                self._pump(key.data)
+
+    def end(self, number: int, patience: float) -> None:
+        """Ask all ranks to end by a signal, wait for that, and kill what is left."""
+        end = time.monotonic() + patience
+        self.send(number)
+        while self._running and (left := end - time.monotonic()) > 0:
+            self.wait(left)
+        processes.kill_all(os.getpid(), KILL_SECONDS, self._reap)
+
+    def send(self, number: int) -> None:
+        """Send a signal to all ranks."""
+        for pid in [*self._running]:
+            self._told.update(processes.pass_on(number, pid))
+
+    def outlasted(self) -> bool:
+        """Whether something that was told to end still runs though the ranks have ended: what a shell had waited for."""
+        return not self._told.isdisjoint(processes.descendants(os.getpid()))
+
+    def _signalled(self) -> None:
+        for number in os.read(self._wake, 4096):
+            if number != signal.SIGCHLD:
+                self.heard.append(number)
+        # Always: of many children that end at once one signal tells.
+        self._reap()
+
+    def _reap(self) -> None:
+        for pid, code in processes.reap():
+            each = self._running.pop(pid, None)
+            if each is not None:
+                self._forget(each)
+                self.endings.append(Ending(each.rank, code, each.tail.text))
+
+    def _pump(self, each: _Rank) -> bool:
+        """Pass on what a rank has said. Whether there may be more."""
+        try:
+            data = os.read(each.pipe, 65536)
+        except BlockingIOError:
+            return False
+        if not data:
+            if each.pipe in self._selector.get_map():
+                self._selector.unregister(each.pipe)
+            return False
+        each.tail.feed(data)
+        # Where nobody reads any more there is nobody to tell.
+        with contextlib.suppress(OSError):
+            while data:
+                data = data[os.write(STANDARD_ERROR, data) :]
+        return True
+
+    def _forget(self, each: _Rank) -> None:
+        # What it said last, and no more: what it has left behind may go on talking.
+        for _ in range(LAST_READS):
+            if not self._pump(each):
+                break
+        if each.pipe in self._selector.get_map():
+            self._selector.unregister(each.pipe)
+        os.close(each.pipe)
+
+
+def _nothing(_number: int, _frame: object) -> None:
+    """The signal is told by the pipe. Without a handler it would end the agent, or, to PID 1, not be told."""

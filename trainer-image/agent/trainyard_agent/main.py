@@ -1,0 +1,76 @@
+"""`trainyard-agent [--] COMMAND …`: starts the ranks, and ends as the first of them that fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard_agent import memory, words
+from trainyard_agent.group import Group
+from trainyard_agent.ranks import SettingError, environments, place
+
+STOP_SECONDS = 2.0
+"""How long the other ranks get to end by themselves when one has failed: they wait for it in vain."""
+LOOK_AGAIN_SECONDS = 0.1
+LOG = "/dev/termination-log"
+ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+USAGE, CANNOT_EXECUTE, NOT_FOUND = 2, 126, 127
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command. Returns the exit code of the worker: that of the rank that failed first, else 0."""
+    words_given = list(sys.argv[1:] if arguments is None else arguments)
+    command = words_given[1:] if words_given[:1] == ["--"] else words_given
+    if not command or command[0].startswith("-"):
+        return _refuse(USAGE, "usage: trainyard-agent [--] COMMAND [ARGUMENT …]")
+    try:
+        where = place(os.environ)
+    except SettingError as error:
+        return _refuse(USAGE, str(error))
+    before = memory.read()
+    with Group() as group:
+        try:
+            group.start(command, zip(where.ranks, environments(where, os.environ)))
+        except OSError as error:
+            code = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
+            return _refuse(code, f"cannot start {command[0]}: {error.strerror}")
+        _watch(group)
+    cause = next((ending for ending in group.endings if ending.code != 0), None)
+    if cause is None:
+        return 0
+    _tell(words.message(cause.rank, cause.code, cause.said, before, memory.read()))
+    return cause.code
+
+
+def _watch(group: Group) -> None:
+    """Until all ranks have ended, of themselves or because one has failed. Signals are passed on."""
+    passed = 0
+    while group.running:
+        group.wait(None)
+        for number in group.heard[passed:]:
+            group.send(number)
+        passed = len(group.heard)
+        # Asked to end, each rank does so in its own time: to write a checkpoint, say. The kubelet's patience has an end.
+        if group.failed and ENDING.isdisjoint(group.heard):
+            group.end(signal.SIGTERM, STOP_SECONDS)
+    while not ENDING.isdisjoint(group.heard) and group.outlasted():
+        group.wait(LOOK_AGAIN_SECONDS)
+
+
+def _refuse(code: int, reason: str) -> int:
+    sys.stderr.write(f"trainyard-agent: {reason}\n")
+    _tell(reason)
+    return code
+
+
+def _tell(message: str) -> None:
+    """Where the kubelet looks for the cause. Without that file, outside of a container, nowhere."""
+    path = Path(os.environ.get("TRAINYARD_TERMINATION_LOG", LOG))
+    try:
+        if path.exists():
+            path.write_text(message)
+    except OSError as error:
+        sys.stderr.write(f"trainyard-agent: {path} cannot be written: {error.strerror}\n")

@@ -1,0 +1,67 @@
+"""What the kernel has counted about the container's memory, by cgroup v2 or v1. Reads, never writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+UNLIMITED = 1 << 60
+"""cgroup v1 has a number for "no limit" that depends on the page size; none is smaller."""
+
+
+class Memory(NamedTuple):
+    """None where the kernel does not tell."""
+
+    oom_kills: int | None
+    """Processes of this container that were killed because there was no memory left."""
+    peak: int | None
+    """The most that was in use, in bytes."""
+    limit: int | None
+    """What may be in use, in bytes; None where there is no limit."""
+
+
+def read(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> Memory:
+    """The counts as of now."""
+    try:
+        lines = [line.split(":", 2) for line in proc.read_text().splitlines()]
+    except OSError:
+        return Memory(None, None, None)
+    paths = {controllers: path.lstrip("/") for _, controllers, path in lines}
+    version_1 = next((path for controllers, path in paths.items() if "memory" in controllers.split(",")), None)
+    if version_1 is not None:
+        folder = _folder(root / "memory", version_1, "memory.oom_control")
+        return Memory(
+            _field(folder / "memory.oom_control", "oom_kill"),
+            _number(folder / "memory.max_usage_in_bytes"),
+            _limit(_number(folder / "memory.limit_in_bytes")),
+        )
+    folder = _folder(root, paths.get("", ""), "memory.events")
+    return Memory(
+        _field(folder / "memory.events", "oom_kill"),
+        _number(folder / "memory.peak"),
+        _limit(_number(folder / "memory.max")),
+    )
+
+
+def _folder(root: Path, path: str, file: str) -> Path:
+    """The container's own folder. Inside a container the path may be that of the host, and the mount the container's own."""
+    return root / path if (root / path / file).exists() else root
+
+
+def _field(file: Path, name: str) -> int | None:
+    try:
+        fields = dict(line.split() for line in file.read_text().splitlines())
+        return int(fields[name])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):  # "max" is no number
+        return None
+
+
+def _limit(number: int | None) -> int | None:
+    return None if number is None or number >= UNLIMITED else number

@@ -1,0 +1,92 @@
+"""What is kept of a rank's last words, and the message that tells why a worker ended. Pure."""
+
+from __future__ import annotations
+
+from signal import Signals
+
+from trainyard_agent.memory import Memory
+
+KEPT = 32 * 1024
+"""Bytes of each rank's standard error that are kept."""
+LONGEST = 4096
+"""Bytes; the kubelet cuts a termination message there."""
+BEGIN = "Traceback (most recent call last):"
+CHAINED = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+SIGNALLED = 128
+MIB = 1 << 20
+
+
+class Tail:
+    """The end of a stream of bytes."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """More was said."""
+        self._bytes += data
+        if len(self._bytes) > 2 * KEPT:
+            del self._bytes[:-KEPT]
+
+    @property
+    def text(self) -> str:
+        """What is kept."""
+        return self._bytes[-KEPT:].decode(errors="replace")
+
+
+def traceback(text: str) -> str:
+    """The last traceback in the text, with those that led to it: the first of a chain is the error that began it."""
+    *earlier, last = text.split(BEGIN)
+    if not earlier:
+        return ""
+    parts = [last]
+    while len(earlier) > 1 and earlier[-1].rstrip().endswith(CHAINED):
+        parts.insert(0, earlier.pop())
+    chain = BEGIN + BEGIN.join(parts)
+    return "\n".join(_until_the_exception(chain.splitlines()))
+
+
+def how(code: int) -> str:
+    """The end of a process in words."""
+    if code <= SIGNALLED:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {Signals(code - SIGNALLED).name}"
+    except ValueError:
+        return f"ended with exit code {code}"
+
+
+def message(rank: int, code: int, said: str, before: Memory, after: Memory) -> str:
+    """Why the worker ended: a sentence, then the traceback or the last lines. At most 4,096 bytes."""
+    found = traceback(said)
+    exception = found.splitlines()[-1] if found else ""
+    told = f"rank {rank} {how(code)}"
+    if killed := _killed(before, after):
+        told += f": {killed}"
+    elif exception:
+        told += f": {exception}"
+    return cut(told, found or said.strip())
+
+
+def cut(told: str, rest: str) -> str:
+    """A sentence and, as far as there is room, the end of the rest."""
+    head = told.encode(errors="replace")[: LONGEST // 2] + b"\n"
+    tail = rest.encode(errors="replace")[-(LONGEST - len(head)) :] if rest else b""
+    return (head + tail).decode(errors="ignore").rstrip()
+
+
+def _killed(before: Memory, after: Memory) -> str:
+    if after.oom_kills is None or after.oom_kills <= (before.oom_kills or 0):
+        return ""
+    peak = f", {after.peak // MIB} MiB were in use at most" if after.peak is not None else ""
+    limit = f"; the limit is {after.limit // MIB} MiB" if after.limit is not None else ""
+    return f"out of memory: the kernel killed {after.oom_kills - (before.oom_kills or 0)} of its processes{peak}{limit}"
+
+
+def _until_the_exception(lines: list[str]) -> list[str]:
+    """Without what was said after the traceback: its last line is the first that is not indented after its last frame."""
+    last_frame: int | None = max((i for i, line in enumerate(lines) if line.startswith("  ")), default=None)
+    return lines if last_frame is None else lines[: last_frame + 2]
