@@ -35,6 +35,21 @@ class Success(StrEnum):
     WORKER_0 = "Worker0"
 
 
+class DnsNames(StrEnum):
+    """Which workers can be found by name."""
+
+    MASTER = "Master"
+    ALL = "All"
+
+
+class Network(Model):
+    """How workers reach each other."""
+
+    dns_names: DnsNames | None = None
+    """Which workers have a DNS name (JOB-worker-INDEX.JOB): Master, which is worker 0 and all that torch.distributed asks for, or
+    All, whose list costs the cluster work that grows with the square of the group. Not set: Master for torch, All for none."""
+
+
 class Lifecycle(Model):
     """When the job starts, stops and goes."""
 
@@ -66,6 +81,12 @@ class TrainingJobSpec(Model):
                     "self.framework == oldSelf.framework",
                     "framework cannot be changed; delete the TrainingJob and create it anew",
                     fieldPath=".framework",
+                    reason="FieldValueForbidden",
+                ),
+                rule(
+                    "self.network == oldSelf.network",
+                    "network cannot be changed; delete the TrainingJob and create it anew",
+                    fieldPath=".network",
                     reason="FieldValueForbidden",
                 ),
                 rule(
@@ -111,6 +132,8 @@ class TrainingJobSpec(Model):
     """Training processes in each worker. auto: the number of GPUs of the main container, or 1 if it has none."""
     template: PodTemplate
     """The pod of every worker. The first container is the main one: its exit code is the worker's."""
+    network: Network = Network()
+    """How workers reach each other."""
     recovery: Recovery = Recovery()
     """What happens when workers fail."""
     lifecycle: Lifecycle = Lifecycle()

@@ -24,7 +24,9 @@ from trainyard.kube.resource import PODS, SERVICES, Resource
 
 _LOG = logging.getLogger(__name__)
 
-PARALLEL = 50
+PARALLEL = 100
+"""Requests at a time for one job, once the first have succeeded. With 50 the pods of a job of 500 are created in 1.4 times the time that
+a plain client takes, with 100 in 1.1: what they wait for is their share of the API server."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from trainyard.api.constants import (
     ROLE_WORKER,
     VERSION,
 )
+from trainyard.api.spec import DnsNames
 from trainyard.domain.model import JobView
 from trainyard.frameworks.environment import environment
-from trainyard.frameworks.worker import Json, Worker
+from trainyard.frameworks.worker import Json, Worker, dns_names
 
 UNREACHABLE_SECONDS = 30
 """How long a pod stays bound to a node that is gone; Kubernetes' own 300 would be five minutes of idle GPUs."""
@@ -63,8 +64,12 @@ def worker_pod(worker: Worker) -> Json:
 
 
 def service(job: JobView) -> Json:
-    """The headless Service that gives the workers their DNS names, before they are ready too."""
+    """The headless Service that gives workers their DNS names, before they are ready too."""
     labels = {LABEL_JOB_NAME: job.name, LABEL_JOB_UID: job.uid}
+    named = {LABEL_JOB_UID: job.uid}
+    if dns_names(job.spec) is DnsNames.MASTER:
+        # Each worker that comes, becomes ready or goes would have the lists of all of them written anew (docs/design/0007).
+        named[LABEL_INDEX] = "0"
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -74,7 +79,7 @@ def service(job: JobView) -> Json:
             "labels": labels,
             "ownerReferences": [_owner(job)],
         },
-        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {LABEL_JOB_UID: job.uid}},
+        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": named},
     }
 
 

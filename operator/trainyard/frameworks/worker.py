@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.api.spec import TrainingJobSpec
+from trainyard.api.spec import DnsNames, Framework, TrainingJobSpec
 from trainyard.domain.model import JobView
 from trainyard.domain.names import worker_host, worker_pod
 from trainyard.frameworks.quantity import quantity
@@ -61,6 +61,13 @@ class Worker:
     def host_network(self) -> bool:
         """Whether the pods share their nodes' network."""
         return bool(self.spec.template["spec"].get("hostNetwork"))
+
+
+def dns_names(spec: TrainingJobSpec) -> DnsNames:
+    """Which workers have a DNS name: those that the user says, else those that the framework asks for."""
+    if spec.network.dns_names is not None:
+        return spec.network.dns_names
+    return DnsNames.MASTER if spec.framework is Framework.TORCH else DnsNames.ALL
 
 
 def processes(spec: TrainingJobSpec) -> int:

@@ -89,6 +89,7 @@ def test_defaults() -> None:
         ".framework": "torch",
         ".replicas": 1,
         ".processesPerReplica": "auto",
+        ".network": {},
         ".recovery": {},
         ".recovery.maxRestarts": 10,
         ".lifecycle": {},
@@ -122,5 +123,5 @@ def test_subresources_and_columns() -> None:
 
 def test_every_rule_says_what_to_do() -> None:
     rules = [rule for _, node in ALL for rule in node.get("x-kubernetes-validations", ())]
-    assert len(rules) == 12
+    assert len(rules) == 13
     assert [r for r in rules if " must " not in r["message"] and ";" not in r["message"]] == []

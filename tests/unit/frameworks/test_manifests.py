@@ -154,5 +154,22 @@ def test_service_is_headless_and_knows_workers_before_they_are_ready() -> None:
     assert made["spec"] == {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
-        "selector": {"trainyard.dev/job-uid": "job-uid"},
+        "selector": {"trainyard.dev/job-uid": "job-uid", "trainyard.dev/index": "0"},
     }
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({}, {"trainyard.dev/index": "0"}),
+        ({"framework": "none"}, {}),
+        ({"network": {"dnsNames": "All"}}, {}),
+        ({"framework": "none", "network": {"dnsNames": "Master"}}, {"trainyard.dev/index": "0"}),
+    ],
+)
+def test_who_has_a_name(fields: Json, named: dict[str, str]) -> None:
+    scene = job(3, **fields)
+    selector = service(scene.job)["spec"]["selector"]
+    assert selector == {"trainyard.dev/job-uid": "job-uid", **named}
+    labels = worker_pod(Worker(scene.job, 0, 1))["metadata"]["labels"]
+    assert selector.items() <= labels.items()
