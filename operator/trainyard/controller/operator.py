@@ -172,11 +172,15 @@ class Operator:
 
     async def _act(self, elected: asyncio.Event) -> None:
         await elected.wait()
-        async with asyncio.TaskGroup() as group:
-            for scope in self.scopes:
-                group.create_task(scope.open())
-            group.create_task(self._tell())
-            group.create_task(self.loop.run())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for scope in self.scopes:
+                    group.create_task(scope.open())
+                group.create_task(self._tell())
+                group.create_task(self.loop.run())
+        except ExceptionGroup as ends:
+            # The first says it all, and may be one that the process has a sentence for.
+            raise ends.exceptions[0] from ends
 
     async def _tell(self) -> None:
         try:

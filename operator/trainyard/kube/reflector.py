@@ -28,7 +28,7 @@ _ANSWERED_FAILURES = 3
 """So many refusals of the same watch in a row, and the version it starts from is held to be the reason."""
 _SHORTEST_WATCH = 1.0
 """A watch that tells of no object and ends sooner is begun anew after a pause."""
-_BROKEN = frozenset({"MalformedEvent", "MalformedAnswer", "TooOld"})
+_BROKEN = frozenset({"MalformedEvent", "MalformedAnswer", "Silent", "TooOld"})
 _RESTORED_SECONDS = 30.0
 """A server that tells for so long of times before those already heard of does not lag behind: it has another past."""
 _CALM_SECONDS = 60.0
@@ -110,26 +110,38 @@ class Reflector(Generic[T, K]):
         await self._list()
 
     async def _list(self) -> None:
-        path = self.resource.path(self.namespace)
+        path, before = self.resource.path(self.namespace), self.store.seen
         raw, version = await read_all(self.session, path, self._selection(), self.page_size, self._hear)
-        self._check_time(int(version))
-        self._behind_since = None
-        changed = self.store.replace([*self._readable(raw)], int(version))
+        objects = [*self._readable(raw)]
+        self._check_time(int(version), before)
+        self._check_past(objects, int(version))
+        changed = self.store.replace(objects, int(version))
         self._unreadable &= {_uid(item) for item in raw}
         self._version = version
         self.synced.set()
         self._tell(changed)
 
-    def _check_time(self, version: int) -> None:
-        """A version up to which all is told. Raises where more than that was heard already: it has no news, and leaves out some."""
-        if version >= self.store.floor:
+    def _check_time(self, version: int, before: int) -> None:
+        """A list holds all that was heard before it was asked for. Raises where its version says that it does not."""
+        if version >= before:
+            self._behind_since = None
             return
         now = self.clock()
         since = self._behind_since = now if self._behind_since is None else self._behind_since
-        told = f"the API server is at version {version} of {self}, and was at {self.store.floor} before"
+        told = f"the API server is at version {version} of {self}, and was at {before} before"
         if now - since > _RESTORED_SECONDS:
-            raise RestoredError(f"{told}: it seems to have been restored from a backup")
+            raise RestoredError(f"{told}: the cluster seems to have been restored from a backup")
         raise ApiError(0, "TooOld", told)
+
+    def _check_past(self, objects: Iterable[T], version: int) -> None:
+        """An object of a complete list cannot be older than what was heard of it before that list was made."""
+        for obj in objects:
+            known = self.store.get(obj.uid)
+            if known is not None and obj.resource_version < known.resource_version <= version:
+                raise RestoredError(
+                    f"an object of {self} is at version {obj.resource_version} again, and was at {known.resource_version}"
+                    " before: the cluster seems to have been restored from a backup"
+                )
 
     def _readable(self, raw: Iterable[dict[str, Any]]) -> Iterable[T]:
         for item in raw:
@@ -170,7 +182,6 @@ class Reflector(Generic[T, K]):
         version = version_of(item)
         match kind:
             case "BOOKMARK":
-                self._check_time(int(version))
                 self.store.observe(int(version))
             case "DELETED":
                 self._unreadable.discard(_uid(item))
@@ -211,7 +222,8 @@ class Reflector(Generic[T, K]):
         now = self.clock()
         self._failures = 1 if now - self._failed_at > _CALM_SECONDS else self._failures + 1
         self._failed_at = now
-        # A lost or broken event can be had again only from a list; so can a version the server does not know.
+        # A lost or broken event can be had again only from a list; so can a version the server does not know. A server that was
+        # restored to an older state says nothing at all to a watch from a version that is yet to come.
         if error.gone or error.reason in _BROKEN or (error.status and self._failures >= _ANSWERED_FAILURES):
             self._version = None
         self._complain(error)

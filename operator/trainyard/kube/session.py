@@ -148,6 +148,7 @@ class Session:
 
         Silence is the only sign of a half-open connection, where the other side is gone and nobody has said so.
         """
+        begun = False
         limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=idle_timeout)
         started = time.monotonic()
         status = UNREACHABLE
@@ -162,12 +163,15 @@ class Session:
                 if status >= 400:
                     await _refuse(response)
                 self.rights.granted("GET", path, watch=True)
+                begun = True
                 async for line in read_lines(response.content):
                     yield _event(line)
         except ApiError as error:
             self.rights.refused("GET", path, error, watch=True)
             raise
         except (aiohttp.ClientError, OSError) as error:
+            if begun and isinstance(error, TimeoutError):
+                raise ApiError(UNREACHABLE, "Silent", f"{path}: nothing was heard for {idle_timeout:.0f} s") from error
             raise _unreachable(error, path) from error
 
     async def close(self) -> None:

@@ -41,11 +41,6 @@ class Store(Generic[T, K]):
         """The newest resourceVersion heard of, in objects, bookmarks and lists."""
         return self._seen
 
-    @property
-    def floor(self) -> int:
-        """The version up to which everything has been heard."""
-        return self._floor
-
     def __len__(self) -> int:
         return len(self._objects)
 

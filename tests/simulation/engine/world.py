@@ -16,6 +16,7 @@ from tests.simulation.engine.virtual_time import MOST, Time
 from tests.simulation.engine.weather import Weather
 from trainyard.engine.leader import LeadershipLostError
 from trainyard.kube.errors import ApiError
+from trainyard.kube.reflector import RestoredError
 
 NAMESPACE = "lab"
 CLOCKS = (0.0, 0.0, -2.0, 3.0)
@@ -107,7 +108,7 @@ class World:
             raise BrokenLawError(f"the operator logs a traceback: {self._complaints.heard[0]}")
         if process.ended:
             why = process.why()
-            if why is not None and not isinstance(why, LeadershipLostError):
+            if why is not None and not isinstance(why, LeadershipLostError | RestoredError):
                 raise BrokenLawError("the operator died of itself") from why
             self._bury(place)
         elif fused and self.fuse is not None:

@@ -68,16 +68,30 @@ async def test_a_server_that_lags_behind_is_waited_for(api: FakeApi) -> None:
 
 
 async def test_a_server_with_another_past_ends_it(api: FakeApi, timers: FakeTimers) -> None:
-    """A bookmark from before what was heard costs a list; lists from before it, for half a minute, are the end."""
+    """Lists from before what was heard, for half a minute, are the end."""
     store: Store[Pod, str] = Store(lambda pod: pod.job)
     reflector = Reflector(api.session(), PODS, Pod.read, store, str, clock=timers.time, backoff=lambda _: 0.0)
     running = asyncio.create_task(reflector.run())
     await api.watching()
     store.observe(1000)
-    api.bookmark()
+    api.say(b"garbage\n")
     await until(lambda: sum(not call.watch for call in api.calls) > 3)
     timers.advance(31)
     with pytest.raises(RestoredError, match="at version 100 of pods in all namespaces, and was at 1000 before"):
+        await asyncio.wait_for(running, 10)
+
+
+async def test_an_object_that_is_older_again_is_of_another_past(api: FakeApi) -> None:
+    store: Store[Pod, str] = Store(lambda pod: pod.job)
+    reflector = Reflector(api.session(), PODS, Pod.read, store, str, backoff=lambda _: 0.0)
+    running = asyncio.create_task(reflector.run())
+    await api.watching()
+    before = api.cluster.create(PODS, "ns", pod("one"))
+    api.cluster.set_status(PODS, "ns", "one", phase="Running")
+    await until(lambda: [pod.phase for pod in store.of("a")] == ["Running"])
+    api.fault(**LIST, text=json.dumps({"metadata": {"resourceVersion": "200"}, "items": [before]}))
+    api.say(b"garbage\n")
+    with pytest.raises(RestoredError, match="an object of pods in all namespaces is at version 101 again"):
         await asyncio.wait_for(running, 10)
 
 
