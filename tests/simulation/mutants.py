@@ -130,8 +130,8 @@ def counts_the_victims_too() -> Planted:
     """Each failed worker is a failure of its own."""
     real = verdict.restart
 
-    def restart(job: JobView, cause: Cause, now: datetime) -> Plan:
-        decided = real(job, cause, now)
+    def restart(job: JobView, cause: Cause, told: str, now: datetime) -> Plan:
+        decided = real(job, cause, told, now)
         counted = decided.status.restarts
         if not cause.charged or job.spec.replicas == 1:
             return decided

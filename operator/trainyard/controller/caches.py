@@ -41,8 +41,8 @@ class Cache:
         """
         try:
             if resource == PODS:
-                return bool(self.pods.apply(pod_record(raw)))
-            return bool(self.services.apply(service_record(raw)))
+                return bool(self.pods.found(pod_record(raw)))
+            return bool(self.services.found(service_record(raw)))
         except (KeyError, ValueError):
             return False
 

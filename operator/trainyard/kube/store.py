@@ -19,13 +19,16 @@ class Stored(Protocol):
 T = TypeVar("T", bound=Stored)
 K = TypeVar("K", bound=Hashable)
 
+REMEMBERED = 4096
+"""Deletions that may be remembered longer than until the floor has passed them."""
+
 
 class Store(Generic[T, K]):
     """Objects by UID, and by the key of whoever owns them (`index`; None: nobody's).
 
     Events may come late, twice or out of order; only what is newer than the known counts. `_floor` is the version up to which
-    everything has been heard: an object that is unknown and not newer than that has been deleted. Deletions after the floor
-    are remembered until it passes them, so that a late event cannot bring an object back to life.
+    everything has been heard: an object that is unknown and not newer than that has been deleted. Deletions after the floor,
+    and thousands before it, are remembered, so that neither a late event nor a late answer brings an object back to life.
     """
 
     def __init__(self, index: Callable[[T], K | None]) -> None:
@@ -69,11 +72,18 @@ class Store(Generic[T, K]):
         """An object was added or changed. Returns the keys whose objects are now others: none if this was no news."""
         self._seen = max(self._seen, obj.resource_version)
         held = self._objects.get(obj.uid)
-        known = self._deleted.get(obj.uid, self._floor) if held is None else held.resource_version
+        known = max(self._deleted.get(obj.uid, 0), self._floor) if held is None else held.resource_version
         if obj.resource_version <= known:
             return set()
         self._deleted.pop(obj.uid, None)
         return self._put(obj, held)
+
+    def found(self, obj: T) -> set[K]:
+        """The object was read by itself: it is there, even where all that was told of it was lost. Returns what `apply` does."""
+        if obj.uid in self._objects or obj.uid in self._deleted:
+            return self.apply(obj)
+        self._seen = max(self._seen, obj.resource_version)
+        return self._put(obj, None)
 
     def remove(self, uid: str, version: int | None = None) -> set[K]:
         """An object is no more. `version` is that of the deletion; without it the deletion is newer than all heard so far."""
@@ -83,8 +93,7 @@ class Store(Generic[T, K]):
         self._seen = max(self._seen, version)
         if held is not None and held.resource_version > version:
             return set()
-        if version > self._floor:
-            self._deleted[uid] = max(version, self._deleted.get(uid, 0))
+        self._deleted[uid] = max(version, self._deleted.get(uid, 0))
         return set() if held is None else self._drop(held)
 
     def observe(self, version: int) -> None:
@@ -92,7 +101,8 @@ class Store(Generic[T, K]):
         self._seen = max(self._seen, version)
         if version > self._floor:
             self._floor = version
-            self._deleted = {uid: at for uid, at in self._deleted.items() if at > version}
+            if len(self._deleted) > REMEMBERED:
+                self._deleted = {uid: at for uid, at in self._deleted.items() if at > version}
 
     def replace(self, objs: Iterable[T], version: int) -> set[K]:
         """A complete list, as of `version`. What it does not hold is gone, unless it is newer than the list.
@@ -107,6 +117,7 @@ class Store(Generic[T, K]):
         for held in [*self._objects.values()]:
             if held.uid not in listed and held.resource_version <= version:
                 changed |= self._drop(held)
+                self._deleted[held.uid] = version
         for obj in listed.values():
             known = self._objects.get(obj.uid)
             oldest = self._deleted.get(obj.uid, 0) if known is None else known.resource_version

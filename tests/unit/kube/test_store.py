@@ -3,8 +3,10 @@
 import itertools
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
+from trainyard.kube import store as store_module
 from trainyard.kube.store import Store
 
 
@@ -66,9 +68,28 @@ def test_a_late_event_does_not_bring_a_deleted_object_back() -> None:
     assert held.remove("1", 8) == {"a"}
     assert held.apply(Item("1", 7)) == set()
     held.observe(20)
-    assert held._deleted == {}, "a bookmark makes the memory of deletions short"
     assert held.apply(Item("1", 7)) == set()
+    assert held.found(Item("1", 7)) == set(), "an answer can be late, too"
     assert len(held) == 0
+
+
+def test_what_was_found_is_there_though_nothing_was_heard_of_it() -> None:
+    held = store(version=20)
+    assert held.apply(Item("1", 7)) == set()
+    assert held.found(Item("1", 7)) == {"a"}
+    assert held.found(Item("1", 6)) == set()
+    assert held.get("1") == Item("1", 7)
+    assert held.replace([], 30) == {"a"}
+    assert held.found(Item("1", 7)) == set(), "a list has told that it went"
+
+
+def test_the_memory_of_deletions_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "REMEMBERED", 2)
+    held = store()
+    for uid in ("1", "2", "3"):
+        held.remove(uid, int(uid))
+    held.observe(2)
+    assert held._deleted == {"3": 3}
 
 
 def test_a_late_deletion_does_not_take_an_object_that_matches_the_selector_again() -> None:
