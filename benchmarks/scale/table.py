@@ -17,7 +17,8 @@ HEAD: Final = (
 )  # fmt: skip
 LEGEND: Final = """\
 Seconds since the first request until all pods are created, all run, and the job's status says so; x raw, x ours: created, against that row.
-CPU, peak of memory and calls are those of the operator's process alone; ms/pod is its CPU. A dash: not reached, or there is no such thing."""
+CPU, peak of memory and calls are those of the operator's process, for JobSet with what kube-controller-manager does in its stead (not the memory);
+ms/pod is its CPU. A dash: not reached, or there is no such thing."""
 
 
 def table(rows: Sequence[Row], titles: Mapping[str, str], pods: Mapping[str, int]) -> str:

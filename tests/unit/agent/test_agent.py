@@ -147,7 +147,8 @@ time.sleep(600)
 def test_sigterm_reaches_the_ranks_and_they_take_their_time(
     program: Path,
     tmp_path: Path,
-    wrapped: bool,  # noqa: FBT001
+    *,
+    wrapped: bool,
 ) -> None:
     """Through a shell too, which would keep it to itself."""
     script = """

@@ -60,7 +60,7 @@ def test_an_exit_code_without_a_rule(code: int, expected: str) -> None:
         ({"exitCodes": [3], "reasons": ["Error"]}, False),
     ],
 )
-def test_a_rule_applies_where_all_that_it_names_is_so(rule: dict[str, Any], applies: bool) -> None:  # noqa: FBT001
+def test_a_rule_applies_where_all_that_it_names_is_so(rule: dict[str, Any], *, applies: bool) -> None:
     scene = running({"action": "Fail", **rule}).pod(1, conditions=frozenset({"MemoryLow"}))
     message = "RuntimeError: CUDA out of memory"
     assert outcome(scene.failed(1, exit_code=3, reason="OOMKilled", message=message)) == (
@@ -166,7 +166,7 @@ def test_times_do_not_pile_up() -> None:
         ("line\nbreak", "line*break", True),
     ],
 )
-def test_a_pattern_is_text_with_gaps(text: str, pattern: str, found: bool) -> None:  # noqa: FBT001
+def test_a_pattern_is_text_with_gaps(text: str, pattern: str, *, found: bool) -> None:
     assert contains(text, pattern) is found
 
 

@@ -9,12 +9,19 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 PR_SET_CHILD_SUBREAPER = 36
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh"})
 """A shell that waits for its command passes no signal on to it."""
 GONE = frozenset("ZX")
 """States of a process that has ended and is yet to be reaped."""
+
+
+class _Process(NamedTuple):
+    name: str
+    state: str
+    parent: int
 
 
 def adopt_orphans() -> None:
@@ -38,58 +45,54 @@ def reap() -> Iterator[tuple[int, int]]:
 
 def descendants(root: int) -> set[int]:
     """The PIDs of all processes below `root` that have not ended."""
-    parents: dict[int, int] = {}
-    living: set[int] = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and (found := _stat(int(entry.name))) is not None:
-            _, state, parents[int(entry.name)] = found
-            if state not in GONE:
-                living.add(int(entry.name))
-    return {pid for pid in living if _is_below(pid, root, parents)}
+    table = _table()
+    return {pid for pid, process in table.items() if process.state not in GONE and _is_below(pid, root, table)}
 
 
 def pass_on(number: int, pid: int) -> list[int]:
     """Send a signal to a process; to a shell, also to what it waits for. Returns the PIDs of those that were told."""
-    found = _stat(pid)
-    targets = [pid]
-    if found is not None and found[0] in SHELLS:
-        targets += [child for child in descendants(pid) if (other := _stat(child)) is not None and other[2] == pid]
+    table, targets = _table(), [pid]
+    if pid in table and table[pid].name in SHELLS:
+        targets += [child for child, process in table.items() if process.parent == pid and process.state not in GONE]
     for target in targets:
         _send(number, target)
     return targets
 
 
-def kill_all(root: int, patience: float, reaped: Callable[[], object]) -> bool:
-    """Kill everything below `root`, and what it starts meanwhile. Returns whether nothing is left after `patience` seconds.
+def kill_all(root: int, patience: float, reap_them: Callable[[], object]) -> None:
+    """Kill everything below `root`, and what it starts meanwhile, until nothing is left, for `patience` seconds at most.
 
-    A process that is stuck in the kernel (a dead file server, say) goes only when that lets it go. `reaped` is called in
-    between, to reap.
+    A process that is stuck in the kernel (a dead file server, say) goes only when that lets it go.
     """
     end = time.monotonic() + patience
     while left := descendants(root):
         for pid in left:
             _send(signal.SIGKILL, pid)
-        reaped()
+        reap_them()
         if time.monotonic() > end:
-            return False
+            return
         time.sleep(0.005)
-    reaped()
-    return True
+    reap_them()
 
 
-def _is_below(pid: int, root: int, parents: dict[int, int]) -> bool:
+def _table() -> dict[int, _Process]:
+    """All processes, by PID."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    return {pid: process for pid in pids if (process := _stat(pid)) is not None}
+
+
+def _is_below(pid: int, root: int, table: dict[int, _Process]) -> bool:
     # Read one after the other, the parents can form a ring where a PID was used again meanwhile.
-    for _ in range(len(parents)):
-        pid = parents.get(pid, 0)
+    for _ in range(len(table)):
+        if pid not in table:
+            return False
+        pid = table[pid].parent
         if pid == root:
             return True
-        if pid == 0:
-            return False
     return False
 
 
-def _stat(pid: int) -> tuple[str, str, int] | None:
-    """Name, state and parent."""
+def _stat(pid: int) -> _Process | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (OSError, ValueError):
@@ -97,7 +100,7 @@ def _stat(pid: int) -> tuple[str, str, int] | None:
     # The name stands in brackets and may hold brackets and spaces itself.
     before, _, after = text.rpartition(")")
     state, parent, *_ = after.split()
-    return before.partition("(")[2], state, int(parent)
+    return _Process(before.partition("(")[2], state, int(parent))
 
 
 def _send(number: int, pid: int) -> None:
