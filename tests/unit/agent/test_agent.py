@@ -92,15 +92,20 @@ def alive(pid: int) -> bool:
 
 
 def test_success_is_that_of_all_ranks(program: Path, tmp_path: Path) -> None:
-    with agent(
-        program, tmp_path, 'say(f"rank{R}", os.environ["LOCAL_RANK"]); print("to stderr", file=sys.stderr)'
-    ) as run:
+    # In one write: print() makes two of them, and those of two ranks can get mixed.
+    script = 'say(f"rank{R}", os.environ["LOCAL_RANK"]); sys.stderr.write("to stderr\\n")'
+    with agent(program, tmp_path, script) as run:
         assert run.ends() == (0, "to stderr\n" * 2)
         assert (run.file("rank2"), run.file("rank3"), run.message) == ("0", "1", "")
 
 
 def test_the_first_that_fails_ends_the_others_and_is_named(program: Path, tmp_path: Path) -> None:
-    script = 'say(f"pid{R}", os.getpid())\nif R == 3: raise ValueError("boom")\ntime.sleep(600)'
+    script = """
+say(f"pid{R}", os.getpid())
+while not os.path.exists("pid2"): time.sleep(0.01)
+if R == 3: raise ValueError("boom")
+time.sleep(600)
+"""
     with agent(program, tmp_path, script) as run:
         code, said = run.ends()
         assert code == 1
@@ -246,6 +251,34 @@ def test_a_log_that_cannot_be_written_is_said_and_does_not_hide_the_cause(progra
     with agent(program, tmp_path, "sys.exit(5)", TRAINYARD_TERMINATION_LOG=str(tmp_path / "folder")) as run:
         code, said = run.ends()
         assert (code, "cannot be written: Is a directory" in said) == (5, True)
+
+
+def test_a_rank_that_speaks_its_last_while_another_is_reaped_is_heard(tmp_path: Path) -> None:
+    """Signal and words come in one batch, the signal first: both ranks are reaped before the words are read."""
+    script = """
+import os, time
+from trainyard_agent.group import Group
+from trainyard_agent.processes import descendants
+os.mkfifo("go")
+command = ["sh", "-c", 'test "$RANK" = 0 && exit 5; read line < go; echo last >&2; exit 6']
+with Group() as group:
+    group.start(command, [(0, {**os.environ, "RANK": "0"}), (1, {**os.environ, "RANK": "1"})])
+    while len(descendants(os.getpid())) > 1: time.sleep(0.01)
+    open("go", "w").close()
+    while descendants(os.getpid()): time.sleep(0.01)
+    while group.running: group.wait(5)
+    print(sorted((e.rank, e.code, e.said) for e in group.endings))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(AGENT), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.stdout, ran.stderr) == ("[(0, 5, ''), (1, 6, 'last\\n')]\n", "last\n")
 
 
 def test_talk_without_end_after_the_end_is_not_waited_for(program: Path, tmp_path: Path) -> None:

@@ -117,7 +117,8 @@ class Group:
         for key, _ in self._selector.select(seconds):
             if key.data is None:
                 self._signalled()
-            else:
+            elif key.data.pid in self._running:
+                # Not one that was reaped a moment ago, with the signal that this batch has told of before.
                 self._pump(key.data)
 
     def end(self, number: int, patience: float) -> None:
