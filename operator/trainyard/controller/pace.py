@@ -16,8 +16,8 @@ PERIOD = 1.0
 SHARE = 0.05
 """Seconds for each job that has counts to tell: up to a hundred of them are written twenty times a second together, more of them
 every `LONGEST` seconds each."""
-LONGEST = 5.0
-"""Seconds for which counts wait at most, however many jobs are being started."""
+LONGEST = 10.0
+"""Seconds for which counts wait at most, however many jobs are being started. Most of a thousand lone workers run by then."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class StatusPace:
     def wait(self, job: JobView, status: TrainingJobStatus) -> float:
         """Seconds after which to ask again whether to write `status`; 0 where it is news, or nothing was done lately."""
         self._waiting.discard(job.uid)
-        if is_news(job.status, status):
+        if is_news(job, status):
             return 0.0
         period = min(LONGEST, max(PERIOD, SHARE * len(self._waiting)))
         left = self._held.get(job.uid, float("-inf")) + period - self.clock()

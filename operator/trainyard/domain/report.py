@@ -34,19 +34,21 @@ def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
     return replace(plan, status=plan.status.model_copy(update=update))
 
 
-def is_news(before: TrainingJobStatus, after: TrainingJobStatus) -> bool:
+def is_news(job: JobView, after: TrainingJobStatus) -> bool:
     """Whether the job has moved, or a change of its spec has been looked at: all that people and programs wait for.
 
-    Also that all pods of an attempt are there: until that is stored, one that is lost would be made again instead of ending the
-    attempt. The rest counts pods or says what one of them waits for, and half of it is out of date when it is stored.
+    Also that all pods of a group are there: until that is stored, one that is lost would be made again instead of ending the
+    attempt, which to a lone worker is the same. The rest counts pods or says what one of them waits for, and half of it is out
+    of date when it is stored.
     """
+    before, grouped = job.status, job.spec.replicas > 1
     looked_at = before.observed_generation and before.observed_generation != after.observed_generation
-    return bool(looked_at) or _moves(before) != _moves(after)
+    return bool(looked_at) or _moves(before, grouped=grouped) != _moves(after, grouped=grouped)
 
 
-def _moves(status: TrainingJobStatus) -> tuple[Any, ...]:
+def _moves(status: TrainingJobStatus, *, grouped: bool) -> tuple[Any, ...]:
     holds = {c.type for c in status.conditions if c.status == "True" and c.type != C.SCHEDULED}
-    return status.phase, status.attempt, status.launched_attempt, status.restarts, holds
+    return status.phase, status.attempt, grouped and status.launched_attempt, status.restarts, holds
 
 
 def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
