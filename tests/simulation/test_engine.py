@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.simulation.engine.laws import told
-from tests.simulation.engine.machine import Schedule
+from tests.simulation.engine.machine import Pair, Schedule
 from tests.simulation.engine.weather import Fault
 
 WANTED = int(os.environ.get("SIMULATION_SCHEDULES", "20000"))
@@ -74,8 +74,7 @@ def test_the_same_steps_make_the_same_history() -> None:
 
 @pytest.mark.parametrize("number", range(FIRST, FIRST + max(1, WANTED // 20 // PAIRS)))
 def test_of_two_operators_only_the_leader_writes(number: int) -> None:
-    class Pair(Schedule):
-        processes = 2
+    class Batch(Pair):
         finished = 0
 
-    run_all(Pair, number, PAIRS)
+    run_all(Batch, number, PAIRS)

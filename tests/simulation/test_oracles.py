@@ -7,7 +7,7 @@ from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.simulation.engine.laws import BrokenLawError
-from tests.simulation.engine.machine import Schedule
+from tests.simulation.engine.machine import Pair, Schedule
 from tests.simulation.mutants import MUTANTS, MUTANTS_OF_PAIRS, Planted, planted
 from tests.simulation.test_engine import SETTINGS
 
@@ -33,8 +33,7 @@ def test_a_planted_bug_is_found(mutant: Callable[[], Planted]) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS_OF_PAIRS, ids=lambda mutant: mutant.__name__)
 def test_a_bug_in_the_election_is_found(mutant: Callable[[], Planted]) -> None:
-    class Hunt(Schedule):
-        processes = 2
+    class Hunt(Pair):
         finished = 0
 
     hunt(mutant, Hunt, BOUND_OF_PAIRS)

@@ -58,6 +58,12 @@ class Process:
         """Whether it has ended of itself, or as it was told to."""
         return self._main.done()
 
+    @property
+    def leads(self) -> bool:
+        """Whether it believes that it may write."""
+        elector = self.operator.elector
+        return elector is None or elector.leading
+
     def why(self) -> BaseException | None:
         """What it died of."""
         return None if self._main.cancelled() else self._main.exception()

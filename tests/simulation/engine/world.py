@@ -141,6 +141,10 @@ class World:
             process.frozen = True
             self.time.after(seconds, lambda: setattr(process, "frozen", False))
 
+    def leaders(self) -> list[int]:
+        """The places of the processes that believe to lead."""
+        return [place for place, process in enumerate(self.processes) if process is not None and process.leads]
+
     def _bury(self, place: int) -> None:
         process, self.processes[place] = self.processes[place], None
         if place == self.victim:
