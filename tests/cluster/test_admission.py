@@ -47,7 +47,14 @@ def named(name: str) -> Callable[[Json], None]:
             ["spec.recovery.maxRestarts", "greater than 1000"],
         ),
         (spec(recovery={"rules": [{"action": "Fail"}]}), ["spec.recovery.rules[0]", "must say when it applies"]),
-        (spec(recovery={"rules": [{"action": "Explode", "exitCodes": [1]}]}), ["rules[0].action", '"Ignore", "Fail"']),
+        (
+            spec(recovery={"rules": [{"action": "Explode", "exitCodes": [1]}]}),
+            ["rules[0].action", '"RestartElsewhere", "Fail"'],
+        ),
+        (
+            spec(recovery={"avoidNodes": False, "rules": [{"action": "RestartElsewhere", "exitCodes": [1]}]}),
+            ["spec.recovery.avoidNodes", "must not be false where a rule says RestartElsewhere"],
+        ),
         (spec(recovery={"rules": [{"action": "Fail", "exitCodes": [0]}]}), ["spec.recovery.rules[0].exitCodes[0]"]),
         (spec(lifecycle={"activeDeadlineSeconds": 0}), ["spec.lifecycle.activeDeadlineSeconds"]),
         (spec(lifecycle={"ttlSecondsAfterFinished": -1}), ["spec.lifecycle.ttlSecondsAfterFinished"]),

@@ -72,6 +72,32 @@ def test_an_attempt_that_ends_early_again_and_again_waits_before_the_next(kube: 
     assert status["retry"]["count"] == 2
 
 
+UNWELL = 'test "$TRAINYARD_ATTEMPT/$TRAINYARD_REPLICA_INDEX" = 1/1 && exit 94; sleep 600 & wait'
+
+
+def test_a_worker_that_finds_its_node_unwell_is_not_put_there_again(kube: Kube) -> None:
+    kube.apply(job(replicas=3, script=UNWELL, recovery={"maxRestarts": 0}))
+    status = attempt_2_runs(kube)
+    assert status["restarts"] == NONE | {"disruptions": 1}
+    (node,) = status["suspectNodes"]
+    assert (node["avoided"], node["reason"]) == ("Always", "exit code 94")
+    assert node["name"] not in {pod["spec"]["nodeName"] for pod in kube.pods("job")}
+    assert f"node {node['name']} is avoided for 24 hours" in kube.run("get", "events")
+
+
+def test_a_job_that_avoids_all_the_nodes_it_may_use_says_so_and_can_be_freed(kube: Kube) -> None:
+    manifest = job(replicas=2, script=UNWELL)
+    manifest["spec"]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node2"}
+    kube.apply(manifest)
+    told = "this job avoids node2"
+    kube.until(lambda: told in kube.condition("job", "Scheduled").get("message", ""), 60, "the job to say why it waits")
+    kube.run("patch", "tj", "job", "--type=merge", "-p", '{"spec": {"recovery": {"avoidNodes": false}}}')
+    kube.until(lambda: kube.phase("job") == "Running", 60, "the job to run on node2")
+    status = kube.status("job")
+    assert (status["attempt"], status["restarts"]) == (3, NONE | {"disruptions": 1})
+    assert "NodesReleased" in kube.run("get", "events")
+
+
 def test_a_node_without_power(kube: Kube) -> None:
     """Its pod stays Terminating for as long as the node is away; the job must not wait for that. The operator that leads was there too."""
     manifest = job(replicas=3, recovery={"maxRestarts": 0})

@@ -31,6 +31,8 @@ class Reason(StrEnum):
     """A node refused a pod that was bound to it, for want of a device, say. The group is restarted at no charge."""
     RESIZED = "Resized"
     """`replicas` was changed. The group is restarted with the new number of workers, at no charge."""
+    NODES_RELEASED = "NodesReleased"
+    """Workers wait for a place, and nodes that the job avoided are not avoided any more. The group is restarted at no charge."""
     ATTEMPT_ADOPTED = "AttemptAdopted"
     """There is a pod of a later attempt than the status knows of, which was restored from a backup, say. The job goes on from there."""
     OLD_ATTEMPT = "OldAttempt"

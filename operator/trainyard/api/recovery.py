@@ -20,6 +20,8 @@ class Action(StrEnum):
     """The group starts anew, and a failure counts towards `maxRestarts`."""
     IGNORE = "Ignore"
     """The group starts anew at no charge."""
+    RESTART_ELSEWHERE = "RestartElsewhere"
+    """The group starts anew at no charge, and not on the node of that worker."""
     FAIL = "Fail"
     """The job fails at once."""
 
@@ -43,7 +45,8 @@ class Rule(Model):
     )
 
     action: Action
-    """Restart: the group starts anew, and a failure is counted. Ignore: it starts anew at no charge. Fail: the job fails at once."""
+    """Restart: the group starts anew, and a failure is counted. Ignore: it starts anew at no charge. RestartElsewhere: it starts
+    anew at no charge, and keeps away from the worker's node for a day. Fail: the job fails at once."""
     exit_codes: list[ExitCode] | None = Field(default=None, min_length=1, max_length=255)
     """The exit code of the main container, or of the init container that failed, is one of these."""
     reasons: list[Word] | None = Field(default=None, min_length=1, max_length=20)
@@ -67,6 +70,11 @@ class Recovery(Model):
                     f"maxRestarts must not be greater than {MOST_IN_A_WINDOW} where windowSeconds is set",
                     fieldPath=".maxRestarts",
                 ),
+                rule(
+                    "self.avoidNodes || !has(self.rules) || !self.rules.exists(r, r.action == 'RestartElsewhere')",
+                    "avoidNodes must not be false where a rule says RestartElsewhere",
+                    fieldPath=".avoidNodes",
+                ),
             ],
         },
     )
@@ -76,9 +84,14 @@ class Recovery(Model):
     lost nodes) and resizes are not counted."""
     window_seconds: int | None = Field(default=None, ge=60, le=366 * DAY)
     """Only failures of the last so many seconds count towards maxRestarts. Not set: all of them."""
+    avoid_nodes: bool = True
+    """Whether later attempts keep away from nodes that hurt this job: never on one that a worker has left with exit code 94 or by a
+    rule's RestartElsewhere, and elsewhere if possible once a node was the cause twice (lost, refusing workers, or crashes that
+    hardware makes). Each for a day; status.suspectNodes lists them."""
     rules: list[Rule] = Field(default=[], max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     """What the end of a worker leads to. The first rule that applies decides; where none does, the exit code does (see
-    docs/reference/exit-codes.md): Fail for 2, 93, 95, 126 and 127, Ignore for 90, 92 and 94, Restart for all others."""
+    docs/reference/exit-codes.md): Fail for 2, 93, 95, 126 and 127, Ignore for 90 and 92, RestartElsewhere for 94, Restart for all
+    others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +110,7 @@ MEANINGS = (
         (92,), Action.IGNORE, "Ended only because another worker was lost. Where that one is known, it is the cause."
     ),
     Meaning((93,), Action.FAIL, "The program asks not to be started again."),
-    Meaning((94,), Action.IGNORE, "A check of the node's health failed: GPU, network or disk."),
+    Meaning((94,), Action.RESTART_ELSEWHERE, "A check of the node's health failed: GPU, network or disk."),
     Meaning((95,), Action.FAIL, "No checkpoint can be read, and none of the older ones either."),
     Meaning((126, 127), Action.FAIL, "The command cannot be executed, or is not in the image."),
 )

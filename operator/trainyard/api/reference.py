@@ -34,16 +34,20 @@ What the exit code of the worker that failed first leads to, where none of the j
 CODES_FOOT = """
 | all others | Restart | An error that may not come again. |
 
-`Restart`: the group starts anew, and the failure counts towards `recovery.maxRestarts`. `Ignore`: it starts anew at no charge. `Fail`: the job
-fails at once, with the reason `NonRetryable`.
+`Restart`: the group starts anew, and the failure counts towards `recovery.maxRestarts`. `Ignore`: it starts anew at no charge. `RestartElsewhere`:
+it starts anew at no charge, and no worker of the job goes to that worker's node for a day (`status.suspectNodes`); once 16 nodes were left in
+that way it is not the nodes, and it is `Restart`, as it is where `recovery.avoidNodes` is false. `Fail`: the job fails at once, with the reason
+`NonRetryable`.
 
-A rule of the job's own comes first. This one restarts on exit code 2 after all, and the next fails the job when a GPU is broken for good:
+A rule of the job's own comes first. Of these, one restarts on exit code 2 after all, one leaves a node whose network fails, and the last fails the job when a
+GPU is broken for good:
 
 ```yaml
 spec:
   recovery:
     rules:
       - {action: Restart, exitCodes: [2]}
+      - {action: RestartElsewhere, message: "NCCL WARN*ibv_modify_qp failed"}
       - {action: Fail, message: "CUDA error*uncorrectable ECC"}
 ```
 

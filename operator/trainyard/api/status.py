@@ -12,6 +12,8 @@ MOST = 2**53
 """The largest whole number that every reader of JSON has right; also keeps counters from being set out of reach."""
 MOST_ATTEMPTS = 10**12
 """Far fewer: the number stands in the names of pods."""
+MOST_SUSPECTS = 16
+"""Nodes that a job remembers. Where so many fail it, it is not the nodes."""
 
 
 class Phase(StrEnum):
@@ -91,6 +93,32 @@ class LastFailure(Model):
     """The container's termination message or the end of its log, cut to 2,048 characters."""
 
 
+class Avoidance(StrEnum):
+    """How far a job keeps away from a node."""
+
+    NO = "No"
+    """It was the cause once."""
+    IF_POSSIBLE = "IfPossible"
+    """Workers go there only where there is no other place."""
+    ALWAYS = "Always"
+    """No worker goes there."""
+
+
+class SuspectNode(Model):
+    """A node that was the cause of an attempt's end."""
+
+    name: str = Field(max_length=253)
+    """The node's name."""
+    strikes: int = Field(default=1, ge=1, le=MOST)
+    """How many attempts ended because of it."""
+    avoided: Avoidance = Avoidance.NO
+    """Whether the workers of later attempts keep away from it: No, IfPossible or Always."""
+    reason: str = Field(default="", max_length=1024)
+    """What happened there last."""
+    until: Time
+    """When this is forgotten."""
+
+
 class Retry(Model):
     """The delay between attempts that end soon after they start."""
 
@@ -159,6 +187,12 @@ class TrainingJobStatus(Model):
     """The delay between attempts."""
     last_failure: LastFailure | None = None
     """The last failure that was counted."""
+    suspect_nodes: list[SuspectNode] = Field(
+        default=[],
+        max_length=MOST_SUSPECTS,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    """Nodes that were the cause of attempts' ends in the last day, and which of them the job avoids."""
     workers: list[WorkerStatus] = Field(
         default=[],
         max_length=16,

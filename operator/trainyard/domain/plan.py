@@ -14,7 +14,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Action as Reaction
 from trainyard.api.spec import CleanPods, Success
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain import verdict
+from trainyard.domain import suspects, verdict
 from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Event, Plan
 from trainyard.domain.cause import Cause, describe, find_cause, settling
 from trainyard.domain.model import JobView, PodView, Snapshot
@@ -71,6 +71,8 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
         if wait := settling(cause, now):
             return Plan(status, requeue_after=wait.total_seconds())
         return _after(cause, job, now)
+    if free := suspects.released(job, pods, now):
+        return verdict.release(job, free, now)
     limit, begun = spec.lifecycle.startup_deadline_seconds, _startup_began(status)
     if limit and begun and now - begun >= timedelta(seconds=limit):
         seen = health(pods, spec.replicas)
@@ -83,12 +85,13 @@ def _after(cause: Cause, job: JobView, now: datetime) -> Plan:
     """The verdict on a job whose attempt has ended."""
     recovery, told = job.spec.recovery, describe(cause, job.status.attempt)
     ruled = ruling(cause, recovery)
+    elsewhere = ruled.action is Reaction.RESTART_ELSEWHERE and suspects.can_go_elsewhere(job, cause.pod, now)
     if ruled.action is Reaction.FAIL:
         return verdict.fail(job, Reason.NON_RETRYABLE, f"{told}; {ruled.why}", now, cause)
-    if ruled.action is Reaction.IGNORE and cause.failed:
-        return verdict.restart(job, replace(cause, ignored=True), f"{told} (not counted: {ruled.why})", now)
+    if cause.failed and (elsewhere or ruled.action is Reaction.IGNORE):
+        cause, told = replace(cause, ignored=True), f"{told} (not counted: {ruled.why})"
     if not cause.charged:
-        return verdict.restart(job, cause, told, now)
+        return verdict.restart(job, cause, told, now, elsewhere=elsewhere)
     before = used(job.status.restarts, recovery, now)
     within = f" in {recovery.window_seconds} seconds" if recovery.window_seconds else ""
     if before >= recovery.max_restarts:
@@ -175,6 +178,8 @@ def _deadlines(snapshot: Snapshot, now: datetime) -> list[float]:
         waits.append(lifecycle.active_deadline_seconds - verdict.active(status, now).total_seconds())
     if lifecycle.startup_deadline_seconds and (begun := _startup_began(status)):
         waits.append(lifecycle.startup_deadline_seconds - (now - begun).total_seconds())
+    if status.running_time is None:
+        waits += [(node.until - now).total_seconds() for node in suspects.always(snapshot.job) if node.until > now]
     return waits
 
 

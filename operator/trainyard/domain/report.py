@@ -10,6 +10,7 @@ from trainyard.domain.actions import Plan
 from trainyard.domain.conditions import no, said, yes
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.names import selector
+from trainyard.domain.suspects import always
 from trainyard.domain.worker import State, everyone, health, state
 
 LISTED = 16
@@ -72,7 +73,7 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
     sayings = [
         yes(C.SCHEDULED, Reason.WORKERS_SCHEDULED, "all workers have a node")
         if seen.scheduled
-        else no(C.SCHEDULED, _unplaced(seen.reason), seen.message)
+        else no(C.SCHEDULED, _unplaced(seen.reason), f"{seen.message}{_avoiding(job, seen.reason)}")
     ]
     update: dict[str, Any] = {"workers": _unwell(pods)}
     if everyone(pods, job.spec.replicas):
@@ -93,6 +94,12 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
         sayings.append(no(C.RUNNING, seen.reason, seen.message))
         update["phase"] = Phase.RESTARTING if restarting else Phase.PENDING
     return {**update, "conditions": said(status, sayings, job.generation, now)}
+
+
+def _avoiding(job: JobView, reason: Reason) -> str:
+    """The scheduler only says that a node's name did not suit."""
+    nodes = ", ".join(node.name for node in always(job)) if reason is Reason.UNSCHEDULABLE else ""
+    return f"; this job avoids {nodes} (status.suspectNodes says why)" if nodes else ""
 
 
 def _unplaced(reason: Reason) -> Reason:

@@ -15,6 +15,7 @@ from trainyard.domain.cause import Cause
 from trainyard.domain.conditions import Saying, no, said, yes
 from trainyard.domain.model import JobView, PodView
 from trainyard.domain.rules import charged, more
+from trainyard.domain.suspects import known, struck, told as told_of
 
 STEADY = timedelta(seconds=60)
 """An attempt whose workers all ran for so long ended for a new reason: the delay starts over."""
@@ -24,7 +25,12 @@ LONGEST_DELAY = 60
 def start(job: JobView, now: datetime) -> TrainingJobStatus:
     """The first status of a job, and the one with which a suspended job goes on."""
     status = job.status
-    update: dict[str, Any] = {"active_since": now, "attempt_start_time": now, "start_time": status.start_time or now}
+    update: dict[str, Any] = {
+        "active_since": now,
+        "attempt_start_time": now,
+        "start_time": status.start_time or now,
+        "suspect_nodes": known(job, now),
+    }
     if status.holds(C.SUSPENDED):
         resumed = [no(C.SUSPENDED, Reason.RESUMED, "the job goes on")]
         update |= {"conditions": said(status, resumed, job.generation, now), "phase": Phase.PENDING}
@@ -62,8 +68,11 @@ def suspend(job: JobView, pods: Sequence[PodView], now: datetime) -> Plan:
     return Plan(_observed(job, status.model_copy(update=update)), events=[Event("Normal", Reason.SUSPENDED, message)])
 
 
-def restart(job: JobView, cause: Cause, told: str, now: datetime) -> Plan:
-    """The group starts anew because of `cause`, which is counted here and nowhere else. `told` says what it was."""
+def restart(job: JobView, cause: Cause, told: str, now: datetime, *, elsewhere: bool = False) -> Plan:
+    """The group starts anew because of `cause`, which is counted here and nowhere else. `told` says what it was.
+
+    `elsewhere`: not on the node of the cause.
+    """
     status, restarts = job.status, job.status.restarts
     steady = status.running_time is not None and now - status.running_time >= STEADY
     count = 0 if steady else status.retry.count
@@ -74,8 +83,10 @@ def restart(job: JobView, cause: Cause, told: str, now: datetime) -> Plan:
         update["last_failure"] = _last_failure(cause, status.attempt)
     else:
         counted = restarts.model_copy(update={"disruptions": more(restarts.disruptions)})
+    nodes = struck(job, cause, now, elsewhere=elsewhere)
+    told += told_of(status.suspect_nodes, nodes)
     when = f", in {delay} seconds" if delay else ""
-    return _new_attempt(job, cause.reason, told, {**update, "restarts": counted}, now, when)
+    return _new_attempt(job, cause.reason, told, {**update, "restarts": counted, "suspect_nodes": nodes}, now, when)
 
 
 def resize(job: JobView, was: int, now: datetime) -> Plan:
@@ -83,6 +94,13 @@ def resize(job: JobView, was: int, now: datetime) -> Plan:
     restarts = job.status.restarts
     update = {"restarts": restarts.model_copy(update={"resizes": more(restarts.resizes)}), "retry": Retry()}
     return _new_attempt(job, Reason.RESIZED, f"replicas was changed from {was} to {job.spec.replicas}", update, now)
+
+
+def release(job: JobView, nodes: Sequence[str], now: datetime) -> Plan:
+    """Workers wait for a place, and nodes that they were told to avoid are free to them again: their pods are made anew."""
+    several = len(nodes) > 1
+    message = f"workers wait for a node, and {', '.join(nodes)} {'are' if several else 'is'} not avoided any more"
+    return _new_attempt(job, Reason.NODES_RELEASED, message, {}, now)
 
 
 def adopt(job: JobView, pod: PodView) -> Plan:
@@ -130,14 +148,20 @@ def _new_attempt(
     attempt = status.attempt + 1
     told = f"{message}; all workers start anew as attempt {attempt}{when}"
     sayings = [yes(C.RESTARTING, reason, told), no(C.RUNNING, reason, told)]
-    restarts = update["restarts"]
-    update |= _next_attempt(status, now) | {
-        "phase": Phase.RESTARTING,
-        "conditions": said(status, sayings, job.generation, now),
-        "restart_count": restarts.failures + restarts.disruptions + restarts.resizes,
-        "workers": [],
-    }
-    event = Event("Normal" if reason is Reason.RESIZED else "Warning", reason, told)
+    restarts = update.get("restarts", status.restarts)
+    update = (
+        {"suspect_nodes": known(job, now)}
+        | update
+        | _next_attempt(status, now)
+        | {
+            "phase": Phase.RESTARTING,
+            "conditions": said(status, sayings, job.generation, now),
+            "restart_count": restarts.failures + restarts.disruptions + restarts.resizes,
+            "workers": [],
+        }
+    )
+    expected = reason in {Reason.RESIZED, Reason.NODES_RELEASED}
+    event = Event("Normal" if expected else "Warning", reason, told)
     return Plan(_observed(job, status.model_copy(update=update)), events=[event])
 
 

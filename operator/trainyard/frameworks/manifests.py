@@ -16,6 +16,7 @@ from trainyard.api.constants import (
 )
 from trainyard.api.spec import DnsNames
 from trainyard.domain.model import JobView
+from trainyard.frameworks.affinity import avoid
 from trainyard.frameworks.environment import environment
 from trainyard.frameworks.worker import Json, Worker, dns_names
 
@@ -42,6 +43,7 @@ def worker_pod(worker: Worker) -> Json:
         container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     _shared_memory(spec)
     spec["tolerations"] = [*(spec.get("tolerations") or []), *_tolerations(spec)]
+    avoid(spec, [] if spec.get("nodeName") else job.status.suspect_nodes)
     spec |= {"restartPolicy": "Never", "hostname": worker.host, "subdomain": job.name}
     # Variables for every Service of the namespace would only slow the start and clash with the program's own.
     spec.setdefault("enableServiceLinks", False)

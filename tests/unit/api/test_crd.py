@@ -91,6 +91,7 @@ def test_defaults() -> None:
         ".processesPerReplica": "auto",
         ".network": {},
         ".recovery": {},
+        ".recovery.avoidNodes": True,
         ".recovery.maxRestarts": 10,
         ".lifecycle": {},
         ".lifecycle.suspend": False,
@@ -123,5 +124,5 @@ def test_subresources_and_columns() -> None:
 
 def test_every_rule_says_what_to_do() -> None:
     rules = [rule for _, node in ALL for rule in node.get("x-kubernetes-validations", ())]
-    assert len(rules) == 13
+    assert len(rules) == 14
     assert [r for r in rules if " must " not in r["message"] and ";" not in r["message"]] == []

@@ -1,0 +1,180 @@
+"""Nodes that hurt a job: which are remembered, for how long, and what the job says of them."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import NOW, Scene, ago, because, job, stored, told
+from trainyard.api.reasons import Reason
+from trainyard.api.status import MOST_SUSPECTS, Avoidance, ConditionType as C, Phase, SuspectNode, TrainingJobStatus
+from trainyard.domain.actions import Plan
+from trainyard.domain.plan import plan
+
+DAY = timedelta(hours=24)
+XID = "RuntimeError: CUDA error: unspecified launch failure"
+ELSEWHERE = {"action": "RestartElsewhere", "exitCodes": [7]}
+
+
+def suspect(
+    name: str = "node1", *, strikes: int = 1, avoided: Avoidance = Avoidance.NO, hours: float = 1
+) -> SuspectNode:
+    """One that was struck so many hours ago."""
+    return SuspectNode(
+        name=name, strikes=strikes, avoided=avoided, reason="exit code 139", until=ago(hours * 3600) + DAY
+    )
+
+
+def after(scene: Scene) -> TrainingJobStatus:
+    status = plan(scene.snapshot, NOW).status
+    assert status == stored(status)
+    return status
+
+
+def running(*nodes: SuspectNode, **recovery: Any) -> Scene:
+    return job(3, recovery=recovery).running().with_status(suspect_nodes=[*nodes])
+
+
+@pytest.mark.parametrize(
+    ("scene", "blamed"),
+    [
+        pytest.param(running().failed(1, exit_code=139), True, id="segmentation fault"),
+        pytest.param(running().failed(1, exit_code=91), True, id="hang"),
+        pytest.param(running().failed(1, message=XID), True, id="words of broken hardware"),
+        pytest.param(running().rejected(1), True, id="the node refused the worker"),
+        pytest.param(running().disrupted(1, reason="DeletionByTaintManager"), True, id="the node was lost"),
+        pytest.param(running().disrupted(1, reason="ContainerStatusUnknown"), True, id="the node restarted"),
+        pytest.param(running().failed(1, exit_code=94), True, id="the worker says so"),
+        pytest.param(running().failed(1), False, id="an exception"),
+        pytest.param(running().failed(1, exit_code=137, reason="OOMKilled"), False, id="too little memory"),
+        pytest.param(running().failed(1, exit_code=92, seconds_ago=10), False, id="a victim"),
+        pytest.param(running().disrupted(1), False, id="preemption"),
+        pytest.param(running().deleted(1), False, id="deleted by somebody"),
+        pytest.param(running().gone(1), False, id="gone without a trace"),
+        pytest.param(running(avoidNodes=False).failed(1, exit_code=139), False, id="switched off"),
+        pytest.param(running().failed(1, exit_code=139).pod(1, node=None), False, id="on no node"),
+    ],
+)
+def test_what_a_node_is_blamed_for(scene: Scene, *, blamed: bool) -> None:
+    assert bool(after(scene).suspect_nodes) is blamed
+
+
+def test_once_is_chance() -> None:
+    made = plan(running().failed(1, exit_code=139).snapshot, NOW)
+    assert made.status.suspect_nodes == [
+        SuspectNode(name="node1", strikes=1, avoided=Avoidance.NO, reason="exit code 139", until=NOW + DAY)
+    ]
+    assert "avoided" not in _note(made)
+
+
+def test_twice_is_avoided_where_possible_and_said() -> None:
+    made = plan(running(suspect()).failed(1, exit_code=139).snapshot, NOW)
+    (node,) = made.status.suspect_nodes
+    assert (node.strikes, node.avoided, node.until) == (2, Avoidance.IF_POSSIBLE, NOW + DAY)
+    assert "node node1, the cause of 2 ends, is avoided where possible for 24 hours; all workers start anew" in _note(
+        made
+    )
+    assert made.status.restarts.failures == 1
+
+
+def test_a_day_later_it_is_chance_again() -> None:
+    (node,) = after(running(suspect(hours=25)).failed(1, exit_code=139)).suspect_nodes
+    assert (node.strikes, node.avoided) == (1, Avoidance.NO)
+    assert after(running(suspect(hours=25)).failed(1)).suspect_nodes == []
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        pytest.param(running().failed(1, exit_code=94), id="by its exit code"),
+        pytest.param(running(rules=[ELSEWHERE]).failed(1, exit_code=7), id="by the user's rule"),
+    ],
+)
+def test_who_asks_to_go_elsewhere_does_at_no_charge(scene: Scene) -> None:
+    made = plan(scene.snapshot, NOW)
+    (node,) = made.status.suspect_nodes
+    assert (node.name, node.avoided) == ("node1", Avoidance.ALWAYS)
+    assert (made.status.restarts.failures, made.status.restarts.disruptions) == (0, 1)
+    assert "(not counted: " in _note(made)
+    assert "; node node1 is avoided for 24 hours; all workers" in _note(made)
+
+
+def test_a_disruption_can_be_made_a_reason_to_go_elsewhere() -> None:
+    rule = {"action": "RestartElsewhere", "reasons": ["UnexpectedAdmissionError"]}
+    (node,) = after(running(rules=[rule]).rejected(1)).suspect_nodes
+    assert (node.name, node.avoided, node.reason) == ("node9", Avoidance.ALWAYS, "UnexpectedAdmissionError")
+
+
+def test_who_was_to_be_avoided_always_is_so_after_a_lesser_strike() -> None:
+    (node,) = after(running(suspect(avoided=Avoidance.ALWAYS)).failed(1, exit_code=139)).suspect_nodes
+    assert node.avoided is Avoidance.ALWAYS
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        pytest.param(running(avoidNodes=False), id="switched off"),
+        pytest.param(
+            running(*(suspect(f"bad{i}", avoided=Avoidance.ALWAYS) for i in range(MOST_SUSPECTS))), id="all were left"
+        ),
+    ],
+)
+def test_where_elsewhere_is_of_no_use_it_is_charged(scene: Scene) -> None:
+    """Otherwise a program that always ends with 94 would go round for ever."""
+    status = after(scene.failed(1, exit_code=94))
+    assert (status.restarts.failures, status.restarts.disruptions) == (1, 0)
+
+
+def test_so_many_are_remembered_those_avoided_always_longest() -> None:
+    always = [suspect(f"bad{i}", avoided=Avoidance.ALWAYS, hours=20) for i in range(3)]
+    chance = [suspect(f"node-{i}", hours=i) for i in range(MOST_SUSPECTS)]
+    names = [node.name for node in after(running(*chance, *always).failed(1, exit_code=139)).suspect_nodes]
+    assert len(names) == MOST_SUSPECTS
+    assert names[0] == "node1"
+    assert {"bad0", "bad1", "bad2"} < {*names}
+    assert f"node-{MOST_SUSPECTS - 1}" not in names
+
+
+def test_while_it_has_no_place_the_job_says_whom_it_avoids() -> None:
+    scene = _unplaced(suspect("bad", avoided=Avoidance.ALWAYS), suspect("node1"))
+    assert told(after(scene).conditions)[C.SCHEDULED] == because(Reason.UNSCHEDULABLE, holds=False)
+    said = after(scene).condition(C.SCHEDULED)
+    assert said is not None
+    assert said.message.endswith("; this job avoids bad (status.suspectNodes says why)")
+
+
+def test_the_end_of_a_day_is_waited_for_and_frees_workers_without_a_place() -> None:
+    scene = _unplaced(suspect("bad", avoided=Avoidance.ALWAYS, hours=23))
+    assert plan(scene.snapshot, NOW).requeue_after == pytest.approx(3600)
+    made = plan(scene.snapshot, NOW + timedelta(hours=1))
+    assert (made.status.phase, made.status.attempt, made.status.suspect_nodes) == (Phase.RESTARTING, 2, [])
+    assert (made.status.restart_count, made.events[0].reason) == (0, Reason.NODES_RELEASED)
+    assert _note(made) == (
+        "workers wait for a node, and bad is not avoided any more; all workers start anew as attempt 2"
+    )
+
+
+def test_to_switch_it_off_frees_workers_without_a_place_at_once() -> None:
+    scene = _unplaced(suspect("bad", avoided=Avoidance.ALWAYS)).wishing(recovery={"avoidNodes": False})
+    assert after(scene).attempt == 2
+
+
+@pytest.mark.parametrize("hours", [1, 25])
+def test_who_has_a_place_is_left_in_peace(hours: float) -> None:
+    node = suspect("bad", avoided=Avoidance.ALWAYS, hours=hours)
+    assert after(running(node)).attempt == 1
+    starting = job(3).created().with_status(suspect_nodes=[node])
+    for index in range(3):
+        starting = starting.pod(index, scheduled=True, node=f"node{index}")
+    made = plan(starting.snapshot, NOW)
+    assert made.status.attempt == 1
+    assert made.requeue_after != 0
+
+
+def _unplaced(*nodes: SuspectNode) -> Scene:
+    scene = job(3).created().with_status(suspect_nodes=[*nodes])
+    return scene.waiting(1, "Unschedulable", "0/3 nodes are available", scheduled=False)
+
+
+def _note(made: Plan) -> str:
+    return made.events[0].note

@@ -1,0 +1,86 @@
+"""Where workers may go: not on the nodes that their job avoids, and nowhere that the user does not want them."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import NOW
+from tests.unit.frameworks.building import Json, worker
+from trainyard.api.status import Avoidance, SuspectNode
+from trainyard.frameworks.affinity import avoid
+from trainyard.frameworks.manifests import worker_pod
+
+ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
+ARCH = {"key": "arch", "operator": "In", "values": ["amd64"]}
+SPREAD = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack"}]}}
+
+
+def avoided(*names: str, how: Avoidance = Avoidance.ALWAYS) -> list[SuspectNode]:
+    return [SuspectNode(name=name, avoided=how, until=NOW) for name in names]
+
+
+def no(name: str) -> Json:
+    return {"key": "metadata.name", "operator": "NotIn", "values": [name]}
+
+
+def required(*terms: Json) -> Json:
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [*terms]}}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param({}, required({"matchFields": [no("x"), no("y")]}), id="no affinity"),
+        pytest.param({"affinity": None}, required({"matchFields": [no("x"), no("y")]}), id="an empty one"),
+        pytest.param(
+            {"affinity": required({"matchExpressions": [ZONE]}, {"matchExpressions": [ARCH]})},
+            required(
+                {"matchExpressions": [ZONE], "matchFields": [no("x"), no("y")]},
+                {"matchExpressions": [ARCH], "matchFields": [no("x"), no("y")]},
+            ),
+            id="either of two terms",
+        ),
+        pytest.param(
+            {"affinity": required({"matchFields": [no("z")]})},
+            required({"matchFields": [no("z"), no("x"), no("y")]}),
+            id="a node that the user avoids",
+        ),
+        pytest.param(
+            {"affinity": SPREAD},
+            {**SPREAD, **required({"matchFields": [no("x"), no("y")]})},
+            id="apart from each other",
+        ),
+    ],
+)
+def test_nodes_that_are_always_avoided(before: Json, after: Json) -> None:
+    spec = deepcopy(before)
+    avoid(spec, avoided("x", "y"))
+    assert spec == {"affinity": after}
+
+
+def test_nodes_that_are_avoided_where_possible_come_after_the_users_wishes() -> None:
+    wish = {"weight": 5, "preference": {"matchExpressions": [ZONE]}}
+    spec: Any = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}}
+    avoid(spec, avoided("x", "y", how=Avoidance.IF_POSSIBLE))
+    assert spec["affinity"]["nodeAffinity"] == {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            wish,
+            {"weight": 100, "preference": {"matchFields": [no("x"), no("y")]}},
+        ]
+    }
+
+
+def test_without_avoided_nodes_nothing_is_added() -> None:
+    spec: Json = {}
+    avoid(spec, avoided("x", how=Avoidance.NO))
+    assert spec == {}
+
+
+def test_a_worker_keeps_away_unless_the_user_has_named_its_node() -> None:
+    made = worker()
+    job = made.job.status.model_copy(update={"suspect_nodes": avoided("x")})
+    bound = worker(pod={"nodeName": "x"})
+    for each, expected in ((made, required({"matchFields": [no("x")]})), (bound, None)):
+        object.__setattr__(each.job, "status", job)
+        assert worker_pod(each)["spec"].get("affinity") == expected
