@@ -56,10 +56,22 @@ if os.environ["RANK"] == "0":
 time.sleep(600)
 """
 
+HANGS = """
+import os, time
+from trainyard_agent import progress
+def load_a_batch(): time.sleep(600)
+def wait_for_the_others(): time.sleep(600)
+for step in range(8):
+    progress(step)
+    time.sleep(0.5)
+if os.environ["TRAINYARD_ATTEMPT"] == "1":
+    load_a_batch() if os.environ["RANK"] == "3" else wait_for_the_others()
+"""
 
-def agent(script: str, replicas: int, **spec: Any) -> Json:
-    """A job whose workers start two ranks each by the agent."""
-    manifest = job(replicas=replicas, framework="torch", processesPerReplica=2, **spec)
+
+def agent(script: str, replicas: int, processes: int = 2, **spec: Any) -> Json:
+    """A job whose workers start two ranks each by the agent, unless it says otherwise."""
+    manifest = job(replicas=replicas, framework="torch", processesPerReplica=processes, **spec)
     main_container(manifest)["command"] = ["trainyard-agent", "--", "python3", "-c", script]
     return manifest
 
@@ -91,6 +103,18 @@ def test_the_agent_knows_of_a_child_that_the_kernel_killed_for_want_of_memory(ku
     told = kube.status("job")["lastFailure"]["message"].splitlines()[0]
     assert re.match(r"rank 0 .*: out of memory: the kernel killed 1 of its processes", told)
     assert told.endswith("the limit is 128 MiB")
+
+
+def test_a_rank_that_hangs_is_named_and_the_group_starts_anew(kube: Kube) -> None:
+    kube.apply(agent(HANGS, 1, processes=4, recovery={"hangTimeoutSeconds": 10}))
+    status = kube.wait_phase("job", "Complete", 120)
+    assert (status["attempt"], status["restarts"]["failures"]) == (2, 1)
+    failure = status["lastFailure"]
+    assert failure["exitCode"] == 91
+    assert re.match(r"rank 3 hangs: no progress for \d+ seconds after step 7 ", failure["message"])
+    assert " in load_a_batch, all others elsewhere\nrank 0: " in failure["message"]
+    assert "rank 3 hangs: " in kube.run("get", "events")
+    assert [(node["strikes"], node["avoided"]) for node in status["suspectNodes"]] == [(1, "No")]
 
 
 def test_the_environment_of_a_torch_worker(kube: Kube) -> None:

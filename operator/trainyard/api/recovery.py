@@ -88,6 +88,9 @@ class Recovery(Model):
     """Whether later attempts keep away from nodes that hurt this job: never on one that a worker has left with exit code 94 or by a
     rule's RestartElsewhere, and elsewhere if possible once a node was the cause twice (lost, refusing workers, or crashes that
     hardware makes). Each for a day; status.suspectNodes lists them."""
+    hang_timeout_seconds: int | None = Field(default=None, ge=0, le=7 * DAY)
+    """Seconds without a step after which `trainyard-agent` ends a worker that hangs, where the program tells its progress
+    (`trainyard_agent.progress`). Not set: five times what its steps usually take, and 30 at least. 0: it is not ended."""
     rules: list[Rule] = Field(default=[], max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     """What the end of a worker leads to. The first rule that applies decides; where none does, the exit code does (see
     docs/reference/exit-codes.md): Fail for 2, 93, 95, 126 and 127, Ignore for 90 and 92, RestartElsewhere for 94, Restart for all
@@ -106,6 +109,7 @@ class Meaning:
 MEANINGS = (
     Meaning((2,), Action.FAIL, "The command was used wrongly: an unknown option, or a script that is not there."),
     Meaning((90,), Action.IGNORE, "Ended in good order because it was asked to, with a checkpoint written."),
+    Meaning((91,), Action.RESTART, "It hung: no progress for longer than steps take. The agent ended it."),
     Meaning(
         (92,), Action.IGNORE, "Ended only because another worker was lost. Where that one is known, it is the cause."
     ),

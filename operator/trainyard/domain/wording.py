@@ -12,7 +12,7 @@ ADVICE = "To enable traceback see"
 EXIT_CODE = re.compile(r"exitcode +: (-?\d+)")
 NEWS_OF_NOTHING = "ChildFailedError"
 """torchrun's own exception: it says that a rank failed, not why."""
-AGENT = re.compile(r"rank \d+ (ended with exit code|was killed by) ")
+AGENT = re.compile(r"rank \d+ (ended with exit code |was killed by |hangs: )")
 """How the first line of a message by `trainyard-agent` begins."""
 
 

@@ -52,6 +52,8 @@ def common(worker: Worker) -> list[Json]:
         "TRAINYARD_REPLICA_INDEX": str(worker.index),
         "TRAINYARD_PROCESSES": str(processes(worker.spec)),
     }
+    if (patience := worker.spec.recovery.hang_timeout_seconds) is not None:
+        variables["TRAINYARD_HANG_SECONDS"] = str(patience)
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 

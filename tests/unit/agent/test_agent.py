@@ -210,6 +210,66 @@ os._exit(1)
     assert min(delays) < 0.1, delays
 
 
+HANGS = """
+from trainyard_agent import progress
+def load(): time.sleep(600)
+def wait_for_the_others(): time.sleep(600)
+for step in range(10):
+    progress(step)
+    time.sleep(0.3)
+load() if R == 6 else wait_for_the_others()
+"""
+
+
+def test_a_rank_that_hangs_is_named_with_the_place_where_it_stands(program: Path, tmp_path: Path) -> None:
+    with agent(program, tmp_path, HANGS, TRAINYARD_HANG_SECONDS="2", TRAINYARD_PROCESSES="4") as run:
+        code, said = run.ends()
+        told, *stacks = run.message.splitlines()
+        assert code == 91
+        assert told.startswith("rank 6 hangs: no progress for ")
+        assert "after step 9 (a step takes 0." in told
+        assert "; it stands at script.py:" in told
+        assert told.endswith(" in load, all others elsewhere")
+        assert [line.partition(":")[0] for line in stacks] == [f"rank {rank}" for rank in range(4, 8)]
+        assert " in wait_for_the_others < script.py:" in stacks[0]
+        assert said.count("most recent call first") >= 4
+
+
+def test_a_rank_that_is_stopped_is_told_by_its_step(program: Path, tmp_path: Path) -> None:
+    """It writes no stack any more."""
+    script = "from trainyard_agent import progress\nfor step in range(8): progress(step); time.sleep(0.3)\n"
+    script += "if R == 3: os.kill(os.getpid(), signal.SIGSTOP)\nprogress(8); time.sleep(600)"
+    with agent(program, tmp_path, script, TRAINYARD_HANG_SECONDS="2") as run:
+        assert run.ends()[0] == 91
+        assert run.message.startswith("rank 3 hangs: no progress for ")
+        assert " after step 7 " in run.message
+
+
+def test_who_says_nothing_of_progress_may_take_as_long_as_it_likes(program: Path, tmp_path: Path) -> None:
+    for seconds, script in (("1", "time.sleep(4)"), ("0", HANGS.replace("time.sleep(600)", "time.sleep(3)"))):
+        with agent(program, tmp_path, script, TRAINYARD_HANG_SECONDS=seconds) as run:
+            assert run.ends() == (0, "")
+
+
+def test_progress_that_makes_no_sense_is_said_once_and_harms_nobody(program: Path, tmp_path: Path) -> None:
+    script = 'open(os.environ["TRAINYARD_PROGRESS_FILE"], "w").write("nan" if R == 2 else "7")\ntime.sleep(4)'
+    with agent(program, tmp_path, script, TRAINYARD_HANG_SECONDS="5") as run:
+        code, said = run.ends()
+        assert (code, said.splitlines()) == (
+            0,
+            ["trainyard-agent: the progress of rank 2 cannot be read: Expecting value: line 1 column 1 (char 0)"],
+        )
+
+
+def test_nothing_of_the_progress_is_left_behind(program: Path, tmp_path: Path) -> None:
+    script = 'say(f"file{R}", os.environ["TRAINYARD_PROGRESS_FILE"])\nfrom trainyard_agent import progress\nprogress(1)'
+    with agent(program, tmp_path, script) as run:
+        assert run.ends() == (0, "")
+        files = [Path(run.file("file2")), Path(run.file("file3"))]
+        assert files[0].parent == files[1].parent
+        assert not files[0].parent.exists()
+
+
 @pytest.mark.parametrize(
     ("command", "code", "told"),
     [
@@ -232,6 +292,9 @@ def test_a_variable_that_is_missing_is_named(program: Path, tmp_path: Path) -> N
     run = Agent(program, tmp_path, "--", "true", TRAINYARD_PROCESSES="")
     assert run.ends()[0] == 2
     assert run.message == "TRAINYARD_PROCESSES must be a whole number from 1 to 1024, and is ''"
+    run = Agent(program, tmp_path, "--", "true", TRAINYARD_HANG_SECONDS="soon")
+    assert run.ends()[0] == 2
+    assert run.message == "TRAINYARD_HANG_SECONDS must be a whole number from 0 to 604800, and is 'soon'"
 
 
 def test_a_log_that_nobody_reads_any_more_harms_nobody(program: Path, tmp_path: Path) -> None:

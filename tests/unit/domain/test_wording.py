@@ -50,6 +50,7 @@ AGENT = "rank 3 was killed by SIGKILL: out of memory: the kernel killed 1 of its
         ),
         pytest.param("E" * 9000, "E" * LONGEST, id="cut"),
         pytest.param(f"{AGENT}\nTraceback:\n  x\nKeyError: 'a'", AGENT, id="the agent's sentence"),
+        pytest.param("rank 2 hangs: no progress\nrank 0: KeyError: 'a'", "rank 2 hangs: no progress", id="of a hang"),
         pytest.param(f"log\n{AGENT}", AGENT, id="one that looks like it, last of a log"),
     ],
 )

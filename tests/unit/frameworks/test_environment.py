@@ -25,6 +25,12 @@ def test_framework_none_is_told_nothing_else() -> None:
     assert environment_of(worker(framework="none")) == COMMON
 
 
+@pytest.mark.parametrize("seconds", [0, 90])
+def test_how_long_a_step_may_take_is_told_where_it_is_set(seconds: int) -> None:
+    told = environment_of(worker(framework="none", recovery={"hangTimeoutSeconds": seconds}))
+    assert told == {**COMMON, "TRAINYARD_HANG_SECONDS": str(seconds)}
+
+
 @pytest.mark.parametrize("name", ["RANK", "MASTER_ADDR", "OMP_NUM_THREADS", "NCCL_DEBUG", "TRAINYARD_ATTEMPT", "MINE"])
 def test_value_of_the_user_is_kept(name: str) -> None:
     env = environment_of(worker(container(env=[{"name": name, "value": "mine"}], resources={"limits": {"cpu": "2"}})))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import selectors
 import signal
 import time
@@ -103,9 +104,9 @@ class Group:
             self._selector.register(ours, selectors.EVENT_READ, each)
 
     @property
-    def running(self) -> int:
-        """How many ranks have not ended."""
-        return len(self._running)
+    def running(self) -> list[int]:
+        """The ranks that have not ended."""
+        return [each.rank for each in self._running.values()]
 
     @property
     def failed(self) -> bool:
@@ -128,6 +129,12 @@ class Group:
         while self._running and (left := end - time.monotonic()) > 0:
             self.wait(left)
         processes.kill_all(os.getpid(), KILL_SECONDS, self._reap)
+
+    def keep_no_cores(self) -> None:
+        """What the ranks leave at their end are words, and not all of their memory in a file."""
+        for pid in processes.descendants(os.getpid()):
+            with contextlib.suppress(OSError, ValueError):
+                resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
 
     def send(self, number: int) -> None:
         """Send a signal to all ranks."""

@@ -1,4 +1,4 @@
-"""`trainyard-agent [--] COMMAND …`: starts the ranks, and ends as the first of them that fails."""
+"""`trainyard-agent [--] COMMAND …`: starts the ranks, and ends as the first of them that fails, or when one hangs."""
 
 from __future__ import annotations
 
@@ -8,36 +8,47 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard_agent import memory, words
+from trainyard_agent import memory, stacks, words
 from trainyard_agent.group import Group
-from trainyard_agent.ranks import SettingError, environments, place
+from trainyard_agent.hang import Hang
+from trainyard_agent.ranks import SettingError, environments, hang_seconds, place
+from trainyard_agent.reading import Progress
 
 STOP_SECONDS = 2.0
 """How long the other ranks get to end by themselves when one has failed: they wait for it in vain."""
+STACK_SECONDS = 5.0
+"""How long ranks that hang get to write down where they stand."""
 LOOK_AGAIN_SECONDS = 0.1
 LOG = "/dev/termination-log"
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-USAGE, CANNOT_EXECUTE, NOT_FOUND = 2, 126, 127
+USAGE, HANG, CANNOT_EXECUTE, NOT_FOUND = 2, 91, 126, 127
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit code of the worker: that of the rank that failed first, else 0."""
+    """Run the command. Returns the exit code of the worker: that of the rank that failed first, 91 after a hang, else 0."""
     words_given = list(sys.argv[1:] if arguments is None else arguments)
     command = words_given[1:] if words_given[:1] == ["--"] else words_given
     if not command or command[0].startswith("-"):
         return _refuse(USAGE, "usage: trainyard-agent [--] COMMAND [ARGUMENT …]")
     try:
-        where = place(os.environ)
+        where, limit = place(os.environ), hang_seconds(os.environ)
     except SettingError as error:
         return _refuse(USAGE, str(error))
     before = memory.read()
-    with Group() as group:
+    with Progress(limit, _say) as progress, Group() as group:
         try:
-            group.start(command, zip(where.ranks, environments(where, os.environ)))
+            made = environments(where, os.environ)
+            group.start(command, zip(where.ranks, ({**own, **progress.variables(own)} for own in made)))
         except OSError as error:
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
             return _refuse(code, f"cannot start {command[0]}: {error.strerror}")
-        _watch(group)
+        hang = _watch(group, progress)
+        if hang is not None:
+            group.keep_no_cores()
+            # Python's faulthandler writes down the stacks of all threads at this signal.
+            group.end(signal.SIGABRT, STACK_SECONDS)
+            _tell(stacks.message(hang, {ending.rank: ending.said for ending in group.endings}))
+            return HANG
     cause = next((ending for ending in group.endings if ending.code != 0), None)
     if cause is None:
         return 0
@@ -45,25 +56,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return cause.code
 
 
-def _watch(group: Group) -> None:
-    """Until all ranks have ended, of themselves or because one has failed. Signals are passed on."""
+def _watch(group: Group, progress: Progress) -> Hang | None:
+    """Until all ranks have ended, of themselves or because one has failed, or until one hangs. Signals are passed on."""
     passed = 0
     while group.running:
-        group.wait(None)
+        group.wait(progress.interval)
         for number in group.heard[passed:]:
             group.send(number)
         passed = len(group.heard)
         # Asked to end, each rank does so in its own time: to write a checkpoint, say. The kubelet's patience has an end.
-        if group.failed and ENDING.isdisjoint(group.heard):
+        if not ENDING.isdisjoint(group.heard):
+            continue
+        if group.failed:
             group.end(signal.SIGTERM, STOP_SECONDS)
+        elif hang := progress.look(group.running):
+            return hang
     while not ENDING.isdisjoint(group.heard) and group.outlasted():
         group.wait(LOOK_AGAIN_SECONDS)
+    return None
 
 
 def _refuse(code: int, reason: str) -> int:
-    sys.stderr.write(f"trainyard-agent: {reason}\n")
+    _say(reason)
     _tell(reason)
     return code
+
+
+def _say(words_: str) -> None:
+    sys.stderr.write(f"trainyard-agent: {words_}\n")
 
 
 def _tell(message: str) -> None:
@@ -73,4 +93,4 @@ def _tell(message: str) -> None:
         if path.exists():
             path.write_text(message)
     except OSError as error:
-        sys.stderr.write(f"trainyard-agent: {path} cannot be written: {error.strerror}\n")
+        _say(f"{path} cannot be written: {error.strerror}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 MOST_PROCESSES = 1024
+LONGEST_STEP = 7 * 24 * 3600
 
 
 class SettingError(Exception):
@@ -77,6 +78,12 @@ def environments(where: Place, inherited: Mapping[str, str]) -> list[dict[str, s
             variables.setdefault("OMP_NUM_THREADS", "1")
         made.append(variables)
     return made
+
+
+def hang_seconds(environment: Mapping[str, str]) -> float | None:
+    """Seconds that a step may take, 0 for any; None where it is not set. Raises SettingError."""
+    name = "TRAINYARD_HANG_SECONDS"
+    return float(_number(environment, name, 0, LONGEST_STEP)) if environment.get(name) else None
 
 
 def _number(environment: Mapping[str, str], name: str, least: int, most: int) -> int:

@@ -1,0 +1,114 @@
+"""When a rank counts as one that hangs."""
+
+import pytest
+
+from trainyard_agent.hang import ALLOWANCES, SHORTEST, Hang, Watch
+from trainyard_agent.report import Said
+
+LAST = Said(9, "train")
+
+
+def train(watch: Watch, *, steps: int = 10, took: float = 1.0, ranks: tuple[int, ...] = (0,), first: int = 0) -> float:
+    """Steps that take so long each; returns the time of the last one."""
+    now = 1000.0 * first
+    for step in range(first, first + steps):
+        now = 1000.0 * first + (step - first) * took
+        assert watch.look(dict.fromkeys(ranks, Said(step, "train")), now) is None
+    return now
+
+
+def stands(watch: Watch, begin: float, seconds: float, said: Said | dict[int, Said]) -> Hang | None:
+    """For so long nothing else is said; the agent looks each second."""
+    words = said if isinstance(said, dict) else {0: said}
+    looks = (watch.look(words, begin + second) for second in range(1, int(seconds) + 1))
+    return next((hang for hang in looks if hang), None)
+
+
+@pytest.mark.parametrize(("took", "patience"), [(0.5, SHORTEST), (2.0, SHORTEST), (9.0, 45.0)])
+def test_five_usual_steps_and_half_a_minute_at_least(took: float, patience: float) -> None:
+    watch = Watch()
+    end = train(watch, took=took)
+    assert stands(watch, end, patience, LAST) is None
+    hang = stands(watch, end + patience, 1, LAST)
+    assert hang == Hang(rank=0, step=9, phase="train", seconds=patience + 1, usual=took)
+
+
+def test_a_limit_of_ones_own() -> None:
+    watch = Watch(10.0)
+    end = train(watch, took=0.5)
+    assert stands(watch, end, 10, LAST) is None
+    assert stands(watch, end + 10, 1, LAST) is not None
+
+
+def test_who_says_nothing_is_not_judged() -> None:
+    assert stands(Watch(1.0), 0.0, 10_000, {}) is None
+
+
+def test_the_first_steps_may_take_long() -> None:
+    """Compilers, caches, and the first batches: it is not known yet what is usual."""
+    watch = Watch()
+    end, last = train(watch, steps=2), Said(1, "train")
+    assert stands(watch, end, ALLOWANCES["compile"], last) is None
+    assert stands(watch, end + ALLOWANCES["compile"], 1, last) is not None
+
+
+@pytest.mark.parametrize("phase", [*ALLOWANCES])
+def test_phases_have_allowances_of_their_own(phase: str) -> None:
+    watch, said = Watch(), Said(None, phase)
+    end = train(watch)
+    assert stands(watch, end, 1 + ALLOWANCES[phase], said) is None
+    hang = stands(watch, end + 1 + ALLOWANCES[phase], 1, said)
+    assert hang is not None
+    assert (hang.step, hang.phase) == (9, phase)
+
+
+def test_a_phase_between_two_steps_does_not_change_what_is_usual() -> None:
+    watch = Watch()
+    end = train(watch)
+    assert stands(watch, end, 300, Said(9, "evaluate")) is None
+    assert stands(watch, end + 300, 20, LAST) is None
+    end = train(watch, steps=2, first=10)
+    hang = stands(watch, end, SHORTEST + 1, Said(11, "train"))
+    assert hang is not None
+    assert hang.usual == 1.0
+
+
+def test_the_one_furthest_behind_is_named() -> None:
+    watch = Watch()
+    end = train(watch, ranks=(4, 5, 6))
+    hang = stands(watch, end, 2 * SHORTEST, {4: Said(10, "train"), 5: LAST, 6: Said(10, "train")})
+    assert hang is not None
+    assert (hang.rank, hang.step) == (5, 9)
+
+
+def test_of_several_the_one_that_has_stood_still_longest_is_named() -> None:
+    watch = Watch()
+    end = train(watch, ranks=(4, 5))
+    assert watch.look({4: Said(10, "train"), 5: LAST}, end + 1) is None
+    hang = stands(watch, end + 10, 2 * SHORTEST, {4: Said(10, "train"), 5: Said(10, "train")})
+    assert hang is not None
+    assert hang.rank == 4
+
+
+def test_a_rank_that_has_ended_hangs_no_more() -> None:
+    watch = Watch()
+    end = train(watch, ranks=(0, 1))
+    for step in range(100):
+        assert watch.look({0: Said(10 + step, "train")}, end + step) is None
+
+
+def test_an_agent_that_was_stopped_itself_blames_nobody() -> None:
+    watch = Watch()
+    end = train(watch) + 3600
+    assert watch.look({0: LAST}, end) is None
+    assert stands(watch, end, SHORTEST, LAST) is None
+    assert stands(watch, end + SHORTEST, 1, LAST) is not None
+
+
+def test_steps_that_go_back_are_progress_too() -> None:
+    """A new epoch, or a checkpoint from before."""
+    watch = Watch()
+    end = train(watch)
+    assert stands(watch, end, SHORTEST, LAST) is None
+    assert stands(watch, end + SHORTEST, SHORTEST + 1, Said(0, "train")) is None
+    assert stands(watch, end + 2 * SHORTEST + 1, 1, Said(0, "train")) is not None

@@ -1,0 +1,96 @@
+"""What a training program says of its progress, and what of that is believed."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from trainyard_agent import progress
+from trainyard_agent.report import FILE, LONGEST, Said, read
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(FILE, str(tmp_path / "0"))
+    return str(tmp_path / "0")
+
+
+def test_what_is_said_is_read(file: str) -> None:
+    assert read(file) is None
+    for said, expected in (
+        ({"step": 0}, Said(0, "train")),
+        ({"step": 12_345_678}, Said(12_345_678, "train")),
+        ({"phase": "checkpoint"}, Said(None, "checkpoint")),
+        ({"step": 7, "phase": "evaluate"}, Said(7, "evaluate")),
+        ({"step": 8}, Said(8, "train")),
+    ):
+        progress(**said)  # type: ignore[arg-type]
+        assert read(file) == expected
+
+
+def test_without_an_agent_it_is_said_to_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(FILE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    progress(1)
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, "1", float("nan")])
+def test_what_is_no_step_is_refused_where_it_is_said(file: str, step: object) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        progress(step)  # type: ignore[arg-type]
+    assert read(file) is None
+
+
+def test_an_unknown_phase_is_refused_with_those_that_are_known(file: str) -> None:
+    with pytest.raises(ValueError, match="one of start, compile, train, evaluate, checkpoint, and is 'lunch'"):
+        progress(1, phase="lunch")
+    assert read(file) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("120", Said(120, "train")),
+        ("120\n", Said(120, "train")),
+        ('{"step": 3, "phase": "evaluate", "loss": 0.5}', Said(3, "evaluate")),
+        ("{}", Said(None, "train")),
+    ],
+)
+def test_a_program_in_any_language_can_write_the_file(tmp_path: Path, text: str, said: Said) -> None:
+    (tmp_path / "0").write_text(text)
+    assert read(str(tmp_path / "0")) == said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"-1",
+        b"NaN",
+        b"Infinity",
+        b"1.5",
+        b"true",
+        b'{"step": "5"}',
+        b'{"step": -5}',
+        b'{"step": 5, "phase": "lunch"}',
+        b'{"step": 5, "phase": ["train"]}',
+        b'"5"',
+        b"[5]",
+        b"step 5",
+        b"\xff\xfe",
+        b"[" * LONGEST,
+        b"1" * (LONGEST + 1),
+        b"x" * 10_000_000,
+    ],
+)
+def test_nonsense_is_told_from_progress(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "0").write_bytes(text)
+    with pytest.raises(ValueError, match=r"\w"):
+        read(str(tmp_path / "0"))
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("/dev/zero")
+    assert [read(str(tmp_path / name)) for name in ("pipe", "folder", "link", "none")] == [None] * 4

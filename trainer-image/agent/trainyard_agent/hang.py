@@ -1,0 +1,100 @@
+"""Whether a rank hangs: it has made no step for longer than steps take. Pure; the time is given.
+
+The collectives' own time-out is ten minutes, and a process that waits in one is alive by any other sign.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from statistics import median
+from typing import NamedTuple, Optional
+
+from trainyard_agent.report import Said
+
+SHORTEST = 30.0
+"""Seconds without a step that are never too long."""
+FACTOR = 5
+"""How many usual steps one may take."""
+ALLOWANCES: Mapping[str, float] = {"start": 1800.0, "compile": 1800.0, "evaluate": 1800.0, "checkpoint": 600.0}
+"""Seconds that the phases between steps may take, and a step of which it is not known yet what is usual."""
+KNOWN = 3
+"""After so many steps it is."""
+REMEMBERED = 32
+
+
+class Hang(NamedTuple):
+    """A rank that makes no step any more."""
+
+    rank: int
+    step: Optional[int]  # noqa: UP045 - Python 3.9
+    """The last that it made."""
+    phase: str
+    seconds: float
+    """For how long it has made none."""
+    usual: Optional[float]  # noqa: UP045 - Python 3.9
+    """Seconds that a step takes as a rule, where that is known."""
+
+
+class Watch:
+    """All ranks of this worker. Those that never say anything are not judged."""
+
+    def __init__(self, limit: float | None = None) -> None:
+        """`limit`: seconds that a step may take; None: five times what steps usually take, and 30 seconds at least."""
+        self.limit = limit
+        self._ranks: dict[int, _Rank] = {}
+        self._looked_at: float | None = None
+
+    @property
+    def interval(self) -> float:
+        """How often to look, in seconds."""
+        return 1.0 if self.limit is None else min(1.0, self.limit / 10)
+
+    def look(self, said: Mapping[int, Said], now: float) -> Hang | None:
+        """The rank that hangs, if one does: of several the one that is furthest behind, then the one that has stood still longest."""
+        before, self._looked_at = self._looked_at, now
+        if before is not None and now - before > 10 * self.interval:
+            # This process itself was stopped, and so were the ranks, perhaps: nobody knows for how long each.
+            for each in self._ranks.values():
+                each.since += now - before
+        for rank, words in said.items():
+            if rank in self._ranks:
+                self._ranks[rank].hear(words, now)
+            else:
+                self._ranks[rank] = _Rank(words, now)
+        late = [
+            Hang(rank, each.step, each.phase, now - each.since, each.usual)
+            for rank, each in self._ranks.items()
+            if rank in said and now - each.since > each.patience(self.limit)
+        ]
+        return min(late, key=lambda hang: (-1 if hang.step is None else hang.step, -hang.seconds), default=None)
+
+
+class _Rank:
+    def __init__(self, said: Said, now: float) -> None:
+        self.step, self.phase = said
+        self.since = now
+        self._begun = now if said.phase == "train" else None
+        """When the step that is under way began, if nothing else was done since."""
+        self._took: deque[float] = deque(maxlen=REMEMBERED)
+
+    @property
+    def usual(self) -> float | None:
+        return median(self._took) if len(self._took) >= KNOWN else None
+
+    def hear(self, said: Said, now: float) -> None:
+        step = self.step if said.step is None else said.step
+        if (step, said.phase) == (self.step, self.phase):
+            return
+        if step is not None and self.step is not None and step > self.step and self._begun is not None:
+            self._took.append((now - self._begun) / (step - self.step))
+        self.step, self.phase, self.since = step, said.phase, now
+        self._begun = now if said.phase == "train" else None
+
+    def patience(self, limit: float | None) -> float:
+        """Seconds without a word that are not too long."""
+        if self.phase != "train":
+            return max(limit or 0.0, ALLOWANCES[self.phase])
+        if self.usual is None:
+            return max(limit or 0.0, ALLOWANCES["compile"])
+        return max(SHORTEST, FACTOR * self.usual) if limit is None else limit

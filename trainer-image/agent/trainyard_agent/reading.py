@@ -1,0 +1,77 @@
+"""The files in which the ranks say how far they are: made, read, and removed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from trainyard_agent.hang import Hang, Watch
+from trainyard_agent.report import FILE, Said, read
+
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, with a folder of our own in it
+OFF = 0.0
+
+
+class Progress:
+    """The files of this worker's ranks. Use it in a `with`. Where they cannot be made, nothing is watched."""
+
+    def __init__(self, limit: float | None, say: Callable[[str], None]) -> None:
+        """`limit`: seconds that a step may take; None: as `Watch` has it; 0: it is not watched."""
+        self._say = say
+        self._watch = None if limit == OFF else Watch(limit)
+        self._folder: Path | None = None
+        self._nonsense: set[int] = set()
+        self._looked_at = 0.0
+
+    def __enter__(self) -> Progress:  # noqa: PYI034 - Self needs Python 3.11
+        if self._watch is not None:
+            try:
+                self._folder = _folder()
+            except OSError as error:
+                self._watch = None
+                self._say(f"hangs are not noticed: no file can be made for the ranks' progress: {error}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def interval(self) -> float | None:
+        """How often to look, in seconds; None: never."""
+        return self._watch.interval if self._watch else None
+
+    def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """What a rank needs to tell, and to be asked where it stands, beside its own variables."""
+        # Last, so that nothing of the program's own is hidden by it. It can be imported where nothing is watched, too.
+        paths = [path for path in (environment.get("PYTHONPATH"), str(Path(__file__).resolve().parents[1])) if path]
+        made = {"PYTHONPATH": ":".join(paths), "PYTHONFAULTHANDLER": environment.get("PYTHONFAULTHANDLER", "1")}
+        return made if self._folder is None else {**made, FILE: str(self._folder / environment["RANK"])}
+
+    def look(self, ranks: Iterable[int]) -> Hang | None:
+        """The one of these ranks that hangs, if one does."""
+        now = time.monotonic()
+        if self._watch is None or now - self._looked_at < self._watch.interval / 2:
+            return None
+        self._looked_at = now
+        said = {rank: words for rank in ranks if (words := self._read(rank))}
+        return self._watch.look(said, now)
+
+    def _read(self, rank: int) -> Said | None:
+        try:
+            return read(str(self._folder) + f"/{rank}")
+        except ValueError as error:
+            if rank not in self._nonsense:
+                self._nonsense.add(rank)
+                self._say(f"the progress of rank {rank} cannot be read: {error}")
+            return None
+
+
+def _folder() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="trainyard-", dir=IN_MEMORY))
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="trainyard-"))

@@ -1,0 +1,49 @@
+"""What Python's faulthandler has written of the ranks of a worker that hangs, and what is odd about it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from trainyard_agent.hang import Hang
+from trainyard_agent.words import cut
+
+MAIN_THREAD = re.compile(r"^Current thread 0x[^\n]*\(most recent call first\):\n((?:  [^\n]*\n?)+)", re.MULTILINE)
+FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.+)$', re.MULTILINE)
+SEVERAL = 3
+"""Of so many ranks one can be the odd one out."""
+
+
+def stack(said: str) -> list[str]:
+    """The frames of the main thread, the innermost first: `train.py:57 in load`. Empty where none were written."""
+    found = MAIN_THREAD.findall(said)
+    return (
+        [f"{path.rpartition('/')[2]}:{line} in {name}" for path, line, name in FRAME.findall(found[-1])]
+        if found
+        else []
+    )
+
+
+def odd_one_out(stacks: Mapping[int, Sequence[str]]) -> int | None:
+    """The only rank that stands elsewhere than all others, which wait for it at one place."""
+    places = {rank: frames[0] for rank, frames in stacks.items() if frames}
+    counts = Counter(places.values())
+    if len(places) < SEVERAL or len(counts) != 2:
+        return None
+    alone = [rank for rank, place in places.items() if counts[place] == 1]
+    return alone[0] if len(alone) == 1 else None
+
+
+def message(hang: Hang, said: Mapping[int, str]) -> str:
+    """Why the worker ended, and where each of its ranks stood. `said`: the last words of each."""
+    stacks = {rank: stack(words) for rank, words in sorted(said.items())}
+    odd = odd_one_out(stacks)
+    rank = hang.rank if odd is None else odd
+    after = "" if hang.step is None else f" after step {hang.step}"
+    during = "" if hang.phase == "train" else f", in phase {hang.phase}"
+    usual = "" if hang.usual is None or during else f" (a step takes {hang.usual:.1f} seconds as a rule)"
+    where = f"; it stands at {stacks[rank][0]}" if stacks.get(rank) else ""
+    others = "" if odd is None else ", all others elsewhere"
+    told = f"rank {rank} hangs: no progress for {hang.seconds:.0f} seconds{after}{during}{usual}{where}{others}"
+    return cut(told, "\n".join(f"rank {each}: {' < '.join(frames)}" for each, frames in stacks.items() if frames))
