@@ -67,6 +67,12 @@ for step in range(8):
 if os.environ["TRAINYARD_ATTEMPT"] == "1":
     load_a_batch() if os.environ["RANK"] == "3" else wait_for_the_others()
 """
+POISON = """
+from trainyard_agent import progress
+for step in range(5):
+    progress(step)
+raise ValueError("NaN in the batch")
+"""
 
 
 def agent(script: str, replicas: int, processes: int = 2, **spec: Any) -> Json:
@@ -115,6 +121,16 @@ def test_a_rank_that_hangs_is_named_and_the_group_starts_anew(kube: Kube) -> Non
     assert " in load_a_batch, all others elsewhere\nrank 0: " in failure["message"]
     assert "rank 3 hangs: " in kube.run("get", "events")
     assert [(node["strikes"], node["avoided"]) for node in status["suspectNodes"]] == [(1, "No")]
+
+
+def test_a_job_that_always_fails_at_the_same_step_does_not_go_round_for_ever(kube: Kube) -> None:
+    kube.apply(agent(POISON, 1))
+    status = kube.wait_phase("job", "Failed", 120)
+    assert (status["attempt"], status["restarts"]["failures"], status["lastFailure"]["step"]) == (3, 3, 4)
+    assert kube.condition("job", "Failed")["reason"] == "NoProgress"
+    told = kube.condition("job", "Failed")["message"]
+    assert "ValueError: NaN in the batch" in told
+    assert told.endswith("; the last 3 failures were all after step 4")
 
 
 def test_the_environment_of_a_torch_worker(kube: Kube) -> None:

@@ -133,10 +133,17 @@ class Scene:
         return replace(self, pods=tuple(kept))
 
     def failed(
-        self, index: int, *, exit_code: int = 1, seconds_ago: float = 10, reason: str = "Error", message: str = ""
+        self,
+        index: int,
+        *,
+        exit_code: int = 1,
+        seconds_ago: float = 10,
+        reason: str = "Error",
+        message: str = "",
+        step: int | None = None,
     ) -> "Scene":
-        """A worker's main container ended with an error."""
-        end = Exit(ago(seconds_ago), exit_code, reason, message)
+        """A worker's main container ended with an error, after this step."""
+        end = Exit(ago(seconds_ago), exit_code, reason, message, step=step)
         return self.pod(index, phase="Failed", ended=True, running=False, ready=False, exit=end)
 
     def succeeded(self, *indexes: int, seconds_ago: float = 10) -> "Scene":

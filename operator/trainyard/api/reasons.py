@@ -62,6 +62,8 @@ class Reason(StrEnum):
     """The workers that decide over success (`lifecycle.success`) ended with exit code 0."""
     RESTARTS_EXHAUSTED = "RestartsExhausted"
     """More failures than `recovery.maxRestarts` allows."""
+    NO_PROGRESS = "NoProgress"
+    """As many attempts in a row as `recovery.noProgressLimit` says failed at the same step."""
     NON_RETRYABLE = "NonRetryable"
     """A worker ended in a way that no restart can mend, by a rule of `recovery.rules` or by its exit code."""
     DEADLINE_EXCEEDED = "DeadlineExceeded"

@@ -82,6 +82,9 @@ class Recovery(Model):
     max_restarts: int = Field(default=10, ge=0, le=10_000)
     """How many failures restart the job before the next one fails it. Disruptions (deleted, evicted or preempted pods,
     lost nodes) and resizes are not counted."""
+    no_progress_limit: int = Field(default=3, ge=2, le=10_000)
+    """So many failures in a row at the same step fail the job, whatever maxRestarts allows: it would go round for ever. Of programs that
+    tell their progress (`trainyard_agent.progress`); a failure at a further step than all before forgives those."""
     window_seconds: int | None = Field(default=None, ge=60, le=366 * DAY)
     """Only failures of the last so many seconds count towards maxRestarts. Not set: all of them."""
     avoid_nodes: bool = True

@@ -72,7 +72,7 @@ class Reconciler:
         decided = plan(snapshot, now)
         done = await self._act(snapshot.job, decided) if decided.actions else Result()
         if done.refusal is not None:
-            _LOG.info(f"refused: {done.refusal.reason}: {done.refusal.message}")
+            _LOG.debug(f"refused: {done.refusal.reason}: {done.refusal.message}")
             decided = refused(snapshot.job, decided, done.refusal, now)
             again = await self._store(record, snapshot.job, decided)
             # Not sooner than it was meant to be tried again, even where the refusal has other words each time.

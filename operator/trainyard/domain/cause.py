@@ -47,6 +47,11 @@ class Cause:
         return self.reason is Reason.WORKER_FAILED
 
     @property
+    def step(self) -> int | None:
+        """The last step that the rank had done, where that is known."""
+        return self.pod.exit.step if self.pod and self.pod.exit else None
+
+    @property
     def charged(self) -> bool:
         """Whether it counts towards `maxRestarts`."""
         return self.failed and not self.ignored

@@ -27,6 +27,8 @@ class Exit:
     message: str
     init_container: str | None = None
     """The init container that it was, if it was one."""
+    step: int | None = None
+    """The last step that the rank which ended it had done, where its program tells its progress."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.model import Exit, JobView, PodView, Trouble
 from trainyard.domain.names import parse_worker_pod
-from trainyard.domain.wording import shortened
+from trainyard.domain.wording import shortened, split_step
 
 Json = Mapping[str, Any]
 
@@ -131,8 +131,9 @@ def _seen_end(state: Json, init_container: str | None = None) -> Exit | None:
     finished = _time(ended.get("finishedAt"))
     if finished is None or ended.get("reason") in UNSEEN:
         return None
-    message = shortened((ended.get("message") or "").strip(), MESSAGE_LIMIT)
-    return Exit(finished, ended["exitCode"], ended.get("reason") or "Error", message, init_container)
+    message, step = split_step((ended.get("message") or "").strip())
+    shown = shortened(message, MESSAGE_LIMIT)
+    return Exit(finished, ended["exitCode"], ended.get("reason") or "Error", shown, init_container, step)
 
 
 def _taken(

@@ -19,7 +19,7 @@ from trainyard.domain.actions import Action, CreateService, CreateWorker, Delete
 from trainyard.domain.cause import Cause, describe, find_cause, settling
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.report import report
-from trainyard.domain.rules import ruling, used
+from trainyard.domain.rules import charged, ruling, used
 from trainyard.domain.wording import counted
 from trainyard.domain.worker import State, everyone, health, state
 
@@ -92,12 +92,16 @@ def _after(cause: Cause, job: JobView, now: datetime) -> Plan:
         cause, told = replace(cause, ignored=True), f"{told} (not counted: {ruled.why})"
     if not cause.charged:
         return verdict.restart(job, cause, told, now, elsewhere=elsewhere)
-    before = used(job.status.restarts, recovery, now)
+    after = charged(job.status, recovery, cause.step, now)
+    if after.at_same_step >= recovery.no_progress_limit:
+        told += f"; the last {after.at_same_step} failures were all after step {cause.step}"
+        return verdict.fail(job, Reason.NO_PROGRESS, told, now, cause)
+    count = used(after, recovery, now)
     within = f" in {recovery.window_seconds} seconds" if recovery.window_seconds else ""
-    if before >= recovery.max_restarts:
+    if count > recovery.max_restarts:
         told += f"; recovery.maxRestarts is {recovery.max_restarts}{within}"
         return verdict.fail(job, Reason.RESTARTS_EXHAUSTED, told, now, cause)
-    return verdict.restart(job, cause, f"{told} ({before + 1} of {recovery.max_restarts} restarts used{within})", now)
+    return verdict.restart(job, cause, f"{told} ({count} of {recovery.max_restarts} restarts used{within})", now)
 
 
 def _act(snapshot: Snapshot, now: datetime) -> Plan:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from trainyard.api.recovery import MEANINGS, Action, Recovery, Rule
-from trainyard.api.status import MOST, Restarts
+from trainyard.api.status import MOST, Restarts, TrainingJobStatus
 from trainyard.domain.cause import Cause
 from trainyard.domain.model import PodView
 
@@ -35,14 +35,32 @@ def ruling(cause: Cause, recovery: Recovery) -> Ruling:
 
 
 def used(restarts: Restarts, recovery: Recovery, now: datetime) -> int:
-    """How many failures count towards `maxRestarts` now."""
-    return restarts.failures if recovery.window_seconds is None else len(_recent(restarts, recovery, now))
+    """How many of these failures count towards `maxRestarts` now."""
+    if recovery.window_seconds is not None:
+        return len(_recent(restarts, recovery, now))
+    # Whatever somebody has written into the status by hand.
+    return max(0, restarts.failures - restarts.forgiven)
 
 
-def charged(restarts: Restarts, recovery: Recovery, now: datetime) -> Restarts:
-    """The same with one failure more, at this moment."""
-    recent = None if recovery.window_seconds is None else [*_recent(restarts, recovery, now), now]
-    return restarts.model_copy(update={"failures": more(restarts.failures), "recent": recent})
+def charged(status: TrainingJobStatus, recovery: Recovery, step: int | None, now: datetime) -> Restarts:
+    """The restarts with one failure more, at this moment and after this step, where that is known.
+
+    One that comes further than all before shows that they were overcome: they are forgiven.
+    """
+    restarts, last = status.restarts, status.last_failure
+    furthest = restarts.furthest_step
+    further = step is not None and furthest is not None and step > furthest
+    recent = [] if further else _recent(restarts, recovery, now)
+    same = step is not None and last is not None and last.step == step
+    return restarts.model_copy(
+        update={
+            "failures": more(restarts.failures),
+            "forgiven": restarts.failures if further else restarts.forgiven,
+            "furthest_step": furthest if step is None else max(step, furthest or 0),
+            "at_same_step": more(restarts.at_same_step) if same else int(step is not None),
+            "recent": None if recovery.window_seconds is None else [*recent, now],
+        }
+    )
 
 
 def more(count: int) -> int:

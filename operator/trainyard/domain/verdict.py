@@ -61,6 +61,7 @@ def suspend(job: JobView, pods: Sequence[PodView], now: datetime) -> Plan:
         "conditions": said(status, sayings, job.generation, now),
         # Whoever takes the suspension back may have changed the template: earlier attempts say nothing of the next.
         "retry": Retry(),
+        "restarts": status.restarts.model_copy(update={"at_same_step": 0}),
         "workers": [],
     }
     if pods or status.launched_attempt == status.attempt:
@@ -79,7 +80,7 @@ def restart(job: JobView, cause: Cause, told: str, now: datetime, *, elsewhere: 
     delay = _delay(count)
     update: dict[str, Any] = {"retry": Retry(count=more(count), not_before=now + timedelta(seconds=delay))}
     if cause.charged:
-        counted = charged(restarts, job.spec.recovery, now)
+        counted = charged(status, job.spec.recovery, cause.step, now)
         update["last_failure"] = _last_failure(cause, status.attempt)
     else:
         counted = restarts.model_copy(update={"disruptions": more(restarts.disruptions)})
@@ -92,7 +93,8 @@ def restart(job: JobView, cause: Cause, told: str, now: datetime, *, elsewhere: 
 def resize(job: JobView, was: int, now: datetime) -> Plan:
     """The group starts anew with another number of workers."""
     restarts = job.status.restarts
-    update = {"restarts": restarts.model_copy(update={"resizes": more(restarts.resizes)}), "retry": Retry()}
+    counted = restarts.model_copy(update={"resizes": more(restarts.resizes), "at_same_step": 0})
+    update = {"restarts": counted, "retry": Retry()}
     return _new_attempt(job, Reason.RESIZED, f"replicas was changed from {was} to {job.spec.replicas}", update, now)
 
 
@@ -127,7 +129,7 @@ def fail(job: JobView, reason: Reason, message: str, now: datetime, cause: Cause
     plan = _finish(job, Phase.FAILED, sayings, Event("Warning", reason, message), f"0/{job.spec.replicas}", now)
     if cause is None or not cause.charged:
         return plan
-    restarts = charged(job.status.restarts, job.spec.recovery, now)
+    restarts = charged(job.status, job.spec.recovery, cause.step, now)
     return Plan(
         plan.status.model_copy(update={"restarts": restarts, "last_failure": _last_failure(cause, job.status.attempt)}),
         events=plan.events,
@@ -208,6 +210,7 @@ def _last_failure(cause: Cause, attempt: int) -> LastFailure:
         node=pod.node,
         rank=pod.index,
         exit_code=pod.exit.code,
+        step=pod.exit.step,
         reason=pod.exit.reason,
         message=pod.exit.message,
     )

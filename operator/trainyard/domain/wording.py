@@ -12,6 +12,8 @@ ADVICE = "To enable traceback see"
 EXIT_CODE = re.compile(r"exitcode +: (-?\d+)")
 NEWS_OF_NOTHING = "ChildFailedError"
 """torchrun's own exception: it says that a rank failed, not why."""
+STEP = re.compile(r'\n\{"step": (\d{1,15})\}$')
+"""Its last line, where the program tells its progress."""
 AGENT = re.compile(r"rank \d+ (ended with exit code |was killed by |hangs: )")
 """How the first line of a message by `trainyard-agent` begins."""
 
@@ -22,6 +24,12 @@ def shortened(message: str, longest: int) -> str:
         return message
     sentence = headline(message) + "\n" if AGENT.match(message) else ""
     return sentence + message[len(sentence) - longest :]
+
+
+def split_step(message: str) -> tuple[str, int | None]:
+    """What an agent says without its last line, and the last step that the rank had done, which stands there."""
+    found = STEP.search(message) if AGENT.match(message) else None
+    return (message[: found.start()], int(found[1])) if found else (message, None)
 
 
 def counted(number: int, thing: str) -> str:

@@ -117,6 +117,23 @@ time.sleep(600)
         assert not alive(int(run.file("pid2")))
 
 
+def test_the_last_step_of_the_rank_that_failed_is_told(program: Path, tmp_path: Path) -> None:
+    """However long a hang may take; also where the last thing it said was its phase."""
+    script = """
+from trainyard_agent import progress
+progress(41 + R)
+progress(phase="checkpoint")
+say(f"ready{R}", "yes")
+while not os.path.exists("ready2"): time.sleep(0.01)
+if R == 3: raise ValueError("boom")
+time.sleep(600)
+"""
+    with agent(program, tmp_path, script, TRAINYARD_HANG_SECONDS="0") as run:
+        assert run.ends()[0] == 1
+        assert run.message.startswith("rank 3 ended with exit code 1: ValueError: boom\n")
+        assert run.message.endswith('\n{"step": 44}')
+
+
 def test_whole_trees_go_with_their_rank(program: Path, tmp_path: Path) -> None:
     """Children in sessions of their own, orphans, and those that hear no signal."""
     script = """
@@ -224,7 +241,7 @@ load() if R == 6 else wait_for_the_others()
 def test_a_rank_that_hangs_is_named_with_the_place_where_it_stands(program: Path, tmp_path: Path) -> None:
     with agent(program, tmp_path, HANGS, TRAINYARD_HANG_SECONDS="2", TRAINYARD_PROCESSES="4") as run:
         code, said = run.ends()
-        told, *stacks = run.message.splitlines()
+        told, *stacks, last = run.message.splitlines()
         assert code == 91
         assert told.startswith("rank 6 hangs: no progress for ")
         assert "after step 9 (a step takes 0." in told
@@ -232,6 +249,7 @@ def test_a_rank_that_hangs_is_named_with_the_place_where_it_stands(program: Path
         assert told.endswith(" in load, all others elsewhere")
         assert [line.partition(":")[0] for line in stacks] == [f"rank {rank}" for rank in range(4, 8)]
         assert " in wait_for_the_others < script.py:" in stacks[0]
+        assert last == '{"step": 9}'
         assert said.count("most recent call first") >= 4
 
 

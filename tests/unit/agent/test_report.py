@@ -18,9 +18,10 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_what_is_said_is_read(file: str) -> None:
     assert read(file) is None
     for said, expected in (
+        ({"phase": "start"}, Said(None, "start")),
         ({"step": 0}, Said(0, "train")),
         ({"step": 12_345_678}, Said(12_345_678, "train")),
-        ({"phase": "checkpoint"}, Said(None, "checkpoint")),
+        ({"phase": "checkpoint"}, Said(12_345_678, "checkpoint")),
         ({"step": 7, "phase": "evaluate"}, Said(7, "evaluate")),
         ({"step": 8}, Said(8, "train")),
     ):
@@ -33,6 +34,12 @@ def test_without_an_agent_it_is_said_to_nobody(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.chdir(tmp_path)
     progress(1)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_training_goes_on_where_it_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for path in (tmp_path / "none" / "0", tmp_path):
+        monkeypatch.setenv(FILE, str(path))
+        progress(1)
 
 
 @pytest.mark.parametrize("step", [-1, 1.5, "1", float("nan")])

@@ -76,3 +76,10 @@ def test_the_end_of_a_stream_is_kept_and_no_more() -> None:
     assert len(tail.text) == KEPT
     tail.feed(b"\xff\xfe")
     assert tail.text.endswith("��")
+
+
+def test_the_last_step_is_the_last_line_however_long_the_rest_is() -> None:
+    for said in ("", "boom", "x" * 10_000):
+        told = message(3, 1, said, NOBODY, NOBODY, 120)
+        assert told.endswith('\n{"step": 120}')
+        assert len(told.encode()) <= 4096

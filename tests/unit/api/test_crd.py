@@ -93,6 +93,7 @@ def test_defaults() -> None:
         ".recovery": {},
         ".recovery.avoidNodes": True,
         ".recovery.maxRestarts": 10,
+        ".recovery.noProgressLimit": 3,
         ".lifecycle": {},
         ".lifecycle.suspend": False,
         ".lifecycle.cleanPods": "Running",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard.domain.wording import LONGEST, counted, headline, shortened
+from trainyard.domain.wording import LONGEST, counted, headline, shortened, split_step
 
 TORCHRUN = """\
 [rank1]: Traceback (most recent call last):
@@ -67,3 +67,19 @@ def test_a_message_is_shortened_at_its_begin_but_for_the_agents_sentence() -> No
 
 def test_numbers_of_things() -> None:
     assert [counted(number, "pod") for number in (0, 1, 2)] == ["0 pods", "1 pod", "2 pods"]
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (f'{AGENT}\nlog\n{{"step": 120}}', (f"{AGENT}\nlog", 120)),
+        (f'{AGENT}\n{{"step": 0}}', (AGENT, 0)),
+        (AGENT, (AGENT, None)),
+        ('log\n{"step": 120}', ('log\n{"step": 120}', None)),
+        (f'{AGENT}\n{{"step": 120}}\nlog', (f'{AGENT}\n{{"step": 120}}\nlog', None)),
+        (f'{AGENT}\n{{"step": -1}}', (f'{AGENT}\n{{"step": -1}}', None)),
+        (f'{AGENT}\n{{"step": {"9" * 16}}}', (f'{AGENT}\n{{"step": {"9" * 16}}}', None)),
+    ],
+)
+def test_the_last_step_stands_in_the_last_line_of_an_agent(message: str, expected: tuple[str, int | None]) -> None:
+    assert split_step(message) == expected

@@ -49,11 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             group.end(signal.SIGABRT, STACK_SECONDS)
             _tell(stacks.message(hang, {ending.rank: ending.said for ending in group.endings}))
             return HANG
-    cause = next((ending for ending in group.endings if ending.code != 0), None)
-    if cause is None:
-        return 0
-    _tell(words.message(cause.rank, cause.code, cause.said, before, memory.read()))
-    return cause.code
+        cause = next((ending for ending in group.endings if ending.code != 0), None)
+        if cause is None:
+            return 0
+        _tell(words.message(cause.rank, cause.code, cause.said, before, memory.read(), progress.step(cause.rank)))
+        return cause.code
 
 
 def _watch(group: Group, progress: Progress) -> Hang | None:

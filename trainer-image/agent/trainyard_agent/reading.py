@@ -27,12 +27,11 @@ class Progress:
         self._looked_at = 0.0
 
     def __enter__(self) -> Progress:  # noqa: PYI034 - Self needs Python 3.11
-        if self._watch is not None:
-            try:
-                self._folder = _folder()
-            except OSError as error:
-                self._watch = None
-                self._say(f"hangs are not noticed: no file can be made for the ranks' progress: {error}")
+        try:
+            self._folder = _folder()
+        except OSError as error:
+            self._watch = None
+            self._say(f"hangs are not noticed: no file can be made for the ranks' progress: {error}")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -46,7 +45,7 @@ class Progress:
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """What a rank needs to tell, and to be asked where it stands, beside its own variables."""
-        # Last, so that nothing of the program's own is hidden by it. It can be imported where nothing is watched, too.
+        # Last, so that nothing of the program's own is hidden by it.
         paths = [path for path in (environment.get("PYTHONPATH"), str(Path(__file__).resolve().parents[1])) if path]
         made = {"PYTHONPATH": ":".join(paths), "PYTHONFAULTHANDLER": environment.get("PYTHONFAULTHANDLER", "1")}
         return made if self._folder is None else {**made, FILE: str(self._folder / environment["RANK"])}
@@ -60,9 +59,16 @@ class Progress:
         said = {rank: words for rank in ranks if (words := self._read(rank))}
         return self._watch.look(said, now)
 
+    def step(self, rank: int) -> int | None:
+        """The last step that a rank has told of."""
+        said = self._read(rank)
+        return said.step if said else None
+
     def _read(self, rank: int) -> Said | None:
+        if self._folder is None:
+            return None
         try:
-            return read(str(self._folder) + f"/{rank}")
+            return read(f"{self._folder}/{rank}")
         except ValueError as error:
             if rank not in self._nonsense:
                 self._nonsense.add(rank)

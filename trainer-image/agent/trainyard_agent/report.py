@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import operator
@@ -19,7 +20,7 @@ class Said(NamedTuple):
     """What a rank has said last."""
 
     step: Optional[int]  # noqa: UP045 - Python 3.9
-    """The step that it has done; None where it tells its phase alone."""
+    """The last step that it has done; None where it has told its phase alone."""
     phase: str
 
 
@@ -27,8 +28,8 @@ def progress(step: int | None = None, *, phase: str = "train") -> None:
     """Say that `step` is done and what comes next: `start`, `compile`, `train`, `evaluate` or `checkpoint`.
 
     To be called by each rank after each step, and where a phase begins that takes longer than steps do; a rank that only waits for others
-    in their phase says the same as they. Costs some microseconds. Raises ValueError for what is no step or no phase, and OSError
-    where the file cannot be written.
+    in their phase says the same as they. Costs some microseconds. Raises ValueError for what is no step or no phase. Where the file
+    cannot be written training goes on, and this rank is not judged.
     """
     if phase not in PHASES:
         raise ValueError(f"phase must be one of {', '.join(PHASES)}, and is {phase!r}")
@@ -36,9 +37,8 @@ def progress(step: int | None = None, *, phase: str = "train") -> None:
     if done is not None and done < 0:
         raise ValueError(f"step must not be negative, and is {done}")
     if path := os.environ.get(FILE):
-        said = json.dumps({"step": done, "phase": phase}).encode()
-        # In one write, and always as long: whoever reads it sees the one or the other.
-        os.pwrite(_opened(path), said.ljust(LONGEST), 0)
+        with contextlib.suppress(OSError):
+            _opened(path).write(done, phase)
 
 
 def read(path: str) -> Said | None:
@@ -71,6 +71,16 @@ def read(path: str) -> Said | None:
     return Said(step, phase)
 
 
-@functools.cache
-def _opened(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+class _File:
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._step: int | None = None
+
+    def write(self, step: int | None, phase: str) -> None:
+        self._step = self._step if step is None else step
+        said = json.dumps({"step": self._step, "phase": phase}).encode()
+        # In one write, and always as long: whoever reads it sees the one or the other.
+        os.pwrite(self._file, said.ljust(LONGEST), 0)
+
+
+_opened = functools.cache(_File)

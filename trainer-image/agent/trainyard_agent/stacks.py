@@ -46,4 +46,6 @@ def message(hang: Hang, said: Mapping[int, str]) -> str:
     where = f"; it stands at {stacks[rank][0]}" if stacks.get(rank) else ""
     others = "" if odd is None else ", all others elsewhere"
     told = f"rank {rank} hangs: no progress for {hang.seconds:.0f} seconds{after}{during}{usual}{where}{others}"
-    return cut(told, "\n".join(f"rank {each}: {' < '.join(frames)}" for each, frames in stacks.items() if frames))
+    return cut(
+        told, "\n".join(f"rank {each}: {' < '.join(frames)}" for each, frames in stacks.items() if frames), hang.step
+    )

@@ -59,8 +59,8 @@ def how(code: int) -> str:
         return f"ended with exit code {code}"
 
 
-def message(rank: int, code: int, said: str, before: Memory, after: Memory) -> str:
-    """Why the worker ended: a sentence, then the traceback or the last lines. At most 4,096 bytes."""
+def message(rank: int, code: int, said: str, before: Memory, after: Memory, step: int | None = None) -> str:
+    """Why the worker ended: a sentence, then the traceback or the last lines, then the last step. At most 4,096 bytes."""
     found = traceback(said)
     exception = found.splitlines()[-1] if found else ""
     told = f"rank {rank} {how(code)}"
@@ -68,14 +68,15 @@ def message(rank: int, code: int, said: str, before: Memory, after: Memory) -> s
         told += f": {killed}"
     elif exception:
         told += f": {exception}"
-    return cut(told, found or said.strip())
+    return cut(told, found or said.strip(), step)
 
 
-def cut(told: str, rest: str) -> str:
-    """A sentence and, as far as there is room, the end of the rest."""
+def cut(told: str, rest: str, step: int | None = None) -> str:
+    """A sentence, then as far as there is room the end of the rest, then the last step, in a line that the operator reads."""
+    last = "" if step is None else f'\n{{"step": {step}}}'
     head = told.encode(errors="replace")[: LONGEST // 2] + b"\n"
-    tail = rest.encode(errors="replace")[-(LONGEST - len(head)) :] if rest else b""
-    return (head + tail).decode(errors="ignore").rstrip()
+    tail = rest.encode(errors="replace")[-(LONGEST - len(head) - len(last)) :] if rest else b""
+    return (head + tail).decode(errors="ignore").rstrip() + last
 
 
 def _killed(before: Memory, after: Memory) -> str:
