@@ -120,7 +120,6 @@ def test_a_rank_that_hangs_is_named_and_the_group_starts_anew(kube: Kube) -> Non
     assert re.match(r"rank 3 hangs: no progress for \d+ seconds after step 7 ", failure["message"])
     assert " in load_a_batch, all others elsewhere\nrank 0: " in failure["message"]
     assert "rank 3 hangs: " in kube.run("get", "events")
-    assert [(node["strikes"], node["avoided"]) for node in status["suspectNodes"]] == [(1, "No")]
 
 
 def test_a_job_that_always_fails_at_the_same_step_does_not_go_round_for_ever(kube: Kube) -> None:

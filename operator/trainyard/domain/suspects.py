@@ -12,8 +12,9 @@ from trainyard.domain.rules import more
 REMEMBERED = timedelta(hours=24)
 ENOUGH = 2
 """So often has a node to be the cause before it is avoided by itself: chance strikes once."""
-HARDWARE_CODES = frozenset({91, 128 + 11})
-"""Of a hang and of a segmentation fault: bugs make them too, broken hardware makes them again in the same place."""
+HARDWARE_CODES = frozenset({128 + 11})
+"""Of a segmentation fault: bugs make them too, broken hardware makes them again in the same place. Not of a hang: all workers notice
+it at the same time, and the first to say so need not be the one that the others wait for."""
 HARDWARE_WORDS = (
     "uncorrectable ECC",
     "fallen off the bus",
