@@ -16,7 +16,7 @@ PERIOD = 1.0
 SHARE = 0.05
 """Seconds for each job that has counts to tell: up to a hundred of them are written twenty times a second together, more of them
 every `LONGEST` seconds each."""
-LONGEST = 10.0
+LONGEST = 20.0
 """Seconds for which counts wait at most, however many jobs are being started. Most of a thousand lone workers run by then."""
 
 

@@ -55,7 +55,7 @@ def test_counts_are_written_once_a_second() -> None:
 def test_the_counts_of_many_jobs_share_twenty_writes_a_second() -> None:
     timers = FakeTimers()
     pace = StatusPace(timers.time)
-    jobs = [replace(SNAPSHOT, uid=f"job-{number}") for number in range(300)]
+    jobs = [replace(SNAPSHOT, uid=f"job-{number}") for number in range(500)]
     for each in jobs:
         pace.hold(each.uid)
     waits = [pace.wait(each, MORE_READY) for each in jobs]
