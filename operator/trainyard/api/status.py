@@ -68,12 +68,12 @@ class Restarts(Model):
     """`replicas` was changed."""
     recent: list[Time] | None = Field(default=None, max_length=MOST_IN_A_WINDOW + 1)
     """With `recovery.windowSeconds`: when the failures happened that still count."""
-    forgiven: int = Field(default=0, ge=0, le=MOST)
+    forgiven: int | None = Field(default=None, ge=0, le=MOST)
     """Failures that do not count towards `recovery.maxRestarts` any more, because the job has come further since."""
     furthest_step: int | None = Field(default=None, ge=0, le=MOST)
     """The furthest step at which an attempt failed, where the program tells its progress."""
-    at_same_step: int = Field(default=0, ge=0, le=MOST)
-    """How many failures in a row were at the step of the last one."""
+    at_same_step: int | None = Field(default=None, ge=0, le=MOST)
+    """How many failures in a row were at the step of the last one, where the program tells its progress."""
 
 
 class LastFailure(Model):

@@ -39,7 +39,7 @@ def used(restarts: Restarts, recovery: Recovery, now: datetime) -> int:
     if recovery.window_seconds is not None:
         return len(_recent(restarts, recovery, now))
     # Whatever somebody has written into the status by hand.
-    return max(0, restarts.failures - restarts.forgiven)
+    return max(0, restarts.failures - (restarts.forgiven or 0))
 
 
 def charged(status: TrainingJobStatus, recovery: Recovery, step: int | None, now: datetime) -> Restarts:
@@ -51,13 +51,13 @@ def charged(status: TrainingJobStatus, recovery: Recovery, step: int | None, now
     furthest = restarts.furthest_step
     further = step is not None and furthest is not None and step > furthest
     recent = [] if further else _recent(restarts, recovery, now)
-    same = step is not None and last is not None and last.step == step
+    before = restarts.at_same_step if last is not None and last.step == step else None
     return restarts.model_copy(
         update={
             "failures": more(restarts.failures),
             "forgiven": restarts.failures if further else restarts.forgiven,
             "furthest_step": furthest if step is None else max(step, furthest or 0),
-            "at_same_step": more(restarts.at_same_step) if same else int(step is not None),
+            "at_same_step": None if step is None else more(before or 0),
             "recent": None if recovery.window_seconds is None else [*recent, now],
         }
     )

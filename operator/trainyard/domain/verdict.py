@@ -61,7 +61,7 @@ def suspend(job: JobView, pods: Sequence[PodView], now: datetime) -> Plan:
         "conditions": said(status, sayings, job.generation, now),
         # Whoever takes the suspension back may have changed the template: earlier attempts say nothing of the next.
         "retry": Retry(),
-        "restarts": status.restarts.model_copy(update={"at_same_step": 0}),
+        "restarts": status.restarts.model_copy(update={"at_same_step": None}),
         "workers": [],
     }
     if pods or status.launched_attempt == status.attempt:
@@ -93,7 +93,7 @@ def restart(job: JobView, cause: Cause, told: str, now: datetime, *, elsewhere: 
 def resize(job: JobView, was: int, now: datetime) -> Plan:
     """The group starts anew with another number of workers."""
     restarts = job.status.restarts
-    counted = restarts.model_copy(update={"resizes": more(restarts.resizes), "at_same_step": 0})
+    counted = restarts.model_copy(update={"resizes": more(restarts.resizes), "at_same_step": None})
     update = {"restarts": counted, "retry": Retry()}
     return _new_attempt(job, Reason.RESIZED, f"replicas was changed from {was} to {job.spec.replicas}", update, now)
 
