@@ -114,6 +114,6 @@ def test_defaults_and_documentation_come_from_the_server(kube: Kube) -> None:
     kube.apply(bare)
     stored = kube.get("tj", "job")["spec"]
     assert (stored["framework"], stored["replicas"], stored["processesPerReplica"]) == ("torch", 1, "auto")
-    assert stored["recovery"] == {"maxRestarts": 10}
+    assert stored["recovery"] == {"maxRestarts": 10, "noProgressLimit": 3, "avoidNodes": True}
     assert stored["lifecycle"] == {"suspend": False, "cleanPods": "Running", "success": "AllWorkers"}
     assert "How many failures restart the job" in kube.run("explain", "tj.spec.recovery.maxRestarts")
