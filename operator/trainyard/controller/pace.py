@@ -56,8 +56,13 @@ class StatusPace:
             self._acting -= 1
 
     def hold(self, uid: str) -> None:
-        """The job's status has just been written, or all was done that had to be, which can be told in a moment."""
+        """The job's status has just been written."""
         self._held[uid] = self.clock()
+
+    def acted(self, uid: str) -> None:
+        """All was done that had to be, which can be told in a moment. Where that moment is long in coming, all the more jobs wait."""
+        self.hold(uid)
+        self._waiting.add(uid)
 
     def told(self, uid: str) -> None:
         """The job's status says all there is to say."""

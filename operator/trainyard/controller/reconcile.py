@@ -79,7 +79,7 @@ class Reconciler:
             return again if again is None else max(again, decided.requeue_after or 0.0)
         if done.changed:
             # What was done will be seen in a moment, and is told then: one status for both.
-            self.pace.hold(record.uid)
+            self.pace.acted(record.uid)
             return CATCH_UP_SECONDS
         return await self._store(record, snapshot.job, decided)
 

@@ -67,6 +67,20 @@ def test_the_counts_of_many_jobs_share_twenty_writes_a_second() -> None:
     assert pace.wait(jobs[-1], MORE_READY) == pytest.approx(PERIOD)
 
 
+def test_jobs_that_were_acted_upon_count_before_they_have_something_to_tell() -> None:
+    """On a busy control plane their pods are seen seconds later: each would otherwise find nobody else waiting, and be written at once."""
+    timers = FakeTimers()
+    pace = StatusPace(timers.time)
+    jobs = [replace(SNAPSHOT, uid=f"job-{number}") for number in range(200)]
+    for each in jobs:
+        pace.acted(each.uid)
+    timers.advance(4.0)
+    assert pace.wait(jobs[0], MORE_READY) == pytest.approx(199 * SHARE - 4.0)
+    for each in jobs:
+        pace.told(each.uid)
+    assert pace.wait(jobs[0], MORE_READY) == 0
+
+
 def test_news_never_waits() -> None:
     pace = StatusPace(FakeTimers().time)
     pace.hold(SNAPSHOT.uid)
