@@ -183,7 +183,9 @@ def _deadlines(snapshot: Snapshot, now: datetime) -> list[float]:
     if lifecycle.startup_deadline_seconds and (begun := _startup_began(status)):
         waits.append(lifecycle.startup_deadline_seconds - (now - begun).total_seconds())
     if status.running_time is None:
-        waits += [(node.until - now).total_seconds() for node in suspects.always(snapshot.job) if node.until > now]
+        waits += [
+            (node.until - now).total_seconds() for node in suspects.always(status.suspect_nodes) if node.until > now
+        ]
     return waits
 
 

@@ -98,7 +98,7 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
 
 def _avoiding(job: JobView, reason: Reason) -> str:
     """The scheduler only says that a node's name did not suit."""
-    nodes = ", ".join(node.name for node in always(job)) if reason is Reason.UNSCHEDULABLE else ""
+    nodes = ", ".join(node.name for node in always(job.status.suspect_nodes)) if reason is Reason.UNSCHEDULABLE else ""
     return f"; this job avoids {nodes} (status.suspectNodes says why)" if nodes else ""
 
 

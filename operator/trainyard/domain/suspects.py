@@ -36,8 +36,8 @@ def known(job: JobView, now: datetime) -> list[SuspectNode]:
 
 def can_go_elsewhere(job: JobView, pod: PodView | None, now: datetime) -> bool:
     """Whether to avoid the node of `pod` would be of use. Where all that can be remembered are avoided it is not the nodes."""
-    always = sum(node.avoided is Avoidance.ALWAYS for node in known(job, now))
-    return bool(job.spec.recovery.avoid_nodes and pod and pod.node and always < MOST_SUSPECTS)
+    left = len(always(known(job, now)))
+    return bool(job.spec.recovery.avoid_nodes and pod and pod.node and left < MOST_SUSPECTS)
 
 
 def struck(job: JobView, cause: Cause, now: datetime, *, elsewhere: bool) -> list[SuspectNode]:
@@ -72,13 +72,13 @@ def released(job: JobView, pods: Sequence[PodView], now: datetime) -> list[str]:
     """Nodes that pods which wait for a place were told to avoid always, and need not any more."""
     if job.status.running_time or all(pod.scheduled for pod in pods):
         return []
-    still = {node.name for node in known(job, now) if node.avoided is Avoidance.ALWAYS}
-    return [node.name for node in always(job) if node.name not in still]
+    still = {node.name for node in always(known(job, now))}
+    return [node.name for node in always(job.status.suspect_nodes) if node.name not in still]
 
 
-def always(job: JobView) -> list[SuspectNode]:
-    """Those where no worker of the current attempt may go."""
-    return [node for node in job.status.suspect_nodes if node.avoided is Avoidance.ALWAYS]
+def always(nodes: Sequence[SuspectNode]) -> list[SuspectNode]:
+    """Those of them where no worker may go."""
+    return [node for node in nodes if node.avoided is Avoidance.ALWAYS]
 
 
 def _by_the_node(cause: Cause) -> bool:

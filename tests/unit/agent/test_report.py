@@ -25,7 +25,7 @@ def test_what_is_said_is_read(file: str) -> None:
         ({"step": 7, "phase": "evaluate"}, Said(7, "evaluate")),
         ({"step": 8}, Said(8, "train")),
     ):
-        progress(**said)  # type: ignore[arg-type]
+        progress(**said)  # type: ignore[arg-type]  # a dict of mixed values
         assert read(file) == expected
 
 
@@ -45,7 +45,7 @@ def test_training_goes_on_where_it_cannot_be_written(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("step", [-1, 1.5, "1", float("nan")])
 def test_what_is_no_step_is_refused_where_it_is_said(file: str, step: object) -> None:
     with pytest.raises((ValueError, TypeError)):
-        progress(step)  # type: ignore[arg-type]
+        progress(step)  # type: ignore[arg-type]  # what the test is about
     assert read(file) is None
 
 

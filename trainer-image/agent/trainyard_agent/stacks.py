@@ -18,11 +18,8 @@ SEVERAL = 3
 def stack(said: str) -> list[str]:
     """The frames of the main thread, the innermost first: `train.py:57 in load`. Empty where none were written."""
     found = MAIN_THREAD.findall(said)
-    return (
-        [f"{path.rpartition('/')[2]}:{line} in {name}" for path, line, name in FRAME.findall(found[-1])]
-        if found
-        else []
-    )
+    frames = FRAME.findall(found[-1]) if found else []
+    return [f"{path.rpartition('/')[2]}:{line} in {name}" for path, line, name in frames]
 
 
 def odd_one_out(stacks: Mapping[int, Sequence[str]]) -> int | None:
