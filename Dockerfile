@@ -51,8 +51,16 @@ RUN /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /tmp/whe
     && /opt/tools/bin/pip --python /opt/trainyard/bin/python install \
         --no-index --no-deps --prefix /package /tmp/wheels/*.whl
 
+# What an init container of this image brings into workers whose own images do not hold it.
+FROM python AS agent
+COPY trainer-image/agent /src/agent
+RUN mkdir -p /opt/trainyard/agent \
+    && python3 -m zipapp --compress --output /opt/trainyard/agent/agent /src/agent
+COPY trainer-image/start-agent.sh /opt/trainyard/agent/start
+
 FROM python
 COPY --from=dependencies /opt/trainyard /opt/trainyard
+COPY --from=agent /opt/trainyard/agent /opt/trainyard/agent
 COPY --from=package /package /opt/trainyard
 # The root file system may be read-only: every module is compiled already and nothing is written but to stdout.
 ENV PYTHONDONTWRITEBYTECODE=1 \

@@ -64,13 +64,23 @@ class Image:
         return folder / f"{self.name}-{content_hash(REPOSITORY, self.inputs, (base.REFERENCE,))}.tar"
 
 
+SOURCES_OF_AGENT: Final = ("trainer-image/agent", "trainer-image/start-agent.sh")
 IMAGES: Final = {
     image.name: image
     for image in (
         Image(
             "operator",
             ".",
-            ("Dockerfile", ".dockerignore", "LICENSE", "README.md", "operator", "pyproject.toml", "uv.lock"),
+            (
+                "Dockerfile",
+                ".dockerignore",
+                "LICENSE",
+                "README.md",
+                "operator",
+                "pyproject.toml",
+                "uv.lock",
+                *SOURCES_OF_AGENT,
+            ),
             "about 1 min the first time, 15 s after a change of the source",
             2,
         ),

@@ -42,6 +42,7 @@ def named(name: str) -> Callable[[Json], None]:
         (spec(processesPerReplica="many"), ["spec.processesPerReplica", "number from 1 to 1024, or auto"]),
         (spec(processesPerReplica=0), ["spec.processesPerReplica", "number from 1 to 1024, or auto"]),
         (spec(recovery={"maxRestarts": -1}), ["spec.recovery.maxRestarts"]),
+        (spec(recovery={"agent": "always"}), ["spec.recovery.agent", "auto", "none"]),
         (
             spec(recovery={"windowSeconds": 3600, "maxRestarts": 5000}),
             ["spec.recovery.maxRestarts", "greater than 1000"],
@@ -114,6 +115,6 @@ def test_defaults_and_documentation_come_from_the_server(kube: Kube) -> None:
     kube.apply(bare)
     stored = kube.get("tj", "job")["spec"]
     assert (stored["framework"], stored["replicas"], stored["processesPerReplica"]) == ("torch", 1, "auto")
-    assert stored["recovery"] == {"maxRestarts": 10, "noProgressLimit": 3, "avoidNodes": True}
+    assert stored["recovery"] == {"agent": "auto", "maxRestarts": 10, "noProgressLimit": 3, "avoidNodes": True}
     assert stored["lifecycle"] == {"suspend": False, "cleanPods": "Running", "success": "AllWorkers"}
     assert "How many failures restart the job" in kube.run("explain", "tj.spec.recovery.maxRestarts")

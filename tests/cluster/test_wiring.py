@@ -106,7 +106,9 @@ def test_the_agent_knows_of_a_child_that_the_kernel_killed_for_want_of_memory(ku
     main_container(manifest)["resources"]["limits"] = {"memory": "128Mi"}
     kube.apply(manifest)
     kube.wait_phase("job", "Failed", 120)
-    told = kube.status("job")["lastFailure"]["message"].splitlines()[0]
+    failure = kube.status("job")["lastFailure"]
+    assert failure["reason"] == "OOMKilled"
+    told = failure["message"].splitlines()[0]
     assert re.match(r"rank 0 .*: out of memory: the kernel killed 1 of its processes", told)
     assert told.endswith("the limit is 128 MiB")
 

@@ -19,6 +19,8 @@ ANNOTATION_WORKERS: Final = "trainyard.dev/workers"
 """On each pod: the number of workers of the group it was made for, so that a changed `replicas` is seen as a resize."""
 
 ROLE_WORKER: Final = "worker"
+AGENT: Final = "trainyard-agent"
+"""The agent's command, and the name of the init container and the volume that bring it into a worker."""
 MAX_REPLICAS: Final = 10_000
 MAX_JOB_NAME: Final = 63 - len(f"-{ROLE_WORKER}-{MAX_REPLICAS - 1}")
 """The longest name derived from a job's is its last worker's host name, and a host name holds 63 characters."""

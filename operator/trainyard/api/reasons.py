@@ -38,6 +38,16 @@ class Reason(StrEnum):
     OLD_ATTEMPT = "OldAttempt"
     """The pod belongs to an attempt that is over."""
 
+    NO_PYTHON = "NoPython"
+    """The image has no Python 3.9 or newer for `trainyard-agent`. The group is restarted without it, at no charge; the failures of its
+    workers are recovered from all the same."""
+    NOTHING_TO_WRAP = "NothingToWrap"
+    """The main container has no `command`, and what its image would run is not known: `trainyard-agent` is left out."""
+    AGENT_OFF = "AgentOff"
+    """`recovery.agent` is none, or the operator is set up without an agent."""
+    AGENT_INSIDE = "AgentInside"
+    """`trainyard-agent` runs the command of each worker."""
+
     SUSPENDED = "Suspended"
     """`lifecycle.suspend` is set: the job has no pods."""
     RESUMED = "Resumed"

@@ -59,6 +59,13 @@ class Rule(Model):
     any characters between, these parts of it in this order."""
 
 
+class Agent(StrEnum):
+    """Whether the agent is brought into workers."""
+
+    AUTO = "auto"
+    NONE = "none"
+
+
 class Recovery(Model):
     """What happens when workers fail."""
 
@@ -79,6 +86,9 @@ class Recovery(Model):
         },
     )
 
+    agent: Agent = Agent.AUTO
+    """auto: `trainyard-agent` is brought into every worker whose main container has a command, and runs it: processesPerReplica times,
+    or once where it starts the ranks itself, as torchrun does (see docs/reference/agent.md). none: the container runs as it stands."""
     max_restarts: int = Field(default=10, ge=0, le=10_000)
     """How many failures restart the job before the next one fails it. Disruptions (deleted, evicted or preempted pods,
     lost nodes) and resizes are not counted."""
@@ -119,7 +129,13 @@ MEANINGS = (
     Meaning((93,), Action.FAIL, "The program asks not to be started again."),
     Meaning((94,), Action.RESTART_ELSEWHERE, "A check of the node's health failed: GPU, network or disk."),
     Meaning((95,), Action.FAIL, "No checkpoint can be read, and none of the older ones either."),
+    Meaning(
+        (96,),
+        Action.RESTART,
+        "`trainyard-agent` found no Python 3.9 or newer in the image. The first time, the group starts anew without it, at no charge.",
+    ),
     Meaning((126, 127), Action.FAIL, "The command cannot be executed, or is not in the image."),
 )
 """All other codes mean an error that may not come again: Restart."""
 PEER_LOST_CODE = 92
+NO_PYTHON_CODE = 96

@@ -34,6 +34,7 @@ class ConditionType(StrEnum):
     RUNNING = "Running"
     RESTARTING = "Restarting"
     SUSPENDED = "Suspended"
+    SUPERVISED = "Supervised"
     STALLED = "Stalled"
     COMPLETE = "Complete"
     FAILED = "Failed"
@@ -162,7 +163,8 @@ class TrainingJobStatus(Model):
         default=[],
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    """What is true of the job: Scheduled, Running, Restarting, Suspended, Stalled, Complete, Failed."""
+    """What is true of the job: Scheduled, Running, Restarting, Suspended, Stalled, Complete, Failed. Supervised is said where the
+    agent cannot be in the workers, and why."""
     attempt: int = Field(default=1, ge=1, le=MOST_ATTEMPTS)
     """The current incarnation of the whole group. Pods of earlier ones are deleted."""
     launched_attempt: int = Field(default=0, ge=0, le=MOST_ATTEMPTS)

@@ -22,8 +22,10 @@ class Cache:
     pods: Store[PodView, str] = field(default_factory=lambda: Store(lambda pod: pod.job_uid))
     services: Store[ServiceRecord, str] = field(default_factory=lambda: Store(lambda service: service.job_uid))
 
-    def snapshot(self, job: JobRecord) -> Snapshot | None:
+    def snapshot(self, job: JobRecord, *, agent: bool = False) -> Snapshot | None:
         """All that a decision on the job rests on, as of now; None where the job cannot be read.
+
+        `agent`: whether there is one to bring into workers.
 
         Of its own namespace alone: an owner reference to a job in another one is the work of somebody who has no rights there.
         """
@@ -32,7 +34,7 @@ class Cache:
             return None
         pods = tuple(pod for pod in self.pods.of(job.uid) if pod.namespace == job.namespace)
         has_service = any(service.namespace == job.namespace for service in self.services.of(job.uid))
-        return Snapshot(view, pods, has_service=has_service)
+        return Snapshot(view, pods, has_service=has_service, agent=agent)
 
     def notice(self, resource: Resource, raw: Mapping[str, Any]) -> bool:
         """A pod or a Service was read, because it is there and was not known of. Returns whether it is known now and was not before.

@@ -98,7 +98,7 @@ class Operator:
         pace = StatusPace(time.monotonic)
         reconciler = Reconciler(
             caches=caches,
-            executor=Executor(writer, tracker, caches),
+            executor=Executor(writer, tracker, caches, settings.agent_image),
             writer=writer,
             tracker=tracker,
             events=EventRecorder(session, CONTROLLER_NAME, settings.instance, busy=lambda: pace.busy),

@@ -31,6 +31,8 @@ class Settings(BaseSettings):
     """Address on which that port is open."""
     instance: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")] = Field(default_factory=socket.gethostname)
     """The name under which this process writes events: its pod's."""
+    agent_image: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,512}$")] | None = None
+    """The image from which an init container brings the agent into workers: the operator's own. Not set, or empty: none is brought."""
     context: str | None = None
     """The kubeconfig context to use outside a cluster."""
     relist_seconds: float = Field(default=300.0, ge=1, allow_inf_nan=False)
@@ -47,6 +49,11 @@ class Settings(BaseSettings):
     """Where the Lease is; else the namespace of this pod, or of the kubeconfig's context."""
     lease_seconds: int = Field(default=15, ge=3, le=LONGEST_LEASE)
     """After so long without a sign of the leader another process takes over."""
+
+    @field_validator("agent_image", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: object) -> object:
+        return value or None
 
     @field_validator("namespaces", mode="before")
     @classmethod

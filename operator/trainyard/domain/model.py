@@ -88,6 +88,8 @@ class Snapshot:
     job: JobView
     pods: Sequence[PodView] = ()
     has_service: bool = False
+    agent: bool = False
+    """Whether the operator has an agent to bring into workers."""
 
     @cached_property
     def current(self) -> tuple[PodView, ...]:

@@ -12,7 +12,7 @@ from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.model import Exit, JobView, PodView, Trouble
 from trainyard.domain.names import parse_worker_pod
-from trainyard.domain.wording import shortened, split_step
+from trainyard.domain.wording import out_of_memory, shortened, split_step
 
 Json = Mapping[str, Any]
 
@@ -132,8 +132,8 @@ def _seen_end(state: Json, init_container: str | None = None) -> Exit | None:
     if finished is None or ended.get("reason") in UNSEEN:
         return None
     message, step = split_step((ended.get("message") or "").strip())
-    shown = shortened(message, MESSAGE_LIMIT)
-    return Exit(finished, ended["exitCode"], ended.get("reason") or "Error", shown, init_container, step)
+    reason = "OOMKilled" if out_of_memory(message) else ended.get("reason") or "Error"
+    return Exit(finished, ended["exitCode"], reason, shortened(message, MESSAGE_LIMIT), init_container, step)
 
 
 def _taken(

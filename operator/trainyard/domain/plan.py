@@ -20,6 +20,7 @@ from trainyard.domain.cause import Cause, describe, find_cause, settling
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.report import report
 from trainyard.domain.rules import charged, ruling, used
+from trainyard.domain.supervision import not_for
 from trainyard.domain.wording import counted
 from trainyard.domain.worker import State, everyone, health, state
 
@@ -70,6 +71,8 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
     if cause := find_cause(pods, spec.replicas, launched=status.launched_attempt == status.attempt):
         if wait := settling(cause, now):
             return Plan(status, requeue_after=wait.total_seconds())
+        if snapshot.agent and (why := not_for(job, cause)):
+            return verdict.without_agent(job, why, now)
         return _after(cause, job, now)
     if free := suspects.released(job, pods, now):
         return verdict.release(job, free, now)

@@ -10,6 +10,7 @@ from trainyard.domain.actions import Plan
 from trainyard.domain.conditions import no, said, yes
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.names import selector
+from trainyard.domain.supervision import sayings as of_agent
 from trainyard.domain.suspects import always
 from trainyard.domain.worker import State, everyone, health, state
 
@@ -80,6 +81,7 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
         update["launched_attempt"] = status.attempt
     if status.holds(C.STALLED):
         sayings.append(no(C.STALLED, seen.reason, "the job goes on"))
+    sayings += of_agent(job, status, brought=snapshot.agent)
     restarting = status.condition(C.RESTARTING) if status.holds(C.RESTARTING) else None
     if seen.running:
         sayings.append(yes(C.RUNNING, seen.reason, seen.message))

@@ -15,6 +15,7 @@ from trainyard.domain.cause import Cause
 from trainyard.domain.conditions import Saying, no, said, yes
 from trainyard.domain.model import JobView, PodView
 from trainyard.domain.rules import charged, more
+from trainyard.domain.supervision import unfit
 from trainyard.domain.suspects import known, struck, told as told_of
 
 STEADY = timedelta(seconds=60)
@@ -32,8 +33,9 @@ def start(job: JobView, now: datetime) -> TrainingJobStatus:
         "suspect_nodes": known(job, now),
     }
     if status.holds(C.SUSPENDED):
-        resumed = [no(C.SUSPENDED, Reason.RESUMED, "the job goes on")]
-        update |= {"conditions": said(status, resumed, job.generation, now), "phase": Phase.PENDING}
+        resumed = said(status, [no(C.SUSPENDED, Reason.RESUMED, "the job goes on")], job.generation, now)
+        # The image may be another one: whether the agent can run in it is to be seen.
+        update |= {"conditions": [c for c in resumed if c.type != C.SUPERVISED], "phase": Phase.PENDING}
     return status.model_copy(update=update)
 
 
@@ -105,6 +107,11 @@ def release(job: JobView, nodes: Sequence[str], now: datetime) -> Plan:
     return _new_attempt(job, Reason.NODES_RELEASED, message, {}, now)
 
 
+def without_agent(job: JobView, why: str, now: datetime) -> Plan:
+    """The agent cannot run in the image: the pods are made anew without it."""
+    return _new_attempt(job, Reason.NO_PYTHON, f"{why}: trainyard-agent is left out", {}, now, also=[unfit(why)])
+
+
 def adopt(job: JobView, pod: PodView) -> Plan:
     """The status was lost (restored from a backup, say), and a pod knows better which attempt this is."""
     note = f"pod {pod.name} is of attempt {pod.attempt}, the status knew of {job.status.attempt} only: the job goes on from there"
@@ -144,12 +151,18 @@ def active(status: TrainingJobStatus, now: datetime) -> timedelta:
 
 
 def _new_attempt(
-    job: JobView, reason: Reason, message: str, update: dict[str, Any], now: datetime, when: str = ""
+    job: JobView,
+    reason: Reason,
+    message: str,
+    update: dict[str, Any],
+    now: datetime,
+    when: str = "",
+    also: Sequence[Saying] = (),
 ) -> Plan:
     status = job.status
     attempt = status.attempt + 1
     told = f"{message}; all workers start anew as attempt {attempt}{when}"
-    sayings = [yes(C.RESTARTING, reason, told), no(C.RUNNING, reason, told)]
+    sayings = [yes(C.RESTARTING, reason, told), no(C.RUNNING, reason, told), *also]
     restarts = update.get("restarts", status.restarts)
     update = (
         {"suspect_nodes": known(job, now)}

@@ -14,8 +14,10 @@ NEWS_OF_NOTHING = "ChildFailedError"
 """torchrun's own exception: it says that a rank failed, not why."""
 STEP = re.compile(r'\n\{"step": (\d{1,15})\}$')
 """Its last line, where the program tells its progress."""
-AGENT = re.compile(r"rank \d+ (ended with exit code |was killed by |hangs: )")
+AGENT = re.compile(r"(rank \d+|the command) (ended with exit code |was killed by |hangs: )")
 """How the first line of a message by `trainyard-agent` begins."""
+
+OUT_OF_MEMORY = ": out of memory: the kernel killed "
 
 
 def shortened(message: str, longest: int) -> str:
@@ -30,6 +32,11 @@ def split_step(message: str) -> tuple[str, int | None]:
     """What an agent says without its last line, and the last step that the rank had done, which stands there."""
     found = STEP.search(message) if AGENT.match(message) else None
     return (message[: found.start()], int(found[1])) if found else (message, None)
+
+
+def out_of_memory(message: str) -> bool:
+    """Whether an agent says that the kernel has killed processes for want of memory. Of those below it the node does not tell."""
+    return bool(AGENT.match(message)) and OUT_OF_MEMORY in message.partition("\n")[0]
 
 
 def counted(number: int, thing: str) -> str:

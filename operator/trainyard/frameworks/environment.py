@@ -36,6 +36,8 @@ def environment(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
     own: list[Json] = list(container.get("env") or [])
     wiring = WIRING[worker.spec.framework]
     ours = [*common(worker), *wiring.identity(worker)]
+    if path := container.get("terminationMessagePath"):
+        ours.append({"name": "TRAINYARD_TERMINATION_LOG", "value": path})
     if not container.get("envFrom"):
         ours += wiring.tuning(worker, container)
     names = {variable["name"] for variable in own}

@@ -343,7 +343,7 @@ from trainyard_agent.processes import descendants
 os.mkfifo("go")
 command = ["sh", "-c", 'test "$RANK" = 0 && exit 5; read line < go; echo last >&2; exit 6']
 with Group() as group:
-    group.start(command, [(0, {**os.environ, "RANK": "0"}), (1, {**os.environ, "RANK": "1"})])
+    group.start(command, {rank: {**os.environ, "RANK": str(rank)} for rank in (0, 1)})
     while len(descendants(os.getpid())) > 1: time.sleep(0.01)
     open("go", "w").close()
     while descendants(os.getpid()): time.sleep(0.01)

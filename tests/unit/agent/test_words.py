@@ -3,7 +3,7 @@
 import pytest
 
 from trainyard_agent.memory import Memory
-from trainyard_agent.words import BEGIN, KEPT, LONGEST, Tail, cut, how, message, traceback
+from trainyard_agent.words import BEGIN, KEPT, LONGEST, Tail, cut, how, message, of_ranks, traceback
 
 NOBODY = Memory(None, None, None)
 ONE = f'{BEGIN}\n  File "a.py", line 1, in <module>\n    f()\nValueError: one'
@@ -42,27 +42,32 @@ def test_an_end_in_words(code: int, told: str) -> None:
 
 
 def test_the_exception_stands_in_the_first_line() -> None:
-    assert message(3, 1, f"step 7\n{ONE}\n", NOBODY, NOBODY) == f"rank 3 ended with exit code 1: ValueError: one\n{ONE}"
+    assert (
+        message("rank 3", 1, f"step 7\n{ONE}\n", NOBODY, NOBODY)
+        == f"rank 3 ended with exit code 1: ValueError: one\n{ONE}"
+    )
 
 
 def test_without_a_traceback_the_last_lines_tell() -> None:
-    assert message(0, 139, "loading\n", NOBODY, NOBODY) == "rank 0 was killed by SIGSEGV\nloading"
-    assert message(0, 1, "", NOBODY, NOBODY) == "rank 0 ended with exit code 1"
+    assert message("rank 0", 139, "loading\n", NOBODY, NOBODY) == "rank 0 was killed by SIGSEGV\nloading"
+    assert message("rank 0", 1, "", NOBODY, NOBODY) == "rank 0 ended with exit code 1"
+    told = "rank 0 ended with exit code 3: cannot find the data\nloading\ncannot find the data"
+    assert message("rank 0", 3, "loading\ncannot find the data\n\n", NOBODY, NOBODY) == told
 
 
 def test_a_kill_for_want_of_memory_is_told_with_what_was_used() -> None:
     before, after = Memory(2, None, None), Memory(3, 1 << 29, 1 << 29)
-    assert message(1, 137, "", before, after) == (
+    assert message("rank 1", 137, "", before, after) == (
         "rank 1 was killed by SIGKILL: out of memory: the kernel killed 1 of its processes"
         ", 512 MiB were in use at most; the limit is 512 MiB"
     )
-    assert "out of memory" not in message(1, 137, "", after, after)
-    assert "out of memory" not in message(1, 137, "", before, NOBODY)
+    assert "out of memory" not in message("rank 1", 137, "", after, after)
+    assert "out of memory" not in message("rank 1", 137, "", before, NOBODY)
 
 
 @pytest.mark.parametrize("letter", ["x", "ü", "\ud800", "\x00"])
 def test_a_message_is_never_too_long(letter: str) -> None:
-    made = message(0, 1, f"{ONE}\n{letter * 10_000}\n{ONE}{letter * 10_000}", NOBODY, NOBODY)
+    made = message("rank 0", 1, f"{ONE}\n{letter * 10_000}\n{ONE}{letter * 10_000}", NOBODY, NOBODY)
     assert len(made.encode()) <= LONGEST
     assert made.startswith("rank 0 ended with exit code 1: ValueError: one")
     assert len(cut("a" * 9000, "b" * 9000).encode()) <= LONGEST
@@ -80,6 +85,41 @@ def test_the_end_of_a_stream_is_kept_and_no_more() -> None:
 
 def test_the_last_step_is_the_last_line_however_long_the_rest_is() -> None:
     for said in ("", "boom", "x" * 10_000):
-        told = message(3, 1, said, NOBODY, NOBODY, 120)
+        told = message("rank 3", 1, said, NOBODY, NOBODY, 120)
         assert told.endswith('\n{"step": 120}')
         assert len(told.encode()) <= 4096
+
+
+RANK_3 = "".join(f"[rank3]: {line}\n" for line in ONE.splitlines())
+RANK_1 = RANK_3.replace("rank3", "rank1").replace("ValueError: one", "DistBackendError: lost")
+TORCHRUN = (
+    "E1122 10:00:00 api.py:869] failed (exitcode: 1) local_rank: 3 (pid: 7) of binary: python\n"
+    'Traceback (most recent call last):\n  File "/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n====\ntrain.py FAILED\n====\n"
+)
+ACCELERATE = (
+    'Traceback (most recent call last):\n  File "/bin/accelerate", line 8, in <module>\n    sys.exit(main())\n'
+    "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.\n"
+)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(f"step 7\n{RANK_3}{RANK_1}{TORCHRUN}", id="the first of several ranks"),
+        pytest.param(f"{ONE}\n{TORCHRUN}", id="before there is a process group"),
+        pytest.param(f"{ONE}\n{TORCHRUN}{ACCELERATE}", id="accelerate, which has started torchrun"),
+        pytest.param(f"step 7\n{ONE}", id="no launcher"),
+    ],
+)
+def test_of_a_launcher_what_its_ranks_have_said_counts(said: str) -> None:
+    told = message("the command", 1, of_ranks(said), NOBODY, NOBODY)
+    assert told == f"the command ended with exit code 1: ValueError: one\n{ONE}"
+
+
+def test_a_launcher_alone_is_told_by_its_lines() -> None:
+    said = of_ranks(f"loading\n{TORCHRUN}")
+    told, *rest = message("the command", 1, said, NOBODY, NOBODY).splitlines()
+    assert told.startswith("the command ended with exit code 1: E1122 ")
+    assert "failed (exitcode: 1) local_rank: 3" in told
+    assert rest[0] == "loading"

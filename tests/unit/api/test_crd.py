@@ -92,6 +92,7 @@ def test_defaults() -> None:
         ".network": {},
         ".recovery": {},
         ".recovery.avoidNodes": True,
+        ".recovery.agent": "auto",
         ".recovery.maxRestarts": 10,
         ".recovery.noProgressLimit": 3,
         ".lifecycle": {},

@@ -175,6 +175,22 @@ def test_message_keeps_its_end() -> None:
     assert seen.exit.message.endswith("boom")
 
 
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("rank 3 was killed by SIGKILL: out of memory: the kernel killed 1 of its processes\nlog", "OOMKilled"),
+        ("the command ended with exit code 1: out of memory: the kernel killed 2 of its processes", "OOMKilled"),
+        ("rank 3 ended with exit code 1: ValueError: x\n: out of memory: the kernel killed ", "Error"),
+        ("the loader: out of memory: the kernel killed it", "Error"),
+    ],
+)
+def test_out_of_memory_is_believed_of_an_agent(message: str, reason: str) -> None:
+    """To the node only the death of the first process is one of the container."""
+    seen = pod_view(pod({"containerStatuses": containers(ended(137, message=message))}))
+    assert seen.exit is not None
+    assert seen.exit.reason == reason
+
+
 DISRUPTION = condition("DisruptionTarget", reason="EvictionByEvictionAPI", message="drained")
 DELETED: Json = {"deletionTimestamp": "2026-01-02T12:00:40Z", "deletionGracePeriodSeconds": 30}
 

@@ -94,7 +94,17 @@ def test_settings_become_the_environment(chart: Chart) -> None:
         "TRAINYARD_LEASE_NAME": "blue-trainyard",
         "TRAINYARD_LEASE_SECONDS": "30",
         "TRAINYARD_NAMESPACES": "lab,office",
+        "TRAINYARD_AGENT_IMAGE": "localhost/trainyard/operator:0.1.0",
     }
+
+
+def test_the_agent_comes_from_the_operators_image_unless_told_otherwise(chart: Chart) -> None:
+    for values, image in (
+        ({"image": {"tag": "dev"}}, "localhost/trainyard/operator:dev"),
+        ({"agent": {"image": "mirror.example.com/trainyard:1"}}, "mirror.example.com/trainyard:1"),
+        ({"agent": {"enabled": False}}, None),
+    ):
+        assert chart.render(values).environment().get("TRAINYARD_AGENT_IMAGE") == image
 
 
 def test_the_lease_that_is_asked_for_is_the_one_that_may_be_had(chart: Chart) -> None:

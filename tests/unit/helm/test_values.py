@@ -90,7 +90,8 @@ def test_schema_and_values_name_the_same_fields() -> None:
 def test_the_charts_defaults_are_the_operators(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in release.environment().items():
         monkeypatch.setenv(name, value or "a-pod")
-    assert Settings() == Settings.model_construct(instance="a-pod")
+    image = release.container()["image"]
+    assert Settings() == Settings.model_construct(instance="a-pod", agent_image=image)
 
 
 def test_the_operator_takes_the_whole_range_that_the_schema_allows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import resource
 import selectors
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from trainyard_agent import processes
@@ -76,9 +76,9 @@ class Group:
         os.close(self._wake)
         os.close(self._wakes)
 
-    def start(self, command: Sequence[str], environments: Iterable[tuple[int, Mapping[str, str]]]) -> None:
+    def start(self, command: Sequence[str], environments: Mapping[int, Mapping[str, str]]) -> None:
         """Start the command once for each rank. Raises OSError where it cannot be started at all."""
-        for rank, environment in environments:
+        for rank, environment in environments.items():
             ours, theirs = os.pipe()
             try:
                 pid = os.posix_spawnp(

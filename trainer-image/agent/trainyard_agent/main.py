@@ -1,4 +1,7 @@
-"""`trainyard-agent [--] COMMAND …`: starts the ranks, and ends as the first of them that fails, or when one hangs."""
+"""`trainyard-agent [--once] [--] COMMAND …`: starts the ranks, and ends as the first of them that fails, or when one hangs.
+
+With `--once` the command starts the ranks itself, as torchrun does: it is started once, and whether a rank hangs is for it to know.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from trainyard_agent import memory, stacks, words
 from trainyard_agent.group import Group
 from trainyard_agent.hang import Hang
 from trainyard_agent.ranks import SettingError, environments, hang_seconds, place
-from trainyard_agent.reading import Progress
+from trainyard_agent.reading import OFF, Progress, shared
 
 STOP_SECONDS = 2.0
 """How long the other ranks get to end by themselves when one has failed: they wait for it in vain."""
@@ -26,19 +29,25 @@ USAGE, HANG, CANNOT_EXECUTE, NOT_FOUND = 2, 91, 126, 127
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit code of the worker: that of the rank that failed first, 91 after a hang, else 0."""
-    words_given = list(sys.argv[1:] if arguments is None else arguments)
-    command = words_given[1:] if words_given[:1] == ["--"] else words_given
+    command = list(sys.argv[1:] if arguments is None else arguments)
+    once = command[:1] == ["--once"]
+    command = command[1:] if once else command
+    command = command[1:] if command[:1] == ["--"] else command
     if not command or command[0].startswith("-"):
-        return _refuse(USAGE, "usage: trainyard-agent [--] COMMAND [ARGUMENT …]")
+        return _refuse(USAGE, "usage: trainyard-agent [--once] [--] COMMAND [ARGUMENT …]")
     try:
         where, limit = place(os.environ), hang_seconds(os.environ)
     except SettingError as error:
         return _refuse(USAGE, str(error))
     before = memory.read()
-    with Progress(limit, _say) as progress, Group() as group:
+    with Progress(OFF if once else limit, _say) as progress, Group() as group:
+        made = {where.worker: dict(os.environ)} if once else environments(where, os.environ)
+        for rank, variables in made.items():
+            variables.update(shared(variables))
+            if not once:
+                variables.update(progress.variables(rank))
         try:
-            made = environments(where, os.environ)
-            group.start(command, zip(where.ranks, ({**own, **progress.variables(own)} for own in made)))
+            group.start(command, made)
         except OSError as error:
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
             return _refuse(code, f"cannot start {command[0]}: {error.strerror}")
@@ -52,7 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cause = next((ending for ending in group.endings if ending.code != 0), None)
         if cause is None:
             return 0
-        _tell(words.message(cause.rank, cause.code, cause.said, before, memory.read(), progress.step(cause.rank)))
+        who, said = ("the command", words.of_ranks(cause.said)) if once else (f"rank {cause.rank}", cause.said)
+        message = words.message(who, cause.code, said, before, memory.read(), progress.step(cause.rank))
+        # Where there is no more to say than the exit code, the kubelet takes the end of the log, standard output included.
+        if not once or message != f"{who} ended with exit code {cause.code}":
+            _tell(message)
         return cause.code
 
 

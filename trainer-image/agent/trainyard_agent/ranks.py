@@ -51,9 +51,9 @@ def place(environment: Mapping[str, str]) -> Place:
     )
 
 
-def environments(where: Place, inherited: Mapping[str, str]) -> list[dict[str, str]]:
-    """The environment of each process, by local rank. What was set by hand for all ranks alike stays; ranks cannot be."""
-    made = []
+def environments(where: Place, inherited: Mapping[str, str]) -> dict[int, dict[str, str]]:
+    """The environment of each process, by rank. What was set by hand for all ranks alike stays; ranks cannot be."""
+    made = {}
     for local, rank in enumerate(where.ranks):
         world = where.workers * where.processes
         own = {
@@ -76,7 +76,7 @@ def environments(where: Place, inherited: Mapping[str, str]) -> list[dict[str, s
         if where.processes > 1:
             # As torchrun does: each process would otherwise take all cores for itself.
             variables.setdefault("OMP_NUM_THREADS", "1")
-        made.append(variables)
+        made[rank] = variables
     return made
 
 

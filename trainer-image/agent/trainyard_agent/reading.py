@@ -43,12 +43,9 @@ class Progress:
         """How often to look, in seconds; None: never."""
         return self._watch.interval if self._watch else None
 
-    def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """What a rank needs to tell, and to be asked where it stands, beside its own variables."""
-        # Last, so that nothing of the program's own is hidden by it.
-        paths = [path for path in (environment.get("PYTHONPATH"), str(Path(__file__).resolve().parents[1])) if path]
-        made = {"PYTHONPATH": ":".join(paths), "PYTHONFAULTHANDLER": environment.get("PYTHONFAULTHANDLER", "1")}
-        return made if self._folder is None else {**made, FILE: str(self._folder / environment["RANK"])}
+    def variables(self, rank: int) -> dict[str, str]:
+        """What a rank needs to tell how far it is."""
+        return {} if self._folder is None else {FILE: str(self._folder / str(rank))}
 
     def look(self, ranks: Iterable[int]) -> Hang | None:
         """The one of these ranks that hangs, if one does."""
@@ -74,6 +71,13 @@ class Progress:
                 self._nonsense.add(rank)
                 self._say(f"the progress of rank {rank} cannot be read: {error}")
             return None
+
+
+def shared(environment: Mapping[str, str]) -> dict[str, str]:
+    """What every program gets beside its own variables: `trainyard_agent` to import, and stacks when it is asked where it stands."""
+    # Last, so that nothing of the program's own is hidden by it.
+    paths = [path for path in (environment.get("PYTHONPATH"), str(Path(__file__).resolve().parents[1])) if path]
+    return {"PYTHONPATH": ":".join(paths), "PYTHONFAULTHANDLER": environment.get("PYTHONFAULTHANDLER", "1")}
 
 
 def _folder() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from signal import Signals
 
 from trainyard_agent.memory import Memory
@@ -11,10 +12,15 @@ KEPT = 32 * 1024
 LONGEST = 4096
 """Bytes; the kubelet cuts a termination message there."""
 BEGIN = "Traceback (most recent call last):"
+LONGEST_LINE = 256
 CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
+FAILED_RANK = re.compile(r"^\[rank(\d+)\]: Traceback", re.MULTILINE)
+"""How torch begins the traceback of a rank that ends with an exception."""
+NEWS_OF_OTHERS = ("ChildFailedError", "subprocess.CalledProcessError")
+"""A launcher's own exceptions: that a rank failed, not why."""
 SIGNALLED = 128
 MIB = 1 << 20
 
@@ -49,6 +55,19 @@ def traceback(text: str) -> str:
     return "\n".join(_until_the_exception(chain.splitlines()))
 
 
+def of_ranks(said: str) -> str:
+    """What the ranks of a launcher have said, without its own last words; of several that failed, the first."""
+    if first := FAILED_RANK.search(said):
+        mark = f"[rank{first[1]}]: "
+        lines = said[first.start() :].splitlines()
+        return "\n".join(line[len(mark) :] for line in lines if line.startswith(mark))
+    before, found, last = said.rpartition(BEGIN)
+    while found and any(name in last for name in NEWS_OF_OTHERS):
+        said = before
+        before, found, last = said.rpartition(BEGIN)
+    return said
+
+
 def how(code: int) -> str:
     """The end of a process in words."""
     if code <= SIGNALLED:
@@ -59,15 +78,17 @@ def how(code: int) -> str:
         return f"ended with exit code {code}"
 
 
-def message(rank: int, code: int, said: str, before: Memory, after: Memory, step: int | None = None) -> str:
-    """Why the worker ended: a sentence, then the traceback or the last lines, then the last step. At most 4,096 bytes."""
+def message(who: str, code: int, said: str, before: Memory, after: Memory, step: int | None = None) -> str:
+    """Why the worker ended: a sentence that begins with `who`, the traceback or the last lines, the last step. At most 4,096 bytes."""
     found = traceback(said)
     exception = found.splitlines()[-1] if found else ""
-    told = f"rank {rank} {how(code)}"
+    told = f"{who} {how(code)}"
     if killed := _killed(before, after):
         told += f": {killed}"
     elif exception:
         told += f": {exception}"
+    elif code <= SIGNALLED and (last := said.strip().rpartition("\n")[2].strip()):
+        told += f": {last[:LONGEST_LINE]}"
     return cut(told, found or said.strip(), step)
 
 

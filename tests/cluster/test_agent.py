@@ -1,0 +1,90 @@
+"""The agent that the operator brings: into an image that does not hold it, around launchers, and where it cannot run."""
+
+from typing import Any
+
+import pytest
+
+from tests.cluster.kube import Json, Kube, job, main_container
+
+FOREIGN = "localhost/trainyard/operator:dev"
+"""An image that has a Python, and no agent where a program would look for it."""
+BOOM = """
+import os
+if os.environ["RANK"] == "1" and os.environ["TRAINYARD_ATTEMPT"] == "1":
+    raise ValueError("boom")
+"""
+
+
+def running(*command: str, replicas: int = 1, image: str | None = None, **spec: Any) -> Json:
+    manifest = job(replicas=replicas, **{"framework": "torch", **spec})
+    main = main_container(manifest)
+    main["command"] = list(command)
+    main["image"] = image or main["image"]
+    return manifest
+
+
+def hide(manifest: Json, path: str) -> None:
+    """An empty folder in place of one of the image's."""
+    manifest["spec"]["template"]["spec"]["volumes"] = [{"name": "nothing", "emptyDir": {}}]
+    main_container(manifest)["volumeMounts"] = [{"name": "nothing", "mountPath": path}]
+
+
+def test_it_comes_into_an_image_that_does_not_hold_it(kube: Kube) -> None:
+    kube.apply(running("python3", "-c", BOOM, replicas=1, image=FOREIGN, processesPerReplica=2))
+    status = kube.wait_phase("job", "Complete", 120)
+    assert (status["attempt"], status["restarts"]["failures"]) == (2, 1)
+    assert status["lastFailure"]["message"].startswith("rank 1 ended with exit code 1: ValueError: boom\nTraceback")
+    assert kube.condition("job", "Supervised") == {}, "as expected, and so not worth a word"
+    (pod,) = kube.pods("job")
+    assert [each["name"] for each in pod["spec"]["initContainers"]] == ["trainyard-agent"]
+
+
+def test_a_launcher_is_told_by_the_traceback_of_its_rank(kube: Kube) -> None:
+    script = f"cat > /tmp/t.py <<'E'\n{BOOM}\nE\ntorchrun /tmp/t.py"
+    kube.apply(running("sh", "-c", script, processesPerReplica=2))
+    status = kube.wait_phase("job", "Complete", 180)
+    told = status["lastFailure"]["message"]
+    assert told.startswith("the command ended with exit code 1: ValueError: boom\nTraceback")
+    assert "ChildFailedError" not in told
+    assert "the command ended with exit code 1: ValueError: boom" in kube.run("get", "events")
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_an_image_without_python_does_without_it(kube: Kube, replicas: int) -> None:
+    manifest = running("/bin/true", replicas=replicas)
+    main_container(manifest)["env"] = [{"name": "PATH", "value": "/nowhere"}]
+    kube.apply(manifest)
+    status = kube.wait_phase("job", "Complete", 120)
+    assert (status["attempt"], status["restarts"]) == (2, {"failures": 0, "disruptions": 0, "resizes": 0})
+    said = kube.condition("job", "Supervised")
+    assert (said["status"], said["reason"]) == ("False", "NoPython")
+    assert said["message"].startswith("there is no Python 3.9 or newer on the PATH of this image, so that")
+    assert all("initContainers" not in pod["spec"] for pod in kube.pods("job"))
+    assert "NoPython" in kube.run("get", "events")
+
+
+def test_so_does_one_without_a_shell(kube: Kube) -> None:
+    manifest = running("/lib64/ld-linux-x86-64.so.2", "--version")
+    hide(manifest, "/usr/bin")
+    kube.apply(manifest)
+    status = kube.wait_phase("job", "Complete", 120)
+    assert (status["attempt"], status["restarts"]["failures"]) == (2, 0)
+    said = kube.condition("job", "Supervised")
+    assert (said["reason"], said["message"].partition(",")[0]) == ("NoPython", "there is no /bin/sh in this image")
+
+
+def test_without_a_command_there_is_nothing_to_wrap_and_the_job_says_so(kube: Kube) -> None:
+    manifest = running()
+    del main_container(manifest)["command"]
+    kube.apply(manifest)
+    kube.wait_phase("job", "Complete", 120)
+    assert kube.condition("job", "Supervised")["reason"] == "NothingToWrap"
+
+
+def test_not_wanted_it_is_not_there(kube: Kube) -> None:
+    kube.apply(running("sh", "-c", "exit 0", recovery={"agent": "none"}))
+    kube.wait_phase("job", "Complete", 120)
+    (pod,) = kube.pods("job")
+    assert "initContainers" not in pod["spec"]
+    assert pod["spec"]["containers"][0]["command"] == ["sh", "-c", "exit 0"]
+    assert kube.condition("job", "Supervised") == {}

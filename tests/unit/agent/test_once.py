@@ -1,0 +1,113 @@
+"""The agent around a command that starts the ranks itself, and the script that finds a Python for the agent."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipapp
+from pathlib import Path
+
+import pytest
+
+TRAINER = Path(__file__).parents[3] / "trainer-image"
+PLACE = {
+    "TRAINYARD_REPLICA_INDEX": "1",
+    "TRAINYARD_REPLICAS": "2",
+    "TRAINYARD_PROCESSES": "4",
+    "TRAINYARD_ATTEMPT": "1",
+    "TRAINYARD_JOB_UID": "uid",
+}
+
+
+@pytest.fixture(scope="module")
+def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the init container fills."""
+    folder = tmp_path_factory.mktemp("brought")
+    zipapp.create_archive(TRAINER / "agent", folder / "agent", compressed=True)
+    shutil.copy(TRAINER / "start-agent.sh", folder / "start")
+    return folder
+
+
+def start(brought: Path, *words: str, **environment: str) -> tuple[int, str, str]:
+    """Exit code, termination message, and what was said."""
+    log = brought / "termination-log"
+    log.write_text("")
+    made = {**os.environ, **PLACE, "TRAINYARD_TERMINATION_LOG": str(log), **environment}
+    done = subprocess.run(
+        ["/bin/sh", str(brought / "start"), *words], env=made, check=False, capture_output=True, text=True, timeout=60
+    )
+    return done.returncode, log.read_text(), done.stdout + done.stderr
+
+
+def test_the_command_runs_once_with_the_environment_of_the_container(brought: Path) -> None:
+    script = "import os; print(*sorted(os.environ.keys() & {'RANK', 'WORLD_SIZE', 'TRAINYARD_PROGRESS_FILE', 'MASTER_ADDR'}))"
+    assert start(brought, "--once", "--", sys.executable, "-c", script, MASTER_ADDR="here") == (0, "", "MASTER_ADDR\n")
+
+
+def test_the_library_can_be_imported_from_what_was_brought(brought: Path) -> None:
+    """After the program's own modules, and without a word where nobody listens."""
+    script = "import sys, trainyard_agent; trainyard_agent.progress(3); print(sys.path[1])"
+    assert start(brought, "--once", "--", sys.executable, "-c", script, PYTHONPATH="/own") == (0, "", "/own\n")
+
+
+def test_its_failure_is_told_by_what_its_ranks_have_said(brought: Path) -> None:
+    script = """
+import subprocess, sys
+class ChildFailedError(Exception): pass
+subprocess.run([sys.executable, "-c", "raise ValueError('boom')"])
+raise ChildFailedError("rank 3 failed")
+"""
+    code, told, said = start(brought, "--once", "--", sys.executable, "-c", script)
+    assert code == 1
+    assert told.startswith("the command ended with exit code 1: ValueError: boom\nTraceback")
+    assert "ChildFailedError" not in told
+    assert "ChildFailedError" in said
+
+
+def test_where_only_the_exit_code_is_known_the_log_is_left_to_speak(brought: Path) -> None:
+    assert start(brought, "--once", "--", "sh", "-c", "echo no data; exit 3") == (3, "", "no data\n")
+    code, told, _ = start(brought, "--once", "--", "sh", "-c", "echo no data >&2; exit 3")
+    assert (code, told) == (3, "the command ended with exit code 3: no data\nno data")
+    code, told, _ = start(brought, "--once", "--", "sh", "-c", "kill -9 $$")
+    assert (code, told) == (137, "the command was killed by SIGKILL")
+
+
+def test_the_program_decides_whether_a_rank_of_its_own_hangs(brought: Path) -> None:
+    script = "import time; from trainyard_agent import progress; [progress(n) for n in range(9)]; time.sleep(3)"
+    assert start(brought, "--once", "--", sys.executable, "-c", script, TRAINYARD_HANG_SECONDS="1")[0] == 0
+
+
+def test_without_once_each_rank_is_started(brought: Path) -> None:
+    script = "import os, sys; sys.stdout.write(os.environ['RANK'])"
+    code, told, said = start(brought, "--", sys.executable, "-c", script)
+    assert (code, told, sorted(said)) == (0, "", ["4", "5", "6", "7"])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A PATH on which there is no Python."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    return folder
+
+
+def test_an_image_without_python_is_told_from_a_failure(brought: Path, path: Path) -> None:
+    reason = "trainyard-agent: there is no Python 3.9 or newer on the PATH of this image\n"
+    assert start(brought, "--once", "--", "/bin/true", PATH=str(path)) == (96, reason, reason)
+
+
+def test_a_python_that_is_too_old_is_none(brought: Path, path: Path) -> None:
+    (path / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (path / "python3").chmod(0o755)
+    assert start(brought, "--", "/bin/true", PATH=str(path))[0] == 96
+
+
+def test_the_programs_own_python_does_where_the_path_has_none(brought: Path, path: Path) -> None:
+    words = ["--once", "--", sys.executable, "-c", "print('ran')"]
+    assert start(brought, *words, PATH=str(path)) == (0, "", "ran\n")
+
+
+def test_modules_of_the_program_do_not_disturb_the_agent(brought: Path, path: Path) -> None:
+    """They may be called as the standard library's are."""
+    (path / "selectors.py").write_text("raise SystemExit('shadowed')")
+    assert start(brought, "--once", "--", "/bin/true", PYTHONPATH=str(path)) == (0, "", "")
