@@ -94,7 +94,7 @@ def test_the_agent_names_the_rank_and_its_exception(kube: Kube) -> None:
     status = kube.wait_phase("job", "Complete", 120)
     assert (status["attempt"], status["restarts"]["failures"]) == (2, 1)
     failure = status["lastFailure"]
-    assert (failure["rank"], failure["exitCode"]) == (1, 1)
+    assert (failure["rank"], failure["pod"], failure["exitCode"]) == (3, "job-worker-1-1", 1)
     assert failure["message"].startswith("rank 3 ended with exit code 1: ValueError: boom\nTraceback")
     assert "failed with exit code 1 (Error): rank 3 ended with exit code 1: ValueError: boom" in kube.run(
         "get", "events"
@@ -116,9 +116,9 @@ def test_the_agent_knows_of_a_child_that_the_kernel_killed_for_want_of_memory(ku
 def test_a_rank_that_hangs_is_named_and_the_group_starts_anew(kube: Kube) -> None:
     kube.apply(agent(HANGS, 1, processes=4, recovery={"hangTimeoutSeconds": 10}))
     status = kube.wait_phase("job", "Complete", 120)
-    assert (status["attempt"], status["restarts"]["failures"]) == (2, 1)
+    assert (status["attempt"], status["restarts"]["failures"], status["restarts"]["hangs"]) == (2, 1, 1)
     failure = status["lastFailure"]
-    assert failure["exitCode"] == 91
+    assert (failure["rank"], failure["exitCode"]) == (3, 91)
     assert re.match(r"rank 3 hangs: no progress for \d+ seconds after step 7 ", failure["message"])
     assert " in load_a_batch, all others elsewhere\nrank 0: " in failure["message"]
     assert "rank 3 hangs: " in kube.run("get", "events")

@@ -141,9 +141,10 @@ class Scene:
         reason: str = "Error",
         message: str = "",
         step: int | None = None,
+        rank: int | None = None,
     ) -> "Scene":
-        """A worker's main container ended with an error, after this step."""
-        end = Exit(ago(seconds_ago), exit_code, reason, message, step=step)
+        """A worker's main container ended with an error, after this step, because of this rank."""
+        end = Exit(ago(seconds_ago), exit_code, reason, message, step=step, rank=rank)
         return self.pod(index, phase="Failed", ended=True, running=False, ready=False, exit=end)
 
     def succeeded(self, *indexes: int, seconds_ago: float = 10) -> "Scene":

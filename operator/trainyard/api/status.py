@@ -62,6 +62,8 @@ class Restarts(Model):
 
     failures: int = Field(default=0, ge=0, le=MOST)
     """A worker ended with an error. Only these count towards `recovery.maxRestarts`."""
+    hangs: int | None = Field(default=None, ge=0, le=MOST)
+    """Failures of these in which a rank had hung."""
     disruptions: int = Field(default=0, ge=0, le=MOST)
     """A worker was taken away: deleted, evicted, preempted, refused by its node, or lost with it; or it ended in a way that a
     rule ignores."""
@@ -91,7 +93,7 @@ class LastFailure(Model):
     node: str | None = None
     """The node that it ran on."""
     rank: int | None = None
-    """The worker's index, which is its node rank."""
+    """The rank that failed first, where the agent names it; else the worker's index."""
     exit_code: int | None = None
     """The exit code of the main container."""
     step: int | None = Field(default=None, ge=0, le=MOST)

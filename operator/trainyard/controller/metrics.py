@@ -24,13 +24,16 @@ class JobMetrics:
         self._finished = Counter(
             "trainyard_jobs_finished", "Jobs that came to their end", ["result", "reason"], registry=registry
         )
-        for cause in ("failure", "disruption", "resize"):
+        for cause in ("failure", "hang", "disruption", "resize"):
             self._restarts.labels(cause)
 
     def moved(self, job: JobView, status: TrainingJobStatus) -> None:
         """The job went from the status it had to `status`."""
         before, after = job.status.restarts, status.restarts
-        self._restarts.labels("failure").inc(after.failures - before.failures)
+        hangs = (after.hangs or 0) - (before.hangs or 0)
+        self._restarts.labels("hang").inc(hangs)
+        # A status that was set by hand to all that there can be counts no further.
+        self._restarts.labels("failure").inc(max(0, after.failures - before.failures - hangs))
         self._restarts.labels("disruption").inc(after.disruptions - before.disruptions)
         self._restarts.labels("resize").inc(after.resizes - before.resizes)
         if status.finished and not job.status.finished:

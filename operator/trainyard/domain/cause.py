@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from trainyard.api.reasons import Reason
-from trainyard.api.recovery import PEER_LOST_CODE
+from trainyard.api.recovery import HANG_CODE, PEER_LOST_CODE
 from trainyard.domain.model import PodView
 from trainyard.domain.wording import headline
 from trainyard.domain.worker import State, state
@@ -50,6 +50,11 @@ class Cause:
     def step(self) -> int | None:
         """The last step that the rank had done, where that is known."""
         return self.pod.exit.step if self.pod and self.pod.exit else None
+
+    @property
+    def hung(self) -> bool:
+        """Whether a rank had hung."""
+        return self.failed and self.pod is not None and self.pod.exit is not None and self.pod.exit.code == HANG_CODE
 
     @property
     def charged(self) -> bool:

@@ -29,6 +29,8 @@ class Exit:
     """The init container that it was, if it was one."""
     step: int | None = None
     """The last step that the rank which ended it had done, where its program tells its progress."""
+    rank: int | None = None
+    """That rank, where the agent names it."""
 
 
 @dataclass(frozen=True, slots=True)

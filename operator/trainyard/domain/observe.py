@@ -12,7 +12,7 @@ from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.model import Exit, JobView, PodView, Trouble
 from trainyard.domain.names import parse_worker_pod
-from trainyard.domain.wording import out_of_memory, shortened, split_step
+from trainyard.domain.wording import named_rank, out_of_memory, shortened, split_step
 
 Json = Mapping[str, Any]
 
@@ -133,7 +133,8 @@ def _seen_end(state: Json, init_container: str | None = None) -> Exit | None:
         return None
     message, step = split_step((ended.get("message") or "").strip())
     reason = "OOMKilled" if out_of_memory(message) else ended.get("reason") or "Error"
-    return Exit(finished, ended["exitCode"], reason, shortened(message, MESSAGE_LIMIT), init_container, step)
+    shown = shortened(message, MESSAGE_LIMIT)
+    return Exit(finished, ended["exitCode"], reason, shown, init_container, step, named_rank(message))
 
 
 def _taken(

@@ -95,7 +95,7 @@ def _after(cause: Cause, job: JobView, now: datetime) -> Plan:
         cause, told = replace(cause, ignored=True), f"{told} (not counted: {ruled.why})"
     if not cause.charged:
         return verdict.restart(job, cause, told, now, elsewhere=elsewhere)
-    after = charged(job.status, recovery, cause.step, now)
+    after = charged(job.status, recovery, cause, now)
     if after.at_same_step and after.at_same_step >= recovery.no_progress_limit:
         told += f"; the last {after.at_same_step} failures were all after step {cause.step}"
         return verdict.fail(job, Reason.NO_PROGRESS, told, now, cause)

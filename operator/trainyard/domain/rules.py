@@ -42,12 +42,12 @@ def used(restarts: Restarts, recovery: Recovery, now: datetime) -> int:
     return max(0, restarts.failures - (restarts.forgiven or 0))
 
 
-def charged(status: TrainingJobStatus, recovery: Recovery, step: int | None, now: datetime) -> Restarts:
-    """The restarts with one failure more, at this moment and after this step, where that is known.
+def charged(status: TrainingJobStatus, recovery: Recovery, cause: Cause, now: datetime) -> Restarts:
+    """The restarts with one failure more, at this moment.
 
     One that comes further than all before shows that they were overcome: they are forgiven.
     """
-    restarts, last = status.restarts, status.last_failure
+    restarts, last, step = status.restarts, status.last_failure, cause.step
     furthest = restarts.furthest_step
     further = step is not None and furthest is not None and step > furthest
     recent = [] if further else _recent(restarts, recovery, now)
@@ -55,6 +55,7 @@ def charged(status: TrainingJobStatus, recovery: Recovery, step: int | None, now
     return restarts.model_copy(
         update={
             "failures": more(restarts.failures),
+            "hangs": more(restarts.hangs or 0) if cause.hung else restarts.hangs,
             "forgiven": restarts.failures if further else restarts.forgiven,
             "furthest_step": furthest if step is None else max(step, furthest or 0),
             "at_same_step": None if step is None else more(before or 0),

@@ -82,7 +82,7 @@ def restart(job: JobView, cause: Cause, told: str, now: datetime, *, elsewhere: 
     delay = _delay(count)
     update: dict[str, Any] = {"retry": Retry(count=more(count), not_before=now + timedelta(seconds=delay))}
     if cause.charged:
-        counted = charged(status, job.spec.recovery, cause.step, now)
+        counted = charged(status, job.spec.recovery, cause, now)
         update["last_failure"] = _last_failure(cause, status.attempt)
     else:
         counted = restarts.model_copy(update={"disruptions": more(restarts.disruptions)})
@@ -136,7 +136,7 @@ def fail(job: JobView, reason: Reason, message: str, now: datetime, cause: Cause
     plan = _finish(job, Phase.FAILED, sayings, Event("Warning", reason, message), f"0/{job.spec.replicas}", now)
     if cause is None or not cause.charged:
         return plan
-    restarts = charged(job.status, job.spec.recovery, cause.step, now)
+    restarts = charged(job.status, job.spec.recovery, cause, now)
     return Plan(
         plan.status.model_copy(update={"restarts": restarts, "last_failure": _last_failure(cause, job.status.attempt)}),
         events=plan.events,
@@ -221,7 +221,7 @@ def _last_failure(cause: Cause, attempt: int) -> LastFailure:
         pod=pod.name,
         pod_uid=pod.uid,
         node=pod.node,
-        rank=pod.index,
+        rank=pod.index if pod.exit.rank is None else pod.exit.rank,
         exit_code=pod.exit.code,
         step=pod.exit.step,
         reason=pod.exit.reason,

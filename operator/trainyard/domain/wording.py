@@ -14,7 +14,7 @@ NEWS_OF_NOTHING = "ChildFailedError"
 """torchrun's own exception: it says that a rank failed, not why."""
 STEP = re.compile(r'\n\{"step": (\d{1,15})\}$')
 """Its last line, where the program tells its progress."""
-AGENT = re.compile(r"(rank \d+|the command) (ended with exit code |was killed by |hangs: )")
+AGENT = re.compile(r"(rank (?P<rank>\d{1,9})|the command) (ended with exit code |was killed by |hangs: )")
 """How the first line of a message by `trainyard-agent` begins."""
 
 OUT_OF_MEMORY = ": out of memory: the kernel killed "
@@ -32,6 +32,12 @@ def split_step(message: str) -> tuple[str, int | None]:
     """What an agent says without its last line, and the last step that the rank had done, which stands there."""
     found = STEP.search(message) if AGENT.match(message) else None
     return (message[: found.start()], int(found[1])) if found else (message, None)
+
+
+def named_rank(message: str) -> int | None:
+    """The rank that an agent says was the cause."""
+    found = AGENT.match(message)
+    return int(found["rank"]) if found and found["rank"] else None
 
 
 def out_of_memory(message: str) -> bool:

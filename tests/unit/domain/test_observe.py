@@ -191,6 +191,22 @@ def test_out_of_memory_is_believed_of_an_agent(message: str, reason: str) -> Non
     assert seen.exit.reason == reason
 
 
+@pytest.mark.parametrize(
+    ("message", "rank"),
+    [
+        ("rank 19 ended with exit code 1: ValueError: x", 19),
+        ("rank 19 hangs: no progress for 42 seconds", 19),
+        ("the command ended with exit code 1", None),
+        (f"rank {'9' * 5000} ended with exit code 1", None),
+        ("my rank 19 ended with exit code 1", None),
+    ],
+)
+def test_the_rank_is_believed_of_an_agent(message: str, rank: int | None) -> None:
+    seen = pod_view(pod({"containerStatuses": containers(ended(1, message=message))}))
+    assert seen.exit is not None
+    assert seen.exit.rank == rank
+
+
 DISRUPTION = condition("DisruptionTarget", reason="EvictionByEvictionAPI", message="drained")
 DELETED: Json = {"deletionTimestamp": "2026-01-02T12:00:40Z", "deletionGracePeriodSeconds": 30}
 

@@ -61,6 +61,21 @@ def test_last_failure_is_that_of_the_cause() -> None:
     assert (failure.attempt, failure.time) == (1, ago(10))
 
 
+def test_the_rank_is_the_agents_where_it_names_one() -> None:
+    """Of 8 ranks a worker, rank 19 runs in worker 2."""
+    failure = plan(ALL.failed(2, rank=19).snapshot, NOW).status.last_failure
+    assert failure is not None
+    assert (failure.pod, failure.rank) == ("train-worker-2-1", 19)
+
+
+def test_a_hang_is_a_failure_that_is_counted_apart_too() -> None:
+    after = plan(ALL.failed(2, exit_code=91).snapshot, NOW).status
+    assert after.restarts == Restarts(failures=1, hangs=1)
+    again = job(3).running(attempt=2).with_status(restarts=after.restarts)
+    assert plan(again.failed(0, exit_code=1).snapshot, NOW).status.restarts == Restarts(failures=2, hangs=1)
+    assert plan(again.deleted(0).snapshot, NOW).status.restarts == Restarts(failures=1, hangs=1, disruptions=1)
+
+
 def test_a_disruption_leaves_the_last_failure() -> None:
     scene = ALL.with_status(last_failure=plan(ALL.failed(0).snapshot, NOW).status.last_failure)
     assert plan(scene.deleted(1).snapshot, NOW).status.last_failure == scene.status.last_failure
