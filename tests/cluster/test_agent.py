@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from demo import install
 from tests.cluster.kube import Json, Kube, job, main_container
 
 FOREIGN = "localhost/trainyard/operator:dev"
@@ -37,6 +38,18 @@ def test_it_comes_into_an_image_that_does_not_hold_it(kube: Kube) -> None:
     assert kube.condition("job", "Supervised") == {}, "as expected, and so not worth a word"
     (pod,) = kube.pods("job")
     assert [each["name"] for each in pod["spec"]["initContainers"]] == ["trainyard-agent"]
+
+
+def test_it_comes_as_a_volume_where_the_chart_says_so(kube: Kube) -> None:
+    install.install(kube.cluster, "--set", "agent.imageVolume=true")
+    try:
+        kube.apply(running("python3", "-c", BOOM, image=FOREIGN, processesPerReplica=2))
+        status = kube.wait_phase("job", "Complete", 120)
+    finally:
+        install.install(kube.cluster)
+    assert status["lastFailure"]["message"].startswith("rank 1 ended with exit code 1: ValueError: boom\nTraceback")
+    (pod,) = kube.pods("job")
+    assert "initContainers" not in pod["spec"]
 
 
 def test_a_launcher_is_told_by_the_traceback_of_its_rank(kube: Kube) -> None:

@@ -84,7 +84,8 @@ app.kubernetes.io/component: operator
 {{/* Of two variables of one name the last would win, without a word. */}}
 {{- define "trainyard.extraEnv" -}}
 {{- $settings := list "TRAINYARD_INSTANCE" "TRAINYARD_LOG_LEVEL" "TRAINYARD_WORKERS" "TRAINYARD_API_QPS" "TRAINYARD_API_BURST" "TRAINYARD_HTTP_PORT" -}}
-{{- $settings = concat $settings (list "TRAINYARD_LEADER_ELECTION" "TRAINYARD_LEASE_NAME" "TRAINYARD_LEASE_SECONDS" "TRAINYARD_NAMESPACES" "TRAINYARD_AGENT_IMAGE") -}}
+{{- $settings = concat $settings (list "TRAINYARD_LEADER_ELECTION" "TRAINYARD_LEASE_NAME" "TRAINYARD_LEASE_SECONDS" "TRAINYARD_NAMESPACES") -}}
+{{- $settings = concat $settings (list "TRAINYARD_AGENT_IMAGE" "TRAINYARD_AGENT_IMAGE_VOLUME") -}}
 {{- range .Values.extraEnv -}}
 {{- if has .name $settings -}}
 {{- fail (printf "extraEnv: %s is set by the chart itself: use the value that it is made of" .name) -}}

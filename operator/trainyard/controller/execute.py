@@ -17,6 +17,7 @@ from trainyard.domain.wording import counted
 from trainyard.engine.batch import Done, Failed, slow_start
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks import manifests
+from trainyard.frameworks.agent import Source
 from trainyard.frameworks.worker import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
@@ -57,8 +58,8 @@ class Executor:
     writer: Writer
     tracker: WriteTracker[str]
     caches: Caches
-    agent_image: str | None = None
-    """The image that brings the agent into workers; None: none is brought."""
+    agent: Source | None = None
+    """Where the agent in workers comes from; None: none is brought."""
 
     async def carry_out(self, job: JobView, plan: Plan) -> Result:
         """Do all of it, in order: the Service, then deletions, then new pods. Stops at the first refusal.
@@ -88,7 +89,7 @@ class Executor:
             case CreateService():
                 return lambda: self._create(job, SERVICES, manifests.service(job))
             case CreateWorker(index, attempt):
-                return lambda: self._create(job, PODS, _worker_pod(Worker(job, index, attempt), self.agent_image))
+                return lambda: self._create(job, PODS, _worker_pod(Worker(job, index, attempt), self.agent))
             case DeletePod(name, uid, reason):
                 return lambda: self._delete(job, PODS, name, uid, reason)
             case DeleteJob(reason):
@@ -126,9 +127,9 @@ def _tell(plan: Plan) -> None:
         _LOG.info(f"deleted {counted(count, 'pod')}: {reason}")
 
 
-def _worker_pod(worker: Worker, agent_image: str | None) -> dict[str, Any]:
+def _worker_pod(worker: Worker, agent: Source | None) -> dict[str, Any]:
     try:
-        return manifests.worker_pod(worker, agent_image)
+        return manifests.worker_pod(worker, agent)
     except Exception as error:
         # Whatever one template does to the builder, it is a verdict on that template: never a pass repeated for ever.
         raise UnbuildableError(f"{type(error).__name__}: {error}") from error

@@ -30,6 +30,7 @@ from trainyard.engine.loop import ReconcileLoop
 from trainyard.engine.metrics import EngineMetrics
 from trainyard.engine.queue import WorkQueue
 from trainyard.engine.tracker import WriteTracker
+from trainyard.frameworks.agent import Source
 from trainyard.kube.apply import Writer
 from trainyard.kube.events import EventRecorder
 from trainyard.kube.rights import Rights
@@ -98,7 +99,7 @@ class Operator:
         pace = StatusPace(time.monotonic)
         reconciler = Reconciler(
             caches=caches,
-            executor=Executor(writer, tracker, caches, settings.agent_image),
+            executor=Executor(writer, tracker, caches, _agent(settings)),
             writer=writer,
             tracker=tracker,
             events=EventRecorder(session, CONTROLLER_NAME, settings.instance, busy=lambda: pace.busy),
@@ -252,6 +253,10 @@ def _while_leading(
             return None
 
     return one
+
+
+def _agent(settings: Settings) -> Source | None:
+    return Source(settings.agent_image, settings.agent_image_volume) if settings.agent_image else None
 
 
 def _count(rights: Rights, registry: CollectorRegistry) -> None:

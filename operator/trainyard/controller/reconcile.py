@@ -65,7 +65,7 @@ class Reconciler:
             raise
 
     async def _pass(self, record: JobRecord) -> float | None:
-        snapshot = self.caches.of(record.namespace).snapshot(record, agent=self.executor.agent_image is not None)
+        snapshot = self.caches.of(record.namespace).snapshot(record, agent=self.executor.agent is not None)
         if snapshot is None:
             return await self._unreadable(record)
         now = self.now()

@@ -32,7 +32,9 @@ class Settings(BaseSettings):
     instance: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")] = Field(default_factory=socket.gethostname)
     """The name under which this process writes events: its pod's."""
     agent_image: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,512}$")] | None = None
-    """The image from which an init container brings the agent into workers: the operator's own. Not set, or empty: none is brought."""
+    """The image from which the agent comes into workers: the operator's own. Not set, or empty: none is brought."""
+    agent_image_volume: bool = False
+    """Whether that image is mounted as a volume in place of the init container: Kubernetes 1.33, containerd 2.1 or CRI-O 1.31 on all nodes."""
     context: str | None = None
     """The kubeconfig context to use outside a cluster."""
     relist_seconds: float = Field(default=300.0, ge=1, allow_inf_nan=False)

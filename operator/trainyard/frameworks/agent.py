@@ -1,7 +1,8 @@
-"""The agent in a worker's pod: an init container brings it, and the main container's command becomes its argument."""
+"""The agent in a worker's pod: what brings it, and the main container's command as its argument."""
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from trainyard.api.constants import AGENT
@@ -12,7 +13,7 @@ from trainyard.frameworks.worker import Json, Worker, processes
 FOLDER = "/run/trainyard"
 """Where it lies in a worker."""
 SOURCE = "/opt/trainyard/agent"
-"""Where it lies in the operator's image."""
+"""Where it lies in its own image, the operator's."""
 SHARED = frozenset({"cpu", "memory", "ephemeral-storage"})
 """Resources of which a container that runs before the others costs nothing more."""
 
@@ -28,7 +29,16 @@ WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 """Python's options that take the next word."""
 
 
-def bring_agent(worker: Worker, spec: Json, image: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The image that holds the agent."""
+
+    image: str
+    as_volume: bool = False
+    """Whether it is mounted as a volume, in place of an init container that copies from it: that takes Kubernetes 1.33 and containerd 2.1."""
+
+
+def bring_agent(worker: Worker, spec: Json, source: Source) -> None:
     """Have the agent run the main container's command. Changes the pod's `spec`."""
     main: Json = spec["containers"][0]
     volumes: list[Json] = spec.get("volumes") or []
@@ -43,10 +53,15 @@ def bring_agent(worker: Worker, spec: Json, image: str) -> None:
         once = ["--once"] if starts_the_ranks(worker, [*command, *(main.get("args") or [])]) else []
         arguments = [*once, "--", *command]
     main["command"] = [SHELL, f"{FOLDER}/start", *arguments]
-    mount = {"name": AGENT, "mountPath": FOLDER}
-    main["volumeMounts"] = [*(main.get("volumeMounts") or []), {**mount, "readOnly": True}]
-    spec["volumes"] = [*volumes, {"name": AGENT, "emptyDir": {}}]
-    spec["initContainers"] = [_bringer(spec, main, image, mount), *before]
+    mount: Json = {"name": AGENT, "mountPath": FOLDER}
+    if source.as_volume:
+        volume: Json = {"image": {"reference": source.image}}
+        seen = {**mount, "subPath": SOURCE.removeprefix("/")}
+    else:
+        volume, seen = {"emptyDir": {}}, mount
+        spec["initContainers"] = [_bringer(spec, main, source.image, mount), *before]
+    main["volumeMounts"] = [*(main.get("volumeMounts") or []), {**seen, "readOnly": True}]
+    spec["volumes"] = [*volumes, {"name": AGENT, **volume}]
 
 
 def starts_the_ranks(worker: Worker, command: Sequence[str]) -> bool:

@@ -18,7 +18,7 @@ from trainyard.api.spec import DnsNames
 from trainyard.domain.model import JobView
 from trainyard.domain.supervision import supervised
 from trainyard.frameworks.affinity import avoid
-from trainyard.frameworks.agent import bring_agent
+from trainyard.frameworks.agent import Source, bring_agent
 from trainyard.frameworks.environment import environment
 from trainyard.frameworks.worker import Json, Worker, dns_names
 
@@ -35,8 +35,8 @@ LABELS = {"sidecar.istio.io/inject": "false"}
 """A mesh's proxy would stand between the ranks, and would keep the pod from ever ending. Istio reads either."""
 
 
-def worker_pod(worker: Worker, agent_image: str | None = None) -> Json:
-    """The pod of a worker. `agent_image`: what brings the agent into it, if anything does."""
+def worker_pod(worker: Worker, agent: Source | None = None) -> Json:
+    """The pod of a worker. `agent`: where the agent comes from, if one is brought."""
     job, template = worker.job, deepcopy(worker.spec.template)
     metadata, spec = template.get("metadata") or {}, template["spec"]
     for container in spec["containers"]:
@@ -44,8 +44,8 @@ def worker_pod(worker: Worker, agent_image: str | None = None) -> Json:
     for container in (*spec["containers"], *(spec.get("initContainers") or ())):
         container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     _shared_memory(spec)
-    if agent_image and supervised(job):
-        bring_agent(worker, spec, agent_image)
+    if agent and supervised(job):
+        bring_agent(worker, spec, agent)
     spec["tolerations"] = [*(spec.get("tolerations") or []), *_tolerations(spec)]
     avoid(spec, [] if spec.get("nodeName") else job.status.suspect_nodes)
     spec |= {"restartPolicy": "Never", "hostname": worker.host, "subdomain": job.name}

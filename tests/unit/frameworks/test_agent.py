@@ -8,10 +8,11 @@ from tests.support.jobs import condition
 from tests.unit.frameworks.building import EIGHT_GPUS, Json, container, worker
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType
+from trainyard.frameworks.agent import Source
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.frameworks.worker import Worker
 
-IMAGE = "operator:1"
+IMAGE = Source("operator:1")
 ONCE, RANKS = ["/bin/sh", "/run/trainyard/start", "--once", "--"], ["/bin/sh", "/run/trainyard/start", "--"]
 
 
@@ -118,13 +119,26 @@ def test_it_comes_first_and_into_a_folder_that_the_program_cannot_write() -> Non
     main = container(command=["train"], volumeMounts=[{"name": "data", "mountPath": "/data"}])
     spec = pod(worker(main, pod={"initContainers": own, "volumes": [{"name": "data", "emptyDir": {}}]}))
     bringer, fetch = spec["initContainers"]
-    assert (bringer["name"], bringer["image"], fetch["name"]) == ("trainyard-agent", IMAGE, "fetch")
+    assert (bringer["name"], bringer["image"], fetch["name"]) == ("trainyard-agent", "operator:1", "fetch")
     assert bringer["command"] == ["cp", "/opt/trainyard/agent/agent", "/opt/trainyard/agent/start", "/run/trainyard"]
     assert bringer["volumeMounts"] == [{"name": "trainyard-agent", "mountPath": "/run/trainyard"}]
     mounts = spec["containers"][0]["volumeMounts"]
     assert {"name": "trainyard-agent", "mountPath": "/run/trainyard", "readOnly": True} in mounts
     assert {"name": "data", "mountPath": "/data"} in mounts
     assert {"name": "trainyard-agent", "emptyDir": {}} in spec["volumes"]
+
+
+def test_as_a_volume_it_needs_no_container() -> None:
+    spec = worker_pod(worker(container(command=["train"])), Source("operator:1", as_volume=True))["spec"]
+    assert "initContainers" not in spec
+    assert {"name": "trainyard-agent", "image": {"reference": "operator:1"}} in spec["volumes"]
+    seen = {
+        "name": "trainyard-agent",
+        "mountPath": "/run/trainyard",
+        "subPath": "opt/trainyard/agent",
+        "readOnly": True,
+    }
+    assert seen in spec["containers"][0]["volumeMounts"]
 
 
 def test_it_asks_for_no_more_than_the_main_container_and_for_no_gpu() -> None:

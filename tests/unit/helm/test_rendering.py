@@ -95,6 +95,7 @@ def test_settings_become_the_environment(chart: Chart) -> None:
         "TRAINYARD_LEASE_SECONDS": "30",
         "TRAINYARD_NAMESPACES": "lab,office",
         "TRAINYARD_AGENT_IMAGE": "localhost/trainyard/operator:0.1.0",
+        "TRAINYARD_AGENT_IMAGE_VOLUME": "false",
     }
 
 
@@ -105,6 +106,8 @@ def test_the_agent_comes_from_the_operators_image_unless_told_otherwise(chart: C
         ({"agent": {"enabled": False}}, None),
     ):
         assert chart.render(values).environment().get("TRAINYARD_AGENT_IMAGE") == image
+    asked = {"agent": {"imageVolume": True}}
+    assert chart.render(asked).environment()["TRAINYARD_AGENT_IMAGE_VOLUME"] == "true"
 
 
 def test_the_lease_that_is_asked_for_is_the_one_that_may_be_had(chart: Chart) -> None:
