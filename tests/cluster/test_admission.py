@@ -89,6 +89,7 @@ def test_the_longest_name_works(kube: Kube) -> None:
         ('{"spec":{"framework":"torch"}}', "framework cannot be changed"),
         ('{"spec":{"managedBy":"example.com/x"}}', "managedBy cannot be changed"),
         ('{"spec":{"processesPerReplica":2}}', "processesPerReplica can be changed only while the job is suspended"),
+        ('{"spec":{"recovery":{"agent":"none"}}}', "recovery.agent can be changed only while the job is suspended"),
         ('{"spec":{"template":{"spec":{"priority":1}}}}', "template can be changed only while the job is suspended"),
     ],
 )

@@ -107,6 +107,13 @@ class TrainingJobSpec(Model):
                     fieldPath=".processesPerReplica",
                     reason="FieldValueForbidden",
                 ),
+                rule(
+                    # Half of a group with the agent and half without it would not find each other.
+                    "self.recovery.agent == oldSelf.recovery.agent || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
+                    "recovery.agent can be changed only while the job is suspended; set lifecycle.suspend to true first",
+                    fieldPath=".recovery.agent",
+                    reason="FieldValueForbidden",
+                ),
             ],
         },
     )
