@@ -15,7 +15,7 @@ JOB = "digits"
 VICTIM = 1
 KILL_AFTER_STEP = 60
 PATIENCE_SECONDS = 420
-# `kill -9` of the training process. The container's first process, torchrun, is out of reach of its own container's signals:
+# `kill -9` of the training process. The container's first process, the agent, is out of reach of its own container's signals:
 # it sees a child die, as it would on a real fault.
 KILL = """
 import os, signal
@@ -104,7 +104,8 @@ def _judge(cluster: Cluster) -> None:
     if float(accuracy[1]) < 0.95:
         raise DemoError(f"a test accuracy of {accuracy[1]} is below 0.95")
     failure = status["lastFailure"]
-    say(f"why there was an attempt 2: worker {failure['rank']} on {failure['node']}, exit code {failure['exitCode']}")
+    why = failure["message"].partition("\n")[0]
+    say(f"why there was an attempt 2: {failure['pod']} on {failure['node']}, exit code {failure['exitCode']}: {why}")
 
 
 def _status(cluster: Cluster) -> dict[str, Any]:
