@@ -2,9 +2,9 @@
 # Stands beside the agent in workers of images that do not hold it, in place of their command, which follows:
 # finds a Python for the agent. Where there is none, 96 asks the operator for workers without it.
 for word in "$@"; do
-    case $word in
+    case ${word##*/} in
     -*) ;;
-    *python*) own=$word && break ;;
+    python | python[0-9] | python[0-9].[0-9] | python[0-9].[0-9][0-9]) own=$word && break ;;
     *) break ;;
     esac
 done

@@ -107,6 +107,14 @@ def test_the_programs_own_python_does_where_the_path_has_none(brought: Path, pat
     assert start(brought, *words, PATH=str(path)) == (0, "", "ran\n")
 
 
+def test_what_only_sounds_like_python_is_not_tried(brought: Path, path: Path) -> None:
+    """It would be the program itself, run with arguments that nobody gave it."""
+    (path / "python_app").write_text("#!/bin/sh\necho ran $*\n")
+    (path / "python_app").chmod(0o755)
+    code, _, said = start(brought, "--once", "--", str(path / "python_app"), PATH=str(path))
+    assert (code, "ran" in said) == (96, False)
+
+
 def test_modules_of_the_program_do_not_disturb_the_agent(brought: Path, path: Path) -> None:
     """They may be called as the standard library's are."""
     (path / "selectors.py").write_text("raise SystemExit('shadowed')")
