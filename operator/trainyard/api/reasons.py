@@ -72,6 +72,8 @@ class Reason(StrEnum):
     """The workers that decide over success (`lifecycle.success`) ended with exit code 0."""
     RESTARTS_EXHAUSTED = "RestartsExhausted"
     """More failures than `recovery.maxRestarts` allows."""
+    DISRUPTIONS_EXHAUSTED = "DisruptionsExhausted"
+    """More disruptions than `recovery.maxDisruptions` allows."""
     NO_PROGRESS = "NoProgress"
     """As many attempts in a row as `recovery.noProgressLimit` says failed at the same step."""
     NON_RETRYABLE = "NonRetryable"

@@ -91,7 +91,9 @@ class Recovery(Model):
     or once where it starts the ranks itself, as torchrun does (see docs/reference/agent.md). none: the container runs as it stands."""
     max_restarts: int = Field(default=10, ge=0, le=10_000)
     """How many failures restart the job before the next one fails it. Disruptions (deleted, evicted or preempted pods,
-    lost nodes) and resizes are not counted."""
+    lost nodes) and resizes are not counted here."""
+    max_disruptions: int | None = Field(default=None, ge=0, le=10_000)
+    """How many disruptions restart the job before the next one fails it. Not set: any number."""
     no_progress_limit: int = Field(default=3, ge=2, le=10_000)
     """So many failures in a row at the same step fail the job, whatever maxRestarts allows: it would go round for ever. Of programs that
     tell their progress (`trainyard_agent.progress`); a failure at a further step than all before forgives those."""

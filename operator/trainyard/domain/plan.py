@@ -94,6 +94,10 @@ def _after(cause: Cause, job: JobView, now: datetime) -> Plan:
     if cause.failed and (elsewhere or ruled.action is Reaction.IGNORE):
         cause, told = replace(cause, ignored=True), f"{told} (not counted: {ruled.why})"
     if not cause.charged:
+        limit = recovery.max_disruptions
+        if limit is not None and job.status.restarts.disruptions >= limit:
+            told += f"; recovery.maxDisruptions is {limit}"
+            return verdict.fail(job, Reason.DISRUPTIONS_EXHAUSTED, told, now, cause)
         return verdict.restart(job, cause, told, now, elsewhere=elsewhere)
     after = charged(job.status, recovery, cause, now)
     if after.at_same_step and after.at_same_step >= recovery.no_progress_limit:

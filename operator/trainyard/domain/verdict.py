@@ -76,20 +76,16 @@ def restart(job: JobView, cause: Cause, told: str, now: datetime, *, elsewhere: 
 
     `elsewhere`: not on the node of the cause.
     """
-    status, restarts = job.status, job.status.restarts
+    status = job.status
     steady = status.running_time is not None and now - status.running_time >= STEADY
     count = 0 if steady else status.retry.count
     delay = _delay(count)
-    update: dict[str, Any] = {"retry": Retry(count=more(count), not_before=now + timedelta(seconds=delay))}
-    if cause.charged:
-        counted = charged(status, job.spec.recovery, cause, now)
-        update["last_failure"] = _last_failure(cause, status.attempt)
-    else:
-        counted = restarts.model_copy(update={"disruptions": more(restarts.disruptions)})
+    retry = Retry(count=more(count), not_before=now + timedelta(seconds=delay))
     nodes = struck(job, cause, now, elsewhere=elsewhere)
     told += told_of(status.suspect_nodes, nodes)
     when = f", in {delay} seconds" if delay else ""
-    return _new_attempt(job, cause.reason, told, {**update, "restarts": counted, "suspect_nodes": nodes}, now, when)
+    update = {**_counted(job, cause, now), "retry": retry, "suspect_nodes": nodes}
+    return _new_attempt(job, cause.reason, told, update, now, when)
 
 
 def resize(job: JobView, was: int, now: datetime) -> Plan:
@@ -134,13 +130,9 @@ def fail(job: JobView, reason: Reason, message: str, now: datetime, cause: Cause
     """The job has failed; `message` names the cause."""
     sayings = [yes(C.FAILED, reason, message), yes(C.STALLED, reason, message)]
     plan = _finish(job, Phase.FAILED, sayings, Event("Warning", reason, message), f"0/{job.spec.replicas}", now)
-    if cause is None or not cause.charged:
+    if cause is None:
         return plan
-    restarts = charged(job.status, job.spec.recovery, cause, now)
-    return Plan(
-        plan.status.model_copy(update={"restarts": restarts, "last_failure": _last_failure(cause, job.status.attempt)}),
-        events=plan.events,
-    )
+    return Plan(plan.status.model_copy(update=_counted(job, cause, now)), events=plan.events)
 
 
 def active(status: TrainingJobStatus, now: datetime) -> timedelta:
@@ -209,6 +201,15 @@ def _observed(job: JobView, status: TrainingJobStatus) -> TrainingJobStatus:
 def _delay(count: int) -> int:
     """Seconds: none before the first restart, then 2, 4, 8 … 60 while attempts keep ending early."""
     return 0 if count == 0 else min(LONGEST_DELAY, 2 ** min(count, 10))
+
+
+def _counted(job: JobView, cause: Cause, now: datetime) -> dict[str, Any]:
+    """The end of the attempt, counted by its cause."""
+    if cause.charged:
+        restarts = charged(job.status, job.spec.recovery, cause, now)
+        return {"restarts": restarts, "last_failure": _last_failure(cause, job.status.attempt)}
+    before = job.status.restarts
+    return {"restarts": before.model_copy(update={"disruptions": more(before.disruptions)})}
 
 
 def _last_failure(cause: Cause, attempt: int) -> LastFailure:

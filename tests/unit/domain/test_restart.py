@@ -150,6 +150,23 @@ def test_disruptions_are_never_too_many() -> None:
     assert not plan(scene.deleted(1).snapshot, NOW).status.finished
 
 
+@pytest.mark.parametrize(
+    ("had", "allowed", "fails"), [(0, 0, True), (0, 1, False), (1, 1, True), (5, 3, True), (500, None, False)]
+)
+@pytest.mark.parametrize("how", ["deleted", "gone", "rejected", "ignored"])
+def test_disruptions_have_a_budget_of_their_own(how: str, had: int, allowed: int | None, *, fails: bool) -> None:
+    rules = [{"action": "Ignore", "exitCodes": [1]}]
+    recovery = {"rules": rules, **({} if allowed is None else {"maxDisruptions": allowed})}
+    scene = job(3, recovery=recovery).running().with_status(restarts=Restarts(disruptions=had, failures=7))
+    hit = scene.failed(1) if how == "ignored" else getattr(scene, how)(1)
+    after = plan(hit.snapshot, NOW)
+    assert after.status.restarts == Restarts(disruptions=had + 1, failures=7)
+    assert after.status.finished is fails
+    if fails:
+        assert told(after.status.conditions)[C.FAILED] == because(Reason.DISRUPTIONS_EXHAUSTED)
+        assert after.events[0].note.endswith(f"; recovery.maxDisruptions is {allowed}")
+
+
 @pytest.mark.parametrize("how", [{"restarts": Restarts(failures=2)}, {"retry": Retry(count=2)}])
 def test_new_attempt_that_runs_ends_the_restart(how: dict[str, Any]) -> None:
     before = plan(ALL.failed(1).snapshot, NOW).status
