@@ -147,8 +147,12 @@ def charges_those_that_were_told_to_go() -> Planted:
 
 
 def begins_a_finished_job_anew() -> Planted:
-    """The end is a state like any other."""
-    return planning, "_after_the_end", planning._act
+    """The end is a state like any other: a pod that goes afterwards was taken away."""
+    return (
+        planning,
+        "_after_the_end",
+        lambda snapshot, now: planning._judge(snapshot, now) or planning._act(snapshot, now),
+    )
 
 
 def resumes_the_old_attempt() -> Planted:
