@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from trainyard.api.constants import AGENT
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import Success
 from trainyard.api.status import ConditionType as C, LastFailure, Phase, Retry, TrainingJobStatus
@@ -105,7 +106,7 @@ def release(job: JobView, nodes: Sequence[str], now: datetime) -> Plan:
 
 def without_agent(job: JobView, why: str, now: datetime) -> Plan:
     """The agent cannot run in the image: the pods are made anew without it."""
-    return _new_attempt(job, Reason.NO_PYTHON, f"{why}: trainyard-agent is left out", {}, now, also=[unfit(why)])
+    return _new_attempt(job, Reason.NO_PYTHON, f"{why}: {AGENT} is left out", {}, now, also=[unfit(why)])
 
 
 def adopt(job: JobView, pod: PodView) -> Plan:

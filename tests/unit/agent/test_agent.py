@@ -13,15 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.patience import until
-
-AGENT = Path(__file__).parents[3] / "trainer-image/agent"
-PLACE = {
-    "TRAINYARD_REPLICA_INDEX": "1",
-    "TRAINYARD_REPLICAS": "2",
-    "TRAINYARD_PROCESSES": "2",
-    "TRAINYARD_ATTEMPT": "1",
-    "TRAINYARD_JOB_UID": "uid",
-}
+from tests.unit.agent.place import AGENT, PLACE
 
 
 @pytest.fixture(scope="session")

@@ -9,21 +9,16 @@ from pathlib import Path
 
 import pytest
 
-TRAINER = Path(__file__).parents[3] / "trainer-image"
-PLACE = {
-    "TRAINYARD_REPLICA_INDEX": "1",
-    "TRAINYARD_REPLICAS": "2",
-    "TRAINYARD_PROCESSES": "4",
-    "TRAINYARD_ATTEMPT": "1",
-    "TRAINYARD_JOB_UID": "uid",
-}
+from tests.unit.agent.place import AGENT, PLACE, TRAINER
+
+FOUR = {**PLACE, "TRAINYARD_PROCESSES": "4"}
 
 
 @pytest.fixture(scope="module")
 def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that the init container fills."""
     folder = tmp_path_factory.mktemp("brought")
-    zipapp.create_archive(TRAINER / "agent", folder / "agent", compressed=True)
+    zipapp.create_archive(AGENT, folder / "agent", compressed=True)
     shutil.copy(TRAINER / "start-agent.sh", folder / "start")
     return folder
 
@@ -32,7 +27,7 @@ def start(brought: Path, *words: str, **environment: str) -> tuple[int, str, str
     """Exit code, termination message, and what was said."""
     log = brought / "termination-log"
     log.write_text("")
-    made = {**os.environ, **PLACE, "TRAINYARD_TERMINATION_LOG": str(log), **environment}
+    made = {**os.environ, **FOUR, "TRAINYARD_TERMINATION_LOG": str(log), **environment}
     done = subprocess.run(
         ["/bin/sh", str(brought / "start"), *words], env=made, check=False, capture_output=True, text=True, timeout=60
     )

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-AGENT = Path(__file__).parents[3] / "trainer-image/agent"
+from tests.unit.agent.place import AGENT
+
 FILES = sorted(AGENT.rglob("*.py"))
 
 

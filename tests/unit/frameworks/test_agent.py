@@ -164,9 +164,10 @@ def test_it_is_restricted_and_never_root_unless_the_pod_is(user: int | None, *, 
 
 
 def test_it_writes_where_the_kubelet_looks() -> None:
-    main = container(command=["train"], terminationMessagePath="/tmp/why")  # noqa: S108 - a path in the container
+    path = "/tmp/why"  # noqa: S108 - a path in the container
+    main = container(command=["train"], terminationMessagePath=path)
     variables = pod(worker(main))["containers"][0]["env"]
-    assert {"name": "TRAINYARD_TERMINATION_LOG", "value": "/tmp/why"} in variables  # noqa: S108
+    assert {"name": "TRAINYARD_TERMINATION_LOG", "value": path} in variables
     own = container(command=["train"], env=[{"name": "TRAINYARD_TERMINATION_LOG", "value": "/own"}])
     names = [v["name"] for v in pod(worker(own | {"terminationMessagePath": "/x"}))["containers"][0]["env"]]
     assert names.count("TRAINYARD_TERMINATION_LOG") == 1
