@@ -29,6 +29,14 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+try:
+    from trainyard_agent import progress
+except ImportError:  # no agent here: nobody to tell
+
+    def progress(step: int, *, total: int, loss: float | None) -> None:
+        """Say how far this rank is."""
+
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -226,7 +234,9 @@ def train(settings: Settings, device: torch.device) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if talks and (step % settings.log_every == 0 or step == settings.steps):
+        tells = step % settings.log_every == 0 or step == settings.steps
+        progress(step, total=settings.steps, loss=loss.item() if tells else None)
+        if talks and tells:
             milliseconds = (time.perf_counter() - since) * 1000 / (step - lines_step)
             print(f"step {step}/{settings.steps} loss {loss.item():.3f} {milliseconds:.1f} ms/step")
             since, lines_step = time.perf_counter(), step

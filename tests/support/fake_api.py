@@ -86,6 +86,8 @@ class FakeApi:
         self.calls: list[Call] = []
         self.watches: list[Watch] = []
         self.url = ""
+        self.served: dict[str, Json] = {}
+        """Answers to paths that are no objects: the cluster's keys, say."""
         self._resources = resources
         self._faults = FaultScript()
         self._pages: dict[str, tuple[int, list[Json]]] = {}
@@ -199,6 +201,8 @@ class FakeApi:
             return _refusal(fault.status, fault.reason, fault.message, fault.causes, fault.retry_after)
         if fault.text is not None:
             return web.Response(text=fault.text, content_type="application/json")
+        if call.path in self.served:
+            return web.json_response(self.served[call.path])
         place, namespace, name, subresource = _parse(call.path)
         if place is None:
             return web.json_response(_discovery(call.path, self._resources))

@@ -34,6 +34,19 @@ app.kubernetes.io/component: operator
 {{- mergeOverwrite (deepCopy .Values.commonLabels) $own | toYaml -}}
 {{- end -}}
 
+{{- define "trainyard.coordinatorHost" -}}
+{{- printf "%s-coordinator.%s.svc" (include "trainyard.fullname" .) .Release.Namespace -}}
+{{- end -}}
+
+{{- define "trainyard.coordinatorSecret" -}}
+{{- with .Values.coordinator.tls -}}
+{{- if and .existingSecret .certManager.enabled -}}
+{{- fail "coordinator.tls: existingSecret and certManager.enabled exclude each other: leave one of them out" -}}
+{{- end -}}
+{{- default (printf "%s-coordinator-tls" (include "trainyard.fullname" $)) .existingSecret -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "trainyard.replicas" -}}
 {{- if and (gt (int64 .Values.replicas) 1) (not .Values.leaderElection.enabled) -}}
 {{- fail (printf "replicas: %d operators without an election would all act on the same jobs: set 1, or leaderElection.enabled" (int64 .Values.replicas)) -}}
@@ -85,7 +98,7 @@ app.kubernetes.io/component: operator
 {{- define "trainyard.extraEnv" -}}
 {{- $settings := list "TRAINYARD_INSTANCE" "TRAINYARD_LOG_LEVEL" "TRAINYARD_WORKERS" "TRAINYARD_API_QPS" "TRAINYARD_API_BURST" "TRAINYARD_HTTP_PORT" -}}
 {{- $settings = concat $settings (list "TRAINYARD_LEADER_ELECTION" "TRAINYARD_LEASE_NAME" "TRAINYARD_LEASE_SECONDS" "TRAINYARD_NAMESPACES") -}}
-{{- $settings = concat $settings (list "TRAINYARD_AGENT_IMAGE" "TRAINYARD_AGENT_IMAGE_VOLUME") -}}
+{{- $settings = concat $settings (list "TRAINYARD_AGENT_IMAGE" "TRAINYARD_AGENT_IMAGE_VOLUME" "TRAINYARD_COORDINATOR_URL" "TRAINYARD_COORDINATOR_PORT") -}}
 {{- range .Values.extraEnv -}}
 {{- if has .name $settings -}}
 {{- fail (printf "extraEnv: %s is set by the chart itself: use the value that it is made of" .name) -}}

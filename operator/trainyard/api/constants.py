@@ -19,6 +19,8 @@ ANNOTATION_WORKERS: Final = "trainyard.dev/workers"
 """On each pod: the number of workers of the group it was made for, so that a changed `replicas` is seen as a resize."""
 
 ROLE_WORKER: Final = "worker"
+AUDIENCE: Final = "trainyard"
+"""What the tokens by which workers prove who they are are made for. The API server takes none of them."""
 AGENT: Final = "trainyard-agent"
 """The agent's command, and the name of the init container and the volume that bring it into a worker."""
 MAX_REPLICAS: Final = 10_000

@@ -15,6 +15,7 @@ COLUMNS: list[dict[str, Any]] = [
     {"name": "Ready", "type": "string", "jsonPath": ".status.ready", "description": "Ready and wished workers"},
     {"name": "Attempt", "type": "integer", "jsonPath": ".status.attempt"},
     {"name": "Restarts", "type": "integer", "jsonPath": ".status.restartCount"},
+    {"name": "Step", "type": "integer", "jsonPath": ".status.progress.step"},
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     {
         "name": "Reason",

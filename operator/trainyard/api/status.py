@@ -154,6 +154,23 @@ class WorkerStatus(Model):
     """The same, for people."""
 
 
+class Progress(Model):
+    """How far the training is, as its program tells the agent (`trainyard_agent.progress`)."""
+
+    step: int | None = Field(default=None, ge=0, le=MOST)
+    """The last step that every rank which tells its steps has done."""
+    total_steps: int | None = Field(default=None, ge=0, le=MOST)
+    """The step at which it means to end."""
+    phase: str = Field(default="train", max_length=32)
+    """What the rank that is furthest behind does: start, compile, train, evaluate or checkpoint."""
+    loss: float | None = Field(default=None, allow_inf_nan=False)
+    """The mean of the losses that the ranks have told last."""
+    step_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Seconds that a step takes as a rule: the median over the last steps, and over the ranks."""
+    updated_at: Time
+    """When the operator last heard of a change."""
+
+
 class TrainingJobStatus(Model):
     """What the operator sees of the job, and what it has decided."""
 
@@ -199,6 +216,8 @@ class TrainingJobStatus(Model):
     """The delay between attempts."""
     last_failure: LastFailure | None = None
     """The last failure that was counted."""
+    progress: Progress | None = None
+    """How far the training is. Nothing where its program does not tell, or no agent is in its workers."""
     suspect_nodes: list[SuspectNode] = Field(
         default=[],
         max_length=MOST_SUSPECTS,

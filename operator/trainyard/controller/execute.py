@@ -18,6 +18,7 @@ from trainyard.engine.batch import Done, Failed, slow_start
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks import manifests
 from trainyard.frameworks.agent import Source
+from trainyard.frameworks.contact import Contact
 from trainyard.frameworks.worker import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
@@ -60,6 +61,8 @@ class Executor:
     caches: Caches
     agent: Source | None = None
     """Where the agent in workers comes from; None: none is brought."""
+    contact: Callable[[], Contact | None] = lambda: None
+    """How the agents of new workers reach the operator."""
 
     async def carry_out(self, job: JobView, plan: Plan) -> Result:
         """Do all of it, in order: the Service, then deletions, then new pods. Stops at the first refusal.
@@ -89,7 +92,8 @@ class Executor:
             case CreateService():
                 return lambda: self._create(job, SERVICES, manifests.service(job))
             case CreateWorker(index, attempt):
-                return lambda: self._create(job, PODS, _worker_pod(Worker(job, index, attempt), self.agent))
+                worker = Worker(job, index, attempt)
+                return lambda: self._create(job, PODS, _worker_pod(worker, self.agent, self.contact()))
             case DeletePod(name, uid, reason):
                 return lambda: self._delete(job, PODS, name, uid, reason)
             case DeleteJob(reason):
@@ -127,9 +131,9 @@ def _tell(plan: Plan) -> None:
         _LOG.info(f"deleted {counted(count, 'pod')}: {reason}")
 
 
-def _worker_pod(worker: Worker, agent: Source | None) -> dict[str, Any]:
+def _worker_pod(worker: Worker, agent: Source | None, contact: Contact | None) -> dict[str, Any]:
     try:
-        return manifests.worker_pod(worker, agent)
+        return manifests.worker_pod(worker, agent, contact)
     except Exception as error:
         # Whatever one template does to the builder, it is a verdict on that template: never a pass repeated for ever.
         raise UnbuildableError(f"{type(error).__name__}: {error}") from error

@@ -14,6 +14,7 @@ from trainyard.controller import logs, shell
 from trainyard.controller.operator import Operator
 from trainyard.controller.server import ListenError
 from trainyard.controller.settings import Settings
+from trainyard.coordinator.certificate import CertificateError
 from trainyard.engine.leader import LeadershipLostError
 from trainyard.engine.metrics import EngineMetrics
 from trainyard.kube.bucket import TokenBucket
@@ -55,7 +56,7 @@ def main() -> int:
         gc.set_threshold(YOUNG_OBJECTS)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run())
-    except ListenError as error:
+    except (ListenError, CertificateError) as error:
         _LOG.error(f"the operator cannot begin: {error}")
         return 2
     except LeadershipLostError as error:

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter
 from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.controller import shell
 from trainyard.controller.caches import Caches
+from trainyard.controller.coordination import contact, coordinator, serving
 from trainyard.controller.election import ElectionMetrics, elector, tell_of_leader
 from trainyard.controller.execute import Executor
 from trainyard.controller.guard import guard
@@ -25,6 +26,7 @@ from trainyard.controller.resources import TRAINING_JOBS
 from trainyard.controller.scope import Scope
 from trainyard.controller.server import serve
 from trainyard.controller.settings import Settings
+from trainyard.coordinator.server import Coordinator
 from trainyard.engine.leader import LeaderElector, NotLeadingError
 from trainyard.engine.loop import ReconcileLoop
 from trainyard.engine.metrics import EngineMetrics
@@ -71,6 +73,8 @@ class Operator:
     health: Health
     elector: LeaderElector | None
     """None: there is no election, and this process is the only one."""
+    coordinator: Coordinator | None
+    """None: the agents of workers have nobody to talk to."""
     _listings: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     @classmethod
@@ -96,26 +100,29 @@ class Operator:
         ]
         tracker: WriteTracker[str] = WriteTracker()
         writer = Writer(session)
+        leading = (lambda: chosen.leading) if chosen is not None else lambda: True
+        coordinates = coordinator(settings, session, caches, queue, registry, leading)
         pace = StatusPace(time.monotonic)
         reconciler = Reconciler(
             caches=caches,
-            executor=Executor(writer, tracker, caches, _agent(settings)),
+            executor=Executor(writer, tracker, caches, _agent(settings), lambda: contact(settings, coordinates)),
             writer=writer,
             tracker=tracker,
             events=EventRecorder(session, CONTROLLER_NAME, settings.instance, busy=lambda: pace.busy),
             metrics=JobMetrics(registry),
             pace=pace,
             now=now,
+            board=coordinates.board if coordinates else None,
         )
         loop = ReconcileLoop(
             queue, _while_leading(reconciler.reconcile), workers=settings.workers, observer=metrics.observer
         )
         metrics.watch(queue, loop)
-        CacheMetrics(caches, registry, acting=lambda: chosen is None or chosen.leading)
+        CacheMetrics(caches, registry, acting=leading)
         watches = [watch for scope in scopes for watch in scope.watches()]
         standing = chosen.standing if chosen is not None else str
         health = Health(watches, queue.longest_work, settings.stale_seconds, session.rights, standing, registry)
-        return cls(settings, session, registry, caches, scopes, reconciler, loop, health, chosen)
+        return cls(settings, session, registry, caches, scopes, reconciler, loop, health, chosen, coordinates)
 
     async def run(self, stop: asyncio.Event, listening: Callable[[int], None] = _say_port) -> None:
         """Run until `stop` is set or a signal comes; `listening` is told the HTTP port. Raises what a part died of."""
@@ -126,6 +133,8 @@ class Operator:
             port = await stack.enter_async_context(
                 serve(self.settings.http_host, self.settings.http_port, self.registry, self.health)
             )
+            if (heard := await stack.enter_async_context(serving(self.settings, self.coordinator))) is not None:
+                _LOG.info(f"the agents of workers are heard on port {heard}")
             listening(port)
             await self._run_parts(stop)
 

@@ -15,6 +15,7 @@ from trainyard.controller.logs import about
 from trainyard.controller.metrics import JobMetrics
 from trainyard.controller.pace import StatusPace
 from trainyard.controller.resources import TRAINING_JOBS, JobRecord, job_record
+from trainyard.coordinator.board import Board
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.conditions import said, yes
 from trainyard.domain.model import JobView
@@ -45,6 +46,8 @@ class Reconciler:
     metrics: JobMetrics
     pace: StatusPace
     now: Callable[[], datetime]
+    board: Board | None = None
+    """What the agents of workers have told; None: there is no coordinator."""
 
     async def reconcile(self, uid: str) -> float | None:
         """One pass over the job with this UID. Returns after how many seconds to look again, if at all."""
@@ -52,6 +55,7 @@ class Reconciler:
         if record is None:
             self.tracker.forget(uid)
             self.pace.forget(uid)
+            self._forget_reports(uid)
             return None
         about(f"{record.namespace}/{record.name}", record.attempt)
         cache = self.caches.of(record.namespace)
@@ -65,7 +69,9 @@ class Reconciler:
             raise
 
     async def _pass(self, record: JobRecord) -> float | None:
-        snapshot = self.caches.of(record.namespace).snapshot(record, agent=self.executor.agent is not None)
+        reports = self.board.of(record.uid) if self.board else ()
+        cache = self.caches.of(record.namespace)
+        snapshot = cache.snapshot(record, agent=self.executor.agent is not None, reports=reports)
         if snapshot is None:
             return await self._unreadable(record)
         now = self.now()
@@ -98,6 +104,8 @@ class Reconciler:
             if not await self._write(record, decided.status):
                 return CATCH_UP_SECONDS
             self.metrics.moved(job, decided.status)
+            if decided.status.finished:
+                self._forget_reports(record.uid)
             if self.caches.job(record.uid) is not record:
                 again = 0.0
         for event in (*decided.events, *self._warnings(job, decided)):
@@ -140,6 +148,10 @@ class Reconciler:
         self.caches.of(record.namespace).jobs.apply(record.with_status(status, version))
         self.pace.hold(record.uid)
         return True
+
+    def _forget_reports(self, uid: str) -> None:
+        if self.board:
+            self.board.forget(uid)
 
     async def _read_again(self, record: JobRecord) -> None:
         """The job is not what the cache says, and nobody may ever tell: a list can be older than the watch that goes on after it."""

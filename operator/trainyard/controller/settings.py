@@ -1,6 +1,7 @@
 """What can be set from outside, as `TRAINYARD_*` in the environment; the chart's values are the same names."""
 
 import socket
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator
@@ -35,6 +36,14 @@ class Settings(BaseSettings):
     """The image from which the agent comes into workers: the operator's own. Not set, or empty: none is brought."""
     agent_image_volume: bool = False
     """Whether that image is mounted as a volume in place of the init container: Kubernetes 1.33, containerd 2.1 or CRI-O 1.31 on all nodes."""
+    coordinator_url: Annotated[str, StringConstraints(pattern=r"^https://[a-z0-9.-]{1,253}:[0-9]{1,5}$")] | None = None
+    """Where the agents of workers reach this operator, as `https://NAME:PORT`. Not set, or empty: they tell nothing."""
+    coordinator_port: int = Field(default=8443, ge=0, le=65535)
+    """The port on which it listens for them; 0 takes any free one."""
+    coordinator_host: str = "0.0.0.0"  # noqa: S104 - workers come from all nodes
+    """Address on which that port is open."""
+    coordinator_tls: Path = Path("/etc/trainyard/tls")
+    """The folder with its certificate: `tls.crt`, `tls.key`, and `ca.crt`, by which workers check it."""
     context: str | None = None
     """The kubeconfig context to use outside a cluster."""
     relist_seconds: float = Field(default=300.0, ge=1, allow_inf_nan=False)
@@ -52,7 +61,7 @@ class Settings(BaseSettings):
     lease_seconds: int = Field(default=15, ge=3, le=LONGEST_LEASE)
     """After so long without a sign of the leader another process takes over."""
 
-    @field_validator("agent_image", mode="before")
+    @field_validator("agent_image", "coordinator_url", mode="before")
     @classmethod
     def _empty_is_none(cls, value: object) -> object:
         return value or None

@@ -83,6 +83,26 @@ class JobView:
     deleting: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RankProgress:
+    """How far a rank is."""
+
+    step: int | None
+    """The last step that it has done; None where it has told its phase alone."""
+    phase: str
+    total_steps: int | None = None
+    loss: float | None = None
+    step_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What the agent of a worker has told last."""
+
+    attempt: int
+    ranks: tuple[RankProgress, ...]
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """All that a decision on a job rests on. Without slots, so that what is asked again and again is computed once."""
@@ -92,6 +112,8 @@ class Snapshot:
     has_service: bool = False
     agent: bool = False
     """Whether the operator has an agent to bring into workers."""
+    reports: Sequence[WorkerReport] = ()
+    """What the workers' agents have told last."""
 
     @cached_property
     def current(self) -> tuple[PodView, ...]:

@@ -18,6 +18,7 @@ from trainyard.domain import suspects, verdict
 from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Event, Plan
 from trainyard.domain.cause import Cause, describe, find_cause, settling
 from trainyard.domain.model import JobView, PodView, Snapshot
+from trainyard.domain.progress import progress
 from trainyard.domain.report import report
 from trainyard.domain.rules import charged, ruling, used
 from trainyard.domain.supervision import not_for
@@ -39,6 +40,10 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         return Plan(status)
     if status.finished:
         return _after_the_end(snapshot, now)
+    if snapshot.reports:
+        status = status.model_copy(update={"progress": progress(snapshot, now)})
+        job = replace(job, status=status)
+        snapshot = replace(snapshot, job=job)
     newest = max((p for p in snapshot.pods if p.attempt < BEYOND_ALL_ATTEMPTS), key=lambda p: p.attempt, default=None)
     if newest is not None and newest.attempt > status.attempt:
         return verdict.adopt(job, newest)

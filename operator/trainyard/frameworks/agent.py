@@ -64,6 +64,12 @@ def bring_agent(worker: Worker, spec: Json, source: Source) -> None:
     spec["volumes"] = [*volumes, {"name": AGENT, **volume}]
 
 
+def has_agent(spec: Json) -> bool:
+    """Whether the main container's command is the agent, brought or the image's own."""
+    command = spec["containers"][0].get("command") or [""]
+    return _name(command[0]) == AGENT or command[:2] == [SHELL, f"{FOLDER}/start"]
+
+
 def starts_the_ranks(worker: Worker, command: Sequence[str]) -> bool:
     """Whether the command is to run once, whatever the number of processes: it starts them itself, or has no ranks.
 

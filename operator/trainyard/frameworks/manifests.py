@@ -18,7 +18,8 @@ from trainyard.api.spec import DnsNames
 from trainyard.domain.model import JobView
 from trainyard.domain.supervision import supervised
 from trainyard.frameworks.affinity import avoid
-from trainyard.frameworks.agent import Source, bring_agent
+from trainyard.frameworks.agent import Source, bring_agent, has_agent
+from trainyard.frameworks.contact import Contact, introduce
 from trainyard.frameworks.environment import environment
 from trainyard.frameworks.worker import Json, Worker, dns_names
 
@@ -35,8 +36,8 @@ LABELS = {"sidecar.istio.io/inject": "false"}
 """A mesh's proxy would stand between the ranks, and would keep the pod from ever ending. Istio reads either."""
 
 
-def worker_pod(worker: Worker, agent: Source | None = None) -> Json:
-    """The pod of a worker. `agent`: where the agent comes from, if one is brought."""
+def worker_pod(worker: Worker, agent: Source | None = None, contact: Contact | None = None) -> Json:
+    """The pod of a worker. `agent`: where the agent comes from, if one is brought; `contact`: how it reaches the operator, if it may."""
     job, template = worker.job, deepcopy(worker.spec.template)
     metadata, spec = template.get("metadata") or {}, template["spec"]
     for container in spec["containers"]:
@@ -46,6 +47,8 @@ def worker_pod(worker: Worker, agent: Source | None = None) -> Json:
     _shared_memory(spec)
     if agent and supervised(job):
         bring_agent(worker, spec, agent)
+    if contact and has_agent(spec):
+        introduce(spec, contact)
     spec["tolerations"] = [*(spec.get("tolerations") or []), *_tolerations(spec)]
     avoid(spec, [] if spec.get("nodeName") else job.status.suspect_nodes)
     spec |= {"restartPolicy": "Never", "hostname": worker.host, "subdomain": job.name}

@@ -29,6 +29,23 @@ def test_what_is_said_is_read(file: str) -> None:
         assert read(file) == expected
 
 
+def test_losses_and_the_end_are_told_beside_it(file: str) -> None:
+    progress(1, total=90, loss=0.5)
+    progress(2)
+    assert read(file) == Said(2, "train", 90, 0.5)
+    progress(3, loss=float("nan"))
+    assert read(file) == Said(3, "train", 90, None)
+    progress(2**60, phase="checkpoint", total=2**60, loss=-1.7976931348623157e308)
+    assert read(file) == Said(2**60, "checkpoint", 2**60, -1.7976931348623157e308)
+
+
+@pytest.mark.parametrize("total", [-1, 1.5])
+def test_what_is_no_end_is_refused_where_it_is_said(file: str, total: object) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        progress(1, total=total)  # type: ignore[arg-type]  # what the test is about
+    assert read(file) is None
+
+
 def test_without_an_agent_it_is_said_to_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(FILE, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -60,7 +77,8 @@ def test_an_unknown_phase_is_refused_with_those_that_are_known(file: str) -> Non
     [
         ("120", Said(120, "train")),
         ("120\n", Said(120, "train")),
-        ('{"step": 3, "phase": "evaluate", "loss": 0.5}', Said(3, "evaluate")),
+        ('{"step": 3, "phase": "evaluate", "loss": 0.5}', Said(3, "evaluate", None, 0.5)),
+        ('{"step": 3, "total": 90, "mood": "good"}', Said(3, "train", 90)),
         ("{}", Said(None, "train")),
     ],
 )
@@ -80,6 +98,8 @@ def test_a_program_in_any_language_can_write_the_file(tmp_path: Path, text: str,
         b'{"step": "5"}',
         b'{"step": -5}',
         b'{"step": 5, "phase": "lunch"}',
+        b'{"step": 5, "total": -1}',
+        b'{"step": 5, "loss": "low"}',
         b'{"step": 5, "phase": ["train"]}',
         b'"5"',
         b"[5]",

@@ -121,7 +121,7 @@ def test_subresources_and_columns() -> None:
         "labelSelectorPath": ".status.selector",
     }
     columns = [c["name"] for c in VERSION["additionalPrinterColumns"] if not c.get("priority")]
-    assert columns == ["Framework", "Phase", "Ready", "Attempt", "Restarts", "Age"]
+    assert columns == ["Framework", "Phase", "Ready", "Attempt", "Restarts", "Step", "Age"]
 
 
 def test_every_rule_says_what_to_do() -> None:

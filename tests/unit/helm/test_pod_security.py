@@ -86,5 +86,6 @@ def test_beyond_restricted(release: Release) -> None:
         "requests": {"cpu": "100m", "memory": "128Mi"},
         "limits": {"memory": "512Mi"},
     }
-    assert pod.get("volumes", []) == []
+    # Its own certificate, which the kubelet mounts: the operator itself cannot read a Secret.
+    assert pod["volumes"] == [{"name": "coordinator-tls", "secret": {"secretName": "trainyard-coordinator-tls"}}]
     assert pod["enableServiceLinks"] is False

@@ -30,6 +30,8 @@ def test_everything_it_installs(release: Release) -> None:
         ("ClusterRole", "trainyard-view"),
         ("ClusterRole", "trainyard-edit"),
         ("Service", "trainyard-metrics"),
+        ("Service", "trainyard-coordinator"),
+        ("Secret", "trainyard-coordinator-tls"),
         ("Deployment", "trainyard"),
     }
 
@@ -40,6 +42,7 @@ def test_what_can_be_turned_off_is_off(chart: Chart) -> None:
         "serviceAccount": {"create": False},
         "rbac": {"create": False, "aggregate": False},
         "metrics": {"service": {"enabled": False}},
+        "coordinator": {"enabled": False},
     }
     assert [manifest["kind"] for manifest in chart.render(off).manifests] == ["Deployment"]
 
@@ -96,6 +99,8 @@ def test_settings_become_the_environment(chart: Chart) -> None:
         "TRAINYARD_NAMESPACES": "lab,office",
         "TRAINYARD_AGENT_IMAGE": "localhost/trainyard/operator:0.1.0",
         "TRAINYARD_AGENT_IMAGE_VOLUME": "false",
+        "TRAINYARD_COORDINATOR_URL": "https://blue-trainyard-coordinator.trainyard-system.svc:8443",
+        "TRAINYARD_COORDINATOR_PORT": "8443",
     }
 
 
@@ -119,7 +124,7 @@ def test_the_lease_that_is_asked_for_is_the_one_that_may_be_had(chart: Chart) ->
 def test_the_port_is_the_same_for_operator_probes_and_service(chart: Chart) -> None:
     release = chart.render({"settings": {"httpPort": 9090}})
     container = release.container()
-    (port,) = container["ports"]
+    port, _ = container["ports"]
     probes = {name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
     (service_port,) = release.one("Service", "trainyard-metrics")["spec"]["ports"]
 
@@ -195,7 +200,7 @@ def test_placement_reaches_the_pod(chart: Chart) -> None:
 def test_every_release_name_gives_names_that_kubernetes_takes(chart: Chart, name: str) -> None:
     names = {manifest["metadata"]["name"] for manifest in chart.render(release=name).manifests} - {CRD}
     assert all(len(derived) <= 63 and derived.startswith(name[:40]) for derived in names)
-    assert len(names) == 5, "truncation has kept them apart"
+    assert len(names) == 7, "truncation has kept them apart"
 
 
 def test_a_chart_without_its_crd_says_so(chart: Chart, tmp_path: Path) -> None:

@@ -44,6 +44,17 @@ from trainyard.controller.settings import Settings
             {"leaderElection": {"enabled": False}},
             "replicas: 2 operators without an election would all act on the same jobs: set 1, or leaderElection.enabled",
         ),
+        ({"coordinator": {"port": 443}}, "/coordinator/port"),
+        ({"coordinator": {"tls": {"secret": "mine"}}}, "'/coordinator/tls': additional properties 'secret'"),
+        ({"coordinator": {"tls": {"existingSecret": "Mine"}}}, "/coordinator/tls/existingSecret"),
+        (
+            {"coordinator": {"tls": {"certManager": {"enabled": True}}}},
+            "coordinator.tls.certManager.issuerRef: name the",
+        ),
+        (
+            {"coordinator": {"tls": {"existingSecret": "mine", "certManager": {"enabled": True}}}},
+            "coordinator.tls: existingSecret and certManager.enabled exclude each other",
+        ),
         ({"watchNamespaces": ["a,b"]}, "/watchNamespaces/0"),
         ({"watchNamespaces": ["Team"]}, "/watchNamespaces/0"),
         ({"watchNamespaces": ["a", "a"]}, "/watchNamespaces"),
@@ -91,7 +102,8 @@ def test_the_charts_defaults_are_the_operators(release: Release, monkeypatch: py
     for name, value in release.environment().items():
         monkeypatch.setenv(name, value or "a-pod")
     image = release.container()["image"]
-    assert Settings() == Settings.model_construct(instance="a-pod", agent_image=image)
+    url = "https://trainyard-coordinator.trainyard-system.svc:8443"
+    assert Settings() == Settings.model_construct(instance="a-pod", agent_image=image, coordinator_url=url)
 
 
 def test_the_operator_takes_the_whole_range_that_the_schema_allows(monkeypatch: pytest.MonkeyPatch) -> None:

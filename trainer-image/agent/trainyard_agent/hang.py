@@ -50,6 +50,11 @@ class Watch:
         """How often to look, in seconds."""
         return 1.0 if self.limit is None else min(1.0, self.limit / 10)
 
+    @property
+    def usual(self) -> dict[int, float]:
+        """Seconds that a step of each rank takes as a rule, where that is known."""
+        return {rank: each.usual for rank, each in self._ranks.items() if each.usual is not None}
+
     def look(self, said: Mapping[int, Said], now: float) -> Hang | None:
         """The rank that hangs, if one does: of several the one that is furthest behind, then the one that has stood still longest."""
         before, self._looked_at = self._looked_at, now
@@ -72,7 +77,7 @@ class Watch:
 
 class _Rank:
     def __init__(self, said: Said, now: float) -> None:
-        self.step, self.phase = said
+        self.step, self.phase = said.step, said.phase
         self.since = now
         self._begun = now if said.phase == "train" else None
         """When the step that is under way began, if nothing else was done since."""

@@ -9,13 +9,15 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from trainyard_agent import memory, stacks, words
-from trainyard_agent.group import Group
+from trainyard_agent.group import STANDARD_ERROR, Group
 from trainyard_agent.hang import Hang
 from trainyard_agent.ranks import SettingError, environments, hang_seconds, place
 from trainyard_agent.reading import OFF, Progress, shared
+from trainyard_agent.reporter import Reporter
 
 STOP_SECONDS = 2.0
 """How long the other ranks get to end by themselves when one has failed: they wait for it in vain."""
@@ -40,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingError as error:
         return _refuse(USAGE, str(error))
     before = memory.read()
-    with Progress(OFF if once else limit, _say) as progress, Group() as group:
+    with Progress(OFF if once else limit, _say) as progress, Group() as group, ExitStack() as stack:
         made = {where.worker: dict(os.environ)} if once else environments(where, os.environ)
         for rank, variables in made.items():
             variables.update(shared(variables))
@@ -51,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except OSError as error:
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
             return _refuse(code, f"cannot start {command[0]}: {error.strerror}")
+        reporter = stack.enter_context(
+            Reporter(os.environ, where.attempt, lambda: (progress.said(where.ranks), progress.usual), _say)
+        )
         hang = _watch(group, progress)
         if hang is not None:
             group.keep_no_cores()
@@ -60,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return HANG
         cause = next((ending for ending in group.endings if ending.code != 0), None)
         if cause is None:
+            reporter.finish()
             return 0
         who, said = ("the command", words.of_ranks(cause.said)) if once else (f"rank {cause.rank}", cause.said)
         message = words.message(who, cause.code, said, before, memory.read(), progress.step(cause.rank))
@@ -96,7 +102,9 @@ def _refuse(code: int, reason: str) -> int:
 
 
 def _say(words_: str) -> None:
-    sys.stderr.write(f"trainyard-agent: {words_}\n")
+    # From any thread, and where nobody reads any more.
+    with suppress(OSError):
+        os.write(STANDARD_ERROR, f"trainyard-agent: {words_}\n".encode(errors="replace"))
 
 
 def _tell(message: str) -> None:

@@ -25,6 +25,8 @@ class Progress:
         self._folder: Path | None = None
         self._nonsense: set[int] = set()
         self._looked_at = 0.0
+        self.usual: Mapping[int, float] = {}
+        """Seconds that a step of each rank takes as a rule, as last looked at."""
 
     def __enter__(self) -> Progress:  # noqa: PYI034 - Self needs Python 3.11
         try:
@@ -53,8 +55,13 @@ class Progress:
         if self._watch is None or now - self._looked_at < self._watch.interval / 2:
             return None
         self._looked_at = now
-        said = {rank: words for rank in ranks if (words := self._read(rank))}
-        return self._watch.look(said, now)
+        hang = self._watch.look(self.said(ranks), now)
+        self.usual = self._watch.usual
+        return hang
+
+    def said(self, ranks: Iterable[int]) -> dict[int, Said]:
+        """What these ranks have told last."""
+        return {rank: words for rank in ranks if (words := self._read(rank))}
 
     def step(self, rank: int) -> int | None:
         """The last step that a rank has told of."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import operator
 import os
 from typing import NamedTuple, Optional
@@ -22,23 +23,35 @@ class Said(NamedTuple):
     step: Optional[int]  # noqa: UP045 - Python 3.9
     """The last step that it has done; None where it has told its phase alone."""
     phase: str
+    total: Optional[int] = None  # noqa: UP045
+    """The step at which it means to end."""
+    loss: Optional[float] = None  # noqa: UP045
 
 
-def progress(step: int | None = None, *, phase: str = "train") -> None:
+def progress(
+    step: int | None = None, *, phase: str = "train", total: int | None = None, loss: float | None = None
+) -> None:
     """Say that `step` is done and what comes next: `start`, `compile`, `train`, `evaluate` or `checkpoint`.
 
     To be called by each rank after each step, and where a phase begins that takes longer than steps do; a rank that only waits for others
-    in their phase says the same as they. Costs some microseconds. Raises ValueError for what is no step or no phase. Where the file
-    cannot be written training goes on, and this rank is not judged.
+    in their phase says the same as they. `total` is the step at which training ends, `loss` that of this rank's last batch (a number, so
+    no tensor on a GPU, which would be waited for); both are shown in the job's status, and what is left out stays as it was. Costs some
+    microseconds. Raises ValueError for what is no step or no phase. Where the file cannot be written training goes on, and this rank is
+    not judged.
     """
     if phase not in PHASES:
         raise ValueError(f"phase must be one of {', '.join(PHASES)}, and is {phase!r}")
-    done = None if step is None else operator.index(step)
-    if done is not None and done < 0:
-        raise ValueError(f"step must not be negative, and is {done}")
+    done, end = _count("step", step), _count("total", total)
     if path := os.environ.get(FILE):
         with contextlib.suppress(OSError):
-            _opened(path).write(done, phase)
+            _opened(path).write(done, phase, end, None if loss is None else float(loss))
+
+
+def _count(name: str, value: int | None) -> int | None:
+    count = None if value is None else operator.index(value)
+    if count is not None and count < 0:
+        raise ValueError(f"{name} must not be negative, and is {count}")
+    return count
 
 
 def read(path: str) -> Said | None:
@@ -63,22 +76,29 @@ def read(path: str) -> Said | None:
     except RecursionError:
         raise ValueError("brackets within brackets") from None
     fields = said if isinstance(said, dict) else {"step": said}
-    step, phase = fields.get("step"), fields.get("phase", "train")
-    if not (step is None or (type(step) is int and step >= 0)):
-        raise ValueError("step is no whole number from 0 on")
+    step, phase, total, loss = fields.get("step"), fields.get("phase", "train"), fields.get("total"), fields.get("loss")
+    for name, count in (("step", step), ("total", total)):
+        if not (count is None or (type(count) is int and count >= 0)):
+            raise ValueError(f"{name} is no whole number from 0 on")
     if phase not in PHASES:
         raise ValueError(f"phase is none of {', '.join(PHASES)}")
-    return Said(step, phase)
+    if not (loss is None or type(loss) in {int, float}):
+        raise ValueError("loss is no number")
+    return Said(step, phase, total, loss)
 
 
 class _File:
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._step: int | None = None
+        self._said: dict[str, object] = {}
 
-    def write(self, step: int | None, phase: str) -> None:
-        self._step = self._step if step is None else step
-        said = json.dumps({"step": self._step, "phase": phase}).encode()
+    def write(self, step: int | None, phase: str, total: int | None, loss: float | None) -> None:
+        # A loss that has become NaN is no number any more: then there is none, and not the one from before.
+        told = {"step": step, "phase": phase, "total": total, "loss": loss}
+        self._said.update({name: value for name, value in told.items() if value is not None})
+        if loss is not None and not math.isfinite(loss):
+            del self._said["loss"]
+        said = json.dumps(self._said).encode()
         # In one write, and always as long: whoever reads it sees the one or the other.
         os.pwrite(self._file, said.ljust(LONGEST), 0)
 

@@ -1,0 +1,89 @@
+"""The coordinator, joined to what the operator knows and to what it does."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from trainyard.controller.caches import Caches
+from trainyard.controller.server import ListenError
+from trainyard.controller.settings import Settings
+from trainyard.coordinator.board import Board
+from trainyard.coordinator.certificate import Certificate
+from trainyard.coordinator.refusals import Why
+from trainyard.coordinator.server import Coordinator
+from trainyard.coordinator.tokens import PodIdentity, Verifier
+from trainyard.domain.model import JobView, PodView
+from trainyard.engine.queue import WorkQueue
+from trainyard.frameworks.contact import Contact
+from trainyard.kube.session import Session
+
+
+def coordinator(
+    settings: Settings,
+    session: Session,
+    caches: Caches,
+    queue: WorkQueue[str],
+    registry: CollectorRegistry,
+    leading: Callable[[], bool],
+) -> Coordinator | None:
+    """The coordinator, where the settings say how workers reach it. Raises CertificateError."""
+    if settings.coordinator_url is None:
+        return None
+    heard = Counter(
+        "trainyard_agent_reports", "Reports of agents, by what became of them", ["result"], registry=registry
+    )
+    for why in Why:
+        heard.labels(why)
+
+    async def fetch(path: str) -> Mapping[str, Any]:
+        return await session.request("GET", path, timeout=10.0)
+
+    board = Board(find=lambda sender: _find(caches, sender), news=queue.add_after)
+    workers = Gauge("trainyard_reporting_workers", "Workers whose agents have told how far they are", registry=registry)
+    workers.set_function(lambda: board.workers)
+    return Coordinator(
+        verifier=Verifier(fetch),
+        board=board,
+        certificate=Certificate(settings.coordinator_tls),
+        leading=leading,
+        heard=heard,
+    )
+
+
+def contact(settings: Settings, made: Coordinator | None) -> Contact | None:
+    """What a worker that is made now is told."""
+    if made is None or settings.coordinator_url is None:
+        return None
+    return Contact(settings.coordinator_url, made.certificate.authority)
+
+
+@asynccontextmanager
+async def serving(settings: Settings, made: Coordinator | None) -> AsyncIterator[int | None]:
+    """Serve while inside. Yields the port, where there is a coordinator. Raises ListenError."""
+    port: int | None = None
+    async with AsyncExitStack() as stack:
+        if made is not None:
+            host, wished = settings.coordinator_host, settings.coordinator_port
+            try:
+                port = await stack.enter_async_context(made.serve(host, wished))
+            except (OSError, UnicodeError) as error:
+                raise ListenError(
+                    f"cannot listen on {host}, port {wished}: {error}; "
+                    "set TRAINYARD_COORDINATOR_HOST and TRAINYARD_COORDINATOR_PORT"
+                ) from error
+        yield port
+
+
+def _find(caches: Caches, sender: PodIdentity) -> tuple[PodView, JobView] | None:
+    if sender.namespace not in caches.by_namespace and None not in caches.by_namespace:
+        return None
+    cache = caches.of(sender.namespace)
+    pod = cache.pods.get(sender.uid)
+    if pod is None or pod.namespace != sender.namespace:
+        return None
+    record = cache.jobs.get(pod.job_uid)
+    if record is None or record.namespace != pod.namespace or (job := record.view) is None:
+        return None
+    return pod, job

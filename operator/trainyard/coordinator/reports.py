@@ -1,0 +1,46 @@
+"""What an agent tells: `{"attempt": 2, "ranks": {"4": {"step": 120, "phase": "train", "loss": 0.31}}}`. Nothing of it is believed unseen."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trainyard.api.status import MOST, MOST_ATTEMPTS
+from trainyard.coordinator.refusals import RefusedError, Why
+
+LONGEST_REPORT = 256 * 1024
+"""Bytes: 1,024 ranks, the most that an agent starts, take half of it."""
+LARGEST = 1e100
+"""Of a loss: no mean of such numbers is too large to be written."""
+
+
+class _Part(BaseModel):
+    # Fields of a newer agent are passed over; words where a number belongs are not.
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+
+class RankReport(_Part):
+    """How far a rank is."""
+
+    step: int | None = Field(default=None, ge=0, le=MOST)
+    phase: Literal["start", "compile", "train", "evaluate", "checkpoint"] = "train"
+    total: int | None = Field(default=None, ge=0, le=MOST)
+    loss: float | None = Field(default=None, ge=-LARGEST, le=LARGEST, allow_inf_nan=False)
+    seconds: float | None = Field(default=None, ge=0, le=LARGEST, allow_inf_nan=False)
+    """That a step takes as a rule."""
+
+
+class Report(_Part):
+    """How far the ranks of a worker are."""
+
+    attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    ranks: dict[Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,7})$")], RankReport]
+
+
+def read(body: bytes) -> Report:
+    """A report. Raises RefusedError with the first field that is wrong."""
+    try:
+        return Report.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part)[:64] for part in first["loc"]) or "the body"
+        raise RefusedError(Why.MALFORMED, f"{where}: {first['msg']}") from error

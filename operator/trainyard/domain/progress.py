@@ -1,0 +1,36 @@
+"""How far the training of a job is, from what the agents of its workers have told. Pure."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from statistics import fmean, median
+
+from trainyard.api.status import Progress
+from trainyard.domain.model import RankProgress, Snapshot
+
+
+def progress(snapshot: Snapshot, now: datetime) -> Progress | None:
+    """What the status is to say: what is told of the current attempt, or, until there is anything, what it says."""
+    before, attempt = snapshot.job.status.progress, snapshot.job.status.attempt
+    ranks = [rank for report in snapshot.reports if report.attempt == attempt for rank in report.ranks]
+    if not ranks:
+        return before
+    seen = _together(ranks, now)
+    same = before is not None and before.model_copy(update={"updated_at": now}) == seen
+    return before if same else seen
+
+
+def _together(ranks: Sequence[RankProgress], now: datetime) -> Progress:
+    """The group is as far as its last: what one rank has done and another has not is done again after a restart."""
+    last = min(ranks, key=lambda rank: -1 if rank.step is None else rank.step)
+    steps = [rank.step for rank in ranks if rank.step is not None]
+    totals = [rank.total_steps for rank in ranks if rank.total_steps is not None]
+    losses = [rank.loss for rank in ranks if rank.loss is not None]
+    took = [rank.step_seconds for rank in ranks if rank.step_seconds is not None]
+    return Progress(
+        step=min(steps, default=None),
+        total_steps=max(totals, default=None),
+        phase=last.phase,
+        loss=float(f"{fmean(losses):.6g}") if losses else None,
+        step_seconds=round(median(took), 3) if took else None,
+        updated_at=now,
+    )

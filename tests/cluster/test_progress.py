@@ -1,0 +1,92 @@
+"""What workers tell of their training, on the way from their programs to `kubectl get`."""
+
+import json
+from typing import Any
+
+from demo import install
+from tests.cluster.kube import Json, Kube, job, main_container
+
+TRAIN = """
+import os, pathlib, time
+from trainyard_agent import progress
+
+rank, end = int(os.environ["RANK"]), pathlib.Path("/tmp/end")
+progress(phase="start")
+step = 0
+while not end.exists():
+    step += 1
+    progress(step, total=1_000_000, loss=1.0 + rank)
+    time.sleep(0.05)
+progress(1_000_000, total=1_000_000, loss=0.5)
+"""
+TELL = """
+import http.client, os, socket, ssl, sys
+from urllib.parse import urlsplit
+
+at = urlsplit(os.environ["TRAINYARD_COORDINATOR"])
+tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+tls.load_verify_locations(cadata=os.environ["TRAINYARD_COORDINATOR_CA"])
+file, body = sys.argv[1:]
+for found in socket.getaddrinfo(at.hostname, at.port, type=socket.SOCK_STREAM):
+    plain = socket.create_connection(found[4][:2], 10)
+    connection = http.client.HTTPConnection(at.hostname, at.port)
+    connection.sock = tls.wrap_socket(plain, server_hostname=at.hostname)
+    connection.request("POST", "/v1/report", body, {"Authorization": "Bearer " + open(file).read()})
+    answer = connection.getresponse()
+    if answer.status != 503:
+        print(answer.status, answer.read().decode())
+"""
+OWN = "/var/run/secrets/trainyard/token"
+API_SERVER_S = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+
+
+def training(**spec: Any) -> Json:
+    manifest = job(framework="torch", **spec)
+    main_container(manifest)["command"] = ["python3", "-c", TRAIN]
+    return manifest
+
+
+def step(kube: Kube) -> int:
+    told: int = (kube.status("job").get("progress") or {}).get("step", 0)
+    return told
+
+
+def test_from_the_program_to_kubectl_get_whoever_leads(kube: Kube) -> None:
+    kube.apply(training())
+    kube.until(lambda: step(kube) > 0, 60, "a step")
+    head, row = kube.run("get", "tj", "job").splitlines()
+    assert int(row[head.index("STEP") :].split()[0]) > 0
+    told = kube.status("job")["progress"]
+    assert (told["totalSteps"], told["phase"], told["loss"]) == (1_000_000, "train", 1.5)
+    assert 0.04 < told["stepSeconds"] < 5
+
+    system = kube.other(install.NAMESPACE)
+    old = system.leader()
+    system.delete_pod(old)
+    system.until(lambda: system.leader() not in {"", old}, 30, "another leader")
+    seen = step(kube)
+    kube.until(lambda: step(kube) > seen, 90, "a step that the new leader was told")
+    assert kube.status("job")["attempt"] == 1, "training has not noticed"
+
+    for pod in kube.pods("job"):
+        kube.run("exec", pod["metadata"]["name"], "-c", "main", "--", "touch", "/tmp/end")  # noqa: S108 - in the pod
+    status = kube.wait_phase("job", "Complete", 60)
+    assert (status["progress"]["step"], status["progress"]["loss"]) == (1_000_000, 0.5), "its last word"
+
+
+def test_a_pod_speaks_for_itself_alone(kube: Kube) -> None:
+    kube.apply(job(framework="torch", replicas=2))
+    kube.wait_phase("job", "Running")
+
+    def tell(file: str, *, attempt: int = 1, rank: int = 0) -> tuple[int, str | None]:
+        body = json.dumps({"attempt": attempt, "ranks": {str(rank): {"step": 12}}})
+        answer = kube.run("exec", "job-worker-0-1", "-c", "main", "--", "python3", "-c", TELL, file, body)
+        status, _, text = answer.partition(" ")
+        return int(status), json.loads(text).get("reason")
+
+    assert tell(OWN, rank=1) == (403, "ForeignRank")
+    assert tell(OWN, attempt=2) == (409, "StaleAttempt")
+    assert tell(API_SERVER_S) == (401, "BadToken")
+    assert "progress" not in kube.status("job")
+    assert tell(OWN) == (200, None)
+    kube.until(lambda: step(kube) == 12, 30, "the step in the status")

@@ -1,0 +1,283 @@
+"""The agent and the operator: what is told, to whom, and that training never waits for it."""
+
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typing_extensions import override
+
+from tests.support.issuer import certificate
+from tests.support.patience import until
+from trainyard_agent import reporter
+from trainyard_agent.coordinator import Coordinator, NoAnswerError
+from trainyard_agent.report import Said
+from trainyard_agent.reporter import Reporter
+
+Answer = tuple[int, Any]
+
+
+class Operator:
+    """A process of the operator at one address. `answer` is what it says to each report."""
+
+    def __init__(self, folder: Path, address: str = "127.0.0.1", port: int = 0) -> None:
+        self.heard: list[dict[str, Any]] = []
+        self.tokens: list[str] = []
+        self.answer: Answer = (200, {"next": 1})
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                outer.heard.append(json.loads(body))
+                outer.tokens.append(self.headers["Authorization"])
+                status, answer = outer.answer
+                said = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(said)))
+                self.end_headers()
+                self.wfile.write(said)
+
+            @override
+            def log_message(self, *_: object) -> None:  # type: ignore[override]
+                pass
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+        self.server = HTTPServer((address, port), Handler)
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.port = self.server.server_port
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    certificate(tmp_path)
+    (tmp_path / "token").write_text("a.b.c\n")
+    return tmp_path
+
+
+@pytest.fixture
+def operator(folder: Path) -> Iterator[Operator]:
+    made = Operator(folder)
+    yield made
+    made.stop()
+
+
+def environment(folder: Path, port: int) -> dict[str, str]:
+    return {
+        "TRAINYARD_COORDINATOR": f"https://localhost:{port}",
+        "TRAINYARD_COORDINATOR_CA": (folder / "ca.crt").read_text(),
+        "TRAINYARD_TOKEN_FILE": str(folder / "token"),
+    }
+
+
+class Ranks:
+    """What the ranks have told, and what the agent has said of it."""
+
+    def __init__(self, **steps: int) -> None:
+        self.said = {int(name[1:]): Said(step, "train") for name, step in steps.items()}
+        self.lines: list[str] = []
+
+    def look(self) -> tuple[dict[int, Said], dict[int, float]]:
+        return self.said, {0: 0.25}
+
+
+@contextmanager
+def reporting(variables: dict[str, str], ranks: Ranks) -> Iterator[Reporter]:
+    with Reporter(variables, 3, ranks.look, ranks.lines.append) as made:
+        yield made
+    if made._thread is not None:
+        made._thread.join(10)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter, "FIRST_SECONDS", 0.02)
+
+
+def test_progress_is_told_with_the_pod_s_token(folder: Path, operator: Operator) -> None:
+    ranks = Ranks(r0=7, r1=8)
+    with reporting(environment(folder, operator.port), ranks):
+        until(lambda: operator.heard, 10, "a report")
+    told = {"0": {"step": 7, "phase": "train", "seconds": 0.25}, "1": {"step": 8, "phase": "train"}}
+    assert operator.heard == [{"attempt": 3, "ranks": told}]
+    assert (operator.tokens, ranks.lines) == (["Bearer a.b.c"], [])
+
+
+def test_what_has_not_changed_is_not_told_again(folder: Path, operator: Operator) -> None:
+    ranks = Ranks(r0=7)
+    with reporting(environment(folder, operator.port), ranks):
+        until(lambda: operator.heard, 10, "a report")
+        time.sleep(1.5)
+        assert len(operator.heard) == 1
+        ranks.said = {0: Said(8, "train")}
+        until(lambda: len(operator.heard) == 2, 10, "the next report")
+
+
+def test_nothing_is_told_of_ranks_that_say_nothing(folder: Path, operator: Operator) -> None:
+    with reporting(environment(folder, operator.port), Ranks()) as made:
+        time.sleep(0.2)
+        made.finish()
+    assert operator.heard == []
+
+
+def test_the_last_step_is_told_at_the_end(folder: Path, operator: Operator) -> None:
+    ranks = Ranks(r0=7)
+    operator.answer = 200, {"next": 60}
+    with reporting(environment(folder, operator.port), ranks) as made:
+        until(lambda: operator.heard, 10, "a report")
+        ranks.said = {0: Said(90, "train", 90, 0.1)}
+        made.finish()
+        assert operator.heard[-1]["ranks"]["0"] == {
+            "step": 90,
+            "phase": "train",
+            "total": 90,
+            "loss": 0.1,
+            "seconds": 0.25,
+        }
+
+
+def test_what_the_operator_would_refuse_is_left_out(folder: Path, operator: Operator) -> None:
+    ranks = Ranks()
+    ranks.said = {0: Said(2**60, "train", 2**60, float("nan")), 1: Said(1, "train", None, 1e300)}
+    with reporting(environment(folder, operator.port), ranks):
+        until(lambda: operator.heard, 10, "a report")
+    ranks_told = operator.heard[0]["ranks"]
+    assert ranks_told == {"0": {"phase": "train", "seconds": 0.25}, "1": {"step": 1, "phase": "train"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((409, {"reason": "StaleAttempt", "message": "the job is at attempt 4"}), "StaleAttempt: the job is at"),
+        ((503, {"reason": "NotLeading", "message": "ask another"}), "NotLeading"),
+        ((500, b"<html>"), "Expecting value"),
+        ((200, b"[]"), "no object"),
+    ],
+)
+def test_refusals_are_told_once_and_end_nothing(
+    folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch, answer: Answer, words: str
+) -> None:
+    monkeypatch.setattr(reporter, "LONGEST_SECONDS", 0.01)
+    operator.answer, ranks = answer, Ranks(r0=7)
+    with reporting(environment(folder, operator.port), ranks):
+        until(lambda: len(operator.heard) > 5, 20, "tries")
+        assert len(ranks.lines) == 1
+        assert words in ranks.lines[0]
+        assert "training goes on" in ranks.lines[0]
+        operator.answer = 200, {"next": 1}
+        until(lambda: len(ranks.lines) == 2, 20, "the news that all is well")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("TRAINYARD_COORDINATOR", "http://localhost:1", "must be https://NAME:PORT"),
+        ("TRAINYARD_COORDINATOR", "https://", "must be https://NAME:PORT"),
+        ("TRAINYARD_COORDINATOR_CA", "none", "TRAINYARD_COORDINATOR_CA holds no certificate"),
+    ],
+)
+def test_of_settings_of_which_nothing_can_be_made_it_says_so(folder: Path, name: str, value: str, words: str) -> None:
+    ranks = Ranks(r0=7)
+    with reporting({**environment(folder, 1), name: value}, ranks) as made:
+        until(lambda: ranks.lines, 10, "a word")
+        made.finish()
+    assert [words in line for line in ranks.lines] == [True]
+
+
+def test_without_a_coordinator_there_is_no_thread() -> None:
+    with reporting({}, Ranks(r0=7)) as made:
+        made.finish()
+        assert made._thread is None
+
+
+def test_an_operator_that_is_away_is_not_waited_for_at_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter, "LONGEST_SECONDS", 0.01)
+    ranks = Ranks(r0=7)
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    with reporting(environment(folder, port), ranks) as made:
+        until(lambda: ranks.lines, 20, "a word")
+        began = time.monotonic()
+        made.finish()
+        assert time.monotonic() - began < 1
+
+
+# To whom
+
+
+def addresses(*found: str) -> Callable[..., list[tuple[Any, ...]]]:
+    real = socket.getaddrinfo
+
+    def getaddrinfo(host: str, port: int, *more: Any, **options: Any) -> list[tuple[Any, ...]]:
+        if host != "localhost":
+            return [*real(host, port, *more, **options)]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+
+    return getaddrinfo
+
+
+def test_of_several_processes_the_one_that_leads_is_found_and_remembered(
+    folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = Operator(folder, "127.0.0.2", operator.port)
+    try:
+        operator.answer = 503, {"reason": "NotLeading", "message": "ask another"}
+        monkeypatch.setattr(socket, "getaddrinfo", addresses("127.0.0.1", "127.0.0.2"))
+        found = Coordinator(environment(folder, operator.port))
+        for _ in range(3):
+            assert found.report({}, 5) == 1.0
+        assert (len(operator.heard), len(leader.heard)) == (1, 3)
+        operator.answer, leader.answer = leader.answer, operator.answer
+        found.report({}, 5)
+        found.report({}, 5)
+        assert (len(operator.heard), len(leader.heard)) == (3, 4)
+    finally:
+        leader.stop()
+
+
+def test_one_that_is_gone_is_passed_over(folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", addresses("127.0.0.3", "127.0.0.1"))
+    assert Coordinator(environment(folder, operator.port)).report({}, 5) == 1.0
+
+
+def test_somebody_else_s_certificate_is_not_trusted(folder: Path, operator: Operator, tmp_path: Path) -> None:
+    variables = environment(folder, operator.port)
+    for ca in (certificate(tmp_path / "other"), ""):
+        with pytest.raises(NoAnswerError, match="certificate verify failed"):
+            Coordinator({**variables, "TRAINYARD_COORDINATOR_CA": ca}).report({}, 5)
+    elsewhere = {**variables, "TRAINYARD_COORDINATOR": f"https://127.0.0.1:{operator.port}"}
+    with pytest.raises(NoAnswerError, match=r"IP address mismatch|not valid for"):
+        Coordinator(elsewhere).report({}, 5)
+    assert operator.heard == []
+
+
+def test_a_token_is_read_anew_each_time(folder: Path, operator: Operator) -> None:
+    found = Coordinator(environment(folder, operator.port))
+    found.report({}, 5)
+    (folder / "token").write_text("d.e.f")
+    found.report({}, 5)
+    assert operator.tokens == ["Bearer a.b.c", "Bearer d.e.f"]
+    (folder / "token").unlink()
+    with pytest.raises(NoAnswerError, match="No such file"):
+        found.report({}, 5)
+
+
+@pytest.mark.parametrize(("told", "pause"), [(0, 1), (1e9, 600), (None, 60), ("soon", 60), (True, 1)])
+def test_pauses_have_bounds(folder: Path, operator: Operator, told: object, pause: float) -> None:
+    operator.answer = 200, {"next": told}
+    assert Coordinator(environment(folder, operator.port)).report({}, 5) == pause

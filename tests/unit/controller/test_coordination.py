@@ -1,0 +1,192 @@
+"""From what an agent tells to what `kubectl get` shows, through the whole operator."""
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.support.fake_api import FakeApi
+from tests.support.fake_cluster import Json
+from tests.support.issuer import Issuer, certificate
+from tests.support.waiting import until
+from tests.unit.controller.conftest import operator
+from tests.unit.controller.kubelet import LAB, Lab
+from trainyard.controller import coordination, main
+from trainyard.controller.operator import Operator
+from trainyard.controller.server import ListenError
+from trainyard.controller.settings import Settings
+from trainyard.coordinator import board
+from trainyard.coordinator.certificate import CertificateError
+from trainyard.coordinator.tokens import PodIdentity
+from trainyard.kube.resource import PODS
+
+COMMAND = {"spec": {"containers": [{"name": "main", "image": "trainer:1", "command": ["trainyard-agent", "--", "t"]}]}}
+
+
+class Site:
+    """A lab whose cluster signs tokens, and the agents of its pods."""
+
+    def __init__(self, api: FakeApi, folder: Path, port: int) -> None:
+        self.lab, self.issuer = Lab(api), Issuer()
+        api.served |= self.issuer.documents
+        self.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.authority = certificate(folder)
+        self.client.load_verify_locations(cadata=self.authority)
+        self.port = port
+        self.settings: dict[str, Any] = {
+            "coordinator_url": "https://localhost:8443",
+            "coordinator_host": "127.0.0.1",
+            "coordinator_port": port,
+            "coordinator_tls": folder,
+        }
+
+    def pod(self, name: str) -> Json:
+        return self.lab.cluster.get(PODS, LAB, name)
+
+    async def tell(self, pod: str, attempt: int, **rank: Any) -> int:
+        token = self.issuer.token(self.pod(pod)["metadata"]["uid"], LAB, pod)
+        index = self.pod(pod)["metadata"]["labels"]["trainyard.dev/index"]
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(
+                f"https://localhost:{self.port}/v1/report",
+                json={"attempt": attempt, "ranks": {index: rank}},
+                headers={"Authorization": f"Bearer {token}"},
+                ssl=self.client,
+            ) as answer,
+        ):
+            return answer.status
+
+    async def running(self) -> None:
+        names = ["job-worker-0-1", "job-worker-1-1"]
+        self.lab.submit(framework="torch", template=COMMAND)
+        await self.lab.until_pods(*names)
+        self.lab.runs(*names)
+        await self.lab.until_phase("Running")
+
+
+@pytest.fixture
+def site(api: FakeApi, tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setattr(board, "STATUS_SECONDS", 0.01)
+    return Site(api, tmp_path / "tls", unused_tcp_port)
+
+
+async def test_what_agents_tell_is_seen_in_the_status(api: FakeApi, site: Site) -> None:
+    async with operator(api, **site.settings):
+        await site.running()
+        assert await site.tell("job-worker-0-1", 1, step=12, total=90, loss=0.5, seconds=0.2) == 200
+        await until(lambda: site.lab.status().get("progress", {}).get("step") == 12)
+        assert await site.tell("job-worker-1-1", 1, step=11, loss=0.25) == 200
+        await until(lambda: site.lab.status()["progress"]["step"] == 11)
+        told = site.lab.status()["progress"]
+        assert {**told, "updatedAt": ""} == {
+            "step": 11,
+            "totalSteps": 90,
+            "phase": "train",
+            "loss": 0.375,
+            "stepSeconds": 0.2,
+            "updatedAt": "",
+        }
+
+
+async def test_workers_are_told_where_to_report(api: FakeApi, site: Site) -> None:
+    async with operator(api, **site.settings):
+        await site.running()
+        (main_,) = site.pod("job-worker-0-1")["spec"]["containers"]
+        told = {each["name"]: each["value"] for each in main_["env"]}
+        assert told["TRAINYARD_COORDINATOR"] == "https://localhost:8443"
+        assert told["TRAINYARD_COORDINATOR_CA"] == site.authority
+
+
+async def test_a_report_that_tells_nothing_new_costs_no_write(api: FakeApi, site: Site) -> None:
+    async with operator(api, **site.settings) as op:
+        await site.running()
+        assert await site.tell("job-worker-0-1", 1, step=12) == 200
+        await until(lambda: site.lab.status().get("progress"))
+        await until(lambda: op.loop._queue.idle)
+        with api.no_calls(writes_only=True):
+            for _ in range(5):
+                assert await site.tell("job-worker-0-1", 1, step=12) == 200
+            await until(lambda: op.loop._queue.idle)
+
+
+async def test_a_report_of_an_attempt_that_is_over_changes_nothing(api: FakeApi, site: Site) -> None:
+    api.cluster.graceful = {"pods"}
+    async with operator(api, **site.settings):
+        await site.running()
+        assert await site.tell("job-worker-0-1", 1, step=12) == 200
+        await until(lambda: site.lab.status().get("progress"))
+        site.lab.ends("job-worker-1-1", 1)
+        await until(lambda: site.lab.status()["attempt"] == 2)
+        assert await site.tell("job-worker-0-1", 1, step=13) == 409
+        assert await site.tell("job-worker-0-1", 2, step=13) == 409
+        assert site.lab.status()["progress"]["step"] == 12
+
+
+async def test_the_last_step_stands_in_the_finished_job_and_its_reports_are_forgotten(
+    api: FakeApi, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "STATUS_SECONDS", 60.0)
+    async with operator(api, **site.settings) as op:
+        await site.running()
+        for pod in ("job-worker-0-1", "job-worker-1-1"):
+            assert await site.tell(pod, 1, step=90, total=90) == 200
+            site.lab.ends(pod, 0)
+        await site.lab.until_phase("Complete")
+        assert site.lab.status()["progress"]["step"] == 90
+        assert op.coordinator is not None
+        assert op.coordinator.board.workers == 0
+        assert await site.tell("job-worker-0-1", 1, step=91) == 409
+
+
+async def test_only_pods_that_are_looked_after_are_heard(api: FakeApi, site: Site) -> None:
+    async with operator(api, namespaces=(LAB,), **site.settings) as op:
+        await site.running()
+        uid = site.pod("job-worker-0-1")["metadata"]["uid"]
+        assert coordination._find(op.caches, _sender(LAB, uid)) is not None
+        assert coordination._find(op.caches, _sender("office", uid)) is None
+        assert coordination._find(op.caches, _sender(LAB, "another")) is None
+
+
+async def test_a_standby_hears_nobody(api: FakeApi, site: Site) -> None:
+    lease = {"lease_namespace": "default", "leader_election": True, "lease_seconds": 30}
+    async with operator(api, **lease, **{**site.settings, "coordinator_port": 0}):
+        await site.running()
+        async with operator(api, **lease, **site.settings):
+            assert await site.tell("job-worker-0-1", 1, step=12) == 503
+
+
+def _sender(namespace: str, uid: str) -> Any:
+    return PodIdentity(namespace, "name", uid)
+
+
+@pytest.mark.parametrize("url", ["http://a:1", "https://a", "https://a:1/", "https://A:1", "a:1"])
+def test_an_address_that_no_agent_can_use_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    monkeypatch.setenv("TRAINYARD_COORDINATOR_URL", url)
+    assert main.main() == 2
+    assert "TRAINYARD_COORDINATOR_URL: " in capsys.readouterr().err
+
+
+def test_without_an_address_there_is_no_coordinator() -> None:
+    assert Settings(coordinator_url="").coordinator_url is None
+
+
+async def test_files_that_are_missing_end_the_process_with_their_name(api: FakeApi, tmp_path: Path) -> None:
+    with pytest.raises(CertificateError, match=r"tls\.crt cannot be read"):
+        async with operator(api, coordinator_url="https://localhost:1", coordinator_tls=tmp_path):
+            pass
+
+
+async def test_a_port_that_is_taken_ends_the_process_with_the_variable_to_set(
+    api: FakeApi, site: Site, tmp_path: Path
+) -> None:
+    assert isinstance(site, Site)
+    async with operator(api, **site.settings) as first:
+        assert isinstance(first, Operator)
+        with pytest.raises(ListenError, match="TRAINYARD_COORDINATOR_PORT"):
+            async with operator(api, **site.settings):
+                pass

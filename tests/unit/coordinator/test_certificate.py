@@ -1,0 +1,77 @@
+"""The certificate and its renewal."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.support.issuer import certificate
+from trainyard.coordinator.certificate import LONGEST_AUTHORITY, Certificate, CertificateError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    certificate(tmp_path / "tls")
+    return tmp_path / "tls"
+
+
+def test_the_authority_is_what_workers_are_given(folder: Path) -> None:
+    assert Certificate(folder).authority == (folder / "ca.crt").read_text()
+
+
+def test_a_certificate_that_every_system_trusts_needs_no_authority(folder: Path) -> None:
+    (folder / "ca.crt").unlink()
+    assert Certificate(folder).authority == ""
+
+
+def test_a_renewed_one_is_taken_up(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    shown = Certificate(folder)
+    shown.look()
+    assert not caplog.records
+    authority = certificate(folder)
+    shown.look()
+    assert shown.authority == authority
+    assert "was renewed" in caplog.text
+
+
+def test_a_renewal_that_went_wrong_changes_nothing_and_is_told_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shown = Certificate(folder)
+    before = shown.authority
+    (folder / "tls.key").write_text("torn")
+    shown.look()
+    shown.look()
+    assert shown.authority == before
+    assert [record.message.count("the earlier one is kept") for record in caplog.records] == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("tls.crt", None, "tls.crt cannot be read: No such file"),
+        ("tls.key", None, "tls.key cannot be read: No such file"),
+        ("tls.crt", b"no certificate", "tls.crt and tls.key do not make a certificate"),
+        ("tls.key", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "do not make a certificate"),
+        ("ca.crt", b"no certificate", "ca.crt holds no certificate in PEM"),
+        ("ca.crt", b"\xff\xfe", "ca.crt holds no certificate in PEM"),
+        ("ca.crt", b"x" * (LONGEST_AUTHORITY + 1), "too long for a variable"),
+    ],
+)
+def test_of_what_cannot_be_used_a_process_says_which_file(
+    folder: Path, name: str, content: bytes | None, words: str
+) -> None:
+    if content is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(content)
+    with pytest.raises(CertificateError, match=words):
+        Certificate(folder)
+
+
+def test_a_key_of_another_certificate_is_refused(folder: Path, tmp_path: Path) -> None:
+    certificate(tmp_path / "other")
+    (folder / "tls.key").write_bytes((tmp_path / "other" / "tls.key").read_bytes())
+    with pytest.raises(CertificateError, match="do not make a certificate"):
+        Certificate(folder)

@@ -1,0 +1,56 @@
+"""What a report may hold, and the sentence for one that holds something else."""
+
+import json
+
+import pytest
+
+from trainyard.coordinator.refusals import RefusedError, Why
+from trainyard.coordinator.reports import read
+
+
+def test_a_whole_report() -> None:
+    rank = {"step": 120, "phase": "train", "total": 500, "loss": 0.31, "seconds": 0.2}
+    report = read(json.dumps({"attempt": 2, "ranks": {"4": rank, "5": {"phase": "start"}}}).encode())
+    assert report.ranks["4"].model_dump() == rank
+    assert (report.attempt, report.ranks["5"].step) == (2, None)
+
+
+def test_fields_of_a_newer_agent_are_passed_over() -> None:
+    assert read(b'{"attempt": 1, "ranks": {"0": {"step": 1, "mood": "good"}}, "version": 9}').ranks["0"].step == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"", "the body"),
+        (b"\xff\xfe", "the body"),
+        (b"[" * 100_000, "the body"),
+        (b"[]", "the body"),
+        (b"{}", "attempt"),
+        (b'{"attempt": 0, "ranks": {}}', "attempt"),
+        (b'{"attempt": 1e300, "ranks": {}}', "attempt"),
+        (b'{"attempt": "1", "ranks": {}}', "attempt"),
+        (b'{"attempt": 1, "ranks": []}', "ranks"),
+        (b'{"attempt": 1, "ranks": {"-1": {}}}', "ranks.-1"),
+        (b'{"attempt": 1, "ranks": {"01": {}}}', "ranks.01"),
+        (b'{"attempt": 1, "ranks": {"999999999": {}}}', "ranks.999999999"),
+        (b'{"attempt": 1, "ranks": {"0": {"step": -1}}}', "ranks.0.step"),
+        (b'{"attempt": 1, "ranks": {"0": {"step": NaN}}}', "ranks.0.step"),
+        (b'{"attempt": 1, "ranks": {"0": {"step": 1.5}}}', "ranks.0.step"),
+        (b'{"attempt": 1, "ranks": {"0": {"step": true}}}', "ranks.0.step"),
+        (b'{"attempt": 1, "ranks": {"0": {"step": 99999999999999999999}}}', "ranks.0.step"),
+        (b'{"attempt": 1, "ranks": {"0": {"loss": NaN}}}', "ranks.0.loss"),
+        (b'{"attempt": 1, "ranks": {"0": {"loss": Infinity}}}', "ranks.0.loss"),
+        (b'{"attempt": 1, "ranks": {"0": {"loss": 1e999}}}', "ranks.0.loss"),
+        (b'{"attempt": 1, "ranks": {"0": {"loss": "0.5"}}}', "ranks.0.loss"),
+        (b'{"attempt": 1, "ranks": {"0": {"seconds": -0.1}}}', "ranks.0.seconds"),
+        (b'{"attempt": 1, "ranks": {"0": {"phase": "lunch"}}}', "ranks.0.phase"),
+        (b'{"attempt": 1, "ranks": {"' + b"x" * 10_000 + b'": {}}}', "ranks." + "x" * 64),
+    ],
+)
+def test_nonsense_is_refused_with_its_field(body: bytes, field: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        read(body)
+    assert refused.value.why is Why.MALFORMED
+    assert refused.value.message.startswith(field)
+    assert len(refused.value.message) < 500

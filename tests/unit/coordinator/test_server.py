@@ -1,0 +1,190 @@
+"""The service over real TLS: what is taken, and what is refused, counted, and changes nothing."""
+
+import asyncio
+import io
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from tests.support.issuer import Issuer, certificate
+from tests.support.jobs import UID, job
+from trainyard.coordinator import listener, server
+from trainyard.coordinator.board import Board
+from trainyard.coordinator.certificate import Certificate
+from trainyard.coordinator.reports import LONGEST_REPORT
+from trainyard.coordinator.server import REPORT, Coordinator
+from trainyard.coordinator.tokens import Verifier
+
+GOOD = {"attempt": 1, "ranks": {"1": {"step": 7}}}
+
+
+class Office:
+    """A coordinator that serves, over one job of three workers, and one who speaks to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.issuer = Issuer()
+        self.leading = True
+        self.registry = CollectorRegistry()
+        self.client = ssl.create_default_context(cadata=certificate(folder))
+        # What a chart's certificates lack, and Python 3.13 asks for.
+        self.client.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        scene = job(3).running()
+        pods = {pod.uid: pod for pod in scene.pods}
+        self.news: list[str] = []
+
+        async def fetch(path: str) -> dict[str, Any]:
+            return self.issuer.documents[path]
+
+        self.board = Board(
+            lambda sender: (pods[sender.uid], scene.job) if sender.uid in pods else None,
+            lambda uid, _: self.news.append(uid),
+        )
+        heard = Counter("trainyard_agent_reports", "…", ["result"], registry=self.registry)
+        self.coordinator = Coordinator(Verifier(fetch), self.board, Certificate(folder), lambda: self.leading, heard)
+        self.port = 0
+
+    def token(self, uid: str = "pod-1-1", **claims: Any) -> str:
+        return self.issuer.token(uid, **claims)
+
+    async def post(self, body: object, token: str | None = None, **options: Any) -> tuple[int, dict[str, Any]]:
+        headers = {"Authorization": f"Bearer {self.token() if token is None else token}"}
+        data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
+        url = f"https://localhost:{self.port}{REPORT}"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url, **{"data": data, "headers": headers, "ssl": self.client, **options}) as answer,
+        ):
+            return answer.status, await answer.json()
+
+    def counted(self, result: str) -> float:
+        return self.registry.get_sample_value("trainyard_agent_reports_total", {"result": result}) or 0
+
+
+@pytest.fixture
+async def office(tmp_path: Path) -> AsyncIterator[Office]:
+    made = Office(tmp_path)
+    async with made.coordinator.serve("127.0.0.1", 0) as port:
+        made.port = port
+        yield made
+
+
+async def test_a_report_is_taken_and_told_when_to_come_back(office: Office) -> None:
+    assert await office.post(GOOD) == (200, {"next": 5.0})
+    assert [rank.step for report in office.board.of(UID) for rank in report.ranks] == [7]
+    assert (office.news, office.counted("Accepted")) == ([UID], 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "uid", "claims", "status", "reason"),
+    [
+        (GOOD, "pod-0-1", {}, 403, "ForeignRank"),
+        (GOOD, "pod-of-another-job", {}, 403, "UnknownPod"),
+        (GOOD, "pod-1-1", {"exp": 1}, 401, "ExpiredToken"),
+        (GOOD, "pod-1-1", {"aud": "vault"}, 401, "BadToken"),
+        ({**GOOD, "attempt": 2}, "pod-1-1", {}, 409, "StaleAttempt"),
+        (b'{"attempt": 1, "ranks": {"1": {"step": NaN}}}', "pod-1-1", {}, 400, "Malformed"),
+        (b'{"attempt": 1, "ranks": {"1": {"step": -7}}}', "pod-1-1", {}, 400, "Malformed"),
+        (b"x" * 10_000_000, "pod-1-1", {}, 413, "TooLarge"),
+    ],
+)
+async def test_what_is_not_taken_is_counted_and_changes_nothing(
+    office: Office, body: object, uid: str, claims: dict[str, object], status: int, reason: str
+) -> None:
+    answered, answer = await office.post(body, office.token(uid, **claims))
+    assert (answered, answer["reason"]) == (status, reason)
+    assert answer["message"]
+    assert (office.counted(reason), office.counted("Accepted")) == (1, 0)
+    assert (office.board.of(UID), office.news) == ([], [])
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic dXNlcjpwYXNz"])
+async def test_without_a_token_nothing_is_said(office: Office, header: str) -> None:
+    status, answer = await office.post(GOOD, headers={"Authorization": header})
+    assert (status, answer["reason"]) == (401, "NoToken")
+
+
+async def test_a_stranger_s_body_is_not_read(office: Office) -> None:
+    status, answer = await office.post(b"x" * (LONGEST_REPORT * 2), "no token")
+    assert (status, answer["reason"]) == (401, "BadToken")
+
+
+async def test_who_stands_by_sends_agents_on(office: Office) -> None:
+    office.leading = False
+    status, answer = await office.post(GOOD)
+    assert (status, answer["reason"], office.board.of(UID)) == (503, "NotLeading", [])
+
+
+async def test_nothing_else_is_served(office: Office) -> None:
+    async with aiohttp.ClientSession() as session:
+        for path in ("/", "/metrics", "/v1", REPORT):
+            async with session.get(f"https://localhost:{office.port}{path}", ssl=office.client) as answer:
+                assert answer.status in {404, 405}
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "BODY_SECONDS", 0.1)
+
+    async def drip() -> AsyncIterator[bytes]:
+        yield b'{"attempt"'
+        await asyncio.sleep(5)
+
+    began = time.monotonic()
+    status, answer = await office.post(b"", data=drip())
+    assert (status, answer["reason"]) == (408, "TooSlow")
+    assert time.monotonic() - began < 4
+
+
+async def test_a_connection_that_says_nothing_is_closed(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "CONNECTION_SECONDS", 0.2)
+    monkeypatch.setattr(listener, "SWEEP_SECONDS", 0.05)
+    async with office.coordinator.serve("127.0.0.1", 0) as port:
+        reader, writer = await asyncio.open_connection("localhost", port, ssl=office.client)
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_more_connections_than_there_is_room_for_are_closed(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "MOST_CONNECTIONS", 2)
+    kept = [await asyncio.open_connection("localhost", office.port, ssl=office.client) for _ in range(2)]
+    with pytest.raises((OSError, aiohttp.ClientError)):
+        await office.post(GOOD)
+    for _, writer in kept:
+        writer.close()
+
+    async def heard() -> bool:
+        try:
+            return (await office.post(GOOD))[0] == 200
+        except (OSError, aiohttp.ClientError):
+            return False
+
+    async with asyncio.timeout(10):
+        while not await heard():  # noqa: ASYNC110 - a place becomes free when the other end has noticed
+            await asyncio.sleep(0.01)
+
+
+async def test_a_renewed_certificate_is_shown(office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "RENEWAL_SECONDS", 0.05)
+    async with office.coordinator.serve("127.0.0.1", 0) as port:
+        office.port = port
+        renewed = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        renewed.load_verify_locations(cadata=certificate(tmp_path))
+
+        async def shown() -> bool:
+            try:
+                return (await office.post(GOOD, ssl=renewed))[0] == 200
+            except aiohttp.ClientError:
+                return False
+
+        async with asyncio.timeout(10):
+            while not await shown():  # noqa: ASYNC110 - the files are looked at now and then
+                await asyncio.sleep(0.02)

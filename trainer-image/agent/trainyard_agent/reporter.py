@@ -1,0 +1,102 @@
+"""Tells the operator how far the ranks are, from a thread of its own: the ranks are not to wait for a network."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections.abc import Callable, Mapping
+
+from trainyard_agent.report import Said
+
+FIRST_SECONDS = 2.0
+"""Before the first report, at most: the workers of a job begin at the same moment."""
+LONGEST_SECONDS = 60.0
+"""Between two tries while the operator is away."""
+ANSWER_SECONDS = 5.0
+LAST_SECONDS = 1.0
+"""For the last report, which the end of the worker waits for."""
+LARGEST, MOST = 1e100, 2**53
+"""What the operator takes for a loss, and for a step."""
+SILENT_FAILURES = 3
+"""So many reports may fail in a row before it is worth a line in the log."""
+
+
+class Reporter:
+    """Use it in a `with`. Whatever the operator does or does not do, training goes on."""
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        attempt: int,
+        look: Callable[[], tuple[Mapping[int, Said], Mapping[int, float]]],
+        say: Callable[[str], None],
+    ) -> None:
+        """`look` gives what the ranks have told last, and the seconds that their steps take as a rule."""
+        self._environment, self._attempt, self._look, self._say = environment, attempt, look, say
+        self._over = threading.Event()
+        self._failures = 0
+        self._told: object = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Reporter:  # noqa: PYI034 - Self needs Python 3.11
+        if self._environment.get("TRAINYARD_COORDINATOR"):
+            self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def finish(self) -> None:
+        """All has gone well: tell the last step too, if the operator was there lately."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(2 * LAST_SECONDS + ANSWER_SECONDS if self._failures == 0 else 0.0)
+
+    def _run(self) -> None:
+        try:
+            # In here: to import them takes 50 ms, for which no rank is to wait.
+            from trainyard_agent.coordinator import Coordinator  # noqa: PLC0415
+
+            operator = Coordinator(self._environment)
+        except (ImportError, ValueError) as error:
+            self._say(f"the operator is not told of the ranks' progress: {error}")
+            return
+        pause = random.uniform(0, FIRST_SECONDS)  # noqa: S311 - no secret
+        while not self._over.wait(pause * random.uniform(0.9, 1.1)):  # noqa: S311
+            pause = self._report(operator.report, ANSWER_SECONDS)
+        if self._failures == 0:
+            self._report(operator.report, LAST_SECONDS)
+
+    def _report(self, report: Callable[[Mapping[str, object], float], float], seconds: float) -> float:
+        """One report, if there is news. Returns the seconds until the next."""
+        from trainyard_agent.coordinator import NoAnswerError  # noqa: PLC0415
+
+        said, usual = self._look()
+        ranks = {str(rank): _words(words, usual.get(rank)) for rank, words in said.items()}
+        if not ranks or ranks == self._told:
+            return FIRST_SECONDS
+        try:
+            pause = report({"attempt": self._attempt, "ranks": ranks}, seconds)
+        except NoAnswerError as error:
+            self._failures += 1
+            if self._failures == SILENT_FAILURES:
+                self._say(f"the operator is not told of the ranks' progress for now; training goes on: {error}")
+            return min(LONGEST_SECONDS, 2.0**self._failures)
+        if self._failures >= SILENT_FAILURES:
+            self._say("the operator is told of the ranks' progress again")
+        self._failures, self._told = 0, ranks
+        return pause
+
+
+def _words(said: Said, seconds: float | None) -> dict[str, object]:
+    """What is told of a rank: no field of which nothing is known, and nothing that the operator would refuse."""
+    known = {"step": said.step, "phase": said.phase, "total": said.total, "loss": said.loss, "seconds": seconds}
+    return {name: value for name, value in known.items() if isinstance(value, str) or _is_sound(name, value)}
+
+
+def _is_sound(name: str, value: float | None) -> bool:
+    if value is None:
+        return False
+    return value <= MOST if name in {"step", "total"} else math.isfinite(value) and abs(value) <= LARGEST
