@@ -19,6 +19,17 @@ while not end.exists():
     time.sleep(0.05)
 progress(1_000_000, total=1_000_000, loss=0.5)
 """
+HANG = """
+import os, time
+from trainyard_agent import progress
+
+def load(): time.sleep(600)
+def all_reduce(): time.sleep(600)
+for step in range(10):
+    progress(step)
+    time.sleep(0.1)
+load() if os.environ["RANK"] == "2" else all_reduce()
+"""
 TELL = """
 import http.client, os, socket, ssl, sys
 from urllib.parse import urlsplit
@@ -90,3 +101,14 @@ def test_a_pod_speaks_for_itself_alone(kube: Kube) -> None:
     assert "progress" not in kube.status("job")
     assert tell(OWN) == (200, None)
     kube.until(lambda: step(kube) == 12, 30, "the step in the status")
+
+
+def test_of_a_group_that_hangs_the_rank_that_all_wait_for_is_named(kube: Kube) -> None:
+    manifest = job(framework="torch", replicas=3, recovery={"hangTimeoutSeconds": 3, "maxRestarts": 0})
+    main_container(manifest)["command"] = ["python3", "-c", HANG]
+    kube.apply(manifest)
+    failure = kube.wait_phase("job", "Failed", 90)["lastFailure"]
+    assert (failure["rank"], failure["pod"], failure["exitCode"]) == (2, "job-worker-2-1", 91)
+    assert failure["message"].startswith("all others wait for rank 2 (pod job-worker-2-1 on node")
+    assert " in load\nrank " in failure["message"]
+    assert "all others wait for rank 2" in kube.condition("job", "Failed")["message"]

@@ -51,7 +51,9 @@ class Board:
                 Why.FOREIGN_RANK, f"rank {stranger} is not in this pod, which has {own.start} to {own.stop - 1}"
             )
         workers = self._reports.setdefault(job.uid, {})
-        told = WorkerReport(pod.attempt, tuple(_rank(rank) for rank in report.ranks.values()))
+        told = WorkerReport(
+            pod.attempt, pod.index, tuple(_rank(int(rank), said) for rank, said in report.ranks.items())
+        )
         if workers.get(pod.index) != told:
             workers[pod.index] = told
             self.news(job.uid, min(LONGEST_WAIT, max(STATUS_SECONDS, len(self._reports) / STATUSES_A_SECOND)))
@@ -71,5 +73,5 @@ class Board:
         return sum(map(len, self._reports.values()))
 
 
-def _rank(said: RankReport) -> RankProgress:
-    return RankProgress(said.step, said.phase, said.total, said.loss, said.seconds)
+def _rank(rank: int, said: RankReport) -> RankProgress:
+    return RankProgress(rank, said.step, said.phase, said.total, said.loss, said.seconds, tuple(said.stack or ()))

@@ -8,7 +8,8 @@ from trainyard.api.status import MOST, MOST_ATTEMPTS
 from trainyard.coordinator.refusals import RefusedError, Why
 
 LONGEST_REPORT = 256 * 1024
-"""Bytes: 1,024 ranks, the most that an agent starts, take half of it."""
+"""Bytes: of 1,024 ranks, the most that an agent starts, half of it; of 250 that hang, all."""
+FRAMES, LONGEST_FRAME = 8, 256
 LARGEST = 1e100
 """Of a loss: no mean of such numbers is too large to be written."""
 
@@ -27,6 +28,8 @@ class RankReport(_Part):
     loss: float | None = Field(default=None, ge=-LARGEST, le=LARGEST, allow_inf_nan=False)
     seconds: float | None = Field(default=None, ge=0, le=LARGEST, allow_inf_nan=False)
     """That a step takes as a rule."""
+    stack: list[Annotated[str, Field(max_length=LONGEST_FRAME)]] | None = Field(default=None, max_length=FRAMES)
+    """Where it stands while it hangs, the innermost frame first: `train.py:57 in load`."""
 
 
 class Report(_Part):

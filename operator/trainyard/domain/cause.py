@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import HANG_CODE, PEER_LOST_CODE
+from trainyard.domain.hang import Culprit
 from trainyard.domain.model import PodView
 from trainyard.domain.wording import headline
 from trainyard.domain.worker import State, state
@@ -40,6 +41,8 @@ class Cause:
     """Whether its message, or its exit code, says that it only lost a peer."""
     ignored: bool = False
     """Whether a rule says that it does not count."""
+    culprit: Culprit | None = None
+    """Of a hang: the rank for which all others have waited, where another worker's agent was the first to notice."""
 
     @property
     def failed(self) -> bool:
@@ -92,10 +95,17 @@ def describe(cause: Cause, attempt: int) -> str:
     if cause.reason is Reason.WORKER_FAILED and pod.exit:
         inside = f" in init container {pod.exit.init_container}" if pod.exit.init_container else ""
         how = f"failed with exit code {pod.exit.code} ({pod.exit.reason}){inside}"
-        return f"{who} {how}: {headline(pod.exit.message)}".removesuffix(": ")
+        told = f"{who} {how}: {headline(pod.exit.message)}".removesuffix(": ")
+        return f"{told}; {blame(cause.culprit)}" if cause.culprit else told
     why = pod.taken_by or pod.trouble
     verb = "was refused by its node" if cause.reason is Reason.ADMISSION_REJECTED else "was taken away"
     return f"{who} {verb}: {why.reason}: {why.message}".removesuffix(": ") if why else f"{who} {verb}"
+
+
+def blame(culprit: Culprit) -> str:
+    """Who keeps a group waiting, and where it stands."""
+    where = f" on {culprit.pod.node}" if culprit.pod.node else ""
+    return f"all others wait for rank {culprit.rank} (pod {culprit.pod.name}{where}), which stands at {culprit.place}"
 
 
 def _of(pod: PodView) -> Cause | None:

@@ -87,12 +87,15 @@ class JobView:
 class RankProgress:
     """How far a rank is."""
 
+    rank: int
     step: int | None
     """The last step that it has done; None where it has told its phase alone."""
     phase: str
     total_steps: int | None = None
     loss: float | None = None
     step_seconds: float | None = None
+    stack: tuple[str, ...] = ()
+    """Where it stands, the innermost frame first: told where it hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class WorkerReport:
     """What the agent of a worker has told last."""
 
     attempt: int
+    index: int
+    """The worker's."""
     ranks: tuple[RankProgress, ...]
 
 

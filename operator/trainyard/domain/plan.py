@@ -17,6 +17,7 @@ from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain import suspects, verdict
 from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Event, Plan
 from trainyard.domain.cause import Cause, describe, find_cause, settling
+from trainyard.domain.hang import culprit
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.progress import progress
 from trainyard.domain.report import report
@@ -78,7 +79,7 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
             return Plan(status, requeue_after=wait.total_seconds())
         if snapshot.agent and (why := not_for(job, cause)):
             return verdict.without_agent(job, why, now)
-        return _after(cause, job, now)
+        return _after(_blaming(cause, snapshot), job, now)
     if free := suspects.released(job, pods, now):
         return verdict.release(job, free, now)
     limit, begun = spec.lifecycle.startup_deadline_seconds, _startup_began(status)
@@ -87,6 +88,13 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
         message = f"not all workers ran within lifecycle.startupDeadlineSeconds, which is {limit}: {seen.message}"
         return verdict.fail(job, Reason.STARTUP_DEADLINE_EXCEEDED, message, now)
     return None
+
+
+def _blaming(cause: Cause, snapshot: Snapshot) -> Cause:
+    """The cause of a hang with the rank that the others wait for, unless the agent that ended first has named it."""
+    found = culprit(snapshot.current, snapshot.reports) if cause.hung else None
+    named = cause.pod.exit.rank if cause.pod and cause.pod.exit else None
+    return cause if found is None or found.rank == named else replace(cause, culprit=found)
 
 
 def _after(cause: Cause, job: JobView, now: datetime) -> Plan:

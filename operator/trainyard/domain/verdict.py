@@ -12,9 +12,10 @@ from trainyard.api.reasons import Reason
 from trainyard.api.spec import Success
 from trainyard.api.status import ConditionType as C, LastFailure, Phase, Retry, TrainingJobStatus
 from trainyard.domain.actions import Event, Plan
-from trainyard.domain.cause import Cause
+from trainyard.domain.cause import Cause, blame
 from trainyard.domain.conditions import Saying, no, said, yes
 from trainyard.domain.model import JobView, PodView
+from trainyard.domain.observe import MESSAGE_LIMIT
 from trainyard.domain.rules import charged, more
 from trainyard.domain.supervision import unfit
 from trainyard.domain.suspects import known, struck, told as told_of
@@ -217,15 +218,20 @@ def _last_failure(cause: Cause, attempt: int) -> LastFailure:
     pod = cause.pod
     if pod is None or pod.exit is None:
         raise ValueError(f"a failure has a pod and an exit: {cause}")
+    rank, message = pod.index if pod.exit.rank is None else pod.exit.rank, pod.exit.message
+    at = pod
+    if guilty := cause.culprit:
+        at, rank = guilty.pod, guilty.rank
+        message = f"{blame(guilty)}\n{message}"[:MESSAGE_LIMIT]
     return LastFailure(
         time=pod.exit.time,
         attempt=attempt,
-        pod=pod.name,
-        pod_uid=pod.uid,
-        node=pod.node,
-        rank=pod.index if pod.exit.rank is None else pod.exit.rank,
+        pod=at.name,
+        pod_uid=at.uid,
+        node=at.node,
+        rank=rank,
         exit_code=pod.exit.code,
         step=pod.exit.step,
         reason=pod.exit.reason,
-        message=pod.exit.message,
+        message=message,
     )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from tests.support.issuer import certificate
+from benchmarks.agents.credentials import certificate
 from tests.support.patience import until
 from trainyard_agent import reporter
 from trainyard_agent.coordinator import Coordinator, NoAnswerError
@@ -149,6 +149,17 @@ def test_the_last_step_is_told_at_the_end(folder: Path, operator: Operator) -> N
             "loss": 0.1,
             "seconds": 0.25,
         }
+
+
+def test_where_ranks_stand_is_told_at_once_and_cut(folder: Path, operator: Operator) -> None:
+    operator.answer = 200, {"next": 60}
+    with reporting(environment(folder, operator.port), Ranks(r0=7, r1=7)) as made:
+        until(lambda: operator.heard, 10, "a report")
+        made.hang({0: ["a.py:1 in " + "x" * 300, "b", "c", "d", "e"]})
+        until(lambda: len(operator.heard) == 2, 10, "the stacks")
+    ranks = operator.heard[1]["ranks"]
+    assert [len(frame) for frame in ranks["0"]["stack"]] == [200, 1, 1, 1]
+    assert "stack" not in ranks["1"]
 
 
 def test_what_the_operator_would_refuse_is_left_out(folder: Path, operator: Operator) -> None:

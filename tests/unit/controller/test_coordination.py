@@ -7,9 +7,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from benchmarks.agents.credentials import Issuer, certificate
 from tests.support.fake_api import FakeApi
 from tests.support.fake_cluster import Json
-from tests.support.issuer import Issuer, certificate
 from tests.support.waiting import until
 from tests.unit.controller.conftest import operator
 from tests.unit.controller.kubelet import LAB, Lab

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.issuer import certificate
+from benchmarks.agents.credentials import certificate
 from trainyard.coordinator.certificate import LONGEST_AUTHORITY, Certificate, CertificateError
 
 

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from tests.support.issuer import Issuer, certificate
+from benchmarks.agents.credentials import Issuer, certificate
 from tests.support.jobs import UID, job
 from trainyard.coordinator import listener, server
 from trainyard.coordinator.board import Board

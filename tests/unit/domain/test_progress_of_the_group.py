@@ -12,7 +12,10 @@ from trainyard.domain.plan import plan
 
 def told(scene: Scene, *ranks: RankProgress, attempt: int | None = None) -> Progress | None:
     """The progress in the status that is planned, when each worker tells of one rank."""
-    reports = [WorkerReport(scene.status.attempt if attempt is None else attempt, (rank,)) for rank in ranks]
+    reports = [
+        WorkerReport(scene.status.attempt if attempt is None else attempt, index, (rank,))
+        for index, rank in enumerate(ranks)
+    ]
     status = plan(replace(scene.snapshot, reports=reports), NOW).status
     assert stored(status) == status
     return status.progress
@@ -25,15 +28,15 @@ def test_nothing_is_said_where_nothing_is_told() -> None:
 def test_the_group_is_as_far_as_its_last() -> None:
     seen = told(
         job(3).running(),
-        RankProgress(12, "train", 90, 0.5, 0.2),
-        RankProgress(11, "checkpoint", None, 0.25, 0.4),
-        RankProgress(12, "train", 100, None, 0.3),
+        RankProgress(0, 12, "train", 90, 0.5, 0.2),
+        RankProgress(0, 11, "checkpoint", None, 0.25, 0.4),
+        RankProgress(0, 12, "train", 100, None, 0.3),
     )
     assert seen == Progress(step=11, total_steps=100, phase="checkpoint", loss=0.375, step_seconds=0.3, updated_at=NOW)
 
 
 def test_a_phase_is_told_before_there_is_a_step() -> None:
-    seen = told(job(2).running(), RankProgress(None, "compile"), RankProgress(3, "train"))
+    seen = told(job(2).running(), RankProgress(0, None, "compile"), RankProgress(0, 3, "train"))
     assert seen is not None
     assert (seen.step, seen.phase) == (3, "compile")
 
@@ -41,8 +44,8 @@ def test_a_phase_is_told_before_there_is_a_step() -> None:
 def test_what_has_not_changed_keeps_its_time() -> None:
     before = Progress(step=7, phase="train", loss=0.5, updated_at=ago(100))
     scene = job(1).running().with_status(progress=before)
-    assert told(scene, RankProgress(7, "train", loss=0.5)) == before
-    changed = told(scene, RankProgress(7, "train", loss=0.4))
+    assert told(scene, RankProgress(0, 7, "train", loss=0.5)) == before
+    changed = told(scene, RankProgress(0, 7, "train", loss=0.4))
     assert changed is not None
     assert (changed.loss, changed.updated_at) == (0.4, NOW)
 
@@ -50,26 +53,26 @@ def test_what_has_not_changed_keeps_its_time() -> None:
 def test_what_an_earlier_attempt_told_is_kept_and_not_told_again() -> None:
     before = Progress(step=7, phase="train", updated_at=ago(100))
     scene = job(1).running(attempt=2).with_status(progress=before)
-    assert told(scene, RankProgress(8, "train"), attempt=1) == before
-    assert (resumed := told(scene, RankProgress(5, "train")))
+    assert told(scene, RankProgress(0, 8, "train"), attempt=1) == before
+    assert (resumed := told(scene, RankProgress(0, 5, "train")))
     assert resumed.step == 5
 
 
 def test_the_last_word_stands_in_the_status_of_the_end() -> None:
-    ended = told(job(1).running().succeeded(0), RankProgress(90, "train", 90))
+    ended = told(job(1).running().succeeded(0), RankProgress(0, 90, "train", 90))
     assert ended is not None
     assert ended.step == 90
-    failed = told(job(1, recovery={"maxRestarts": 0}).running().failed(0), RankProgress(60, "train", 90))
+    failed = told(job(1, recovery={"maxRestarts": 0}).running().failed(0), RankProgress(0, 60, "train", 90))
     assert failed is not None
     assert failed.step == 60
 
 
 def test_a_finished_job_says_nothing_new() -> None:
-    assert told(job(1).running().finished(), RankProgress(90, "train")) is None
+    assert told(job(1).running().finished(), RankProgress(0, 90, "train")) is None
 
 
 @pytest.mark.parametrize("loss", [1e100, -1e100, 0.1 + 0.2, 1e-300])
 def test_losses_are_whole_after_a_round_trip(loss: float) -> None:
-    seen = told(job(3).running(), *[RankProgress(1, "train", loss=loss)] * 3)
+    seen = told(job(3).running(), *[RankProgress(0, 1, "train", loss=loss)] * 3)
     assert seen is not None
     assert seen.loss == pytest.approx(loss, rel=1e-5)

@@ -141,6 +141,15 @@ class Group:
         for pid in [*self._running]:
             self._told.update(processes.pass_on(number, pid))
 
+    def ask(self, number: int) -> None:
+        """Send a signal to those ranks that catch it."""
+        for pid in [*self._running]:
+            processes.ask(number, pid)
+
+    def said(self) -> dict[int, str]:
+        """The end of the standard error of each rank that has not ended."""
+        return {each.rank: each.tail.text for each in self._running.values()}
+
     def outlasted(self) -> bool:
         """Whether something that was told to end still runs though the ranks have ended: what a shell had waited for."""
         return not self._told.isdisjoint(processes.descendants(os.getpid()))

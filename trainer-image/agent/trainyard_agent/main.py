@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -17,12 +18,17 @@ from trainyard_agent.group import STANDARD_ERROR, Group
 from trainyard_agent.hang import Hang
 from trainyard_agent.ranks import SettingError, environments, hang_seconds, place
 from trainyard_agent.reading import OFF, Progress, shared
+from trainyard_agent.report import STACKS
 from trainyard_agent.reporter import Reporter
 
 STOP_SECONDS = 2.0
 """How long the other ranks get to end by themselves when one has failed: they wait for it in vain."""
 STACK_SECONDS = 5.0
 """How long ranks that hang get to write down where they stand."""
+ASK_SECONDS = 0.5
+"""How long ranks get to write down where they stand and go on."""
+TOGETHER_SECONDS = 2.0
+"""Within which the workers of a group notice that it hangs, and tell."""
 LOOK_AGAIN_SECONDS = 0.1
 LOG = "/dev/termination-log"
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
@@ -58,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         hang = _watch(group, progress)
         if hang is not None:
+            if reporter.on and where.workers > 1:
+                _compare(group, reporter)
             group.keep_no_cores()
             # Python's faulthandler writes down the stacks of all threads at this signal.
             group.end(signal.SIGABRT, STACK_SECONDS)
@@ -93,6 +101,20 @@ def _watch(group: Group, progress: Progress) -> Hang | None:
     while not ENDING.isdisjoint(group.heard) and group.outlasted():
         group.wait(LOOK_AGAIN_SECONDS)
     return None
+
+
+def _compare(group: Group, reporter: Reporter) -> None:
+    """Tell the operator where the ranks stand while they still do. It hears the same of the other workers, and knows the odd one out.
+
+    They are left alone for a while: where one of them ends, those that wait for it elsewhere end too, and nobody sees at what.
+    """
+    began = time.monotonic()
+    group.ask(STACKS)
+    for seconds in (ASK_SECONDS, TOGETHER_SECONDS):
+        while group.running and ENDING.isdisjoint(group.heard) and (left := began + seconds - time.monotonic()) > 0:
+            group.wait(left)
+        if seconds == ASK_SECONDS:
+            reporter.hang(stacks.by_rank(group.said()))
 
 
 def _refuse(code: int, reason: str) -> int:

@@ -59,6 +59,16 @@ def pass_on(number: int, pid: int) -> list[int]:
     return targets
 
 
+def ask(number: int, pid: int) -> None:
+    """Send a signal to the first process from `pid` downwards that catches it; to none where none does: it would end by it."""
+    table, level = _table(), [pid]
+    while level:
+        if catching := next((each for each in level if _catches(each, number)), None):
+            _send(number, catching)
+            return
+        level = [child for child, process in table.items() if process.parent in level and process.state not in GONE]
+
+
 def kill_all(root: int, patience: float, reap_them: Callable[[], object]) -> None:
     """Kill everything below `root`, and what it starts meanwhile, until nothing is left, for `patience` seconds at most.
 
@@ -101,6 +111,15 @@ def _stat(pid: int) -> _Process | None:
     before, _, after = text.rpartition(")")
     state, parent, *_ = after.split()
     return _Process(before.partition("(")[2], state, int(parent))
+
+
+def _catches(pid: int, number: int) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in text.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def _send(number: int, pid: int) -> None:

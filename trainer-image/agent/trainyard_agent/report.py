@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import functools
 import json
 import math
 import operator
 import os
+import signal
 from typing import NamedTuple, Optional
 
 FILE = "TRAINYARD_PROGRESS_FILE"
 """The variable that names a rank's own file. Programs in other languages write a step, or such JSON, into it themselves."""
+STACKS = getattr(signal, "SIGRTMAX", 64) - 2
+"""The signal at which a program that tells its progress writes down where all its threads stand, and goes on."""
+STANDARD_ERROR = 2
 LONGEST = 256
 """Bytes of what is said."""
 PHASES = ("start", "compile", "train", "evaluate", "checkpoint")
@@ -91,6 +96,9 @@ class _File:
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._said: dict[str, object] = {}
+        # Written by a handler in C, whatever the program is stuck in.
+        with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
+            faulthandler.register(STACKS, file=STANDARD_ERROR, all_threads=True)
 
     def write(self, step: int | None, phase: str, total: int | None, loss: float | None) -> None:
         # A loss that has become NaN is no number any more: then there is none, and not the one from before.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from trainyard_agent.report import Said
 
@@ -18,6 +18,8 @@ LAST_SECONDS = 1.0
 """For the last report, which the end of the worker waits for."""
 LARGEST, MOST = 1e100, 2**53
 """What the operator takes for a loss, and for a step."""
+FRAMES, LONGEST_FRAME = 4, 200
+"""Of a stack, the innermost, and characters of each: what a reader looks at first."""
 SILENT_FAILURES = 3
 """So many reports may fail in a row before it is worth a line in the log."""
 
@@ -34,7 +36,9 @@ class Reporter:
     ) -> None:
         """`look` gives what the ranks have told last, and the seconds that their steps take as a rule."""
         self._environment, self._attempt, self._look, self._say = environment, attempt, look, say
-        self._over = threading.Event()
+        self._over = self._last = False
+        self._wake = threading.Event()
+        self._stacks: Mapping[int, Sequence[str]] = {}
         self._failures = 0
         self._told: object = None
         self._thread: threading.Thread | None = None
@@ -46,11 +50,23 @@ class Reporter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._over = True
+        self._wake.set()
+
+    @property
+    def on(self) -> bool:
+        """Whether there is an operator to tell."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def hang(self, stacks: Mapping[int, Sequence[str]]) -> None:
+        """Tell at once where the ranks stand."""
+        self._stacks = {rank: [frame[:LONGEST_FRAME] for frame in frames[:FRAMES]] for rank, frames in stacks.items()}
+        self._wake.set()
 
     def finish(self) -> None:
         """All has gone well: tell the last step too, if the operator was there lately."""
-        self._over.set()
+        self._over = self._last = True
+        self._wake.set()
         if self._thread is not None:
             self._thread.join(2 * LAST_SECONDS + ANSWER_SECONDS if self._failures == 0 else 0.0)
 
@@ -64,9 +80,13 @@ class Reporter:
             self._say(f"the operator is not told of the ranks' progress: {error}")
             return
         pause = random.uniform(0, FIRST_SECONDS)  # noqa: S311 - no secret
-        while not self._over.wait(pause * random.uniform(0.9, 1.1)):  # noqa: S311
+        while True:
+            self._wake.wait(pause * random.uniform(0.9, 1.1))  # noqa: S311
+            if self._over:
+                break
+            self._wake.clear()
             pause = self._report(operator.report, ANSWER_SECONDS)
-        if self._failures == 0:
+        if self._last and self._failures == 0:
             self._report(operator.report, LAST_SECONDS)
 
     def _report(self, report: Callable[[Mapping[str, object], float], float], seconds: float) -> float:
@@ -74,7 +94,7 @@ class Reporter:
         from trainyard_agent.coordinator import NoAnswerError  # noqa: PLC0415
 
         said, usual = self._look()
-        ranks = {str(rank): _words(words, usual.get(rank)) for rank, words in said.items()}
+        ranks = {str(rank): _words(words, usual.get(rank), self._stacks.get(rank)) for rank, words in said.items()}
         if not ranks or ranks == self._told:
             return FIRST_SECONDS
         try:
@@ -90,10 +110,13 @@ class Reporter:
         return pause
 
 
-def _words(said: Said, seconds: float | None) -> dict[str, object]:
+def _words(said: Said, seconds: float | None, stack: Sequence[str] | None) -> dict[str, object]:
     """What is told of a rank: no field of which nothing is known, and nothing that the operator would refuse."""
-    known = {"step": said.step, "phase": said.phase, "total": said.total, "loss": said.loss, "seconds": seconds}
-    return {name: value for name, value in known.items() if isinstance(value, str) or _is_sound(name, value)}
+    known = {"step": said.step, "phase": said.phase, "total": said.total, "loss": said.loss, "seconds": seconds and round(seconds, 3)}
+    words: dict[str, object] = {
+        name: value for name, value in known.items() if isinstance(value, str) or _is_sound(name, value)
+    }
+    return {**words, "stack": [*stack]} if stack else words
 
 
 def _is_sound(name: str, value: float | None) -> bool:

@@ -22,6 +22,11 @@ def stack(said: str) -> list[str]:
     return [f"{path.rpartition('/')[2]}:{line} in {name}" for path, line, name in frames]
 
 
+def by_rank(said: Mapping[int, str]) -> dict[int, list[str]]:
+    """The frames of each rank of which any are known. `said`: the last words of each."""
+    return {rank: frames for rank, words in sorted(said.items()) if (frames := stack(words))}
+
+
 def odd_one_out(stacks: Mapping[int, Sequence[str]]) -> int | None:
     """The only rank that stands elsewhere than all others, which wait for it at one place."""
     places = {rank: frames[0] for rank, frames in stacks.items() if frames}
@@ -34,15 +39,13 @@ def odd_one_out(stacks: Mapping[int, Sequence[str]]) -> int | None:
 
 def message(hang: Hang, said: Mapping[int, str]) -> str:
     """Why the worker ended, and where each of its ranks stood. `said`: the last words of each."""
-    stacks = {rank: stack(words) for rank, words in sorted(said.items())}
+    stacks = by_rank(said)
     odd = odd_one_out(stacks)
     rank = hang.rank if odd is None else odd
     after = "" if hang.step is None else f" after step {hang.step}"
     during = "" if hang.phase == "train" else f", in phase {hang.phase}"
     usual = "" if hang.usual is None or during else f" (a step takes {hang.usual:.1f} seconds as a rule)"
-    where = f"; it stands at {stacks[rank][0]}" if stacks.get(rank) else ""
+    where = f"; it stands at {stacks[rank][0]}" if rank in stacks else ""
     others = "" if odd is None else ", all others elsewhere"
     told = f"rank {rank} hangs: no progress for {hang.seconds:.0f} seconds{after}{during}{usual}{where}{others}"
-    return cut(
-        told, "\n".join(f"rank {each}: {' < '.join(frames)}" for each, frames in stacks.items() if frames), hang.step
-    )
+    return cut(told, "\n".join(f"rank {each}: {' < '.join(frames)}" for each, frames in stacks.items()), hang.step)

@@ -1,0 +1,1 @@
+"""The coordinator under the load of many agents."""
