@@ -9,7 +9,7 @@ PYTEST := $(RUN) pytest
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long unit api-test host-test cluster-test test-chaos lint crds bench-scale cluster-up cluster-down fix setup
+.PHONY: help demo test test-long unit api-test host-test cluster-test test-chaos lint crds bench-scale bench-agents cluster-up cluster-down fix setup
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,12 +49,15 @@ lint: setup ## Style, types, import layers, generated files
 fix: setup ## Format, and mend what ruff can mend
 	@$(RUN) ruff check --fix . ; $(RUN) ruff format .
 
-crds: setup ## Write what is generated from operator/trainyard/api
-	@$(RUN) python -m trainyard.api crds && $(RUN) python -m trainyard.api docs
+crds: setup ## Write what is generated from the operator's code: the CRD, the reference pages
+	@$(RUN) python -m trainyard.api crds && $(RUN) python -m trainyard.api docs && $(RUN) python -m trainyard.controller.reference
 
 bench-scale: setup ## The operator beside its peers at scale: a table, and build/bench/scale.json (root; takes 2 hours)
 	@$(RUN) python -m benchmarks.scale
 	@$(RUN) python -m benchmarks.linear
+
+bench-agents: setup ## 10,000 agents report to one coordinator: build/bench/agents.json (3 minutes)
+	@$(RUN) python -m benchmarks.agents
 
 cluster-up: setup ## A local Kubernetes of three nodes with eight pretend GPUs each (root)
 	@$(RUN) python -m localcluster up

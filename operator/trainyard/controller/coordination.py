@@ -31,17 +31,12 @@ def coordinator(
     """The coordinator, where the settings say how workers reach it. Raises CertificateError."""
     if settings.coordinator_url is None:
         return None
-    heard = Counter(
-        "trainyard_agent_reports", "Reports of agents, by what became of them", ["result"], registry=registry
-    )
-    for why in Why:
-        heard.labels(why)
 
     async def fetch(path: str) -> Mapping[str, Any]:
         return await session.request("GET", path, timeout=10.0)
 
     board = Board(find=lambda sender: _find(caches, sender), news=queue.add_after)
-    workers = Gauge("trainyard_reporting_workers", "Workers whose agents have told how far they are", registry=registry)
+    heard, workers = families(registry)
     workers.set_function(lambda: board.workers)
     return Coordinator(
         verifier=Verifier(fetch),
@@ -50,6 +45,17 @@ def coordinator(
         leading=leading,
         heard=heard,
     )
+
+
+def families(registry: CollectorRegistry) -> tuple[Counter, Gauge]:
+    """The metrics: the reports by their result, and the workers that report."""
+    heard = Counter(
+        "trainyard_agent_reports", "Reports of agents, by what became of them", ["result"], registry=registry
+    )
+    for why in Why:
+        heard.labels(why)
+    workers = Gauge("trainyard_reporting_workers", "Workers whose agents have told how far they are", registry=registry)
+    return heard, workers
 
 
 def contact(settings: Settings, made: Coordinator | None) -> Contact | None:

@@ -112,7 +112,13 @@ class Reporter:
 
 def _words(said: Said, seconds: float | None, stack: Sequence[str] | None) -> dict[str, object]:
     """What is told of a rank: no field of which nothing is known, and nothing that the operator would refuse."""
-    known = {"step": said.step, "phase": said.phase, "total": said.total, "loss": said.loss, "seconds": seconds and round(seconds, 3)}
+    known = {
+        "step": said.step,
+        "phase": said.phase,
+        "total": said.total,
+        "loss": said.loss,
+        "seconds": seconds and round(seconds, 3),
+    }
     words: dict[str, object] = {
         name: value for name, value in known.items() if isinstance(value, str) or _is_sound(name, value)
     }
