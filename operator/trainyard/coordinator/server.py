@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from aiohttp import web
+from aiohttp import ClientError, web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import Counter
 
 from trainyard.coordinator import reports
@@ -41,7 +42,9 @@ class Coordinator:
         """Serve while inside. Yields the port. Raises OSError."""
         application = web.Application(client_max_size=reports.LONGEST_REPORT)
         application.add_routes([web.post(REPORT, self._report)])
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            application, access_log=None, logger=_wire_log(), auto_decompress=False, shutdown_timeout=1.0
+        )
         await runner.setup()
         renewal = asyncio.create_task(self._renew())
         try:
@@ -77,6 +80,8 @@ class Coordinator:
                 body = await request.read()
         except web.HTTPRequestEntityTooLarge as error:
             raise RefusedError(Why.TOO_LARGE, f"a report has {reports.LONGEST_REPORT} bytes at most") from error
+        except (HttpProcessingError, ClientError, ConnectionError) as error:
+            raise RefusedError(Why.MALFORMED, f"the body broke off: {error}") from error
         except TimeoutError as error:
             raise RefusedError(Why.TOO_SLOW, f"the body took longer than {BODY_SECONDS:.0f} s") from error
         return self.board.accept(sender, reports.read(body))
@@ -85,3 +90,15 @@ class Coordinator:
         while True:
             await asyncio.sleep(RENEWAL_SECONDS)
             self.certificate.look()
+
+
+def _wire_log() -> logging.Logger:
+    """For aiohttp. A request that is broken is its sender's affair, and anybody's to send as often as they like; what is told is our own errors."""
+    log = logging.getLogger(f"{__name__}.wire")
+    log.addFilter(_is_ours)
+    return log
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError | ClientError | ConnectionError)

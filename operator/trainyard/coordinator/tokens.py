@@ -73,7 +73,7 @@ class Verifier:
     async def _key(self, token: str) -> jwt.PyJWK:
         try:
             header = jwt.get_unverified_header(token)
-        except jwt.InvalidTokenError as error:
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise RefusedError(Why.BAD_TOKEN, f"the token cannot be read: {error}") from error
         name = str(header.get("kid", ""))
         if name not in self._keys:
@@ -116,7 +116,7 @@ class Verifier:
             raise RefusedError(
                 Why.EXPIRED_TOKEN, "the token has expired; the kubelet has put a new one there"
             ) from error
-        except jwt.InvalidTokenError as error:
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise RefusedError(Why.BAD_TOKEN, f"the token is not valid here: {error}") from error
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import logging
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -22,6 +23,7 @@ from trainyard.coordinator.reports import LONGEST_REPORT
 from trainyard.coordinator.server import REPORT, Coordinator
 from trainyard.coordinator.tokens import Verifier
 
+HEAD = b"POST /v1/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\n"
 GOOD = {"attempt": 1, "ranks": {"1": {"step": 7}}}
 
 
@@ -172,6 +174,37 @@ async def test_more_connections_than_there_is_room_for_are_closed(
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize(
+    ("sent", "tls"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", False),
+        (b"\x16\x03\x01\xff\xff" + b"x" * 100, False),
+        (b"", False),
+        (b"\x00" * 10_000, True),
+        (b"POST /v1/report HTTP/1.1\r\nA: " + b"x" * 100_000, True),
+        (HEAD + b"Content-Length: 100\r\n\r\n{", True),
+        (HEAD + b"Content-Length: -1\r\n\r\n{", True),
+        (HEAD + b"Content-Length: 1e9\r\n\r\n{", True),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n{}", True),
+        (HEAD + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnope", True),
+    ],
+)
+async def test_nonsense_on_the_wire_harms_nobody(
+    office: Office, caplog: pytest.LogCaptureFixture, *, sent: bytes, tls: bool
+) -> None:
+    """Neither a traceback, nor a report that is lost for it."""
+    reader, writer = await asyncio.open_connection("localhost", office.port, ssl=office.client if tls else None)
+    writer.write(sent.replace(b"TOKEN", office.token().encode()))
+    if tls:
+        await writer.drain()
+        await asyncio.sleep(0.05)
+    writer.close()
+    assert await office.post(GOOD) == (200, {"next": 5.0})
+    await asyncio.sleep(0.05)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert reader is not None
+
+
 async def test_a_renewed_certificate_is_shown(office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "RENEWAL_SECONDS", 0.05)
     async with office.coordinator.serve("127.0.0.1", 0) as port:
@@ -188,3 +221,15 @@ async def test_a_renewed_certificate_is_shown(office: Office, tmp_path: Path, mo
         async with asyncio.timeout(10):
             while not await shown():  # noqa: ASYNC110 - the files are looked at now and then
                 await asyncio.sleep(0.02)
+
+
+async def test_an_error_of_our_own_is_told(
+    office: Office, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def accept(*_: object) -> float:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(Board, "accept", accept)
+    with pytest.raises(aiohttp.ContentTypeError):
+        await office.post(GOOD)
+    assert "RuntimeError: boom" in caplog.text

@@ -112,9 +112,29 @@ async def test_signatures_of_others_are_refused(server: Server) -> None:
     assert await refusal(verifier, shared) == Why.BAD_TOKEN
 
 
+def headed(header: str, claims: str = "{}") -> str:
+    """What looks like a token, with this header."""
+    parts = [base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in (header, claims)]
+    return ".".join([*parts, "AAAA"])
+
+
 @pytest.mark.parametrize(
     "token",
-    ["x", "a.b.c", "a.b", "..", "é.è.ê", "A" * (LONGEST_TOKEN + 1), base64.b64encode(json.dumps({}).encode()).decode()],
+    [
+        "x",
+        "a.b.c",
+        "a.b",
+        "..",
+        "é.è.ê",
+        "A" * (LONGEST_TOKEN + 1),
+        headed("{}"),
+        headed("[]"),
+        headed("[" * 10_000),
+        headed('{"alg": "ES256", "kid": {"a": [1]}}'),
+        headed('{"alg": ["ES256"], "kid": "first"}'),
+        headed('{"alg": "ES256", "kid": "first", "b64": false, "crit": ["b64"]}'),
+        headed('{"alg": "ES256", "kid": "first"}', "[" * 5_000),
+    ],
 )
 async def test_what_is_no_token_is_refused(server: Server, token: str) -> None:
     assert await refusal(server.verifier(), token) == Why.BAD_TOKEN
