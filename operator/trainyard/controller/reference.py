@@ -48,8 +48,8 @@ async def _page() -> str:
 def _rows(registry: CollectorRegistry) -> Iterator[str]:
     for collector in [*registry._collector_to_names]:  # noqa: SLF001 - the library has no other way to ask for labels
         for family in collector.collect():
-            labels = getattr(collector, "_labelnames", None) or getattr(family, "_labelnames", ())
-            named = ", ".join(f"`{label}`" for label in labels)
+            labels = getattr(collector, "_labelnames", None) or getattr(family, "_labelnames", None)
+            named = ", ".join(f"`{label}`" for label in labels or ())
             name = f"{family.name}_total" if family.type == "counter" else family.name
             yield f"| `{name}` | {family.type} | {named} | {family.documentation}. |\n"
 

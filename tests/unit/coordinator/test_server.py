@@ -153,25 +153,28 @@ async def test_a_connection_that_says_nothing_is_closed(office: Office, monkeypa
         writer.close()
 
 
-async def test_more_connections_than_there_is_room_for_are_closed(
+async def test_more_connections_than_there_is_room_for_wait_for_their_turn(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "MOST_CONNECTIONS", 2)
     kept = [await asyncio.open_connection("localhost", office.port, ssl=office.client) for _ in range(2)]
-    with pytest.raises((OSError, aiohttp.ClientError)):
-        await office.post(GOOD)
+    turn = asyncio.create_task(office.post(GOOD))
+    await asyncio.sleep(0.2)
+    assert (turn.done(), office.board.of(UID)) == (False, [])
     for _, writer in kept:
         writer.close()
-
-    async def heard() -> bool:
-        try:
-            return (await office.post(GOOD))[0] == 200
-        except (OSError, aiohttp.ClientError):
-            return False
-
     async with asyncio.timeout(10):
-        while not await heard():  # noqa: ASYNC110 - a place becomes free when the other end has noticed
-            await asyncio.sleep(0.01)
+        assert (await turn)[0] == 200
+
+
+async def test_who_does_not_shake_hands_is_not_waited_for(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(listener, "HANDSHAKE_SECONDS", 0.2)
+    kept = [await asyncio.open_connection("localhost", office.port) for _ in range(2)]
+    async with asyncio.timeout(10):
+        assert (await office.post(GOOD))[0] == 200
+    for _, writer in kept:
+        writer.close()
 
 
 @pytest.mark.parametrize(
