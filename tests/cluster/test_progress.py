@@ -105,7 +105,7 @@ def test_a_pod_speaks_for_itself_alone(kube: Kube) -> None:
 
 def test_of_a_group_that_hangs_the_rank_that_all_wait_for_is_named(kube: Kube) -> None:
     manifest = job(framework="torch", replicas=3, recovery={"hangTimeoutSeconds": 3, "maxRestarts": 0})
-    main_container(manifest)["command"] = ["python3", "-c", HANG]
+    main_container(manifest)["command"] = ["torchrun", "--no-python", "python3", "-c", HANG]
     kube.apply(manifest)
     failure = kube.wait_phase("job", "Failed", 90)["lastFailure"]
     assert (failure["rank"], failure["pod"], failure["exitCode"]) == (2, "job-worker-2-1", 91)

@@ -67,7 +67,46 @@ def test_where_only_the_exit_code_is_known_the_log_is_left_to_speak(brought: Pat
     assert (code, told) == (137, "the command was killed by SIGKILL")
 
 
-def test_the_program_decides_whether_a_rank_of_its_own_hangs(brought: Path) -> None:
+LAUNCHER = """
+import os, subprocess, sys
+ranks = [subprocess.Popen([sys.executable, "-c", sys.argv[1]], env={**os.environ, "RANK": str(r)}) for r in range(4, 8)]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+STEPS = """
+import os, sys, time
+from trainyard_agent import progress
+R = int(os.environ["RANK"])
+def load(): time.sleep(600)
+def all_reduce(): time.sleep(600)
+for step in range(R, 10): progress(step); time.sleep(0.2)
+"""
+
+
+def test_a_rank_of_a_launcher_that_hangs_is_named_too(brought: Path) -> None:
+    ranks = STEPS + "\nload() if R == 6 else all_reduce()"
+    code, told, said = start(brought, "--once", "--", sys.executable, "-c", LAUNCHER, ranks, TRAINYARD_HANG_SECONDS="2")
+    assert code == 91
+    assert told.startswith("rank 6 hangs: no progress for ")
+    assert " in load, all others elsewhere\nrank 4: " in told
+    assert told.endswith('{"step": 9}')
+    assert said.count("hangs, or waits for one that does\n") == 4
+
+
+def test_a_rank_of_a_launcher_that_has_ended_does_not_hang(brought: Path) -> None:
+    ranks = STEPS + "\nif R == 4:\n    for step in range(10, 30): progress(step); time.sleep(0.2)"
+    code, told, _ = start(brought, "--once", "--", sys.executable, "-c", LAUNCHER, ranks, TRAINYARD_HANG_SECONDS="1")
+    assert (code, told) == (0, "")
+
+
+def test_the_failure_of_a_launcher_is_told_with_the_step_that_all_ranks_have_done(brought: Path) -> None:
+    ranks = STEPS + "\nif R == 5: raise ValueError('boom')\nprogress(20)"
+    code, told, _ = start(brought, "--once", "--", sys.executable, "-c", LAUNCHER, ranks)
+    assert code == 1
+    assert told.startswith("the command ended with exit code 1: ValueError: boom\nTraceback")
+    assert told.endswith('\n{"step": 9}')
+
+
+def test_a_program_without_ranks_is_not_judged(brought: Path) -> None:
     script = "import time; from trainyard_agent import progress; [progress(n) for n in range(9)]; time.sleep(3)"
     assert start(brought, "--once", "--", sys.executable, "-c", script, TRAINYARD_HANG_SECONDS="1")[0] == 0
 

@@ -2,11 +2,12 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trainyard_agent import progress
-from trainyard_agent.report import FILE, LONGEST, Said, read
+from trainyard_agent.report import FILE, FOLDER, LONGEST, RANKS, Said, read
 
 
 @pytest.fixture
@@ -15,15 +16,20 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "0")
 
 
+def said_here(*fields: Any) -> Said:
+    """What this process has said."""
+    return Said(*fields)._replace(pid=os.getpid())
+
+
 def test_what_is_said_is_read(file: str) -> None:
     assert read(file) is None
     for said, expected in (
-        ({"phase": "start"}, Said(None, "start")),
-        ({"step": 0}, Said(0, "train")),
-        ({"step": 12_345_678}, Said(12_345_678, "train")),
-        ({"phase": "checkpoint"}, Said(12_345_678, "checkpoint")),
-        ({"step": 7, "phase": "evaluate"}, Said(7, "evaluate")),
-        ({"step": 8}, Said(8, "train")),
+        ({"phase": "start"}, said_here(None, "start")),
+        ({"step": 0}, said_here(0, "train")),
+        ({"step": 12_345_678}, said_here(12_345_678, "train")),
+        ({"phase": "checkpoint"}, said_here(12_345_678, "checkpoint")),
+        ({"step": 7, "phase": "evaluate"}, said_here(7, "evaluate")),
+        ({"step": 8}, said_here(8, "train")),
     ):
         progress(**said)  # type: ignore[arg-type]  # a dict of mixed values
         assert read(file) == expected
@@ -32,11 +38,11 @@ def test_what_is_said_is_read(file: str) -> None:
 def test_losses_and_the_end_are_told_beside_it(file: str) -> None:
     progress(1, total=90, loss=0.5)
     progress(2)
-    assert read(file) == Said(2, "train", 90, 0.5)
+    assert read(file) == said_here(2, "train", 90, 0.5)
     progress(3, loss=float("nan"))
-    assert read(file) == Said(3, "train", 90, None)
+    assert read(file) == said_here(3, "train", 90, None)
     progress(2**60, phase="checkpoint", total=2**60, loss=-1.7976931348623157e308)
-    assert read(file) == Said(2**60, "checkpoint", 2**60, -1.7976931348623157e308)
+    assert read(file) == said_here(2**60, "checkpoint", 2**60, -1.7976931348623157e308)
 
 
 @pytest.mark.parametrize("total", [-1, 1.5])
@@ -44,6 +50,23 @@ def test_what_is_no_end_is_refused_where_it_is_said(file: str, total: object) ->
     with pytest.raises((ValueError, TypeError)):
         progress(1, total=total)  # type: ignore[arg-type]  # what the test is about
     assert read(file) is None
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_below_a_launcher_the_rank_that_it_gives_names_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    for each in (FILE, *RANKS):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    progress(1)
+    for nonsense in ("", "-1", "one", "../5", "9" * 10):
+        monkeypatch.setenv(name, nonsense)
+        progress(1)
+    assert [*tmp_path.iterdir()] == []
+    monkeypatch.setenv(name, "7")
+    progress(2)
+    assert read(str(tmp_path / "7")) == said_here(2, "train")
 
 
 def test_without_an_agent_it_is_said_to_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -100,6 +123,7 @@ def test_a_program_in_any_language_can_write_the_file(tmp_path: Path, text: str,
         b'{"step": 5, "phase": "lunch"}',
         b'{"step": 5, "total": -1}',
         b'{"step": 5, "loss": "low"}',
+        b'{"step": 5, "pid": "1"}',
         b'{"step": 5, "phase": ["train"]}',
         b'"5"',
         b"[5]",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainyard_agent.hang import Hang
-from trainyard_agent.stacks import message, odd_one_out, stack
+from trainyard_agent.stacks import by_rank, message, odd_one_out, stack
 
 HANG = Hang(rank=2, step=120, phase="train", seconds=41.7, usual=1.23)
 
@@ -68,7 +68,7 @@ def test_the_odd_one_out(said: list[str], odd: int | None) -> None:
 
 
 def test_the_message_names_rank_time_step_and_place() -> None:
-    told, *rest = message(HANG, {0: WAITS, 1: WAITS, 2: WAITS, 3: LOADS}).splitlines()
+    told, *rest = message(HANG, by_rank({0: WAITS, 1: WAITS, 2: WAITS, 3: LOADS})).splitlines()
     assert told == (
         "rank 3 hangs: no progress for 42 seconds after step 120 (a step takes 1.2 seconds as a rule); it stands at"
         " data.py:12 in load, all others elsewhere"
@@ -79,9 +79,9 @@ def test_the_message_names_rank_time_step_and_place() -> None:
 
 def test_without_stacks_the_rank_is_named_all_the_same() -> None:
     hang = HANG._replace(step=None, phase="start", usual=None)
-    assert message(hang, {2: "killed"}) == "rank 2 hangs: no progress for 42 seconds, in phase start"
+    assert message(hang, by_rank({2: "killed"})) == "rank 2 hangs: no progress for 42 seconds, in phase start"
 
 
 def test_the_message_is_no_longer_than_the_kubelet_takes() -> None:
     deep = dump(*((f"module{i}.py", i, "f" * 50) for i in range(100)))
-    assert len(message(HANG, dict.fromkeys(range(8), deep)).encode()) <= 4096
+    assert len(message(HANG, by_rank(dict.fromkeys(range(8), deep))).encode()) <= 4096

@@ -142,13 +142,9 @@ class Group:
             self._told.update(processes.pass_on(number, pid))
 
     def ask(self, number: int) -> None:
-        """Send a signal to those ranks that catch it."""
+        """Send a signal to those ranks that catch it, through shells and launchers."""
         for pid in [*self._running]:
             processes.ask(number, pid)
-
-    def said(self) -> dict[int, str]:
-        """The end of the standard error of each rank that has not ended."""
-        return {each.rank: each.tail.text for each in self._running.values()}
 
     def outlasted(self) -> bool:
         """Whether something that was told to end still runs though the ranks have ended: what a shell had waited for."""

@@ -1,6 +1,6 @@
 """`trainyard-agent [--once] [--] COMMAND …`: starts the ranks, and ends as the first of them that fails, or when one hangs.
 
-With `--once` the command starts the ranks itself, as torchrun does: it is started once, and whether a rank hangs is for it to know.
+With `--once` the command starts the ranks itself, as torchrun does: it is started once, and its ranks are known by the progress they tell.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainyard_agent import memory, stacks, words
 from trainyard_agent.group import STANDARD_ERROR, Group
 from trainyard_agent.hang import Hang
 from trainyard_agent.ranks import SettingError, environments, hang_seconds, place
-from trainyard_agent.reading import OFF, Progress, shared
+from trainyard_agent.reading import Progress, shared
 from trainyard_agent.report import STACKS
 from trainyard_agent.reporter import Reporter
 
@@ -48,12 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingError as error:
         return _refuse(USAGE, str(error))
     before = memory.read()
-    with Progress(OFF if once else limit, _say) as progress, Group() as group, ExitStack() as stack:
+    with Progress(limit, _say, launcher=once) as progress, Group() as group, ExitStack() as stack:
         made = {where.worker: dict(os.environ)} if once else environments(where, os.environ)
         for rank, variables in made.items():
             variables.update(shared(variables))
-            if not once:
-                variables.update(progress.variables(rank))
+            variables.update(progress.variables(rank))
         try:
             group.start(command, made)
         except OSError as error:
@@ -64,22 +63,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         hang = _watch(group, progress)
         if hang is not None:
-            if reporter.on and where.workers > 1:
-                _compare(group, reporter)
+            stands = _ask(group, progress, reporter if where.workers > 1 else None)
             group.keep_no_cores()
             # Python's faulthandler writes down the stacks of all threads at this signal.
             group.end(signal.SIGABRT, STACK_SECONDS)
-            _tell(stacks.message(hang, {ending.rank: ending.said for ending in group.endings}))
+            last = {} if once else {ending.rank: ending.said for ending in group.endings}
+            _tell(stacks.message(hang, {**stacks.by_rank(last), **stands}))
             return HANG
         cause = next((ending for ending in group.endings if ending.code != 0), None)
         if cause is None:
             reporter.finish()
             return 0
         who, said = ("the command", words.of_ranks(cause.said)) if once else (f"rank {cause.rank}", cause.said)
-        message = words.message(who, cause.code, said, before, memory.read(), progress.step(cause.rank))
+        after, step = memory.read(), progress.step(cause.rank)
         # Where there is no more to say than the exit code, the kubelet takes the end of the log, standard output included.
-        if not once or message != f"{who} ended with exit code {cause.code}":
-            _tell(message)
+        if (
+            not once
+            or words.message(who, cause.code, said, before, after) != f"{who} ended with exit code {cause.code}"
+        ):
+            _tell(words.message(who, cause.code, said, before, after, step))
         return cause.code
 
 
@@ -103,18 +105,29 @@ def _watch(group: Group, progress: Progress) -> Hang | None:
     return None
 
 
-def _compare(group: Group, reporter: Reporter) -> None:
-    """Tell the operator where the ranks stand while they still do. It hears the same of the other workers, and knows the odd one out.
+def _ask(group: Group, progress: Progress, reporter: Reporter | None) -> dict[int, list[str]]:
+    """Where the ranks stand, while they still do. The operator hears the same of the other workers, and knows the odd one out.
 
     They are left alone for a while: where one of them ends, those that wait for it elsewhere end too, and nobody sees at what.
     """
     began = time.monotonic()
     group.ask(STACKS)
-    for seconds in (ASK_SECONDS, TOGETHER_SECONDS):
-        while group.running and ENDING.isdisjoint(group.heard) and (left := began + seconds - time.monotonic()) > 0:
-            group.wait(left)
-        if seconds == ASK_SECONDS:
-            reporter.hang(stacks.by_rank(group.said()))
+    _listen(group, began + ASK_SECONDS)
+    stands = stacks.by_rank(said := progress.stacks())
+    if progress.launcher:
+        # The others say so themselves, at the signal by which they end.
+        for rank, text in sorted(said.items()):
+            _say(f"rank {rank} hangs, or waits for one that does\n{text}")
+    if reporter is not None and reporter.on:
+        reporter.hang(stands)
+        _listen(group, began + TOGETHER_SECONDS)
+    return stands
+
+
+def _listen(group: Group, end: float) -> None:
+    """To what the ranks say, until then, or until they or this worker have to end."""
+    while group.running and ENDING.isdisjoint(group.heard) and (left := end - time.monotonic()) > 0:
+        group.wait(left)
 
 
 def _refuse(code: int, reason: str) -> int:

@@ -43,6 +43,12 @@ def reap() -> Iterator[tuple[int, int]]:
         yield pid, 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
+def lives(pid: int) -> bool:
+    """Whether this process has not ended."""
+    process = _stat(pid)
+    return process is not None and process.state not in GONE
+
+
 def descendants(root: int) -> set[int]:
     """The PIDs of all processes below `root` that have not ended."""
     table = _table()
@@ -60,11 +66,12 @@ def pass_on(number: int, pid: int) -> list[int]:
 
 
 def ask(number: int, pid: int) -> None:
-    """Send a signal to the first process from `pid` downwards that catches it; to none where none does: it would end by it."""
+    """Send a signal to the first processes from `pid` downwards that catch it; to none where none does: it would end by it."""
     table, level = _table(), [pid]
     while level:
-        if catching := next((each for each in level if _catches(each, number)), None):
-            _send(number, catching)
+        if catching := [each for each in level if _catches(each, number)]:
+            for each in catching:
+                _send(number, each)
             return
         level = [child for child, process in table.items() if process.parent in level and process.state not in GONE]
 

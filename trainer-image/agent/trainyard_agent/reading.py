@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from trainyard_agent import processes
 from trainyard_agent.hang import Hang, Watch
-from trainyard_agent.report import FILE, Said, read
+from trainyard_agent.report import FILE, FOLDER, STACK, Said, read
+from trainyard_agent.words import KEPT
 
 IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, with a folder of our own in it
 OFF = 0.0
@@ -18,9 +20,12 @@ OFF = 0.0
 class Progress:
     """The files of this worker's ranks. Use it in a `with`. Where they cannot be made, nothing is watched."""
 
-    def __init__(self, limit: float | None, say: Callable[[str], None]) -> None:
-        """`limit`: seconds that a step may take; None: as `Watch` has it; 0: it is not watched."""
-        self._say = say
+    def __init__(self, limit: float | None, say: Callable[[str], None], *, launcher: bool = False) -> None:
+        """`limit`: seconds that a step may take; None: as `Watch` has it; 0: it is not watched.
+
+        `launcher`: the ranks are started by another program, and known by what they say.
+        """
+        self._say, self.launcher = say, launcher
         self._watch = None if limit == OFF else Watch(limit)
         self._folder: Path | None = None
         self._nonsense: set[int] = set()
@@ -47,15 +52,21 @@ class Progress:
 
     def variables(self, rank: int) -> dict[str, str]:
         """What a rank needs to tell how far it is."""
-        return {} if self._folder is None else {FILE: str(self._folder / str(rank))}
+        if self._folder is None:
+            return {}
+        return {FOLDER: str(self._folder)} if self.launcher else {FILE: str(self._folder / str(rank))}
 
-    def look(self, ranks: Iterable[int]) -> Hang | None:
-        """The one of these ranks that hangs, if one does."""
+    def look(self, running: Iterable[int]) -> Hang | None:
+        """The one of the ranks that hangs, if one does. `running`: those that were started and have not ended."""
         now = time.monotonic()
         if self._watch is None or now - self._looked_at < self._watch.interval / 2:
             return None
         self._looked_at = now
-        hang = self._watch.look(self.said(ranks), now)
+        said = self.said(self._known() if self.launcher else running)
+        if self.launcher:
+            # One that has ended needs no more steps, and its launcher may go on with the others.
+            said = {rank: words for rank, words in said.items() if words.pid and processes.lives(words.pid)}
+        hang = self._watch.look(said, now)
         self.usual = self._watch.usual
         return hang
 
@@ -64,9 +75,25 @@ class Progress:
         return {rank: words for rank in ranks if (words := self._read(rank))}
 
     def step(self, rank: int) -> int | None:
-        """The last step that a rank has told of."""
-        said = self._read(rank)
-        return said.step if said else None
+        """The last step that a rank has told of; below a launcher, the one that all have."""
+        said = self.said(self._known() if self.launcher else [rank])
+        return min((words.step for words in said.values() if words.step is not None), default=None)
+
+    def stacks(self) -> dict[int, str]:
+        """What the ranks that tell their progress have written of where they stand."""
+        texts = {rank: self._tail(f"{rank}{STACK}") for rank in self._known()}
+        return {rank: text for rank, text in texts.items() if text}
+
+    def _known(self) -> list[int]:
+        """The ranks of which there are files."""
+        names = [file.name for file in self._folder.iterdir()] if self._folder is not None else []
+        return sorted(int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < 10)
+
+    def _tail(self, name: str) -> str:
+        try:
+            return Path(f"{self._folder}/{name}").read_bytes()[-KEPT:].decode(errors="replace")
+        except OSError:
+            return ""
 
     def _read(self, rank: int) -> Said | None:
         if self._folder is None:

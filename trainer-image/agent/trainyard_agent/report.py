@@ -14,9 +14,14 @@ from typing import NamedTuple, Optional
 
 FILE = "TRAINYARD_PROGRESS_FILE"
 """The variable that names a rank's own file. Programs in other languages write a step, or such JSON, into it themselves."""
+FOLDER = "TRAINYARD_PROGRESS_FOLDER"
+"""The variable that names the folder of all files of a worker, below a launcher, which gives each process its rank itself."""
+RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+"""The variables by which launchers do."""
+STACK = ".stack"
+"""The end of the name of the file, beside a rank's own, into which it writes where it stands."""
 STACKS = getattr(signal, "SIGRTMAX", 64) - 2
 """The signal at which a program that tells its progress writes down where all its threads stand, and goes on."""
-STANDARD_ERROR = 2
 LONGEST = 256
 """Bytes of what is said."""
 PHASES = ("start", "compile", "train", "evaluate", "checkpoint")
@@ -31,6 +36,8 @@ class Said(NamedTuple):
     total: Optional[int] = None  # noqa: UP045
     """The step at which it means to end."""
     loss: Optional[float] = None  # noqa: UP045
+    pid: Optional[int] = None  # noqa: UP045
+    """The process that has said it, where the library was used."""
 
 
 def progress(
@@ -47,9 +54,17 @@ def progress(
     if phase not in PHASES:
         raise ValueError(f"phase must be one of {', '.join(PHASES)}, and is {phase!r}")
     done, end = _count("step", step), _count("total", total)
-    if path := os.environ.get(FILE):
+    if path := _path():
         with contextlib.suppress(OSError):
             _opened(path).write(done, phase, end, None if loss is None else float(loss))
+
+
+def _path() -> str | None:
+    """This rank's file, if an agent listens and it is known which rank this is."""
+    if (path := os.environ.get(FILE)) or not (folder := os.environ.get(FOLDER)):
+        return path
+    rank = next((number for name in RANKS if (number := os.environ.get(name))), "")
+    return f"{folder}/{int(rank)}" if rank.isascii() and rank.isdecimal() and len(rank) < 10 else None
 
 
 def _count(name: str, value: int | None) -> int | None:
@@ -82,23 +97,25 @@ def read(path: str) -> Said | None:
         raise ValueError("brackets within brackets") from None
     fields = said if isinstance(said, dict) else {"step": said}
     step, phase, total, loss = fields.get("step"), fields.get("phase", "train"), fields.get("total"), fields.get("loss")
-    for name, count in (("step", step), ("total", total)):
+    pid = fields.get("pid")
+    for name, count in (("step", step), ("total", total), ("pid", pid)):
         if not (count is None or (type(count) is int and count >= 0)):
             raise ValueError(f"{name} is no whole number from 0 on")
     if phase not in PHASES:
         raise ValueError(f"phase is none of {', '.join(PHASES)}")
     if not (loss is None or type(loss) in {int, float}):
         raise ValueError("loss is no number")
-    return Said(step, phase, total, loss)
+    return Said(step, phase, total, loss, pid)
 
 
 class _File:
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._said: dict[str, object] = {}
+        self._said: dict[str, object] = {"pid": os.getpid()}
+        self._stack = os.open(path + STACK, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         # Written by a handler in C, whatever the program is stuck in.
         with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
-            faulthandler.register(STACKS, file=STANDARD_ERROR, all_threads=True)
+            faulthandler.register(STACKS, file=self._stack, all_threads=True)
 
     def write(self, step: int | None, phase: str, total: int | None, loss: float | None) -> None:
         # A loss that has become NaN is no number any more: then there is none, and not the one from before.

@@ -23,7 +23,7 @@ def stack(said: str) -> list[str]:
 
 
 def by_rank(said: Mapping[int, str]) -> dict[int, list[str]]:
-    """The frames of each rank of which any are known. `said`: the last words of each."""
+    """The frames of each rank of which any are known. `said`: what each has written."""
     return {rank: frames for rank, words in sorted(said.items()) if (frames := stack(words))}
 
 
@@ -37,9 +37,8 @@ def odd_one_out(stacks: Mapping[int, Sequence[str]]) -> int | None:
     return alone[0] if len(alone) == 1 else None
 
 
-def message(hang: Hang, said: Mapping[int, str]) -> str:
-    """Why the worker ended, and where each of its ranks stood. `said`: the last words of each."""
-    stacks = by_rank(said)
+def message(hang: Hang, stacks: Mapping[int, Sequence[str]]) -> str:
+    """Why the worker ended, and where each of its ranks stood: `stacks` as `by_rank` gives them."""
     odd = odd_one_out(stacks)
     rank = hang.rank if odd is None else odd
     after = "" if hang.step is None else f" after step {hang.step}"
