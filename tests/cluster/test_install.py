@@ -48,6 +48,13 @@ def test_the_operator_is_restricted(operator: Kube) -> None:
         assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
 
 
+def test_an_upgrade_keeps_the_certificate_that_workers_know(operator: Kube) -> None:
+    before = operator.get("secret", "trainyard-coordinator-tls")["data"]
+    install.install(operator.cluster)
+    assert operator.get("secret", "trainyard-coordinator-tls")["data"] == before
+    assert set(before) == {"tls.crt", "tls.key", "ca.crt"}
+
+
 def test_two_operators_run_on_two_nodes(operator: Kube) -> None:
     pods = operator.find_all("pods", "app.kubernetes.io/name=trainyard")
     going = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
