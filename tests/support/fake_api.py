@@ -201,11 +201,9 @@ class FakeApi:
             return _refusal(fault.status, fault.reason, fault.message, fault.causes, fault.retry_after)
         if fault.text is not None:
             return web.Response(text=fault.text, content_type="application/json")
-        if call.path in self.served:
-            return web.json_response(self.served[call.path])
         place, namespace, name, subresource = _parse(call.path)
         if place is None:
-            return web.json_response(_discovery(call.path, self._resources))
+            return self._document(call) or web.json_response(_discovery(call.path, self._resources))
         if call.watch:
             return await self._watch(request, call, place, namespace, silent=fault.silent)
         if not name:
@@ -216,6 +214,15 @@ class FakeApi:
             created = self.cluster.create(place, namespace or "", {**call.body, "status": status})
             return web.json_response(created, status=201)
         return web.json_response(self._one(call, place, namespace or "", name, subresource))
+
+    def _document(self, call: Call) -> web.Response | None:
+        """One of `served`, in the one form in which the server has it."""
+        if call.path not in self.served:
+            return None
+        form = "application/jwk-set+json" if "jwks" in call.path else "application/json"
+        if form not in call.headers["Accept"]:
+            return _refusal(406, "NotAcceptable", f"Available representations: {form}")
+        return web.json_response(self.served[call.path], content_type=form)
 
     def _one(self, call: Call, place: Place, namespace: str, name: str, subresource: str) -> Json:
         match call.method:

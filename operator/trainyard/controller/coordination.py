@@ -13,7 +13,7 @@ from trainyard.coordinator.board import Board
 from trainyard.coordinator.certificate import Certificate
 from trainyard.coordinator.refusals import Why
 from trainyard.coordinator.server import Coordinator
-from trainyard.coordinator.tokens import PodIdentity, Verifier
+from trainyard.coordinator.tokens import KEYS_FORM, PodIdentity, Verifier
 from trainyard.domain.model import JobView, PodView
 from trainyard.engine.queue import WorkQueue
 from trainyard.frameworks.contact import Contact
@@ -33,7 +33,7 @@ def coordinator(
         return None
 
     async def fetch(path: str) -> Mapping[str, Any]:
-        return await session.request("GET", path, timeout=10.0)
+        return await session.request("GET", path, timeout=10.0, accept=KEYS_FORM)
 
     board = Board(find=lambda sender: _find(caches, sender), news=queue.add_after)
     heard, workers = families(registry)

@@ -21,6 +21,8 @@ Fetch = Callable[[str], Awaitable[Mapping[str, Any]]]
 DISCOVERY = "/.well-known/openid-configuration"
 KEYS = "/openid/v1/jwks"
 """Where every account may read how tokens are signed (the ClusterRole `system:service-account-issuer-discovery`)."""
+KEYS_FORM = "application/jwk-set+json, application/json"
+"""The forms in which a server has these two; it answers 406 to whoever does not name them."""
 ALGORITHMS = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512"]
 """Signatures with a public key. Never `none`, and none with a shared secret, which a public key could be taken for."""
 LEEWAY_SECONDS = 10.0

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainyard.kube.errors import ApiError
 from trainyard.kube.resource import Resource
-from trainyard.kube.session import Session
+from trainyard.kube.session import METADATA, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Writer:
 
     async def create(self, resource: Resource, namespace: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object. `already_exists` is the answer to a repeat, since names are derived and not generated."""
-        return await self.session.request("POST", resource.path(namespace), body=manifest, only_metadata=True)
+        return await self.session.request("POST", resource.path(namespace), body=manifest, accept=METADATA)
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str, grace_seconds: int | None = None
@@ -47,9 +47,7 @@ class Writer:
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         try:
-            return await self.session.request(
-                "DELETE", resource.path(namespace, name), body=options, only_metadata=True
-            )
+            return await self.session.request("DELETE", resource.path(namespace, name), body=options, accept=METADATA)
         except ApiError as error:
             # The API has two sentences for a UID that does not match and no reason of its own; both have this word.
             if error.not_found or (error.conflict and "precondition" in error.message):
@@ -68,7 +66,7 @@ class Writer:
                 f"status of {resource.qualified} {namespace}/{name} written without the resourceVersion it was decided on"
             )
         path = resource.path(namespace, name, "status")
-        return await self.session.request("PUT", path, body=obj, only_metadata=True)
+        return await self.session.request("PUT", path, body=obj, accept=METADATA)
 
     async def merge(
         self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any], *, subresource: str | None = None
@@ -79,5 +77,5 @@ class Writer:
             resource.path(namespace, name, subresource),
             body=patch,
             content_type="application/merge-patch+json",
-            only_metadata=True,
+            accept=METADATA,
         )

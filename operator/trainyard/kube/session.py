@@ -24,8 +24,8 @@ _POOL_SIZE = 100
 _POLITE_RETRIES = 3
 _LONGEST_RETRY_AFTER = 10.0
 _JSON = "application/json"
-_METADATA = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_JSON}"
-"""A server that cannot leave the rest away answers with the whole object."""
+METADATA = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_JSON}"
+"""No more of an object than that; a server that cannot leave the rest away answers with the whole."""
 
 
 async def _anonymous() -> str | None:
@@ -109,11 +109,11 @@ class Session:
         body: Mapping[str, Any] | None = None,
         content_type: str = _JSON,
         timeout: float = 30.0,  # noqa: ASYNC109 - aiohttp keeps it, and tells a time-out from a cancellation
-        only_metadata: bool = False,
+        accept: str = _JSON,
     ) -> dict[str, Any]:
-        """One request and its answer, of which `only_metadata` asks for no more than that. Raises `ApiError`."""
+        """One request and its answer, in this form. Raises `ApiError`."""
         data = None if body is None else orjson.dumps(body)
-        headers = {"Accept": _METADATA if only_metadata else _JSON, "Accept-Encoding": "identity"}
+        headers = {"Accept": accept, "Accept-Encoding": "identity"}
         if data is not None:
             headers["Content-Type"] = content_type
         for attempt in range(_POLITE_RETRIES + 1):

@@ -282,7 +282,7 @@ class Session:
         params: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         timeout: float = 30.0,  # noqa: ASYNC109 - the shape of the real one
-        only_metadata: bool = False,
+        accept: str = "",
         **_: Any,
     ) -> Json:
         """One request and its answer."""
@@ -296,7 +296,9 @@ class Session:
             self.made.add(answer["metadata"]["uid"])
         if "items" in answer:
             self.listed.add(path.rsplit("/", 1)[-1])
-        return {"metadata": answer["metadata"]} if only_metadata and "metadata" in answer else answer
+        return (
+            {"metadata": answer["metadata"]} if "PartialObjectMetadata" in accept and "metadata" in answer else answer
+        )
 
     async def stream(
         self, path: str, params: Mapping[str, str] | None = None, *, idle_timeout: float

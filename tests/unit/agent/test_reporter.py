@@ -261,6 +261,22 @@ def test_of_several_processes_the_one_that_leads_is_found_and_remembered(
         leader.stop()
 
 
+@pytest.mark.parametrize("leads_first", [True, False])
+def test_what_the_leader_says_is_told_and_not_that_the_others_do_not_lead(
+    folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch, *, leads_first: bool
+) -> None:
+    other = Operator(folder, "127.0.0.2", operator.port)
+    try:
+        leader, standby = (operator, other) if leads_first else (other, operator)
+        leader.answer = 503, {"reason": "KeysUnknown", "message": "later"}
+        standby.answer = 503, {"reason": "NotLeading", "message": "ask another"}
+        monkeypatch.setattr(socket, "getaddrinfo", addresses("127.0.0.1", "127.0.0.2"))
+        with pytest.raises(NoAnswerError, match="KeysUnknown: later"):
+            Coordinator(environment(folder, operator.port)).report({}, 5)
+    finally:
+        other.stop()
+
+
 def test_one_that_is_gone_is_passed_over(folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", addresses("127.0.0.3", "127.0.0.1"))
     assert Coordinator(environment(folder, operator.port)).report({}, 5) == 1.0

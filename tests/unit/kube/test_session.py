@@ -11,7 +11,7 @@ from trainyard.kube.bucket import TokenBucket
 from trainyard.kube.errors import ApiError
 from trainyard.kube.login import TokenSource
 from trainyard.kube.resource import PODS, Resource
-from trainyard.kube.session import Endpoint, Session
+from trainyard.kube.session import METADATA, Endpoint, Session
 
 JOBS = Resource("trainyard.dev", "v1alpha1", "trainingjobs", "TrainingJob")
 
@@ -197,7 +197,7 @@ async def test_the_kubeconfigs_proxy_wins(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_only_metadata_is_asked_for_where_nothing_else_is_read(api: FakeApi) -> None:
     session = api.session()
-    await session.request("POST", PODS.path("ns"), body={"metadata": {"name": "x"}}, only_metadata=True)
+    await session.request("POST", PODS.path("ns"), body={"metadata": {"name": "x"}}, accept=METADATA)
     await session.request("GET", PODS.path("ns", "x"))
     accepted = [call.headers["Accept"] for call in api.calls]
     assert accepted[0].startswith("application/json;as=PartialObjectMetadata;")

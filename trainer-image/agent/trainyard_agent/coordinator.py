@@ -49,7 +49,7 @@ class Coordinator:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise NoAnswerError(f"{error.strerror or error}") from error
-        why = "its name has no address"
+        refused, why = "", "its name has no address"
         for address in sorted(dict.fromkeys(each[4] for each in found), key=lambda each: each != self._last):
             try:
                 status, answer = self._ask(address, token, data, seconds)
@@ -60,9 +60,11 @@ class Coordinator:
                 self._last = address
                 return _pause(answer)
             why = f"{answer.get('reason', status)}: {answer.get('message', '')}"
+            # What the one that leads says is worth more than that the others do not.
+            refused = refused or (why if answer.get("reason") != "NotLeading" else "")
             if status != ELSEWHERE:
                 break
-        raise NoAnswerError(why)
+        raise NoAnswerError(refused or why)
 
     def _ask(
         self, address: tuple[object, ...], token: str, data: bytes, seconds: float
