@@ -11,8 +11,8 @@ class Why(StrEnum):
     NOT_LEADING = "NotLeading"
     KEYS_UNKNOWN = "KeysUnknown"
     NO_TOKEN = "NoToken"  # noqa: S105 - a word, no secret
-    BAD_TOKEN = "BadToken"  # noqa: S105
-    EXPIRED_TOKEN = "ExpiredToken"  # noqa: S105
+    BAD_TOKEN = "BadToken"  # noqa: S105 - likewise
+    EXPIRED_TOKEN = "ExpiredToken"  # noqa: S105 - likewise
     UNKNOWN_POD = "UnknownPod"
     FOREIGN_RANK = "ForeignRank"
     STALE_ATTEMPT = "StaleAttempt"

@@ -1,10 +1,9 @@
 """Who of a group that hangs keeps the others waiting, from where their ranks stand. Pure."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainyard.domain.model import PodView, WorkerReport
+from trainyard.domain.model import PodView, Snapshot
 
 SEVERAL = 3
 """Of so many ranks one can be the odd one out."""
@@ -19,15 +18,14 @@ class Culprit:
     pod: PodView
 
 
-def culprit(pods: Sequence[PodView], reports: Sequence[WorkerReport]) -> Culprit | None:
-    """That rank, if the agents of `pods` have told where their ranks stand, and there is one."""
-    by_index = {pod.index: pod for pod in pods}
-    attempt = max((pod.attempt for pod in pods), default=0)
-    told = [report for report in reports if report.attempt == attempt and report.index in by_index]
+def culprit(snapshot: Snapshot) -> Culprit | None:
+    """That rank, if the agents have told where their ranks stand, and there is one."""
+    pods = {pod.index: pod for pod in snapshot.current}
+    told = [report for report in snapshot.told if report.index in pods]
     places = {rank.rank: (rank.stack[0], report.index) for report in told for rank in report.ranks if rank.stack}
     counts = Counter(place for place, _ in places.values())
     alone = [rank for rank, (place, _) in places.items() if counts[place] == 1]
     if len(places) < SEVERAL or len(counts) != 2 or len(alone) != 1:
         return None
     place, index = places[alone[0]]
-    return Culprit(alone[0], place, by_index[index])
+    return Culprit(alone[0], place, pods[index])

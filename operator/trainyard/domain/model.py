@@ -127,6 +127,11 @@ class Snapshot:
         return tuple(sorted((p for p in self.pods if p.attempt == attempt), key=lambda p: p.index))
 
     @cached_property
+    def told(self) -> tuple[WorkerReport, ...]:
+        """The reports of the current attempt."""
+        return tuple(report for report in self.reports if report.attempt == self.job.status.attempt)
+
+    @cached_property
     def size(self) -> int:
         """The number of workers that the current attempt was made for, which `replicas` may have left behind."""
         return next((p.workers for p in self.current if p.workers), self.job.spec.replicas)

@@ -92,7 +92,7 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
 
 def _blaming(cause: Cause, snapshot: Snapshot) -> Cause:
     """The cause of a hang with the rank that the others wait for, unless the agent that ended first has named it."""
-    found = culprit(snapshot.current, snapshot.reports) if cause.hung else None
+    found = culprit(snapshot) if cause.hung else None
     named = cause.pod.exit.rank if cause.pod and cause.pod.exit else None
     return cause if found is None or found.rank == named else replace(cause, culprit=found)
 

@@ -10,8 +10,8 @@ from trainyard.domain.model import RankProgress, Snapshot
 
 def progress(snapshot: Snapshot, now: datetime) -> Progress | None:
     """What the status is to say: what is told of the current attempt, or, until there is anything, what it says."""
-    before, attempt = snapshot.job.status.progress, snapshot.job.status.attempt
-    ranks = [rank for report in snapshot.reports if report.attempt == attempt for rank in report.ranks]
+    before = snapshot.job.status.progress
+    ranks = [rank for report in snapshot.told for rank in report.ranks]
     if not ranks:
         return before
     seen = _together(ranks, now)

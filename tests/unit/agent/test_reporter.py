@@ -17,9 +17,9 @@ from typing_extensions import override
 from benchmarks.agents.credentials import certificate
 from tests.support.patience import until
 from trainyard_agent import reporter
-from trainyard_agent.coordinator import Coordinator, NoAnswerError
+from trainyard_agent.coordinator import Coordinator
 from trainyard_agent.report import Said
-from trainyard_agent.reporter import Reporter
+from trainyard_agent.reporter import NoAnswerError, Reporter
 
 Answer = tuple[int, Any]
 
@@ -46,7 +46,7 @@ class Operator:
                 self.wfile.write(said)
 
             @override
-            def log_message(self, *_: object) -> None:  # type: ignore[override]
+            def log_message(self, *_: object) -> None:  # type: ignore[override]  # not a line in the test's output
                 pass
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

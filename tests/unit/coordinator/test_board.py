@@ -90,7 +90,7 @@ def test_the_more_tell_the_longer_each_is_told_to_wait() -> None:
     desk = Desk(job(1).running(attempt=2))
     pauses = []
     for count in (100, 4_000, 40_000):
-        desk.board._reports = {str(each): {0: None} for each in range(count)}  # type: ignore[dict-item]
+        desk.board._reports = {str(each): {0: None} for each in range(count)}  # type: ignore[dict-item]  # only counted
         pauses.append(desk.tell("pod-0-2", r0=count))
     assert pauses == [SHORTEST_SECONDS, pytest.approx(20, abs=0.1), LONGEST_SECONDS]
     assert [seconds for _, seconds in desk.news] == [pytest.approx(wait, abs=0.5) for wait in (20, 300, 300)]

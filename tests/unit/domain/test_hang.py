@@ -49,7 +49,7 @@ def hung(replicas: int = 4, first: int = 0, rank: int | None = None, **spec: obj
 )
 def test_the_only_rank_that_stands_elsewhere(places: Mapping[int, str], rank: int | None) -> None:
     snapshot = told(hung(), places)
-    found = culprit(snapshot.current, snapshot.reports)
+    found = culprit(snapshot)
     assert (found.rank if found else None) == rank
     if found:
         assert (found.place, found.pod.index) == (LOADS, rank)
@@ -58,7 +58,7 @@ def test_the_only_rank_that_stands_elsewhere(places: Mapping[int, str], rank: in
 def test_what_an_earlier_attempt_told_blames_nobody() -> None:
     scene = job(4).running(attempt=2)
     snapshot = told(scene, {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS})
-    assert culprit(snapshot.current, snapshot.reports) is None
+    assert culprit(snapshot) is None
 
 
 def test_the_failure_names_the_rank_that_the_others_wait_for_and_its_node() -> None:

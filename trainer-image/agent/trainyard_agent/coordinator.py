@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from trainyard_agent.reporter import NoAnswerError
+
 URL, AUTHORITY, TOKEN = "TRAINYARD_COORDINATOR", "TRAINYARD_COORDINATOR_CA", "TRAINYARD_TOKEN_FILE"
 REPORT = "/v1/report"
 ELSEWHERE = 503
 """What a process answers that does not lead, or is not ready yet."""
 LONGEST_ANSWER = 64 * 1024
-
-
-class NoAnswerError(Exception):
-    """The report was not taken; the message says why."""
 
 
 class Coordinator:

@@ -53,7 +53,7 @@ class Watch:
     @property
     def usual(self) -> dict[int, float]:
         """Seconds that a step of each rank takes as a rule, where that is known."""
-        return {rank: each.usual for rank, each in self._ranks.items() if each.usual is not None}
+        return {rank: usual for rank, each in self._ranks.items() if (usual := each.usual) is not None}
 
     def look(self, said: Mapping[int, Said], now: float) -> Hang | None:
         """The rank that hangs, if one does: of several the one that is furthest behind, then the one that has stood still longest."""

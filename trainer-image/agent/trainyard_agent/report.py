@@ -33,10 +33,10 @@ class Said(NamedTuple):
     step: Optional[int]  # noqa: UP045 - Python 3.9
     """The last step that it has done; None where it has told its phase alone."""
     phase: str
-    total: Optional[int] = None  # noqa: UP045
+    total: Optional[int] = None  # noqa: UP045 - Python 3.9
     """The step at which it means to end."""
-    loss: Optional[float] = None  # noqa: UP045
-    pid: Optional[int] = None  # noqa: UP045
+    loss: Optional[float] = None  # noqa: UP045 - Python 3.9
+    pid: Optional[int] = None  # noqa: UP045 - Python 3.9
     """The process that has said it, where the library was used."""
 
 

@@ -24,6 +24,10 @@ SILENT_FAILURES = 3
 """So many reports may fail in a row before it is worth a line in the log."""
 
 
+class NoAnswerError(Exception):
+    """The report was not taken; the message says why."""
+
+
 class Reporter:
     """Use it in a `with`. Whatever the operator does or does not do, training goes on."""
 
@@ -72,8 +76,7 @@ class Reporter:
 
     def _run(self) -> None:
         try:
-            # In here: to import them takes 50 ms, for which no rank is to wait.
-            from trainyard_agent.coordinator import Coordinator  # noqa: PLC0415
+            from trainyard_agent.coordinator import Coordinator  # noqa: PLC0415 - HTTPS takes its time to import, for which no rank is to wait
 
             operator = Coordinator(self._environment)
         except (ImportError, ValueError) as error:
@@ -81,7 +84,7 @@ class Reporter:
             return
         pause = random.uniform(0, FIRST_SECONDS)  # noqa: S311 - no secret
         while True:
-            self._wake.wait(pause * random.uniform(0.9, 1.1))  # noqa: S311
+            self._wake.wait(pause * random.uniform(0.9, 1.1))  # noqa: S311 - likewise
             if self._over:
                 break
             self._wake.clear()
@@ -91,8 +94,6 @@ class Reporter:
 
     def _report(self, report: Callable[[Mapping[str, object], float], float], seconds: float) -> float:
         """One report, if there is news. Returns the seconds until the next."""
-        from trainyard_agent.coordinator import NoAnswerError  # noqa: PLC0415
-
         said, usual = self._look()
         ranks = {str(rank): _words(words, usual.get(rank), self._stacks.get(rank)) for rank, words in said.items()}
         if not ranks or ranks == self._told:
