@@ -7,7 +7,7 @@ from typing import Any
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import Condition, ConditionType, TrainingJobStatus
-from trainyard.domain.model import Exit, JobView, PodView, Snapshot, Trouble
+from trainyard.domain.model import AgentView, Doing, Exit, JobView, PodView, Snapshot, Trouble
 from trainyard.domain.names import worker_pod
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
@@ -58,6 +58,9 @@ class Scene:
     has_service: bool = False
     generation: int = 1
     deleting: bool = False
+    agents: dict[str, AgentView] | None = None
+    """None: there is no coordinator."""
+    hearing_since: datetime = NOW - timedelta(seconds=300)
 
     @property
     def job(self) -> JobView:
@@ -67,7 +70,10 @@ class Scene:
     @property
     def snapshot(self) -> Snapshot:
         """What `plan` takes."""
-        return Snapshot(self.job, self.pods, self.has_service)
+        snapshot = Snapshot(self.job, self.pods, self.has_service)
+        if self.agents is None:
+            return snapshot
+        return replace(snapshot, agents=self.agents, hearing_since=self.hearing_since)
 
     # The job
 
@@ -106,7 +112,8 @@ class Scene:
         """All workers of an attempt have run for so long."""
         scene = self.created(attempt).with_status(running_time=ago(seconds_ago))
         for index in range(self.spec.replicas):
-            scene = scene.pod(index, scheduled=True, node=f"node{index}", phase="Running", running=True, ready=True)
+            where = {"node": f"node{index}", "ip": f"10.0.0.{index}"}
+            scene = scene.pod(index, scheduled=True, phase="Running", running=True, ready=True, **where)
         return scene
 
     def suspended(self) -> "Scene":
@@ -123,13 +130,13 @@ class Scene:
         """Something about a worker's pod is otherwise."""
 
         def meant(pod: PodView) -> bool:
-            return (pod.index, pod.attempt) == (index, self.status.attempt)
+            return (pod.index, pod.attempt) == (index, self.status.made_in(index))
 
         return replace(self, pods=tuple(replace(p, **fields) if meant(p) else p for p in self.pods))
 
     def gone(self, *indexes: int) -> "Scene":
         """Pods are there no more."""
-        kept = (p for p in self.pods if p.index not in indexes or p.attempt != self.status.attempt)
+        kept = (p for p in self.pods if p.index not in indexes or p.attempt != self.status.made_in(p.index))
         return replace(self, pods=tuple(kept))
 
     def failed(
@@ -174,6 +181,30 @@ class Scene:
     def waiting(self, index: int, reason: str, message: str = "", *, scheduled: bool = True) -> "Scene":
         """A pod waits, and the scheduler or the node says why."""
         return self.pod(index, scheduled=scheduled, running=False, trouble=Trouble(reason, message), phase="Pending")
+
+    # Its agents
+
+    def attended(self, doing: Doing = Doing.RUNNING, *indexes: int) -> "Scene":
+        """The agents of these workers, or of all, have called in the current attempt."""
+        meant = indexes or tuple(range(self.spec.replicas))
+        return self._heard({index: AgentView(self.status.attempt, doing) for index in meant})
+
+    def told_failed(
+        self, index: int, *, exit_code: int = 1, message: str = "", step: int | None = None, seconds_ago: float = 1
+    ) -> "Scene":
+        """The agent of a worker has told that a rank failed; the container goes on."""
+        end = Exit(ago(seconds_ago), exit_code, "Error", message, step=step, rank=index)
+        return self._heard({index: AgentView(self.status.attempt, Doing.FAILED, end)})
+
+    def vanished(self, index: int, seconds_ago: float = 10) -> "Scene":
+        """The node of a worker has not answered for so long."""
+        agent = AgentView(self.status.attempt, Doing.RUNNING, connected=False, vanished_at=ago(seconds_ago))
+        return self._heard({index: agent})
+
+    def _heard(self, agents: dict[int, AgentView]) -> "Scene":
+        uids = {pod.index: pod.uid for pod in self.pods if pod.attempt == self.status.made_in(pod.index)}
+        known = {uids[index]: agent for index, agent in agents.items() if index in uids}
+        return replace(self, agents={**(self.agents or {}), **known})
 
 
 def job(replicas: int = 3, **fields: Any) -> Scene:

@@ -66,6 +66,17 @@ class Agent(StrEnum):
     NONE = "none"
 
 
+class Rung(StrEnum):
+    """The means of recovery, the cheapest first."""
+
+    PROCESSES = "Processes"
+    """The processes of all workers start anew in their containers."""
+    FAILED_PODS = "FailedPods"
+    """The workers that failed get new pods; the processes of the others start anew in place."""
+    ALL_PODS = "AllPods"
+    """All workers get new pods."""
+
+
 class Recovery(Model):
     """What happens when workers fail."""
 
@@ -89,6 +100,12 @@ class Recovery(Model):
     agent: Agent = Agent.AUTO
     """auto: `trainyard-agent` is brought into every worker whose main container has a command, and runs it: processesPerReplica times,
     or once where it starts the ranks itself, as torchrun does (see docs/reference/agent.md). none: the container runs as it stands."""
+    lowest_rung: Rung = Rung.PROCESSES
+    """The cheapest means of recovery that is tried. Processes: where a process fails, all processes of the group start anew in their
+    containers; FailedPods: the failed worker gets a new pod, and only the processes of the others start anew in place; AllPods: all
+    workers get new pods. What fails twice without getting further, or is not possible (without the agent, say), makes room for the next."""
+    warm_start: bool = True
+    """Whether the agent keeps a process ready in which a Python program's imports are done, from which it starts the ranks anew."""
     max_restarts: int = Field(default=10, ge=0, le=10_000)
     """How many failures restart the job before the next one fails it. Disruptions (deleted, evicted or preempted pods,
     lost nodes) and resizes are not counted here."""

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from trainyard.api.base import Model, Time
-from trainyard.api.recovery import MOST_IN_A_WINDOW
+from trainyard.api.recovery import MOST_IN_A_WINDOW, Rung
 
 MOST = 2**53
 """The largest whole number that every reader of JSON has right; also keeps counters from being set out of reach."""
@@ -14,6 +14,8 @@ MOST_ATTEMPTS = 10**12
 """Far fewer: the number stands in the names of pods."""
 MOST_SUSPECTS = 16
 """Nodes that a job remembers. Where so many fail it, it is not the nodes."""
+MOST_REPLACED = 64
+"""Workers of a group that got pods of their own since it was made. Beyond that it is made anew as a whole."""
 
 
 class Phase(StrEnum):
@@ -137,6 +139,41 @@ class Retry(Model):
     """Attempts in a row that ended before all workers had run for a minute."""
     not_before: Time | None = None
     """The next attempt does not start earlier than this."""
+    rung: Rung | None = None
+    """By what means the current attempt began: Processes, FailedPods or AllPods."""
+    tries: int | None = Field(default=None, ge=0, le=MOST)
+    """How many attempts in a row began by it without getting further."""
+
+
+class Replacement(Model):
+    """A worker that got a new pod while the others kept theirs."""
+
+    worker: int = Field(ge=0, le=MOST)
+    """Its index."""
+    attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    """The attempt for which its pod was made."""
+
+
+class Group(Model):
+    """The pods that the current attempt is made of, where they are older than itself."""
+
+    since: int = Field(ge=1, le=MOST_ATTEMPTS)
+    """The attempt for which they were made."""
+    replaced: list[Replacement] = Field(
+        default=[],
+        max_length=MOST_REPLACED,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["worker"]},
+    )
+    """Those that were made since."""
+
+
+class Rendezvous(Model):
+    """Where the workers of an attempt meet that did not all begin with it."""
+
+    attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    """The attempt. Until it is the current one, all workers wait for each other."""
+    address: str = Field(max_length=256)
+    """Of worker 0."""
 
 
 class WorkerStatus(Model):
@@ -185,7 +222,11 @@ class TrainingJobStatus(Model):
     """What is true of the job: Scheduled, Running, Restarting, Suspended, Stalled, Complete, Failed. Supervised is said where the
     agent cannot be in the workers, and why."""
     attempt: int = Field(default=1, ge=1, le=MOST_ATTEMPTS)
-    """The current incarnation of the whole group. Pods of earlier ones are deleted."""
+    """The current incarnation of the whole group. It begins with new pods, or in those of an earlier one (`group`)."""
+    group: Group | None = None
+    """The pods that it is made of, where some began with an earlier one: their processes were started anew in place."""
+    rendezvous: Rendezvous | None = None
+    """Where the workers of such an attempt meet, once all of them are ready."""
     launched_attempt: int = Field(default=0, ge=0, le=MOST_ATTEMPTS)
     """The last attempt of which every pod has been created: since then, a missing pod is a disruption."""
     attempt_start_time: Time | None = None
@@ -244,6 +285,20 @@ class TrainingJobStatus(Model):
     def holds(self, kind: ConditionType) -> bool:
         """Whether the condition is True."""
         return (c := self.condition(kind)) is not None and c.status == "True"
+
+    def made_in(self, worker: int) -> int:
+        """The attempt for which the pod of this worker was made, or is to be."""
+        if self.group is None:
+            return self.attempt
+        own = next((each.attempt for each in self.group.replaced if each.worker == worker), self.group.since)
+        # Whatever somebody has written into the status by hand.
+        return min(own, self.attempt)
+
+    @property
+    def meeting(self) -> bool:
+        """Whether the workers of the current attempt still wait for each other."""
+        opened = self.rendezvous is not None and self.rendezvous.attempt == self.attempt
+        return self.group is not None and not opened
 
     @property
     def finished(self) -> bool:

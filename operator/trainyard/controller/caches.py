@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.controller.resources import JobRecord, ServiceRecord, pod_record, service_record
+from trainyard.coordinator.attendance import Attendance
 from trainyard.domain.model import PodView, Snapshot, WorkerReport
 from trainyard.kube.resource import PODS, Resource
 from trainyard.kube.store import Store
@@ -22,10 +23,17 @@ class Cache:
     pods: Store[PodView, str] = field(default_factory=lambda: Store(lambda pod: pod.job_uid))
     services: Store[ServiceRecord, str] = field(default_factory=lambda: Store(lambda service: service.job_uid))
 
-    def snapshot(self, job: JobRecord, *, agent: bool = False, reports: Sequence[WorkerReport] = ()) -> Snapshot | None:
+    def snapshot(
+        self,
+        job: JobRecord,
+        *,
+        agent: bool = False,
+        reports: Sequence[WorkerReport] = (),
+        attendance: Attendance | None = None,
+    ) -> Snapshot | None:
         """All that a decision on the job rests on, as of now; None where the job cannot be read.
 
-        `agent`: whether there is one to bring into workers; `reports`: what those there have told.
+        `agent`: whether there is one to bring into workers; `reports`: what those there have told; `attendance`: who of them is there.
 
         Of its own namespace alone: an owner reference to a job in another one is the work of somebody who has no rights there.
         """
@@ -34,7 +42,15 @@ class Cache:
             return None
         pods = tuple(pod for pod in self.pods.of(job.uid) if pod.namespace == job.namespace)
         has_service = any(service.namespace == job.namespace for service in self.services.of(job.uid))
-        return Snapshot(view, pods, has_service=has_service, agent=agent, reports=reports)
+        return Snapshot(
+            view,
+            pods,
+            has_service=has_service,
+            agent=agent,
+            reports=reports,
+            agents=attendance.of(job.uid, [pod.uid for pod in pods]) if attendance else {},
+            hearing_since=attendance.since if attendance else None,
+        )
 
     def notice(self, resource: Resource, raw: Mapping[str, Any]) -> bool:
         """A pod or a Service was read, because it is there and was not known of. Returns whether it is known now and was not before.

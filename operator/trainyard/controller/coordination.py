@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -9,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from trainyard.controller.caches import Caches
 from trainyard.controller.server import ListenError
 from trainyard.controller.settings import Settings
+from trainyard.coordinator.attendance import Attendance
 from trainyard.coordinator.board import Board
 from trainyard.coordinator.certificate import Certificate
 from trainyard.coordinator.refusals import Why
@@ -27,6 +29,7 @@ def coordinator(
     queue: WorkQueue[str],
     registry: CollectorRegistry,
     leading: Callable[[], bool],
+    now: Callable[[], datetime],
 ) -> Coordinator | None:
     """The coordinator, where the settings say how workers reach it. Raises CertificateError."""
     if settings.coordinator_url is None:
@@ -36,26 +39,38 @@ def coordinator(
         return await session.request("GET", path, timeout=10.0, accept=KEYS_FORM)
 
     board = Board(find=lambda sender: _find(caches, sender), news=queue.add_after)
-    heard, workers = families(registry)
+    attendance = Attendance(now=now, news=queue.add_after)
+    heard, called, workers, agents = families(registry)
     workers.set_function(lambda: board.workers)
+    agents.set_function(lambda: attendance.connected)
     return Coordinator(
         verifier=Verifier(fetch),
         board=board,
+        attendance=attendance,
         certificate=Certificate(settings.coordinator_tls),
         leading=leading,
         heard=heard,
+        called=called,
     )
 
 
-def families(registry: CollectorRegistry) -> tuple[Counter, Gauge]:
-    """The metrics: the reports by their result, and the workers that report."""
+def families(registry: CollectorRegistry) -> tuple[Counter, Counter, Gauge, Gauge]:
+    """The metrics: reports and calls by their result, the workers that report, and the agents that are there."""
     heard = Counter(
         "trainyard_agent_reports", "Reports of agents, by what became of them", ["result"], registry=registry
     )
+    called = Counter(
+        "trainyard_agent_calls",
+        "Calls of agents that wait for a word, by what became of them",
+        ["result"],
+        registry=registry,
+    )
     for why in Why:
         heard.labels(why)
+        called.labels(why)
     workers = Gauge("trainyard_reporting_workers", "Workers whose agents have told how far they are", registry=registry)
-    return heard, workers
+    agents = Gauge("trainyard_connected_agents", "Agents that wait for a word of this process", registry=registry)
+    return heard, called, workers, agents
 
 
 def contact(settings: Settings, made: Coordinator | None) -> Contact | None:

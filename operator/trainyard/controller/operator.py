@@ -55,6 +55,11 @@ def utc_now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
 
 
+def precise_now() -> datetime:
+    """The time: of two failures in one second the first is the cause."""
+    return datetime.now(UTC)
+
+
 def _say_port(port: int) -> None:
     _LOG.info(f"serving /metrics, /healthz and /readyz on port {port}")
 
@@ -101,7 +106,7 @@ class Operator:
         tracker: WriteTracker[str] = WriteTracker()
         writer = Writer(session)
         leading = (lambda: chosen.leading) if chosen is not None else lambda: True
-        coordinates = coordinator(settings, session, caches, queue, registry, leading)
+        coordinates = coordinator(settings, session, caches, queue, registry, leading, precise_now)
         pace = StatusPace(time.monotonic)
         reconciler = Reconciler(
             caches=caches,
@@ -113,6 +118,7 @@ class Operator:
             pace=pace,
             now=now,
             board=coordinates.board if coordinates else None,
+            attendance=coordinates.attendance if coordinates else None,
         )
         loop = ReconcileLoop(
             queue, _while_leading(reconciler.reconcile), workers=settings.workers, observer=metrics.observer

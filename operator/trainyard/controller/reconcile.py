@@ -15,6 +15,7 @@ from trainyard.controller.logs import about
 from trainyard.controller.metrics import JobMetrics
 from trainyard.controller.pace import StatusPace
 from trainyard.controller.resources import TRAINING_JOBS, JobRecord, job_record
+from trainyard.coordinator.attendance import Attendance
 from trainyard.coordinator.board import Board
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.conditions import said, yes
@@ -48,6 +49,8 @@ class Reconciler:
     now: Callable[[], datetime]
     board: Board | None = None
     """What the agents of workers have told; None: there is no coordinator."""
+    attendance: Attendance | None = None
+    """Which of them are there, likewise."""
 
     async def reconcile(self, uid: str) -> float | None:
         """One pass over the job with this UID. Returns after how many seconds to look again, if at all."""
@@ -71,7 +74,8 @@ class Reconciler:
     async def _pass(self, record: JobRecord) -> float | None:
         reports = self.board.of(record.uid) if self.board else ()
         cache = self.caches.of(record.namespace)
-        snapshot = cache.snapshot(record, agent=self.executor.agent is not None, reports=reports)
+        brought = self.executor.agent is not None
+        snapshot = cache.snapshot(record, agent=brought, reports=reports, attendance=self.attendance)
         if snapshot is None:
             return await self._unreadable(record)
         now = self.now()
@@ -147,11 +151,15 @@ class Reconciler:
         version = int(made["metadata"]["resourceVersion"])
         self.caches.of(record.namespace).jobs.apply(record.with_status(status, version))
         self.pace.hold(record.uid)
+        if self.attendance:
+            self.attendance.wake(record.uid)
         return True
 
     def _forget_reports(self, uid: str) -> None:
         if self.board:
             self.board.forget(uid)
+        if self.attendance:
+            self.attendance.forget(uid)
 
     async def _read_again(self, record: JobRecord) -> None:
         """The job is not what the cache says, and nobody may ever tell: a list can be older than the watch that goes on after it."""

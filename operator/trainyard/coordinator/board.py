@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from trainyard.coordinator.assignments import is_replaced
 from trainyard.coordinator.refusals import RefusedError, Why
 from trainyard.coordinator.reports import RankReport, Report
 from trainyard.coordinator.tokens import PodIdentity
@@ -32,18 +33,12 @@ class Board:
 
     def accept(self, sender: PodIdentity, report: Report) -> float:
         """Keep what a pod says of its own ranks. Returns after how many seconds to report again. Raises RefusedError."""
-        found = self.find(sender)
-        if found is None:
-            raise RefusedError(
-                Why.UNKNOWN_POD, f"pod {sender.name} in {sender.namespace} is no worker of a TrainingJob"
-            )
-        pod, job = found
-        if not report.attempt == pod.attempt == job.status.attempt or job.status.finished:
+        pod, job = self.known(sender)
+        if is_replaced(pod, job):
+            raise RefusedError(Why.STALE_ATTEMPT, f"pod {pod.name} is of an earlier attempt, and not used any more")
+        if report.attempt != job.status.attempt or job.status.finished:
             now = "over" if job.status.finished else f"at attempt {job.status.attempt}"
-            raise RefusedError(
-                Why.STALE_ATTEMPT,
-                f"this is about attempt {report.attempt}; the pod is of attempt {pod.attempt}, and the job is {now}",
-            )
+            raise RefusedError(Why.STALE_ATTEMPT, f"this is about attempt {report.attempt}, and the job is {now}")
         each = processes(job.spec)
         own = range(pod.index * each, (pod.index + 1) * each)
         if stranger := next((rank for rank in report.ranks if int(rank) not in own), None):
@@ -52,12 +47,21 @@ class Board:
             )
         workers = self._reports.setdefault(job.uid, {})
         told = WorkerReport(
-            pod.attempt, pod.index, tuple(_rank(int(rank), said) for rank, said in report.ranks.items())
+            report.attempt, pod.index, tuple(_rank(int(rank), said) for rank, said in report.ranks.items())
         )
         if workers.get(pod.index) != told:
             workers[pod.index] = told
             self.news(job.uid, min(LONGEST_WAIT, max(STATUS_SECONDS, len(self._reports) / STATUSES_A_SECOND)))
         return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, self.workers / REPORTS_A_SECOND))
+
+    def known(self, sender: PodIdentity) -> tuple[PodView, JobView]:
+        """The pod of the sender, and its job. Raises RefusedError."""
+        found = self.find(sender)
+        if found is None:
+            raise RefusedError(
+                Why.UNKNOWN_POD, f"pod {sender.name} in {sender.namespace} is no worker of a TrainingJob"
+            )
+        return found
 
     def of(self, uid: str) -> Sequence[WorkerReport]:
         """What the workers of this job have told last, of whichever attempt."""

@@ -1,11 +1,11 @@
-"""Why a report is refused: an HTTP status, one word for programs and metrics, a sentence for people."""
+"""Why a request of an agent is refused: an HTTP status, one word for programs and metrics, a sentence for people."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Why(StrEnum):
-    """The words, which are also the values of the label `result` of `trainyard_agent_reports_total`."""
+    """The words, which are also the values of the label `result` of `trainyard_agent_reports_total` and `trainyard_agent_calls_total`."""
 
     ACCEPTED = "Accepted"
     NOT_LEADING = "NotLeading"
@@ -16,6 +16,8 @@ class Why(StrEnum):
     UNKNOWN_POD = "UnknownPod"
     FOREIGN_RANK = "ForeignRank"
     STALE_ATTEMPT = "StaleAttempt"
+    REPLACED = "Replaced"
+    OVER = "Over"
     MALFORMED = "Malformed"
     TOO_LARGE = "TooLarge"
     TOO_SLOW = "TooSlow"
@@ -31,6 +33,8 @@ STATUS = {
     Why.UNKNOWN_POD: 403,
     Why.FOREIGN_RANK: 403,
     Why.STALE_ATTEMPT: 409,
+    Why.REPLACED: 410,
+    Why.OVER: 410,
     Why.MALFORMED: 400,
     Why.TOO_LARGE: 413,
     Why.TOO_SLOW: 408,
@@ -38,7 +42,8 @@ STATUS = {
 """The HTTP status of each."""
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: context managers that it passes through write down where it was.
+@dataclass(eq=False)
 class RefusedError(Exception):
     """A request that is not served, and changes nothing."""
 

@@ -1,14 +1,20 @@
-"""What an agent tells: `{"attempt": 2, "ranks": {"4": {"step": 120, "phase": "train", "loss": 0.31}}}`. Nothing of it is believed unseen."""
+"""What an agent tells. Nothing of it is believed unseen.
 
-from typing import Annotated, Literal
+A report: `{"attempt": 2, "ranks": {"4": {"step": 120, "phase": "train", "loss": 0.31}}}`. A call, with which it waits for a word:
+`{"attempt": 2, "state": "failed", "failure": {"code": 1, "message": "rank 4 …", "age": 0.1}}`.
+"""
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import Annotated, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from trainyard.api.status import MOST, MOST_ATTEMPTS
 from trainyard.coordinator.refusals import RefusedError, Why
+from trainyard.domain.model import Doing
 
 LONGEST_REPORT = 256 * 1024
 """Bytes: of 1,024 ranks, the most that an agent starts, half of it; of 250 that hang, all."""
+LONGEST_MESSAGE = 16 * 1024
 FRAMES, LONGEST_FRAME = 8, 256
 LARGEST = 1e100
 """Of a loss: no mean of such numbers is too large to be written."""
@@ -39,10 +45,38 @@ class Report(_Part):
     ranks: dict[Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,7})$")], RankReport]
 
 
-def read(body: bytes) -> Report:
-    """A report. Raises RefusedError with the first field that is wrong."""
+class Failure(_Part):
+    """How a rank ended that failed."""
+
+    code: int = Field(ge=1, le=255)
+    message: str = Field(default="", max_length=LONGEST_MESSAGE)
+    """What would stand in the container's termination message, were it over."""
+    age: float = Field(default=0.0, ge=0, le=LARGEST, allow_inf_nan=False)
+    """Seconds since then: clocks differ."""
+
+
+class Call(_Part):
+    """What the agent of a worker does, until it hears a word."""
+
+    attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    # In JSON it is a word.
+    state: Doing = Field(strict=False)
+    failure: Failure | None = None
+
+    @model_validator(mode="after")
+    def _failed_of_something(self) -> Self:
+        if (self.state is Doing.FAILED) is (self.failure is None):
+            raise ValueError("`failure` goes with the state `failed`, and with no other")
+        return self
+
+
+Part = TypeVar("Part", bound=_Part)
+
+
+def read(kind: type[Part], body: bytes) -> Part:
+    """A report or a call. Raises RefusedError with the first field that is wrong."""
     try:
-        return Report.model_validate_json(body)
+        return kind.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part)[:64] for part in first["loc"]) or "the body"

@@ -1,27 +1,41 @@
-"""`POST /v1/report`: what agents tell. Each answer says when to tell again; each refusal says why, and is counted."""
+"""What agents ask and tell. Each refusal says why, and is counted.
+
+`POST /v1/report`: how far the ranks are; the answer says when to tell again. `POST /v1/sync`: what the agent does; the answer comes as soon
+as it is to do something else, or after a minute.
+"""
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 
 from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import Counter
 
 from trainyard.coordinator import reports
+from trainyard.coordinator.assignments import Assignment, assignment
+from trainyard.coordinator.attendance import Attendance
 from trainyard.coordinator.board import Board
 from trainyard.coordinator.certificate import Certificate
-from trainyard.coordinator.listener import listen
+from trainyard.coordinator.listener import Guests, listen
 from trainyard.coordinator.refusals import STATUS, RefusedError, Why
-from trainyard.coordinator.tokens import Verifier
+from trainyard.coordinator.tokens import PodIdentity, Verifier
+from trainyard.domain.model import AgentView
+from trainyard.domain.observe import an_exit
 
 _LOG = logging.getLogger(__name__)
 
-REPORT = "/v1/report"
+REPORT, SYNC = "/v1/report", "/v1/sync"
+HOLD_SECONDS = 60.0
+"""How long an agent waits for a word before it asks again."""
 BODY_SECONDS = 10.0
-"""How long the body of a report may take to arrive."""
+"""How long the body of a request may take to arrive."""
+LONGEST_AGE = 24 * 3600.0
+"""Of a failure, in seconds."""
 RENEWAL_SECONDS = 60.0
 """How often the certificate's files are looked at."""
 
@@ -32,23 +46,32 @@ class Coordinator:
 
     verifier: Verifier
     board: Board
+    attendance: Attendance
     certificate: Certificate
     leading: Callable[[], bool]
     heard: Counter
-    """Labelled by `result`."""
+    """Reports. Labelled by `result`."""
+    called: Counter
+    """Calls, likewise."""
+    guests: Guests = field(default_factory=Guests)
 
     @asynccontextmanager
     async def serve(self, host: str, port: int) -> AsyncIterator[int]:
         """Serve while inside. Yields the port. Raises OSError."""
         application = web.Application(client_max_size=reports.LONGEST_REPORT)
-        application.add_routes([web.post(REPORT, self._report)])
+        application.add_routes([web.post(REPORT, self._report), web.post(SYNC, self._sync)])
         runner = web.AppRunner(
-            application, access_log=None, logger=_wire_log(), auto_decompress=False, shutdown_timeout=1.0
+            application,
+            access_log=None,
+            logger=_wire_log(),
+            auto_decompress=False,
+            shutdown_timeout=1.0,
+            handler_cancellation=True,
         )
         await runner.setup()
         renewal = asyncio.create_task(self._renew())
         try:
-            async with listen(runner, host, port, self.certificate.context) as bound:
+            async with listen(runner, host, port, self.certificate.context, self.guests) as bound:
                 yield bound
         finally:
             renewal.cancel()
@@ -57,39 +80,85 @@ class Coordinator:
     async def _report(self, request: web.Request) -> web.Response:
         why, body = Why.ACCEPTED, dict[str, object]()
         try:
-            body["next"] = await self._accept(request)
+            sender = await self._sender(request)
+            body["next"] = self.board.accept(sender, reports.read(reports.Report, await self._body(request)))
         except RefusedError as refusal:
-            why, body = refusal.why, {"reason": refusal.why, "message": refusal.message}
-            _LOG.debug(f"a report from {request.remote} is refused: {why}: {refusal.message}")
+            why, body = refusal.why, _words(request, refusal)
         self.heard.labels(why).inc()
         answer = web.json_response(body, status=STATUS[why])
         # The next report is long in coming, and goes to whoever leads by then.
         answer.force_close()
         return answer
 
-    async def _accept(self, request: web.Request) -> float:
+    async def _sync(self, request: web.Request) -> web.Response:
+        why, body = Why.ACCEPTED, dict[str, object]()
+        try:
+            sender = await self._sender(request)
+            call = reports.read(reports.Call, await self._body(request))
+            given = await self._word(request, sender, call)
+            body = {"attempt": given.attempt, "run": given.run, "environment": given.environment}
+        except RefusedError as refusal:
+            why, body = refusal.why, _words(request, refusal)
+        self.called.labels(why).inc()
+        answer = web.json_response(body, status=STATUS[why])
+        if why is not Why.ACCEPTED:
+            answer.force_close()
+        return answer
+
+    async def _word(self, request: web.Request, sender: PodIdentity, call: reports.Call) -> Assignment:
+        """What the worker is to do, as soon as that is not what it does."""
+        pod, job = self.board.known(sender)
+        given = assignment(pod, job)
+        self.guests.welcome(sender.uid, request.protocol)
+        end = time.monotonic() + HOLD_SECONDS
+        with self.attendance.call(job.uid, sender.uid, self._seen(call)) as waits:
+            try:
+                while not given.is_news(call) and (left := end - time.monotonic()) > 0:
+                    await waits.news(left)
+                    if not self.leading():
+                        raise RefusedError(Why.NOT_LEADING, "this process does not lead any more")
+                    given = assignment(*self.board.known(sender))
+            except asyncio.CancelledError:
+                self.attendance.left(job.uid, sender.uid, waits, request.content.exception())
+                raise
+        return given
+
+    def _seen(self, call: reports.Call) -> AgentView:
+        failed = call.failure
+        if failed is None:
+            return AgentView(call.attempt, call.state)
+        age = timedelta(seconds=min(failed.age, LONGEST_AGE))
+        return AgentView(call.attempt, call.state, an_exit(self.attendance.now() - age, failed.code, failed.message))
+
+    async def _sender(self, request: web.Request) -> PodIdentity:
         if not self.leading():
             raise RefusedError(Why.NOT_LEADING, "this process stands by; ask the next address of this name")
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
-            raise RefusedError(Why.NO_TOKEN, "a report needs `Authorization: Bearer` and the pod's own token")
+            raise RefusedError(Why.NO_TOKEN, "a request needs `Authorization: Bearer` and the pod's own token")
         # Before the body: a stranger's is not even read.
-        sender = await self.verifier.pod(token.strip())
+        return await self.verifier.pod(token.strip())
+
+    async def _body(self, request: web.Request) -> bytes:
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                body = await request.read()
+                return await request.read()
         except web.HTTPRequestEntityTooLarge as error:
             raise RefusedError(Why.TOO_LARGE, f"a report has {reports.LONGEST_REPORT} bytes at most") from error
         except (HttpProcessingError, ClientError, ConnectionError) as error:
             raise RefusedError(Why.MALFORMED, f"the body broke off: {error}") from error
         except TimeoutError as error:
             raise RefusedError(Why.TOO_SLOW, f"the body took longer than {BODY_SECONDS:.0f} s") from error
-        return self.board.accept(sender, reports.read(body))
 
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(RENEWAL_SECONDS)
             self.certificate.look()
+
+
+def _words(request: web.Request, refusal: RefusedError) -> dict[str, object]:
+    _LOG.debug(f"a request from {request.remote} is refused: {refusal.why}: {refusal.message}")
+    return {"reason": refusal.why, "message": refusal.message}
 
 
 def _wire_log() -> logging.Logger:

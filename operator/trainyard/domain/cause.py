@@ -1,6 +1,6 @@
 """What ended an attempt: the first trouble, not those that followed from it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -65,16 +65,14 @@ class Cause:
         return self.failed and not self.ignored
 
 
-def find_cause(pods: Sequence[PodView], wished: int, *, launched: bool) -> Cause | None:
+def find_cause(pods: Sequence[PodView], created: Iterable[int]) -> Cause | None:
     """The cause that ended the attempt to which `pods` belong, or None where it goes on.
 
-    `launched`: all its `wished` pods had been created, so one that is missing was taken away.
+    `created`: the workers whose pods had been there, so one that is missing was taken away.
     """
     causes = [c for pod in pods if (c := _of(pod))]
-    if launched:
-        present = {p.index for p in pods}
-        missing = (i for i in range(wished) if i not in present)
-        causes += [Cause(Reason.WORKER_DISRUPTED, i, None, LONG_AGO) for i in missing]
+    present = {p.index for p in pods}
+    causes += [Cause(Reason.WORKER_DISRUPTED, i, None, LONG_AGO) for i in created if i not in present]
     return min(causes, key=lambda c: (c.victim, c.time, c.charged, c.index), default=None)
 
 

@@ -1,8 +1,9 @@
 """What a decision looks at: a job, its pods and its Service at one moment, reduced to what matters."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from functools import cached_property
 
 from trainyard.api.spec import TrainingJobSpec
@@ -49,6 +50,8 @@ class PodView:
     phase: str
     """Pending, Running, Succeeded, Failed or Unknown."""
     node: str | None = None
+    ip: str = ""
+    """Its address, once it has one."""
     scheduled: bool = False
     ready: bool = False
     running: bool = False
@@ -108,6 +111,30 @@ class WorkerReport:
     ranks: tuple[RankProgress, ...]
 
 
+class Doing(StrEnum):
+    """What the agent of a worker does."""
+
+    RUNNING = "running"
+    """The ranks of its attempt run."""
+    FAILED = "failed"
+    """A rank of its attempt has failed; it waits for another attempt."""
+    WAITING = "waiting"
+    """No rank runs; it is ready to start those of its attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentView:
+    """What the agent of a worker has said last, and whether it is still there."""
+
+    attempt: int
+    doing: Doing
+    exit: Exit | None = None
+    """How the rank ended that failed."""
+    connected: bool = True
+    vanished_at: datetime | None = None
+    """When its node stopped to answer; None where its connection stands, or was closed."""
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """All that a decision on a job rests on. Without slots, so that what is asked again and again is computed once."""
@@ -118,13 +145,17 @@ class Snapshot:
     agent: bool = False
     """Whether the operator has an agent to bring into workers."""
     reports: Sequence[WorkerReport] = ()
-    """What the workers' agents have told last."""
+    """What the workers' agents have told last of their ranks' progress."""
+    agents: Mapping[str, AgentView] = field(default_factory=dict)
+    """The agents that have called, by the UID of their pod."""
+    hearing_since: datetime | None = None
+    """Since when agents can call; None where there is no coordinator."""
 
     @cached_property
     def current(self) -> tuple[PodView, ...]:
-        """The pods of the current attempt, by index."""
-        attempt = self.job.status.attempt
-        return tuple(sorted((p for p in self.pods if p.attempt == attempt), key=lambda p: p.index))
+        """The pods of which the current attempt is made, by index."""
+        made_in = self.job.status.made_in
+        return tuple(sorted((p for p in self.pods if p.attempt == made_in(p.index)), key=lambda p: p.index))
 
     @cached_property
     def told(self) -> tuple[WorkerReport, ...]:
@@ -138,5 +169,6 @@ class Snapshot:
 
     @cached_property
     def old(self) -> tuple[PodView, ...]:
-        """The pods of earlier attempts."""
-        return tuple(p for p in self.pods if p.attempt < self.job.status.attempt)
+        """The pods of earlier attempts that are not used any more."""
+        status = self.job.status
+        return tuple(p for p in self.pods if p.attempt <= status.attempt and p.attempt != status.made_in(p.index))

@@ -66,6 +66,7 @@ def pod_view(raw: Json) -> PodView:
         workers=_number((metadata.get("annotations") or {}).get(ANNOTATION_WORKERS)),
         phase=status.get("phase", "Pending"),
         node=spec.get("nodeName"),
+        ip=status.get("podIP") or "",
         scheduled="nodeName" in spec,
         ready=conditions.get("Ready", {}).get("status") == "True",
         running="running" in main,
@@ -131,10 +132,15 @@ def _seen_end(state: Json, init_container: str | None = None) -> Exit | None:
     finished = _time(ended.get("finishedAt"))
     if finished is None or ended.get("reason") in UNSEEN:
         return None
-    message, step = split_step((ended.get("message") or "").strip())
-    reason = "OOMKilled" if out_of_memory(message) else ended.get("reason") or "Error"
-    shown = shortened(message, MESSAGE_LIMIT)
-    return Exit(finished, ended["exitCode"], reason, shown, init_container, step, named_rank(message))
+    reason = ended.get("reason") or "Error"
+    return an_exit(finished, ended["exitCode"], ended.get("message") or "", reason, init_container)
+
+
+def an_exit(time: datetime, code: int, said: str, reason: str = "Error", init_container: str | None = None) -> Exit:
+    """The end of a container or of its ranks, from its termination message."""
+    message, step = split_step(said.strip())
+    reason = "OOMKilled" if out_of_memory(message) else reason
+    return Exit(time, code, reason, shortened(message, MESSAGE_LIMIT), init_container, step, named_rank(message))
 
 
 def _taken(

@@ -14,10 +14,11 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Action as Reaction
 from trainyard.api.spec import CleanPods, Success
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain import suspects, verdict
+from trainyard.domain import agents, suspects, verdict
 from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Event, Plan
 from trainyard.domain.cause import Cause, describe, find_cause, settling
 from trainyard.domain.hang import culprit
+from trainyard.domain.ladder import opening
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.progress import progress
 from trainyard.domain.report import report
@@ -45,15 +46,17 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         status = status.model_copy(update={"progress": progress(snapshot, now)})
         job = replace(job, status=status)
         snapshot = replace(snapshot, job=job)
-    newest = max((p for p in snapshot.pods if p.attempt < BEYOND_ALL_ATTEMPTS), key=lambda p: p.attempt, default=None)
-    if newest is not None and newest.attempt > status.attempt:
-        return verdict.adopt(job, newest)
+    told = [*(pod.attempt for pod in snapshot.pods), *(agent.attempt for agent in snapshot.agents.values())]
+    newest = max((attempt for attempt in told if attempt < BEYOND_ALL_ATTEMPTS), default=0)
+    if newest > status.attempt:
+        return verdict.adopt(snapshot, newest)
     if not status.holds(C.SUSPENDED) and _succeeded(snapshot):
         return verdict.complete(job, snapshot.size, now)
     if job.spec.lifecycle.suspend:
         return _suspended(snapshot, now)
     if status.holds(C.SUSPENDED):
         return verdict.resume(job, now)
+    snapshot = agents.overlaid(snapshot, now)
     if status.active_since is None:
         # The first look at a job needs no verdict of its own: its pods bear attempt 1, as does a status never written.
         return plan(replace(snapshot, job=replace(job, status=verdict.start(job, now))), now)
@@ -74,12 +77,14 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
         return verdict.fail(job, Reason.DEADLINE_EXCEEDED, message, now)
     if was := next((p.workers for p in pods if p.workers not in {0, spec.replicas}), None):
         return verdict.resize(job, was, now)
-    if cause := find_cause(pods, spec.replicas, launched=status.launched_attempt == status.attempt):
-        if wait := settling(cause, now):
+    if status.meeting and snapshot.hearing_since is None:
+        return verdict.regroup(job, now)
+    if cause := find_cause(pods, _created(snapshot)):
+        if wait := settling(cause, now) or agents.calling(snapshot, now):
             return Plan(status, requeue_after=wait.total_seconds())
         if snapshot.agent and (why := not_for(job, cause)):
             return verdict.without_agent(job, why, now)
-        return _after(_blaming(cause, snapshot), job, now)
+        return _after(_blaming(cause, snapshot), snapshot, now)
     if free := suspects.released(job, pods, now):
         return verdict.release(job, free, now)
     limit, begun = spec.lifecycle.startup_deadline_seconds, _startup_began(status)
@@ -90,6 +95,13 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
     return None
 
 
+def _created(snapshot: Snapshot) -> list[int]:
+    """The workers whose pods have been there: where one is missing, it was taken away."""
+    status = snapshot.job.status
+    launched = status.launched_attempt == status.attempt
+    return [i for i in range(snapshot.job.spec.replicas) if launched or status.made_in(i) < status.attempt]
+
+
 def _blaming(cause: Cause, snapshot: Snapshot) -> Cause:
     """The cause of a hang with the rank that the others wait for, unless the agent that ended first has named it."""
     found = culprit(snapshot) if cause.hung else None
@@ -97,8 +109,9 @@ def _blaming(cause: Cause, snapshot: Snapshot) -> Cause:
     return cause if found is None or found.rank == named else replace(cause, culprit=found)
 
 
-def _after(cause: Cause, job: JobView, now: datetime) -> Plan:
+def _after(cause: Cause, snapshot: Snapshot, now: datetime) -> Plan:
     """The verdict on a job whose attempt has ended."""
+    job = snapshot.job
     recovery, told = job.spec.recovery, describe(cause, job.status.attempt)
     ruled = ruling(cause, recovery)
     elsewhere = ruled.action is Reaction.RESTART_ELSEWHERE and suspects.can_go_elsewhere(job, cause.pod, now)
@@ -111,7 +124,7 @@ def _after(cause: Cause, job: JobView, now: datetime) -> Plan:
         if limit is not None and job.status.restarts.disruptions >= limit:
             told += f"; recovery.maxDisruptions is {limit}"
             return verdict.fail(job, Reason.DISRUPTIONS_EXHAUSTED, told, now, cause)
-        return verdict.restart(job, cause, told, now, elsewhere=elsewhere)
+        return verdict.restart(snapshot, cause, told, now, elsewhere=elsewhere)
     after = charged(job.status, recovery, cause, now)
     if after.at_same_step and after.at_same_step >= recovery.no_progress_limit:
         told += f"; the last {after.at_same_step} failures were all after step {cause.step}"
@@ -121,7 +134,7 @@ def _after(cause: Cause, job: JobView, now: datetime) -> Plan:
     if count > recovery.max_restarts:
         told += f"; recovery.maxRestarts is {recovery.max_restarts}{within}"
         return verdict.fail(job, Reason.RESTARTS_EXHAUSTED, told, now, cause)
-    return verdict.restart(job, cause, f"{told} ({count} of {recovery.max_restarts} restarts used{within})", now)
+    return verdict.restart(snapshot, cause, f"{told} ({count} of {recovery.max_restarts} restarts used{within})", now)
 
 
 def _act(snapshot: Snapshot, now: datetime) -> Plan:
@@ -138,14 +151,22 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     present = {p.index for p in snapshot.current}
     if waiting and not_before:
         waits.append((not_before - now).total_seconds())
-    elif in_the_way := [p for p in snapshot.old if not _lost(p, now)]:
-        waits += [(LOST - (now - p.deletion_time)).total_seconds() for p in in_the_way if p.deletion_time]
-    elif status.launched_attempt < status.attempt:
+    waits += agents.deadlines(snapshot, now)
+    in_the_way = [p for p in snapshot.old if not (_lost(p, now) or agents.gone(snapshot, p, now))]
+    waits += [(LOST - (now - p.deletion_time)).total_seconds() for p in in_the_way if p.deletion_time]
+    if status.group is None and (waiting or in_the_way):
+        return report(snapshot, Plan(status, actions, events, _soonest(waits)), now)
+    if status.launched_attempt < status.attempt:
         missing = [i for i in range(job.spec.replicas) if i not in present]
-        actions += [CreateWorker(i, status.attempt) for i in missing]
-        if not missing:
-            note = f"created {counted(job.spec.replicas, 'worker')} of attempt {status.attempt}"
+        actions += [CreateWorker(i, status.made_in(i)) for i in missing]
+        if not missing and (made := [i for i in present if status.made_in(i) == status.attempt]):
+            note = f"created {counted(len(made), 'worker')} of attempt {status.attempt}"
             events.append(Event("Normal", Reason.WORKERS_CREATED, note))
+    if status.meeting and not (waiting or actions) and all(p.ended for p in in_the_way):
+        address = opening(snapshot) if all(agents.ready(snapshot, p) for p in snapshot.current) else None
+        if address and len(present) == job.spec.replicas:
+            # Told together with what follows from it: one write less for all to wait for.
+            status = verdict.open_rendezvous(status, address)
     return report(snapshot, Plan(status, actions, events, _soonest(waits)), now)
 
 

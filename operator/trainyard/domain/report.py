@@ -7,6 +7,7 @@ from typing import Any
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, TrainingJobStatus, WorkerStatus
 from trainyard.domain.actions import Plan
+from trainyard.domain.agents import ready
 from trainyard.domain.conditions import no, said, yes
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.names import selector
@@ -50,7 +51,8 @@ def is_news(job: JobView, after: TrainingJobStatus) -> bool:
 
 def _moves(status: TrainingJobStatus, *, grouped: bool) -> tuple[Any, ...]:
     holds = {c.type for c in status.conditions if c.status == "True" and c.type != C.SCHEDULED}
-    return status.phase, status.attempt, grouped and status.launched_attempt, status.restarts, holds
+    launched = grouped and status.launched_attempt
+    return status.phase, status.attempt, launched, status.meeting, status.restarts, holds
 
 
 def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
@@ -69,6 +71,8 @@ def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> dict[str
 def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
     job, pods = snapshot.job, snapshot.current
     seen = health(pods, job.spec.replicas)
+    if seen.running and status.meeting:
+        seen = replace(seen, running=False, reason=Reason.WORKERS_STARTING, message=_meeting(snapshot))
     if not pods and snapshot.old:
         seen = replace(seen, message=f"{len(snapshot.old)} pods of earlier attempts have yet to end")
     sayings = [
@@ -96,6 +100,14 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
         sayings.append(no(C.RUNNING, seen.reason, seen.message))
         update["phase"] = Phase.RESTARTING if restarting else Phase.PENDING
     return {**update, "conditions": said(status, sayings, job.generation, now)}
+
+
+def _meeting(snapshot: Snapshot) -> str:
+    """What workers wait for that began before their attempt, or are to join such."""
+    count, wished = sum(ready(snapshot, pod) for pod in snapshot.current), snapshot.job.spec.replicas
+    left = [pod.name for pod in snapshot.old if not pod.ended]
+    until = f"; pod {left[0]} of an earlier attempt has yet to end" if left else ""
+    return f"{count} of {wished} workers are ready for attempt {snapshot.job.status.attempt}{until}"
 
 
 def _avoiding(job: JobView, reason: Reason) -> str:

@@ -9,12 +9,14 @@ from typing import Any
 
 from trainyard.api.constants import AGENT
 from trainyard.api.reasons import Reason
+from trainyard.api.recovery import Rung
 from trainyard.api.spec import Success
-from trainyard.api.status import ConditionType as C, LastFailure, Phase, Retry, TrainingJobStatus
+from trainyard.api.status import ConditionType as C, LastFailure, Phase, Rendezvous, Retry, TrainingJobStatus
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.cause import Cause, blame
 from trainyard.domain.conditions import Saying, no, said, yes
-from trainyard.domain.model import JobView, PodView
+from trainyard.domain.ladder import climb, known_group
+from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.observe import MESSAGE_LIMIT
 from trainyard.domain.rules import charged, more
 from trainyard.domain.supervision import unfit
@@ -73,21 +75,37 @@ def suspend(job: JobView, pods: Sequence[PodView], now: datetime) -> Plan:
     return Plan(_observed(job, status.model_copy(update=update)), events=[Event("Normal", Reason.SUSPENDED, message)])
 
 
-def restart(job: JobView, cause: Cause, told: str, now: datetime, *, elsewhere: bool = False) -> Plan:
+def restart(snapshot: Snapshot, cause: Cause, told: str, now: datetime, *, elsewhere: bool = False) -> Plan:
     """The group starts anew because of `cause`, which is counted here and nowhere else. `told` says what it was.
 
     `elsewhere`: not on the node of the cause.
     """
-    status = job.status
+    job, status = snapshot.job, snapshot.job.status
+    step, furthest = cause.step, status.restarts.furthest_step
     steady = status.running_time is not None and now - status.running_time >= STEADY
-    count = 0 if steady else status.retry.count
+    further = steady or (step is not None and furthest is not None and step > furthest)
+    count = 0 if further else status.retry.count
     delay = _delay(count)
-    retry = Retry(count=more(count), not_before=now + timedelta(seconds=delay))
+    by = climb(snapshot, cause, elsewhere=elsewhere, further=further)
+    retry = Retry(count=more(count), not_before=now + timedelta(seconds=delay), rung=by.rung, tries=by.tries)
     nodes = struck(job, cause, now, elsewhere=elsewhere)
     told += told_of(status.suspect_nodes, nodes)
     when = f", in {delay} seconds" if delay else ""
-    update = {**_counted(job, cause, now), "retry": retry, "suspect_nodes": nodes}
-    return _new_attempt(job, cause.reason, told, update, now, when)
+    update = {**_counted(job, cause, now), "retry": retry, "suspect_nodes": nodes, "group": by.group}
+    if by.rung is Rung.PROCESSES:
+        update["launched_attempt"] = status.attempt + 1
+    return _new_attempt(job, cause.reason, told, update, now, how=f"{by.told} as attempt {{}}{when}")
+
+
+def open_rendezvous(status: TrainingJobStatus, address: str) -> TrainingJobStatus:
+    """All workers of an attempt that did not begin with all its pods are ready: they may start."""
+    return status.model_copy(update={"rendezvous": Rendezvous(attempt=status.attempt, address=address)})
+
+
+def regroup(job: JobView, now: datetime) -> Plan:
+    """Workers wait for each other, and nobody can tell them when to begin: the operator was set up anew without a coordinator."""
+    message = "workers wait for a word of the operator, which is set up without a coordinator now"
+    return _new_attempt(job, Reason.AGENT_OFF, message, {}, now)
 
 
 def resize(job: JobView, was: int, now: datetime) -> Plan:
@@ -110,13 +128,16 @@ def without_agent(job: JobView, why: str, now: datetime) -> Plan:
     return _new_attempt(job, Reason.NO_PYTHON, f"{why}: {AGENT} is left out", {}, now, also=[unfit(why)])
 
 
-def adopt(job: JobView, pod: PodView) -> Plan:
-    """The status was lost (restored from a backup, say), and a pod knows better which attempt this is."""
-    note = f"pod {pod.name} is of attempt {pod.attempt}, the status knew of {job.status.attempt} only: the job goes on from there"
-    return Plan(
-        job.status.model_copy(update={"attempt": pod.attempt, "launched_attempt": pod.attempt - 1}),
-        events=[Event("Warning", Reason.ATTEMPT_ADOPTED, note)],
-    )
+def adopt(snapshot: Snapshot, attempt: int) -> Plan:
+    """The status was lost (restored from a backup, say), and a pod, or an agent, knows better which attempt this is."""
+    status = snapshot.job.status
+    pods, group = known_group(snapshot, attempt)
+    note = f"workers are at attempt {attempt}, the status knew of {status.attempt} only: the job goes on from there"
+    update: dict[str, Any] = {"attempt": attempt, "launched_attempt": attempt - 1, "group": group}
+    if group and (address := next((pod.ip for pod in pods if pod.index == 0), "")):
+        # They run, or were about to.
+        update["rendezvous"] = Rendezvous(attempt=attempt, address=address)
+    return Plan(status.model_copy(update=update), events=[Event("Warning", Reason.ATTEMPT_ADOPTED, note)])
 
 
 def complete(job: JobView, workers: int, now: datetime) -> Plan:
@@ -150,18 +171,17 @@ def _new_attempt(
     message: str,
     update: dict[str, Any],
     now: datetime,
-    when: str = "",
+    how: str = "all workers start anew as attempt {}",
     also: Sequence[Saying] = (),
 ) -> Plan:
     status = job.status
-    attempt = status.attempt + 1
-    told = f"{message}; all workers start anew as attempt {attempt}{when}"
+    told = f"{message}; {how.format(status.attempt + 1)}"
     sayings = [yes(C.RESTARTING, reason, told), no(C.RUNNING, reason, told), *also]
     restarts = update.get("restarts", status.restarts)
     update = (
         {"suspect_nodes": known(job, now)}
-        | update
         | _next_attempt(status, now)
+        | update
         | {
             "phase": Phase.RESTARTING,
             "conditions": said(status, sayings, job.generation, now),
@@ -175,7 +195,7 @@ def _new_attempt(
 
 
 def _next_attempt(status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
-    return {"attempt": status.attempt + 1, "attempt_start_time": now, "running_time": None}
+    return {"attempt": status.attempt + 1, "attempt_start_time": now, "running_time": None, "group": None}
 
 
 def _finish(job: JobView, phase: Phase, sayings: Sequence[Saying], event: Event, ready: str, now: datetime) -> Plan:

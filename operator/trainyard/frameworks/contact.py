@@ -21,10 +21,15 @@ class Contact:
     """What its certificate is checked by, in PEM. Empty: the image's own authorities."""
 
 
-def introduce(spec: Json, contact: Contact) -> None:
-    """Tell the main container of it. Changes the pod's `spec`. What the user has under these names stays as it is."""
+def introduce(spec: Json, contact: Contact, *, joins: bool) -> None:
+    """Tell the main container of it. Changes the pod's `spec`. What the user has under these names stays as it is.
+
+    `joins`: the worker joins others that are there already, and waits until all are ready.
+    """
     main: Json = spec["containers"][0]
     variables = {"TRAINYARD_COORDINATOR": contact.url, "TRAINYARD_TOKEN_FILE": f"{FOLDER}/token"}
+    if joins:
+        variables["TRAINYARD_RENDEZVOUS"] = "wait"
     if contact.authority:
         variables["TRAINYARD_COORDINATOR_CA"] = contact.authority
     own: list[Json] = main.get("env") or []

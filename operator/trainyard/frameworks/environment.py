@@ -44,6 +44,14 @@ def environment(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
     return [*(variable for variable in ours if variable["name"] not in names), *_last_of_each(own)]
 
 
+def renewed(worker: Worker) -> dict[str, str]:
+    """What differs for a worker that begins another attempt in the pod that it has. What the user has set stays as it is."""
+    main: Mapping[str, Any] = worker.spec.template["spec"]["containers"][0]
+    own = {variable["name"] for variable in main.get("env") or ()}
+    ours = [*common(worker), *WIRING[worker.spec.framework].identity(worker)]
+    return {variable["name"]: variable["value"] for variable in ours if variable["name"] not in own}
+
+
 def common(worker: Worker) -> list[Json]:
     """What every worker of every framework is told."""
     variables = {
@@ -54,6 +62,8 @@ def common(worker: Worker) -> list[Json]:
         "TRAINYARD_REPLICA_INDEX": str(worker.index),
         "TRAINYARD_PROCESSES": str(processes(worker.spec)),
     }
+    if not worker.spec.recovery.warm_start:
+        variables["TRAINYARD_WARM_START"] = "0"
     if (patience := worker.spec.recovery.hang_timeout_seconds) is not None:
         variables["TRAINYARD_HANG_SECONDS"] = str(patience)
     return [{"name": name, "value": value} for name, value in variables.items()]

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from trainyard.frameworks.worker import Json, Worker, cpus, processes
 
-PORT = 29500
+PORT, PORTS = 29500, 500
 IDENTITY = frozenset(
     {"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}
     | {"PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_BACKEND"},
@@ -33,7 +33,9 @@ def identity(worker: Worker) -> list[Json]:
         "PET_MASTER_ADDR": worker.master,
         "PET_MASTER_PORT": str(master_port),
         "PET_RDZV_BACKEND": "c10d",
-        "PET_RDZV_ENDPOINT": f"{worker.master}:{master_port}",
+        "PET_RDZV_ENDPOINT": f"[{worker.master}]:{master_port}"
+        if ":" in worker.master
+        else f"{worker.master}:{master_port}",
         "PET_RDZV_ID": worker.run_id,
         # Worker 0 alone holds the store: left to itself, torchrun guesses from host names. The others wait for it as
         # long as for the rendezvous, since its image may take minutes to arrive.
@@ -88,5 +90,10 @@ def tuning(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
 
 
 def port(worker: Worker) -> int:
-    """The port of the rendezvous and of rank 0's store: its own for each job where jobs share a node's ports."""
-    return 20000 + 2 * (crc32(worker.job.uid.encode()) % 5000) if worker.host_network else PORT
+    """The port of the rendezvous and of rank 0's store: another one in each attempt, so that no straggler of the one before is let in.
+
+    Its own for each job where jobs share a node's ports.
+    """
+    if worker.host_network:
+        return 20000 + 2 * ((crc32(worker.job.uid.encode()) + worker.attempt) % 5000)
+    return PORT + (worker.attempt - 1) % PORTS

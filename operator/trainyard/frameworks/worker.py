@@ -22,6 +22,8 @@ class Worker:
     job: JobView
     index: int
     attempt: int
+    rendezvous: str | None = None
+    """The address of worker 0, where the workers of this attempt did not all begin with it."""
 
     @property
     def spec(self) -> TrainingJobSpec:
@@ -46,7 +48,8 @@ class Worker:
     @property
     def master(self) -> str:
         """The same of worker 0."""
-        return self._address_of(0)
+        # A name may lead to the pod before this one for some seconds.
+        return self.rendezvous or self._address_of(0)
 
     def _address_of(self, index: int) -> str:
         # A worker without others has no Service, and so no name.

@@ -93,6 +93,8 @@ def test_defaults() -> None:
         ".recovery": {},
         ".recovery.avoidNodes": True,
         ".recovery.agent": "auto",
+        ".recovery.lowestRung": "Processes",
+        ".recovery.warmStart": True,
         ".recovery.maxRestarts": 10,
         ".recovery.noProgressLimit": 3,
         ".lifecycle": {},

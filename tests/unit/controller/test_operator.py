@@ -311,7 +311,7 @@ async def test_a_later_attempt_that_is_taken_up_is_told_of(api: FakeApi, lab: La
         api.cluster.create(PODS, LAB, later)
         await until(lambda: "AttemptAdopted" in reasons(api))
         note = next(e["note"] for e in api.cluster.objects(EVENTS, LAB) if e["reason"] == "AttemptAdopted")
-    assert note.startswith("pod job-worker-0-9 is of attempt 9, the status knew of 1 only")
+    assert note.startswith("workers are at attempt 9, the status knew of 1 only")
 
 
 async def test_a_refusal_in_other_words_each_time_is_not_tried_more_often(api: FakeApi, lab: Lab) -> None:

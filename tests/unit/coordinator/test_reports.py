@@ -5,18 +5,20 @@ import json
 import pytest
 
 from trainyard.coordinator.refusals import RefusedError, Why
-from trainyard.coordinator.reports import read
+from trainyard.coordinator.reports import Report, read
 
 
 def test_a_whole_report() -> None:
     rank = {"step": 120, "phase": "train", "total": 500, "loss": 0.31, "seconds": 0.2, "stack": ["a.py:3 in f"]}
-    report = read(json.dumps({"attempt": 2, "ranks": {"4": rank, "5": {"phase": "start"}}}).encode())
+    report = read(Report, json.dumps({"attempt": 2, "ranks": {"4": rank, "5": {"phase": "start"}}}).encode())
     assert report.ranks["4"].model_dump() == rank
     assert (report.attempt, report.ranks["5"].step) == (2, None)
 
 
 def test_fields_of_a_newer_agent_are_passed_over() -> None:
-    assert read(b'{"attempt": 1, "ranks": {"0": {"step": 1, "mood": "good"}}, "version": 9}').ranks["0"].step == 1
+    assert (
+        read(Report, b'{"attempt": 1, "ranks": {"0": {"step": 1, "mood": "good"}}, "version": 9}').ranks["0"].step == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_fields_of_a_newer_agent_are_passed_over() -> None:
 )
 def test_nonsense_is_refused_with_its_field(body: bytes, field: str) -> None:
     with pytest.raises(RefusedError) as refused:
-        read(body)
+        read(Report, body)
     assert refused.value.why is Why.MALFORMED
     assert refused.value.message.startswith(field)
     assert len(refused.value.message) < 500

@@ -1,80 +1,25 @@
 """The service over real TLS: what is taken, and what is refused, counted, and changes nothing."""
 
 import asyncio
-import io
-import json
 import logging
 import ssl
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
-from prometheus_client import CollectorRegistry, Counter
 
-from benchmarks.agents.credentials import Issuer, certificate
-from tests.support.jobs import UID, job
+from benchmarks.agents.credentials import certificate
+from tests.support.jobs import UID
+from tests.unit.coordinator.conftest import Office
 from trainyard.coordinator import listener, server
 from trainyard.coordinator.board import Board
-from trainyard.coordinator.certificate import Certificate
 from trainyard.coordinator.reports import LONGEST_REPORT
-from trainyard.coordinator.server import REPORT, Coordinator
-from trainyard.coordinator.tokens import Verifier
+from trainyard.coordinator.server import REPORT
 
 HEAD = b"POST /v1/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\n"
 GOOD = {"attempt": 1, "ranks": {"1": {"step": 7}}}
-
-
-class Office:
-    """A coordinator that serves, over one job of three workers, and one who speaks to it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.issuer = Issuer()
-        self.leading = True
-        self.registry = CollectorRegistry()
-        self.client = ssl.create_default_context(cadata=certificate(folder))
-        # What a chart's certificates lack, and Python 3.13 asks for.
-        self.client.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        scene = job(3).running()
-        pods = {pod.uid: pod for pod in scene.pods}
-        self.news: list[str] = []
-
-        async def fetch(path: str) -> dict[str, Any]:
-            return self.issuer.documents[path]
-
-        self.board = Board(
-            lambda sender: (pods[sender.uid], scene.job) if sender.uid in pods else None,
-            lambda uid, _: self.news.append(uid),
-        )
-        heard = Counter("trainyard_agent_reports", "…", ["result"], registry=self.registry)
-        self.coordinator = Coordinator(Verifier(fetch), self.board, Certificate(folder), lambda: self.leading, heard)
-        self.port = 0
-
-    def token(self, uid: str = "pod-1-1", **claims: Any) -> str:
-        return self.issuer.token(uid, **claims)
-
-    async def post(self, body: object, token: str | None = None, **options: Any) -> tuple[int, dict[str, Any]]:
-        headers = {"Authorization": f"Bearer {self.token() if token is None else token}"}
-        data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
-        url = f"https://localhost:{self.port}{REPORT}"
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(url, **{"data": data, "headers": headers, "ssl": self.client, **options}) as answer,
-        ):
-            return answer.status, await answer.json()
-
-    def counted(self, result: str) -> float:
-        return self.registry.get_sample_value("trainyard_agent_reports_total", {"result": result}) or 0
-
-
-@pytest.fixture
-async def office(tmp_path: Path) -> AsyncIterator[Office]:
-    made = Office(tmp_path)
-    async with made.coordinator.serve("127.0.0.1", 0) as port:
-        made.port = port
-        yield made
 
 
 async def test_a_report_is_taken_and_told_when_to_come_back(office: Office) -> None:

@@ -56,7 +56,7 @@ ALL = job(3).running()
     ],
 )
 def test_first_trouble_is_the_cause(scene: Scene, index: int, reason: Reason) -> None:
-    cause = find_cause(scene.pods, 3, launched=True)
+    cause = find_cause(scene.pods, range(3))
     assert cause is not None
     assert (cause.index, cause.reason) == (index, reason)
     assert cause.charged is (reason is Reason.WORKER_FAILED)
@@ -71,11 +71,11 @@ def test_first_trouble_is_the_cause(scene: Scene, index: int, reason: Reason) ->
     ],
 )
 def test_no_trouble_no_cause(scene: Scene) -> None:
-    assert find_cause(scene.pods, 3, launched=True) is None
+    assert find_cause(scene.pods, range(3)) is None
 
 
 def test_missing_pod_of_a_group_that_was_never_complete_is_no_cause() -> None:
-    assert find_cause(ALL.gone(1).pods, 3, launched=False) is None
+    assert find_cause(ALL.gone(1).pods, ()) is None
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_missing_pod_of_a_group_that_was_never_complete_is_no_cause() -> None:
     ],
 )
 def test_only_a_victim_is_waited_for_and_not_for_long(message: str, seconds_ago: float, left: timedelta | None) -> None:
-    cause = find_cause(ALL.failed(1, seconds_ago=seconds_ago, message=message).pods, 3, launched=True)
+    cause = find_cause(ALL.failed(1, seconds_ago=seconds_ago, message=message).pods, range(3))
     assert cause is not None
     assert settling(cause, NOW) == left
 
@@ -137,6 +137,6 @@ TRACEBACK = (
     ],
 )
 def test_cause_in_a_sentence(scene: Scene, sentence: str) -> None:
-    cause = find_cause(scene.pods, 3, launched=True)
+    cause = find_cause(scene.pods, range(3))
     assert isinstance(cause, Cause)
     assert describe(cause, 1) == sentence

@@ -1,10 +1,12 @@
 """What torchrun and torch.distributed are told."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.unit.frameworks.building import EIGHT_GPUS, container, environment_of, worker
+from trainyard.frameworks.environment import renewed
 from trainyard.frameworks.torch import port
 
 UID = "job-uid"
@@ -14,7 +16,7 @@ def test_who_is_who_with_one_process_a_worker() -> None:
     env = environment_of(worker())
     expected: dict[str, Any] = {
         "MASTER_ADDR": "train-worker-0.train",
-        "MASTER_PORT": "29500",
+        "MASTER_PORT": "29501",
         "NODE_RANK": "1",
         "RANK": "1",
         "WORLD_SIZE": "3",
@@ -24,9 +26,9 @@ def test_who_is_who_with_one_process_a_worker() -> None:
         "PET_NPROC_PER_NODE": "1",
         "PET_NODE_RANK": "1",
         "PET_MASTER_ADDR": "train-worker-0.train",
-        "PET_MASTER_PORT": "29500",
+        "PET_MASTER_PORT": "29501",
         "PET_RDZV_BACKEND": "c10d",
-        "PET_RDZV_ENDPOINT": "train-worker-0.train:29500",
+        "PET_RDZV_ENDPOINT": "train-worker-0.train:29501",
         "PET_RDZV_ID": "job-uid-2",
         "PET_RDZV_CONF": "is_host=0,join_timeout=900,read_timeout=900",
         "PET_MAX_RESTARTS": "0",
@@ -38,7 +40,26 @@ def test_who_is_who_with_one_process_a_worker() -> None:
 def test_a_worker_without_others_is_its_own_master() -> None:
     env = environment_of(worker(index=0, replicas=1))
     assert {env[name] for name in ("MASTER_ADDR", "PET_MASTER_ADDR", "PET_LOCAL_ADDR")} == {"localhost"}
-    assert env["PET_RDZV_ENDPOINT"] == "localhost:29500"
+    assert env["PET_RDZV_ENDPOINT"] == "localhost:29501"
+
+
+def test_each_attempt_meets_at_a_port_of_its_own() -> None:
+    ports = [port(worker(attempt=attempt)) for attempt in range(1, 502)]
+    assert (ports[0], ports[1], max(ports), ports[-1]) == (29500, 29501, 29999, 29500)
+    assert port(worker(pod={"hostNetwork": True}, attempt=3)) == port(worker(pod={"hostNetwork": True}, attempt=2)) + 2
+
+
+@pytest.mark.parametrize(("address", "endpoint"), [("10.1.2.3", "10.1.2.3:29501"), ("fd00::1", "[fd00::1]:29501")])
+def test_where_pods_were_kept_worker_0_is_found_by_its_address(address: str, endpoint: str) -> None:
+    renewed_ = renewed(replace(worker(), rendezvous=address))
+    assert (renewed_["MASTER_ADDR"], renewed_["PET_RDZV_ENDPOINT"]) == (address, endpoint)
+    assert (renewed_["TRAINYARD_ATTEMPT"], renewed_["PET_RDZV_ID"]) == ("2", "job-uid-2")
+
+
+def test_what_the_user_has_set_is_not_renewed() -> None:
+    own = container(env=[{"name": "MASTER_PORT", "value": "1"}])
+    assert "MASTER_PORT" not in renewed(worker(own))
+    assert "MASTER_ADDR" in renewed(worker(own))
 
 
 def test_ranks_of_several_processes_are_torchruns() -> None:
@@ -114,4 +135,4 @@ class TestHostNetwork:
         assert env["MASTER_PORT"] == env["PET_MASTER_PORT"] == str(chosen)
         assert env["PET_RDZV_ENDPOINT"].endswith(f":{chosen}")
         assert env["NCCL_RAS_ADDR"] == f"localhost:{chosen + 1}"
-        assert chosen == port(worker(pod={"hostNetwork": True}, index=0, attempt=9))
+        assert chosen == port(worker(pod={"hostNetwork": True}, index=0))

@@ -1,0 +1,107 @@
+"""Which agents are there, what they do, and who of them waits for a word. In memory alone: a new leader hears it from them within seconds."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from trainyard.domain.model import AgentView
+
+
+@dataclass(slots=True)
+class Attendance:
+    """By job, then by pod: the UIDs."""
+
+    now: Callable[[], datetime]
+    news: Callable[[str, float], object]
+    """Called with a job's UID and the seconds after which to look at it."""
+    _since: datetime | None = field(default=None, init=False)
+    _agents: dict[str, dict[str, AgentView]] = field(default_factory=dict, init=False)
+    _calls: dict[str, set[asyncio.Future[None]]] = field(default_factory=dict, init=False)
+    _last: dict[str, object] = field(default_factory=dict, init=False)
+    """Of each pod the call that came last: an earlier one tells nothing any more."""
+
+    @property
+    def since(self) -> datetime:
+        """Since when this process has listened to what agents say."""
+        if self._since is None:
+            self._since = self.now()
+        return self._since
+
+    def of(self, job: str, pods: Iterable[str]) -> Mapping[str, AgentView]:
+        """The agents of these pods that have called; the others are forgotten."""
+        known = self._agents.get(job)
+        if not known:
+            return {}
+        here = {pod: known[pod] for pod in pods if pod in known}
+        for pod in known.keys() - here.keys():
+            self._last.pop(pod, None)
+        self._agents[job] = dict(here)
+        return here
+
+    @contextmanager
+    def call(self, job: str, pod: str, said: AgentView) -> Iterator["Call"]:
+        """While an agent waits for a word."""
+        agents, call = self._agents.setdefault(job, {}), Call(self._calls.setdefault(job, set()))
+        before = agents.get(pod)
+        # The same failure told again, over another connection, did not happen later.
+        same = before is not None and (before.attempt, before.doing) == (said.attempt, said.doing)
+        agents[pod] = replace(said, exit=before.exit) if same and before else said
+        self._last[pod] = call
+        if not same or before is None or not before.connected:
+            self.news(job, 0.0)
+        try:
+            yield call
+        finally:
+            call.end()
+            if not self._calls.get(job):
+                self._calls.pop(job, None)
+
+    def left(self, job: str, pod: str, call: "Call", why: BaseException | None) -> None:
+        """The connection of an agent is gone. `why`: a time-out where its node does not answer any more."""
+        agents = self._agents.get(job, {})
+        if self._last.get(pod) is not call or pod not in agents:
+            return
+        vanished = isinstance(why, OSError) and not isinstance(why, ConnectionError)
+        agents[pod] = replace(agents[pod], connected=False, vanished_at=self.now() if vanished else None)
+        self.news(job, 0.0)
+
+    def wake(self, job: str) -> None:
+        """Something is different about this job: whoever waits is to look."""
+        for waiting in self._calls.get(job, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def forget(self, job: str) -> None:
+        """The job is gone, or has ended."""
+        self.wake(job)
+        for pod in self._agents.pop(job, {}):
+            self._last.pop(pod, None)
+
+    @property
+    def connected(self) -> int:
+        """Agents that are there."""
+        return sum(agent.connected for agents in self._agents.values() for agent in agents.values())
+
+
+class Call:
+    """One agent that waits for a word."""
+
+    def __init__(self, calls: set[asyncio.Future[None]]) -> None:
+        self._calls = calls
+        self._waits: asyncio.Future[None] | None = None
+
+    async def news(self, seconds: float) -> bool:
+        """Wait until something is different, for so long at most. Whether it is."""
+        self.end()
+        waits = self._waits = asyncio.get_running_loop().create_future()
+        self._calls.add(waits)
+        done, _ = await asyncio.wait([waits], timeout=seconds)
+        return bool(done)
+
+    def end(self) -> None:
+        """It does not wait any more."""
+        if self._waits is not None:
+            self._calls.discard(self._waits)
+            self._waits.cancel()

@@ -1,0 +1,98 @@
+"""What the agents of workers say, laid over what is seen of their pods. Pure.
+
+A failure that an agent has told, and a worker whose node does not answer any more, look from here on like those that the API server
+tells of: one way of finding causes is enough.
+"""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from trainyard.domain.model import Doing, PodView, Snapshot, Trouble
+from trainyard.domain.worker import State, state
+
+SILENCE = timedelta(seconds=8)
+"""How long nothing is heard from a node before its worker is given up, where other workers are heard meanwhile. The kernel needs 6 to 11
+seconds to find out before that, and not the same for each connection."""
+STUCK = timedelta(seconds=60)
+"""How long an agent may take to end its ranks: what the kernel holds back longer goes with the pod."""
+CALL_IN = timedelta(seconds=6)
+"""How long a new leader waits for agents that have not called yet, before it takes them for absent."""
+
+
+def overlaid(snapshot: Snapshot, now: datetime) -> Snapshot:
+    """The snapshot with its pods as their agents know them."""
+    if snapshot.hearing_since is None:
+        return snapshot
+    heard = any(agent.connected for agent in snapshot.agents.values())
+    return replace(snapshot, pods=[_overlaid(snapshot, pod, now, heard=heard) for pod in snapshot.pods])
+
+
+def stays(snapshot: Snapshot, pod: PodView) -> bool:
+    """Whether the next attempt can begin in this pod: its agent is there and listens, or the pod was made to wait and has yet to start."""
+    agent, status = snapshot.agents.get(pod.uid), snapshot.job.status
+    if pod.taken_by or pod.ended:
+        return False
+    if agent is None:
+        return status.made_in(pod.index) == status.attempt and status.meeting and pod.trouble is None
+    return agent.vanished_at is None and agent.attempt <= status.attempt and pod.running
+
+
+def ready(snapshot: Snapshot, pod: PodView) -> bool:
+    """Whether this worker can begin the current attempt."""
+    agent = snapshot.agents.get(pod.uid)
+    return (
+        agent is not None
+        and agent.connected
+        and agent.doing is Doing.WAITING
+        and agent.attempt == snapshot.job.status.attempt
+    )
+
+
+def calling(snapshot: Snapshot, now: datetime) -> timedelta | None:
+    """How much longer a new leader waits for agents to call, or None where it need not."""
+    if snapshot.hearing_since is None:
+        return None
+    left = CALL_IN - (now - snapshot.hearing_since)
+    missing = any(pod.running and not pod.taken_by and pod.uid not in snapshot.agents for pod in snapshot.current)
+    return left if missing and left > timedelta() else None
+
+
+def deadlines(snapshot: Snapshot, now: datetime) -> list[float]:
+    """Seconds until a silence, or a worker that is not ready, needs a look."""
+    waits = [SILENCE - (now - agent.vanished_at) for agent in snapshot.agents.values() if agent.vanished_at]
+    begun = _meeting_since(snapshot)
+    if begun and any(not ready(snapshot, pod) for pod in snapshot.current):
+        waits.append(STUCK - (now - begun))
+    return [wait.total_seconds() for wait in waits if wait > timedelta()]
+
+
+def gone(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
+    """Whether a worker's node has not answered for so long that its ranks cannot be in anybody's way."""
+    agent = snapshot.agents.get(pod.uid)
+    return agent is not None and agent.vanished_at is not None and now - agent.vanished_at >= SILENCE
+
+
+def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime, *, heard: bool) -> PodView:
+    agent, status = snapshot.agents.get(pod.uid), snapshot.job.status
+    if pod.ended or pod.taken_by or pod.attempt != status.made_in(pod.index):
+        return pod
+    if agent and agent.exit and agent.attempt == status.attempt and pod.exit is None:
+        return replace(pod, exit=agent.exit)
+    if agent and agent.vanished_at and heard and gone(snapshot, pod, now):
+        lost = Trouble("AgentSilent", "its node does not answer any more, while other workers are heard")
+        return replace(pod, taken_by=lost, taken_at=agent.vanished_at)
+    begun = _meeting_since(snapshot)
+    if begun and now - begun >= STUCK and state(pod) is State.RUNNING and not ready(snapshot, pod):
+        stuck = Trouble(
+            "AgentNotReady", f"its processes did not end within {STUCK.seconds} seconds, or its agent does not answer"
+        )
+        return replace(pod, taken_by=stuck, taken_at=now)
+    return pod
+
+
+def _meeting_since(snapshot: Snapshot) -> datetime | None:
+    """Since when the workers that kept their pods could have been ready."""
+    status = snapshot.job.status
+    if not status.meeting or not status.attempt_start_time or not snapshot.hearing_since:
+        return None
+    return max(status.attempt_start_time, snapshot.hearing_since)

@@ -1,0 +1,113 @@
+"""By what means a group starts anew: the cheapest that is possible, and the next one where it did not help. Pure."""
+
+import re
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from trainyard.api.recovery import Rung
+from trainyard.api.spec import TrainingJobSpec
+from trainyard.api.status import MOST_REPLACED, Group, Replacement, TrainingJobStatus
+from trainyard.domain.agents import stays
+from trainyard.domain.cause import Cause
+from trainyard.domain.model import PodView, Snapshot
+from trainyard.domain.rules import more
+from trainyard.domain.wording import counted
+
+ENOUGH = 2
+"""So often a rung is tried without getting further."""
+RUNGS = tuple(Rung)
+FIXED = re.compile(r"\$\((?:TRAINYARD_ATTEMPT|(?:PET_)?MASTER_(?:ADDR|PORT)|PET_RDZV_(?:ENDPOINT|ID))\)")
+"""What the kubelet writes into a command or a variable once, when it starts the container: in a later attempt it would be wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How the next attempt begins."""
+
+    rung: Rung
+    tries: int
+    """How many attempts in a row begin so."""
+    group: Group | None
+    """The pods that it is made of; None: all are made anew."""
+    told: str
+    """What happens to the workers, in words."""
+
+
+def climb(snapshot: Snapshot, cause: Cause, *, elsewhere: bool, further: bool) -> Step:
+    """The step after `cause`. `elsewhere`: not on its node; `further`: the job has got further since the last one."""
+    job, status = snapshot.job, snapshot.job.status
+    everyone = set(range(job.spec.replicas))
+    avoided = cause.pod.node if elsewhere and cause.pod else None
+    fit = {pod.index for pod in snapshot.current if stays(snapshot, pod) and not (avoided and pod.node == avoided)}
+    lowest = Rung.ALL_PODS if is_fixed(job.spec) else job.spec.recovery.lowest_rung
+    failing = everyone - fit
+    least = max(lowest, _above(status, further=further), key=RUNGS.index)
+    if least is not Rung.PROCESSES:
+        failing.add(cause.index)
+    rung = max(least, Rung.FAILED_PODS if failing else Rung.PROCESSES, key=RUNGS.index)
+    group = None if rung is Rung.ALL_PODS or failing >= everyone else _group(status, failing)
+    rung = rung if group else Rung.ALL_PODS
+    again = not further and status.retry.rung is rung
+    return Step(rung, more(status.retry.tries or 0) if again else 1, group, _told(rung, failing, len(everyone)))
+
+
+def is_fixed(spec: TrainingJobSpec) -> bool:
+    """Whether the main container's command or environment holds what differs from attempt to attempt."""
+    main = spec.template["spec"]["containers"][0]
+    words = [*(main.get("command") or ()), *(main.get("args") or ())]
+    values = [variable.get("value") or "" for variable in main.get("env") or ()]
+    return any(FIXED.search(str(text)) for text in (*words, *values))
+
+
+def known_group(snapshot: Snapshot, attempt: int) -> tuple[list[PodView], Group | None]:
+    """The newest pod of each worker, and the group that they are, where not all were made for this attempt."""
+    newest = {pod.index: pod for pod in sorted(snapshot.pods, key=lambda pod: pod.attempt) if pod.attempt <= attempt}
+    pods = [newest[i] for i in sorted(newest) if i < snapshot.job.spec.replicas]
+    since = min((pod.attempt for pod in pods), default=attempt)
+    replaced = [Replacement(worker=pod.index, attempt=pod.attempt) for pod in pods if pod.attempt > since]
+    if since == attempt or len(replaced) > MOST_REPLACED:
+        return pods, None
+    return pods, Group(since=since, replaced=replaced)
+
+
+def opening(snapshot: Snapshot) -> str | None:
+    """The address of worker 0, where the others find it; None until it has one."""
+    if snapshot.job.spec.replicas == 1:
+        return "localhost"
+    first: PodView | None = next((pod for pod in snapshot.current if pod.index == 0), None)
+    return first.ip or None if first else None
+
+
+def _above(status: TrainingJobStatus, *, further: bool) -> Rung:
+    """The rung below which there is no use in trying."""
+    tried = status.retry.rung
+    if further or tried is None:
+        return Rung.PROCESSES
+    if (status.retry.tries or 0) < ENOUGH or tried is RUNGS[-1]:
+        return tried
+    return RUNGS[RUNGS.index(tried) + 1]
+
+
+def _group(status: TrainingJobStatus, failing: AbstractSet[int]) -> Group | None:
+    """The pods of the next attempt where those of `failing` are made anew, or None where too many differ."""
+    before = {each.worker: each.attempt for each in status.group.replaced} if status.group else {}
+    replaced = before | dict.fromkeys(failing, status.attempt + 1)
+    if len(replaced) > MOST_REPLACED:
+        return None
+    since = status.group.since if status.group else status.attempt
+    return Group(since=since, replaced=[Replacement(worker=w, attempt=replaced[w]) for w in sorted(replaced)])
+
+
+def _told(rung: Rung, failing: AbstractSet[int], workers: int) -> str:
+    if rung is Rung.PROCESSES:
+        return "all processes start anew in place" if workers > 1 else "its processes start anew in place"
+    if rung is Rung.ALL_PODS:
+        return "all workers start anew"
+    few = sorted(failing)
+    who = (
+        f"worker {few[0]}"
+        if len(few) == 1
+        else f"{counted(len(few), 'worker')} ({', '.join(map(str, few[:8]))}{' …' if len(few) > 8 else ''})"
+    )
+    verb = "gets a new pod" if len(few) == 1 else "get new pods"
+    return f"{who} {verb}, the processes of the others start anew in place,"

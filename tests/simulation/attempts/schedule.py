@@ -1,0 +1,74 @@
+"""Random schedules of faults, from a seed, and what has to be so at their end."""
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.simulation.attempts.world import NODES, BrokenError, World
+from trainyard.api.status import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STEPS = 120
+PATIENCE = 400
+
+
+def play(seed: int) -> World:
+    """One schedule. Raises BrokenError where a law does not hold, or where nothing gets well after the last fault."""
+    random = Random(seed)  # noqa: S311 - a schedule, no secret
+    world = World(random, workers=random.randint(1, 4))
+    for _ in range(STEPS):
+        _one_of(random, world, faults=True)
+        _check(world)
+    for node in [*world.silent]:
+        world.answer(node)
+    for _ in range(PATIENCE):
+        if world.well:
+            return world
+        _one_of(random, world, faults=False)
+        _check(world)
+    raise BrokenError(f"not well after the last fault: {world.status.dump()}, {world.agents}, {world.pods}")
+
+
+def _one_of(random: Random, world: World, *, faults: bool) -> None:
+    """Something happens."""
+    pods = [*world.pods]
+    usual: list[tuple[float, Callable[[], object]]] = [
+        (6, world.work),
+        (4, world.run_pods),
+        (2, lambda: world.tick(random.choice([0.1, 1, 5, 10]))),
+    ]
+    if pods:
+        usual.append((12, lambda: world.call(random.choice(pods))))
+    bad: list[tuple[float, Callable[[], object]]] = [
+        (0.5, world.die),
+        (0.3, lambda: world.answer(random.choice(NODES))),
+    ]
+    if pods:
+        uid = random.choice(pods)
+        bad += [
+            (1.0, lambda: world.fail(uid)),
+            (0.5, lambda: world.fail(uid, victim=True)),
+            (0.5, lambda: world.ask_to_go(uid)),
+            (0.3, lambda: world.end(uid, 137)),
+            (0.5, lambda: world.hang_up(uid)),
+            (0.2, lambda: setattr(world.agents[uid], "stubborn", True)),
+            (0.2, lambda: world.fall_silent(world.pods[uid].node or NODES[0])),
+        ]
+    chosen = usual + bad if faults else [*usual, (1, lambda: world.tick(30))]
+    random.choices([do for _, do in chosen], [weight for weight, _ in chosen])[0]()
+
+
+def _check(world: World) -> None:
+    """What has to be so at any time."""
+    status = world.status
+    if status.finished:
+        raise BrokenError(f"the job is over: {status.conditions}")
+    ahead = [agent.attempt for agent in world.agents.values() if agent.attempt > status.attempt]
+    if ahead:
+        raise BrokenError(f"an agent is at attempt {ahead[0]}, and stored is {status.attempt}")
+    if status.phase is Phase.RUNNING and status.meeting:
+        raise BrokenError("the phase is Running while the workers wait for each other")
+    counted = status.restarts.failures + status.restarts.disruptions
+    if counted != status.attempt - 1:
+        raise BrokenError(f"{counted} causes for {status.attempt - 1} ends")

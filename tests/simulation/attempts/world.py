@@ -1,0 +1,248 @@
+"""Workers with agents, their pods, and an operator that can die at any moment: who begins which attempt, and when.
+
+Everything is told in the worst order: agents call when they like, connections break, pods go, nodes fall silent. What really runs is
+kept here, and each start of a rank is held against it.
+"""
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from random import Random
+
+from tests.support.jobs import NOW, UID, spec, stored
+from trainyard.api.status import TrainingJobStatus
+from trainyard.coordinator import assignments
+from trainyard.coordinator.refusals import RefusedError
+from trainyard.coordinator.reports import Call, Failure
+from trainyard.domain.actions import CreateService, CreateWorker, DeletePod
+from trainyard.domain.model import AgentView, Doing, Exit, JobView, PodView, Snapshot, Trouble
+from trainyard.domain.moves import objection
+from trainyard.domain.names import worker_pod
+from trainyard.domain.plan import plan
+
+GRACE = timedelta(seconds=30)
+NODES = ("node0", "node1", "node2", "node3")
+
+
+class BrokenError(AssertionError):
+    """A law does not hold."""
+
+
+@dataclass(slots=True)
+class Agent:
+    """One, as it is: what it knows, and what runs below it."""
+
+    attempt: int
+    doing: Doing
+    ranks: int | None
+    """The attempt whose ranks run."""
+    exit: Exit | None = None
+    stubborn: bool = False
+    """Whether its ranks do not end when they are told to."""
+
+
+@dataclass(slots=True)
+class World:
+    """All that exists."""
+
+    random: Random
+    workers: int
+    status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
+    pods: dict[str, PodView] = field(default_factory=dict)
+    agents: dict[str, Agent] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
+    """Nodes that do not answer."""
+    cut_off: set[str] = field(default_factory=set)
+    """Pods that were on such, until their agents call again: they may be given up, and meet nobody at the rendezvous that they know."""
+    service: bool = False
+    now: datetime = NOW
+    made: int = 0
+    heard: dict[str, AgentView] = field(default_factory=dict)
+    """What the operator's process has in its memory."""
+    hearing_since: datetime = NOW
+    begun: dict[int, set[str]] = field(default_factory=dict)
+    """Where the ranks of each attempt were told to meet."""
+    in_place: int = 0
+    """Starts of ranks in a container that had run an earlier attempt."""
+
+    @property
+    def job(self) -> JobView:
+        """The job, as it is stored."""
+        return JobView(UID, "lab", "train", 1, 1, spec(self.workers, recovery={"maxRestarts": 10_000}), self.status)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the operator sees."""
+        pods = tuple(self.pods.values())
+        heard = {uid: agent for uid, agent in self.heard.items() if uid in self.pods}
+        return Snapshot(self.job, pods, self.service, agent=True, agents=heard, hearing_since=self.hearing_since)
+
+    @property
+    def well(self) -> bool:
+        """Whether all ranks of the current attempt run, and the status says so."""
+        running = [
+            a.ranks for uid, a in self.agents.items() if uid in self.pods and self.pods[uid].node not in self.silent
+        ]
+        return running == [self.status.attempt] * self.workers and self.status.phase == "Running"
+
+    # The operator.
+
+    def work(self) -> None:
+        """A pass, which can end before all of it is done."""
+        decided = plan(self.snapshot, self.now)
+        if decided != plan(self.snapshot, self.now):
+            raise BrokenError("a plan that is made twice is not the same")
+        actions = list(decided.actions)
+        for action in actions[: self.random.randint(0, len(actions)) if self.random.random() < 0.2 else None]:
+            match action:
+                case CreateService():
+                    self.service = True
+                case CreateWorker(index, attempt):
+                    self._make(index, attempt)
+                case DeletePod(_, uid, _):
+                    self.ask_to_go(uid)
+                case _:
+                    raise BrokenError(f"nobody asked for {action}")
+        if not actions and decided.status != self.status:
+            if why := objection(self.status, decided.status):
+                raise BrokenError(why)
+            self.status = stored(decided.status)
+
+    def die(self) -> None:
+        """The operator's process ends, and another one begins: it knows what is stored."""
+        self.heard.clear()
+        self.hearing_since = self.now
+
+    def _make(self, index: int, attempt: int) -> None:
+        if any(pod.name == worker_pod("train", index, attempt) for pod in self.pods.values()):
+            raise BrokenError(f"a second pod for worker {index} of attempt {attempt}")
+        self.made += 1
+        uid = f"pod-{self.made}"
+        self.pods[uid] = PodView(
+            uid, "lab", worker_pod("train", index, attempt), 1, UID, attempt, index, self.workers, "Pending"
+        )
+        # What the manifest says of it, at this moment.
+        joins = self.status.group is not None
+        self.agents[uid] = Agent(attempt, Doing.WAITING if joins else Doing.RUNNING, None)
+
+    # The nodes.
+
+    def run_pods(self) -> None:
+        """Scheduler and kubelets do what they have to."""
+        for uid, pod in [*self.pods.items()]:
+            if pod.node in self.silent or self.random.random() < 0.5:
+                continue
+            if pod.deletion_time:
+                self._stop(uid, 143)
+                if self.random.random() < 0.7:
+                    self._remove(uid)
+            elif not pod.scheduled:
+                there = [node for node in NODES if node not in self.silent]
+                self.pods[uid] = replace(pod, scheduled=True, node=self.random.choice(there))
+            elif pod.phase == "Pending":
+                self.pods[uid] = replace(pod, phase="Running", running=True, ready=True, ip=f"10.0.0.{self.made}-{uid}")
+                if self.agents[uid].doing is Doing.RUNNING:
+                    self._begin(uid, self.agents[uid].attempt, f"worker-0 of {self.agents[uid].attempt}")
+
+    def ask_to_go(self, uid: str) -> None:
+        """A deletion is asked for."""
+        pod = self.pods.get(uid)
+        if pod is None or pod.deletion_time:
+            return
+        by = Trouble("Deleted", "somebody deleted the pod")
+        self.pods[uid] = replace(pod, taken_by=by, taken_at=self.now, deletion_time=self.now + GRACE)
+
+    def end(self, uid: str, code: int) -> None:
+        """The container ends of itself, its agent with it."""
+        if uid in self.pods and self.pods[uid].running and self.pods[uid].node not in self.silent:
+            self._stop(uid, code)
+
+    def fall_silent(self, node: str) -> None:
+        """A node is cut off; what runs there runs on, for nobody."""
+        self.silent.add(node)
+        for uid, pod in self.pods.items():
+            if pod.node == node:
+                self.cut_off.add(uid)
+            if pod.node == node and uid in self.heard:
+                self.heard[uid] = replace(self.heard[uid], connected=False, vanished_at=self.now)
+
+    def answer(self, node: str) -> None:
+        """It is there again."""
+        self.silent.discard(node)
+
+    def _stop(self, uid: str, code: int) -> None:
+        pod, agent = self.pods[uid], self.agents[uid]
+        if pod.ended:
+            return
+        agent.ranks = None
+        end = Exit(self.now, code, "Error", "") if pod.running else None
+        self.pods[uid] = replace(pod, running=False, ready=False, ended=True, phase="Failed", exit=end)
+        self.hang_up(uid)
+
+    def _remove(self, uid: str) -> None:
+        del self.pods[uid], self.agents[uid]
+        self.heard.pop(uid, None)
+
+    # The agents.
+
+    def hang_up(self, uid: str) -> None:
+        """A connection is closed."""
+        if uid in self.heard:
+            self.heard[uid] = replace(self.heard[uid], connected=False)
+
+    def fail(self, uid: str, *, victim: bool = False) -> None:
+        """A rank fails; the agent notices and ends the others of its worker."""
+        agent = self.agents[uid]
+        if agent.ranks is None or agent.doing is not Doing.RUNNING or self.pods[uid].node in self.silent:
+            return
+        message = "Connection closed by peer" if victim else "boom"
+        agent.doing, agent.ranks = Doing.FAILED, None
+        agent.exit = Exit(self.now, 1, "Error", message)
+
+    def call(self, uid: str) -> None:
+        """An agent tells what it does and hears a word, if there is one for it."""
+        pod, agent = self.pods[uid], self.agents[uid]
+        if not pod.running or pod.ended or pod.node in self.silent:
+            return
+        self.cut_off.discard(uid)
+        failed = Failure(code=agent.exit.code, message=agent.exit.message) if agent.exit else None
+        said = Call(attempt=agent.attempt, state=agent.doing, failure=failed)
+        self.heard[uid] = AgentView(agent.attempt, agent.doing, agent.exit)
+        try:
+            word = assignments.assignment(pod, self.job)
+        except RefusedError:
+            self._stop(uid, agent.exit.code if agent.exit else 143)
+            return
+        if not word.is_news(said):
+            return
+        if word.attempt > agent.attempt:
+            if agent.stubborn and agent.ranks is not None:
+                return
+            agent.attempt, agent.doing, agent.ranks, agent.exit = word.attempt, Doing.WAITING, None, None
+            # Told by the next call; until then what was said before stands.
+        elif word.run:
+            self.in_place += pod.attempt < word.attempt
+            agent.doing = Doing.RUNNING
+            self._begin(uid, word.attempt, word.environment["MASTER_ADDR"])
+
+    def _begin(self, uid: str, attempt: int, where: str) -> None:
+        """Ranks start. The laws."""
+        for other, agent in self.agents.items():
+            if other not in self.cut_off and agent.ranks is not None and agent.ranks < attempt:
+                raise BrokenError(f"{uid} begins attempt {attempt} while {other} runs attempt {agent.ranks}")
+        twin = [
+            other
+            for other, agent in self.agents.items()
+            if other not in {uid, *self.cut_off}
+            and agent.ranks == attempt
+            and self.pods[other].index == self.pods[uid].index
+        ]
+        if twin:
+            raise BrokenError(f"{uid} begins attempt {attempt} as {twin[0]} runs it in the same place")
+        self.begun.setdefault(attempt, set()).add(where)
+        if len(self.begun[attempt]) > 1:
+            raise BrokenError(f"the workers of attempt {attempt} meet at {self.begun[attempt]}")
+        self.agents[uid].ranks = attempt
+
+    def tick(self, seconds: float) -> None:
+        """Time passes."""
+        self.now += timedelta(seconds=seconds)

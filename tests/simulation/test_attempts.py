@@ -1,0 +1,56 @@
+"""The attempt protocol under random schedules, and the proof that each law can fail: bugs planted for it, which it finds."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.simulation.attempts.schedule import play
+from tests.simulation.attempts.world import BrokenError
+from trainyard.api.status import TrainingJobStatus
+from trainyard.coordinator import assignments
+from trainyard.domain import agents, verdict
+
+SCHEDULES = 600
+UNTIL_FOUND = 400
+
+
+def test_no_two_attempts_run_and_all_get_well() -> None:
+    worlds = [play(seed) for seed in range(SCHEDULES)]
+    # The schedules come to what they are for.
+    assert sum(world.in_place for world in worlds) > SCHEDULES // 2
+    assert sum(world.status.attempt for world in worlds) > 2 * SCHEDULES
+
+
+def always(_holds: object) -> Callable[..., object]:
+    """A function that does not look."""
+    return lambda *_, **__: _holds
+
+
+BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
+    "begins before all are ready": (agents, "ready", lambda _: always("yes")),
+    "begins at once": (TrainingJobStatus, "meeting", lambda _: False),
+    "does not wait for the pods that were replaced": (agents, "gone", lambda _: always("yes")),
+    "never gives up what is stuck": (agents, "STUCK", lambda it: it * 10**6),
+    "hears no failures": (agents, "_overlaid", lambda _: lambda _snapshot, pod, *_, **__: pod),
+    "replaced workers go on": (assignments, "is_replaced", lambda _: always("")),
+    "an end is no new attempt": (
+        verdict,
+        "_next_attempt",
+        lambda it: lambda status, now: {**it(status, now), "attempt": status.attempt},
+    ),
+}
+
+
+def search() -> None:
+    """Until a law is broken."""
+    for seed in range(UNTIL_FOUND):
+        play(seed)
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, what, bug = BUGS[name]
+    monkeypatch.setattr(where, what, bug(getattr(where, what)))
+    with pytest.raises((BrokenError, KeyError)):
+        search()

@@ -1,0 +1,298 @@
+"""The recovery ladder: by what means a group starts anew after which fault."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.support.jobs import NOW, Scene, ago, job, stored
+from trainyard.api.reasons import Reason
+from trainyard.api.recovery import Rung
+from trainyard.api.status import MOST_REPLACED, ConditionType as C, Group, Phase, Rendezvous, Replacement, Retry
+from trainyard.domain.actions import CreateWorker, DeletePod, Plan
+from trainyard.domain.model import AgentView, Doing
+from trainyard.domain.plan import plan
+
+RUNS = job(3).running().attended()
+
+
+def after(scene: Scene) -> Scene:
+    """The scene once the verdict on it is stored."""
+    decided = plan(scene.snapshot, NOW)
+    assert not decided.actions
+    return replace(scene, status=stored(decided.status))
+
+
+def act(scene: Scene) -> Plan:
+    return plan(scene.snapshot, NOW)
+
+
+def made_in(scene: Scene) -> list[int]:
+    return [scene.status.made_in(index) for index in range(scene.spec.replicas)]
+
+
+def test_a_failed_process_leaves_all_pods_in_place() -> None:
+    decided = plan(RUNS.told_failed(1, exit_code=3, message="rank 1 ended with exit code 3: boom").snapshot, NOW)
+    status = decided.status
+    assert (status.attempt, status.phase, status.retry.rung) == (2, Phase.RESTARTING, Rung.PROCESSES)
+    assert (status.group, status.launched_attempt, status.restarts.failures) == (Group(since=1), 2, 1)
+    assert status.last_failure is not None
+    assert (status.last_failure.exit_code, status.last_failure.pod) == (3, "train-worker-1-1")
+    assert decided.events[0].note == (
+        "worker 1 of attempt 1 (pod train-worker-1-1 on node1) failed with exit code 3 (Error): rank 1 ended with exit code 3: boom "
+        "(1 of 10 restarts used); all processes start anew in place as attempt 2"
+    )
+
+
+def test_nothing_is_made_or_deleted_for_it() -> None:
+    waits = act(after(RUNS.told_failed(1)))
+    assert (waits.actions, waits.status.meeting, waits.status.phase) == ([], True, Phase.RESTARTING)
+
+
+def test_all_begin_once_all_are_ready() -> None:
+    meets = after(RUNS.told_failed(1))
+    most = meets.attended(Doing.WAITING, 0, 2)
+    assert act(most).status.meeting
+    said = act(most).status.condition(C.RUNNING)
+    assert said is not None
+    assert said.message == "2 of 3 workers are ready for attempt 2"
+    opened = act(meets.attended(Doing.WAITING)).status
+    assert opened.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
+    assert (opened.phase, opened.holds(C.RUNNING), opened.holds(C.RESTARTING)) == (Phase.RUNNING, True, False)
+    assert act(replace(meets.attended(Doing.RUNNING), status=stored(opened))).status == stored(opened)
+
+
+def test_an_agent_that_is_ready_for_another_attempt_is_not() -> None:
+    meets = after(RUNS.told_failed(1)).attended(Doing.WAITING)
+    early = {uid: replace(agent, attempt=1) for uid, agent in (meets.agents or {}).items()}
+    assert act(replace(meets, agents=early)).status.meeting
+
+
+def test_an_agent_that_has_hung_up_is_not_ready() -> None:
+    meets = after(RUNS.told_failed(1)).attended(Doing.WAITING)
+    agents = dict(meets.agents or {})
+    agents["pod-2-1"] = replace(agents["pod-2-1"], connected=False)
+    assert act(replace(meets, agents=agents)).status.meeting
+
+
+def test_the_delay_is_kept_before_they_begin() -> None:
+    meets = after(RUNS.with_status(retry=Retry(count=2)).told_failed(1)).attended(Doing.WAITING)
+    waits = act(meets)
+    assert (waits.status.meeting, waits.requeue_after) == (True, 4.0)
+    assert not plan(meets.snapshot, NOW + timedelta(seconds=4)).status.meeting
+
+
+def test_a_deleted_pod_is_replaced_alone() -> None:
+    meets = after(RUNS.deleted(1))
+    assert (made_in(meets), meets.status.retry.rung) == ([1, 2, 1], Rung.FAILED_PODS)
+    restarting = meets.status.condition(C.RESTARTING)
+    assert restarting is not None
+    assert restarting.message.endswith(
+        "; worker 1 gets a new pod, the processes of the others start anew in place, as attempt 2"
+    )
+    # Without waiting for the old one to be gone.
+    assert act(meets).actions == [CreateWorker(1, 2)]
+
+
+def test_its_replacement_joins_when_the_old_one_has_ended() -> None:
+    meets = after(RUNS.deleted(1))
+    new = job(3).running(2).pods[1]
+    joined = replace(meets, pods=(*meets.pods, new)).attended(Doing.WAITING)
+    waits = act(joined)
+    assert (waits.status.meeting, waits.actions) == (True, [])
+    said = waits.status.condition(C.RUNNING)
+    assert said is not None
+    assert (
+        said.message
+        == "3 of 3 workers are ready for attempt 2; pod train-worker-1-1 of an earlier attempt has yet to end"
+    )
+    ended = tuple(replace(pod, ended=pod.uid == "pod-1-1") for pod in joined.pods)
+    assert act(replace(joined, pods=ended)).status.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
+    # Nobody can ask a pod on a node that is gone; what it cannot reach it cannot harm.
+    silent = AgentView(1, Doing.RUNNING, connected=False, vanished_at=ago(9))
+    lost = replace(joined, agents={**(joined.agents or {}), "pod-1-1": silent})
+    assert not act(lost).status.meeting
+
+
+def test_worker_0_is_found_where_it_is_now() -> None:
+    meets = after(RUNS.deleted(0))
+    new = replace(job(3).running(2).pods[0], ip="10.0.9.9")
+    joined = replace(meets.gone(0), pods=(*(p for p in meets.pods if p.index), new)).attended(Doing.WAITING)
+    assert act(joined).status.rendezvous == Rendezvous(attempt=2, address="10.0.9.9")
+
+
+def test_a_lone_worker_finds_itself() -> None:
+    alone = after(job(1).running().attended().told_failed(0)).attended(Doing.WAITING)
+    assert act(alone).status.rendezvous == Rendezvous(attempt=2, address="localhost")
+
+
+def test_who_is_replaced_twice_counts_once() -> None:
+    meets = after(RUNS.deleted(1))
+    more = replace(meets, pods=(*meets.pods, job(3).running(2).pods[1])).attended(Doing.WAITING)
+    again = after(replace(more, status=act(more).status.model_copy(update={"retry": Retry()})).deleted(1))
+    assert again.status.group == Group(since=1, replaced=[Replacement(worker=1, attempt=3)])
+    other = after(replace(more, status=more.status.model_copy(update={"retry": Retry()})).deleted(2))
+    assert made_in(other) == [1, 2, 3]
+
+
+def test_a_replacement_that_has_yet_to_start_is_waited_for() -> None:
+    meets = after(RUNS.deleted(1))
+    placed = replace(job(3).created(2).pods[1], scheduled=True, node="node1")
+    both = replace(meets, pods=(*meets.pods, placed)).deleted(2)
+    assert made_in(after(both)) == [1, 2, 3]
+
+
+def test_without_agents_all_pods_are_made_anew() -> None:
+    meets = after(job(3).running().failed(1))
+    assert (meets.status.group, meets.status.retry.rung) == (None, Rung.ALL_PODS)
+
+
+def test_a_worker_whose_agent_is_not_there_is_replaced_too() -> None:
+    assert made_in(after(job(3).running().attended(Doing.RUNNING, 0, 1).told_failed(1))) == [1, 1, 2]
+
+
+def test_one_that_has_done_its_work_is_replaced() -> None:
+    assert made_in(after(RUNS.succeeded(0).told_failed(1))) == [2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("rung", "tries", "made", "told"),
+    [
+        (Rung.PROCESSES, 1, [1, 1, 1], "all processes start anew in place"),
+        (Rung.PROCESSES, 2, [1, 2, 1], "worker 1 gets a new pod"),
+        (Rung.FAILED_PODS, 1, [1, 2, 1], "worker 1 gets a new pod"),
+        (Rung.FAILED_PODS, 2, [2, 2, 2], "all workers start anew"),
+        (Rung.ALL_PODS, 7, [2, 2, 2], "all workers start anew"),
+    ],
+)
+def test_what_failed_twice_makes_room_for_the_next(rung: Rung, tries: int, made: list[int], told: str) -> None:
+    failing = RUNS.with_status(retry=Retry(count=1, rung=rung, tries=tries)).told_failed(1)
+    decided = after(failing)
+    assert made_in(decided) == made
+    assert told in str(decided.status.condition(C.RESTARTING))
+
+
+@pytest.mark.parametrize("further", ["a minute", "a step"])
+def test_progress_begins_again_at_the_lowest(further: str) -> None:
+    tried = RUNS.with_status(retry=Retry(count=5, rung=Rung.ALL_PODS, tries=9))
+    if further == "a minute":
+        scene = tried.with_status(running_time=ago(61)).told_failed(1)
+    else:
+        restarts = tried.status.restarts.model_copy(update={"furthest_step": 80})
+        scene = tried.with_status(restarts=restarts).told_failed(1, step=81)
+    status = after(scene).status
+    assert (status.retry.rung, status.retry.tries, status.retry.count) == (Rung.PROCESSES, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("lowest", "made"), [("Processes", [1, 1, 1]), ("FailedPods", [1, 2, 1]), ("AllPods", [2, 2, 2])]
+)
+def test_the_user_says_where_to_begin(lowest: str, made: list[int]) -> None:
+    assert made_in(after(job(3, recovery={"lowestRung": lowest}).running().attended().told_failed(1))) == made
+
+
+@pytest.mark.parametrize(
+    ("main", "made"),
+    [
+        ({"args": ["--port=$(MASTER_PORT)"]}, [2, 2, 2]),
+        ({"command": ["sh", "-c", "echo $(TRAINYARD_ATTEMPT)"]}, [2, 2, 2]),
+        ({"env": [{"name": "URL", "value": "tcp://$(MASTER_ADDR):1"}]}, [2, 2, 2]),
+        ({"command": ["sh", "-c", "echo $MASTER_PORT $(hostname)"]}, [1, 1, 1]),
+        ({"args": ["--rank=$(RANK)"]}, [1, 1, 1]),
+    ],
+)
+def test_what_the_kubelet_has_written_into_a_container_asks_for_new_ones(
+    main: dict[str, object], made: list[int]
+) -> None:
+    template = {"spec": {"containers": [{"name": "main", "image": "trainer:1", **main}]}}
+    assert made_in(after(job(3, template=template).running().attended().told_failed(1))) == made
+
+
+def test_where_a_node_is_to_be_avoided_its_workers_leave() -> None:
+    rule = {"action": "RestartElsewhere", "exitCodes": [9]}
+    scene = job(3, recovery={"rules": [rule]}).running().attended().pod(2, node="node1")
+    assert made_in(after(scene.told_failed(1, exit_code=9))) == [1, 2, 2]
+
+
+def test_where_too_many_differ_the_group_is_made_anew() -> None:
+    many = [Replacement(worker=index, attempt=2) for index in range(MOST_REPLACED)]
+    scene = job(MOST_REPLACED + 2).running()
+    old = tuple(replace(pod, attempt=2) if pod.index < MOST_REPLACED else pod for pod in scene.pods)
+    grown = replace(scene.with_status(attempt=2, launched_attempt=2, group=Group(since=1, replaced=many)), pods=old)
+    opened = grown.with_status(rendezvous=Rendezvous(attempt=2, address="10.0.0.0")).attended()
+    assert after(opened.deleted(3)).status.group is not None
+    assert after(opened.deleted(MOST_REPLACED)).status.group is None
+
+
+def test_a_pod_that_was_replaced_long_ago_is_deleted() -> None:
+    meets = after(RUNS.deleted(1))
+    back = replace(meets, pods=tuple(replace(p, deletion_time=None, taken_by=None) for p in meets.pods))
+    assert DeletePod("train-worker-1-1", "pod-1-1", Reason.OLD_ATTEMPT) in act(back).actions
+
+
+def test_a_node_that_does_not_answer_is_given_up_while_others_do() -> None:
+    meets = after(RUNS.vanished(1))
+    assert (made_in(meets), meets.status.restarts.disruptions) == ([1, 2, 1], 1)
+    assert "AgentSilent: its node does not answer any more" in str(meets.status.condition(C.RESTARTING))
+
+
+def test_not_before_it_is_certain() -> None:
+    soon = act(RUNS.vanished(1, seconds_ago=5))
+    assert (soon.status.attempt, soon.requeue_after) == (1, 3.0)
+
+
+def test_silence_of_all_is_the_silence_of_our_own_network() -> None:
+    assert act(RUNS.vanished(0).vanished(1).vanished(2)).status.attempt == 1
+
+
+def test_who_has_hung_up_has_an_end_that_its_node_tells_of() -> None:
+    agents = {**(RUNS.agents or {}), "pod-1-1": AgentView(1, Doing.RUNNING, connected=False)}
+    assert act(replace(RUNS, agents=agents)).status.attempt == 1
+
+
+def test_processes_that_do_not_end_go_with_their_pod() -> None:
+    meets = after(RUNS.told_failed(1)).attended(Doing.WAITING, 0, 2)
+    waits = act(meets)
+    assert (waits.status.attempt, waits.requeue_after) == (2, 60.0)
+    late = plan(meets.snapshot, NOW + timedelta(seconds=60))
+    assert late.status.attempt == 3
+    assert [late.status.made_in(index) for index in range(3)] == [1, 3, 1]
+    assert "AgentNotReady" in late.events[0].note
+
+
+def test_a_new_leader_gives_agents_time_to_call() -> None:
+    scene = replace(job(3).running().attended(Doing.RUNNING, 0).told_failed(0), hearing_since=ago(2))
+    assert (act(scene).status.attempt, act(scene).requeue_after) == (1, 4.0)
+    assert made_in(after(replace(scene, hearing_since=ago(6)))) == [1, 2, 2]
+
+
+def test_without_a_coordinator_nobody_waits_for_its_word() -> None:
+    meets = after(RUNS.told_failed(1))
+    decided = plan(replace(meets, agents=None).snapshot, NOW)
+    assert (decided.status.attempt, decided.status.group) == (3, None)
+    assert "without a coordinator" in decided.events[0].note
+
+
+def test_agents_know_the_attempt_where_the_status_was_lost() -> None:
+    pods = (*(pod for pod in RUNS.pods if pod.index != 1), job(3).running(4).pods[1])
+    agents = {uid: AgentView(7, Doing.RUNNING) for uid in ("pod-0-1", "pod-1-4", "pod-2-1")}
+    lost = replace(job(3), pods=pods, agents=agents, has_service=True)
+    adopted = after(lost).status
+    assert (adopted.attempt, adopted.launched_attempt) == (7, 6)
+    assert adopted.group == Group(since=1, replaced=[Replacement(worker=1, attempt=4)])
+    assert adopted.rendezvous == Rendezvous(attempt=7, address="10.0.0.0")
+    goes_on = act(replace(lost, status=adopted))
+    assert (goes_on.actions, goes_on.status.phase) == ([], Phase.RUNNING)
+
+
+def test_a_suspension_in_between_ends_all() -> None:
+    meets = after(RUNS.told_failed(1)).wishing(lifecycle={"suspend": True})
+    stopped = after(meets)
+    assert (stopped.status.attempt, stopped.status.group, stopped.status.phase) == (3, None, Phase.SUSPENDED)
+    assert len(act(stopped).actions) == 3
+
+
+def test_a_group_written_by_hand_ends_in_new_pods_and_not_in_circles() -> None:
+    absurd = Group(since=10**9, replaced=[Replacement(worker=10**6, attempt=10**9)])
+    scene = RUNS.with_status(group=absurd, rendezvous=Rendezvous(attempt=1, address="x"))
+    assert (act(scene).actions, act(scene).status.attempt) == ([], 1)
