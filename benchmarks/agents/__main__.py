@@ -1,4 +1,5 @@
-"""`python -m benchmarks.agents`: 10,000 agents report to one coordinator at the pace that it asks for, then 1,000 of them at once.
+"""`python -m benchmarks.agents`: 10,000 agents report to one coordinator at the pace that it asks for, then 1,000 of them at once; then all
+of them wait for a word, and jobs start anew.
 
 Prints a table and writes build/bench/agents.json. Each report has a TLS connection of its own, as the agent's have.
 """
@@ -20,7 +21,9 @@ from typing import Any
 import aiohttp
 import uvloop
 
+from benchmarks.agents import waiting
 from benchmarks.agents.credentials import Issuer, certificate
+from trainyard.controller.limits import more_files
 from trainyard.coordinator.board import REPORTS_A_SECOND
 from trainyard.coordinator.server import REPORT
 
@@ -98,9 +101,12 @@ async def measure(agents: int, seconds: float, burst: int) -> list[dict[str, Any
         tls.load_verify_locations(cadata=authority)
         load = Load(f"https://localhost:{port}{REPORT}", tls, tokens)
 
-        async def cost() -> Mapping[str, float]:
-            writes.write(b"\n")
+        async def ask(what: str) -> Mapping[str, float]:
+            writes.write(f"{what}\n".encode())
             return dict(json.loads(await reads.readline()))
+
+        async def cost() -> Mapping[str, float]:
+            return await ask("")
 
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=30)) as client:
@@ -121,6 +127,7 @@ async def measure(agents: int, seconds: float, burst: int) -> list[dict[str, Any
             calm = await cost()
             await asyncio.gather(*(load.report(client, agent, 10**6) for agent in range(burst)))
             last, crowd = await cost(), load.figures()
+        waited = await waiting.measure(waiting.Crowd(port, tls, tokens), ask, agents // WORKERS, WORKERS)
         writes.close()
         await service.wait()
     return [
@@ -132,6 +139,7 @@ async def measure(agents: int, seconds: float, burst: int) -> list[dict[str, Any
             **_spent(before, after, steady["reports"], seconds),
         },
         {"what": "all at once", "agents": burst, **crowd, **_spent(calm, last, crowd["reports"], 0.0)},
+        *waited,
     ]
 
 
@@ -143,7 +151,8 @@ def _spent(before: Mapping[str, float], after: Mapping[str, float], reports: int
 
 
 def main() -> int:
-    """1 where a report was not taken."""
+    """1 where a report was not taken, or an agent not told to begin."""
+    more_files()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--agents", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -156,7 +165,7 @@ def main() -> int:
     for row in rows:
         figures = "  ".join(f"{name} {value:.1f}" for name, value in row.items() if isinstance(value, float))
         sys.stdout.write(f"{row['what']}: {row['agents']:,} agents, {row.get('reports', 0):,} reports  {figures}\n")
-    return int(any(row.get("not_taken") for row in rows))
+    return int(any(row.get("not_taken") or row.get("not_begun") for row in rows))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,10 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from benchmarks.scale.usage import of
+from trainyard.api.status import Group
 from trainyard.controller.caches import Caches
 from trainyard.controller.coordination import coordinator
+from trainyard.controller.limits import more_files
 from trainyard.controller.resources import job_record, pod_record
 from trainyard.controller.settings import Settings
 from trainyard.domain.plan import plan
@@ -53,7 +55,7 @@ def fill(caches: Caches, jobs: int, workers: int) -> None:
             pod["spec"]["nodeName"] = "node1"
             state = [{"name": "main", "state": {"running": {}}}]
             ready = [{"type": "Ready", "status": "True"}]
-            pod["status"] = {"phase": "Running", "conditions": ready, "containerStatuses": state}
+            pod["status"] = {"phase": "Running", "podIP": "10.0.0.1", "conditions": ready, "containerStatuses": state}
             cache.pods.apply(pod_record(pod))
 
 
@@ -92,13 +94,29 @@ class Service:
         """A pass, with what storing its status costs this process."""
         cache = self.caches.of(NAMESPACE)
         record = cache.jobs.get(uid)
-        snapshot = cache.snapshot(record, reports=self.coordinator.board.of(uid)) if record else None
+        made = self.coordinator
+        reports = made.board.of(uid)
+        snapshot = cache.snapshot(record, reports=reports, attendance=made.attendance) if record else None
         if record and snapshot:
             status = plan(snapshot, datetime.now(UTC)).status
             if status != snapshot.job.status:
                 cache.jobs.apply(record.with_status(status, record.resource_version + 1))
+                made.attendance.wake(uid)
         self.passes += 1
         return None
+
+    def new_attempts(self, first: int, count: int) -> dict[str, float]:
+        """Have these jobs start anew in place, as a verdict on each would have it stored."""
+        jobs, began = self.caches.of(NAMESPACE).jobs, time.monotonic()
+        for number in range(first, first + count):
+            record = jobs.get(str(number))
+            if record is None or (view := record.view) is None:
+                raise ValueError(f"there is no job {number}")
+            attempt = view.status.attempt + 1
+            update = {"attempt": attempt, "launched_attempt": attempt, "group": Group(since=1)}
+            jobs.apply(record.with_status(view.status.model_copy(update=update), record.resource_version + 1))
+            self.coordinator.attendance.wake(record.uid)
+        return {"at": began}
 
     async def watch(self) -> None:
         """How much later than it should another job's pass begins."""
@@ -112,19 +130,25 @@ class Service:
         used, late = of([os.getpid()]), sorted(self.late)
         self.late.clear()
         p99 = late[int(len(late) * 0.99)] * 1000 if late else 0.0
-        return {"cpu_s": used.cpu_s, "peak_mib": used.peak_mib, "late_ms": p99, "passes": self.passes}
+        rss = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+        costs = {"cpu_s": used.cpu_s, "peak_mib": used.peak_mib, "rss_mib": rss}
+        return {**costs, "late_ms": p99, "passes": self.passes}
 
 
 async def serve(service: Service) -> None:
-    """Serve until standard input ends. Writes lines of JSON: the port, then, for each line that is read, what it has cost."""
+    """Serve until standard input ends. Writes lines of JSON: the port, then, for each line that is read, what it has cost.
+
+    `attempt FIRST COUNT` has these jobs start anew.
+    """
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     async with service.coordinator.serve("127.0.0.1", 0) as port:
         loop = ReconcileLoop(service.queue, service.reconcile)
         tasks = [asyncio.create_task(part) for part in (service.watch(), loop.run())]
         _say({"port": port})
-        while await reader.readline():
-            _say(service.costs())
+        while line := (await reader.readline()).decode():
+            words = line.split()
+            _say(service.new_attempts(int(words[1]), int(words[2])) if words else service.costs())
         for task in tasks:
             task.cancel()
 
@@ -137,6 +161,7 @@ def _say(line: Mapping[str, object]) -> None:
 def main(arguments: list[str]) -> None:
     """`FOLDER JOBS WORKERS`."""
     folder, jobs, workers = arguments
+    more_files()
 
     async def run() -> None:
         await serve(Service(Path(folder), int(jobs), int(workers)))

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from pydantic import ValidationError
 
 from trainyard.controller import logs, shell
+from trainyard.controller.limits import more_files
 from trainyard.controller.operator import Operator
 from trainyard.controller.server import ListenError
 from trainyard.controller.settings import Settings
@@ -32,6 +33,7 @@ def main() -> int:
     try:
         settings = Settings()
         logs.configure(settings.log_level)
+        more_files()
         registry = process_registry()
         metrics = EngineMetrics(registry, "trainingjob")
         budget = TokenBucket(settings.api_qps, settings.api_burst, time.monotonic)

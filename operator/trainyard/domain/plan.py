@@ -162,7 +162,7 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
         if not missing and (made := [i for i in present if status.made_in(i) == status.attempt]):
             note = f"created {counted(len(made), 'worker')} of attempt {status.attempt}"
             events.append(Event("Normal", Reason.WORKERS_CREATED, note))
-    if status.meeting and not (waiting or actions) and all(p.ended for p in in_the_way):
+    if status.meeting and not waiting and all(p.ended for p in in_the_way):
         address = opening(snapshot) if all(agents.ready(snapshot, p) for p in snapshot.current) else None
         if address and len(present) == job.spec.replicas:
             # Told together with what follows from it: one write less for all to wait for.
