@@ -126,7 +126,8 @@ def receive(connection: http.client.HTTPConnection) -> Answer:
     """The answer. Raises OSError, HTTPException, and ValueError for one that is no JSON or too long."""
     response = connection.getresponse()
     data = response.read(LONGEST_ANSWER + 1)
-    if response.status == http.HTTPStatus.NOT_FOUND:
+    if response.status in {http.HTTPStatus.NOT_FOUND, ELSEWHERE} and not data.startswith(b"{"):
+        # Of these the number is enough: it may be a proxy that says so.
         return Answer(response.status, None)
     if len(data) > LONGEST_ANSWER:
         raise ValueError(f"the answer is longer than {LONGEST_ANSWER} bytes")
