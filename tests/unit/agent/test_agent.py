@@ -5,82 +5,12 @@ import signal
 import subprocess
 import sys
 import time
-import zipapp
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.support.patience import until
-from tests.unit.agent.place import AGENT, PLACE
-
-
-@pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The zipapp, made as the image makes it."""
-    made = tmp_path_factory.mktemp("agent") / "trainyard-agent"
-    zipapp.create_archive(AGENT, made, "/usr/bin/env python3")
-    return made
-
-
-class Agent:
-    """One run, with its own folder: what the ranks write, and the termination message."""
-
-    def __init__(self, program: Path, folder: Path, *command: str, **environment: str) -> None:
-        self.folder = folder
-        self.log = folder / "termination-log"
-        self.log.touch()
-        variables = {**os.environ, **PLACE, "TRAINYARD_TERMINATION_LOG": str(self.log), "FOLDER": str(folder)}
-        self.process = subprocess.Popen(
-            [sys.executable, str(program), *command],
-            env={**variables, **environment},
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def ends(self) -> tuple[int, str]:
-        """Its exit code, and what it and the ranks have said as errors."""
-        _, said = self.process.communicate(timeout=60)
-        return self.process.returncode, said
-
-    @property
-    def message(self) -> str:
-        return self.log.read_text()
-
-    def file(self, name: str) -> str:
-        """What a rank has written, once it has."""
-        until(lambda: (self.folder / name).exists() and (self.folder / name).read_text(), 60, f"{name} to be written")
-        return (self.folder / name).read_text()
-
-
-@contextmanager
-def agent(program: Path, folder: Path, script: str, *, shell: bool = False, **environment: str) -> Iterator[Agent]:
-    """A run of a Python script; R is its rank, and `say(name, text)` writes a file at once."""
-    (folder / "script.py").write_text(
-        "import os, signal, subprocess, sys, time\n"
-        'R = int(os.environ["RANK"])\n'
-        "def say(name, text):\n"
-        '    with open(name + ".new", "w") as file: file.write(str(text))\n'
-        '    os.rename(name + ".new", name)\n' + script
-    )
-    # A shell whose command is its last would become that command.
-    command = ["sh", "-c", f"{sys.executable} script.py; exit $?"] if shell else [sys.executable, "script.py"]
-    made = Agent(program, folder, "--", *command, **environment)
-    try:
-        yield made
-    finally:
-        made.process.kill()
-        made.process.communicate()
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+from tests.unit.agent.place import AGENT
+from tests.unit.agent.running import Agent, agent, alive
 
 
 def test_success_is_that_of_all_ranks(program: Path, tmp_path: Path) -> None:

@@ -8,19 +8,41 @@ import socket
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from trainyard_agent.reporter import NoAnswerError
 
 URL, AUTHORITY, TOKEN = "TRAINYARD_COORDINATOR", "TRAINYARD_COORDINATOR_CA", "TRAINYARD_TOKEN_FILE"
-REPORT = "/v1/report"
+REPORT, SYNC = "/v1/report", "/v1/sync"
 ELSEWHERE = 503
 """What a process answers that does not lead, or is not ready yet."""
 LONGEST_ANSWER = 64 * 1024
 
+Address = tuple[Any, ...]
+
+
+class Answer(NamedTuple):
+    """What the operator has said."""
+
+    status: int
+    said: object
+    """The JSON of it; None where it was none."""
+
+    @property
+    def why(self) -> str:
+        """Of a refusal, in words."""
+        said = self.said if isinstance(self.said, dict) else {}
+        return f"{said.get('reason', self.status)}: {said.get('message', '')}"
+
+    @property
+    def reason(self) -> object:
+        """Of a refusal, the one word."""
+        return self.said.get("reason") if isinstance(self.said, dict) else None
+
 
 class Coordinator:
-    """Where reports go. Raises ValueError, with a sentence, for settings of which nothing can be made."""
+    """Where to ask. Raises ValueError, with a sentence, for settings of which nothing can be made."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         parts = urlsplit(environment[URL])
@@ -36,52 +58,83 @@ class Coordinator:
                 raise ValueError(f"{AUTHORITY} holds no certificate: {error}") from error
         else:
             self._tls.load_default_certs()
-        self._last: object = None
-        """The address of the process that took the last report."""
+        self.last: Address | None = None
+        """The address of the process that answered last."""
 
     def report(self, body: Mapping[str, object], seconds: float) -> float:
         """Tell it, and return after how many seconds to tell again. Each step may take so many `seconds`. Raises NoAnswerError."""
         data = json.dumps(body, allow_nan=False).encode()
-        try:
-            token = self._token.read_text().strip()
-            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise NoAnswerError(f"{error.strerror or error}") from error
         refused, why = "", "its name has no address"
-        for address in sorted(dict.fromkeys(each[4] for each in found), key=lambda each: each != self._last):
+        for address in self.addresses():
             try:
-                status, answer = self._ask(address, token, data, seconds)
+                answer = self._tell(address, data, seconds)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 why = str(error) or type(error).__name__
                 continue
-            if status == http.HTTPStatus.OK:
-                self._last = address
-                return _pause(answer)
-            why = f"{answer.get('reason', status)}: {answer.get('message', '')}"
+            if answer.status == http.HTTPStatus.OK and isinstance(answer.said, dict):
+                self.last = address
+                return _pause(answer.said)
+            why = answer.why
             # What the one that leads says is worth more than that the others do not.
-            refused = refused or (why if answer.get("reason") != "NotLeading" else "")
-            if status != ELSEWHERE:
+            refused = refused or (why if answer.reason != "NotLeading" else "")
+            if answer.status != ELSEWHERE:
                 break
         raise NoAnswerError(refused or why)
 
-    def _ask(
-        self, address: tuple[object, ...], token: str, data: bytes, seconds: float
-    ) -> tuple[int, dict[str, object]]:
-        # By address, since only one of several leads; checked by name.
+    def addresses(self) -> list[Address]:
+        """Of all its processes, the one that answered last before the others. Raises NoAnswerError."""
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise NoAnswerError(f"{error.strerror or error}") from error
+        return sorted(dict.fromkeys(each[4] for each in found), key=lambda each: each != self.last)
+
+    def connect(self, address: Address, seconds: float) -> http.client.HTTPConnection:
+        """By address, since only one of several leads; checked by name. Raises OSError."""
         plain = socket.create_connection((str(address[0]), self.port), timeout=seconds)
         connection = http.client.HTTPConnection(self.host, self.port)
         try:
             connection.sock = self._tls.wrap_socket(plain, server_hostname=self.host)
-            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-            connection.request("POST", REPORT, data, headers)
-            response = connection.getresponse()
-            answer = json.loads(response.read(LONGEST_ANSWER))
-            if not isinstance(answer, dict):
+        except BaseException:
+            plain.close()
+            raise
+        return connection
+
+    def send(self, connection: http.client.HTTPConnection, path: str, data: bytes) -> None:
+        """A request. Raises OSError and HTTPException."""
+        try:
+            # Each time anew: the kubelet renews it.
+            token = self._token.read_text().strip()
+        except OSError as error:
+            raise OSError(f"{self._token}: {error.strerror}") from error
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        connection.request("POST", path, data, headers)
+
+    def _tell(self, address: Address, data: bytes, seconds: float) -> Answer:
+        connection = self.connect(address, seconds)
+        try:
+            self.send(connection, REPORT, data)
+            answer = receive(connection)
+            if not isinstance(answer.said, dict):
                 raise ValueError("the answer is no object")  # noqa: TRY004 - of what came, not of what it was called with
-            return response.status, answer
+            return answer
         finally:
             connection.close()
-            plain.close()
+
+
+def receive(connection: http.client.HTTPConnection) -> Answer:
+    """The answer. Raises OSError, HTTPException, and ValueError for one that is no JSON or too long."""
+    response = connection.getresponse()
+    data = response.read(LONGEST_ANSWER + 1)
+    if response.status in {http.HTTPStatus.NOT_FOUND, ELSEWHERE} and not data.startswith(b"{"):
+        # Of these the number is enough: it may be a proxy that says so.
+        return Answer(response.status, None)
+    if len(data) > LONGEST_ANSWER:
+        raise ValueError(f"the answer is longer than {LONGEST_ANSWER} bytes")
+    try:
+        return Answer(response.status, json.loads(data))
+    except RecursionError:
+        raise ValueError("brackets within brackets") from None
 
 
 def _pause(answer: Mapping[str, object]) -> float:

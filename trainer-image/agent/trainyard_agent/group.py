@@ -17,6 +17,10 @@ from trainyard_agent.words import Tail
 STANDARD_ERROR = 2
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """Passed on to the ranks."""
+ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+"""Those by which this worker is asked to end."""
+WOKEN = b"\0"
+"""No signal has this number."""
 KILL_SECONDS = 20.0
 """How long processes that were killed are waited for: to give back the memory of a GPU takes its time."""
 
@@ -42,11 +46,11 @@ class _Rank(NamedTuple):
 
 
 class Group:
-    """The processes of one attempt. Use it in a `with`: it takes over signals and children, and leaves none behind."""
+    """The processes of one attempt at a time. Use it in a `with`: it takes over signals and children, and leaves none behind."""
 
     def __init__(self) -> None:
         self.endings: list[Ending] = []
-        """Those that have ended, in that order."""
+        """Those of the attempt that have ended, in that order."""
         self.heard: list[int] = []
         """The signals that came, in that order."""
         self._running: dict[int, _Rank] = {}
@@ -73,11 +77,14 @@ class Group:
         for number, handler in self._before:
             signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() itself gave
         self._selector.close()
+        # No descriptor any more for `wake`, which another thread may call.
+        wakes, self._wakes = self._wakes, -1
         os.close(self._wake)
-        os.close(self._wakes)
+        os.close(wakes)
 
     def start(self, command: Sequence[str], environments: Mapping[int, Mapping[str, str]]) -> None:
-        """Start the command once for each rank. Raises OSError where it cannot be started at all."""
+        """Start the command once for each rank, when nothing runs. Raises OSError where it cannot be started at all."""
+        self.endings, self._told = [], set()
         for rank, environment in environments.items():
             ours, theirs = os.pipe()
             try:
@@ -112,6 +119,21 @@ class Group:
     def failed(self) -> bool:
         """Whether a rank has ended with an error."""
         return any(ending.code != 0 for ending in self.endings)
+
+    @property
+    def asked_to_end(self) -> bool:
+        """Whether a signal has come by which this worker is to end."""
+        return not ENDING.isdisjoint(self.heard)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing runs any more that belongs to an attempt."""
+        return not self._running and not processes.descendants(os.getpid())
+
+    def wake(self) -> None:
+        """End a wait. From any thread, and when the group has ended too."""
+        with contextlib.suppress(OSError):
+            os.write(self._wakes, WOKEN)
 
     def wait(self, seconds: float | None) -> None:
         """Until something happens, for so long at most: a rank ends, a signal comes, a rank says something."""
@@ -152,7 +174,7 @@ class Group:
 
     def _signalled(self) -> None:
         for number in os.read(self._wake, 4096):
-            if number != signal.SIGCHLD:
+            if number not in {signal.SIGCHLD, *WOKEN}:
                 self.heard.append(number)
         # Always: of many children that end at once one signal tells.
         self._reap()

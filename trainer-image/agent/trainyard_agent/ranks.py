@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 MOST_PROCESSES = 1024
+MOST_ATTEMPTS = 10**12
 LONGEST_STEP = 7 * 24 * 3600
 
 
@@ -41,7 +42,7 @@ def place(environment: Mapping[str, str]) -> Place:
         raise SettingError(
             f"TRAINYARD_REPLICA_INDEX is {worker}, and TRAINYARD_REPLICAS {workers}: counting begins at 0"
         )
-    attempt = _number(environment, "TRAINYARD_ATTEMPT", 1, 10**12)
+    attempt = _number(environment, "TRAINYARD_ATTEMPT", 1, MOST_ATTEMPTS)
     return Place(
         worker=worker,
         workers=workers,

@@ -1,0 +1,79 @@
+"""The agent as the program that it is, run with a script of its own in a folder of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.support.patience import until
+from tests.unit.agent.place import PLACE
+from trainyard_agent.processes import descendants
+
+
+class Agent:
+    """One run, with its own folder: what the ranks write, and the termination message."""
+
+    def __init__(self, program: Path, folder: Path, *command: str, **environment: str) -> None:
+        self.folder = folder
+        self.log = folder / "termination-log"
+        self.log.touch()
+        variables = {**os.environ, **PLACE, "TRAINYARD_TERMINATION_LOG": str(self.log), "FOLDER": str(folder)}
+        self.process = subprocess.Popen(
+            [sys.executable, str(program), *command],
+            env={**variables, **environment},
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ends(self) -> tuple[int, str]:
+        """Its exit code, and what it and the ranks have said as errors."""
+        _, said = self.process.communicate(timeout=60)
+        return self.process.returncode, said
+
+    def kill(self) -> None:
+        """With all that runs below it, which would keep the pipes open."""
+        left = {self.process.pid, *descendants(self.process.pid)} if self.process.poll() is None else set()
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.communicate(timeout=60)
+
+    @property
+    def message(self) -> str:
+        return self.log.read_text()
+
+    def file(self, name: str) -> str:
+        """What a rank has written, once it has."""
+        until(lambda: (self.folder / name).exists() and (self.folder / name).read_text(), 60, f"{name} to be written")
+        return (self.folder / name).read_text()
+
+
+@contextmanager
+def agent(program: Path, folder: Path, script: str, *, shell: bool = False, **environment: str) -> Iterator[Agent]:
+    """A run of a Python script; R is its rank, and `say(name, text)` writes a file at once."""
+    (folder / "script.py").write_text(
+        "import os, signal, subprocess, sys, time\n"
+        'R = int(os.environ["RANK"])\n'
+        "def say(name, text):\n"
+        '    with open(name + ".new", "w") as file: file.write(str(text))\n'
+        '    os.rename(name + ".new", name)\n' + script
+    )
+    # A shell whose command is its last would become that command.
+    command = ["sh", "-c", f"{sys.executable} script.py; exit $?"] if shell else [sys.executable, "script.py"]
+    made = Agent(program, folder, "--", *command, **environment)
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

@@ -1,0 +1,202 @@
+"""The agent and an operator that refuses, talks nonsense, or goes away: what becomes of the ranks."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.agents.credentials import certificate
+from tests.support.patience import until
+from tests.unit.agent.operator import Operator, credentials, operating
+from tests.unit.agent.running import agent, alive
+
+COLD = {"TRAINYARD_WARM_START": "0"}
+STAY = """
+A = os.environ["TRAINYARD_ATTEMPT"]
+say(f"ran{R}-{A}", os.getpid())
+def wait_for(name):
+    while not os.path.exists(name): time.sleep(0.01)
+"""
+REPLACED = 410, {"reason": "Replaced", "message": "another pod has this place"}
+OVER = 410, {"reason": "Over", "message": "the job has ended"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    certificate(tmp_path)
+    (tmp_path / "token").write_text("a.b.c\n")
+    return tmp_path
+
+
+@pytest.fixture
+def operator(folder: Path) -> Iterator[Operator]:
+    with operating(folder) as made:
+        yield made
+
+
+def test_one_that_is_replaced_stops_its_ranks_and_ends(program: Path, folder: Path, operator: Operator) -> None:
+    with agent(program, folder, f"{STAY}\ntime.sleep(600)", **credentials(folder, operator.port), **COLD) as run:
+        rank = int(run.file("ran2-1"))
+        operator.says = REPLACED
+        assert run.ends()[0] == 143
+        assert (alive(rank), run.message) == (False, "")
+
+
+@pytest.mark.parametrize("answer", [REPLACED, OVER])
+def test_with_a_failure_it_ends_by_that(program: Path, folder: Path, operator: Operator, answer: Any) -> None:
+    script = f"{STAY}\nif R == 3: raise ValueError('boom')\ntime.sleep(600)"
+    with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
+        operator.hears("failed")
+        operator.says = answer
+        assert run.ends()[0] == 1
+        assert run.message.startswith("rank 3 ended with exit code 1: ValueError: boom\nTraceback")
+
+
+def test_a_failure_is_known_while_the_next_attempt_is_waited_for(
+    program: Path, folder: Path, operator: Operator
+) -> None:
+    with agent(program, folder, f"{STAY}\nsys.exit(7)", **credentials(folder, operator.port), **COLD) as run:
+        operator.hears("failed")
+        operator.order(2, run=False)
+        operator.hears("waiting", 2)
+        operator.says = OVER
+        assert run.ends()[0] == 7
+        assert " ended with exit code 7" in run.message
+
+
+def test_ranks_that_run_when_the_job_is_over_are_left_alone(program: Path, folder: Path, operator: Operator) -> None:
+    operator.says = OVER
+    script = f"{STAY}\nwait_for('go')\nsys.exit(6 if R == 3 else 0)"
+    with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
+        operator.hears("running")
+        run.file("ran2-1")
+        operator.says = None
+        (folder / "go").touch()
+        assert run.ends()[0] == 6
+        assert {poll["state"] for poll in operator.polls} == {"running"}
+
+
+@pytest.mark.parametrize("answer", [(404, b"404: Not Found"), (404, {"reason": "Unknown"})])
+def test_with_an_older_operator_a_failure_ends_the_container(
+    program: Path, folder: Path, operator: Operator, answer: Any
+) -> None:
+    operator.says = answer
+    script = f"{STAY}\nwait_for('go')\nsys.exit(6 if R == 3 else 0)"
+    with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
+        operator.hears("running")
+        (folder / "go").touch()
+        assert run.ends()[0] == 6
+        assert len(operator.polls) <= 2
+
+
+def test_an_operator_that_never_answers_is_waited_for_for_ten_seconds(program: Path, folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    with agent(program, folder, f"{STAY}\nsys.exit(6)", **credentials(folder, port), **COLD) as run:
+        code, said = run.ends()
+        assert code == 6
+        assert run.message.startswith("rank ")
+        assert said.count("the operator gives no orders for now; the ranks are left as they are: ") == 1
+
+
+def test_an_operator_that_dies_and_comes_back_with_another_order_is_followed(
+    program: Path, folder: Path, operator: Operator
+) -> None:
+    script = f"{STAY}\nif A == '1': time.sleep(600)\nwait_for('go')"
+    with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
+        operator.hears("running")
+        rank = int(run.file("ran2-1"))
+        operator.stop()
+        with operating(folder, operator.port) as next_one:
+            assert next_one.hears("running") == {"attempt": 1, "state": "running"}
+            assert alive(rank)
+            next_one.order(5, run=True)
+            run.file("ran2-5")
+            next_one.hears("running", 5)
+            (folder / "go").touch()
+            assert run.ends()[0] == 0
+            assert not alive(rank)
+
+
+def test_one_that_fails_while_the_operator_is_away_tells_it_later(
+    program: Path, folder: Path, operator: Operator
+) -> None:
+    script = f"{STAY}\nif A == '1':\n    wait_for('go')\n    sys.exit(6)"
+    with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
+        # Answered once: an operator that is known to give orders.
+        operator.says = 200, {"attempt": 1, "run": True}
+        operator.hears("running", times=2)
+        operator.stop()
+        (folder / "go").touch()
+        rank = int(run.file("ran2-1"))
+        until(lambda: not alive(rank), 60, "the ranks to end")
+        with operating(folder, operator.port) as next_one:
+            assert next_one.hears("failed")["failure"]["code"] == 6
+            next_one.order(2, run=True)
+            assert run.ends()[0] == 0
+
+
+NONSENSE = [
+    (200, b"<html>"),
+    (200, b"[]"),
+    (200, b'"' + b"x" * 10_000_000 + b'"'),
+    (200, b"[" * 60_000),
+    (200, {"attempt": 10**30, "run": True}),
+    (200, {"attempt": 2, "run": True, "environment": {"A=B": "x"}}),
+    (500, b"oops"),
+    (503, b"no healthy upstream"),
+    (418, b"[]"),
+    (403, {"reason": "UnknownPod", "message": "who are you"}),
+    (503, {"reason": "KeysUnknown", "message": "later"}),
+    (200, b"\xff\xfe"),
+]
+
+
+@pytest.mark.parametrize("answer", NONSENSE, ids=range(len(NONSENSE)))
+def test_nonsense_and_refusals_harm_no_rank_and_are_said_once(
+    program: Path, folder: Path, operator: Operator, answer: Any
+) -> None:
+    operator.says = answer
+    script = f"{STAY}\nif A == '1':\n    wait_for('go')\n    sys.exit(6)"
+    with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
+        operator.hears("running", times=4)
+        assert alive(int(run.file("ran2-1")))
+        operator.says = None
+        (folder / "go").touch()
+        operator.hears("failed")
+        operator.order(2, run=True)
+        code, said = run.ends()
+        assert code == 0
+        lines = [line for line in said.splitlines() if "no sense" in line or "gives no orders" in line]
+        assert 1 <= len(lines) <= 2
+        assert "Traceback" not in said
+
+
+def test_an_environment_of_which_no_place_follows_is_said_and_another_is_waited_for(
+    program: Path, folder: Path, operator: Operator
+) -> None:
+    with agent(program, folder, f"{STAY}\nsys.exit(A == '1')", **credentials(folder, operator.port), **COLD) as run:
+        operator.hears("failed")
+        operator.order(2, run=True, TRAINYARD_REPLICAS="many")
+        operator.hears("waiting", 2, times=2)
+        operator.order(2, run=True)
+        code, said = run.ends()
+        assert code == 0
+        assert said.count("attempt 2 cannot begin as the operator says: TRAINYARD_REPLICAS must be") == 1
+
+
+def test_one_connection_lasts_and_no_question_follows_hot_on_an_answer(
+    program: Path, folder: Path, operator: Operator
+) -> None:
+    operator.says = 200, {"attempt": 1, "run": True}
+    script = f"{STAY}\nwait_for('go')"
+    with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
+        began = until(lambda: len(operator.polls) >= 1, 60, "the first question")
+        took = until(lambda: len(operator.polls) >= 3, 60, "two more") - 0.0
+        assert began >= 0
+        assert took > 1.5
+        assert operator.connections == 1
+        (folder / "go").touch()
+        assert run.ends()[0] == 0

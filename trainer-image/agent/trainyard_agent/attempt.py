@@ -1,0 +1,161 @@
+"""One attempt of the ranks of this worker: they are started, watched, and end; what is then told of it. Each has files of its own."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from trainyard_agent import memory, stacks, words
+from trainyard_agent.group import Group
+from trainyard_agent.hang import Hang
+from trainyard_agent.ranks import environments, hang_seconds, place
+from trainyard_agent.reading import Progress, shared
+from trainyard_agent.report import STACKS
+from trainyard_agent.reporter import Reporter
+from trainyard_agent.sync import Failure
+
+STOP_SECONDS = 2.0
+"""How long the other ranks get to end by themselves when one has failed: they wait for it in vain."""
+STACK_SECONDS = 5.0
+"""How long ranks that hang get to write down where they stand."""
+ASK_SECONDS = 0.5
+"""How long ranks get to write down where they stand and go on."""
+TOGETHER_SECONDS = 2.0
+"""Within which the workers of a group notice that it hangs, and tell."""
+LOOK_AGAIN_SECONDS = 0.1
+HANG, CANNOT_EXECUTE, NOT_FOUND = 91, 126, 127
+
+
+class Command(NamedTuple):
+    """What is run."""
+
+    words: Sequence[str]
+    once: bool
+    """It starts the ranks itself."""
+
+
+class Outcome(NamedTuple):
+    """How an attempt ended."""
+
+    failure: Failure | None = None
+    stopped: bool = False
+    """By order: how far it would have come is not known."""
+
+
+class Attempt:
+    """`environment` is the worker's for this attempt. Raises SettingError where the operator's part of it makes no sense."""
+
+    def __init__(
+        self, command: Command, environment: Mapping[str, str], group: Group, say: Callable[[str], None]
+    ) -> None:
+        self._command, self._environment, self._group, self._say = command, environment, group, say
+        self._where, self._limit = place(environment), hang_seconds(environment)
+        self._before = memory.read()
+
+    def run(self, stop: Callable[[], bool], failed: Callable[[Failure], object]) -> Outcome:
+        """Until all ranks have ended. `stop`: whether they have to, now. `failed` is called when one has failed, before the others end."""
+        group, once = self._group, self._command.once
+        with Progress(self._limit, self._say, launcher=once) as progress, ExitStack() as stack:
+            made = (
+                {self._where.worker: dict(self._environment)} if once else environments(self._where, self._environment)
+            )
+            for rank, variables in made.items():
+                variables.update(shared(variables))
+                variables.update(progress.variables(rank))
+            try:
+                group.start(self._command.words, made)
+            except OSError as error:
+                return Outcome(self._not_started(error, failed))
+            reporter = stack.enter_context(
+                Reporter(
+                    self._environment,
+                    self._where.attempt,
+                    lambda: (progress.said(self._where.ranks), progress.usual),
+                    self._say,
+                )
+            )
+            outcome = self._watch(progress, reporter, stop, failed)
+            if outcome == Outcome():
+                reporter.finish()
+            return outcome
+
+    def _watch(
+        self, progress: Progress, reporter: Reporter, stop: Callable[[], bool], failed: Callable[[Failure], object]
+    ) -> Outcome:
+        """Until all ranks have ended, of themselves or because one has failed, or until one hangs. Signals are passed on."""
+        group, passed = self._group, len(self._group.heard)
+        failure: Failure | None = None
+        while group.running:
+            group.wait(progress.interval)
+            for number in group.heard[passed:]:
+                group.send(number)
+            passed = len(group.heard)
+            # Asked to end, each rank does so in its own time: to write a checkpoint, say. The kubelet's patience has an end.
+            if group.asked_to_end:
+                continue
+            if group.failed:
+                failed(failure := self._failure(progress))
+                group.end(signal.SIGTERM, STOP_SECONDS)
+            elif group.running and stop():
+                group.end(signal.SIGTERM, STOP_SECONDS)
+                return Outcome(stopped=True)
+            elif hang := progress.look(group.running):
+                return Outcome(self._hang(hang, progress, reporter, failed))
+        while group.asked_to_end and group.outlasted():
+            group.wait(LOOK_AGAIN_SECONDS)
+        return Outcome(failure or (self._failure(progress) if group.failed else None))
+
+    def _failure(self, progress: Progress) -> Failure:
+        cause = next(ending for ending in self._group.endings if ending.code != 0)
+        once, after, step = self._command.once, memory.read(), progress.step(cause.rank)
+        who, said = ("the command", words.of_ranks(cause.said)) if once else (f"rank {cause.rank}", cause.said)
+        # Where there is no more to say than the exit code, the kubelet takes the end of the log, standard output included.
+        plain = f"{who} ended with exit code {cause.code}"
+        needs_telling = not once or words.message(who, cause.code, said, self._before, after) != plain
+        message = words.message(who, cause.code, said, self._before, after, step)
+        return Failure(cause.code, message, time.monotonic(), needs_telling)
+
+    def _hang(self, hang: Hang, progress: Progress, reporter: Reporter, failed: Callable[[Failure], object]) -> Failure:
+        group, at = self._group, time.monotonic()
+        stands = self._ask(progress, reporter if self._where.workers > 1 else None)
+        group.keep_no_cores()
+        # Python's faulthandler writes down the stacks of all threads at this signal.
+        group.end(signal.SIGABRT, STACK_SECONDS)
+        last = {} if self._command.once else {ending.rank: ending.said for ending in group.endings}
+        failure = Failure(HANG, stacks.message(hang, {**stacks.by_rank(last), **stands}), at)
+        failed(failure)
+        return failure
+
+    def _ask(self, progress: Progress, reporter: Reporter | None) -> dict[int, list[str]]:
+        """Where the ranks stand, while they still do. The operator hears the same of the other workers, and knows the odd one out.
+
+        They are left alone for a while: where one of them ends, those that wait for it elsewhere end too, and nobody sees at what.
+        """
+        began = time.monotonic()
+        self._group.ask(STACKS)
+        self._listen(began + ASK_SECONDS)
+        stands = stacks.by_rank(said := progress.stacks())
+        if progress.launcher:
+            # The others say so themselves, at the signal by which they end.
+            for rank, text in sorted(said.items()):
+                self._say(f"rank {rank} hangs, or waits for one that does\n{text}")
+        if reporter is not None and reporter.on:
+            reporter.hang(stands)
+            self._listen(began + TOGETHER_SECONDS)
+        return stands
+
+    def _listen(self, end: float) -> None:
+        """To what the ranks say, until then, or until they or this worker have to end."""
+        group = self._group
+        while group.running and not group.asked_to_end and (left := end - time.monotonic()) > 0:
+            group.wait(left)
+
+    def _not_started(self, error: OSError, failed: Callable[[Failure], object]) -> Failure:
+        code = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
+        failure = Failure(code, f"cannot start {self._command.words[0]}: {error.strerror}", time.monotonic())
+        self._say(failure.message)
+        failed(failure)
+        return failure

@@ -1,0 +1,184 @@
+"""Keeps the operator and this worker of one mind, from a thread of its own: what the worker does goes out at once, orders come in.
+
+Decides nothing. Whatever the operator says, the ranks are not touched from here.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainyard_agent.orders import Final, News, Order, State, read
+from trainyard_agent.reporter import SILENT_FAILURES, NoAnswerError
+
+if TYPE_CHECKING:
+    from trainyard_agent.channel import Channel
+    from trainyard_agent.coordinator import Answer
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+"""Seconds between two tries while there is no answer."""
+QUICK_SECONDS = 1.0
+"""An answer that came sooner is not followed by the next question before that, if nothing has changed here."""
+LONGEST_MESSAGE = 2048
+
+
+class Failure(NamedTuple):
+    """Why an attempt has failed here."""
+
+    code: int
+    message: str
+    at: float
+    """When, by the monotonic clock."""
+    needs_telling: bool = True
+    """Whether there is more to say than the exit code."""
+
+
+class Sync:
+    """Use it in a `with`. Without an operator in the environment it does nothing."""
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        say: Callable[[str], None],
+        wake: Callable[[], object],
+        attempt: int,
+        state: State,
+    ) -> None:
+        """`wake` is called, from the thread, when there is news. The last two are what is told first."""
+        self._environment, self._say, self._wake = environment, say, wake
+        self._told: tuple[int, State, Failure | None] = (attempt, state, None)
+        self._changed = threading.Event()
+        self._channel: Channel | None = None
+        self._order: Order | None = None
+        self._final: Final | None = None
+        self._answered = float("-inf")
+        self._failures = 0
+        self._over = self._said_nonsense = False
+
+    def __enter__(self) -> Sync:  # noqa: PYI034 - Self needs Python 3.11
+        if self._environment.get("TRAINYARD_COORDINATOR"):
+            threading.Thread(target=self._run, name="sync", daemon=True).start()
+        else:
+            self._final = Final.OFF
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over = True
+        self._interrupt()
+
+    @property
+    def on(self) -> bool:
+        """Whether the operator can still be asked."""
+        return self._final is None
+
+    def tell(self, attempt: int, state: State, failure: Failure | None = None) -> None:
+        """From now on this is so. It goes out at once."""
+        if self._told != (attempt, state, failure):
+            self._told = attempt, state, failure
+            self._interrupt()
+
+    def news(self, since: float) -> News:
+        """What is known of the operator. `since`: when it began to be waited for."""
+        now = time.monotonic()
+        held = self._channel is not None and self._channel.waits
+        silence = 0.0 if held else now - max(since, self._answered)
+        return News(self._order, self._final, self._answered > float("-inf"), silence)
+
+    def _interrupt(self) -> None:
+        if self._channel is not None:
+            self._channel.call_back()
+        self._changed.set()
+
+    def _run(self) -> None:
+        try:
+            # HTTPS takes its time to import, for which no rank is to wait.
+            from trainyard_agent.channel import Channel  # noqa: PLC0415 - see above
+            from trainyard_agent.coordinator import Coordinator  # noqa: PLC0415 - likewise
+
+            channel = self._channel = Channel(Coordinator(self._environment))
+        except (ImportError, ValueError) as error:
+            self._say(f"a failure ends this worker, since the operator cannot be asked: {error}")
+            self._end(Final.OFF)
+            return
+        try:
+            while not self._over and self._final is None:
+                self._ask(channel)
+        finally:
+            channel.close()
+
+    def _ask(self, channel: Channel) -> None:
+        # Before the question is put: a change from here on ends the pause after it.
+        self._changed.clear()
+        if self._over:
+            return
+        began, pause = time.monotonic(), 0.0
+        try:
+            self._hear(channel.ask(self._words))
+            pause = began + QUICK_SECONDS - time.monotonic()
+        except (NoAnswerError, ValueError) as error:
+            pause = self._no_answer(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next try may do better, and without this thread nothing would
+            if not self._is_called_back(error):
+                pause = self._no_answer(error)
+        if pause > 0:
+            self._changed.wait(pause)
+
+    @staticmethod
+    def _is_called_back(error: Exception) -> bool:
+        from trainyard_agent.channel import CalledBackError  # noqa: PLC0415 - see above
+
+        return isinstance(error, CalledBackError)
+
+    def _words(self) -> dict[str, object]:
+        attempt, state, failure = self._told
+        words: dict[str, object] = {"attempt": attempt, "state": state.value}
+        if failure is not None:
+            age = round(max(0.0, time.monotonic() - failure.at), 3)
+            words["failure"] = {"code": failure.code, "message": shortened(failure.message), "age": age}
+        return words
+
+    def _hear(self, answer: Answer) -> None:
+        if answer.status == HTTPStatus.NOT_FOUND:
+            self._end(Final.OFF)
+            return
+        if answer.status != HTTPStatus.OK:
+            final = next((each for each in (Final.REPLACED, Final.OVER) if each.value == answer.reason), None)
+            if final is None or not HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise NoAnswerError(answer.why)
+            self._end(final)
+            return
+        order = read(answer.said)
+        if self._failures >= SILENT_FAILURES:
+            self._say("the operator answers again")
+        self._failures, self._answered = 0, time.monotonic()
+        if order != self._order:
+            self._order = order
+            self._wake()
+
+    def _end(self, final: Final) -> None:
+        self._final = final
+        self._wake()
+
+    def _no_answer(self, error: Exception) -> float:
+        """Returns the seconds until the next try."""
+        self._failures += 1
+        if isinstance(error, ValueError) and not self._said_nonsense:
+            self._said_nonsense = True
+            self._say(f"the operator's answer makes no sense, and nothing follows from it: {error}")
+        elif self._failures == SILENT_FAILURES:
+            self._say(f"the operator gives no orders for now; the ranks are left as they are: {error}")
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures - 1, 10))
+        return pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+
+
+def shortened(message: str) -> str:
+    """As much as the operator takes: what is lost is before the last line where that tells the step."""
+    if len(message) <= LONGEST_MESSAGE:
+        return message
+    rest, _, last = message.rpartition("\n")
+    last = f"\n{last}" if last.startswith('{"step"') else ""
+    return (rest if last else message)[: LONGEST_MESSAGE - len(last)] + last

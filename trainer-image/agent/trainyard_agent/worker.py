@@ -1,0 +1,109 @@
+"""This worker from its first attempt to its last. Where there is an operator, a failure does not end it: the ranks are started again."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from trainyard_agent.attempt import STOP_SECONDS, Attempt, Command, Outcome
+from trainyard_agent.group import Group
+from trainyard_agent.orders import FIRST_ANSWER_SECONDS, SILENCE_SECONDS, Do, State, decide
+from trainyard_agent.ranks import SettingError
+from trainyard_agent.sync import Failure, Sync
+
+LOOK_SECONDS = 1.0
+"""How often a worker at rest looks at the clock."""
+TERMINATED = 143
+
+
+class End(NamedTuple):
+    """Of the worker."""
+
+    code: int
+    message: str | None = None
+    """What there is to tell of it."""
+
+
+class Worker:
+    """Runs the command for one attempt after the other, in one container."""
+
+    def __init__(
+        self, command: Command, environment: Mapping[str, str], group: Group, sync: Sync, say: Callable[[str], None]
+    ) -> None:
+        self._command, self._inherited, self._group, self._sync, self._say = command, environment, group, sync, say
+        self._attempt = int(environment["TRAINYARD_ATTEMPT"])
+        self._state = State.RUNNING
+        self._since = time.monotonic()
+        """When the state began."""
+        self._patience = SILENCE_SECONDS
+        self._refused: object = None
+        """The order that could not be carried out, which is said once."""
+
+    def run(self, *, wait: bool) -> End:
+        """Until it ends. `wait`: not to begin before the operator says so."""
+        failure: Failure | None = None
+        environment: Mapping[str, str] | None = self._inherited
+        if wait:
+            self._state = State.WAITING
+            environment = self._wait()
+        while environment is not None:
+            outcome = self._one(environment)
+            if outcome == Outcome():
+                return End(0)
+            failure = outcome.failure
+            if self._group.asked_to_end or not self._sync.on:
+                break
+            self._clear()
+            self._patience = FIRST_ANSWER_SECONDS
+            environment = self._wait()
+        if failure is None or (self._group.asked_to_end and self._state is State.WAITING):
+            return End(TERMINATED)
+        return End(failure.code, failure.message if failure.needs_telling else None)
+
+    def _one(self, environment: Mapping[str, str]) -> Outcome:
+        attempt = Attempt(self._command, environment, self._group, self._say)
+        if self._state is not State.RUNNING:
+            self._tell(State.RUNNING)
+        return attempt.run(
+            lambda: self._next() in {Do.JOIN, Do.LEAVE},
+            lambda failure: None if self._group.asked_to_end else self._tell(State.FAILED, failure),
+        )
+
+    def _wait(self) -> Mapping[str, str] | None:
+        """Until the ranks are to be started. Returns their environment; None where this worker is to end."""
+        while not self._group.asked_to_end:
+            do = self._next()
+            order = self._sync.news(self._since).order
+            if do is Do.LEAVE:
+                return None
+            if do is Do.JOIN and order is not None:
+                self._attempt = order.attempt
+                self._tell(State.WAITING)
+            elif do is Do.START and order is not None and order is not self._refused:
+                environment = {**self._inherited, **order.environment}
+                try:
+                    Attempt(self._command, environment, self._group, self._say)
+                except SettingError as error:
+                    self._refused = order
+                    self._say(f"attempt {order.attempt} cannot begin as the operator says: {error}")
+                else:
+                    return environment
+            else:
+                self._group.wait(LOOK_SECONDS)
+        return None
+
+    def _next(self) -> Do:
+        news = self._sync.news(self._since)
+        patience = SILENCE_SECONDS if news.answered else self._patience
+        return decide(self._state, self._attempt, news, patience)
+
+    def _tell(self, state: State, failure: Failure | None = None) -> None:
+        self._state, self._since = state, time.monotonic()
+        self._sync.tell(self._attempt, state, failure)
+
+    def _clear(self) -> None:
+        """Nothing of an attempt runs when the next may begin: not what a rank has left behind either."""
+        while not self._group.empty and not self._group.asked_to_end:
+            self._group.end(signal.SIGKILL, STOP_SECONDS)
