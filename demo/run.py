@@ -13,6 +13,7 @@ from demo.target import LOCAL_IMAGES, ROOT
 
 JOB = "digits"
 VICTIM = 1
+LOG_OF_WORKER_0 = ("-l", f"trainyard.dev/job-name={JOB},trainyard.dev/index=0")
 KILL_AFTER_STEP = 60
 PATIENCE_SECONDS = 420
 # `kill -9` of the training process. The container's first process, the agent, is out of reach of its own container's signals:
@@ -72,7 +73,7 @@ def _follow(cluster: Cluster) -> None:
     while time.monotonic() - began < PATIENCE_SECONDS:
         status = _status(cluster)
         attempt = status.get("attempt", 1)
-        progress = _progress(cluster, attempt)
+        progress = _progress(cluster)
         line = f"{status.get('phase', 'Pending'):<10} {status.get('ready', '0/3')} workers  attempt {attempt}  {progress.line}"
         if line != last:
             say(line)
@@ -80,14 +81,14 @@ def _follow(cluster: Cluster) -> None:
         if status.get("completionTime"):
             return
         if not killed and attempt == 1 and progress.step >= KILL_AFTER_STEP:
-            _kill(cluster, attempt)
+            _kill(cluster)
             killed = True
         time.sleep(1)
     raise DemoError(f"the job did not finish within {PATIENCE_SECONDS} s: `kubectl describe tj {JOB}` tells why")
 
 
-def _kill(cluster: Cluster, attempt: int) -> None:
-    pod = f"{JOB}-worker-{VICTIM}-{attempt}"
+def _kill(cluster: Cluster) -> None:
+    pod = f"{JOB}-worker-{VICTIM}-1"
     say(f"*** killing the training process of worker {VICTIM}, by kubectl exec into {pod}")
     cluster.kube("exec", pod, "--", "python3", "-c", KILL)
 
@@ -95,7 +96,7 @@ def _kill(cluster: Cluster, attempt: int) -> None:
 def _judge(cluster: Cluster) -> None:
     status = _status(cluster)
     attempt = status["attempt"]
-    log = cluster.kube("logs", f"{JOB}-worker-0-{attempt}")
+    log = cluster.kube("logs", *LOG_OF_WORKER_0, "--tail=-1")
     resumed = re.search(r"resumed from step (\d+)", log)
     accuracy = re.search(r"test accuracy (\d\.\d+)", log)
     if status["phase"] != "Complete" or not resumed or not accuracy or attempt != 2:
@@ -113,9 +114,9 @@ def _status(cluster: Cluster) -> dict[str, Any]:
     return status
 
 
-def _progress(cluster: Cluster, attempt: int) -> Progress:
+def _progress(cluster: Cluster) -> Progress:
     try:
-        log = cluster.kube("logs", f"{JOB}-worker-0-{attempt}", "--tail", "20")
+        log = cluster.kube("logs", *LOG_OF_WORKER_0, "--tail=20")
     except DemoError:
         # Not there yet, or not any more.
         return Progress()

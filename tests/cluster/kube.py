@@ -93,12 +93,18 @@ class Kube:
         held: str = lease.get("spec", {}).get("holderIdentity", "")
         return held.rpartition("_")[0]
 
+    def uids(self, job: str) -> dict[str, str]:
+        """The UIDs of a job's pods, by name."""
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.pods(job)}
+
     def other(self, namespace: str) -> "Kube":
         return replace(self, namespace=namespace)
 
 
-# Runs until somebody writes an exit code into /tmp/end; ends at once at SIGTERM.
-OBEDIENT = "trap 'exit 143' TERM; while [ ! -s /tmp/end ]; do sleep 0.2; done; exit $(cat /tmp/end)"
+# Runs until somebody writes an exit code into /tmp/end; ends at once at SIGTERM. The next attempt may begin in the same container.
+OBEDIENT = (
+    "trap 'exit 143' TERM; while [ ! -s /tmp/end ]; do sleep 0.2; done; code=$(cat /tmp/end); rm /tmp/end; exit $code"
+)
 
 
 def job(name: str = "job", *, replicas: int = 2, script: str = OBEDIENT, framework: str = "none", **spec: Any) -> Json:

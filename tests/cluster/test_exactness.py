@@ -53,9 +53,10 @@ def test_after_a_recovery_the_losses_and_the_weights_are_those_of_the_undisturbe
     kube.run("exec", "hit-worker-1-1", "--", "python3", "-c", KILL)
     status = kube.wait_phase("hit", "Complete", 180)
     assert status["restarts"]["failures"] == 1
-    calm, hit = kube.run("logs", "calm-worker-0-1"), kube.run("logs", "hit-worker-0-2")
-    resumed = re.search(r"resumed from step (\d+)", hit)
+    calm, whole = kube.run("logs", "calm-worker-0-1"), kube.run("logs", "hit-worker-0-1")
+    resumed = re.search(r"resumed from step (\d+)", whole)
     assert resumed
+    hit = whole[resumed.start() :]
     assert int(resumed[1]) >= KILL_AFTER // 10 * 10
     again = losses(hit)
     assert min(again) == int(resumed[1]) + 1

@@ -12,17 +12,19 @@ from tests.cluster.kube import Kube, job
 NONE = {"failures": 0, "disruptions": 0, "resizes": 0}
 
 
-def attempt_2_runs(kube: Kube) -> dict[str, object]:
+def attempt_2_runs(kube: Kube, *new: int) -> dict[str, object]:
+    """The status, once it does: with new pods for these workers alone, or for all."""
     kube.until(
         lambda: kube.status("job").get("attempt") == 2 and kube.phase("job") == "Running", 60, "attempt 2 to run"
     )
-    pods = kube.pods("job")
-    assert {p["metadata"]["labels"]["trainyard.dev/attempt"] for p in pods} == {"2"}, "old pods are gone"
+    workers = range(kube.get("tj", "job")["spec"]["replicas"])
+    wished = {f"job-worker-{index}-{2 if index in (new or workers) else 1}" for index in workers}
+    kube.until(lambda: kube.uids("job").keys() == wished, 30, f"the pods to be {wished}")
     return kube.status("job")
 
 
 def test_a_worker_killed_restarts_the_whole_group(kube: Kube) -> None:
-    kube.apply(job(replicas=3))
+    kube.apply(job(replicas=3, recovery={"lowestRung": "AllPods"}))
     kube.wait_phase("job", "Running")
     kube.kill_main("job-worker-1-1")
     status = attempt_2_runs(kube)
@@ -34,7 +36,7 @@ def test_a_worker_killed_restarts_the_whole_group(kube: Kube) -> None:
 
 
 def test_two_workers_dying_together_count_once(kube: Kube) -> None:
-    kube.apply(job(replicas=3))
+    kube.apply(job(replicas=3, recovery={"agent": "none"}))
     kube.wait_phase("job", "Running")
     kube.kill_main("job-worker-1-1")
     kube.kill_main("job-worker-2-1")
@@ -46,7 +48,7 @@ def test_a_deleted_pod_is_a_disruption_and_free(kube: Kube, more: list[str]) -> 
     kube.apply(job(replicas=3, recovery={"maxRestarts": 0}))
     kube.wait_phase("job", "Running")
     kube.delete_pod("job-worker-2-1", *more)
-    status = attempt_2_runs(kube)
+    status = attempt_2_runs(kube, 2)
     assert status["restarts"] == NONE | {"disruptions": 1}
     assert "lastFailure" not in status
 
@@ -61,7 +63,7 @@ def test_an_evicted_pod_is_a_disruption_and_free(kube: Kube) -> None:
     }
     path = f"/api/v1/namespaces/{kube.namespace}/pods/job-worker-0-1/eviction"
     kube.run("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
-    assert attempt_2_runs(kube)["restarts"] == NONE | {"disruptions": 1}
+    assert attempt_2_runs(kube, 0)["restarts"] == NONE | {"disruptions": 1}
     assert "EvictionByEvictionAPI" in kube.run("describe", "tj", "job")
 
 
@@ -77,7 +79,8 @@ UNWELL = 'test "$TRAINYARD_ATTEMPT/$TRAINYARD_REPLICA_INDEX" = 1/1 && exit 94; s
 
 def test_a_worker_that_finds_its_node_unwell_is_not_put_there_again(kube: Kube) -> None:
     kube.apply(job(replicas=3, script=UNWELL, recovery={"maxRestarts": 0}))
-    status = attempt_2_runs(kube)
+    kube.until(lambda: kube.status("job").get("attempt") == 2 and kube.phase("job") == "Running", 60, "attempt 2")
+    status = kube.status("job")
     assert status["restarts"] == NONE | {"disruptions": 1}
     (node,) = status["suspectNodes"]
     assert (node["avoided"], node["reason"]) == ("Always", "exit code 94")

@@ -8,6 +8,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from trainyard.api.recovery import Rung
 from trainyard.api.spec import Framework
 from trainyard.api.status import ConditionType, Phase, TrainingJobStatus
 from trainyard.controller.caches import Caches
@@ -24,6 +25,14 @@ class JobMetrics:
         self._finished = Counter(
             "trainyard_jobs_finished", "Jobs that came to their end", ["result", "reason"], registry=registry
         )
+        self._recoveries = Counter(
+            "trainyard_recoveries",
+            "Attempts after the first of a job, by the means by which they began",
+            ["rung"],
+            registry=registry,
+        )
+        for rung in Rung:
+            self._recoveries.labels(rung)
         for cause in ("failure", "hang", "disruption", "resize"):
             self._restarts.labels(cause)
 
@@ -36,6 +45,9 @@ class JobMetrics:
         self._restarts.labels("failure").inc(max(0, after.failures - before.failures - hangs))
         self._restarts.labels("disruption").inc(after.disruptions - before.disruptions)
         self._restarts.labels("resize").inc(after.resizes - before.resizes)
+        if status.attempt > job.status.attempt and status.phase is Phase.RESTARTING:
+            # Whatever else lets a group start anew, a changed size say, has all pods made anew.
+            self._recoveries.labels(status.retry.rung if status.group and status.retry.rung else Rung.ALL_PODS).inc()
         if status.finished and not job.status.finished:
             kind = ConditionType.COMPLETE if status.holds(ConditionType.COMPLETE) else ConditionType.FAILED
             condition = status.condition(kind)

@@ -1,0 +1,129 @@
+"""Recovery by the cheapest means: which pods stay, which are new, and that all ranks meet again."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demo import install
+from tests.cluster.kube import Json, Kube, job, main_container
+
+TRAIN = """
+import os, pathlib, time
+import torch, torch.distributed as dist
+from trainyard_agent import progress
+
+attempt = int(os.environ["TRAINYARD_ATTEMPT"])
+dist.init_process_group("gloo")
+rank, fault = dist.get_rank(), pathlib.Path("/tmp/fault")
+print(f"attempt {attempt} at port {os.environ['MASTER_PORT']}", flush=True)
+if os.environ.get("FAIL_UNTIL") and attempt < int(os.environ["FAIL_UNTIL"]) and rank == 1:
+    raise RuntimeError(f"boom in attempt {attempt}")
+for step in range(1, 100_000):
+    dist.all_reduce(torch.ones(1))
+    progress(step)
+    time.sleep(0.1)
+    if fault.exists():
+        fault.unlink()
+        raise RuntimeError("boom")
+"""
+
+
+def training(replicas: int = 3, env: dict[str, str] | None = None, **recovery: Any) -> Json:
+    manifest = job(framework="torch", replicas=replicas, recovery=recovery)
+    main = main_container(manifest)
+    main["command"] = ["python3", "-c", TRAIN]
+    main["env"] = [{"name": name, "value": value} for name, value in (env or {}).items()]
+    return manifest
+
+
+def runs(kube: Kube, attempt: int, seconds: float = 120) -> Json:
+    """The status, once all ranks have trained in this attempt."""
+
+    def trains() -> bool:
+        said = kube.run("logs", "-l", "trainyard.dev/job-name=job", "--tail=-1")
+        met = said.count(f"attempt {attempt} at port {29499 + attempt}")
+        return met == kube.get("tj", "job")["spec"]["replicas"] and kube.status("job")["attempt"] == attempt
+
+    kube.until(trains, seconds, f"attempt {attempt} to train")
+    kube.wait_phase("job", "Running")
+    return kube.status("job")
+
+
+def fail(kube: Kube, pod: str) -> None:
+    kube.run("exec", pod, "-c", "main", "--", "touch", "/tmp/fault")  # noqa: S108 - in the pod
+
+
+def agent_of(pod: Json) -> int:
+    """Its PID on this machine, which plays the nodes."""
+    uid = pod["metadata"]["uid"].replace("-", "_")
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            groups, words = (folder / "cgroup").read_text(), (folder / "cmdline").read_bytes()
+            if (uid in groups or pod["metadata"]["uid"] in groups) and b"/run/trainyard/agent" in words:
+                return int(folder.name)
+        except OSError:
+            continue
+    raise AssertionError(f"no agent of {pod['metadata']['name']}")
+
+
+def test_a_rank_that_fails_costs_no_pod(kube: Kube) -> None:
+    kube.apply(training())
+    runs(kube, 1)
+    before = kube.uids("job")
+    fail(kube, "job-worker-2-1")
+    status = runs(kube, 2)
+    assert kube.uids("job") == before
+    assert {s["restartCount"] for pod in kube.pods("job") for s in pod["status"]["containerStatuses"]} == {0}
+    assert (status["restarts"]["failures"], status["retry"]["rung"]) == (1, "Processes")
+    assert status["lastFailure"]["message"].startswith("rank 2 ended with exit code 1: RuntimeError: boom\nTraceback")
+    assert "all processes start anew in place as attempt 2" in kube.run("get", "events")
+
+
+def test_a_pod_that_is_deleted_is_replaced_alone_worker_0_too(kube: Kube) -> None:
+    kube.apply(training(maxRestarts=0))
+    runs(kube, 1)
+    before = kube.uids("job")
+    kube.delete_pod("job-worker-0-1")
+    status = runs(kube, 2)
+    assert (status["restarts"]["disruptions"], status["retry"]["rung"]) == (1, "FailedPods")
+    after = kube.uids("job")
+    assert after.keys() == {"job-worker-0-2", "job-worker-1-1", "job-worker-2-1"}
+    assert {name: uid for name, uid in after.items() if name in before} == {
+        name: uid for name, uid in before.items() if name != "job-worker-0-1"
+    }
+
+
+def test_the_agent_is_killed(kube: Kube) -> None:
+    kube.apply(training())
+    runs(kube, 1)
+    os.kill(agent_of(kube.get("pod", "job-worker-1-1")), signal.SIGKILL)
+    status = runs(kube, 2)
+    assert status["retry"]["rung"] == "FailedPods"
+    assert kube.uids("job").keys() == {"job-worker-0-1", "job-worker-1-2", "job-worker-2-1"}
+
+
+def test_what_does_not_help_makes_room_for_the_next(kube: Kube) -> None:
+    kube.apply(training(env={"FAIL_UNTIL": "4"}))
+    status = runs(kube, 4, 180)
+    assert (status["restarts"]["failures"], status["retry"]["rung"]) == (3, "FailedPods")
+    assert kube.uids("job").keys() == {"job-worker-0-1", "job-worker-1-4", "job-worker-2-1"}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_operator_that_is_away_finds_the_failure_when_it_is_back(kube: Kube, replicas: int) -> None:
+    kube.apply(training(replicas))
+    runs(kube, 1)
+    before, home = kube.uids("job"), kube.other(install.NAMESPACE)
+    home.run("scale", f"deployment/{install.RELEASE}", "--replicas=0")
+    home.until(lambda: not home.find_all("pods", "app.kubernetes.io/name=trainyard"), 60, "the operators to be gone")
+    try:
+        fail(kube, f"job-worker-{replicas - 1}-1")
+        kube.until(lambda: "boom" in kube.run("logs", f"job-worker-{replicas - 1}-1"), 30, "the rank to fail")
+    finally:
+        home.run("scale", f"deployment/{install.RELEASE}", "--replicas=2")
+    status = runs(kube, 2)
+    assert (kube.uids("job"), status["restarts"]["failures"]) == (before, 1)
+    home.run("rollout", "status", f"deployment/{install.RELEASE}", "--timeout=120s")
