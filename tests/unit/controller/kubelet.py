@@ -63,6 +63,7 @@ class Lab:
             LAB,
             pod,
             phase=phase,
+            podIP="10.0.0.7",
             conditions=[{"type": "Ready", "status": ready}],
             containerStatuses=[{"name": "main", "state": state}],
         )

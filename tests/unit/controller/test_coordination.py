@@ -1,5 +1,6 @@
 """From what an agent tells to what `kubectl get` shows, through the whole operator."""
 
+import asyncio
 import ssl
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,17 @@ class Site:
             ) as answer,
         ):
             return answer.status
+
+    async def call(self, pod: str, body: Json) -> tuple[int, Json]:
+        """Wait for a word, as the pod's agent does."""
+        token = self.issuer.token(self.pod(pod)["metadata"]["uid"], LAB, pod)
+        url, headers = f"https://localhost:{self.port}/v1/sync", {"Authorization": f"Bearer {token}"}
+        async with (
+            asyncio.timeout(20),
+            aiohttp.ClientSession() as session,
+            session.post(url, json=body, headers=headers, ssl=self.client) as answer,
+        ):
+            return answer.status, await answer.json()
 
     async def running(self) -> None:
         names = ["job-worker-0-1", "job-worker-1-1"]
@@ -139,6 +151,50 @@ async def test_the_last_step_stands_in_the_finished_job_and_its_reports_are_forg
         assert op.coordinator is not None
         assert op.coordinator.board.workers == 0
         assert await site.tell("job-worker-0-1", 1, step=91) == 409
+
+
+async def test_a_rank_that_fails_starts_again_where_it_was(api: FakeApi, site: Site) -> None:
+    """The whole protocol: who runs waits, who failed says so, all are told of the next attempt, and begin it together."""
+    names, failure = ["job-worker-0-1", "job-worker-1-1"], {"code": 3, "message": "rank 1 ended with exit code 3: boom"}
+    async with operator(api, **site.settings) as op:
+        await site.running()
+        assert op.coordinator is not None
+        attendance = op.coordinator.attendance
+        runs = asyncio.create_task(site.call(names[0], {"attempt": 1, "state": "running"}))
+        await until(lambda: attendance.connected == 1)
+        failed = await site.call(names[1], {"attempt": 1, "state": "failed", "failure": failure})
+        joins = {"attempt": 2, "run": False, "environment": {}}
+        assert (failed, await runs) == ((200, joins), (200, joins))
+        assert (site.lab.status()["attempt"], site.lab.status()["phase"]) == (2, "Restarting")
+        assert site.lab.status()["lastFailure"]["message"] == failure["message"]
+
+        first = asyncio.create_task(site.call(names[0], {"attempt": 2, "state": "waiting"}))
+        await asyncio.sleep(0.2)
+        assert not first.done()
+        second = await site.call(names[1], {"attempt": 2, "state": "waiting"})
+        for index, (status, word) in enumerate((await first, second)):
+            assert (status, word["run"], word["environment"]["RANK"]) == (200, True, str(index))
+            assert word["environment"].items() >= {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29501"}.items()
+        assert site.lab.status()["rendezvous"] == {"attempt": 2, "address": "10.0.0.7"}
+        assert site.lab.status()["phase"] == "Running"
+    assert site.lab.pods() == names
+
+
+async def test_a_replacement_is_made_to_wait(api: FakeApi, site: Site) -> None:
+    api.cluster.graceful = {"pods"}
+    async with operator(api, **site.settings) as op:
+        await site.running()
+        assert op.coordinator is not None
+        attendance = op.coordinator.attendance
+        stays = asyncio.create_task(site.call("job-worker-0-1", {"attempt": 1, "state": "running"}))
+        await until(lambda: attendance.connected == 1)
+        site.lab.ends("job-worker-1-1", 1)
+        assert (await stays)[1]["attempt"] == 2
+        await until(lambda: "job-worker-1-2" in site.lab.pods())
+        (main_,) = site.pod("job-worker-1-2")["spec"]["containers"]
+        told = {each["name"]: each.get("value") for each in main_["env"]}
+        assert (told["TRAINYARD_RENDEZVOUS"], told["TRAINYARD_ATTEMPT"]) == ("wait", "2")
+        assert (await site.call("job-worker-1-1", {"attempt": 1, "state": "running"}))[1]["reason"] == "Replaced"
 
 
 async def test_only_pods_that_are_looked_after_are_heard(api: FakeApi, site: Site) -> None:

@@ -84,7 +84,7 @@ def test_beyond_restricted(release: Release) -> None:
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["resources"] == {
         "requests": {"cpu": "100m", "memory": "128Mi"},
-        "limits": {"memory": "512Mi"},
+        "limits": {"memory": "1Gi"},
     }
     # Its own certificate, which the kubelet mounts: the operator itself cannot read a Secret.
     assert pod["volumes"] == [{"name": "coordinator-tls", "secret": {"secretName": "trainyard-coordinator-tls"}}]
