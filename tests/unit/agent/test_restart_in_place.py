@@ -3,13 +3,11 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.agents.credentials import certificate
-from tests.unit.agent.operator import Operator, credentials, operating
+from tests.unit.agent.operator import Operator, credentials
 from tests.unit.agent.place import AGENT
 from tests.unit.agent.running import Agent, agent, alive
 
@@ -21,19 +19,6 @@ say(f"ran{R}-{A}", os.getpid())
 def wait_for(name):
     while not os.path.exists(name): time.sleep(0.01)
 """
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    certificate(tmp_path)
-    (tmp_path / "token").write_text("a.b.c\n")
-    return tmp_path
-
-
-@pytest.fixture
-def operator(folder: Path) -> Iterator[Operator]:
-    with operating(folder) as made:
-        yield made
 
 
 def test_the_ranks_start_again_with_the_new_environment_and_nothing_of_the_old(

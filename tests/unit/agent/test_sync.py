@@ -1,13 +1,11 @@
 """The agent and an operator that refuses, talks nonsense, or goes away: what becomes of the ranks."""
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.agents.credentials import certificate
 from tests.support.patience import until
 from tests.unit.agent.operator import Operator, credentials, operating
 from tests.unit.agent.running import agent, alive
@@ -21,19 +19,6 @@ def wait_for(name):
 """
 REPLACED = 410, {"reason": "Replaced", "message": "another pod has this place"}
 OVER = 410, {"reason": "Over", "message": "the job has ended"}
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    certificate(tmp_path)
-    (tmp_path / "token").write_text("a.b.c\n")
-    return tmp_path
-
-
-@pytest.fixture
-def operator(folder: Path) -> Iterator[Operator]:
-    with operating(folder) as made:
-        yield made
 
 
 def test_one_that_is_replaced_stops_its_ranks_and_ends(program: Path, folder: Path, operator: Operator) -> None:

@@ -16,6 +16,7 @@ from trainyard_agent.reading import Progress, shared
 from trainyard_agent.report import STACKS
 from trainyard_agent.reporter import Reporter
 from trainyard_agent.sync import Failure
+from trainyard_agent.warm import Warm
 
 STOP_SECONDS = 2.0
 """How long the other ranks get to end by themselves when one has failed: they wait for it in vain."""
@@ -49,26 +50,31 @@ class Attempt:
     """`environment` is the worker's for this attempt. Raises SettingError where the operator's part of it makes no sense."""
 
     def __init__(
-        self, command: Command, environment: Mapping[str, str], group: Group, say: Callable[[str], None]
+        self,
+        command: Command,
+        environment: Mapping[str, str],
+        group: Group,
+        say: Callable[[str], None],
+        warm: Warm | None = None,
     ) -> None:
         self._command, self._environment, self._group, self._say = command, environment, group, say
+        self._warm = warm
         self._where, self._limit = place(environment), hang_seconds(environment)
         self._before = memory.read()
 
     def run(self, stop: Callable[[], bool], failed: Callable[[Failure], object]) -> Outcome:
         """Until all ranks have ended. `stop`: whether they have to, now. `failed` is called when one has failed, before the others end."""
-        group, once = self._group, self._command.once
-        with Progress(self._limit, self._say, launcher=once) as progress, ExitStack() as stack:
-            made = (
-                {self._where.worker: dict(self._environment)} if once else environments(self._where, self._environment)
-            )
+        group = self._group
+        with Progress(self._limit, self._say, launcher=self._command.once) as progress, ExitStack() as stack:
+            made = self._made()
             for rank, variables in made.items():
-                variables.update(shared(variables))
                 variables.update(progress.variables(rank))
             try:
-                group.start(self._command.words, made)
+                if self._warm is None or not self._warm.start(made):
+                    group.start(self._command.words, made)
             except OSError as error:
                 return Outcome(self._not_started(error, failed))
+            self.prepare(delay=True)
             reporter = stack.enter_context(
                 Reporter(
                     self._environment,
@@ -81,6 +87,17 @@ class Attempt:
             if outcome == Outcome():
                 reporter.finish()
             return outcome
+
+    def prepare(self, *, delay: bool) -> None:
+        """Have what the ranks of the next start need got ready. `delay`: not at this moment, in which they start themselves."""
+        if self._warm is not None:
+            self._warm.prepare([*self._made().values()], delay=delay)
+
+    def _made(self) -> dict[int, dict[str, str]]:
+        """The environment of each process, by rank."""
+        own = dict(self._environment)
+        made = {self._where.worker: own} if self._command.once else environments(self._where, own)
+        return {rank: {**variables, **shared(variables)} for rank, variables in made.items()}
 
     def _watch(
         self, progress: Progress, reporter: Reporter, stop: Callable[[], bool], failed: Callable[[Failure], object]

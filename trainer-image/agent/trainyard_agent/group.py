@@ -8,7 +8,7 @@ import resource
 import selectors
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from trainyard_agent import processes
@@ -53,6 +53,8 @@ class Group:
         """Those of the attempt that have ended, in that order."""
         self.heard: list[int] = []
         """The signals that came, in that order."""
+        self.spared: set[int] = set()
+        """PIDs that belong to no attempt, and outlast each."""
         self._running: dict[int, _Rank] = {}
         self._told: set[int] = set()
         self._selector = selectors.DefaultSelector()
@@ -70,7 +72,8 @@ class Group:
         return self
 
     def __exit__(self, *_: object) -> None:
-        processes.kill_all(os.getpid(), KILL_SECONDS, self._reap)
+        self.spared.clear()
+        self.kill()
         for each in [*self._running.values()]:
             self._forget(each)
         signal.set_wakeup_fd(self._old_wake)
@@ -82,9 +85,13 @@ class Group:
         os.close(self._wake)
         os.close(wakes)
 
+    def begin(self) -> None:
+        """Forget the attempt before, of which nothing runs any more."""
+        self.endings, self._told = [], set()
+
     def start(self, command: Sequence[str], environments: Mapping[int, Mapping[str, str]]) -> None:
         """Start the command once for each rank, when nothing runs. Raises OSError where it cannot be started at all."""
-        self.endings, self._told = [], set()
+        self.begin()
         for rank, environment in environments.items():
             ours, theirs = os.pipe()
             try:
@@ -106,9 +113,21 @@ class Group:
                 raise
             finally:
                 os.close(theirs)
-            os.set_blocking(ours, False)
-            each = self._running[pid] = _Rank(rank, pid, ours, Tail())
-            self._selector.register(ours, selectors.EVENT_READ, each)
+            self.adopt(rank, pid, ours)
+
+    def adopt(self, rank: int, pid: int, pipe: int) -> None:
+        """Take up a child that runs, or has run, as a rank. `pipe`: where its standard error comes out."""
+        os.set_blocking(pipe, False)
+        each = self._running[pid] = _Rank(rank, pid, pipe, Tail())
+        self._selector.register(pipe, selectors.EVENT_READ, each)
+
+    def listen(self, file: int, heard: Callable[[], object]) -> None:
+        """While waiting, also call `heard` when there is something to read."""
+        self._selector.register(file, selectors.EVENT_READ, heard)
+
+    def ignore(self, file: int) -> None:
+        """Not any more."""
+        self._selector.unregister(file)
 
     @property
     def running(self) -> list[int]:
@@ -128,7 +147,7 @@ class Group:
     @property
     def empty(self) -> bool:
         """Whether nothing runs any more that belongs to an attempt."""
-        return not self._running and not processes.descendants(os.getpid())
+        return not self._running and not processes.descendants(os.getpid()) - self.spared
 
     def wake(self) -> None:
         """End a wait. From any thread, and when the group has ended too."""
@@ -140,6 +159,8 @@ class Group:
         for key, _ in self._selector.select(seconds):
             if key.data is None:
                 self._signalled()
+            elif not isinstance(key.data, _Rank):
+                key.data()
             elif key.data.pid in self._running:
                 # Not one that was reaped a moment ago, with the signal that this batch has told of before.
                 self._pump(key.data)
@@ -150,11 +171,15 @@ class Group:
         self.send(number)
         while self._running and (left := end - time.monotonic()) > 0:
             self.wait(left)
-        processes.kill_all(os.getpid(), KILL_SECONDS, self._reap)
+        self.kill()
+
+    def kill(self) -> None:
+        """All that belongs to the attempt."""
+        processes.kill_all(os.getpid(), KILL_SECONDS, self._reap, self.spared)
 
     def keep_no_cores(self) -> None:
         """What the ranks leave at their end are words, and not all of their memory in a file."""
-        for pid in processes.descendants(os.getpid()):
+        for pid in processes.descendants(os.getpid()) - self.spared:
             with contextlib.suppress(OSError, ValueError):
                 resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
 
@@ -181,6 +206,7 @@ class Group:
 
     def _reap(self) -> None:
         for pid, code in processes.reap():
+            self.spared.discard(pid)
             each = self._running.pop(pid, None)
             if each is not None:
                 self._forget(each)

@@ -43,6 +43,24 @@ def read(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgro
     )
 
 
+def free(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Bytes that may still be used, what the kernel keeps of files included; None where there is no limit."""
+    limit = read(proc, root).limit
+    lines = [line.split(":", 2) for line in proc.read_text().splitlines()] if limit is not None else []
+    version_1 = next((path.lstrip("/") for _, controllers, path in lines if "memory" in controllers.split(",")), None)
+    if version_1 is not None:
+        folder, prefix = _folder(root / "memory", version_1, "memory.stat"), "total_"
+        used = _number(folder / "memory.usage_in_bytes")
+    else:
+        path = next((path.lstrip("/") for _, controllers, path in lines if not controllers), "")
+        folder, prefix = _folder(root, path, "memory.stat"), ""
+        used = _number(folder / "memory.current")
+    if limit is None or used is None:
+        return None
+    kept = sum(_field(folder / "memory.stat", f"{prefix}{name}") or 0 for name in ("active_file", "inactive_file"))
+    return limit - used + kept
+
+
 def _folder(root: Path, path: str, file: str) -> Path:
     """The container's own folder. Inside a container the path may be that of the host, and the mount the container's own."""
     return root / path if (root / path / file).exists() else root

@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,13 +76,15 @@ def ask(number: int, pid: int) -> None:
         level = [child for child, process in table.items() if process.parent in level and process.state not in GONE]
 
 
-def kill_all(root: int, patience: float, reap_them: Callable[[], object]) -> None:
-    """Kill everything below `root`, and what it starts meanwhile, until nothing is left, for `patience` seconds at most.
+def kill_all(
+    root: int, patience: float, reap_them: Callable[[], object], spared: Collection[int] = frozenset()
+) -> None:
+    """Kill everything below `root` but the `spared`, and what it starts meanwhile, until nothing is left, for `patience` seconds at most.
 
     A process that is stuck in the kernel (a dead file server, say) goes only when that lets it go.
     """
     end = time.monotonic() + patience
-    while left := descendants(root):
+    while left := descendants(root).difference(spared):
         for pid in left:
             _send(signal.SIGKILL, pid)
         reap_them()

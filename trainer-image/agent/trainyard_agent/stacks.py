@@ -19,6 +19,9 @@ def stack(said: str) -> list[str]:
     """The frames of the main thread, the innermost first: `train.py:57 in load`. Empty where none were written."""
     found = MAIN_THREAD.findall(said)
     frames = FRAME.findall(found[-1]) if found else []
+    # What called the program is no part of it: a prepared process, whose source is in no file.
+    while frames and frames[-1][0] == "<string>":
+        frames.pop()
     return [f"{path.rpartition('/')[2]}:{line} in {name}" for path, line, name in frames]
 
 

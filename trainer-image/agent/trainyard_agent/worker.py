@@ -12,6 +12,7 @@ from trainyard_agent.group import Group
 from trainyard_agent.orders import FIRST_ANSWER_SECONDS, SILENCE_SECONDS, Do, State, decide
 from trainyard_agent.ranks import SettingError
 from trainyard_agent.sync import Failure, Sync
+from trainyard_agent.warm import Warm
 
 LOOK_SECONDS = 1.0
 """How often a worker at rest looks at the clock."""
@@ -33,6 +34,7 @@ class Worker:
         self, command: Command, environment: Mapping[str, str], group: Group, sync: Sync, say: Callable[[str], None]
     ) -> None:
         self._command, self._inherited, self._group, self._sync, self._say = command, environment, group, sync, say
+        self._warm = Warm(command.words, group, say) if sync.on and not command.once else None
         self._attempt = int(environment["TRAINYARD_ATTEMPT"])
         self._state = State.RUNNING
         self._since = time.monotonic()
@@ -47,6 +49,7 @@ class Worker:
         environment: Mapping[str, str] | None = self._inherited
         if wait:
             self._state = State.WAITING
+            self._new(self._inherited).prepare(delay=False)
             environment = self._wait()
         while environment is not None:
             outcome = self._one(environment)
@@ -63,13 +66,16 @@ class Worker:
         return End(failure.code, failure.message if failure.needs_telling else None)
 
     def _one(self, environment: Mapping[str, str]) -> Outcome:
-        attempt = Attempt(self._command, environment, self._group, self._say)
+        attempt = self._new(environment)
         if self._state is not State.RUNNING:
             self._tell(State.RUNNING)
         return attempt.run(
             lambda: self._next() in {Do.JOIN, Do.LEAVE},
             lambda failure: None if self._group.asked_to_end else self._tell(State.FAILED, failure),
         )
+
+    def _new(self, environment: Mapping[str, str]) -> Attempt:
+        return Attempt(self._command, environment, self._group, self._say, self._warm)
 
     def _wait(self) -> Mapping[str, str] | None:
         """Until the ranks are to be started. Returns their environment; None where this worker is to end."""
@@ -84,7 +90,7 @@ class Worker:
             elif do is Do.START and order is not None and order is not self._refused:
                 environment = {**self._inherited, **order.environment}
                 try:
-                    Attempt(self._command, environment, self._group, self._say)
+                    self._new(environment)
                 except SettingError as error:
                     self._refused = order
                     self._say(f"attempt {order.attempt} cannot begin as the operator says: {error}")

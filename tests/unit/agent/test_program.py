@@ -1,0 +1,51 @@
+"""Which commands are programs of Python, and what of an environment libraries may have read."""
+
+import pytest
+
+from trainyard_agent.program import Program, common, parse, stable
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("python train.py --lr 1", Program(["python"], module=False, name="train.py", arguments=["--lr", "1"])),
+        (
+            "/usr/bin/python3.11 -m pkg.train -m x",
+            Program(["/usr/bin/python3.11"], module=True, name="pkg.train", arguments=["-m", "x"]),
+        ),
+        (
+            "python3 -uB -W error -Xdev -X utf8 a.py",
+            Program(["python3", "-uB", "-W", "error", "-Xdev", "-X", "utf8"], module=False, name="a.py", arguments=[]),
+        ),
+        ("python -c pass", None),
+        ("python -", None),
+        ("python", None),
+        ("python -u", None),
+        ("python -m", None),
+        ("python -i a.py", None),
+        ("python -I a.py", None),
+        ("python -X importtime a.py", None),
+        ("python -X", None),
+        ("python -W", None),
+        ("python --version", None),
+        ("python -mpkg", None),
+        ("python2 a.py", None),
+        ("pythonista a.py", None),
+        ("torchrun a.py", None),
+        ("sh -c python", None),
+        ("", None),
+    ],
+)
+def test_what_a_command_runs(command: str, program: Program | None) -> None:
+    assert parse(command.split()) == program
+
+
+def test_what_attempts_and_ranks_have_of_their_own_is_no_reason_to_begin_anew() -> None:
+    own = {"RANK": "1", "MASTER_ADDR": "a", "TRAINYARD_ATTEMPT": "2", "TORCHELASTIC_RUN_ID": "u-2", "WORLD_SIZE": "8"}
+    assert stable({**own, "OMP_NUM_THREADS": "1"}) == {"OMP_NUM_THREADS": "1"}
+
+
+def test_libraries_of_several_ranks_are_imported_as_none_of_them() -> None:
+    one, two = ({"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"} for rank in "01")
+    assert common([one, two]) == {"WORLD_SIZE": "2"}
+    assert common([one]) == one

@@ -1,0 +1,226 @@
+"""The process that ranks are forked from: when there is one, what it outlasts, and that nothing is lost where it is gone."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.agent.operator import Operator
+from tests.unit.agent.running import alive
+from tests.unit.agent.warmth import NOT_READY, OVER, READY, Run, run
+from trainyard_agent.processes import descendants
+
+HELD = {
+    "a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+    "a file": "file = open(__file__)",
+    "a socket": "import socket\nmade = socket.socketpair()",
+    "an error": "raise RuntimeError('no such device')",
+    "an end": "import sys\nsys.exit(3)",
+}
+"""What an installed package may do when it is imported."""
+SAY = "import os, sys\nsys.stdout.write(os.environ['RANK'] + ' ' + os.environ['TRAINYARD_ATTEMPT'] + '\\n')\n"
+
+
+def install(folder: Path, source: str) -> dict[str, str]:
+    """A package `heavy`, as if it had been installed."""
+    (folder / "lib/site-packages").mkdir(parents=True, exist_ok=True)
+    (folder / "lib/site-packages/heavy.py").write_text(source)
+    return {"PYTHONPATH": str(folder / "lib/site-packages")}
+
+
+def test_what_is_installed_is_imported_once_and_the_programs_own_modules_each_time(
+    program: Path, folder: Path, operator: Operator
+) -> None:
+    environment = install(folder, "import os\nopen('imports', 'a').write(f'heavy {os.getpid()}\\n')\nvalue = 7")
+    (folder / "own.py").write_text("import os\nopen('imports', 'a').write(f'own {os.getpid()}\\n')")
+    (folder / "script.py").write_text(
+        "import heavy, own\nfrom heavy import value\nimport os\nprint(value, os.getpid())"
+    )
+    ran, line = run(program, folder, operator, sys.executable, "script.py", **environment)
+    assert "imported heavy in " in line
+    assert ran.code == 0
+    value, pid = ran.output.split()
+    imports = (folder / "imports").read_text().split()
+    assert (value, imports[0], imports[2:]) == ("7", "heavy", ["own", pid])
+    assert imports[1] != pid
+
+
+@pytest.mark.parametrize("what", HELD)
+def test_imports_that_a_fork_would_break_are_left_to_the_program(
+    program: Path, folder: Path, operator: Operator, what: str
+) -> None:
+    environment = install(folder, HELD[what])
+    (folder / "script.py").write_text("print('ran', flush=True)\nimport heavy\n")
+    ran, line = run(program, folder, operator, sys.executable, "script.py", **environment)
+    assert NOT_READY in line
+    assert ran.output == "ran\n"
+    assert ran.code == {"an error": 1, "an end": 3}.get(what, 0)
+
+
+def test_a_module_of_its_own_that_is_called_as_an_installed_one_is_found_first(
+    program: Path, folder: Path, operator: Operator
+) -> None:
+    environment = install(folder, "import secrets")
+    (folder / "secrets.py").write_text("own = True")
+    (folder / "script.py").write_text("import heavy\nimport secrets\nprint(secrets.own)")
+    ran, line = run(program, folder, operator, sys.executable, "script.py", **environment)
+    assert (NOT_READY in line, "module secrets of its own" in line) == (True, True)
+    assert ran.output == "True\n"
+
+
+@pytest.mark.parametrize("text", ["if True print(1)", None])
+def test_what_cannot_be_read_is_left_to_python(
+    program: Path, folder: Path, operator: Operator, text: str | None
+) -> None:
+    if text is not None:
+        (folder / "script.py").write_text(text)
+    ran, line = run(program, folder, operator, sys.executable, "script.py")
+    assert NOT_READY in line
+    assert ran.code == (1 if text else 2)
+
+
+def test_the_switch_turns_it_off(program: Path, folder: Path, operator: Operator) -> None:
+    (folder / "script.py").write_text("print('ran')")
+    made = Run(program, folder, operator, sys.executable, "script.py", TRAINYARD_WARM_START="0")
+    try:
+        operator.hears("waiting", 2)
+        assert descendants(made.agent.process.pid) == set()
+        assert made.ends().output == "ran\n"
+    finally:
+        made.agent.kill()
+
+
+def test_an_environment_that_a_library_may_have_read_is_not_changed_under_it(
+    program: Path, folder: Path, operator: Operator
+) -> None:
+    (folder / "script.py").write_text("import os\nprint(os.environ['OMP_NUM_THREADS'], os.environ['MASTER_ADDR'])")
+    made = Run(program, folder, operator, sys.executable, "script.py", OMP_NUM_THREADS="2")
+    try:
+        made.until_ready(READY)
+        assert made.ends(OMP_NUM_THREADS="3", MASTER_ADDR="there").output == "3 there\n"
+    finally:
+        made.agent.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_where_it_is_gone_or_does_not_answer_the_ranks_are_started(
+    program: Path, folder: Path, operator: Operator, number: signal.Signals
+) -> None:
+    (folder / "script.py").write_text(SAY)
+    made = Run(program, folder, operator, sys.executable, "script.py", TRAINYARD_PROCESSES="2")
+    try:
+        made.until_ready(READY)
+        (warm,) = descendants(made.agent.process.pid)
+        os.kill(warm, number)
+        ran = made.ends()
+        assert (ran.code, sorted(ran.output.splitlines())) == (0, ["0 2", "1 2"])
+        assert not alive(warm)
+    finally:
+        made.agent.kill()
+
+
+def test_it_outlasts_attempts_and_ends_with_the_agent(program: Path, folder: Path, operator: Operator) -> None:
+    script = """
+import os, subprocess, sys, time
+R, A = os.environ["RANK"], os.environ["TRAINYARD_ATTEMPT"]
+def say(name, text):
+    with open(name + ".new", "w") as file: file.write(str(text))
+    os.rename(name + ".new", name)
+say(f"parent{R}-{A}", os.getppid())
+left = subprocess.Popen(["setsid", "sleep", "600"])
+say(f"left{R}-{A}", left.pid)
+while not os.path.exists(f"go-{A}"): time.sleep(0.01)
+if A == "4": sys.exit(0)
+if R == "1": os.kill(os.getpid(), 9)
+time.sleep(600)
+"""
+    (folder / "script.py").write_text(script)
+    made = Run(program, folder, operator, sys.executable, "script.py", TRAINYARD_PROCESSES="2")
+    try:
+        made.until_ready(READY)
+        (warm,) = descendants(made.agent.process.pid)
+        for attempt in (2, 3, 4):
+            operator.order(attempt, run=True)
+            for rank in (0, 1):
+                assert int(made.agent.file(f"parent{rank}-{attempt}")) == made.agent.process.pid
+                made.agent.file(f"left{rank}-{attempt}")
+            (folder / f"go-{attempt}").touch()
+            if attempt < 4:
+                assert operator.hears("failed", attempt)["failure"]["code"] == 137
+                operator.order(attempt + 1, run=False)
+                operator.hears("waiting", attempt + 1)
+                assert descendants(made.agent.process.pid) == {warm}
+        assert made.agent.ends()[0] == 0
+        assert not alive(warm)
+    finally:
+        made.agent.kill()
+
+
+def test_a_worker_that_began_at_once_has_it_for_its_next_attempt(
+    program: Path, folder: Path, operator: Operator
+) -> None:
+    script = (
+        SAY
+        + "import time\nwhile not os.path.exists('go'): time.sleep(0.01)\nsys.exit(os.environ['TRAINYARD_ATTEMPT'] == '2')"
+    )
+    (folder / "script.py").write_text(script)
+    made = Run(program, folder, operator, sys.executable, "script.py", TRAINYARD_RENDEZVOUS="")
+    try:
+        made.until_ready(READY)
+        before = descendants(made.agent.process.pid)
+        (folder / "go").touch()
+        operator.hears("failed", 2)
+        operator.order(3, run=True)
+        operator.hears("running", 3)
+        operator.says = OVER
+        output, _ = made.agent.process.communicate(timeout=60)
+        assert (made.agent.process.returncode, output, len(before)) == (0, "0 2\n0 3\n", 2)
+    finally:
+        made.agent.kill()
+
+
+def test_a_rank_has_the_priority_that_it_would_have(program: Path, folder: Path, operator: Operator) -> None:
+    (folder / "script.py").write_text("import os\nprint(os.sched_getscheduler(0) == os.SCHED_OTHER, os.nice(0))")
+    ran, line = run(program, folder, operator, sys.executable, "script.py")
+    assert READY in line
+    assert ran.output == f"True {os.nice(0)}\n"
+
+
+def test_random_numbers_differ_from_rank_to_rank(program: Path, folder: Path, operator: Operator) -> None:
+    """Like those of numpy and torch, which draw a seed when they are loaded."""
+    drawn = "import random\nclass Generator:\n    def seed(self): self.drawn = random.SystemRandom().random()\n"
+    environment = install(folder, "import torch, numpy.random")
+    (folder / "lib/site-packages/torch.py").write_text(
+        f"{drawn}default_generator = Generator()\ndefault_generator.seed()"
+    )
+    (folder / "lib/site-packages/numpy").mkdir()
+    (folder / "lib/site-packages/numpy/__init__.py").touch()
+    random = f"{drawn}own = Generator()\nseed = own.seed\nseed()"
+    (folder / "lib/site-packages/numpy/random.py").write_text(random)
+    script = """
+import heavy, numpy.random, random, sys, torch
+for number in (random.random(), numpy.random.own.drawn, torch.default_generator.drawn): sys.stdout.write(f"{number}\\n")
+"""
+    (folder / "script.py").write_text(script)
+    ran, line = run(program, folder, operator, sys.executable, "script.py", TRAINYARD_PROCESSES="2", **environment)
+    assert READY in line
+    assert len(set(ran.output.splitlines())) == 6
+
+
+def test_where_nothing_is_python_there_is_none(program: Path, folder: Path, operator: Operator) -> None:
+    made = Run(program, folder, operator, "sh", "-c", "echo ran")
+    try:
+        operator.hears("waiting", 2)
+        assert descendants(made.agent.process.pid) == set()
+        assert made.ends().output == "ran\n"
+    finally:
+        made.agent.kill()
+
+
+def test_ready_is_said_with_its_cost(program: Path, folder: Path, operator: Operator) -> None:
+    (folder / "script.py").write_text("print(1)")
+    _, line = run(program, folder, operator, sys.executable, "script.py")
+    assert line.startswith("trainyard-agent: the ranks' next start is prepared: imported nothing in ")
+    assert line.endswith(" MiB\n")

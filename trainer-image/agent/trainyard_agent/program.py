@@ -1,0 +1,63 @@
+"""What a command line of Python runs. Pure. Whatever is not understood for certain is nothing: such a command is started as it stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.\d+)?)?")
+HARMLESS = frozenset("uBOsEbd")
+"""Options without a value that make no difference to how a program is found."""
+CHANGING_PREFIXES = ("TRAINYARD_", "MASTER_", "PET_", "TORCHELASTIC_", "GROUP_", "ROLE_")
+CHANGING = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK"})
+OF_ONE_RANK = frozenset({"RANK", "LOCAL_RANK", "ROLE_RANK", "TRAINYARD_PROGRESS_FILE"})
+
+
+class Program(NamedTuple):
+    """A Python program."""
+
+    interpreter: Sequence[str]
+    """With its options."""
+    module: bool
+    """Named by a module, not by a file."""
+    name: str
+    arguments: Sequence[str]
+
+
+def parse(words: Sequence[str]) -> Program | None:
+    """The program that a command runs, or None."""
+    if not words or not PYTHON.fullmatch(words[0]):
+        return None
+    at = 1
+    while at < len(words):
+        word = words[at]
+        if word in {"-W", "-X"} or word[:2] in {"-W", "-X"}:
+            value = words[at + 1] if len(word) == 2 and at + 1 < len(words) else word[2:]
+            if word[:2] == "-X" and value.partition("=")[0] not in {"dev", "utf8", "faulthandler"}:
+                return None
+            at += 2 if len(word) == 2 else 1
+        elif word == "-m":
+            return Program(words[:at], True, words[at + 1], words[at + 2 :]) if at + 1 < len(words) else None  # noqa: FBT003 - a field
+        elif not word.startswith("-"):
+            return Program(words[:at], False, word, words[at + 1 :])  # noqa: FBT003 - likewise
+        elif len(word) > 1 and HARMLESS.issuperset(word[1:]):
+            at += 1
+        else:
+            return None
+    return None
+
+
+def stable(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a library may have read when it was imported: without what each attempt or rank has of its own."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in CHANGING and not name.startswith(CHANGING_PREFIXES)
+    }
+
+
+def common(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """The environment in which libraries are imported for all these ranks."""
+    left_out = OF_ONE_RANK if len(environments) > 1 else {"TRAINYARD_PROGRESS_FILE"}
+    return {name: value for name, value in environments[0].items() if name not in left_out}

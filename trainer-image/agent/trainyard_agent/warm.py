@@ -1,0 +1,184 @@
+"""A process that has done the imports of the program, and from which the ranks of later attempts are forked. Where anything about it is
+odd, there is none, and the ranks are started as always.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trainyard_agent import memory
+from trainyard_agent.group import SIGNALS, STANDARD_ERROR, Group
+from trainyard_agent.program import Program, common, parse, stable
+
+SWITCH = "TRAINYARD_WARM_START"
+DELAY_SECONDS = 5.0
+"""After the ranks' own start, which it is not to slow down."""
+ANSWER_SECONDS = 5.0
+"""How long a fork may take."""
+LEAST_MEMORY = 1 << 30
+"""That must be free, twice what it takes with torch and much more."""
+MIB = 1 << 20
+LONGEST_WORDS = 64 * 1024
+
+
+class Warm:
+    """Of one command. `start` is for the thread that has the group."""
+
+    def __init__(self, words: Sequence[str], group: Group, say: Callable[[str], None]) -> None:
+        self._words, self._group, self._say = words, group, say
+        self._program: Program | None = parse(words)
+        self._begun = False
+        self._socket: socket.socket | None = None
+        self._pid: int | None = None
+        self._base: Mapping[str, str] = {}
+        self.ready = False
+        """Whether ranks can be forked from it."""
+
+    def prepare(self, environments: Sequence[Mapping[str, str]], *, delay: bool) -> None:
+        """Begin, if the command is one for it, and has not begun before. `delay`: ranks start at this moment."""
+        program, begun = self._program, self._begun
+        self._begun = True
+        if program is None or begun or environments[0].get(SWITCH) == "0" or environments[0].get("PYTHONINSPECT"):
+            return
+        source = pkgutil.get_data("trainyard_agent", "warmed.py")
+        work = {"module": program.module, "name": program.name, "delay": DELAY_SECONDS if delay else 0.0}
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.set_inheritable(True)
+        started = (*program.interpreter, "-c", (source or b"").decode(), str(theirs.fileno()), json.dumps(work))
+        base = common(environments)
+        try:
+            self._pid = os.posix_spawnp(
+                started[0],
+                list(started),
+                base,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_OPEN, STANDARD_ERROR, os.devnull, os.O_WRONLY, 0),
+                ],
+                setsid=True,
+                setsigdef=[*SIGNALS, signal.SIGCHLD, signal.SIGPIPE],
+                setsigmask=[],
+            )
+        except OSError:
+            # The ranks' start will say so too.
+            ours.close()
+            return
+        finally:
+            theirs.close()
+        self._socket, self._base = ours, stable(base)
+        self._group.spared.add(self._pid)
+        self._group.listen(ours.fileno(), self._heard)
+
+    def start(self, environments: Mapping[int, Mapping[str, str]]) -> bool:
+        """Start these ranks. False: none was, and none will be."""
+        if not self.ready or self._socket is None:
+            return False
+        if any(stable(each) != self._base for each in environments.values()):
+            self._say("the ranks start from the beginning: their environment has changed")
+            return False
+        self._group.begin()
+        shut, opens = os.pipe()
+        pipes: dict[int, int] = {}
+        made: list[tuple[int, int]] = []
+        try:
+            for rank, variables in environments.items():
+                pipes[rank], theirs = os.pipe()
+                try:
+                    made.append((rank, self._fork(self._socket, variables, theirs, shut)))
+                finally:
+                    os.close(theirs)
+            for rank, pid in made:
+                self._group.adopt(rank, pid, pipes.pop(rank))
+            os.write(opens, b"g" * len(made))
+        except (OSError, ValueError, KeyError) as error:
+            self.end(f"{error}")
+            # Those that were forked stand before the gate, and have done nothing yet.
+            self._group.kill()
+            return False
+        else:
+            return True
+        finally:
+            for each in (shut, opens, *pipes.values()):
+                os.close(each)
+
+    def end(self, why: str) -> None:
+        """There is none from now on."""
+        if self._socket is None:
+            return
+        self._say(f"the ranks start from the beginning each time: {why}")
+        self.ready = False
+        self._group.ignore(self._socket.fileno())
+        self._socket.close()
+        self._socket = None
+        if self._pid in self._group.spared:
+            self._group.spared.discard(self._pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+    def _fork(self, agent: socket.socket, variables: Mapping[str, str], error: int, gate: int) -> int:
+        """The PID of a rank that stands before the gate. Raises OSError, ValueError, KeyError."""
+        program = self._program
+        if program is None:
+            raise ValueError("this is no program of Python")
+        told = {
+            "agent": os.getpid(),
+            "environment": dict(variables),
+            "module": program.module,
+            "name": program.name,
+            "arguments": list(program.arguments),
+            "words": list(self._words),
+        }
+        words = os.memfd_create("words")
+        try:
+            data = json.dumps(told).encode()
+            while data:
+                data = data[os.write(words, data) :]
+            os.lseek(words, 0, os.SEEK_SET)
+            files = array.array("i", [words, error, gate])
+            agent.sendmsg([b"f"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)], socket.MSG_DONTWAIT)
+        finally:
+            os.close(words)
+        if not select.select([agent], [], [], ANSWER_SECONDS)[0]:
+            raise OSError("the process that was prepared gives no answer")
+        return int(self._receive(agent)["pid"])
+
+    @staticmethod
+    def _receive(agent: socket.socket) -> dict[str, Any]:
+        data = agent.recv(LONGEST_WORDS)
+        if not data:
+            raise OSError("the process that was prepared has ended")
+        said: dict[str, Any] = json.loads(data)
+        return said
+
+    def _heard(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            said = self._receive(self._socket)
+            if "rested" in said:
+                self._import(self._socket)
+            elif "unsafe" in said:
+                self.end(said["unsafe"])
+            elif "ready" in said:
+                self.ready = True
+                modules = ", ".join(dict.fromkeys(name.partition(".")[0] for name in said["ready"])) or "nothing"
+                took, size = said["seconds"], said["resident"] // MIB
+                self._say(f"the ranks' next start is prepared: imported {modules} in {took:.1f} s, {size} MiB")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.end(f"{error}")
+
+    def _import(self, agent: socket.socket) -> None:
+        free = memory.free()
+        if free is not None and free < LEAST_MEMORY:
+            self.end(f"{free // MIB} MiB of the container's memory are free, and {LEAST_MEMORY // MIB} should be")
+        else:
+            agent.send(b"i")
