@@ -24,7 +24,7 @@ STACK_SECONDS = 5.0
 """How long ranks that hang get to write down where they stand."""
 ASK_SECONDS = 0.5
 """How long ranks get to write down where they stand and go on."""
-TOGETHER_SECONDS = 2.0
+TOGETHER_SECONDS = 1.5
 """Within which the workers of a group notice that it hangs, and tell."""
 LOOK_AGAIN_SECONDS = 0.1
 HANG, CANNOT_EXECUTE, NOT_FOUND = 91, 126, 127
@@ -137,32 +137,41 @@ class Attempt:
 
     def _hang(self, hang: Hang, progress: Progress, reporter: Reporter, failed: Callable[[Failure], object]) -> Failure:
         group, at = self._group, time.monotonic()
-        stands = self._ask(progress, reporter if self._where.workers > 1 else None)
-        group.keep_no_cores()
-        # Python's faulthandler writes down the stacks of all threads at this signal.
-        group.end(signal.SIGABRT, STACK_SECONDS)
+        said = self._ask(progress, reporter if self._where.workers > 1 else None)
+        stands = stacks.by_rank(said)
+        if self._command.once or set(group.running) - stands.keys() - group.stopped:
+            group.keep_no_cores()
+            # Python's faulthandler writes down the stacks of all threads at this signal.
+            group.end(signal.SIGABRT, STACK_SECONDS)
+        else:
+            # All have told, but for those that are stopped, which never would.
+            self._show(said)
+            group.kill()
         last = {} if self._command.once else {ending.rank: ending.said for ending in group.endings}
         failure = Failure(HANG, stacks.message(hang, {**stacks.by_rank(last), **stands}), at)
         failed(failure)
         return failure
 
-    def _ask(self, progress: Progress, reporter: Reporter | None) -> dict[int, list[str]]:
-        """Where the ranks stand, while they still do. The operator hears the same of the other workers, and knows the odd one out.
+    def _ask(self, progress: Progress, reporter: Reporter | None) -> dict[int, str]:
+        """Where the ranks stand, in their own words, while they still do. The operator hears the same of the other workers, and knows the odd one out.
 
         They are left alone for a while: where one of them ends, those that wait for it elsewhere end too, and nobody sees at what.
         """
         began = time.monotonic()
         self._group.ask(STACKS)
         self._listen(began + ASK_SECONDS)
-        stands = stacks.by_rank(said := progress.stacks())
+        said = progress.stacks()
         if progress.launcher:
             # The others say so themselves, at the signal by which they end.
-            for rank, text in sorted(said.items()):
-                self._say(f"rank {rank} hangs, or waits for one that does\n{text}")
+            self._show(said)
         if reporter is not None and reporter.on:
-            reporter.hang(stands)
+            reporter.hang(stacks.by_rank(said))
             self._listen(began + TOGETHER_SECONDS)
-        return stands
+        return dict(said)
+
+    def _show(self, said: Mapping[int, str]) -> None:
+        for rank, text in sorted(said.items()):
+            self._say(f"rank {rank} hangs, or waits for one that does\n{text}")
 
     def _listen(self, end: float) -> None:
         """To what the ranks say, until then, or until they or this worker have to end."""

@@ -135,6 +135,11 @@ class Group:
         return [each.rank for each in self._running.values()]
 
     @property
+    def stopped(self) -> set[int]:
+        """The ranks whose process was stopped, by SIGSTOP or a debugger."""
+        return {each.rank for each in self._running.values() if processes.is_stopped(each.pid)}
+
+    @property
     def failed(self) -> bool:
         """Whether a rank has ended with an error."""
         return any(ending.code != 0 for ending in self.endings)

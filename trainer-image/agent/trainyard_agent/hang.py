@@ -48,7 +48,7 @@ class Watch:
     @property
     def interval(self) -> float:
         """How often to look, in seconds."""
-        return 1.0 if self.limit is None else min(1.0, self.limit / 10)
+        return 1.0 if self.limit is None else min(1.0, self.limit / 20)
 
     @property
     def usual(self) -> dict[int, float]:

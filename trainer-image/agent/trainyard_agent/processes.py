@@ -14,6 +14,7 @@ from typing import NamedTuple
 PR_SET_CHILD_SUBREAPER = 36
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh"})
 """A shell that waits for its command passes no signal on to it."""
+STOPPED = frozenset("Tt")
 GONE = frozenset("ZX")
 """States of a process that has ended and is yet to be reaped."""
 
@@ -47,6 +48,12 @@ def lives(pid: int) -> bool:
     """Whether this process has not ended."""
     process = _stat(pid)
     return process is not None and process.state not in GONE
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether this process does nothing, by somebody's order."""
+    process = _stat(pid)
+    return process is not None and process.state in STOPPED
 
 
 def descendants(root: int) -> set[int]:
