@@ -185,16 +185,19 @@ def _after_the_end(snapshot: Snapshot, now: datetime) -> Plan:
         wait = ttl - (now - ended).total_seconds()
         if wait <= 0:
             return Plan(status, [DeleteJob(Reason.TTL_EXPIRED)])
-    doomed = _delete([p for p in snapshot.pods if _goes(p, lifecycle.clean_pods)], Reason.JOB_FINISHED)
+    doomed = _delete([p for p in snapshot.pods if _goes(p, lifecycle.clean_pods, status)], Reason.JOB_FINISHED)
     return report(snapshot, Plan(status, doomed, requeue_after=wait), now)
 
 
-def _goes(pod: PodView, policy: CleanPods) -> bool:
+def _goes(pod: PodView, policy: CleanPods, status: TrainingJobStatus) -> bool:
     match policy:
         case CleanPods.ALL:
             return True
         case CleanPods.RUNNING:
-            return not pod.ended
+            # The agent of the worker that the job has failed of ends by itself when it hears of that: its log is what people look for.
+            last = status.last_failure
+            told = last is not None and last.attempt == status.attempt and last.pod_uid == pod.uid
+            return not pod.ended and not told
         case CleanPods.NONE:
             return False
         case _:

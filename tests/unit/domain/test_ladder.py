@@ -296,3 +296,20 @@ def test_a_group_written_by_hand_ends_in_new_pods_and_not_in_circles() -> None:
     absurd = Group(since=10**9, replaced=[Replacement(worker=10**6, attempt=10**9)])
     scene = RUNS.with_status(group=absurd, rendezvous=Rendezvous(attempt=1, address="x"))
     assert (act(scene).actions, act(scene).status.attempt) == ([], 1)
+
+
+def test_the_log_of_the_worker_that_a_job_has_failed_of_is_kept() -> None:
+    failed = after(job(3, recovery={"maxRestarts": 0}).running().attended().told_failed(1))
+    assert failed.status.phase is Phase.FAILED
+    assert [action.name for action in act(failed).actions if isinstance(action, DeletePod)] == [
+        "train-worker-0-1",
+        "train-worker-2-1",
+    ]
+    everything = failed.wishing(lifecycle={"cleanPods": "All"})
+    assert len(act(everything).actions) == 3
+
+
+def test_one_that_failed_earlier_and_trains_on_is_cleaned_like_all_others() -> None:
+    meets = after(RUNS.told_failed(1)).attended(Doing.WAITING)
+    over = replace(meets, status=act(meets).status).finished(C.FAILED)
+    assert len(act(over).actions) == 3
