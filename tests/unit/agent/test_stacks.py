@@ -14,7 +14,7 @@ HANG = Hang(rank=2, step=120, phase="train", seconds=41.7, usual=1.23)
 
 def dump(*frames: tuple[str, int, str]) -> str:
     """As Python 3.9 to 3.14 write it, with another thread and what was said before."""
-    lines = "".join(f'  File "/app/{file}", line {line} in {name}\n' for file, line, name in frames)
+    lines = "".join(f'  File "{file}", line {line} in {name}\n' for file, line, name in frames)
     return (
         "step 119 done\nFatal Python error: Aborted\n\n"
         'Thread 0x00007f3b2bfff640 (most recent call first):\n  File "/usr/lib/threading.py", line 320 in wait\n\n'
@@ -23,7 +23,7 @@ def dump(*frames: tuple[str, int, str]) -> str:
     )
 
 
-WAITS = dump(("distributed_c10d.py", 2806, "all_reduce"), ("train.py", 80, "main"))
+WAITS = dump(("/app/distributed_c10d.py", 2806, "all_reduce"), ("train.py", 80, "main"))
 LOADS = dump(("data.py", 12, "load"), ("train.py", 71, "main"))
 
 
@@ -36,6 +36,20 @@ def test_the_frames_of_the_main_thread_are_read() -> None:
         "train.py:71 in main",
     ]
     assert stack("killed\n") == []
+
+
+def test_the_frames_that_call_a_forked_program_are_none_of_it() -> None:
+    called = dump(
+        ("data.py", 12, "load"),
+        ("train.py", 71, "<module>"),
+        ("<string>", 9, "run_the_program"),
+        ("<string>", 20, "<module>"),
+    )
+    assert stack(called) == ["data.py:12 in load", "train.py:71 in <module>"]
+    assert stack(dump(("<string>", 3, "load"), ("<string>", 9, "<module>"))) == [
+        "<string>:3 in load",
+        "<string>:9 in <module>",
+    ]
 
 
 def test_what_this_python_writes_is_understood(tmp_path: Path) -> None:

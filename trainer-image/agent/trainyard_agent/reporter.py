@@ -23,6 +23,9 @@ FRAMES, LONGEST_FRAME = 4, 200
 SILENT_FAILURES = 3
 """So many reports may fail in a row before it is worth a line in the log."""
 
+IMPORTS = threading.Lock()
+"""For imports in threads. Of two at once, Python 3.9 shows the one a module of which the other has run only a part."""
+
 
 class NoAnswerError(Exception):
     """The report was not taken; the message says why."""
@@ -76,7 +79,8 @@ class Reporter:
 
     def _run(self) -> None:
         try:
-            from trainyard_agent.coordinator import Coordinator  # noqa: PLC0415 - HTTPS takes its time to import, for which no rank is to wait
+            with IMPORTS:
+                from trainyard_agent.coordinator import Coordinator  # noqa: PLC0415 - HTTPS takes its time to import, for which no rank is to wait
 
             operator = Coordinator(self._environment)
         except (ImportError, ValueError) as error:

@@ -11,6 +11,8 @@ from trainyard_agent.words import cut
 
 MAIN_THREAD = re.compile(r"^Current thread 0x[^\n]*\(most recent call first\):\n((?:  [^\n]*\n?)+)", re.MULTILINE)
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.+)$', re.MULTILINE)
+CALLER = [("<string>", "run_the_program"), ("<string>", "<module>")]
+"""What calls a program in a rank that was forked (`warmed.py`): no part of it."""
 SEVERAL = 3
 """Of so many ranks one can be the odd one out."""
 
@@ -19,9 +21,8 @@ def stack(said: str) -> list[str]:
     """The frames of the main thread, the innermost first: `train.py:57 in load`. Empty where none were written."""
     found = MAIN_THREAD.findall(said)
     frames = FRAME.findall(found[-1]) if found else []
-    # What called the program is no part of it: a prepared process, whose source is in no file.
-    while frames and frames[-1][0] == "<string>":
-        frames.pop()
+    if [(path, name) for path, _, name in frames[-2:]] == CALLER:
+        frames = frames[:-2]
     return [f"{path.rpartition('/')[2]}:{line} in {name}" for path, line, name in frames]
 
 

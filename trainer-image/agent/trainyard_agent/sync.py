@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainyard_agent.orders import Final, News, Order, State, read
-from trainyard_agent.reporter import SILENT_FAILURES, NoAnswerError
+from trainyard_agent.reporter import IMPORTS, SILENT_FAILURES, NoAnswerError
 
 if TYPE_CHECKING:
     from trainyard_agent.channel import Channel
@@ -96,8 +96,9 @@ class Sync:
     def _run(self) -> None:
         try:
             # HTTPS takes its time to import, for which no rank is to wait.
-            from trainyard_agent.channel import Channel  # noqa: PLC0415 - see above
-            from trainyard_agent.coordinator import Coordinator  # noqa: PLC0415 - likewise
+            with IMPORTS:
+                from trainyard_agent.channel import Channel  # noqa: PLC0415 - see above
+                from trainyard_agent.coordinator import Coordinator  # noqa: PLC0415 - likewise
 
             channel = self._channel = Channel(Coordinator(self._environment))
         except (ImportError, ValueError) as error:

@@ -63,6 +63,8 @@ def folder_of(module: bool, name: str) -> str:  # noqa: FBT001 - likewise
 
 def prepare(work: dict[str, Any]) -> list[str]:
     """Import what the program imports. Returns the names. Raises whatever says that no rank can be forked from here."""
+    if sys.version_info < (3, 9):  # noqa: UP036 - it is the program's Python, not the agent's
+        raise RuntimeError("of Python 3.8 it is not known how it starts a program")
     with open(source_of(work["module"], work["name"]), "rb") as file:
         tree = ast.parse(file.read())
     before = open_files()
@@ -262,7 +264,7 @@ def main_module(told: dict[str, Any]) -> types.ModuleType:
     return made
 
 
-def run(told: dict[str, Any]) -> None:
+def run_the_program(told: dict[str, Any]) -> None:
     """The program. Whatever it raises is raised, and was said."""
     made = main_module(told)
     try:
@@ -289,4 +291,4 @@ if __name__ == "__main__":
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]
     _kept = sys.modules["__main__"]
-    run(serve(socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2])))
+    run_the_program(serve(socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2])))
