@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from demo import install
+from demo.commands import DemoError
 from tests.cluster.kube import Json, Kube, job, main_container
 
 TRAIN = """
@@ -43,7 +44,11 @@ def runs(kube: Kube, attempt: int, seconds: float = 120) -> Json:
     """The status, once all ranks have trained in this attempt."""
 
     def trains() -> bool:
-        said = kube.run("logs", "-l", "trainyard.dev/job-name=job", "--tail=-1")
+        try:
+            said = kube.run("logs", "-l", "trainyard.dev/job-name=job", "--tail=-1")
+        except DemoError:
+            # A container that has yet to start has no log.
+            return False
         met = said.count(f"attempt {attempt} at port {29499 + attempt}")
         return met == kube.get("tj", "job")["spec"]["replicas"] and kube.status("job")["attempt"] == attempt
 

@@ -3,7 +3,7 @@
 import pytest
 
 from trainyard_agent.memory import Memory
-from trainyard_agent.words import BEGIN, KEPT, LONGEST, Tail, cut, how, message, of_ranks, traceback
+from trainyard_agent.words import BEGIN, KEPT, LONGEST, Tail, cut, how, message, of_rank, of_ranks, traceback
 
 NOBODY = Memory(None, None, None)
 ONE = f'{BEGIN}\n  File "a.py", line 1, in <module>\n    f()\nValueError: one'
@@ -123,3 +123,9 @@ def test_a_launcher_alone_is_told_by_its_lines() -> None:
     assert told.startswith("the command ended with exit code 1: E1122 ")
     assert "failed (exitcode: 1) local_rank: 3" in told
     assert rest[0] == "loading"
+
+
+def test_torch_s_marks_are_left_out_of_a_rank_s_own_words() -> None:
+    marked = 'step 3\n[rank2]: Traceback (most recent call last):\n[rank2]:   File "t.py", line 1, in f\n[rank2]: ValueError: x\n'
+    assert of_rank(marked) == 'Traceback (most recent call last):\n  File "t.py", line 1, in f\nValueError: x'
+    assert of_rank("Traceback … ChildFailedError\n") == "Traceback … ChildFailedError\n"

@@ -128,7 +128,9 @@ class Attempt:
     def _failure(self, progress: Progress) -> Failure:
         cause = next(ending for ending in self._group.endings if ending.code != 0)
         once, after, step = self._command.once, memory.read(), progress.step(cause.rank)
-        who, said = ("the command", words.of_ranks(cause.said)) if once else (f"rank {cause.rank}", cause.said)
+        who, said = (
+            ("the command", words.of_ranks(cause.said)) if once else (f"rank {cause.rank}", words.of_rank(cause.said))
+        )
         # Where there is no more to say than the exit code, the kubelet takes the end of the log, standard output included.
         plain = f"{who} ended with exit code {cause.code}"
         needs_telling = not once or words.message(who, cause.code, said, self._before, after) != plain

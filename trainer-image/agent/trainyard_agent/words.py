@@ -68,6 +68,11 @@ def of_ranks(said: str) -> str:
     return said
 
 
+def of_rank(said: str) -> str:
+    """What a rank has said, without the marks that torch puts before each line of its traceback."""
+    return of_ranks(said) if FAILED_RANK.search(said) else said
+
+
 def how(code: int) -> str:
     """The end of a process in words."""
     if code <= SIGNALLED:
