@@ -1,0 +1,119 @@
+"""`python -m benchmarks.recovery`: measures, prints a table, and writes build/bench/recovery.json and recovery-runs.json."""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from benchmarks.recovery import operators
+from benchmarks.recovery.faults import FAULTS, NODES
+from benchmarks.recovery.results import Run, hopeless, plain, rows
+from benchmarks.recovery.systems import DEFAULT, SYSTEMS
+from benchmarks.recovery.table import shortfalls, table
+from benchmarks.recovery.trial import Trial
+from benchmarks.scale.api import BenchmarkError
+from benchmarks.scale.cluster import FOLDER, ground
+from benchmarks.scale.systems.base import Ground
+from localcluster.errors import LocalClusterError
+from localcluster.say import complain, say
+from localcluster.shape import Profile, Shape
+from localcluster.tools import KUBERNETES_VERSION
+
+REPEATS: Final = 10
+GPUS: Final = 8
+HOPELESS: Final = 2
+"""Where so many first repeats never recover, the others are not tried."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure. Returns the exit code: 1 where something could not be measured at all."""
+    options = _parser().parse_args(words)
+    runs: list[Run] = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time-out clears up as Ctrl-C does
+    try:
+        with ground(Shape(NODES, GPUS, Profile.STANDARD)) as place:
+            for run in _measure(place, options, runs):
+                runs.append(run)
+                say(_line(run))
+                _write(options.out, runs)
+    except (BenchmarkError, LocalClusterError) as error:
+        complain(f"the benchmark ends: {error}")
+        return 1
+    except KeyboardInterrupt:
+        complain(f"interrupted after {len(runs)} runs, which are on file")
+        return 130
+    _print(runs)
+    return 0
+
+
+def turns(systems: Sequence[str], repeat: int) -> list[str]:
+    """Who is measured when: every repeat begins with another system."""
+    first = repeat % len(systems)
+    return [*systems[first:], *systems[:first]]
+
+
+def _measure(place: Ground, options: argparse.Namespace, runs: Sequence[Run]) -> Iterator[Run]:
+    for repeat in range(options.repeats):
+        for name in turns(options.systems, repeat):
+            log = place.folder / "logs" / f"recovery-{name}-{repeat}.log"
+            with operators.running(name, place, log) as operator:
+                trial = Trial(SYSTEMS[name], operator, place)
+                for fault in options.faults:
+                    if not hopeless(runs, fault, name, HOPELESS):
+                        yield trial.go(FAULTS[fault], repeat)
+
+
+def _write(out: Path, runs: Sequence[Run]) -> None:
+    """After each run: what is there already outlives an interruption."""
+    machine = {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "kubernetes": KUBERNETES_VERSION,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps([plain(row) for row in rows(runs)], indent=1) + "\n")
+    every = {"machine": machine, "runs": [asdict(run) for run in runs]}
+    out.with_name(f"{out.stem}-runs.json").write_text(json.dumps(every, indent=1) + "\n")
+
+
+def _print(runs: Sequence[Run]) -> None:
+    summary = rows(runs)
+    titles = {name: f"{name}: {fault.title}" for name, fault in FAULTS.items()}
+    say(f"\n{table(summary, titles)}\n")
+    for shortfall in shortfalls(summary, {name: fault.aim for name, fault in FAULTS.items() if fault.aim}):
+        say(f"falls short: {shortfall}")
+
+
+def _line(run: Run) -> str:
+    parts = " ".join(f"{part} {seconds:.1f}" for part, seconds in run.parts.items() if seconds is not None)
+    came = "never" if run.seconds is None else f"{run.seconds:.2f} s, {run.lost_steps} steps lost ({parts})"
+    return f"{time.strftime('%H:%M:%S')} {run.fault} {run.system}: {came}; {run.note}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
+    parser.add_argument("--systems", type=partial(_some_of, list(SYSTEMS)), default=list(DEFAULT), metavar="NAME,…")
+    parser.add_argument("--faults", type=partial(_some_of, list(FAULTS)), default=list(FAULTS), metavar="NAME,…")
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--out", type=Path, default=FOLDER / "recovery.json", metavar="FILE")
+    return parser
+
+
+def _some_of(known: Collection[str], text: str) -> list[str]:
+    chosen = text.split(",")
+    if strange := [name for name in chosen if name not in known]:
+        raise argparse.ArgumentTypeError(f"there is no {', '.join(strange)}; there are {', '.join(known)}")
+    return chosen
+
+
+if __name__ == "__main__":
+    sys.exit(main())
