@@ -1,4 +1,7 @@
-"""`python -m benchmarks.recovery`: measures, prints a table, and writes build/bench/recovery.json and recovery-runs.json."""
+"""`python -m benchmarks.recovery`: measures, prints a table, and writes build/bench/recovery.json and recovery-runs.json.
+
+With `--goodput MINUTES` it measures that instead, into recovery-goodput.json.
+"""
 
 import argparse
 import json
@@ -13,8 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.recovery import operators
+from benchmarks.recovery import goodput, operators
 from benchmarks.recovery.faults import FAULTS, NODES
+from benchmarks.recovery.goodput import Goodput, Stretch
 from benchmarks.recovery.results import Run, hopeless, plain, rows
 from benchmarks.recovery.systems import DEFAULT, SYSTEMS
 from benchmarks.recovery.table import shortfalls, table
@@ -36,21 +40,18 @@ HOPELESS: Final = 2
 def main(words: Sequence[str] | None = None) -> int:
     """Measure. Returns the exit code: 1 where something could not be measured at all."""
     options = _parser().parse_args(words)
-    runs: list[Run] = []
+    measure = _faults if options.goodput is None else _goodput
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time-out clears up as Ctrl-C does
     try:
         with ground(Shape(NODES, GPUS, Profile.STANDARD)) as place:
-            for run in _measure(place, options, runs):
-                runs.append(run)
-                say(_line(run))
-                _write(options.out, runs)
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            measure(place, options)
     except (BenchmarkError, LocalClusterError) as error:
         complain(f"the benchmark ends: {error}")
         return 1
     except KeyboardInterrupt:
-        complain(f"interrupted after {len(runs)} runs, which are on file")
+        complain("interrupted: what was measured is on file")
         return 130
-    _print(runs)
     return 0
 
 
@@ -60,15 +61,39 @@ def turns(systems: Sequence[str], repeat: int) -> list[str]:
     return [*systems[first:], *systems[:first]]
 
 
+def _faults(place: Ground, options: argparse.Namespace) -> None:
+    runs: list[Run] = []
+    for run in _measure(place, options, runs):
+        runs.append(run)
+        say(_line(run))
+        _write(options.out, runs)
+    _print(runs)
+
+
+def _goodput(place: Ground, options: argparse.Namespace) -> None:
+    found: list[Goodput] = []
+    for name in options.systems:
+        with operators.running(name, place, _log(place, name, "goodput")) as operator:
+            trial = Trial(SYSTEMS[name], operator, place)
+            found.append(Stretch(trial, options.goodput, options.faults, say).go())
+        say(goodput.table(found[-1:]))
+        text = json.dumps([asdict(each) for each in found], indent=1)
+        options.out.with_name(f"{options.out.stem}-goodput.json").write_text(f"{text}\n")
+    say(f"\n{goodput.table(found)}")
+
+
 def _measure(place: Ground, options: argparse.Namespace, runs: Sequence[Run]) -> Iterator[Run]:
     for repeat in range(options.repeats):
         for name in turns(options.systems, repeat):
-            log = place.folder / "logs" / f"recovery-{name}-{repeat}.log"
-            with operators.running(name, place, log) as operator:
+            with operators.running(name, place, _log(place, name, repeat)) as operator:
                 trial = Trial(SYSTEMS[name], operator, place)
                 for fault in options.faults:
                     if not hopeless(runs, fault, name, HOPELESS):
                         yield trial.go(FAULTS[fault], repeat)
+
+
+def _log(place: Ground, name: str, run: object) -> Path:
+    return place.folder / "logs" / f"recovery-{name}-{run}.log"
 
 
 def _write(out: Path, runs: Sequence[Run]) -> None:
@@ -79,7 +104,6 @@ def _write(out: Path, runs: Sequence[Run]) -> None:
         "kubernetes": KUBERNETES_VERSION,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps([plain(row) for row in rows(runs)], indent=1) + "\n")
     every = {"machine": machine, "runs": [asdict(run) for run in runs]}
     out.with_name(f"{out.stem}-runs.json").write_text(json.dumps(every, indent=1) + "\n")
@@ -104,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--systems", type=partial(_some_of, list(SYSTEMS)), default=list(DEFAULT), metavar="NAME,…")
     parser.add_argument("--faults", type=partial(_some_of, list(FAULTS)), default=list(FAULTS), metavar="NAME,…")
     parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--goodput", type=int, metavar="MINUTES", help="instead: a fault a minute, and what is gained")
     parser.add_argument("--out", type=Path, default=FOLDER / "recovery.json", metavar="FILE")
     return parser
 

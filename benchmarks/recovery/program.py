@@ -61,8 +61,7 @@ def main(folder: Path) -> None:
     Path("/proc/self/comm").write_text(f"bench-rank-{rank}")
     diary = Diary(folder / "lives", pod)
     diary.write("started", at=BEGAN, rank=rank, pod=pod)
-    import torch  # type: ignore[import-not-found] # noqa: PLC0415 - how long that takes is measured
-    import torch.distributed  # noqa: PLC0415 - the same
+    import torch.distributed  # type: ignore[import-not-found] # noqa: PLC0415 - how long that takes is measured
 
     torch.set_num_threads(1)
     diary.write("imported")
