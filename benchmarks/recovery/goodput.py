@@ -10,10 +10,11 @@ from typing import Final
 from benchmarks.recovery import ranks
 from benchmarks.recovery.faults import FAULTS, Fault, Scene, rank_of
 from benchmarks.recovery.milestones import Group, Life, Story
-from benchmarks.recovery.trial import SETTLED_STEPS, Trial, await_steps
+from benchmarks.recovery.trial import Trial, await_steps
 from benchmarks.scale.api import BenchmarkError
 
 MINUTE: Final = 60.0
+SETTLED_STEPS: Final = 20
 UNDO_SECONDS: Final = 40.0
 """So long after the fault a node's power is back, and a rank that hangs goes on: with no detection of hangs it would be the end of it."""
 SCRIPT: Final = ("kill", "pod", "raise", "operator", "kill", "pods", "hang", "raise", "pod", "power")

@@ -22,7 +22,6 @@ from benchmarks.scale.clean import empty
 from benchmarks.scale.systems.base import PODS_PATH, Ground
 
 START_SECONDS: Final = 120.0
-SETTLED_STEPS: Final = 2 * CHECKPOINT_EVERY
 POLL_SECONDS: Final = 0.1
 GONE_SECONDS: Final = 30.0
 
@@ -45,7 +44,7 @@ class Trial:
             pods, own = self._watches(job)
             with pods, own:
                 # At another place between two checkpoints each time.
-                group = await_steps(story, SETTLED_STEPS + repeat * 3 % CHECKPOINT_EVERY)
+                group = await_steps(story, fault.settled + repeat * 3 % CHECKPOINT_EVERY)
                 told = self._restarts(own.last())
                 scene = Scene(self.ground, self.operator, job, group, ranks.living(job.name), rank_of(repeat))
                 if len(scene.pids) != WORKERS:
