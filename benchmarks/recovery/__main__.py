@@ -1,6 +1,6 @@
 """`python -m benchmarks.recovery`: measures, prints a table, and writes build/bench/recovery.json and recovery-runs.json.
 
-With `--goodput MINUTES` it measures that instead, into recovery-goodput.json.
+With `--goodput MINUTES` or `--away MINUTES` it measures that instead, into recovery-goodput.json or recovery-away.json.
 """
 
 import argparse
@@ -10,15 +10,15 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from benchmarks.options import some_of, turns
 from benchmarks.recovery import goodput, operators
 from benchmarks.recovery.faults import FAULTS, NODES
-from benchmarks.recovery.goodput import Goodput, Stretch
 from benchmarks.recovery.results import Run, hopeless, plain, rows
 from benchmarks.recovery.systems import DEFAULT, SYSTEMS
 from benchmarks.recovery.table import shortfalls, table
@@ -35,12 +35,14 @@ REPEATS: Final = 10
 GPUS: Final = 8
 HOPELESS: Final = 2
 """Where so many first repeats never recover, the others are not tried."""
+FAILED: Final = 3
+"""So many trials in a row that cannot be made at all end it."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure. Returns the exit code: 1 where something could not be measured at all."""
     options = _parser().parse_args(words)
-    measure = _faults if options.goodput is None else _goodput
+    measure = _stretch if options.goodput or options.away else _faults
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time-out clears up as Ctrl-C does
     try:
         with ground(Shape(NODES, GPUS, Profile.STANDARD)) as place:
@@ -55,41 +57,48 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def turns(systems: Sequence[str], repeat: int) -> list[str]:
-    """Who is measured when: every repeat begins with another system."""
-    first = repeat % len(systems)
-    return [*systems[first:], *systems[:first]]
-
-
 def _faults(place: Ground, options: argparse.Namespace) -> None:
     runs: list[Run] = []
-    for run in _measure(place, options, runs):
-        runs.append(run)
-        say(_line(run))
-        _write(options.out, runs)
-    _print(runs)
+    try:
+        for run in _measure(place, options, runs):
+            runs.append(run)
+            say(_line(run))
+            _write(options.out, runs)
+    finally:
+        _print(runs)
 
 
-def _goodput(place: Ground, options: argparse.Namespace) -> None:
-    found: list[Goodput] = []
+def _stretch(place: Ground, options: argparse.Namespace) -> None:
+    kind = "goodput" if options.goodput else "away"
+    script = goodput.mixed(options.goodput, options.faults) if options.goodput else goodput.away(options.away)
+    found: list[goodput.Goodput] = []
     for name in options.systems:
-        with operators.running(name, place, _log(place, name, "goodput")) as operator:
-            trial = Trial(SYSTEMS[name], operator, place)
-            found.append(Stretch(trial, options.goodput, options.faults, say).go())
-        say(goodput.table(found[-1:]))
+        with operators.running(name, place, _log(place, name, kind)) as operator:
+            found.append(goodput.Stretch(Trial(SYSTEMS[name], operator, place), script, say).go())
         text = json.dumps([asdict(each) for each in found], indent=1)
-        options.out.with_name(f"{options.out.stem}-goodput.json").write_text(f"{text}\n")
+        options.out.with_name(f"{options.out.stem}-{kind}.json").write_text(f"{text}\n")
     say(f"\n{goodput.table(found)}")
 
 
 def _measure(place: Ground, options: argparse.Namespace, runs: Sequence[Run]) -> Iterator[Run]:
+    failed = 0
     for repeat in range(options.repeats):
         for name in turns(options.systems, repeat):
             with operators.running(name, place, _log(place, name, repeat)) as operator:
                 trial = Trial(SYSTEMS[name], operator, place)
                 for fault in options.faults:
-                    if not hopeless(runs, fault, name, HOPELESS):
-                        yield trial.go(FAULTS[fault], repeat)
+                    if hopeless(runs, fault, name, HOPELESS):
+                        continue
+                    try:
+                        run = trial.go(FAULTS[fault], repeat)
+                    except (BenchmarkError, LocalClusterError) as error:
+                        failed += 1
+                        if failed == FAILED:
+                            raise
+                        complain(f"{fault} {name} {repeat} is not measured: {error}")
+                        continue
+                    failed = 0
+                    yield run
 
 
 def _log(place: Ground, name: str, run: object) -> Path:
@@ -125,19 +134,14 @@ def _line(run: Run) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
-    parser.add_argument("--systems", type=partial(_some_of, list(SYSTEMS)), default=list(DEFAULT), metavar="NAME,…")
-    parser.add_argument("--faults", type=partial(_some_of, list(FAULTS)), default=list(FAULTS), metavar="NAME,…")
+    parser.add_argument("--systems", type=partial(some_of, list(SYSTEMS)), default=list(DEFAULT), metavar="NAME,…")
+    parser.add_argument("--faults", type=partial(some_of, list(FAULTS)), default=list(FAULTS), metavar="NAME,…")
     parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--goodput", type=int, metavar="MINUTES", help="instead: a fault a minute, and what is gained")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--goodput", type=int, metavar="MINUTES", help="instead: a fault a minute, and what is gained")
+    instead.add_argument("--away", type=int, metavar="MINUTES", help="instead: no operator for so long")
     parser.add_argument("--out", type=Path, default=FOLDER / "recovery.json", metavar="FILE")
     return parser
-
-
-def _some_of(known: Collection[str], text: str) -> list[str]:
-    chosen = text.split(",")
-    if strange := [name for name in chosen if name not in known]:
-        raise argparse.ArgumentTypeError(f"there is no {', '.join(strange)}; there are {', '.join(known)}")
-    return chosen
 
 
 if __name__ == "__main__":

@@ -120,6 +120,12 @@ def _mend(scene: Scene) -> None:
     scene.operator.mend()
 
 
+def _leave(scene: Scene) -> float:
+    now = time.monotonic()
+    scene.operator.leave()
+    return now
+
+
 def _expendable(scene: Scene) -> int:
     """A node with workers and without the operator; the one of the rank that is to be hit, if that is one."""
     places = {
@@ -149,3 +155,4 @@ FAULTS: Final[Mapping[str, Fault]] = {
         ),
     )
 }
+AWAY: Final = Fault("away", "the operator is away", _leave, undo=_mend)

@@ -1,4 +1,4 @@
-"""Goodput: how much of a stretch of time with a fault a minute went into steps that were not done again."""
+"""Goodput: how much of a stretch of time with faults went into steps that were not done again."""
 
 import statistics
 import time
@@ -8,13 +8,15 @@ from itertools import cycle, islice, pairwise
 from typing import Final
 
 from benchmarks.recovery import ranks
-from benchmarks.recovery.faults import FAULTS, Fault, Scene, rank_of
+from benchmarks.recovery.faults import AWAY, FAULTS, Fault, Scene, rank_of
 from benchmarks.recovery.milestones import Group, Life, Story
 from benchmarks.recovery.trial import Trial, await_steps
 from benchmarks.scale.api import BenchmarkError
 
 MINUTE: Final = 60.0
 SETTLED_STEPS: Final = 20
+AFTERWARDS: Final = 30.0
+"""Seconds of training after the operator is back, so that what it does then is seen too."""
 UNDO_SECONDS: Final = 40.0
 """So long after the fault a node's power is back, and a rank that hangs goes on: with no detection of hangs it would be the end of it."""
 SCRIPT: Final = ("kill", "pod", "raise", "operator", "kill", "pods", "hang", "raise", "pod", "power")
@@ -42,11 +44,6 @@ class Goodput:
     """What a step takes: the median."""
 
 
-def script(minutes: int, kinds: Collection[str]) -> list[str]:
-    """The fault of each minute, out of those that are asked for."""
-    return list(islice(cycle([kind for kind in SCRIPT if kind in kinds]), minutes))
-
-
 def earned(lives: Iterable[Life], began: float, ended: float) -> tuple[int, int, float]:
     """Steps gained and steps lost between two times, and the seconds that a step takes. Rank 0 speaks for all."""
     first = [life.steps for life in lives if life.rank == 0]
@@ -58,12 +55,32 @@ def earned(lives: Iterable[Life], began: float, ended: float) -> tuple[int, int,
 
 
 @dataclass(frozen=True, slots=True)
+class Script:
+    """The faults, at even distances."""
+
+    faults: tuple[Fault, ...]
+    pace: float = MINUTE
+    """Seconds from one fault to the next, or to the end."""
+    undo: float = UNDO_SECONDS
+    """Seconds from a fault until what can be undone of it is undone."""
+
+
+def mixed(minutes: int, kinds: Collection[str]) -> Script:
+    """A fault a minute, out of those kinds."""
+    return Script(tuple(islice(cycle([FAULTS[kind] for kind in SCRIPT if kind in kinds]), minutes)))
+
+
+def away(minutes: int) -> Script:
+    """The operator is away for so long, and nothing else happens."""
+    return Script((AWAY,), minutes * MINUTE + AFTERWARDS, minutes * MINUTE)
+
+
+@dataclass(frozen=True, slots=True)
 class Stretch:
-    """One system under the script."""
+    """One system under a script."""
 
     trial: Trial
-    minutes: int
-    kinds: Collection[str]
+    script: Script
     say: Callable[[str], None]
 
     def go(self) -> Goodput:
@@ -72,38 +89,37 @@ class Stretch:
         Raises:
             BenchmarkError: the job does not start.
         """
-        plan = script(self.minutes, self.kinds)
         missed = 0
         with self.trial.training("goodput") as (job, story):
             group = await_steps(story, SETTLED_STEPS)
             began = time.monotonic()
-            for minute, kind in enumerate(plan):
+            for number, fault in enumerate(self.script.faults):
                 group = _current(story, group)
                 pids = ranks.living(job.name)
-                scene = Scene(self.trial.ground, self.trial.operator, job, group, pids, rank_of(minute))
-                why = self._hit(FAULTS[kind], scene)
+                scene = Scene(self.trial.ground, self.trial.operator, job, group, pids, rank_of(number))
+                why = _hit(fault, scene)
                 missed += bool(why)
-                self.say(f"minute {minute}: {kind} of rank {scene.rank}{f' misses: {why}' if why else ''}")
-                _sleep_until(began + minute * MINUTE + UNDO_SECONDS)
-                if (undo := FAULTS[kind].undo) and not why:
-                    undo(scene)
-                _sleep_until(began + (minute + 1) * MINUTE)
-            ended = time.monotonic()
+                self.say(
+                    f"{self.trial.system.name} {fault.name} of rank {scene.rank}{f' misses: {why}' if why else ''}"
+                )
+                now = began + number * self.script.pace
+                _sleep_until(now + self.script.undo)
+                if fault.undo and not why:
+                    fault.undo(scene)
+                _sleep_until(now + self.script.pace)
+            seconds = time.monotonic() - began
             story.read()
-        gained, lost, step_s = earned(story.lives, began, ended)
-        share = gained * step_s / (ended - began)
+        gained, lost, step_s = earned(story.lives, began, began + seconds)
         return Goodput(
-            self.trial.system.name, self.minutes, len(plan), missed, round(share, 4), gained, lost, round(step_s, 4)
+            self.trial.system.name,
+            round(seconds / MINUTE, 1),
+            len(self.script.faults),
+            missed,
+            round(gained * step_s / seconds, 4),
+            gained,
+            lost,
+            round(step_s, 4),
         )
-
-    def _hit(self, fault: Fault, scene: Scene) -> str:
-        if fault.name in DIRECT and scene.rank not in scene.pids:
-            return "there is no such process"
-        try:
-            fault.inject(scene)
-        except BenchmarkError as error:
-            return str(error)
-        return ""
 
 
 def table(rows: Sequence[Goodput]) -> str:
@@ -123,3 +139,13 @@ def _current(story: Story, last: Group) -> Group:
 
 def _sleep_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.monotonic()))
+
+
+def _hit(fault: Fault, scene: Scene) -> str:
+    if fault.name in DIRECT and scene.rank not in scene.pids:
+        return "there is no such process"
+    try:
+        fault.inject(scene)
+    except BenchmarkError as error:
+        return str(error)
+    return ""

@@ -21,6 +21,8 @@ from demo import install, target
 from demo.commands import DemoError
 
 START_SECONDS: Final = 90.0
+REPLICAS: Final = 2
+"""The chart's default."""
 PEERS: Final = {
     "training-operator": "training-operator-tuned",
     "jobset": "jobset",
@@ -37,8 +39,12 @@ class Operator(ABC):
         """SIGKILL to the one that acts. Whoever looks after it brings it back at once."""
 
     @abstractmethod
+    def leave(self) -> None:
+        """Away, until it is mended. Nobody brings it back before."""
+
+    @abstractmethod
     def mend(self) -> None:
-        """Afterwards: let it be as if it had never been killed."""
+        """Afterwards: let it be as if it had never been killed or away."""
 
     def nodes(self) -> set[str]:
         """The nodes that it needs."""
@@ -72,12 +78,14 @@ class Outside(Operator):
         self._process = self._start()
 
     @override
-    def mend(self) -> None:
-        """It has been back all the time."""
-
-    def stop(self) -> None:
-        """No more of it."""
+    def leave(self) -> None:
         end(self._process)
+
+    @override
+    def mend(self) -> None:
+        if self._process.poll() is not None:
+            self._process = self._start()
+            self.await_ready()
 
     def _start(self) -> subprocess.Popen[bytes]:
         return daemon(self._command.argv, self._command.environment, self._log)
@@ -105,12 +113,18 @@ class Inside(Operator):
                     os.kill(int(folder.name), signal.SIGKILL)
 
     @override
+    def leave(self) -> None:
+        self._home("scale", "deployment", install.RELEASE, "--replicas=0")
+        wait(lambda: not self.nodes(), START_SECONDS, "the operator does not go")
+
+    @override
     def mend(self) -> None:
         """A pod of its own for the next time: the kubelet would make a second crash wait longer."""
         if self._killed:
             self._home("delete", "pod", *self._killed, "--ignore-not-found")
-            self._home("rollout", "status", "deployment", install.RELEASE, "--timeout=90s")
             self._killed.clear()
+        self._home("scale", "deployment", install.RELEASE, f"--replicas={REPLICAS}")
+        self._home("rollout", "status", "deployment", install.RELEASE, "--timeout=90s")
 
     @override
     def nodes(self) -> set[str]:
@@ -144,4 +158,4 @@ def running(name: str, ground: Ground, log: Path) -> Iterator[Operator]:
         operator.await_ready()
         yield operator
     finally:
-        operator.stop()
+        operator.leave()

@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.recovery.goodput import Goodput, earned, script, table as goodput_table
+from benchmarks.recovery.goodput import Goodput, away, earned, mixed, table as goodput_table
 from benchmarks.recovery.milestones import Life
 from benchmarks.recovery.results import Run, hopeless, percentile, plain, rows
 from benchmarks.recovery.table import shortfalls, table
@@ -76,7 +76,15 @@ def test_steps_that_are_done_again_earn_nothing() -> None:
 
 
 def test_the_script_goes_round() -> None:
-    assert script(4, {"kill", "pods"}) == ["kill", "kill", "pods", "kill"]
+    script = mixed(4, {"kill", "pods"})
+    assert [fault.name for fault in script.faults] == ["kill", "kill", "pods", "kill"]
+    assert script.pace == 60
+
+
+def test_while_the_operator_is_away_nothing_else_happens() -> None:
+    script = away(10)
+    assert [fault.name for fault in script.faults] == ["away"]
+    assert (script.undo, script.pace) == (600, 630)
 
 
 def test_the_table_of_goodput() -> None:
