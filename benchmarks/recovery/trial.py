@@ -24,6 +24,7 @@ from benchmarks.scale.systems.base import PODS_PATH, Ground
 START_SECONDS: Final = 120.0
 POLL_SECONDS: Final = 0.1
 GONE_SECONDS: Final = 30.0
+LOG_LINES: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ class Trial:
                     with ranks.Farewell(scene.pids.values()) as farewell:
                         at = fault.inject(scene)
                         new = _await_group(story, group, at + fault.bound)
+                        if new is None:
+                            self._keep_logs(job)
                         moments = parts.Moments(
                             at,
                             pods.first(at, parts.tells_of_fault),
@@ -81,6 +84,13 @@ class Trial:
         finally:
             empty(self.ground)
             end_all(job)
+
+    def _keep_logs(self, job: Job) -> None:
+        """What the workers said, beside their diaries: the pods are about to go."""
+        for pod in self.ground.api.call("GET", PODS_PATH)["items"]:
+            name = pod["metadata"]["name"]
+            _, text = self.ground.api.text("GET", f"{PODS_PATH}/{name}/log?tailLines={LOG_LINES}")
+            (job.folder / f"{name}.log").write_text(text)
 
     def _watches(self, job: Job) -> tuple[Watch, Watch]:
         api = self.ground.api
