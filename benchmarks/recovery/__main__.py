@@ -46,8 +46,9 @@ def main(words: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time-out clears up as Ctrl-C does
     try:
         with ground(Shape(NODES, GPUS, Profile.STANDARD)) as place:
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            measure(place, options)
+            out = _out(options)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            measure(place, options, out)
     except (BenchmarkError, LocalClusterError) as error:
         complain(f"the benchmark ends: {error}")
         return 1
@@ -57,18 +58,18 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _faults(place: Ground, options: argparse.Namespace) -> None:
+def _faults(place: Ground, options: argparse.Namespace, out: Path) -> None:
     runs: list[Run] = []
     try:
         for run in _measure(place, options, runs):
             runs.append(run)
             say(_line(run))
-            _write(options.out, runs)
+            _write(out, runs)
     finally:
         _print(runs)
 
 
-def _stretch(place: Ground, options: argparse.Namespace) -> None:
+def _stretch(place: Ground, options: argparse.Namespace, out: Path) -> None:
     kind = "goodput" if options.goodput else "away"
     script = goodput.mixed(options.goodput, options.faults) if options.goodput else goodput.away(options.away)
     found: list[goodput.Goodput] = []
@@ -76,7 +77,7 @@ def _stretch(place: Ground, options: argparse.Namespace) -> None:
         with operators.running(name, place, _log(place, name, kind)) as operator:
             found.append(goodput.Stretch(Trial(SYSTEMS[name], operator, place), script, say).go())
         text = json.dumps([asdict(each) for each in found], indent=1)
-        options.out.with_name(f"{options.out.stem}-{kind}.json").write_text(f"{text}\n")
+        out.with_name(f"{out.stem}-{kind}.json").write_text(f"{text}\n")
     say(f"\n{goodput.table(found)}")
 
 
@@ -99,6 +100,13 @@ def _measure(place: Ground, options: argparse.Namespace, runs: Sequence[Run]) ->
                         continue
                     failed = 0
                     yield run
+
+
+def _out(options: argparse.Namespace) -> Path:
+    """A part never takes the place of the whole."""
+    whole = (options.systems, options.faults, options.repeats) == (list(DEFAULT), list(FAULTS), REPEATS)
+    chosen: Path | None = options.out
+    return chosen or FOLDER / ("recovery.json" if whole else "recovery-part.json")
 
 
 def _log(place: Ground, name: str, run: object) -> Path:
@@ -140,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--goodput", type=int, metavar="MINUTES", help="instead: a fault a minute, and what is gained")
     instead.add_argument("--away", type=int, metavar="MINUTES", help="instead: no operator for so long")
-    parser.add_argument("--out", type=Path, default=FOLDER / "recovery.json", metavar="FILE")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="in place of build/bench/recovery.json")
     return parser
 
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.recovery.__main__ import _parser
+from benchmarks.recovery.__main__ import _out, _parser
 from benchmarks.recovery.faults import FAULTS, rank_of
 from benchmarks.recovery.goodput import SCRIPT
 from benchmarks.recovery.milestones import WORKERS
@@ -80,6 +80,20 @@ def test_the_command_line_knows_its_names(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit):
         _parser().parse_args(["--systems", "jobset,slurm"])
     assert "there is no slurm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ([], "recovery.json"),
+        (["--goodput", "20"], "recovery.json"),
+        (["--faults", "kill"], "recovery-part.json"),
+        (["--repeats", "3"], "recovery-part.json"),
+        (["--repeats", "3", "--out", "mine.json"], "mine.json"),
+    ],
+)
+def test_a_part_does_not_take_the_place_of_the_whole(words: list[str], name: str) -> None:
+    assert _out(_parser().parse_args(words)).name == name
 
 
 def test_the_script_of_mixed_kinds_has_them_all() -> None:
