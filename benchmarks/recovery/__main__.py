@@ -66,7 +66,8 @@ def _faults(place: Ground, options: argparse.Namespace, out: Path) -> None:
             say(_line(run))
             _write(out, runs)
     finally:
-        _print(runs)
+        if runs:
+            _print(runs)
 
 
 def _stretch(place: Ground, options: argparse.Namespace, out: Path) -> None:

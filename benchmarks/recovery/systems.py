@@ -174,6 +174,8 @@ def _template(job: Job, command: Sequence[str], *, env: Sequence[Json] = (), tol
         {"name": "OMP_NUM_THREADS", "value": "1"},
         {"name": "GLOO_SOCKET_IFNAME", "value": "eth0"},
         {"name": "PYTHONUNBUFFERED", "value": "1"},
+        # Trainyard sets it by itself. Without it torchrun's next round finds keys of the one before (pytorch#135712), and often no end.
+        {"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "1"},
     ]
     container = {
         # The name that the training-operator insists on.
