@@ -9,7 +9,7 @@ PYTEST := $(RUN) pytest
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long unit api-test host-test cluster-test test-chaos lint crds bench-scale bench-agents cluster-up cluster-down fix setup
+.PHONY: help demo test test-long unit api-test host-test cluster-test test-chaos lint crds bench-scale bench-agents bench-recovery cluster-up cluster-down fix setup
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ bench-scale: setup ## The operator beside its peers at scale: a table, and build
 
 bench-agents: setup ## 10,000 agents report to one coordinator: build/bench/agents.json (3 minutes)
 	@$(RUN) python -m benchmarks.agents
+
+bench-recovery: setup ## What a fault costs, beside the peers: a table, and build/bench/recovery.json (root; takes 2 hours)
+	@$(RUN) python -m benchmarks.recovery
 
 cluster-up: setup ## A local Kubernetes of three nodes with eight pretend GPUs each (root)
 	@$(RUN) python -m localcluster up

@@ -6,10 +6,11 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 
+from benchmarks.options import some_of, turns
 from benchmarks.scale import fleet
 from benchmarks.scale.api import BenchmarkError
 from benchmarks.scale.cluster import ground
@@ -43,12 +44,6 @@ def main(words: Sequence[str] | None = None) -> int:
         return 130
     _print(runs, options.pods)
     return 0
-
-
-def turns(systems: Sequence[str], repeat: int) -> list[str]:
-    """Who is measured when: everybody begins once, so that none is always the first or always after the same one."""
-    first = repeat % len(systems)
-    return [*systems[first:], *systems[:first]]
 
 
 def _measure(place: Ground, options: argparse.Namespace) -> Iterator[Run]:
@@ -108,22 +103,13 @@ def _line(run: Run) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
-    parser.add_argument(
-        "--cases", type=partial(_some_of, list(fleet.CASES)), default=list(fleet.CASES), metavar="a,b,…"
-    )
-    parser.add_argument("--systems", type=partial(_some_of, list(SYSTEMS)), default=list(SYSTEMS), metavar="NAME,…")
+    parser.add_argument("--cases", type=partial(some_of, list(fleet.CASES)), default=list(fleet.CASES), metavar="a,b,…")
+    parser.add_argument("--systems", type=partial(some_of, list(SYSTEMS)), default=list(SYSTEMS), metavar="NAME,…")
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument(
         "--pods", type=int, default=fleet.BASE_PODS, help="of case a; the others grow and shrink with it"
     )
     return parser
-
-
-def _some_of(known: Collection[str], text: str) -> list[str]:
-    chosen = text.split(",")
-    if strange := [name for name in chosen if name not in known]:
-        raise argparse.ArgumentTypeError(f"there is no {', '.join(strange)}; there are {', '.join(known)}")
-    return chosen
 
 
 if __name__ == "__main__":

@@ -17,7 +17,17 @@ AT_ONCE: Final = "propagationPolicy=Background&gracePeriodSeconds=0"
 
 
 def clean(ground: Ground) -> None:
-    """Delete all systems' jobs and what was made for them. No operator that would make it anew may run.
+    """Delete all systems' jobs and what was made for them, and wait until the control plane rests. No operator that would make it anew may run.
+
+    Raises:
+        BenchmarkError: something does not go.
+    """
+    empty(ground)
+    await_quiet(ground, QUIET_SECONDS)
+
+
+def empty(ground: Ground) -> None:
+    """Delete all systems' jobs and what was made for them.
 
     Raises:
         BenchmarkError: something does not go.
@@ -31,7 +41,6 @@ def clean(ground: Ground) -> None:
 
     wait(gone, GONE_SECONDS, f"namespace {NAMESPACE} is not empty after {GONE_SECONDS:.0f} s", pause=1.0)
     _sweep(ground, EVENTS)
-    await_quiet(ground, QUIET_SECONDS)
 
 
 def _sweep(ground: Ground, path: str) -> None:

@@ -23,7 +23,7 @@ FOLDER: Final = ROOT / "build" / "bench"
 
 
 @contextmanager
-def ground() -> Iterator[Ground]:
+def ground(shape: Shape = SHAPE) -> Iterator[Ground]:
     """The place for one benchmark at a time. A cluster that was up stays up; one that was not goes again.
 
     Raises:
@@ -34,10 +34,15 @@ def ground() -> Iterator[Ground]:
     try:
         with exclusive(FOLDER / "lock", patience=0, busy="another benchmark is being run: wait until it has ended"):
             found = cluster.current(paths)
-            if found not in {None, SHAPE}:
+            if found not in {None, shape}:
                 raise BenchmarkError(f"a cluster of another shape is up ({found}): take it down, `make cluster-down`")
             if found is None:
-                _localcluster("up", f"--profile={SHAPE.profile}", f"--nodes={SHAPE.nodes}", _gpus())
+                _localcluster(
+                    "up",
+                    f"--profile={shape.profile}",
+                    f"--nodes={shape.nodes}",
+                    f"--gpus-per-node={shape.gpus_per_node}",
+                )
             try:
                 yield _ground(paths, FOLDER)
             finally:
@@ -49,10 +54,6 @@ def ground() -> Iterator[Ground]:
 
 def _ground(paths: Paths, folder: Path) -> Ground:
     return Ground(paths, Api(API_URL, paths.pki), folder)
-
-
-def _gpus() -> str:
-    return f"--gpus-per-node={SHAPE.gpus_per_node}"
 
 
 def _localcluster(*words: str) -> None:

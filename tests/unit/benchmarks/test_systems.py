@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.options import turns
 from benchmarks.scale import peers
-from benchmarks.scale.__main__ import turns
 from benchmarks.scale.fleet import Fleet
 from benchmarks.scale.systems import SYSTEMS
 from localcluster import tools

@@ -1,0 +1,151 @@
+"""Goodput: how much of a stretch of time with faults went into steps that were not done again."""
+
+import statistics
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice, pairwise
+from typing import Final
+
+from benchmarks.recovery import ranks
+from benchmarks.recovery.faults import AWAY, FAULTS, Fault, Scene, rank_of
+from benchmarks.recovery.milestones import Group, Life, Story
+from benchmarks.recovery.trial import Trial, await_steps
+from benchmarks.scale.api import BenchmarkError
+
+MINUTE: Final = 60.0
+SETTLED_STEPS: Final = 20
+AFTERWARDS: Final = 30.0
+"""Seconds of training after the operator is back, so that what it does then is seen too."""
+UNDO_SECONDS: Final = 40.0
+"""So long after the fault a node's power is back, and a rank that hangs goes on: with no detection of hangs it would be the end of it."""
+SCRIPT: Final = ("kill", "pod", "raise", "operator", "kill", "pods", "hang", "raise", "pod", "power")
+"""Over and over, the same for all systems."""
+DIRECT: Final = frozenset({"kill", "raise", "hang"})
+"""Faults of a process, which has to be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """What came of the stretch, as the processes' diaries say."""
+
+    system: str
+    minutes: float
+    faults: int
+    missed: int
+    """Faults that found nothing to hit: the job did not run."""
+    goodput: float
+    """The share of the time, from 0 to 1, that the steps which counted take."""
+    steps: int
+    """How much further the training is."""
+    lost_steps: int
+    """Steps that were done again."""
+    step_s: float
+    """What a step takes: the median."""
+
+
+def earned(lives: Iterable[Life], began: float, ended: float) -> tuple[int, int, float]:
+    """Steps gained and steps lost between two times, and the seconds that a step takes. Rank 0 speaks for all."""
+    first = [life.steps for life in lives if life.rank == 0]
+    before = max((step for steps in first for step, at in steps if at <= began), default=0)
+    done = [step for steps in first for step, at in steps if began < at <= ended]
+    gained = max(done, default=before) - before
+    took = [after[1] - before[1] for steps in first for before, after in pairwise(steps)]
+    return gained, len(done) - gained, statistics.median(took) if took else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The faults, at even distances."""
+
+    faults: tuple[Fault, ...]
+    pace: float = MINUTE
+    """Seconds from one fault to the next, or to the end."""
+    undo: float = UNDO_SECONDS
+    """Seconds from a fault until what can be undone of it is undone."""
+
+
+def mixed(minutes: int, kinds: Collection[str]) -> Script:
+    """A fault a minute, out of those kinds."""
+    return Script(tuple(islice(cycle([FAULTS[kind] for kind in SCRIPT if kind in kinds]), minutes)))
+
+
+def away(minutes: int) -> Script:
+    """The operator is away for so long, and nothing else happens."""
+    return Script((AWAY,), minutes * MINUTE + AFTERWARDS, minutes * MINUTE)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """One system under a script."""
+
+    trial: Trial
+    script: Script
+    say: Callable[[str], None]
+
+    def go(self) -> Goodput:
+        """Measure.
+
+        Raises:
+            BenchmarkError: the job does not start.
+        """
+        missed = 0
+        with self.trial.training("goodput") as (job, story):
+            group = await_steps(story, SETTLED_STEPS)
+            began = time.monotonic()
+            for number, fault in enumerate(self.script.faults):
+                group = _current(story, group)
+                pids = ranks.living(job.name)
+                scene = Scene(self.trial.ground, self.trial.operator, job, group, pids, rank_of(number))
+                why = _hit(fault, scene)
+                missed += bool(why)
+                self.say(
+                    f"{self.trial.system.name} {fault.name} of rank {scene.rank}{f' misses: {why}' if why else ''}"
+                )
+                now = began + number * self.script.pace
+                _sleep_until(now + self.script.undo)
+                if fault.undo and not why:
+                    fault.undo(scene)
+                _sleep_until(now + self.script.pace)
+            seconds = time.monotonic() - began
+            story.read()
+        gained, lost, step_s = earned(story.lives, began, began + seconds)
+        return Goodput(
+            self.trial.system.name,
+            round(seconds / MINUTE, 1),
+            len(self.script.faults),
+            missed,
+            round(gained * step_s / seconds, 4),
+            gained,
+            lost,
+            round(step_s, 4),
+        )
+
+
+def table(rows: Sequence[Goodput]) -> str:
+    """A line for each system."""
+    head = f"{'system':<20}{'goodput':>9}{'steps':>8}{'lost':>7}{'step s':>8}{'missed':>8}"
+    lines = [
+        f"{row.system:<20}{row.goodput:>9.1%}{row.steps:>8}{row.lost_steps:>7}{row.step_s:>8.3f}{row.missed:>8}"
+        for row in rows
+    ]
+    return "\n".join([head, *lines])
+
+
+def _current(story: Story, last: Group) -> Group:
+    """The group that trained last."""
+    return next((group for group in reversed(story.read()) if group.complete), last)
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.monotonic()))
+
+
+def _hit(fault: Fault, scene: Scene) -> str:
+    if fault.name in DIRECT and scene.rank not in scene.pids:
+        return "there is no such process"
+    try:
+        fault.inject(scene)
+    except BenchmarkError as error:
+        return str(error)
+    return ""

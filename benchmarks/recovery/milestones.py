@@ -1,0 +1,98 @@
+"""What the training processes have written, put in order: lives of processes, and the groups that they formed. Pure, but for `Story.read`."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+WORKERS: Final = 4
+MARKS: Final = ("started", "imported", "connected", "loaded")
+
+
+@dataclass(slots=True)
+class Life:
+    """One process, from its start as far as it came."""
+
+    rank: int = -1
+    pod: str = ""
+    group: str = ""
+    """The group that it joined, named by its rank 0; empty before that."""
+    marks: dict[str, float] = field(default_factory=dict)
+    """When it had come so far, in seconds of the machine's monotonic clock."""
+    steps: list[tuple[int, float]] = field(default_factory=list)
+    """Its steps, and when each was done."""
+
+    def take(self, line: Mapping[str, Any]) -> None:
+        """The next line of its diary."""
+        what = line["what"]
+        if what == "step":
+            self.steps.append((line["step"], line["at"]))
+            return
+        self.marks[what] = line["at"]
+        self.rank = line.get("rank", self.rank)
+        self.pod = line.get("pod", self.pod)
+        self.group = line.get("group", self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The processes that made steps together."""
+
+    name: str
+    lives: tuple[Life, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether each rank has made a step."""
+        return len(self.lives) == WORKERS and all(life.steps for life in self.lives)
+
+    @property
+    def first_step(self) -> tuple[int, float]:
+        """Of a complete group: which it was, and when the first rank had done it. No rank can have without all others."""
+        return min((life.steps[0] for life in self.lives), key=lambda step: step[1])
+
+    @property
+    def last_step(self) -> int:
+        """The furthest step that any rank has done; 0 for none."""
+        return max((life.steps[-1][0] for life in self.lives if life.steps), default=0)
+
+    def mark(self, what: str) -> float:
+        """When the last rank had come so far."""
+        return max(life.marks[what] for life in self.lives)
+
+
+def groups(lives: Iterable[Life]) -> list[Group]:
+    """All groups whose rank 0 gave them a name, in the order in which they were complete; the others come last."""
+    named: dict[str, list[Life]] = {}
+    for life in lives:
+        if life.group:
+            named.setdefault(life.group, []).append(life)
+    found = [Group(name, tuple(sorted(members, key=lambda life: life.rank))) for name, members in named.items()]
+    return sorted(found, key=lambda group: group.first_step[1] if group.complete else float("inf"))
+
+
+class Story:
+    """The diaries of one job, read as they grow."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lives: dict[Path, Life] = {}
+        self._read: dict[Path, int] = {}
+
+    @property
+    def lives(self) -> list[Life]:
+        """All processes that there were."""
+        return list(self._lives.values())
+
+    def read(self) -> list[Group]:
+        """The groups, after taking in what is new. A line that is still being written waits for the next time."""
+        for path in self._folder.glob("*.jsonl"):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                whole, newline, _ = file.read().rpartition(b"\n")
+            self._read[path] = self._read.get(path, 0) + len(whole) + len(newline)
+            life = self._lives.setdefault(path, Life())
+            for line in whole.splitlines():
+                life.take(json.loads(line))
+        return groups(self._lives.values())

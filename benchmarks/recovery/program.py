@@ -1,0 +1,93 @@
+"""The training that every system runs, as it stands: four ranks that add up a gradient, a checkpoint every few steps.
+
+Each process writes its milestones to a file of its own in the folder that all share, by the machine's monotonic clock, which is one for
+all containers. It installs no signal handler. Torch is imported by `main` alone: the harness has none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+BEGAN = time.monotonic()
+
+try:
+    from trainyard_agent import progress
+except ImportError:  # no agent here: nobody to tell
+
+    def progress(
+        step: int | None = None, *, phase: str = "train", total: int | None = None, loss: float | None = None
+    ) -> None:
+        """Say how far this rank is."""
+
+
+STEPS = 1_000_000
+"""More than any run has time for."""
+STEP_SECONDS = 0.1
+CHECKPOINT_EVERY = 10
+WEIGHTS = 4096
+
+
+class Diary:
+    """The milestones of this process, a line of JSON each."""
+
+    def __init__(self, folder: Path, pod: str) -> None:
+        self._file = (folder / f"{pod}-{os.getpid()}-{time.monotonic_ns()}.jsonl").open("w", buffering=1)
+
+    def write(self, what: str, *, at: float | None = None, **more: object) -> None:
+        """It is so, by now or by `at`."""
+        self._file.write(json.dumps({"what": what, "at": time.monotonic() if at is None else at, **more}) + "\n")
+
+
+def save(torch: Any, path: Path, step: int, weights: Any) -> None:
+    """A checkpoint that is there whole or not at all."""
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        torch.save({"step": step, "weights": weights}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def main(folder: Path) -> None:
+    """Train for ever, or until a fault."""
+    rank, pod = int(os.environ["RANK"]), os.environ["BENCH_POD"]
+    # By this name the harness, which sees the processes of all nodes, finds the rank.
+    Path("/proc/self/comm").write_text(f"bench-rank-{rank}")
+    diary = Diary(folder / "lives", pod)
+    diary.write("started", at=BEGAN, rank=rank, pod=pod)
+    import torch.distributed  # type: ignore[import-not-found] # noqa: PLC0415 - how long that takes is measured
+
+    torch.set_num_threads(1)
+    diary.write("imported")
+    torch.distributed.init_process_group("gloo")
+    group = [uuid.uuid4().hex]
+    torch.distributed.broadcast_object_list(group)
+    diary.write("connected", group=group[0])
+    path = folder / "checkpoint.pt"
+    state = [torch.load(path, weights_only=True) if rank == 0 and path.exists() else None]
+    torch.distributed.broadcast_object_list(state)
+    first, weights = (state[0]["step"], state[0]["weights"]) if state[0] else (0, torch.zeros(WEIGHTS))
+    diary.write("loaded", step=first)
+    flag = folder / f"raise-{rank}"
+    for step in range(first + 1, STEPS + 1):
+        time.sleep(STEP_SECONDS)
+        gradient = weights / 2 + rank + step
+        torch.distributed.all_reduce(gradient)
+        weights -= 1e-6 * gradient
+        diary.write("step", step=step)
+        progress(step, total=STEPS)
+        if rank == 0 and step % CHECKPOINT_EVERY == 0:
+            save(torch, path, step, weights)
+        if flag.exists():
+            flag.unlink()
+            raise RuntimeError(f"rank {rank} was told to fail at step {step}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
