@@ -57,7 +57,7 @@ def test_ranks_that_run_when_the_job_is_over_are_left_alone(program: Path, folde
     with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
         operator.hears("running")
         run.file("ran2-1")
-        operator.says = None
+        until(lambda: not operator.connected, 60, "the agent to ask no more")
         (folder / "go").touch()
         assert run.ends()[0] == 6
         assert {poll["state"] for poll in operator.polls} == {"running"}
