@@ -48,7 +48,7 @@ def start(folder: Path, index: int, port: int, together: int) -> subprocess.Pope
     own |= {"TRAINYARD_TERMINATION_LOG": str(folder / f"log{index}"), **environment(folder, port)}
     # Through a shell, which does not catch the signal and would end by it.
     command = ["sh", "-c", f"{sys.executable} script.py; exit $?"]
-    agent = f"import sys; from trainyard_agent import main; main.TOGETHER_SECONDS = {together}; sys.exit(main.main())"
+    agent = f"import sys; from trainyard_agent import attempt, main; attempt.TOGETHER_SECONDS = {together}; sys.exit(main.main())"
     return subprocess.Popen(
         [sys.executable, "-c", agent, "--", *command],
         env={**os.environ, **PLACE, **own, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(AGENT)},

@@ -108,7 +108,7 @@ class Warm:
             for rank, pid in made:
                 self._group.adopt(rank, pid, pipes.pop(rank))
             os.write(opens, b"g" * len(made))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             self.end(f"{error}")
             # Those that were forked stand before the gate, and have done nothing yet.
             self._group.kill()
