@@ -92,6 +92,11 @@ class Operator:
         until(lambda: len(said()) >= times, 60, f"the worker to be {state} at attempt {attempt}")
         return said()[-1]
 
+    @property
+    def connected(self) -> int:
+        """How many connections are open."""
+        return len(self._open)
+
     def stop(self) -> None:
         """As a machine that loses its process: what is open breaks off."""
         self.over = True

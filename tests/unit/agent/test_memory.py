@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent.memory import Memory, read
+from trainyard_agent.memory import Memory, free, read
 
 V1 = "4:memory:/kubepods/pod1/a\n1:cpu,cpuacct:/kubepods\n0::/\n"
 V2 = "0::/kubepods/pod1/a\n"
@@ -58,3 +58,31 @@ def test_the_counts(tmp_path: Path, groups: str, files: dict[str, str], found: M
 
 def test_where_nothing_can_be_read(tmp_path: Path) -> None:
     assert read(tmp_path / "none", tmp_path) == Memory(None, None, None)
+
+
+@pytest.mark.parametrize("folder", ["kubepods/pod1/a", ""])
+def test_what_is_free(tmp_path: Path, folder: str) -> None:
+    """What the kernel keeps of files can be given back; what ranks keep in /dev/shm cannot."""
+    (tmp_path / "self").write_text(V2)
+    place = f"{folder}/" if folder else ""
+    stat = "anon 50\nfile 800\nshmem 100\ninactive_file 300\nactive_file 400\n"
+    files = {**version_2(folder, "1000"), f"{place}memory.current": "900\n", f"{place}memory.stat": stat}
+    assert free(tmp_path / "self", tree(tmp_path / "sys", files)) == 1000 - 900 + 700
+
+
+def test_what_is_free_by_the_older_version(tmp_path: Path) -> None:
+    (tmp_path / "self").write_text(V1)
+    place = "memory/kubepods/pod1/a"
+    stat = "inactive_file 1\ntotal_inactive_file 300\ntotal_active_file 400\n"
+    files = {
+        **version_1("kubepods/pod1/a", "1000"),
+        f"{place}/memory.usage_in_bytes": "900\n",
+        f"{place}/memory.stat": stat,
+    }
+    assert free(tmp_path / "self", tree(tmp_path / "sys", files)) == 1000 - 900 + 700
+
+
+def test_without_a_limit_nobody_knows_what_is_free(tmp_path: Path) -> None:
+    (tmp_path / "self").write_text(V2)
+    assert free(tmp_path / "self", tree(tmp_path / "sys", version_2("", "max"))) is None
+    assert free(tmp_path / "none", tmp_path) is None

@@ -25,7 +25,7 @@ Answer = tuple[int, Any]
 
 
 class Operator:
-    """A process of the operator at one address. `answer` is what it says to each report."""
+    """A process of an operator that hears reports alone, at one address. `answer` is what it says to each."""
 
     def __init__(self, folder: Path, address: str = "127.0.0.1", port: int = 0) -> None:
         self.heard: list[dict[str, Any]] = []
@@ -36,9 +36,12 @@ class Operator:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                outer.heard.append(json.loads(body))
-                outer.tokens.append(self.headers["Authorization"])
-                status, answer = outer.answer
+                if self.path == "/v1/report":
+                    outer.heard.append(json.loads(body))
+                    outer.tokens.append(self.headers["Authorization"])
+                    status, answer = outer.answer
+                else:
+                    status, answer = 404, {}
                 said = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(said)))

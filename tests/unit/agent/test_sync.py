@@ -9,6 +9,10 @@ import pytest
 from tests.support.patience import until
 from tests.unit.agent.operator import Operator, credentials, operating
 from tests.unit.agent.running import agent, alive
+from trainyard_agent import channel
+from trainyard_agent.coordinator import Coordinator
+from trainyard_agent.orders import State
+from trainyard_agent.sync import Sync
 
 COLD = {"TRAINYARD_WARM_START": "0"}
 STAY = """
@@ -57,7 +61,7 @@ def test_ranks_that_run_when_the_job_is_over_are_left_alone(program: Path, folde
     with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
         operator.hears("running")
         run.file("ran2-1")
-        operator.says = None
+        until(lambda: not operator.connected, 60, "the agent to ask no more")
         (folder / "go").touch()
         assert run.ends()[0] == 6
         assert {poll["state"] for poll in operator.polls} == {"running"}
@@ -185,3 +189,27 @@ def test_one_connection_lasts_and_no_question_follows_hot_on_an_answer(
         assert operator.connections == 1
         (folder / "go").touch()
         assert run.ends()[0] == 0
+
+
+def test_one_that_takes_questions_and_never_answers_is_not_waited_for_for_ever(
+    folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "HOLD_SECONDS", 1.0)
+    with Sync(credentials(folder, operator.port), lambda _: None, lambda: None, 1, State.RUNNING) as sync:
+        until(lambda: sync.news(0).silence == 0.0, 60, "a question that is held")
+        until(lambda: len(operator.polls) > 1, 60, "the next one")
+        assert sync.news(0).silence > 10
+        operator.order(2, run=False)
+        until(lambda: sync.news(0).order is not None, 60, "an order")
+        assert (sync.news(0).answered, sync.on) == (True, True)
+
+
+def test_a_machine_that_is_gone_is_noticed(folder: Path, operator: Operator) -> None:
+    asked = channel.Channel(Coordinator(credentials(folder, operator.port)))
+    connection = asked._open(asked._operator.addresses()[0])
+    try:
+        made = [connection.sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name, _ in channel.KEEPALIVE]
+        assert made == [value for _, value in channel.KEEPALIVE]
+        assert connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    finally:
+        asked.close()

@@ -19,6 +19,7 @@ show(os.getcwd(), os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid(), sys
 show([(each, signal.getsignal(each)) for each in (2, 10, 13, 15, 17)], threading.current_thread(), threading.active_count())
 show(sorted(os.listdir("/proc/self/fd")), sys.stdout.line_buffering, sys.stderr.line_buffering, sys.stdout.write_through)
 show(os.sched_getscheduler(0), os.nice(0), "trainyard_agent" in sys.modules, sys.modules["__main__"].__dict__ is globals())
+show(os.popen(f"ps -o args= -p {os.getpid()}").read().replace("pkg/../", ""), open("/proc/self/comm").read())
 show(os.readlink("/proc/self/fd/0"), os.readlink("/proc/self/fd/1")[:5], os.readlink("/proc/self/fd/2")[:5])
 """
 PROGRAMS = {

@@ -84,9 +84,11 @@ class Sync:
     def news(self, since: float) -> News:
         """What is known of the operator. `since`: when it began to be waited for."""
         now = time.monotonic()
-        held = self._channel is not None and self._channel.waits
+        answered = self._answered > float("-inf")
+        # One that takes questions and has never answered any is no operator that is waited for, time and again.
+        held = self._channel is not None and self._channel.waits and (answered or self._failures == 0)
         silence = 0.0 if held else now - max(since, self._answered)
-        return News(self._order, self._final, self._answered > float("-inf"), silence)
+        return News(self._order, self._final, answered, silence)
 
     def _interrupt(self) -> None:
         if self._channel is not None:

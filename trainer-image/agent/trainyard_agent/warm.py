@@ -33,8 +33,11 @@ LONGEST_WORDS = 64 * 1024
 class Warm:
     """Of one command. `start` is for the thread that has the group."""
 
-    def __init__(self, words: Sequence[str], group: Group, say: Callable[[str], None]) -> None:
-        self._words, self._group, self._say = words, group, say
+    def __init__(
+        self, words: Sequence[str], group: Group, say: Callable[[str], None], wanted: Callable[[], bool]
+    ) -> None:
+        """`wanted`: whether there may be a next attempt at all."""
+        self._words, self._group, self._say, self._wanted = words, group, say, wanted
         self._program: Program | None = parse(words)
         self._begun = False
         self._socket: socket.socket | None = None
@@ -50,7 +53,13 @@ class Warm:
         if program is None or begun or environments[0].get(SWITCH) == "0" or environments[0].get("PYTHONINSPECT"):
             return
         source = pkgutil.get_data("trainyard_agent", "warmed.py")
-        work = {"module": program.module, "name": program.name, "delay": DELAY_SECONDS if delay else 0.0}
+        work = {
+            "module": program.module,
+            "name": program.name,
+            "arguments": list(program.arguments),
+            "words": list(self._words),
+            "delay": DELAY_SECONDS if delay else 0.0,
+        }
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         theirs.set_inheritable(True)
         started = (*program.interpreter, "-c", (source or b"").decode(), str(theirs.fileno()), json.dumps(work))
@@ -99,7 +108,7 @@ class Warm:
             for rank, pid in made:
                 self._group.adopt(rank, pid, pipes.pop(rank))
             os.write(opens, b"g" * len(made))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             self.end(f"{error}")
             # Those that were forked stand before the gate, and have done nothing yet.
             self._group.kill()
@@ -126,17 +135,7 @@ class Warm:
 
     def _fork(self, agent: socket.socket, variables: Mapping[str, str], error: int, gate: int) -> int:
         """The PID of a rank that stands before the gate. Raises OSError, ValueError, KeyError."""
-        program = self._program
-        if program is None:
-            raise ValueError("this is no program of Python")
-        told = {
-            "agent": os.getpid(),
-            "environment": dict(variables),
-            "module": program.module,
-            "name": program.name,
-            "arguments": list(program.arguments),
-            "words": list(self._words),
-        }
+        told = {"agent": os.getpid(), "environment": dict(variables)}
         words = os.memfd_create("words")
         try:
             data = json.dumps(told).encode()
@@ -178,7 +177,9 @@ class Warm:
 
     def _import(self, agent: socket.socket) -> None:
         free = memory.free()
-        if free is not None and free < LEAST_MEMORY:
+        if not self._wanted():
+            self.end("the operator knows no restarts in place")
+        elif free is not None and free < LEAST_MEMORY:
             self.end(f"{free // MIB} MiB of the container's memory are free, and {LEAST_MEMORY // MIB} should be")
         else:
             agent.send(b"i")

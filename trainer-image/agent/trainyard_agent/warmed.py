@@ -151,9 +151,10 @@ def step_back() -> bool:
     return False
 
 
-def serve(agent: socket.socket, work: dict[str, Any]) -> dict[str, Any]:
-    """For ever; returns in each rank that was forked, when it may begin, with what was told of it."""
+def serve(agent: socket.socket, work: dict[str, Any]) -> None:
+    """For ever; returns in each rank that was forked, when it may begin."""
     agent.set_inheritable(False)
+    show("trainyard-agent: imports for the next attempt")
     output = os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
@@ -165,6 +166,8 @@ def serve(agent: socket.socket, work: dict[str, Any]) -> dict[str, Any]:
     if not agent.recv(1):
         os._exit(0)
     began = time.monotonic()
+    # Some libraries look at these when they are imported.
+    main_module(work)
     try:
         done = prepare(work)
     except BaseException as error:  # noqa: BLE001 - a program's import may raise anything; a fresh process will say what
@@ -183,7 +186,9 @@ def serve(agent: socket.socket, work: dict[str, Any]) -> dict[str, Any]:
         files = array.array("i", ancillary[0][2]).tolist()
         if is_rank(agent):
             agent.close()
-            return become(files, output)
+            become(files, output)
+            show(" ".join(work["words"]))
+            return
         for each in files:
             os.close(each)
 
@@ -205,7 +210,7 @@ def is_rank(agent: socket.socket) -> bool:
     return True
 
 
-def become(files: list[int], output: int) -> dict[str, Any]:
+def become(files: list[int], output: int) -> None:
     """A rank: what is its own, as the agent told. `files`: its words, its standard error, and a gate that opens when all are there."""
     words, error, gate = files
     os.setsid()
@@ -225,7 +230,6 @@ def become(files: list[int], output: int) -> dict[str, Any]:
     os.environ.clear()
     os.environ.update(told["environment"])
     seed()
-    return told
 
 
 def seed() -> None:
@@ -242,36 +246,48 @@ def tell(agent: socket.socket, **words: object) -> None:
     agent.send(json.dumps(words).encode())
 
 
-def main_module(told: dict[str, Any]) -> types.ModuleType:
-    """`__main__` as Python makes it, put in its place, with `sys.argv` and `sys.path`."""
+def main_module(work: dict[str, Any]) -> types.ModuleType:
+    """`__main__` as Python makes it, put in its place, with `sys.argv`."""
     made = types.ModuleType("__main__")
     vars(made)["__builtins__"] = __builtins__
     if sys.version_info < (3, 14):
         vars(made)["__annotations__"] = {}
-    if not told["module"]:
-        path = told["name"]
+    if not work["module"]:
+        path = work["name"]
         path = path[2:] if path[:2] == "./" else path
         made.__file__ = path if path.startswith("/") else f"{os.getcwd()}/{path}"
         made.__loader__ = importlib.machinery.SourceFileLoader("__main__", made.__file__)
         vars(made)["__cached__"] = None
-    sys.argv[:] = ["-m" if told["module"] else told["name"], *told["arguments"]]
+    sys.argv[:] = ["-m" if work["module"] else work["name"], *work["arguments"]]
     if hasattr(sys, "orig_argv"):
-        sys.orig_argv[:] = told["words"]
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path.insert(0, folder_of(told["module"], told["name"]))
-    sys.path_importer_cache.clear()
+        sys.orig_argv[:] = work["words"]
     sys.modules["__main__"] = made
     return made
 
 
-def run_the_program(told: dict[str, Any]) -> None:
-    """The program. Whatever it raises is raised, and was said."""
-    made = main_module(told)
+def show(words: str) -> None:
+    """What `ps` shows of this process. There, the source of this file was the third word, so that there is room."""
+    with suppress(Exception):
+        import ctypes  # noqa: PLC0415 - not every Python has it
+
+        with open("/proc/self/stat") as file:
+            start, end = map(int, file.read().rpartition(")")[2].split()[45:47])
+        # A last byte that is not zero tells the kernel that this is one text, which ends at the first zero.
+        text = words.encode(errors="replace")[: end - start - 2].ljust(end - start - 1, b"\0") + b"."
+        ctypes.memmove(start, text, len(text))
+
+
+def run_the_program(work: dict[str, Any]) -> None:
+    """Whatever it raises is raised, and was said."""
+    made = main_module(work)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, folder_of(work["module"], work["name"]))
+    importlib.invalidate_caches()
     try:
-        if told["module"]:
+        if work["module"]:
             import runpy  # noqa: PLC0415 - not of use but here
 
-            runpy._run_module_as_main(told["name"])  # type: ignore[attr-defined]  # noqa: SLF001 - what `python -m` itself calls
+            runpy._run_module_as_main(work["name"])  # type: ignore[attr-defined]  # noqa: SLF001 - what `python -m` itself calls
         else:
             with open(made.__file__ or "", "rb") as file:
                 source = file.read()
@@ -290,5 +306,8 @@ def run_the_program(told: dict[str, Any]) -> None:
 if __name__ == "__main__":
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]
+    # Its names are in use here, while the program has a `__main__` of its own.
     _kept = sys.modules["__main__"]
-    run_the_program(serve(socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2])))
+    _work = json.loads(sys.argv[2])
+    serve(socket.socket(fileno=int(sys.argv[1])), _work)
+    run_the_program(_work)

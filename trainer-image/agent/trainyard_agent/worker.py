@@ -34,7 +34,7 @@ class Worker:
         self, command: Command, environment: Mapping[str, str], group: Group, sync: Sync, say: Callable[[str], None]
     ) -> None:
         self._command, self._inherited, self._group, self._sync, self._say = command, environment, group, sync, say
-        self._warm = Warm(command.words, group, say) if sync.on and not command.once else None
+        self._warm = Warm(command.words, group, say, lambda: sync.on) if sync.on and not command.once else None
         self._attempt = int(environment["TRAINYARD_ATTEMPT"])
         self._state = State.RUNNING
         self._since = time.monotonic()
