@@ -198,7 +198,12 @@ class Scene:
 
     def vanished(self, index: int, seconds_ago: float = 10) -> "Scene":
         """The node of a worker has not answered for so long."""
-        agent = AgentView(self.status.attempt, Doing.RUNNING, connected=False, vanished_at=ago(seconds_ago))
+        agent = AgentView(self.status.attempt, Doing.RUNNING, left_at=ago(seconds_ago), vanished=True)
+        return self._heard({index: agent})
+
+    def hung_up(self, index: int, seconds_ago: float = 5, doing: Doing = Doing.RUNNING) -> "Scene":
+        """The agent of a worker has closed its connection."""
+        agent = AgentView(self.status.attempt, doing, left_at=ago(seconds_ago))
         return self._heard({index: agent})
 
     def _heard(self, agents: dict[int, AgentView]) -> "Scene":

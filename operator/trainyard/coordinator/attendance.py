@@ -64,8 +64,14 @@ class Attendance:
         if self._last.get(pod) is not call or pod not in agents:
             return
         vanished = isinstance(why, OSError) and not isinstance(why, ConnectionError)
-        agents[pod] = replace(agents[pod], connected=False, vanished_at=self.now() if vanished else None)
+        agents[pod] = replace(agents[pod], left_at=self.now(), vanished=vanished)
         self.news(job, 0.0)
+
+    def dismiss(self, job: str, pod: str) -> None:
+        """This agent was told that it is not wanted any more. Of its end its node tells."""
+        self._last.pop(pod, None)
+        if self._agents.get(job, {}).pop(pod, None) is not None:
+            self.news(job, 0.0)
 
     def wake(self, job: str) -> None:
         """Something is different about this job: whoever waits is to look."""

@@ -24,7 +24,7 @@ from trainyard.coordinator.certificate import Certificate
 from trainyard.coordinator.listener import Guests, listen
 from trainyard.coordinator.refusals import STATUS, RefusedError, Why
 from trainyard.coordinator.tokens import PodIdentity, Verifier
-from trainyard.domain.model import AgentView
+from trainyard.domain.model import AgentView, Doing, JobView, PodView
 from trainyard.domain.observe import an_exit
 
 _LOG = logging.getLogger(__name__)
@@ -108,20 +108,29 @@ class Coordinator:
     async def _word(self, request: web.Request, sender: PodIdentity, call: reports.Call) -> Assignment:
         """What the worker is to do, as soon as that is not what it does."""
         pod, job = self.board.known(sender)
-        given = assignment(pod, job)
+        given = self._assignment(pod, job)
         self.guests.welcome(sender.uid, request.protocol)
         end = time.monotonic() + HOLD_SECONDS
         with self.attendance.call(job.uid, sender.uid, self._seen(call)) as waits:
             try:
-                while not given.is_news(call) and (left := end - time.monotonic()) > 0:
+                while (
+                    not given.is_news(call) and call.state is not Doing.ENDED and (left := end - time.monotonic()) > 0
+                ):
                     await waits.news(left)
                     if not self.leading():
                         raise RefusedError(Why.NOT_LEADING, "this process does not lead any more")
-                    given = assignment(*self.board.known(sender))
+                    given = self._assignment(*self.board.known(sender))
             except asyncio.CancelledError:
                 self.attendance.left(job.uid, sender.uid, waits, request.content.exception())
                 raise
         return given
+
+    def _assignment(self, pod: PodView, job: JobView) -> Assignment:
+        try:
+            return assignment(pod, job)
+        except RefusedError:
+            self.attendance.dismiss(job.uid, pod.uid)
+            raise
 
     def _seen(self, call: reports.Call) -> AgentView:
         failed = call.failure

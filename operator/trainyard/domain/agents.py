@@ -8,11 +8,15 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from trainyard.domain.model import Doing, PodView, Snapshot, Trouble
+from trainyard.domain.suspects import AGENT_SILENT
 from trainyard.domain.worker import State, state
 
 SILENCE = timedelta(seconds=8)
 """How long nothing is heard from a node before its worker is given up, where other workers are heard meanwhile. The kernel needs 6 to 11
 seconds to find out before that, and not the same for each connection."""
+ABSENCE = timedelta(seconds=12)
+"""The same where the connection was closed, by a machine that was switched off in good order, say: if the container had ended, its node
+would have told by then, and if the agent could call again, it would have."""
 STUCK = timedelta(seconds=60)
 """How long an agent may take to end its ranks: what the kernel holds back longer goes with the pod."""
 CALL_IN = timedelta(seconds=6)
@@ -34,7 +38,7 @@ def stays(snapshot: Snapshot, pod: PodView) -> bool:
         return False
     if agent is None:
         return status.made_in(pod.index) == status.attempt and status.meeting and pod.trouble is None
-    return agent.vanished_at is None and agent.attempt <= status.attempt and pod.running
+    return not agent.vanished and agent.attempt <= status.attempt and pod.running
 
 
 def ready(snapshot: Snapshot, pod: PodView) -> bool:
@@ -57,9 +61,15 @@ def calling(snapshot: Snapshot, now: datetime) -> timedelta | None:
     return left if missing and left > timedelta() else None
 
 
+def missing(snapshot: Snapshot, now: datetime) -> timedelta | None:
+    """How much longer it takes until a worker that has left without a word is given up, or None where there is none."""
+    left = [left for pod in snapshot.current if not (pod.ended or pod.taken_by) and (left := _left(snapshot, pod, now))]
+    return min(left, default=None)
+
+
 def deadlines(snapshot: Snapshot, now: datetime) -> list[float]:
     """Seconds until a silence, or a worker that is not ready, needs a look."""
-    waits = [SILENCE - (now - agent.vanished_at) for agent in snapshot.agents.values() if agent.vanished_at]
+    waits = [left for pod in snapshot.pods if not pod.ended and (left := _left(snapshot, pod, now))]
     begun = _meeting_since(snapshot)
     if begun and any(not ready(snapshot, pod) for pod in snapshot.current):
         waits.append(STUCK - (now - begun))
@@ -67,9 +77,17 @@ def deadlines(snapshot: Snapshot, now: datetime) -> list[float]:
 
 
 def gone(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
-    """Whether a worker's node has not answered for so long that its ranks cannot be in anybody's way."""
+    """Whether nothing was heard of a worker for so long that its ranks cannot be in anybody's way."""
+    left = _left(snapshot, pod, now)
+    return left is not None and left <= timedelta()
+
+
+def _left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
+    """How much longer an agent that has left without a word may be away; None where there is none."""
     agent = snapshot.agents.get(pod.uid)
-    return agent is not None and agent.vanished_at is not None and now - agent.vanished_at >= SILENCE
+    if agent is None or agent.left_at is None or agent.doing is Doing.ENDED:
+        return None
+    return (SILENCE if agent.vanished else ABSENCE) - (now - agent.left_at)
 
 
 def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime, *, heard: bool) -> PodView:
@@ -78,9 +96,9 @@ def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime, *, heard: bool) -
         return pod
     if agent and agent.exit and agent.attempt == status.attempt and pod.exit is None:
         return replace(pod, exit=agent.exit)
-    if agent and agent.vanished_at and heard and gone(snapshot, pod, now):
-        lost = Trouble("AgentSilent", "its node does not answer any more, while other workers are heard")
-        return replace(pod, taken_by=lost, taken_at=agent.vanished_at)
+    if agent and heard and gone(snapshot, pod, now):
+        lost = Trouble(AGENT_SILENT, "nothing is heard of it any more, while other workers are")
+        return replace(pod, taken_by=lost, taken_at=agent.left_at)
     begun = _meeting_since(snapshot)
     if begun and now - begun >= STUCK and state(pod) is State.RUNNING and not ready(snapshot, pod):
         stuck = Trouble(

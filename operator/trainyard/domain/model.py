@@ -120,6 +120,8 @@ class Doing(StrEnum):
     """A rank of its attempt has failed; it waits for another attempt."""
     WAITING = "waiting"
     """No rank runs; it is ready to start those of its attempt."""
+    ENDED = "ended"
+    """All is done here, and the container about to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +132,15 @@ class AgentView:
     doing: Doing
     exit: Exit | None = None
     """How the rank ended that failed."""
-    connected: bool = True
-    vanished_at: datetime | None = None
-    """When its node stopped to answer; None where its connection stands, or was closed."""
+    left_at: datetime | None = None
+    """When its connection was lost; None while it stands."""
+    vanished: bool = False
+    """Whether that was because its node did not answer any more."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether it is there."""
+        return self.left_at is None
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,9 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
     if status.meeting and snapshot.hearing_since is None:
         return verdict.regroup(job, now)
     if cause := find_cause(pods, _created(snapshot)):
-        if wait := settling(cause, now) or agents.calling(snapshot, now):
+        # Who lost a peer may have lost one that nothing is heard of: then that is the cause.
+        wait = settling(cause, now) or agents.calling(snapshot, now) or (cause.victim and agents.missing(snapshot, now))
+        if wait:
             return Plan(status, requeue_after=wait.total_seconds())
         if snapshot.agent and (why := not_for(job, cause)):
             return verdict.without_agent(job, why, now)

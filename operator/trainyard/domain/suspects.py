@@ -23,7 +23,9 @@ HARDWARE_WORDS = (
     "CUDA error: hardware",
     "NVRM: Xid",
 )
-LOSSES = frozenset({"DeletionByTaintManager", "ContainerStatusUnknown"})
+AGENT_SILENT = "AgentSilent"
+"""Nothing is heard of a worker, and nobody else knows of that yet: the scheduler would put its replacement there again."""
+LOSSES = frozenset({"DeletionByTaintManager", "ContainerStatusUnknown", AGENT_SILENT})
 """Of a node that was not heard of for too long, or that restarted."""
 
 
@@ -50,7 +52,8 @@ def struck(job: JobView, cause: Cause, now: datetime, *, elsewhere: bool) -> lis
     if elsewhere or (before and before.avoided is Avoidance.ALWAYS):
         avoided = Avoidance.ALWAYS
     else:
-        avoided = Avoidance.IF_POSSIBLE if strikes >= ENOUGH else Avoidance.NO
+        at_once = cause.pod is not None and cause.pod.taken_by is not None and cause.pod.taken_by.reason == AGENT_SILENT
+        avoided = Avoidance.IF_POSSIBLE if strikes >= ENOUGH or at_once else Avoidance.NO
     struck_now = SuspectNode(name=name, strikes=strikes, avoided=avoided, reason=_reason(cause), until=now + REMEMBERED)
     others = sorted((node for node in nodes if node.name != name), key=_weight, reverse=True)
     return [struck_now, *others[: MOST_SUSPECTS - 1]]
@@ -64,7 +67,8 @@ def told(before: Sequence[SuspectNode], after: Sequence[SuspectNode]) -> str:
             continue
         if node.avoided is Avoidance.ALWAYS:
             return f"; node {node.name} is avoided for 24 hours"
-        return f"; node {node.name}, the cause of {node.strikes} ends, is avoided where possible for 24 hours"
+        often = f", the cause of {node.strikes} ends," if node.strikes > 1 else ""
+        return f"; node {node.name}{often} is avoided where possible for 24 hours"
     return ""
 
 

@@ -163,7 +163,7 @@ class World:
             if pod.node == node:
                 self.cut_off.add(uid)
             if pod.node == node and uid in self.heard:
-                self.heard[uid] = replace(self.heard[uid], connected=False, vanished_at=self.now)
+                self.heard[uid] = replace(self.heard[uid], left_at=self.now, vanished=self.random.random() < 0.5)
 
     def answer(self, node: str) -> None:
         """It is there again."""
@@ -187,7 +187,7 @@ class World:
     def hang_up(self, uid: str) -> None:
         """A connection is closed."""
         if uid in self.heard:
-            self.heard[uid] = replace(self.heard[uid], connected=False)
+            self.heard[uid] = replace(self.heard[uid], left_at=self.now)
 
     def fail(self, uid: str, *, victim: bool = False) -> None:
         """A rank fails; the agent notices and ends the others of its worker."""
@@ -210,6 +210,7 @@ class World:
         try:
             word = assignments.assignment(pod, self.job)
         except RefusedError:
+            self.heard.pop(uid)
             self._stop(uid, agent.exit.code if agent.exit else 143)
             return
         if not word.is_news(said):

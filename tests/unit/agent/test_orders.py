@@ -8,7 +8,7 @@ from trainyard_agent.orders import Do, Final, News, Order, State, decide, read, 
 from trainyard_agent.ranks import SettingError
 from trainyard_agent.sync import LONGEST_MESSAGE, shortened
 
-RUNNING, FAILED, WAITING = State
+RUNNING, FAILED, WAITING, _ = State
 
 
 def news(attempt: int | None = None, *, run: bool = False, final: Final | None = None, silence: float = 0.0) -> News:
@@ -25,7 +25,7 @@ def news(attempt: int | None = None, *, run: bool = False, final: Final | None =
         (RUNNING, news(1, run=True), Do.GO_ON),
         (RUNNING, news(3), Do.JOIN),
         (RUNNING, news(3, run=True), Do.JOIN),
-        (RUNNING, news(final=Final.REPLACED), Do.LEAVE),
+        (RUNNING, news(final=Final.REPLACED), Do.GO_ON),
         (RUNNING, news(final=Final.OVER), Do.GO_ON),
         (RUNNING, news(final=Final.OFF), Do.GO_ON),
         (FAILED, news(), Do.GO_ON),

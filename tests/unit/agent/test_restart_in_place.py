@@ -177,7 +177,7 @@ def test_a_replacement_waits_until_it_is_told_to_begin(program: Path, folder: Pa
         operator.order(4, run=True)
         assert run.ends()[0] == 0
         assert int(run.file("ran3-4")) > 0
-        assert {poll["state"] for poll in operator.polls} <= {"waiting", "running"}
+        assert {poll["state"] for poll in operator.polls} <= {"waiting", "running", "ended"}
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_failure_after_the_request_to_end_is_not_restarted(program: Path, fold
         operator.hears("running")
         run.process.send_signal(signal.SIGTERM)
         assert run.ends()[0] == 90
-        assert {poll["state"] for poll in operator.polls} == {"running"}
+        assert {poll["state"] for poll in operator.polls} == {"running", "ended"}
 
 
 def test_the_agent_itself_imports_nothing_of_https_before_the_ranks_start() -> None:

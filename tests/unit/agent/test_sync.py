@@ -25,14 +25,6 @@ REPLACED = 410, {"reason": "Replaced", "message": "another pod has this place"}
 OVER = 410, {"reason": "Over", "message": "the job has ended"}
 
 
-def test_one_that_is_replaced_stops_its_ranks_and_ends(program: Path, folder: Path, operator: Operator) -> None:
-    with agent(program, folder, f"{STAY}\ntime.sleep(600)", **credentials(folder, operator.port), **COLD) as run:
-        rank = int(run.file("ran2-1"))
-        operator.says = REPLACED
-        assert run.ends()[0] == 143
-        assert (alive(rank), run.message) == (False, "")
-
-
 @pytest.mark.parametrize("answer", [REPLACED, OVER])
 def test_with_a_failure_it_ends_by_that(program: Path, folder: Path, operator: Operator, answer: Any) -> None:
     script = f"{STAY}\nif R == 3: raise ValueError('boom')\ntime.sleep(600)"
@@ -55,8 +47,11 @@ def test_a_failure_is_known_while_the_next_attempt_is_waited_for(
         assert " ended with exit code 7" in run.message
 
 
-def test_ranks_that_run_when_the_job_is_over_are_left_alone(program: Path, folder: Path, operator: Operator) -> None:
-    operator.says = OVER
+@pytest.mark.parametrize("answer", [REPLACED, OVER])
+def test_ranks_that_run_are_left_to_the_end_of_their_pod(
+    program: Path, folder: Path, operator: Operator, answer: Any
+) -> None:
+    operator.says = answer
     script = f"{STAY}\nwait_for('go')\nsys.exit(6 if R == 3 else 0)"
     with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
         operator.hears("running")

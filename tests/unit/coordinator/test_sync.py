@@ -119,6 +119,7 @@ async def test_a_replaced_worker_is_told_so(office: Office) -> None:
     decide(office, attempt=2)
     status, word = await waits
     assert (status, word["reason"]) == (410, "Replaced")
+    assert office.attendance.of(UID, [POD]) == {}, "not silent: dismissed"
 
 
 async def test_a_suspended_job_has_no_workers(office: Office) -> None:
@@ -148,7 +149,7 @@ async def test_an_agent_that_hangs_up_is_not_there_and_its_node_not_silent(offic
     waits.cancel()
     await until(lambda: office.attendance.connected == 0)
     (agent,) = office.attendance.of(UID, [POD]).values()
-    assert (agent.vanished_at, agent.doing) == (None, Doing.RUNNING)
+    assert (agent.left_at, agent.vanished, agent.doing) == (NOW, False, Doing.RUNNING)
     assert office.news == [UID, UID]
 
 
@@ -160,7 +161,13 @@ async def test_a_node_that_does_not_answer_is_silent(office: Office, *, error: O
     with office.attendance.call(UID, POD, AgentView(1, Doing.RUNNING)) as waits:
         office.attendance.left(UID, POD, waits, error)
     (agent,) = office.attendance.of(UID, [POD]).values()
-    assert (agent.connected, agent.vanished_at) == (False, NOW if silent else None)
+    assert (agent.connected, agent.vanished) == (False, silent)
+
+
+async def test_who_says_good_bye_is_not_missed(office: Office) -> None:
+    assert (await call(office, {"attempt": 1, "state": "ended"}))[0] == 200
+    (agent,) = office.attendance.of(UID, [POD]).values()
+    assert agent.doing is Doing.ENDED
 
 
 async def test_the_kernel_s_time_out_arrives_as_such(office: Office) -> None:
@@ -170,7 +177,7 @@ async def test_the_kernel_s_time_out_arrives_as_such(office: Office) -> None:
     connection.connection_lost(TimeoutError(110, "timed out"))
     await until(lambda: office.attendance.connected == 0)
     (agent,) = office.attendance.of(UID, [POD]).values()
-    assert agent.vanished_at == NOW
+    assert agent.vanished
     waits.cancel()
 
 

@@ -8,7 +8,16 @@ import pytest
 from tests.support.jobs import NOW, Scene, ago, job, stored
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Rung
-from trainyard.api.status import MOST_REPLACED, ConditionType as C, Group, Phase, Rendezvous, Replacement, Retry
+from trainyard.api.status import (
+    MOST_REPLACED,
+    Avoidance,
+    ConditionType as C,
+    Group,
+    Phase,
+    Rendezvous,
+    Replacement,
+    Retry,
+)
 from trainyard.domain.actions import CreateWorker, DeletePod, Plan
 from trainyard.domain.model import AgentView, Doing
 from trainyard.domain.plan import plan
@@ -71,7 +80,7 @@ def test_an_agent_that_is_ready_for_another_attempt_is_not() -> None:
 def test_an_agent_that_has_hung_up_is_not_ready() -> None:
     meets = after(RUNS.told_failed(1)).attended(Doing.WAITING)
     agents = dict(meets.agents or {})
-    agents["pod-2-1"] = replace(agents["pod-2-1"], connected=False)
+    agents["pod-2-1"] = replace(agents["pod-2-1"], left_at=ago(1))
     assert act(replace(meets, agents=agents)).status.meeting
 
 
@@ -109,7 +118,7 @@ def test_its_replacement_joins_when_the_old_one_has_ended() -> None:
     ended = tuple(replace(pod, ended=pod.uid == "pod-1-1") for pod in joined.pods)
     assert act(replace(joined, pods=ended)).status.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
     # Nobody can ask a pod on a node that is gone; what it cannot reach it cannot harm.
-    silent = AgentView(1, Doing.RUNNING, connected=False, vanished_at=ago(9))
+    silent = AgentView(1, Doing.RUNNING, left_at=ago(9), vanished=True)
     lost = replace(joined, agents={**(joined.agents or {}), "pod-1-1": silent})
     assert not act(lost).status.meeting
 
@@ -233,7 +242,7 @@ def test_a_pod_that_was_replaced_long_ago_is_deleted() -> None:
 def test_a_node_that_does_not_answer_is_given_up_while_others_do() -> None:
     meets = after(RUNS.vanished(1))
     assert (made_in(meets), meets.status.restarts.disruptions) == ([1, 2, 1], 1)
-    assert "AgentSilent: its node does not answer any more" in str(meets.status.condition(C.RESTARTING))
+    assert "AgentSilent: nothing is heard of it any more" in str(meets.status.condition(C.RESTARTING))
 
 
 def test_not_before_it_is_certain() -> None:
@@ -245,9 +254,26 @@ def test_silence_of_all_is_the_silence_of_our_own_network() -> None:
     assert act(RUNS.vanished(0).vanished(1).vanished(2)).status.attempt == 1
 
 
-def test_who_has_hung_up_has_an_end_that_its_node_tells_of() -> None:
-    agents = {**(RUNS.agents or {}), "pod-1-1": AgentView(1, Doing.RUNNING, connected=False)}
-    assert act(replace(RUNS, agents=agents)).status.attempt == 1
+def test_who_has_hung_up_has_an_end_that_its_node_tells_of_in_time() -> None:
+    soon = act(RUNS.hung_up(1, seconds_ago=5))
+    assert (soon.status.attempt, soon.requeue_after) == (1, 7.0)
+    assert made_in(after(RUNS.hung_up(1, seconds_ago=12))) == [1, 2, 1]
+
+
+def test_who_has_said_good_bye_is_waited_for() -> None:
+    assert act(RUNS.hung_up(1, seconds_ago=300, doing=Doing.ENDED)).status.attempt == 1
+
+
+def test_a_silent_node_is_avoided_at_once_where_possible() -> None:
+    (node,) = after(RUNS.vanished(1)).status.suspect_nodes
+    assert (node.name, node.avoided) == ("node1", Avoidance.IF_POSSIBLE)
+
+
+def test_who_lost_a_peer_that_is_silent_is_not_the_cause() -> None:
+    lost = RUNS.told_failed(0, message="Connection closed by peer", seconds_ago=4).hung_up(1, seconds_ago=5)
+    assert (act(lost).status.attempt, act(lost).requeue_after) == (1, 7.0)
+    later = lost.hung_up(1, seconds_ago=12)
+    assert (after(later).status.restarts.disruptions, after(later).status.restarts.failures) == (1, 0)
 
 
 def test_processes_that_do_not_end_go_with_their_pod() -> None:

@@ -92,7 +92,8 @@ class _Rank:
         if (step, said.phase) == (self.step, self.phase):
             return
         if step is not None and self.step is not None and step > self.step and self._begun is not None:
-            self._took.append((now - self._begun) / (step - self.step))
+            steps = step - self.step
+            self._took.extend([(now - self._begun) / steps] * min(steps, REMEMBERED))
         self.step, self.phase, self.since = step, said.phase, now
         self._begun = now if said.phase == "train" else None
 

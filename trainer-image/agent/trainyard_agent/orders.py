@@ -27,6 +27,8 @@ class State(Enum):
     """One of them has failed."""
     WAITING = "waiting"
     """Nothing runs; the attempt may begin."""
+    ENDED = "ended"
+    """All is done, and the container about to end."""
 
 
 class Order(NamedTuple):
@@ -73,7 +75,8 @@ def decide(state: State, attempt: int, news: News, patience: float) -> Do:
     """What follows. `patience`: seconds of silence that are borne, which begin no earlier than the wait."""
     order, at_rest = news.order, state is not State.RUNNING
     if news.final is not None:
-        return Do.LEAVE if at_rest or news.final is Final.REPLACED else Do.GO_ON
+        # Ranks that run get the time that the pod's deletion gives them: to write a checkpoint, say.
+        return Do.LEAVE if at_rest else Do.GO_ON
     if order is not None and order.attempt > attempt:
         return Do.JOIN
     if state is State.WAITING and order is not None and order.attempt == attempt and order.run:

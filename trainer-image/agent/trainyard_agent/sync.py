@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +24,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds between two tries while there is no answer."""
 QUICK_SECONDS = 1.0
 """An answer that came sooner is not followed by the next question before that, if nothing has changed here."""
+LAST_SECONDS = 2.0
+"""For the last word, which the end of the worker waits for."""
 LONGEST_MESSAGE = 2048
 
 
@@ -53,22 +56,29 @@ class Sync:
         self._told: tuple[int, State, Failure | None] = (attempt, state, None)
         self._changed = threading.Event()
         self._channel: Channel | None = None
+        self._thread: threading.Thread | None = None
         self._order: Order | None = None
         self._final: Final | None = None
         self._answered = float("-inf")
         self._failures = 0
-        self._over = self._said_nonsense = False
+        self._over = self._parts = self._said_nonsense = False
 
     def __enter__(self) -> Sync:  # noqa: PYI034 - Self needs Python 3.11
         if self._environment.get("TRAINYARD_COORDINATOR"):
-            threading.Thread(target=self._run, name="sync", daemon=True).start()
+            self._thread = threading.Thread(target=self._run, name="sync", daemon=True)
+            self._thread.start()
         else:
             self._final = Final.OFF
         return self
 
     def __exit__(self, *_: object) -> None:
+        waits = self._channel is not None and self._channel.waits
+        # Who says good-bye is not missed.
+        self._parts = self._final is None and (waits or self._answered > float("-inf"))
         self._over = True
         self._interrupt()
+        if self._thread is not None and self._parts:
+            self._thread.join(LAST_SECONDS)
 
     @property
     def on(self) -> bool:
@@ -110,6 +120,9 @@ class Sync:
         try:
             while not self._over and self._final is None:
                 self._ask(channel)
+            if self._parts:
+                with suppress(Exception):
+                    channel.ask(lambda: {"attempt": self._told[0], "state": State.ENDED.value})
         finally:
             channel.close()
 
