@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.agent.operator import Operator
 from tests.unit.agent.running import alive
-from tests.unit.agent.warmth import NOT_READY, OVER, READY, Run, run
+from tests.unit.agent.warmth import NOT_READY, READY, Run, run
 from trainyard_agent.processes import descendants
 
 HELD = {
@@ -173,8 +173,6 @@ def test_a_worker_that_began_at_once_has_it_for_its_next_attempt(
         (folder / "go").touch()
         operator.hears("failed", 2)
         operator.order(3, run=True)
-        operator.hears("running", 3)
-        operator.says = OVER
         output, _ = made.agent.process.communicate(timeout=60)
         assert (made.agent.process.returncode, output, len(before)) == (0, "0 2\n0 3\n", 2)
     finally:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.patience import until
 from tests.unit.agent.operator import Operator, credentials
 from tests.unit.agent.running import Agent
 
@@ -49,12 +50,17 @@ class Run:
     def ends(self, **environment: str) -> Ran:
         """After one attempt."""
         self.operator.order(2, run=True, **environment)
-        self.operator.hears("running", 2)
+        # One that fails at once may be known to the operator by that alone.
+        until(self._has_begun, 60, "the attempt to begin")
         # If it fails, that is the end of the job.
         self.operator.says = OVER if self.agent.process.poll() is None else None
         output, errors = self.agent.process.communicate(timeout=60)
         lines = [line for line in errors.splitlines() if not line.startswith("trainyard-agent:")]
         return Ran(self.agent.process.returncode, self.agent.message, output, "\n".join(lines))
+
+    def _has_begun(self) -> bool:
+        told = any(poll["attempt"] == 2 and poll["state"] != "waiting" for poll in [*self.operator.polls])
+        return told or self.agent.process.poll() is not None
 
 
 def run(program: Path, folder: Path, operator: Operator, *words: str, **environment: str) -> tuple[Ran, str]:

@@ -166,7 +166,8 @@ class Warm:
             if "rested" in said:
                 self._import(self._socket)
             elif "unsafe" in said:
-                self.end(said["unsafe"])
+                # In one line, whatever the exception's text is.
+                self.end(" ".join(str(said["unsafe"]).split()))
             elif "ready" in said:
                 self.ready = True
                 modules = ", ".join(dict.fromkeys(name.partition(".")[0] for name in said["ready"])) or "nothing"
