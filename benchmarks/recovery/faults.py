@@ -54,7 +54,7 @@ class Fault:
     """A recovery that takes longer never comes."""
     aim: float | None = None
     """What the median for this operator may be."""
-    settled: int = 20
+    settled: int = 200
     """Steps that the job has done before, at least."""
     undo: Callable[[Scene], None] | None = None
 
@@ -148,8 +148,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
         Fault("pod", "one pod is deleted", _delete_pod, aim=15),
         Fault("pods", "all pods are deleted", _delete_all, aim=20),
         Fault("power", "the power of a node is cut", _cut_power, bound=180, aim=45, undo=_boot),
-        # How long steps take, and so what is too long, is known only after some seconds of them.
-        Fault("hang", "the process of one rank is stopped, and hangs", _hang, aim=HANG_SECONDS + 5, settled=80),
+        Fault("hang", "the process of one rank is stopped, and hangs", _hang, aim=HANG_SECONDS + 5),
         Fault(
             "operator", "one pod is deleted, and the operator killed half a second later", _kill_operator, undo=_mend
         ),

@@ -15,7 +15,9 @@ from benchmarks.scale.systems.base import Json
 
 IMAGE: Final = "localhost/trainyard/trainer:dev"
 MOUNT: Final = "/bench"
-PROGRAM: Final = (f"{MOUNT}/program.py", MOUNT)
+CHECKPOINT_EVERY: Final = 10
+"""Steps."""
+PROGRAM: Final = (f"{MOUNT}/program.py", MOUNT, str(CHECKPOINT_EVERY))
 RESTARTS: Final = 1000
 HANG_SECONDS: Final = 10
 TOLERATION_SECONDS: Final = 30

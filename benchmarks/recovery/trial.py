@@ -13,9 +13,8 @@ from benchmarks.recovery import parts, ranks
 from benchmarks.recovery.faults import Fault, Scene, rank_of
 from benchmarks.recovery.milestones import WORKERS, Group, Story
 from benchmarks.recovery.operators import Operator
-from benchmarks.recovery.program import CHECKPOINT_EVERY
 from benchmarks.recovery.results import Run
-from benchmarks.recovery.systems import Job, System
+from benchmarks.recovery.systems import CHECKPOINT_EVERY, Job, System
 from benchmarks.recovery.watch import Event, Watch
 from benchmarks.scale.api import BenchmarkError, wait
 from benchmarks.scale.clean import empty

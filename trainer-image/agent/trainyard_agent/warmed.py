@@ -115,7 +115,8 @@ def open_files() -> set[str]:
     for number in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             found.add(os.readlink(f"/proc/self/fd/{number}"))
-    return {each for each in found if not each.startswith((*HARMLESS_DEVICES, "/proc/"))}
+    # An archive that modules come from, the agent's own say: who asks it for the versions of packages keeps it open, and reads no more.
+    return {each for each in found - {*sys.path} if not each.startswith((*HARMLESS_DEVICES, "/proc/"))}
 
 
 def mapped_devices() -> set[str]:
