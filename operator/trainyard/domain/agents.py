@@ -71,7 +71,7 @@ def deadlines(snapshot: Snapshot, now: datetime) -> list[float]:
     """Seconds until a silence, or a worker that is not ready, needs a look."""
     waits = [left for pod in snapshot.pods if not pod.ended and (left := _left(snapshot, pod, now))]
     begun = _meeting_since(snapshot)
-    if begun and any(not ready(snapshot, pod) for pod in snapshot.current):
+    if begun and any(_kept(snapshot, pod) and not ready(snapshot, pod) for pod in snapshot.current):
         waits.append(STUCK - (now - begun))
     return [wait.total_seconds() for wait in waits if wait > timedelta()]
 
@@ -100,12 +100,18 @@ def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime, *, heard: bool) -
         lost = Trouble(AGENT_SILENT, "nothing is heard of it any more, while other workers are")
         return replace(pod, taken_by=lost, taken_at=agent.left_at)
     begun = _meeting_since(snapshot)
-    if begun and now - begun >= STUCK and state(pod) is State.RUNNING and not ready(snapshot, pod):
+    late = begun is not None and now - begun >= STUCK and _kept(snapshot, pod)
+    if late and state(pod) is State.RUNNING and not ready(snapshot, pod):
         stuck = Trouble(
             "AgentNotReady", f"its processes did not end within {STUCK.seconds} seconds, or its agent does not answer"
         )
         return replace(pod, taken_by=stuck, taken_at=now)
     return pod
+
+
+def _kept(snapshot: Snapshot, pod: PodView) -> bool:
+    """Whether it was there before this attempt. One that joins takes the time that its image and its node take."""
+    return pod.attempt < snapshot.job.status.attempt
 
 
 def _meeting_since(snapshot: Snapshot) -> datetime | None:

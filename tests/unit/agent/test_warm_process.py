@@ -47,6 +47,15 @@ def test_what_is_installed_is_imported_once_and_the_programs_own_modules_each_ti
     assert imports[1] != pid
 
 
+def test_an_archive_that_modules_come_from_may_be_kept_open(program: Path, folder: Path, operator: Operator) -> None:
+    """As importlib.metadata does, when it looks there for the versions of packages."""
+    heavy = "import os, sys\nkept = [open(each, 'rb') for each in sys.path if os.path.isfile(each)]\nassert kept"
+    (folder / "script.py").write_text("import heavy\nprint('ran', flush=True)\n")
+    ran, line = run(program, folder, operator, sys.executable, "script.py", **install(folder, heavy))
+    assert "imported heavy in " in line
+    assert (ran.code, ran.output) == (0, "ran\n")
+
+
 @pytest.mark.parametrize("what", HELD)
 def test_imports_that_a_fork_would_break_are_left_to_the_program(
     program: Path, folder: Path, operator: Operator, what: str

@@ -286,6 +286,14 @@ def test_processes_that_do_not_end_go_with_their_pod() -> None:
     assert "AgentNotReady" in late.events[0].note
 
 
+def test_a_replacement_may_take_its_time_to_start() -> None:
+    meets = after(RUNS.deleted(1))
+    new = job(3).running(2).pods[1]
+    ended = tuple(replace(pod, ended=pod.uid == "pod-1-1") for pod in meets.pods)
+    joins = replace(meets, pods=(*ended, new)).attended(Doing.WAITING, 0, 2)
+    assert plan(joins.snapshot, NOW + timedelta(minutes=20)).status.attempt == 2
+
+
 def test_a_new_leader_gives_agents_time_to_call() -> None:
     scene = replace(job(3).running().attended(Doing.RUNNING, 0).told_failed(0), hearing_since=ago(2))
     assert (act(scene).status.attempt, act(scene).requeue_after) == (1, 4.0)
