@@ -116,6 +116,8 @@ def test_defaults_and_documentation_come_from_the_server(kube: Kube) -> None:
     kube.apply(bare)
     stored = kube.get("tj", "job")["spec"]
     assert (stored["framework"], stored["replicas"], stored["processesPerReplica"]) == ("torch", 1, "auto")
-    assert stored["recovery"] == {"agent": "auto", "maxRestarts": 10, "noProgressLimit": 3, "avoidNodes": True}
+    limits = {"maxRestarts": 10, "noProgressLimit": 3}
+    means = {"agent": "auto", "lowestRung": "Processes", "warmStart": True, "avoidNodes": True}
+    assert stored["recovery"] == {**limits, **means}
     assert stored["lifecycle"] == {"suspend": False, "cleanPods": "Running", "success": "AllWorkers"}
     assert "How many failures restart the job" in kube.run("explain", "tj.spec.recovery.maxRestarts")
