@@ -13,6 +13,7 @@ from trainyard.domain.names import worker_pod
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 UID = "job-uid"
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "trainer:1"}]}}
+SUPERVISED = {"spec": {"containers": [{"name": "main", "image": "trainer:1", "command": ["python", "train.py"]}]}}
 
 
 def ago(seconds: float) -> datetime:
@@ -73,7 +74,7 @@ class Scene:
         snapshot = Snapshot(self.job, self.pods, self.has_service)
         if self.agents is None:
             return snapshot
-        return replace(snapshot, agents=self.agents, hearing_since=self.hearing_since)
+        return replace(snapshot, agent=True, agents=self.agents, hearing_since=self.hearing_since)
 
     # The job
 
@@ -187,19 +188,23 @@ class Scene:
     def attended(self, doing: Doing = Doing.RUNNING, *indexes: int) -> "Scene":
         """The agents of these workers, or of all, have called in the current attempt."""
         meant = indexes or tuple(range(self.spec.replicas))
-        return self._heard({index: AgentView(self.status.attempt, doing) for index in meant})
+        return self._heard({index: AgentView(self.status.attempt, doing, since=ago(200)) for index in meant})
 
     def told_failed(
         self, index: int, *, exit_code: int = 1, message: str = "", step: int | None = None, seconds_ago: float = 1
     ) -> "Scene":
         """The agent of a worker has told that a rank failed; the container goes on."""
         end = Exit(ago(seconds_ago), exit_code, "Error", message, step=step, rank=index)
-        return self._heard({index: AgentView(self.status.attempt, Doing.FAILED, end)})
+        return self._heard({index: AgentView(self.status.attempt, Doing.FAILED, end, since=ago(200))})
 
     def vanished(self, index: int, seconds_ago: float = 10) -> "Scene":
         """The node of a worker has not answered for so long."""
         agent = AgentView(self.status.attempt, Doing.RUNNING, left_at=ago(seconds_ago), vanished=True)
         return self._heard({index: agent})
+
+    def said_good_bye(self, index: int, seconds_ago: float = 1) -> "Scene":
+        """The agent of a worker has said that all is done there."""
+        return self._heard({index: AgentView(self.status.attempt, Doing.ENDED, said_at=ago(seconds_ago))})
 
     def hung_up(self, index: int, seconds_ago: float = 5, doing: Doing = Doing.RUNNING) -> "Scene":
         """The agent of a worker has closed its connection."""

@@ -19,7 +19,7 @@ class Attendance:
     _since: datetime | None = field(default=None, init=False)
     _agents: dict[str, dict[str, AgentView]] = field(default_factory=dict, init=False)
     _calls: dict[str, set[asyncio.Future[None]]] = field(default_factory=dict, init=False)
-    _last: dict[str, object] = field(default_factory=dict, init=False)
+    _last: dict[str, "Call"] = field(default_factory=dict, init=False)
     """Of each pod the call that came last: an earlier one tells nothing any more."""
 
     @property
@@ -47,13 +47,18 @@ class Attendance:
         before = agents.get(pod)
         # The same failure told again, over another connection, did not happen later.
         same = before is not None and (before.attempt, before.doing) == (said.attempt, said.doing)
-        agents[pod] = replace(said, exit=before.exit) if same and before else said
+        now = self.now()
+        began = before.since if before is not None and before.left_at is None else now
+        if same and before is not None:
+            said = replace(said, exit=before.exit, said_at=before.said_at)
+        agents[pod] = replace(said, said_at=said.said_at or now, since=began)
         self._last[pod] = call
-        if not same or before is None or not before.connected:
+        if not same or before is None or before.left_at is not None:
             self.news(job, 0.0)
         try:
             yield call
         finally:
+            call.waits = False
             call.end()
             if not self._calls.get(job):
                 self._calls.pop(job, None)
@@ -66,6 +71,13 @@ class Attendance:
         vanished = isinstance(why, OSError) and not isinstance(why, ConnectionError)
         agents[pod] = replace(agents[pod], left_at=self.now(), vanished=vanished)
         self.news(job, 0.0)
+
+    def hung_up(self, job: str, pod: str) -> None:
+        """The connection of an agent is gone, which was not waiting for a word just then."""
+        agents, call = self._agents.get(job, {}), self._last.get(pod)
+        if pod in agents and agents[pod].left_at is None and not (call and call.waits):
+            agents[pod] = replace(agents[pod], left_at=self.now())
+            self.news(job, 0.0)
 
     def dismiss(self, job: str, pod: str) -> None:
         """This agent was told that it is not wanted any more. Of its end its node tells."""
@@ -97,6 +109,8 @@ class Call:
     def __init__(self, calls: set[asyncio.Future[None]]) -> None:
         self._calls = calls
         self._waits: asyncio.Future[None] | None = None
+        self.waits = True
+        """Until it was answered, or is over."""
 
     async def news(self, seconds: float) -> bool:
         """Wait until something is different, for so long at most. Whether it is."""

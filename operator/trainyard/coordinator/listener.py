@@ -7,7 +7,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Set as AbstractSet
+from collections.abc import AsyncIterator, Callable, Set as AbstractSet
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -36,23 +36,32 @@ LOOK_AGAIN_SECONDS = 0.01
 class Guests:
     """The connections of those that have shown which pod they are."""
 
-    def __init__(self) -> None:
-        self._by_pod: dict[str, asyncio.BaseProtocol] = {}
+    def __init__(self, hung_up: Callable[[str, str], object]) -> None:
+        """`hung_up` is called with job and pod where the last connection of a pod is gone, some seconds later."""
+        self._hung_up = hung_up
+        self._by_pod: dict[tuple[str, str], asyncio.BaseProtocol] = {}
         self.connections: set[asyncio.BaseProtocol] = set()
 
-    def welcome(self, pod: str, connection: web.RequestHandler) -> None:
+    def welcome(self, job: str, pod: str, connection: web.RequestHandler) -> None:
         """This is a connection of that pod. One that it had before is closed."""
-        before = self._by_pod.get(pod)
+        before = self._by_pod.get((job, pod))
         if before is not connection and isinstance(before, web.RequestHandler):
             before.force_close()
             self.connections.discard(before)
-        self._by_pod[pod] = connection
+        self._by_pod[job, pod] = connection
         self.connections.add(connection)
+
+    def leaves(self, connection: web.RequestHandler) -> None:
+        """It is gone: its room is free at once."""
+        self.connections.discard(connection)
 
     def part(self, there: AbstractSet[asyncio.BaseProtocol]) -> None:
         """Forget those that are not `there` any more."""
         self.connections &= there
-        self._by_pod = {pod: each for pod, each in self._by_pod.items() if each in self.connections}
+        for (job, pod), each in [*self._by_pod.items()]:
+            if each not in self.connections:
+                del self._by_pod[job, pod]
+                self._hung_up(job, pod)
 
 
 @asynccontextmanager

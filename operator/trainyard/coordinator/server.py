@@ -53,7 +53,11 @@ class Coordinator:
     """Reports. Labelled by `result`."""
     called: Counter
     """Calls, likewise."""
-    guests: Guests = field(default_factory=Guests)
+    guests: Guests = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Who hangs up is known to the attendance."""
+        object.__setattr__(self, "guests", Guests(self.attendance.hung_up))
 
     @asynccontextmanager
     async def serve(self, host: str, port: int) -> AsyncIterator[int]:
@@ -109,7 +113,7 @@ class Coordinator:
         """What the worker is to do, as soon as that is not what it does."""
         pod, job = self.board.known(sender)
         given = self._assignment(pod, job)
-        self.guests.welcome(sender.uid, request.protocol)
+        self.guests.welcome(job.uid, sender.uid, request.protocol)
         end = time.monotonic() + HOLD_SECONDS
         with self.attendance.call(job.uid, sender.uid, self._seen(call)) as waits:
             try:
@@ -121,6 +125,7 @@ class Coordinator:
                         raise RefusedError(Why.NOT_LEADING, "this process does not lead any more")
                     given = self._assignment(*self.board.known(sender))
             except asyncio.CancelledError:
+                self.guests.leaves(request.protocol)
                 self.attendance.left(job.uid, sender.uid, waits, request.content.exception())
                 raise
         return given

@@ -6,6 +6,7 @@ tells of: one way of finding causes is enough.
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from math import ceil
 
 from trainyard.domain.model import Doing, PodView, Snapshot, Trouble
 from trainyard.domain.suspects import AGENT_SILENT
@@ -27,8 +28,7 @@ def overlaid(snapshot: Snapshot, now: datetime) -> Snapshot:
     """The snapshot with its pods as their agents know them."""
     if snapshot.hearing_since is None:
         return snapshot
-    heard = any(agent.connected for agent in snapshot.agents.values())
-    return replace(snapshot, pods=[_overlaid(snapshot, pod, now, heard=heard) for pod in snapshot.pods])
+    return replace(snapshot, pods=[_overlaid(snapshot, pod, now) for pod in snapshot.pods])
 
 
 def stays(snapshot: Snapshot, pod: PodView) -> bool:
@@ -38,7 +38,8 @@ def stays(snapshot: Snapshot, pod: PodView) -> bool:
         return False
     if agent is None:
         return status.made_in(pod.index) == status.attempt and status.meeting and pod.trouble is None
-    return not agent.vanished and agent.attempt <= status.attempt and pod.running
+    there = not agent.vanished and agent.doing is not Doing.ENDED
+    return there and agent.attempt <= status.attempt and pod.running
 
 
 def ready(snapshot: Snapshot, pod: PodView) -> bool:
@@ -62,9 +63,16 @@ def calling(snapshot: Snapshot, now: datetime) -> timedelta | None:
 
 
 def missing(snapshot: Snapshot, now: datetime) -> timedelta | None:
-    """How much longer it takes until a worker that has left without a word is given up, or None where there is none."""
-    left = [left for pod in snapshot.current if not (pod.ended or pod.taken_by) and (left := _left(snapshot, pod, now))]
-    return min(left, default=None)
+    """How much longer it takes until the last word on a worker that has left: that it is given up, or that it has ended well.
+
+    None where there is none. Until then nobody knows who was the first.
+    """
+    waits = [
+        _ending(snapshot, pod, now) or _left(snapshot, pod, now)
+        for pod in snapshot.current
+        if not (pod.ended or pod.taken_by or pod.exit)
+    ]
+    return min((wait for wait in waits if wait and wait > timedelta()), default=None)
 
 
 def deadlines(snapshot: Snapshot, now: datetime) -> list[float]:
@@ -73,38 +81,55 @@ def deadlines(snapshot: Snapshot, now: datetime) -> list[float]:
     begun = _meeting_since(snapshot)
     if begun and any(_kept(snapshot, pod) and not ready(snapshot, pod) for pod in snapshot.current):
         waits.append(STUCK - (now - begun))
-    return [wait.total_seconds() for wait in waits if wait > timedelta()]
+    # In whole seconds, as `now` is: a fraction of one would be waited for again and again.
+    return [float(ceil(wait.total_seconds())) for wait in waits if wait > timedelta()]
 
 
 def gone(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
-    """Whether nothing was heard of a worker for so long that its ranks cannot be in anybody's way."""
+    """Whether nothing was heard of a worker for so long, while others were heard, that its ranks cannot be in anybody's way."""
     left = _left(snapshot, pod, now)
     return left is not None and left <= timedelta()
 
 
 def _left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
-    """How much longer an agent that has left without a word may be away; None where there is none."""
+    """How much longer an agent that has left without a word may be away; None where there is none, or nobody else is heard either."""
     agent = snapshot.agents.get(pod.uid)
     if agent is None or agent.left_at is None or agent.doing is Doing.ENDED:
         return None
-    return (SILENCE if agent.vanished else ABSENCE) - (now - agent.left_at)
+    # All at once away is our own network: what counts begins when the first is back.
+    heard = min((each.since for each in snapshot.agents.values() if each.connected and each.since), default=None)
+    if heard is None:
+        return None
+    return (SILENCE if agent.vanished else ABSENCE) - (now - max(agent.left_at, heard))
 
 
-def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime, *, heard: bool) -> PodView:
+def _ending(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
+    """How much longer the node of a worker that has done its work may take to tell."""
+    agent = snapshot.agents.get(pod.uid)
+    if agent is None or agent.doing is not Doing.ENDED or agent.said_at is None:
+        return None
+    return ABSENCE - (now - agent.said_at)
+
+
+def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
     agent, status = snapshot.agents.get(pod.uid), snapshot.job.status
-    if pod.ended or pod.taken_by or pod.attempt != status.made_in(pod.index):
+    if pod.attempt != status.made_in(pod.index) or pod.taken_by:
         return pod
-    if agent and agent.exit and agent.attempt == status.attempt and pod.exit is None:
+    if status.meeting and _kept(snapshot, pod) and state(pod) is State.SUCCEEDED:
+        # It had done its work when the verdict fell that its pod stays.
+        early = Trouble("EndedBefore", "it had done its work in an earlier attempt")
+        return replace(pod, exit=None, phase="Failed", taken_by=early, taken_at=now)
+    if pod.ended or agent is None:
+        return pod
+    if agent.exit and agent.attempt == status.attempt and pod.exit is None:
         return replace(pod, exit=agent.exit)
-    if agent and heard and gone(snapshot, pod, now):
+    if gone(snapshot, pod, now):
         lost = Trouble(AGENT_SILENT, "nothing is heard of it any more, while other workers are")
         return replace(pod, taken_by=lost, taken_at=agent.left_at)
     begun = _meeting_since(snapshot)
     late = begun is not None and now - begun >= STUCK and _kept(snapshot, pod)
     if late and state(pod) is State.RUNNING and not ready(snapshot, pod):
-        stuck = Trouble(
-            "AgentNotReady", f"its processes did not end within {STUCK.seconds} seconds, or its agent does not answer"
-        )
+        stuck = Trouble("AgentNotReady", f"its processes did not end within {STUCK.seconds} seconds")
         return replace(pod, taken_by=stuck, taken_at=now)
     return pod
 

@@ -11,6 +11,7 @@ from trainyard.domain.agents import stays
 from trainyard.domain.cause import Cause
 from trainyard.domain.model import PodView, Snapshot
 from trainyard.domain.rules import more
+from trainyard.domain.supervision import accompanied
 from trainyard.domain.wording import counted
 
 ENOUGH = 2
@@ -45,7 +46,9 @@ def climb(snapshot: Snapshot, cause: Cause, *, elsewhere: bool, further: bool) -
     if least is not Rung.PROCESSES:
         failing.add(cause.index)
     rung = max(least, Rung.FAILED_PODS if failing else Rung.PROCESSES, key=RUNGS.index)
-    group = None if rung is Rung.ALL_PODS or failing >= everyone else _group(status, failing)
+    # One without an agent could not be told when to begin.
+    alone = bool(failing) and not accompanied(job, brought=snapshot.agent)
+    group = None if rung is Rung.ALL_PODS or alone or failing >= everyone else _group(status, failing)
     rung = rung if group else Rung.ALL_PODS
     again = not further and status.retry.rung is rung
     return Step(rung, more(status.retry.tries or 0) if again else 1, group, _told(rung, failing, len(everyone)))

@@ -132,6 +132,10 @@ class AgentView:
     doing: Doing
     exit: Exit | None = None
     """How the rank ended that failed."""
+    said_at: datetime | None = None
+    """When it said that for the first time."""
+    since: datetime | None = None
+    """Since when it has been there without a break."""
     left_at: datetime | None = None
     """When its connection was lost; None while it stands."""
     vanished: bool = False
@@ -140,7 +144,7 @@ class AgentView:
     @property
     def connected(self) -> bool:
         """Whether it is there."""
-        return self.left_at is None
+        return self.left_at is None and self.doing is not Doing.ENDED
 
 
 @dataclass(frozen=True)

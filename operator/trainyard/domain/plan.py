@@ -7,6 +7,7 @@ the same snapshot gives the same plan, and planning after the plan was carried o
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from math import ceil
 from typing import assert_never
 
 from trainyard.api.constants import CONTROLLER_NAME
@@ -80,10 +81,9 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
     if status.meeting and snapshot.hearing_since is None:
         return verdict.regroup(job, now)
     if cause := find_cause(pods, _created(snapshot)):
-        # Who lost a peer may have lost one that nothing is heard of: then that is the cause.
-        wait = settling(cause, now) or agents.calling(snapshot, now) or (cause.victim and agents.missing(snapshot, now))
-        if wait:
-            return Plan(status, requeue_after=wait.total_seconds())
+        # Who lost a peer may have lost one that nothing is heard of, or that has done its work: that is known in a moment.
+        if wait := settling(cause, now) or agents.calling(snapshot, now) or agents.missing(snapshot, now):
+            return Plan(status, requeue_after=float(ceil(wait.total_seconds())))
         if snapshot.agent and (why := not_for(job, cause)):
             return verdict.without_agent(job, why, now)
         return _after(_blaming(cause, snapshot), snapshot, now)
@@ -199,7 +199,7 @@ def _goes(pod: PodView, policy: CleanPods, status: TrainingJobStatus) -> bool:
             # The agent of the worker that the job has failed of ends by itself when it hears of that: its log is what people look for.
             last = status.last_failure
             told = last is not None and last.attempt == status.attempt and last.pod_uid == pod.uid
-            return not pod.ended and not told
+            return not pod.ended and not (told and pod.exit is None)
         case CleanPods.NONE:
             return False
         case _:

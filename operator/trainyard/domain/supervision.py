@@ -22,6 +22,12 @@ def supervised(job: JobView) -> bool:
     return job.spec.recovery.agent is Agent.AUTO and _has_command(job) and not _unfit(job.status)
 
 
+def accompanied(job: JobView, *, brought: bool) -> bool:
+    """Whether a worker that is made now has an agent: one that the operator brings, or its image's own."""
+    command = job.spec.template["spec"]["containers"][0].get("command") or [""]
+    return (brought and supervised(job)) or str(command[0]).rpartition("/")[2] == AGENT
+
+
 def not_for(job: JobView, cause: Cause) -> str:
     """Why the agent cannot run in this image, if that is what ended the attempt; else nothing."""
     ended = cause.pod.exit if cause.pod else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
 
-from tests.support.jobs import NOW, UID, spec, stored
+from tests.support.jobs import NOW, SUPERVISED, UID, spec, stored
 from trainyard.api.status import TrainingJobStatus
 from trainyard.coordinator import assignments
 from trainyard.coordinator.refusals import RefusedError
@@ -67,7 +67,15 @@ class World:
     @property
     def job(self) -> JobView:
         """The job, as it is stored."""
-        return JobView(UID, "lab", "train", 1, 1, spec(self.workers, recovery={"maxRestarts": 10_000}), self.status)
+        return JobView(
+            UID,
+            "lab",
+            "train",
+            1,
+            1,
+            spec(self.workers, template=SUPERVISED, recovery={"maxRestarts": 10_000}),
+            self.status,
+        )
 
     @property
     def snapshot(self) -> Snapshot:
@@ -206,7 +214,9 @@ class World:
         self.cut_off.discard(uid)
         failed = Failure(code=agent.exit.code, message=agent.exit.message) if agent.exit else None
         said = Call(attempt=agent.attempt, state=agent.doing, failure=failed)
-        self.heard[uid] = AgentView(agent.attempt, agent.doing, agent.exit)
+        before = self.heard.get(uid)
+        since = before.since if before and before.left_at is None else self.now
+        self.heard[uid] = AgentView(agent.attempt, agent.doing, agent.exit, self.now, since)
         try:
             word = assignments.assignment(pod, self.job)
         except RefusedError:

@@ -181,6 +181,33 @@ async def test_the_kernel_s_time_out_arrives_as_such(office: Office) -> None:
     waits.cancel()
 
 
+async def test_who_hangs_up_between_two_calls_is_missed_too(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(server, "HOLD_SECONDS", 0.05)
+    async with office.coordinator.serve("127.0.0.1", 0) as port:
+        office.port = port
+        assert (await call(office, RUNNING))[0] == 200
+        await until(lambda: office.attendance.connected == 0)
+    (agent,) = office.attendance.of(UID, [POD]).values()
+    assert (agent.left_at, agent.vanished) == (NOW, False)
+
+
+async def test_since_when_an_agent_is_there_without_a_break(office: Office) -> None:
+    def later(seconds: int) -> None:
+        office.attendance.now = lambda: NOW + timedelta(seconds=seconds)
+
+    with office.attendance.call(UID, POD, AgentView(1, Doing.RUNNING)):
+        later(10)
+    with office.attendance.call(UID, POD, AgentView(2, Doing.WAITING)) as waits:
+        (agent,) = office.attendance.of(UID, [POD]).values()
+        assert (agent.since, agent.said_at) == (NOW, NOW + timedelta(seconds=10))
+        office.attendance.left(UID, POD, waits, None)
+    later(20)
+    with office.attendance.call(UID, POD, AgentView(2, Doing.WAITING)):
+        (agent,) = office.attendance.of(UID, [POD]).values()
+    assert (agent.since, agent.said_at) == (NOW + timedelta(seconds=20), NOW + timedelta(seconds=10))
+
+
 async def test_one_connection_a_pod(office: Office) -> None:
     first = await held(office, RUNNING)
     second = asyncio.create_task(call(office, RUNNING))

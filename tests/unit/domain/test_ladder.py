@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.jobs import NOW, Scene, ago, job, stored
+from tests.support.jobs import NOW, SUPERVISED, Scene, ago, job, stored
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Rung
 from trainyard.api.status import (
@@ -22,7 +22,7 @@ from trainyard.domain.actions import CreateWorker, DeletePod, Plan
 from trainyard.domain.model import AgentView, Doing
 from trainyard.domain.plan import plan
 
-RUNS = job(3).running().attended()
+RUNS = job(3, template=SUPERVISED).running().attended()
 
 
 def after(scene: Scene) -> Scene:
@@ -157,7 +157,11 @@ def test_without_agents_all_pods_are_made_anew() -> None:
 
 
 def test_a_worker_whose_agent_is_not_there_is_replaced_too() -> None:
-    assert made_in(after(job(3).running().attended(Doing.RUNNING, 0, 1).told_failed(1))) == [1, 1, 2]
+    assert made_in(after(job(3, template=SUPERVISED).running().attended(Doing.RUNNING, 0, 1).told_failed(1))) == [
+        1,
+        1,
+        2,
+    ]
 
 
 def test_one_that_has_done_its_work_is_replaced() -> None:
@@ -197,7 +201,10 @@ def test_progress_begins_again_at_the_lowest(further: str) -> None:
     ("lowest", "made"), [("Processes", [1, 1, 1]), ("FailedPods", [1, 2, 1]), ("AllPods", [2, 2, 2])]
 )
 def test_the_user_says_where_to_begin(lowest: str, made: list[int]) -> None:
-    assert made_in(after(job(3, recovery={"lowestRung": lowest}).running().attended().told_failed(1))) == made
+    assert (
+        made_in(after(job(3, recovery={"lowestRung": lowest}, template=SUPERVISED).running().attended().told_failed(1)))
+        == made
+    )
 
 
 @pytest.mark.parametrize(
@@ -219,13 +226,13 @@ def test_what_the_kubelet_has_written_into_a_container_asks_for_new_ones(
 
 def test_where_a_node_is_to_be_avoided_its_workers_leave() -> None:
     rule = {"action": "RestartElsewhere", "exitCodes": [9]}
-    scene = job(3, recovery={"rules": [rule]}).running().attended().pod(2, node="node1")
+    scene = job(3, recovery={"rules": [rule]}, template=SUPERVISED).running().attended().pod(2, node="node1")
     assert made_in(after(scene.told_failed(1, exit_code=9))) == [1, 2, 2]
 
 
 def test_where_too_many_differ_the_group_is_made_anew() -> None:
     many = [Replacement(worker=index, attempt=2) for index in range(MOST_REPLACED)]
-    scene = job(MOST_REPLACED + 2).running()
+    scene = job(MOST_REPLACED + 2, template=SUPERVISED).running()
     old = tuple(replace(pod, attempt=2) if pod.index < MOST_REPLACED else pod for pod in scene.pods)
     grown = replace(scene.with_status(attempt=2, launched_attempt=2, group=Group(since=1, replaced=many)), pods=old)
     opened = grown.with_status(rendezvous=Rendezvous(attempt=2, address="10.0.0.0")).attended()
@@ -261,7 +268,60 @@ def test_who_has_hung_up_has_an_end_that_its_node_tells_of_in_time() -> None:
 
 
 def test_who_has_said_good_bye_is_waited_for() -> None:
-    assert act(RUNS.hung_up(1, seconds_ago=300, doing=Doing.ENDED)).status.attempt == 1
+    assert act(RUNS.said_good_bye(1, seconds_ago=300)).status.attempt == 1
+
+
+def test_where_one_has_done_its_work_its_end_is_heard_before_a_verdict_on_another() -> None:
+    both = RUNS.said_good_bye(0).told_failed(1)
+    assert (act(both).status.attempt, act(both).requeue_after) == (1, 11.0)
+    by_worker_0 = job(3, template=SUPERVISED, lifecycle={"success": "Worker0"}).running().attended()
+    ended = by_worker_0.said_good_bye(0).told_failed(1).succeeded(0)
+    assert act(ended).status.phase is Phase.COMPLETE
+    assert made_in(after(RUNS.said_good_bye(0, seconds_ago=12).told_failed(1))) == [2, 1, 1]
+
+
+def test_one_that_ends_well_just_after_the_verdict_gets_a_new_pod() -> None:
+    meets = after(RUNS.told_failed(1)).attended(Doing.WAITING, 1, 2).succeeded(0)
+    again = after(meets)
+    assert (made_in(again), again.status.restarts.disruptions) == ([3, 1, 1], 1)
+
+
+def test_when_our_network_is_back_nobody_is_given_up_for_it() -> None:
+    cut = RUNS.vanished(0, 30).vanished(1, 30).vanished(2, 30)
+    first = AgentView(1, Doing.RUNNING, since=ago(1))
+    back = replace(cut, agents={**(cut.agents or {}), "pod-2-1": first})
+    assert (act(back).status.attempt, act(back).requeue_after) == (1, 7.0)
+
+
+def test_who_has_done_its_work_is_no_witness() -> None:
+    alone = RUNS.vanished(0, 30).vanished(1, 30).said_good_bye(2, 100)
+    assert act(alone).status.attempt == 1
+
+
+def test_the_failed_worker_s_own_connection_is_not_waited_for() -> None:
+    lost = RUNS.told_failed(1, message="Connection reset by peer", seconds_ago=40)
+    agents = dict(lost.agents or {})
+    agents["pod-1-1"] = replace(agents["pod-1-1"], left_at=ago(20))
+    assert act(replace(lost, agents=agents)).status.attempt == 2
+
+
+def test_a_joiner_that_saw_a_second_verdict_while_it_started_may_take_its_time_too() -> None:
+    meets = after(RUNS.deleted(1))
+    starts = job(3).running(2).pods[1]
+    again = after(replace(meets, pods=(*meets.pods, starts)).attended(Doing.WAITING, 0, 2).told_failed(0))
+    calls_late = again.attended(Doing.WAITING, 0, 2)
+    late = plan(calls_late.snapshot, NOW + timedelta(seconds=90))
+    assert late.status.attempt == again.status.attempt
+
+
+def test_without_an_agent_to_bring_all_pods_are_made_anew() -> None:
+    scene = RUNS.deleted(1)
+    assert plan(replace(scene.snapshot, agent=False), NOW).status.group is None
+
+
+def test_a_fraction_of_a_second_is_not_waited_for_again_and_again() -> None:
+    left = AgentView(1, Doing.RUNNING, left_at=ago(7.999), vanished=True)
+    assert act(replace(RUNS, agents={**(RUNS.agents or {}), "pod-1-1": left})).requeue_after == 1.0
 
 
 def test_a_silent_node_is_avoided_at_once_where_possible() -> None:
@@ -295,7 +355,9 @@ def test_a_replacement_may_take_its_time_to_start() -> None:
 
 
 def test_a_new_leader_gives_agents_time_to_call() -> None:
-    scene = replace(job(3).running().attended(Doing.RUNNING, 0).told_failed(0), hearing_since=ago(2))
+    scene = replace(
+        job(3, template=SUPERVISED).running().attended(Doing.RUNNING, 0).told_failed(0), hearing_since=ago(2)
+    )
     assert (act(scene).status.attempt, act(scene).requeue_after) == (1, 4.0)
     assert made_in(after(replace(scene, hearing_since=ago(6)))) == [1, 2, 2]
 
@@ -341,6 +403,11 @@ def test_the_log_of_the_worker_that_a_job_has_failed_of_is_kept() -> None:
     ]
     everything = failed.wishing(lifecycle={"cleanPods": "All"})
     assert len(act(everything).actions) == 3
+
+
+def test_a_failed_worker_whose_sidecar_runs_on_is_cleaned() -> None:
+    failed = after(job(3, recovery={"maxRestarts": 0}).running().failed(1).pod(1, phase="Running", ended=False))
+    assert "train-worker-1-1" in [action.name for action in act(failed).actions if isinstance(action, DeletePod)]
 
 
 def test_one_that_failed_earlier_and_trains_on_is_cleaned_like_all_others() -> None:

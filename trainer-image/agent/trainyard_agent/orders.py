@@ -11,8 +11,8 @@ from typing import NamedTuple
 from trainyard_agent.ranks import MOST_ATTEMPTS, SettingError
 
 RENDEZVOUS = "TRAINYARD_RENDEZVOUS"
-FIRST_ANSWER_SECONDS = 10.0
-"""How long a worker with a failure waits for the first answer of all: the operator may be one that gives none."""
+FIRST_ANSWER_SECONDS = 20.0
+"""How long a worker with a failure waits for the first answer of all: the operator may be one that gives none, or look for the cause for 15."""
 SILENCE_SECONDS = 600.0
 """How long it waits for an operator that has answered before."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
