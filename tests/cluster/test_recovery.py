@@ -80,6 +80,7 @@ UNWELL = 'test "$TRAINYARD_ATTEMPT/$TRAINYARD_REPLICA_INDEX" = 1/1 && exit 94; s
 def test_a_worker_that_finds_its_node_unwell_is_not_put_there_again(kube: Kube) -> None:
     kube.apply(job(replicas=3, script=UNWELL, recovery={"maxRestarts": 0}))
     kube.until(lambda: kube.status("job").get("attempt") == 2 and kube.phase("job") == "Running", 60, "attempt 2")
+    kube.until(lambda: len(kube.pods("job")) == 3, 30, "the old pods to be gone")
     status = kube.status("job")
     assert status["restarts"] == NONE | {"disruptions": 1}
     (node,) = status["suspectNodes"]
