@@ -112,3 +112,13 @@ def test_steps_that_go_back_are_progress_too() -> None:
     assert stands(watch, end, SHORTEST, LAST) is None
     assert stands(watch, end + SHORTEST, SHORTEST + 1, Said(0, "train")) is None
     assert stands(watch, end + 2 * SHORTEST + 1, 1, Said(0, "train")) is not None
+
+
+def test_steps_are_counted_and_not_looks() -> None:
+    """Many steps between two looks are enough to know what is usual."""
+    watch = Watch(limit=10.0)
+    watch.look({0: Said(0, "train")}, 1000.0)
+    watch.look({0: Said(8, "train")}, 1001.0)
+    assert watch.usual == {0: 0.125}
+    hangs = [watch.look({0: Said(8, "train")}, 1001.0 + seconds) for seconds in range(1, 12)]
+    assert [hang is not None for hang in hangs] == [False] * 10 + [True]
