@@ -17,7 +17,7 @@ from trainyard.controller.pace import StatusPace
 from trainyard.controller.resources import TRAINING_JOBS, JobRecord, job_record
 from trainyard.coordinator.attendance import Attendance
 from trainyard.coordinator.board import Board
-from trainyard.domain.actions import Event, Plan
+from trainyard.domain.actions import CreateService, Event, Plan
 from trainyard.domain.conditions import said, yes
 from trainyard.domain.model import JobView
 from trainyard.domain.plan import plan
@@ -80,6 +80,11 @@ class Reconciler:
             return await self._unreadable(record)
         now = self.now()
         decided = plan(snapshot, now)
+        if snapshot.job.status.launched_attempt and any(isinstance(a, CreateService) for a in decided.actions):
+            # It was there before. The job may be gone too, and its watch be away: others would collect each new one.
+            await self._read_again(record)
+            if self.caches.job(record.uid) is None:
+                return None
         done = await self._act(snapshot.job, decided) if decided.actions else Result()
         if done.refusal is not None:
             _LOG.debug(f"refused: {done.refusal.reason}: {done.refusal.message}")
