@@ -12,7 +12,8 @@ from typing_extensions import override
 from trainyard.kube.resource import place
 from trainyard.kube.rights import Right, Rights, remedy
 
-_NEEDED_TO_KNOW = frozenset({"get", "list", "watch"})
+_NEEDED_TO_KNOW = frozenset({"list", "watch"})
+"""Both are asked for all the time, so that a grant is noticed. What is only now and then asked for would count as missing until then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,16 @@ import re
 from typing import Any
 
 import aiohttp
+import pytest
 
 from tests.support.fake_api import FakeApi
 from tests.support.waiting import until
 from tests.unit.controller.conftest import operator
 from trainyard.controller.caches import Caches
 from trainyard.controller.resources import TRAINING_JOBS, job_record
+from trainyard.kube.errors import ApiError
 from trainyard.kube.resource import PODS
+from trainyard.kube.rights import Right
 
 BOTH = ("lab", "office")
 
@@ -95,3 +98,20 @@ def test_a_job_is_found_wherever_it_is() -> None:
     assert caches.jobs() == [record]
     everywhere = Caches.empty()
     assert everywhere.of("lab") is everywhere.of("office")
+
+
+async def test_a_namespace_that_was_away_while_a_job_was_read_again_is_served_as_before(api: FakeApi) -> None:
+    """Nothing of it is read one by one before the next conflict: that right would count as missing until then."""
+    ports: list[int] = []
+    async with operator(api, ports, namespaces=BOTH) as op, aiohttp.ClientSession() as client:
+        job = submit(api, "lab")
+        await until(lambda: pods(api, "lab"))
+        message = 'x is forbidden: User "me" cannot get resource "x" in API group "" in the namespace "lab"'
+        api.fault(method="GET", path=".*/trainingjobs/job", status=403, reason="Forbidden", message=message)
+        record = op.caches.job(job["metadata"]["uid"])
+        assert record is not None
+        with pytest.raises(ApiError, match="forbidden"):
+            await op.reconciler._read_again(record)
+        assert Right("get", TRAINING_JOBS.qualified, "lab") in op.health.rights.missing()
+        async with client.get(f"http://127.0.0.1:{ports[0]}/readyz") as answer:
+            assert (answer.status, await answer.text()) == (200, "ok\n")
