@@ -59,10 +59,6 @@ def fill(caches: Caches, jobs: int, workers: int) -> None:
             cache.pods.apply(pod_record(pod))
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class _Cluster:
     """The one thing that the coordinator asks of the API server."""
 
@@ -83,7 +79,7 @@ class Service:
         self.queue: WorkQueue[str] = WorkQueue()
         settings = Settings(coordinator_url="https://localhost:1", coordinator_tls=folder)
         session = cast("Session", _Cluster(orjson.loads((folder / "keys.json").read_bytes())))
-        made = coordinator(settings, session, self.caches, self.queue, self.registry, lambda: True, _now)
+        made = coordinator(settings, session, self.caches, self.queue, self.registry, lambda: True)
         if made is None:
             raise ValueError("there is no coordinator")
         self.coordinator = made

@@ -55,11 +55,6 @@ def utc_now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
 
 
-def precise_now() -> datetime:
-    """The time: of two failures in one second the first is the cause."""
-    return datetime.now(UTC)
-
-
 def _say_port(port: int) -> None:
     _LOG.info(f"serving /metrics, /healthz and /readyz on port {port}")
 
@@ -106,7 +101,7 @@ class Operator:
         tracker: WriteTracker[str] = WriteTracker()
         writer = Writer(session)
         leading = (lambda: chosen.leading) if chosen is not None else lambda: True
-        coordinates = coordinator(settings, session, caches, queue, registry, leading, precise_now)
+        coordinates = coordinator(settings, session, caches, queue, registry, leading)
         pace = StatusPace(time.monotonic)
         reconciler = Reconciler(
             caches=caches,

@@ -7,7 +7,7 @@ as it is to do something else, or after a minute.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -29,6 +29,9 @@ from trainyard.domain.observe import an_exit
 
 _LOG = logging.getLogger(__name__)
 
+Json = dict[str, object]
+Work = Callable[[web.Request, PodIdentity], Awaitable[Json]]
+
 REPORT, SYNC = "/v1/report", "/v1/sync"
 HOLD_SECONDS = 60.0
 """How long an agent waits for a word before it asks again."""
@@ -40,7 +43,7 @@ RENEWAL_SECONDS = 60.0
 """How often the certificate's files are looked at."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Coordinator:
     """Hears the agents of workers. Every process serves; those that stand by send the agents on to the leader."""
 
@@ -57,7 +60,7 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         """Who hangs up is known to the attendance."""
-        object.__setattr__(self, "guests", Guests(self.attendance.hung_up))
+        self.guests = Guests(self.attendance.hung_up)
 
     @asynccontextmanager
     async def serve(self, host: str, port: int) -> AsyncIterator[int]:
@@ -82,35 +85,33 @@ class Coordinator:
             await runner.cleanup()
 
     async def _report(self, request: web.Request) -> web.Response:
-        why, body = Why.ACCEPTED, dict[str, object]()
-        try:
-            sender = await self._sender(request)
-            body["next"] = self.board.accept(sender, reports.read(reports.Report, await self._body(request)))
-        except RefusedError as refusal:
-            why, body = refusal.why, _words(request, refusal)
-        self.heard.labels(why).inc()
-        answer = web.json_response(body, status=STATUS[why])
+        answer = await self._answer(request, self.heard, self._accept)
         # The next report is long in coming, and goes to whoever leads by then.
         answer.force_close()
         return answer
 
     async def _sync(self, request: web.Request) -> web.Response:
-        why, body = Why.ACCEPTED, dict[str, object]()
-        try:
-            sender = await self._sender(request)
-            call = reports.read(reports.Call, await self._body(request))
-            given = await self._word(request, sender, call)
-            body = {"attempt": given.attempt, "run": given.run, "environment": given.environment}
-        except RefusedError as refusal:
-            why, body = refusal.why, _words(request, refusal)
-        self.called.labels(why).inc()
-        answer = web.json_response(body, status=STATUS[why])
-        if why is not Why.ACCEPTED:
+        answer = await self._answer(request, self.called, self._word)
+        if answer.status != STATUS[Why.ACCEPTED]:
             answer.force_close()
         return answer
 
-    async def _word(self, request: web.Request, sender: PodIdentity, call: reports.Call) -> Assignment:
+    async def _answer(self, request: web.Request, counter: Counter, work: Work) -> web.Response:
+        """What comes of the work for the sender, or why it is refused; counted."""
+        try:
+            why, body = Why.ACCEPTED, await work(request, await self._sender(request))
+        except RefusedError as refusal:
+            why, body = refusal.why, {"reason": refusal.why, "message": refusal.message}
+            _LOG.debug(f"a request from {request.remote} is refused: {why}: {refusal.message}")
+        counter.labels(why).inc()
+        return web.json_response(body, status=STATUS[why])
+
+    async def _accept(self, request: web.Request, sender: PodIdentity) -> Json:
+        return {"next": self.board.accept(sender, reports.read(reports.Report, await self._body(request)))}
+
+    async def _word(self, request: web.Request, sender: PodIdentity) -> Json:
         """What the worker is to do, as soon as that is not what it does."""
+        call = reports.read(reports.Call, await self._body(request))
         pod, job = self.board.known(sender)
         given = self._assignment(pod, job)
         self.guests.welcome(job.uid, sender.uid, request.protocol)
@@ -128,7 +129,7 @@ class Coordinator:
                 self.guests.leaves(request.protocol)
                 self.attendance.left(job.uid, sender.uid, waits, request.content.exception())
                 raise
-        return given
+        return {"attempt": given.attempt, "run": given.run, "environment": given.environment}
 
     def _assignment(self, pod: PodView, job: JobView) -> Assignment:
         try:
@@ -168,11 +169,6 @@ class Coordinator:
         while True:
             await asyncio.sleep(RENEWAL_SECONDS)
             self.certificate.look()
-
-
-def _words(request: web.Request, refusal: RefusedError) -> dict[str, object]:
-    _LOG.debug(f"a request from {request.remote} is refused: {refusal.why}: {refusal.message}")
-    return {"reason": refusal.why, "message": refusal.message}
 
 
 def _wire_log() -> logging.Logger:

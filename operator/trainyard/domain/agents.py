@@ -97,10 +97,9 @@ def _left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
     if agent is None or agent.left_at is None or agent.doing is Doing.ENDED:
         return None
     # All at once away is our own network: what counts begins when the first is back.
-    heard = min((each.since for each in snapshot.agents.values() if each.connected and each.since), default=None)
-    if heard is None:
+    if snapshot.heard_since is None:
         return None
-    return (SILENCE if agent.vanished else ABSENCE) - (now - max(agent.left_at, heard))
+    return (SILENCE if agent.vanished else ABSENCE) - (now - max(agent.left_at, snapshot.heard_since))
 
 
 def _ending(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:

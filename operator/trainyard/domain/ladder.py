@@ -1,7 +1,7 @@
 """By what means a group starts anew: the cheapest that is possible, and the next one where it did not help. Pure."""
 
 import re
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping, Set as AbstractSet
 from dataclasses import dataclass
 
 from trainyard.api.recovery import Rung
@@ -67,10 +67,8 @@ def known_group(snapshot: Snapshot, attempt: int) -> tuple[list[PodView], Group 
     newest = {pod.index: pod for pod in sorted(snapshot.pods, key=lambda pod: pod.attempt) if pod.attempt <= attempt}
     pods = [newest[i] for i in sorted(newest) if i < snapshot.job.spec.replicas]
     since = min((pod.attempt for pod in pods), default=attempt)
-    replaced = [Replacement(worker=pod.index, attempt=pod.attempt) for pod in pods if pod.attempt > since]
-    if since == attempt or len(replaced) > MOST_REPLACED:
-        return pods, None
-    return pods, Group(since=since, replaced=replaced)
+    replaced = {pod.index: pod.attempt for pod in pods if pod.attempt > since}
+    return pods, None if since == attempt else _made_of(since, replaced)
 
 
 def opening(snapshot: Snapshot) -> str | None:
@@ -94,10 +92,14 @@ def _above(status: TrainingJobStatus, *, further: bool) -> Rung:
 def _group(status: TrainingJobStatus, failing: AbstractSet[int]) -> Group | None:
     """The pods of the next attempt where those of `failing` are made anew, or None where too many differ."""
     before = {each.worker: each.attempt for each in status.group.replaced} if status.group else {}
-    replaced = before | dict.fromkeys(failing, status.attempt + 1)
+    since = status.group.since if status.group else status.attempt
+    return _made_of(since, before | dict.fromkeys(failing, status.attempt + 1))
+
+
+def _made_of(since: int, replaced: Mapping[int, int]) -> Group | None:
+    """The group; `replaced`: for which attempt other pods were made, by worker. None where too many were."""
     if len(replaced) > MOST_REPLACED:
         return None
-    since = status.group.since if status.group else status.attempt
     return Group(since=since, replaced=[Replacement(worker=w, attempt=replaced[w]) for w in sorted(replaced)])
 
 

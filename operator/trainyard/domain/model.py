@@ -175,6 +175,11 @@ class Snapshot:
         return tuple(report for report in self.reports if report.attempt == self.job.status.attempt)
 
     @cached_property
+    def heard_since(self) -> datetime | None:
+        """Since when one agent at least has been there without a break; None where none is."""
+        return min((each.since for each in self.agents.values() if each.connected and each.since), default=None)
+
+    @cached_property
     def size(self) -> int:
         """The number of workers that the current attempt was made for, which `replicas` may have left behind."""
         return next((p.workers for p in self.current if p.workers), self.job.spec.replicas)

@@ -166,7 +166,7 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
             events.append(Event("Normal", Reason.WORKERS_CREATED, note))
     if status.meeting and not waiting and all(p.ended for p in in_the_way):
         address = opening(snapshot) if all(agents.ready(snapshot, p) for p in snapshot.current) else None
-        if address and len(present) == job.spec.replicas:
+        if address and everyone(snapshot.current, job.spec.replicas):
             # Told together with what follows from it: one write less for all to wait for.
             status = verdict.open_rendezvous(status, address)
     return report(snapshot, Plan(status, actions, events, _soonest(waits)), now)

@@ -21,6 +21,7 @@ say(f"ran{R}-{A}", os.getpid())
 def wait_for(name):
     while not os.path.exists(name): time.sleep(0.01)
 """
+FAILS_WHEN_TOLD = f"{STAY}\nwait_for('go')\nsys.exit(6 if R == 3 else 0)"
 REPLACED = 410, {"reason": "Replaced", "message": "another pod has this place"}
 OVER = 410, {"reason": "Over", "message": "the job has ended"}
 
@@ -52,8 +53,7 @@ def test_ranks_that_run_are_left_to_the_end_of_their_pod(
     program: Path, folder: Path, operator: Operator, answer: Any
 ) -> None:
     operator.says = answer
-    script = f"{STAY}\nwait_for('go')\nsys.exit(6 if R == 3 else 0)"
-    with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
+    with agent(program, folder, FAILS_WHEN_TOLD, **credentials(folder, operator.port), **COLD) as run:
         operator.hears("running")
         run.file("ran2-1")
         until(lambda: not operator.connected, 60, "the agent to ask no more")
@@ -67,8 +67,7 @@ def test_with_an_older_operator_a_failure_ends_the_container(
     program: Path, folder: Path, operator: Operator, answer: Any
 ) -> None:
     operator.says = answer
-    script = f"{STAY}\nwait_for('go')\nsys.exit(6 if R == 3 else 0)"
-    with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
+    with agent(program, folder, FAILS_WHEN_TOLD, **credentials(folder, operator.port), **COLD) as run:
         operator.hears("running")
         (folder / "go").touch()
         assert run.ends()[0] == 6

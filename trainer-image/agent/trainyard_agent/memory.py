@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 UNLIMITED = 1 << 60
 """cgroup v1 has a number for "no limit" that depends on the page size; none is smaller."""
@@ -22,20 +22,17 @@ class Memory(NamedTuple):
 
 def read(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> Memory:
     """The counts as of now."""
-    try:
-        lines = [line.split(":", 2) for line in proc.read_text().splitlines()]
-    except OSError:
+    paths = _paths(proc)
+    if paths is None:
         return Memory(None, None, None)
-    paths = {controllers: path.lstrip("/") for _, controllers, path in lines}
-    version_1 = next((path for controllers, path in paths.items() if "memory" in controllers.split(",")), None)
-    if version_1 is not None:
-        folder = _folder(root / "memory", version_1, "memory.oom_control")
+    if paths.version_1 is not None:
+        folder = _folder(root / "memory", paths.version_1, "memory.oom_control")
         return Memory(
             _field(folder / "memory.oom_control", "oom_kill"),
             _number(folder / "memory.max_usage_in_bytes"),
             _limit(_number(folder / "memory.limit_in_bytes")),
         )
-    folder = _folder(root, paths.get("", ""), "memory.events")
+    folder = _folder(root, paths.version_2, "memory.events")
     return Memory(
         _field(folder / "memory.events", "oom_kill"),
         _number(folder / "memory.peak"),
@@ -45,20 +42,36 @@ def read(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgro
 
 def free(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Bytes that may still be used, what the kernel keeps of files included; None where there is no limit."""
-    limit = read(proc, root).limit
-    lines = [line.split(":", 2) for line in proc.read_text().splitlines()] if limit is not None else []
-    version_1 = next((path.lstrip("/") for _, controllers, path in lines if "memory" in controllers.split(",")), None)
-    if version_1 is not None:
-        folder, prefix = _folder(root / "memory", version_1, "memory.stat"), "total_"
+    limit, paths = read(proc, root).limit, _paths(proc)
+    if limit is None or paths is None:
+        return None
+    if paths.version_1 is not None:
+        folder, prefix = _folder(root / "memory", paths.version_1, "memory.stat"), "total_"
         used = _number(folder / "memory.usage_in_bytes")
     else:
-        path = next((path.lstrip("/") for _, controllers, path in lines if not controllers), "")
-        folder, prefix = _folder(root, path, "memory.stat"), ""
+        folder, prefix = _folder(root, paths.version_2, "memory.stat"), ""
         used = _number(folder / "memory.current")
-    if limit is None or used is None:
+    if used is None:
         return None
     kept = sum(_field(folder / "memory.stat", f"{prefix}{name}") or 0 for name in ("active_file", "inactive_file"))
     return limit - used + kept
+
+
+class _Paths(NamedTuple):
+    version_1: Optional[str]  # noqa: UP045 - Python 3.9
+    """Of the memory controller's own hierarchy; None where it is in the one of all."""
+    version_2: str
+
+
+def _paths(proc: Path) -> _Paths | None:
+    """Where this process stands, or None where the kernel does not tell."""
+    try:
+        lines = [line.split(":", 2) for line in proc.read_text().splitlines()]
+    except OSError:
+        return None
+    paths = {controllers: path.lstrip("/") for _, controllers, path in lines}
+    own = next((path for controllers, path in paths.items() if "memory" in controllers.split(",")), None)
+    return _Paths(own, paths.get("", ""))
 
 
 def _folder(root: Path, path: str, file: str) -> Path:
