@@ -156,6 +156,7 @@ MEANINGS = (
     Meaning((126, 127), Action.FAIL, "The command cannot be executed, or is not in the image."),
 )
 """All other codes mean an error that may not come again: Restart."""
+SAVED_CODE = 90
 HANG_CODE = 91
 PEER_LOST_CODE = 92
 NO_PYTHON_CODE = 96

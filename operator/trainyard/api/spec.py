@@ -13,6 +13,12 @@ from trainyard.api.recovery import DAY, Recovery
 YEAR = 366 * DAY
 
 
+USUAL_GRACE = 30
+"""Kubernetes' own `terminationGracePeriodSeconds`."""
+LONGEST_GRACE = 366 * 24 * 3600
+"""Of a longer one nobody sees the end."""
+
+
 class Framework(StrEnum):
     """How workers find each other."""
 
@@ -148,3 +154,9 @@ class TrainingJobSpec(Model):
     managed_by: str | None = Field(default=None, min_length=3, max_length=63, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")
     """The controller that looks after this job, as domain/name. Not set, or trainyard.dev/operator: this operator. With
     any other value the operator does not write anything, the status included."""
+
+    @property
+    def grace_seconds(self) -> int:
+        """How long a worker's pod gets to end, once it was asked to."""
+        seconds = self.template["spec"].get("terminationGracePeriodSeconds")
+        return USUAL_GRACE if seconds is None else min(max(0, seconds), LONGEST_GRACE)

@@ -176,6 +176,19 @@ class Rendezvous(Model):
     """Of worker 0."""
 
 
+class GracefulStop(Model):
+    """An end of the current attempt on which all ranks agree, so that each can write its part of a checkpoint."""
+
+    attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    """The attempt that ends so."""
+    time: Time
+    """When it was asked for."""
+    why: str = Field(default="", max_length=1024)
+    """What it was asked for, in words."""
+    step: int | None = Field(default=None, ge=0, le=MOST)
+    """The step after which they end. Not set while it is being agreed upon."""
+
+
 class WorkerStatus(Model):
     """A worker that is not well."""
 
@@ -227,6 +240,8 @@ class TrainingJobStatus(Model):
     """The pods that it is made of, where some began with an earlier one: their processes were started anew in place."""
     rendezvous: Rendezvous | None = None
     """Where the workers of such an attempt meet, once all of them are ready."""
+    graceful_stop: GracefulStop | None = None
+    """The end that its ranks come to together: because a worker is leaving, the job is suspended, or gets another size."""
     launched_attempt: int = Field(default=0, ge=0, le=MOST_ATTEMPTS)
     """The last attempt of which every pod has been created: since then, a missing pod is a disruption."""
     attempt_start_time: Time | None = None
@@ -299,6 +314,12 @@ class TrainingJobStatus(Model):
         """Whether the workers of the current attempt still wait for each other."""
         opened = self.rendezvous is not None and self.rendezvous.attempt == self.attempt
         return self.group is not None and not opened
+
+    @property
+    def stopping(self) -> GracefulStop | None:
+        """The end to which the current attempt comes."""
+        stop = self.graceful_stop
+        return stop if stop is not None and stop.attempt == self.attempt else None
 
     @property
     def finished(self) -> bool:

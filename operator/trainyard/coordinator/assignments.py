@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainyard.api.status import ConditionType
+from trainyard.api.status import ConditionType, GracefulStop
 from trainyard.coordinator.refusals import RefusedError, Why
 from trainyard.coordinator.reports import Call
 from trainyard.domain.model import Doing, JobView, PodView
@@ -20,12 +20,21 @@ class Assignment:
     """Whether all others are ready too."""
     environment: Mapping[str, str]
     """What its ranks are told anew: of where it was made some holds no more."""
+    stop: GracefulStop | None = None
+    """The end to which the attempt comes."""
 
     def is_news(self, call: Call) -> bool:
         """Whether the agent does something else."""
-        return self.attempt > call.attempt or (
-            self.attempt == call.attempt and self.run and call.state is Doing.WAITING
-        )
+        if self.attempt != call.attempt:
+            return self.attempt > call.attempt
+        return (self.run and call.state is Doing.WAITING) or (call.state is Doing.RUNNING and self._stops_anew(call))
+
+    def _stops_anew(self, call: Call) -> bool:
+        """Whether the agent is elsewhere on the way to the end. One that takes no part has nothing to hear of it."""
+        leave, stop = call.leave, self.stop
+        if leave is None or stop is None:
+            return leave is not None and leave.asked
+        return not leave.asked or (leave.passed is not None and stop.step not in {None, leave.at})
 
 
 def assignment(pod: PodView, job: JobView) -> Assignment:
@@ -41,7 +50,7 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
         return Assignment(status.attempt, run=False, environment={})
     address = status.rendezvous.address if status.group and status.rendezvous else None
     worker = Worker(job, pod.index, status.attempt, address)
-    return Assignment(status.attempt, run=True, environment=renewed(worker))
+    return Assignment(status.attempt, run=True, environment=renewed(worker), stop=status.stopping)
 
 
 def is_replaced(pod: PodView, job: JobView) -> bool:

@@ -53,7 +53,7 @@ class Attendance:
             said = replace(said, exit=before.exit, said_at=before.said_at)
         agents[pod] = replace(said, said_at=said.said_at or now, since=began)
         self._last[pod] = call
-        if not same or before is None or before.left_at is not None:
+        if not same or before is None or before.left_at is not None or before.leave != said.leave:
             self.news(job, 0.0)
         try:
             yield call

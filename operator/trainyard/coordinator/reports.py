@@ -55,6 +55,19 @@ class Failure(_Part):
     """Seconds since then: clocks differ."""
 
 
+class Leave(_Part):
+    """How far the worker is on the way to an end together with all others."""
+
+    leaving: bool = False
+    """Whether it was asked to end."""
+    asked: bool = False
+    """Whether its ranks wait to hear the step."""
+    passed: int | None = Field(default=None, ge=-1, lt=MOST)
+    """The last step that one of its ranks has passed, -1 for none; None where they cannot wait."""
+    at: int | None = Field(default=None, ge=0, le=MOST)
+    """The step after which they end, as it has heard."""
+
+
 class Call(_Part):
     """What the agent of a worker does, until it hears a word."""
 
@@ -62,6 +75,8 @@ class Call(_Part):
     # In JSON it is a word.
     state: Doing = Field(strict=False)
     failure: Failure | None = None
+    leave: Leave | None = None
+    """Where its ranks can come to an end together with all others."""
 
     @model_validator(mode="after")
     def _failed_of_something(self) -> Self:

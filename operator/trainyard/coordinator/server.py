@@ -24,7 +24,7 @@ from trainyard.coordinator.certificate import Certificate
 from trainyard.coordinator.listener import Guests, listen
 from trainyard.coordinator.refusals import STATUS, RefusedError, Why
 from trainyard.coordinator.tokens import PodIdentity, Verifier
-from trainyard.domain.model import AgentView, Doing, JobView, PodView
+from trainyard.domain.model import AgentView, Doing, JobView, LeaveView, PodView
 from trainyard.domain.observe import an_exit
 
 _LOG = logging.getLogger(__name__)
@@ -129,7 +129,8 @@ class Coordinator:
                 self.guests.leaves(request.protocol)
                 self.attendance.left(job.uid, sender.uid, waits, request.content.exception())
                 raise
-        return {"attempt": given.attempt, "run": given.run, "environment": given.environment}
+        word: Json = {"attempt": given.attempt, "run": given.run, "environment": given.environment}
+        return word | ({"stop": {"step": given.stop.step}} if given.stop else {})
 
     def _assignment(self, pod: PodView, job: JobView) -> Assignment:
         try:
@@ -139,9 +140,10 @@ class Coordinator:
             raise
 
     def _seen(self, call: reports.Call) -> AgentView:
-        failed = call.failure
+        failed, told = call.failure, call.leave
+        leave = LeaveView(told.leaving, told.asked, told.passed, told.at) if told else None
         if failed is None:
-            return AgentView(call.attempt, call.state)
+            return AgentView(call.attempt, call.state, leave=leave)
         age = timedelta(seconds=min(failed.age, LONGEST_AGE))
         return AgentView(call.attempt, call.state, an_exit(self.attendance.now() - age, failed.code, failed.message))
 

@@ -125,6 +125,20 @@ class Doing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveView:
+    """How far a worker is on the way to an end together with all others."""
+
+    leaving: bool = False
+    """Whether it was asked to end."""
+    asked: bool = False
+    """Whether its ranks wait to hear the step after which they end."""
+    passed: int | None = None
+    """The last step that one of them has passed, -1 for none; None where they cannot wait."""
+    at: int | None = None
+    """The step, as it has heard."""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentView:
     """What the agent of a worker has said last, and whether it is still there."""
 
@@ -140,6 +154,8 @@ class AgentView:
     """When its connection was lost; None while it stands."""
     vanished: bool = False
     """Whether that was because its node did not answer any more."""
+    leave: LeaveView | None = None
+    """None where its ranks cannot come to an end together with all others."""
 
     @property
     def connected(self) -> bool:

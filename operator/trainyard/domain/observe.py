@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainyard.api.constants import ANNOTATION_WORKERS, LABEL_JOB_UID
-from trainyard.api.spec import TrainingJobSpec
+from trainyard.api.spec import LONGEST_GRACE, TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.model import Exit, JobView, PodView, Trouble
 from trainyard.domain.names import parse_worker_pod
@@ -17,7 +17,6 @@ from trainyard.domain.wording import named_rank, out_of_memory, shortened, split
 Json = Mapping[str, Any]
 
 FAR_AWAY = datetime.max.replace(tzinfo=UTC)
-LONGEST_GRACE = 366 * 24 * 3600
 MESSAGE_LIMIT = 2048
 ON_ITS_WAY = frozenset({"ContainerCreating", "PodInitializing"})
 """What a container waits for where all is well."""

@@ -15,7 +15,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Action as Reaction
 from trainyard.api.spec import CleanPods, Success
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain import agents, suspects, verdict
+from trainyard.domain import agents, graceful, suspects, verdict
 from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Event, Plan
 from trainyard.domain.cause import Cause, describe, find_cause, settling
 from trainyard.domain.hang import culprit
@@ -53,6 +53,8 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         return verdict.adopt(snapshot, newest)
     if not status.holds(C.SUSPENDED) and _succeeded(snapshot):
         return verdict.complete(job, snapshot.size, now)
+    if held := graceful.hold(snapshot, now):
+        return held
     if job.spec.lifecycle.suspend:
         return _suspended(snapshot, now)
     if status.holds(C.SUSPENDED):
@@ -114,7 +116,7 @@ def _blaming(cause: Cause, snapshot: Snapshot) -> Cause:
 def _after(cause: Cause, snapshot: Snapshot, now: datetime) -> Plan:
     """The verdict on a job whose attempt has ended."""
     job = snapshot.job
-    recovery, told = job.spec.recovery, describe(cause, job.status.attempt)
+    recovery, told = job.spec.recovery, describe(cause, job.status.attempt) + graceful.told(job.status)
     ruled = ruling(cause, recovery)
     elsewhere = ruled.action is Reaction.RESTART_ELSEWHERE and suspects.can_go_elsewhere(job, cause.pod, now)
     if ruled.action is Reaction.FAIL:

@@ -52,7 +52,7 @@ def is_news(job: JobView, after: TrainingJobStatus) -> bool:
 def _moves(status: TrainingJobStatus, *, grouped: bool) -> tuple[Any, ...]:
     holds = {c.type for c in status.conditions if c.status == "True" and c.type != C.SCHEDULED}
     launched = grouped and status.launched_attempt
-    return status.phase, status.attempt, launched, status.meeting, status.restarts, holds
+    return status.phase, status.attempt, launched, status.meeting, status.graceful_stop, status.restarts, holds
 
 
 def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:

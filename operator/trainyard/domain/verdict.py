@@ -195,7 +195,13 @@ def _new_attempt(
 
 
 def _next_attempt(status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
-    return {"attempt": status.attempt + 1, "attempt_start_time": now, "running_time": None, "group": None}
+    return {
+        "attempt": status.attempt + 1,
+        "attempt_start_time": now,
+        "running_time": None,
+        "group": None,
+        "graceful_stop": None,
+    }
 
 
 def _finish(job: JobView, phase: Phase, sayings: Sequence[Saying], event: Event, ready: str, now: datetime) -> Plan:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.api.spec import Framework
+from trainyard.api.spec import USUAL_GRACE, Framework
 from trainyard.frameworks import torch
 from trainyard.frameworks.worker import Json, Worker, processes
 
@@ -66,6 +66,8 @@ def common(worker: Worker) -> list[Json]:
         variables["TRAINYARD_WARM_START"] = "0"
     if (patience := worker.spec.recovery.hang_timeout_seconds) is not None:
         variables["TRAINYARD_HANG_SECONDS"] = str(patience)
+    if worker.spec.grace_seconds != USUAL_GRACE:
+        variables["TRAINYARD_GRACE_SECONDS"] = str(worker.spec.grace_seconds)
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 

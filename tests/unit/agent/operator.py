@@ -114,10 +114,17 @@ class Operator:
                 return self.says
             orders = self.orders
             starts = poll["state"] == "waiting" and orders["run"] and poll["attempt"] == orders["attempt"]
-            if poll["attempt"] < orders["attempt"] or starts:
+            if poll["attempt"] < orders["attempt"] or starts or _stops_anew(poll, orders):
                 return 200, orders
             time.sleep(0.01)
         return 200, self.orders
+
+
+def _stops_anew(poll: Poll, orders: Poll) -> bool:
+    leave, stop = poll.get("leave"), orders.get("stop")
+    if leave is None or stop is None:
+        return leave is not None and leave["asked"]
+    return not leave["asked"] or stop["step"] not in {None, leave["at"]}
 
 
 @contextmanager

@@ -10,10 +10,10 @@ import pytest
 from tests.support.jobs import NOW, UID, condition
 from tests.support.waiting import until
 from tests.unit.coordinator.conftest import Office
-from trainyard.api.status import ConditionType as C, Group, Rendezvous
+from trainyard.api.status import ConditionType as C, GracefulStop, Group, Rendezvous
 from trainyard.coordinator import listener, server
 from trainyard.coordinator.server import SYNC
-from trainyard.domain.model import AgentView, Doing
+from trainyard.domain.model import AgentView, Doing, LeaveView
 
 RUNNING = {"attempt": 1, "state": "running"}
 FAILED = {
@@ -252,3 +252,59 @@ def test_agents_of_pods_that_are_gone_are_forgotten(office: Office) -> None:
     with office.attendance.call(UID, POD, AgentView(1, Doing.RUNNING)):
         assert office.attendance.of(UID, ["another"]) == {}
     assert office.attendance.of(UID, [POD]) == {}
+
+
+ABLE = {**RUNNING, "leave": {"leaving": False, "asked": False, "passed": None, "at": None}}
+
+
+def on_the_way(**leave: Any) -> dict[str, Any]:
+    return {**RUNNING, "leave": {**ABLE["leave"], **leave}}  # type: ignore[dict-item]  # a JSON object
+
+
+async def test_all_hear_that_they_stop_and_then_after_which_step(office: Office) -> None:
+    stop = GracefulStop(attempt=1, time=NOW)
+    waits = await held(office, on_the_way(leaving=True))
+    assert office.attendance.of(UID, [POD])[POD].leave == LeaveView(leaving=True)
+    decide(office, graceful_stop=stop)
+    _, word = await waits
+    assert (word["attempt"], word["stop"]) == (1, {"step": None})
+    waits = await held(office, on_the_way(asked=True, passed=7))
+    decide(office, graceful_stop=stop.model_copy(update={"step": 8}))
+    _, word = await waits
+    assert word["stop"] == {"step": 8}
+    waits = await held(office, on_the_way(asked=True, passed=7, at=8))
+    decide(office)
+    await asyncio.sleep(0.05)
+    assert not waits.done()
+    decide(office, graceful_stop=None)
+    _, word = await waits
+    assert "stop" not in word
+
+
+async def test_each_step_on_the_way_is_news_once(office: Office) -> None:
+    office.scene = office.scene.with_status(graceful_stop=GracefulStop(attempt=1, time=NOW))
+    for leave in ({"asked": True, "passed": 7}, {"asked": True, "passed": 7}, {"asked": True, "passed": None}):
+        waits = await held(office, on_the_way(**leave))
+        waits.cancel()
+        await until(lambda: office.attendance.connected == 0)
+    # The last two differ, and each comes over a connection of its own: three times back, and twice gone.
+    assert len(office.news) == 6
+
+
+@pytest.mark.parametrize("body", [RUNNING, FAILED], ids=["takes no part", "has ended"])
+async def test_who_takes_no_part_in_a_stop_hears_nothing_of_it(office: Office, body: Any) -> None:
+    office.scene = office.scene.with_status(graceful_stop=GracefulStop(attempt=1, time=NOW, step=8))
+    waits = await held(office, body)
+    await asyncio.sleep(0.05)
+    assert not waits.done()
+    waits.cancel()
+
+
+@pytest.mark.parametrize(
+    "leave", [{"passed": -2}, {"passed": 1.5}, {"passed": 2**60}, {"at": -1}, {"leaving": "yes"}, {"asked": 1}, 7]
+)
+async def test_nonsense_about_a_stop(office: Office, leave: Any) -> None:
+    status, said = await call(office, {**RUNNING, "leave": leave})
+    assert (status, said["reason"]) == (400, "Malformed")
+    assert said["message"].startswith("leave")
+    assert office.attendance.connected == 0

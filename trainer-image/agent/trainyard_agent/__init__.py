@@ -1,9 +1,10 @@
 """The agent: PID 1 of a worker's container. Starts the ranks, ends all of them with the first that fails, and says why.
 
 Standard library only, Python 3.9 and newer: it has to run in any image that has Python. Training programs may import it too:
-`from trainyard_agent import progress`.
+`from trainyard_agent import must_stop, progress`.
 """
 
 from trainyard_agent.report import progress
+from trainyard_agent.stopping import SAVED, must_stop
 
-__all__ = ["progress"]
+__all__ = ["SAVED", "must_stop", "progress"]

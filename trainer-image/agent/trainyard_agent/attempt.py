@@ -5,17 +5,19 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import NamedTuple
 
 from trainyard_agent import memory, stacks, words
-from trainyard_agent.group import Group
+from trainyard_agent.group import ENDING, Group
 from trainyard_agent.hang import Hang
-from trainyard_agent.ranks import environments, hang_seconds, place
+from trainyard_agent.leaving import Leaving
+from trainyard_agent.orders import News
+from trainyard_agent.ranks import environments, grace_seconds, hang_seconds, place
 from trainyard_agent.reading import Progress, shared
 from trainyard_agent.report import STACKS
 from trainyard_agent.reporter import Reporter
-from trainyard_agent.sync import Failure
+from trainyard_agent.sync import Failure, Leave
 from trainyard_agent.warm import Warm
 
 STOP_SECONDS = 2.0
@@ -36,6 +38,19 @@ class Command(NamedTuple):
     words: Sequence[str]
     once: bool
     """It starts the ranks itself."""
+
+
+class Line(NamedTuple):
+    """To the operator, for one attempt."""
+
+    stop: Callable[[], bool]
+    """Whether the ranks have to end, now."""
+    failed: Callable[[Failure], object]
+    """Called when one has failed, before the others end."""
+    leave: Callable[[Leave], object]
+    """Called with how far this worker is on the way to an end together with all others."""
+    news: Callable[[], News]
+    """What is known of the operator."""
 
 
 class Outcome(NamedTuple):
@@ -62,8 +77,8 @@ class Attempt:
         self._where, self._limit = place(environment), hang_seconds(environment)
         self._before = memory.read()
 
-    def run(self, stop: Callable[[], bool], failed: Callable[[Failure], object]) -> Outcome:
-        """Until all ranks have ended. `stop`: whether they have to, now. `failed` is called when one has failed, before the others end."""
+    def run(self, line: Line) -> Outcome:
+        """Until all ranks have ended."""
         group = self._group
         with Progress(self._limit, self._say, launcher=self._command.once) as progress, ExitStack() as stack:
             made = self._made()
@@ -73,7 +88,7 @@ class Attempt:
                 if self._warm is None or not self._warm.start(made):
                     group.start(self._command.words, made)
             except OSError as error:
-                return Outcome(self._not_started(error, failed))
+                return Outcome(self._not_started(error, line.failed))
             self.prepare(delay=True)
             reporter = stack.enter_context(
                 Reporter(
@@ -83,7 +98,7 @@ class Attempt:
                     self._say,
                 )
             )
-            outcome = self._watch(progress, reporter, stop, failed)
+            outcome = self._watch(progress, reporter, line)
             if outcome == Outcome():
                 reporter.finish()
             return outcome
@@ -99,31 +114,38 @@ class Attempt:
         made = {self._where.worker: own} if self._command.once else environments(self._where, own)
         return {rank: {**variables, **shared(variables)} for rank, variables in made.items()}
 
-    def _watch(
-        self, progress: Progress, reporter: Reporter, stop: Callable[[], bool], failed: Callable[[Failure], object]
-    ) -> Outcome:
+    def _watch(self, progress: Progress, reporter: Reporter, line: Line) -> Outcome:
         """Until all ranks have ended, of themselves or because one has failed, or until one hangs. Signals are passed on."""
-        group, passed = self._group, len(self._group.heard)
-        failure: Failure | None = None
-        while group.running:
-            group.wait(progress.interval)
-            for number in group.heard[passed:]:
-                group.send(number)
-            passed = len(group.heard)
-            # Asked to end, each rank does so in its own time: to write a checkpoint, say. The kubelet's patience has an end.
-            if group.asked_to_end:
-                continue
-            if group.failed:
-                failed(failure := self._failure(progress))
-                group.end(signal.SIGTERM, STOP_SECONDS)
-            elif group.running and stop():
-                group.end(signal.SIGTERM, STOP_SECONDS)
-                return Outcome(stopped=True)
-            elif hang := progress.look(group.running):
-                return Outcome(self._hang(hang, progress, reporter, failed))
-        while group.asked_to_end and group.outlasted():
-            group.wait(LOOK_AGAIN_SECONDS)
+        group, failure = self._group, None
+        with closing(self._leaving(progress, line)) as leaving:
+            passed, withheld = len(group.heard), list[int]()
+            while group.running:
+                group.wait(min((each for each in (progress.interval, leaving.interval) if each), default=None))
+                spared = leaving.look(group.asked)
+                came = [*withheld, *group.heard[passed:]]
+                passed, withheld = len(group.heard), [number for number in came if spared and number in ENDING]
+                for number in came:
+                    if number not in withheld:
+                        group.send(number)
+                # Asked to end, each rank does so in its own time: to write a checkpoint, say. The kubelet's patience has an end.
+                if group.asked_to_end and not spared:
+                    continue
+                if group.failed and not (group.running and leaving.expects(ending.code for ending in group.endings)):
+                    line.failed(failure := self._failure(progress))
+                    group.end(signal.SIGTERM, STOP_SECONDS)
+                elif group.running and line.stop():
+                    group.end(signal.SIGTERM, STOP_SECONDS)
+                    return Outcome(stopped=True)
+                elif group.running and not leaving.agreed and (hang := progress.look(group.running)):
+                    return Outcome(self._hang(hang, progress, reporter, line.failed))
+            while group.asked_to_end and group.outlasted():
+                group.wait(LOOK_AGAIN_SECONDS)
         return Outcome(failure or (self._failure(progress) if group.failed else None))
+
+    def _leaving(self, progress: Progress, line: Line) -> Leaving:
+        # Ranks of a launcher end as it wants.
+        folder = None if self._command.once else progress.folder
+        return Leaving(folder, self._where, grace_seconds(self._environment), line.leave, line.news)
 
     def _failure(self, progress: Progress) -> Failure:
         cause = next(ending for ending in self._group.endings if ending.code != 0)

@@ -145,9 +145,14 @@ class Group:
         return any(ending.code != 0 for ending in self.endings)
 
     @property
+    def asked(self) -> int:
+        """How many signals have come by which this worker is to end."""
+        return sum(number in ENDING for number in self.heard)
+
+    @property
     def asked_to_end(self) -> bool:
-        """Whether a signal has come by which this worker is to end."""
-        return not ENDING.isdisjoint(self.heard)
+        """Whether there was one."""
+        return self.asked > 0
 
     @property
     def empty(self) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from trainyard_agent.attempt import Command
 from trainyard_agent.group import STANDARD_ERROR, Group
 from trainyard_agent.orders import State, waits_at_first
-from trainyard_agent.ranks import SettingError, hang_seconds, place
+from trainyard_agent.ranks import SettingError, grace_seconds, hang_seconds, place
 from trainyard_agent.sync import Sync
 from trainyard_agent.worker import Worker
 
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         where, wait = place(os.environ), waits_at_first(os.environ)
         hang_seconds(os.environ)
+        grace_seconds(os.environ)
     except SettingError as error:
         return _refuse(USAGE, str(error))
     attempt, state = where.attempt, State.WAITING if wait else State.RUNNING

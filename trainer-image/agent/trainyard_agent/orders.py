@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from trainyard_agent.ranks import MOST_ATTEMPTS, SettingError
 
@@ -15,6 +15,7 @@ FIRST_ANSWER_SECONDS = 20.0
 """How long a worker with a failure waits for the first answer of all: the operator may be one that gives none, or look for the cause for 15."""
 SILENCE_SECONDS = 600.0
 """How long it waits for an operator that has answered before."""
+MOST_STEPS = 2**53
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -38,6 +39,10 @@ class Order(NamedTuple):
     run: bool
     environment: Mapping[str, str]
     """What that attempt's ranks have beside what is inherited."""
+    stops: bool = False
+    """Whether all ranks of the attempt come to an end together."""
+    stop_at: Optional[int] = None  # noqa: UP045 - Python 3.9
+    """After this step, once it is known."""
 
 
 class Final(Enum):
@@ -100,7 +105,16 @@ def read(said: object) -> Order:
             raise ValueError(f"environment has {name[:64]!r}, which is no name of a variable")
         if not isinstance(value, str) or "\0" in value or not _is_text(value):
             raise ValueError(f"the value of environment.{name[:64]} is no text")
-    return Order(attempt, run, {**environment, "TRAINYARD_ATTEMPT": str(attempt)})
+    return Order(attempt, run, {**environment, "TRAINYARD_ATTEMPT": str(attempt)}, *_stop(said.get("stop")))
+
+
+def _stop(said: object) -> tuple[bool, int | None]:
+    if said is None:
+        return False, None
+    step = said.get("step") if isinstance(said, dict) else said
+    if not isinstance(said, dict) or not (step is None or (type(step) is int and 0 <= step <= MOST_STEPS)):
+        raise ValueError("stop says no step that there can be")
+    return True, step
 
 
 def waits_at_first(environment: Mapping[str, str]) -> bool:

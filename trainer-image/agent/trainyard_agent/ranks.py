@@ -8,6 +8,8 @@ from typing import NamedTuple
 MOST_PROCESSES = 1024
 MOST_ATTEMPTS = 10**12
 LONGEST_STEP = 7 * 24 * 3600
+USUAL_GRACE = 30.0
+"""Kubernetes' own."""
 
 
 class SettingError(Exception):
@@ -85,6 +87,12 @@ def hang_seconds(environment: Mapping[str, str]) -> float | None:
     """Seconds that a step may take, 0 for any; None where it is not set. Raises SettingError."""
     name = "TRAINYARD_HANG_SECONDS"
     return float(_number(environment, name, 0, LONGEST_STEP)) if environment.get(name) else None
+
+
+def grace_seconds(environment: Mapping[str, str]) -> float:
+    """Seconds that the pod gets to end, once it was asked to. Raises SettingError."""
+    name = "TRAINYARD_GRACE_SECONDS"
+    return float(_number(environment, name, 0, 10**9)) if environment.get(name) else USUAL_GRACE
 
 
 def _number(environment: Mapping[str, str], name: str, least: int, most: int) -> int:

@@ -46,6 +46,11 @@ class Progress:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
+    def folder(self) -> Path | None:
+        """Where they are; None where they cannot be made."""
+        return self._folder
+
+    @property
     def interval(self) -> float | None:
         """How often to look, in seconds; None: never."""
         return self._watch.interval if self._watch else None

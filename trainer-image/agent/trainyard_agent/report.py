@@ -53,21 +53,22 @@ def progress(
     """
     if phase not in PHASES:
         raise ValueError(f"phase must be one of {', '.join(PHASES)}, and is {phase!r}")
-    done, end = _count("step", step), _count("total", total)
-    if path := _path():
+    done, end = count("step", step), count("total", total)
+    if path := own_file():
         with contextlib.suppress(OSError):
             _opened(path).write(done, phase, end, None if loss is None else float(loss))
 
 
-def _path() -> str | None:
-    """This rank's file, if an agent listens and it is known which rank this is."""
+def own_file() -> str | None:
+    """The path of this rank's file, if an agent listens and it is known which rank this is."""
     if (path := os.environ.get(FILE)) or not (folder := os.environ.get(FOLDER)):
         return path
     rank = next((number for name in RANKS if (number := os.environ.get(name))), "")
     return f"{folder}/{int(rank)}" if rank.isascii() and rank.isdecimal() and len(rank) < 10 else None
 
 
-def _count(name: str, value: int | None) -> int | None:
+def count(name: str, value: int | None) -> int | None:
+    """The number that was meant. Raises ValueError where it is negative, TypeError where it is none."""
     count = None if value is None else operator.index(value)
     if count is not None and count < 0:
         raise ValueError(f"{name} must not be negative, and is {count}")

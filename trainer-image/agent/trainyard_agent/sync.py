@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from trainyard_agent.orders import Final, News, Order, State, read
 from trainyard_agent.reporter import IMPORTS, SILENT_FAILURES, NoAnswerError
@@ -40,6 +40,19 @@ class Failure(NamedTuple):
     """Whether there is more to say than the exit code."""
 
 
+class Leave(NamedTuple):
+    """What the operator is told of it."""
+
+    leaving: bool = False
+    """Whether this worker was asked to end."""
+    asked: bool = False
+    """Whether the ranks wait for the step before they go on."""
+    passed: Optional[int] = None  # noqa: UP045 - Python 3.9
+    """The last step that one of them has passed, -1 for none; None where they cannot be had to wait."""
+    at: Optional[int] = None  # noqa: UP045 - Python 3.9
+    """The step after which they end."""
+
+
 class Sync:
     """Use it in a `with`. Without an operator in the environment it does nothing."""
 
@@ -53,7 +66,7 @@ class Sync:
     ) -> None:
         """`wake` is called, from the thread, when there is news. The last two are what is told first."""
         self._environment, self._say, self._wake = environment, say, wake
-        self._told: tuple[int, State, Failure | None] = (attempt, state, None)
+        self._told: tuple[int, State, Failure | None, Leave | None] = (attempt, state, None, None)
         self._changed = threading.Event()
         self._channel: Channel | None = None
         self._thread: threading.Thread | None = None
@@ -85,10 +98,10 @@ class Sync:
         """Whether the operator can still be asked."""
         return self._final is None
 
-    def tell(self, attempt: int, state: State, failure: Failure | None = None) -> None:
-        """From now on this is so. It goes out at once."""
-        if self._told != (attempt, state, failure):
-            self._told = attempt, state, failure
+    def tell(self, attempt: int, state: State, failure: Failure | None = None, leave: Leave | None = None) -> None:
+        """From now on this is so. It goes out at once. `leave`: where the ranks can come to an end together with all others."""
+        if self._told != (attempt, state, failure, leave):
+            self._told = attempt, state, failure, leave
             self._interrupt()
 
     def news(self, since: float) -> News:
@@ -150,11 +163,13 @@ class Sync:
         return isinstance(error, CalledBackError)
 
     def _words(self) -> dict[str, object]:
-        attempt, state, failure = self._told
+        attempt, state, failure, leave = self._told
         words: dict[str, object] = {"attempt": attempt, "state": state.value}
         if failure is not None:
             age = round(max(0.0, time.monotonic() - failure.at), 3)
             words["failure"] = {"code": failure.code, "message": shortened(failure.message), "age": age}
+        if leave is not None:
+            words["leave"] = leave._asdict()
         return words
 
     def _hear(self, answer: Answer) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from trainyard_agent.attempt import STOP_SECONDS, Attempt, Command, Outcome
+from trainyard_agent.attempt import STOP_SECONDS, Attempt, Command, Line, Outcome
 from trainyard_agent.group import Group
 from trainyard_agent.orders import FIRST_ANSWER_SECONDS, SILENCE_SECONDS, Do, State, decide
 from trainyard_agent.ranks import SettingError
@@ -70,8 +70,12 @@ class Worker:
         if self._state is not State.RUNNING:
             self._tell(State.RUNNING)
         return attempt.run(
-            lambda: self._next() in {Do.JOIN, Do.LEAVE},
-            lambda failure: None if self._group.asked_to_end else self._tell(State.FAILED, failure),
+            Line(
+                stop=lambda: self._next() in {Do.JOIN, Do.LEAVE},
+                failed=lambda failure: None if self._group.asked_to_end else self._tell(State.FAILED, failure),
+                leave=lambda leave: self._sync.tell(self._attempt, State.RUNNING, leave=leave),
+                news=lambda: self._sync.news(self._since),
+            )
         )
 
     def _new(self, environment: Mapping[str, str]) -> Attempt:

@@ -1,0 +1,109 @@
+"""An end on which all ranks agree, where there is time for one: they stop after the same step, with a checkpoint. Pure.
+
+Each agent has its ranks wait after the step that they are at, and tells which one they have passed. The step after the furthest is the
+last: nobody is beyond it, and those that lag behind get there, for the others wait for them.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from math import ceil
+
+from trainyard.api.reasons import Reason
+from trainyard.api.recovery import SAVED_CODE
+from trainyard.api.status import GracefulStop, TrainingJobStatus
+from trainyard.domain.actions import Event, Plan
+from trainyard.domain.model import AgentView, Doing, PodView, Snapshot
+from trainyard.domain.worker import everyone
+
+AGREE = timedelta(seconds=10)
+"""How long agents get to answer. A rank waits no longer."""
+
+
+def hold(snapshot: Snapshot, now: datetime) -> Plan | None:
+    """What to do before a verdict on this attempt; None where there is nothing, or nothing any more, to wait for."""
+    stop = snapshot.job.status.stopping
+    if stop is None:
+        return _ask(snapshot, now)
+    return _agree(snapshot, stop, now) if stop.step is None else _await(snapshot, stop, now)
+
+
+def told(status: TrainingJobStatus) -> str:
+    """What is to be added to the story of the attempt's end."""
+    stop = status.stopping
+    return "" if stop is None or stop.step is None else f"; all ranks were told to stop after step {stop.step}"
+
+
+def _ask(snapshot: Snapshot, now: datetime) -> Plan | None:
+    why = _occasion(snapshot)
+    if why is None or _taking_part(snapshot) is None:
+        return None
+    status = snapshot.job.status
+    return _set(snapshot, GracefulStop(attempt=status.attempt, time=now, why=why), wait=AGREE)
+
+
+def _agree(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> Plan | None:
+    if _occasion(snapshot) is None:
+        return _set(snapshot, None)
+    agents, left = _taking_part(snapshot), AGREE - (now - stop.time)
+    if agents is None:
+        return None
+    passed = [agent.leave.passed for agent in agents if agent.leave and agent.leave.asked]
+    if len(passed) < len(agents):
+        return Plan(snapshot.job.status, requeue_after=_seconds(left)) if left > timedelta() else None
+    furthest = max((step for step in passed if step is not None), default=None)
+    if furthest is None or None in passed:
+        return None
+    step = furthest + 1
+    event = Event("Normal", Reason.GRACEFUL_STOP, f"{stop.why}: all ranks stop after step {step}")
+    return _set(snapshot, stop.model_copy(update={"step": step}), event)
+
+
+def _await(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> Plan | None:
+    """All of them get the time that the first pod which has to go has."""
+    going = [pod.deletion_time for pod in snapshot.current if pod.deletion_time]
+    left = min(going, default=stop.time + timedelta(seconds=snapshot.job.spec.grace_seconds)) - now
+    running = [agent for _, agent in _agents(snapshot) if agent and agent.connected and agent.doing is Doing.RUNNING]
+    ends = [end.code for pod, agent in _agents(snapshot) if (end := pod.exit or (agent and agent.exit))]
+    if not running or left <= timedelta() or not {0, SAVED_CODE}.issuperset(ends):
+        return None
+    return Plan(snapshot.job.status, requeue_after=_seconds(left))
+
+
+def _occasion(snapshot: Snapshot) -> str | None:
+    """Why the ranks are to stop; None where nothing says so."""
+    spec = snapshot.job.spec
+    if spec.lifecycle.suspend:
+        return "lifecycle.suspend is set"
+    if any(pod.workers not in {0, spec.replicas} for pod in snapshot.current):
+        return f"replicas was changed to {spec.replicas}"
+    for pod, agent in _agents(snapshot):
+        if pod.taken_by and not pod.ended:
+            return f"worker {pod.index} (pod {pod.name}) is taken away: {pod.taken_by.reason}"
+        if agent and agent.leave and agent.leave.leaving:
+            return f"worker {pod.index} (pod {pod.name}) was asked to end"
+    return None
+
+
+def _taking_part(snapshot: Snapshot) -> list[AgentView] | None:
+    """The agents of all workers, where the ranks of each run and can wait for each other."""
+    attempt = snapshot.job.status.attempt
+    agents = [
+        agent
+        for _, agent in _agents(snapshot)
+        if agent and agent.connected and agent.leave and (agent.attempt, agent.doing) == (attempt, Doing.RUNNING)
+    ]
+    whole = everyone(snapshot.current, snapshot.size) and len(agents) == len(snapshot.current)
+    return agents if whole else None
+
+
+def _agents(snapshot: Snapshot) -> Iterator[tuple[PodView, AgentView | None]]:
+    return ((pod, snapshot.agents.get(pod.uid)) for pod in snapshot.current)
+
+
+def _set(snapshot: Snapshot, stop: GracefulStop | None, *events: Event, wait: timedelta | None = None) -> Plan:
+    status = snapshot.job.status.model_copy(update={"graceful_stop": stop})
+    return Plan(status, events=[*events], requeue_after=_seconds(wait) if wait else None)
+
+
+def _seconds(time: timedelta) -> float:
+    return float(ceil(time.total_seconds()))

@@ -1,0 +1,137 @@
+"""What a rank and the agent tell each other of the step after which all end."""
+
+import multiprocessing
+import os
+import threading
+import time
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+
+from trainyard_agent import must_stop, stopping
+from trainyard_agent.report import FILE
+from trainyard_agent.stopping import STOP, Slot
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    stopping._slot.cache_clear()
+    monkeypatch.setenv(FILE, str(tmp_path / "0"))
+    return str(tmp_path / f"0{STOP}")
+
+
+def test_nobody_asks(path: str) -> None:
+    assert [must_stop(step) for step in range(3)] == [False, False, False]
+    assert Slot(path).ask() == 2
+
+
+def test_without_an_agent_no_step_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FILE, raising=False)
+    assert not must_stop(1)
+    monkeypatch.setenv(FILE, "/proc/nowhere/0")
+    assert not must_stop(1)
+
+
+@pytest.mark.parametrize(("step", "error"), [(-1, ValueError), ("3", TypeError), (1.5, TypeError)])
+def test_what_is_no_step(path: str, step: object, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        must_stop(step)  # type: ignore[arg-type]  # that is the test
+    assert not Path(path).exists()
+
+
+def test_the_step_is_known_beforehand(path: str) -> None:
+    must_stop(0)
+    agent = Slot(path)
+    assert agent.ask() == 0
+    agent.settle(2)
+    assert [must_stop(step) for step in (1, 2, 3)] == [False, True, True]
+
+
+def test_a_rank_waits_for_the_step_and_for_nothing_else(path: str) -> None:
+    must_stop(4)
+    agent = Slot(path)
+    agent.ask()
+    answers: list[bool] = []
+    rank = threading.Thread(target=lambda: answers.append(must_stop(5)), daemon=True)
+    rank.start()
+    time.sleep(0.1)
+    assert not answers
+    assert agent.ask() == 4, "it has not passed the step that it waits at"
+    agent.settle(5)
+    rank.join(30)
+    assert answers == [True]
+
+
+def test_a_rank_goes_on_where_there_is_no_agreement(path: str) -> None:
+    must_stop(4)
+    agent = Slot(path)
+    agent.ask()
+    answers: list[bool] = []
+    rank = threading.Thread(target=lambda: answers.append(must_stop(5)), daemon=True)
+    rank.start()
+    agent.release()
+    rank.join(30)
+    assert answers == [False]
+    assert agent.ask() == 5
+
+
+def test_a_rank_that_is_told_nothing_waits_once_and_is_not_late_again(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    must_stop(0)
+    agent = Slot(path)
+    agent.ask()
+    monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 0.05)
+    assert not must_stop(1)
+    monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 3600.0)
+    assert not must_stop(2)
+    assert agent.ask() == 2
+    agent.settle(3)
+    assert must_stop(3)
+
+
+@pytest.mark.parametrize("content", [b"", b"short"])
+def test_a_file_that_is_cut_off(path: str, content: bytes) -> None:
+    must_stop(0)
+    Path(path).write_bytes(content)
+    assert not must_stop(1)
+    with pytest.raises(OSError, match="cut off"):
+        Slot(path).ask()
+
+
+def test_a_rank_that_was_stopped_with_the_lock_does_not_stop_the_agent(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    must_stop(0)
+    monkeypatch.setattr(stopping, "LOCK_SECONDS", 0.05)
+    with Slot(path)._held(), pytest.raises(BlockingIOError):
+        Slot(path).ask()
+
+
+def _rank(path: str, go: Event, last: "multiprocessing.Queue[int]") -> None:
+    os.environ[FILE] = path
+    go.wait(30)
+    step = 0
+    while not must_stop(step):
+        step += 1
+    last.put(step)
+
+
+def test_ranks_that_run_freely_all_end_after_the_same_step(tmp_path: Path) -> None:
+    """Each at its own pace, with no collective that would hold them together: whoever is behind comes up to it, and nobody is beyond."""
+    context = multiprocessing.get_context("spawn")
+    go, last = context.Event(), context.Queue()
+    paths = [str(tmp_path / str(rank)) for rank in range(3)]
+    ranks = [context.Process(target=_rank, args=(path, go, last), daemon=True) for path in paths]
+    for each in ranks:
+        each.start()
+    go.set()
+    end = time.monotonic() + 30
+    while not all(Path(path + STOP).exists() for path in paths) and time.monotonic() < end:
+        time.sleep(0.01)
+    slots = [Slot(path + STOP) for path in paths]
+    step = max(slot.ask() for slot in slots) + 1
+    for slot in slots:
+        slot.settle(step)
+    assert {last.get(timeout=60) for _ in ranks} == {step}
