@@ -1,6 +1,7 @@
 """The attempt protocol under random schedules, and the proof that each law can fail: bugs planted for it, which it finds."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from tests.simulation.attempts.schedule import play
 from tests.simulation.attempts.world import BrokenError
 from trainyard.api.status import TrainingJobStatus
 from trainyard.coordinator import assignments
-from trainyard.domain import agents, verdict
+from trainyard.domain import agents, graceful, verdict
+from trainyard.domain.actions import Plan
 
 SCHEDULES = 600
 UNTIL_FOUND = 400
@@ -20,11 +22,21 @@ def test_no_two_attempts_run_and_all_get_well() -> None:
     # The schedules come to what they are for.
     assert sum(world.in_place for world in worlds) > SCHEDULES // 2
     assert sum(world.status.attempt for world in worlds) > 2 * SCHEDULES
+    assert sum(len(world.stopped) for world in worlds) > SCHEDULES // 20
 
 
 def always(_holds: object) -> Callable[..., object]:
     """A function that does not look."""
     return lambda *_, **__: _holds
+
+
+def one_less(decided: Plan | None) -> Plan | None:
+    """The plan with the step before the one that it names."""
+    stop = decided and decided.status.graceful_stop
+    if not decided or not stop or not stop.step:
+        return decided
+    earlier = stop.model_copy(update={"step": stop.step - 1})
+    return replace(decided, status=decided.status.model_copy(update={"graceful_stop": earlier}))
 
 
 BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
@@ -34,6 +46,8 @@ BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
     "never gives up what is stuck": (agents, "STUCK", lambda it: it * 10**6),
     "hears no failures": (agents, "_overlaid", lambda _: lambda _snapshot, pod, *_, **__: pod),
     "replaced workers go on": (assignments, "is_replaced", lambda _: always("")),
+    "names a step when ranks do not wait any more": (graceful, "AGREE", lambda it: it * 10**6),
+    "names the step that the furthest has passed": (graceful, "_agree", lambda it: lambda *said: one_less(it(*said))),
     "an end is no new attempt": (
         verdict,
         "_next_attempt",

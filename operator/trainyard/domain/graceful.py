@@ -12,16 +12,19 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import SAVED_CODE
 from trainyard.api.status import GracefulStop, TrainingJobStatus
 from trainyard.domain.actions import Event, Plan
+from trainyard.domain.agents import calling
 from trainyard.domain.model import AgentView, Doing, PodView, Snapshot
 from trainyard.domain.worker import everyone
 
 AGREE = timedelta(seconds=10)
-"""How long agents get to answer. A rank waits no longer."""
+"""How long agents get to answer. Ranks wait for twice as long: whatever step is named, it reaches them in time."""
 
 
 def hold(snapshot: Snapshot, now: datetime) -> Plan | None:
     """What to do before a verdict on this attempt; None where there is nothing, or nothing any more, to wait for."""
     stop = snapshot.job.status.stopping
+    if (stop or _occasion(snapshot)) and (wait := calling(snapshot, now)):
+        return Plan(snapshot.job.status, requeue_after=_seconds(wait))
     if stop is None:
         return _ask(snapshot, now)
     return _agree(snapshot, stop, now) if stop.step is None else _await(snapshot, stop, now)
@@ -45,11 +48,11 @@ def _agree(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> Plan | None
     if _occasion(snapshot) is None:
         return _set(snapshot, None)
     agents, left = _taking_part(snapshot), AGREE - (now - stop.time)
-    if agents is None:
+    if agents is None or left <= timedelta():
         return None
     passed = [agent.leave.passed for agent in agents if agent.leave and agent.leave.asked]
     if len(passed) < len(agents):
-        return Plan(snapshot.job.status, requeue_after=_seconds(left)) if left > timedelta() else None
+        return Plan(snapshot.job.status, requeue_after=_seconds(left))
     furthest = max((step for step in passed if step is not None), default=None)
     if furthest is None or None in passed:
         return None
@@ -63,8 +66,9 @@ def _await(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> Plan | None
     going = [pod.deletion_time for pod in snapshot.current if pod.deletion_time]
     left = min(going, default=stop.time + timedelta(seconds=snapshot.job.spec.grace_seconds)) - now
     running = [agent for _, agent in _agents(snapshot) if agent and agent.connected and agent.doing is Doing.RUNNING]
+    late = any(agent.leave is None or agent.leave.passed is None for agent in running)
     ends = [end.code for pod, agent in _agents(snapshot) if (end := pod.exit or (agent and agent.exit))]
-    if not running or left <= timedelta() or not {0, SAVED_CODE}.issuperset(ends):
+    if not running or late or left <= timedelta() or not {0, SAVED_CODE}.issuperset(ends):
         return None
     return Plan(snapshot.job.status, requeue_after=_seconds(left))
 

@@ -16,7 +16,7 @@ PATIENCE = 400
 def play(seed: int) -> World:
     """One schedule. Raises BrokenError where a law does not hold, or where nothing gets well after the last fault."""
     random = Random(seed)  # noqa: S311 - a schedule, no secret
-    world = World(random, workers=random.randint(1, 4))
+    world = World(random, workers=random.randint(1, 4), takes_part=random.random() < 0.7)
     for _ in range(STEPS):
         _one_of(random, world, faults=True)
         _check(world)
@@ -39,7 +39,7 @@ def _one_of(random: Random, world: World, *, faults: bool) -> None:
         (2, lambda: world.tick(random.choice([0.1, 1, 5, 10]))),
     ]
     if pods:
-        usual.append((12, lambda: world.call(random.choice(pods))))
+        usual += [(12, lambda: world.call(random.choice(pods))), (8, lambda: world.step(random.choice(pods)))]
     bad: list[tuple[float, Callable[[], object]]] = [
         (0.5, world.die),
         (0.3, lambda: world.answer(random.choice(NODES))),
@@ -55,6 +55,11 @@ def _one_of(random: Random, world: World, *, faults: bool) -> None:
             (0.2, lambda: setattr(world.agents[uid], "stubborn", True)),
             (0.2, lambda: world.fall_silent(world.pods[uid].node or NODES[0])),
         ]
+    if world.takes_part:
+        # To come to an end together takes its time without other faults. Without an operator too, for longer than ranks wait.
+        bad = [*((weight / 5, do) for weight, do in bad), (0.5, lambda: world.tick(25))]
+        if pods:
+            bad.append((0.4, lambda: world.ask_to_go(random.choice(pods))))
     chosen = usual + bad if faults else [*usual, (1, lambda: world.tick(30))]
     random.choices([do for _, do in chosen], [weight for weight, _ in chosen])[0]()
 

@@ -9,17 +9,19 @@ from datetime import datetime, timedelta
 from random import Random
 
 from tests.support.jobs import NOW, SUPERVISED, UID, spec, stored
-from trainyard.api.status import TrainingJobStatus
+from trainyard.api.recovery import SAVED_CODE
+from trainyard.api.status import GracefulStop, TrainingJobStatus
 from trainyard.coordinator import assignments
 from trainyard.coordinator.refusals import RefusedError
-from trainyard.coordinator.reports import Call, Failure
+from trainyard.coordinator.reports import Call, Failure, Leave
 from trainyard.domain.actions import CreateService, CreateWorker, DeletePod
-from trainyard.domain.model import AgentView, Doing, Exit, JobView, PodView, Snapshot, Trouble
+from trainyard.domain.model import AgentView, Doing, Exit, JobView, LeaveView, PodView, Snapshot, Trouble
 from trainyard.domain.moves import objection
 from trainyard.domain.names import worker_pod
 from trainyard.domain.plan import plan
 
 GRACE = timedelta(seconds=30)
+RANKS_WAIT = timedelta(seconds=20)
 NODES = ("node0", "node1", "node2", "node3")
 
 
@@ -38,6 +40,12 @@ class Agent:
     exit: Exit | None = None
     stubborn: bool = False
     """Whether its ranks do not end when they are told to."""
+    leave: LeaveView | None = None
+    """How far its ranks are on the way to an end together with all others; None where they take no part."""
+    passed: int = -1
+    """The last step that its ranks have passed."""
+    asked_at: datetime | None = None
+    """Since when they wait for the step after which they end."""
 
 
 @dataclass(slots=True)
@@ -46,6 +54,8 @@ class World:
 
     random: Random
     workers: int
+    takes_part: bool = False
+    """Whether the program asks whether to stop."""
     status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
     pods: dict[str, PodView] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
@@ -61,6 +71,8 @@ class World:
     hearing_since: datetime = NOW
     begun: dict[int, set[str]] = field(default_factory=dict)
     """Where the ranks of each attempt were told to meet."""
+    stopped: dict[int, set[int]] = field(default_factory=dict)
+    """After which step ranks of each attempt have ended because all were to."""
     in_place: int = 0
     """Starts of ranks in a container that had run an earlier attempt."""
 
@@ -113,12 +125,32 @@ class World:
         if not actions and decided.status != self.status:
             if why := objection(self.status, decided.status):
                 raise BrokenError(why)
+            stops = decided.status.graceful_stop != self.status.graceful_stop
             self.status = stored(decided.status)
+            if stops:
+                self._check_stop()
+            if stops and self.random.random() < 0.8:
+                self._wake()
 
     def die(self) -> None:
         """The operator's process ends, and another one begins: it knows what is stored."""
         self.heard.clear()
         self.hearing_since = self.now
+
+    def _check_stop(self) -> None:
+        stop = self.status.stopping
+        if stop is None or stop.step is None:
+            return
+        beyond = [uid for uid, a in self.agents.items() if a.ranks == stop.attempt and a.passed >= stop.step]
+        if beyond:
+            raise BrokenError(f"all are to stop after step {stop.step}, and {beyond[0]} is beyond it")
+
+    def _wake(self) -> None:
+        """All agents hear the news at once, and tell what they make of it."""
+        for _ in range(2):
+            for uid in self.random.sample([*self.pods], len(self.pods)):
+                if self.random.random() < 0.95:
+                    self.call(uid)
 
     def _make(self, index: int, attempt: int) -> None:
         if any(pod.name == worker_pod("train", index, attempt) for pod in self.pods.values()):
@@ -140,7 +172,12 @@ class World:
             if pod.node in self.silent or self.random.random() < 0.5:
                 continue
             if pod.deletion_time:
-                self._stop(uid, 143)
+                agent = self.agents[uid]
+                if agent.leave and agent.doing is Doing.RUNNING and self.now < pod.deletion_time:
+                    agent.leave = replace(agent.leave, leaving=True)
+                    if self.random.random() < 0.9:
+                        continue
+                self._stop(uid, agent.exit.code if agent.exit else 143)
                 if self.random.random() < 0.7:
                     self._remove(uid)
             elif not pod.scheduled:
@@ -181,7 +218,7 @@ class World:
         pod, agent = self.pods[uid], self.agents[uid]
         if pod.ended:
             return
-        agent.ranks = None
+        agent.ranks = agent.leave = None
         end = Exit(self.now, code, "Error", "") if pod.running else None
         self.pods[uid] = replace(pod, running=False, ready=False, ended=True, phase="Failed", exit=end)
         self.hang_up(uid)
@@ -203,8 +240,24 @@ class World:
         if agent.ranks is None or agent.doing is not Doing.RUNNING or self.pods[uid].node in self.silent:
             return
         message = "Connection closed by peer" if victim else "boom"
-        agent.doing, agent.ranks = Doing.FAILED, None
+        agent.doing, agent.ranks, agent.leave = Doing.FAILED, None, None
         agent.exit = Exit(self.now, 1, "Error", message)
+
+    def step(self, uid: str) -> None:
+        """The ranks of a worker make a step, if those of all others have made the one before: and go on, wait, or end."""
+        agent = self.agents[uid]
+        peers = [other for other in self.agents.values() if other.ranks == agent.ranks]
+        if agent.ranks is None or len(peers) < self.workers or any(other.passed < agent.passed for other in peers):
+            return
+        leave, done = agent.leave, agent.passed + 1
+        if leave and leave.at is not None and done >= leave.at:
+            self.stopped.setdefault(agent.ranks, set()).add(done)
+            if len(self.stopped[agent.ranks]) > 1:
+                raise BrokenError(f"attempt {agent.ranks} stops after steps {self.stopped[agent.ranks]}")
+            agent.doing, agent.ranks, agent.leave = Doing.FAILED, None, None
+            agent.exit = Exit(self.now, SAVED_CODE, "Error", "")
+        elif not (leave and leave.asked) or (agent.asked_at and self.now - agent.asked_at >= RANKS_WAIT):
+            agent.passed = done
 
     def call(self, uid: str) -> None:
         """An agent tells what it does and hears a word, if there is one for it."""
@@ -213,10 +266,12 @@ class World:
             return
         self.cut_off.discard(uid)
         failed = Failure(code=agent.exit.code, message=agent.exit.message) if agent.exit else None
-        said = Call(attempt=agent.attempt, state=agent.doing, failure=failed)
+        leave = agent.leave
+        told = Leave(leaving=leave.leaving, asked=leave.asked, passed=leave.passed, at=leave.at) if leave else None
+        said = Call(attempt=agent.attempt, state=agent.doing, failure=failed, leave=told)
         before = self.heard.get(uid)
         since = before.since if before and before.left_at is None else self.now
-        self.heard[uid] = AgentView(agent.attempt, agent.doing, agent.exit, self.now, since)
+        self.heard[uid] = AgentView(agent.attempt, agent.doing, agent.exit, self.now, since, leave=leave)
         try:
             word = assignments.assignment(pod, self.job)
         except RefusedError:
@@ -229,11 +284,25 @@ class World:
             if agent.stubborn and agent.ranks is not None:
                 return
             agent.attempt, agent.doing, agent.ranks, agent.exit = word.attempt, Doing.WAITING, None, None
+            agent.leave = None
             # Told by the next call; until then what was said before stands.
-        elif word.run:
+        elif word.run and agent.doing is Doing.WAITING:
             self.in_place += pod.attempt < word.attempt
             agent.doing = Doing.RUNNING
             self._begin(uid, word.attempt, word.environment["MASTER_ADDR"])
+        elif agent.leave:
+            self._follow(agent, agent.leave, word.stop)
+
+    def _follow(self, agent: Agent, leave: LeaveView, stop: GracefulStop | None) -> None:
+        """What an agent does with its ranks at a word of a stop. Told by the next call."""
+        if stop is None:
+            agent.leave, agent.asked_at = LeaveView(leave.leaving), None
+        elif not leave.asked:
+            agent.leave, agent.asked_at = replace(leave, asked=True, passed=agent.passed), self.now
+        elif stop.step is not None and agent.passed >= stop.step:
+            agent.leave = LeaveView(leave.leaving, asked=True)
+        elif stop.step is not None:
+            agent.leave = replace(leave, at=stop.step)
 
     def _begin(self, uid: str, attempt: int, where: str) -> None:
         """Ranks start. The laws."""
@@ -252,7 +321,9 @@ class World:
         self.begun.setdefault(attempt, set()).add(where)
         if len(self.begun[attempt]) > 1:
             raise BrokenError(f"the workers of attempt {attempt} meet at {self.begun[attempt]}")
-        self.agents[uid].ranks = attempt
+        agent = self.agents[uid]
+        agent.ranks, agent.passed, agent.asked_at = attempt, -1, None
+        agent.leave = LeaveView() if self.takes_part else None
 
     def tick(self, seconds: float) -> None:
         """Time passes."""

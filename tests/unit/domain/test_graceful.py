@@ -26,11 +26,13 @@ def part(scene: Scene, *leaves: LeaveView | None, doing: Doing = Doing.RUNNING) 
 ABLE = part(RUNS, LeaveView(), LeaveView(), LeaveView())
 LEAVES = ABLE.deleted(1, seconds_ago=1, grace=30)
 WAITS = LEAVES.with_status(graceful_stop=ASKED)
-STOPS = LEAVES.with_status(graceful_stop=KNOWN)
 
 
 def waiting(*passed: int | None) -> list[LeaveView]:
     return [LeaveView(asked=True, passed=step) for step in passed]
+
+
+STOPS = part(LEAVES, *waiting(7, 7, 7)).with_status(graceful_stop=KNOWN)
 
 
 def test_a_worker_that_is_taken_away_has_all_stop_together_before_anything_else() -> None:
@@ -94,6 +96,22 @@ def test_the_first_step_and_the_last_of_all(passed: tuple[int, ...], step: int) 
     assert stop.step == step
 
 
+def test_a_step_is_named_in_time_or_not_at_all() -> None:
+    late = LEAVES.with_status(graceful_stop=ASKED.model_copy(update={"time": ago(10)}))
+    assert act(part(late, *waiting(7, 6, 5))).status.attempt == 2, "some may not wait any more when it reaches them"
+
+
+def test_a_new_leader_hears_the_agents_first() -> None:
+    for scene in (ABLE.deleted(1), WAITS, ABLE.wishing(lifecycle={"suspend": True})):
+        fresh = replace(scene, agents={}, hearing_since=ago(1))
+        assert (act(fresh).status, act(fresh).requeue_after) == (scene.status, 5.0)
+
+
+def test_a_rank_that_is_beyond_the_step_already_is_not_waited_for() -> None:
+    beyond = LeaveView(asked=True)
+    assert act(part(STOPS, LeaveView(asked=True, passed=7, at=8), beyond)).status.attempt == 2
+
+
 def test_ranks_that_cannot_wait_are_not_waited_for() -> None:
     decided = act(part(WAITS, *waiting(7, None, 7)))
     assert (decided.status.attempt, decided.status.graceful_stop) == (2, None)
@@ -126,7 +144,8 @@ def test_it_waits_no_longer_than_the_pod_that_has_to_go_may() -> None:
 
 
 def test_without_such_a_pod_as_long_as_pods_get_to_end() -> None:
-    suspended = ABLE.wishing(lifecycle={"suspend": True}).with_status(graceful_stop=KNOWN)
+    knows = part(ABLE, *waiting(7, 7, 7)).with_status(graceful_stop=KNOWN)
+    suspended = knows.wishing(lifecycle={"suspend": True})
     assert (act(suspended).status.attempt, act(suspended).requeue_after) == (1, 29.0)
     later = plan(suspended.snapshot, NOW + timedelta(seconds=29))
     assert later.status.holds(C.SUSPENDED)

@@ -21,8 +21,8 @@ SAVED = 90
 STOP = ".stop"
 """The end of the name of the file, beside that of a rank's progress. It is there once the rank has asked."""
 UNKNOWN = -1
-PATIENCE_SECONDS = 10.0
-"""How long a rank waits to be told the step, once it is known that there will be one."""
+PATIENCE_SECONDS = 20.0
+"""How long a rank waits to be told the step, once it is known that there will be one. The operator gives up sooner."""
 LOOK_SECONDS = 0.005
 LOCK_SECONDS = 1.0
 """How long the agent tries to get at the file: a rank that was stopped holds its lock for ever."""
@@ -84,9 +84,11 @@ class Slot:
         return passed
 
     def settle(self, at: int) -> None:
-        """The rank ends after this step."""
+        """The rank ends after this step. Raises OSError where it has waited for too long to be told, and is beyond it."""
         with self._held(LOCK_SECONDS):
             passed, asked, _ = self._read()
+            if passed >= at:
+                raise OSError("the rank is beyond that step")
             self._write(passed, asked, at)
 
     def release(self) -> None:
