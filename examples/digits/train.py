@@ -30,8 +30,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 try:
-    from trainyard_agent import progress
-except ImportError:  # no agent here: nobody to tell
+    from trainyard_agent import SAVED, must_stop, progress
+except ImportError:  # no agent here: nobody to tell, nobody who asks
+    SAVED = 90
+
+    def must_stop(_: int) -> bool:
+        """Whether all ranks are to end after this step."""
+        return False
 
     def progress(step: int, *, total: int, loss: float | None) -> None:
         """Say how far this rank is."""
@@ -240,9 +245,12 @@ def train(settings: Settings, device: torch.device) -> None:
             milliseconds = (time.perf_counter() - since) * 1000 / (step - lines_step)
             print(f"step {step}/{settings.steps} loss {loss.item():.3f} {milliseconds:.1f} ms/step")
             since, lines_step = time.perf_counter(), step
-        if talks and (step % settings.checkpoint_every == 0 or step == settings.steps):
+        ends = step < settings.steps and must_stop(step)
+        if talks and (ends or step % settings.checkpoint_every == 0 or step == settings.steps):
             state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
             save(settings.checkpoints / f"step-{step:08d}.pt", state)
+        if ends:
+            sys.exit(SAVED)
     result = accuracy(model, test, device)
     if talks:
         print(f"weights {fingerprint(model)}")

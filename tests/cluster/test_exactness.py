@@ -1,13 +1,17 @@
 """A recovery changes nothing of the mathematics: the same weights, to the last bit, as without the fault."""
 
 import re
+import secrets
 from pathlib import Path
 
+import pytest
+
+from demo.commands import Cluster
 from demo.run import KILL
 from demo.target import ROOT
 from tests.cluster.kube import Json, Kube, job, main_container
 
-STEPS, KILL_AFTER = 60, 25
+STEPS, HIT_AFTER = 60, 25
 
 
 def digits(kube: Kube, name: str, checkpoints: Path) -> Json:
@@ -39,26 +43,64 @@ def weights(log: str) -> str:
     return str(found)
 
 
-def test_after_a_recovery_the_losses_and_the_weights_are_those_of_the_undisturbed_run(
-    kube: Kube, tmp_path: Path
-) -> None:
-    tmp_path.chmod(0o755)
+@pytest.fixture(scope="module")
+def calm(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The log of a run that nothing disturbs."""
+    folder, name = tmp_path_factory.mktemp("calm"), f"t-{secrets.token_hex(4)}"
+    cluster.kube("create", "namespace", name)
+    kube = Kube(cluster, name)
+    begin(kube, "calm", folder)
+    kube.wait_phase("calm", "Complete", 180)
+    log = kube.run("logs", "calm-worker-0-1")
+    cluster.kube("delete", "namespace", name, "--wait=false")
+    return log
+
+
+def begin(kube: Kube, name: str, folder: Path) -> None:
+    folder.chmod(0o755)
     files = [f"--from-file={ROOT / 'examples/digits' / name}" for name in ("train.py", "digits.csv.gz")]
     kube.run("create", "configmap", "digits", *files)
-    kube.apply(digits(kube, "calm", tmp_path / "calm"))
-    kube.wait_phase("calm", "Complete", 180)
-    kube.apply(digits(kube, "hit", tmp_path / "hit"))
-    kube.wait_phase("hit", "Running", 60)
-    kube.until(lambda: max(losses(kube.run("logs", "hit-worker-0-1")), default=0) >= KILL_AFTER, 120, "some steps")
+    kube.apply(digits(kube, name, folder / name))
+
+
+def begun(kube: Kube, name: str, folder: Path) -> None:
+    """A run that is under way."""
+    begin(kube, name, folder)
+    kube.wait_phase(name, "Running", 60)
+    kube.until(lambda: max(losses(kube.run("logs", f"{name}-worker-0-1")), default=0) >= HIT_AFTER, 120, "some steps")
+
+
+def test_after_a_recovery_the_losses_and_the_weights_are_those_of_the_undisturbed_run(
+    kube: Kube, calm: str, tmp_path: Path
+) -> None:
+    begun(kube, "hit", tmp_path)
     kube.run("exec", "hit-worker-1-1", "--", "python3", "-c", KILL)
     status = kube.wait_phase("hit", "Complete", 180)
     assert status["restarts"]["failures"] == 1
-    calm, whole = kube.run("logs", "calm-worker-0-1"), kube.run("logs", "hit-worker-0-1")
+    whole = kube.run("logs", "hit-worker-0-1")
     resumed = re.search(r"resumed from step (\d+)", whole)
     assert resumed
     hit = whole[resumed.start() :]
-    assert int(resumed[1]) >= KILL_AFTER // 10 * 10
+    assert int(resumed[1]) >= HIT_AFTER // 10 * 10
     again = losses(hit)
     assert min(again) == int(resumed[1]) + 1
     assert again == {step: loss for step, loss in losses(calm).items() if step in again}
     assert weights(hit) == weights(calm)
+
+
+def test_a_node_that_is_drained_costs_no_step(kube: Kube, calm: str, tmp_path: Path) -> None:
+    begun(kube, "moved", tmp_path)
+    node = kube.get("pod", "moved-worker-1-1")["spec"]["nodeName"]
+    try:
+        kube.run("drain", node, "--pod-selector=trainyard.dev/job-name=moved", "--timeout=90s")
+        status = kube.wait_phase("moved", "Complete", 180)
+    finally:
+        kube.run("uncordon", node)
+    restarts = status["restarts"]
+    assert (restarts["failures"], restarts["disruptions"]) == (0, 1)
+    (last,) = re.findall(r"all ranks stop after step (\d+)", kube.run("get", "events"))
+    log = kube.run("logs", "moved-worker-0-1")
+    assert f"resumed from step {last} (attempt 2)" in log
+    steps = [int(step) for step in re.findall(rf"step (\d+)/{STEPS} loss", log)]
+    assert steps == [*range(1, STEPS + 1)], "none is lost, none is made twice"
+    assert (losses(log), weights(log)) == (losses(calm), weights(calm))
