@@ -31,6 +31,20 @@ def test_how_long_a_step_may_take_is_told_where_it_is_set(seconds: int) -> None:
     assert told == {**COMMON, "TRAINYARD_HANG_SECONDS": str(seconds)}
 
 
+@pytest.mark.parametrize(("grace", "told"), [(None, {}), (30, {}), (120, {"TRAINYARD_GRACE_SECONDS": "120"})])
+def test_how_long_the_pod_gets_to_end_is_told_where_it_is_not_usual(grace: int | None, told: dict[str, str]) -> None:
+    made = worker(framework="none")
+    made.spec.template["spec"]["terminationGracePeriodSeconds"] = grace
+    assert environment_of(made) == COMMON | told
+
+
+@pytest.mark.parametrize(("grace", "least"), [(-5, "0"), (10**18, str(366 * 24 * 3600))])
+def test_a_grace_that_makes_no_sense_is_told_as_one_that_does(grace: int, least: str) -> None:
+    made = worker(framework="none")
+    made.spec.template["spec"]["terminationGracePeriodSeconds"] = grace
+    assert environment_of(made)["TRAINYARD_GRACE_SECONDS"] == least
+
+
 @pytest.mark.parametrize("name", ["RANK", "MASTER_ADDR", "OMP_NUM_THREADS", "NCCL_DEBUG", "TRAINYARD_ATTEMPT", "MINE"])
 def test_value_of_the_user_is_kept(name: str) -> None:
     env = environment_of(worker(container(env=[{"name": name, "value": "mine"}], resources={"limits": {"cpu": "2"}})))
