@@ -24,6 +24,9 @@ def digits(kube: Kube, name: str, checkpoints: Path) -> Json:
         {"name": "program", "configMap": {"name": "digits"}},
         {"name": "checkpoints", "hostPath": {"path": str(checkpoints)}},
     ]
+    alike = {"matchLabels": {"trainyard.dev/job-name": name}}
+    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    pod["topologySpreadConstraints"] = [{**spread, "labelSelector": alike}]
     main = main_container(manifest)
     main["command"] = ["python3", "/app/train.py", "--checkpoints", "/checkpoints", "--log-every", "1"]
     main["args"] = ["--steps", str(STEPS), "--checkpoint-every", "10"]
@@ -92,7 +95,7 @@ def test_a_node_that_is_drained_costs_no_step(kube: Kube, calm: str, tmp_path: P
     begun(kube, "moved", tmp_path)
     node = kube.get("pod", "moved-worker-1-1")["spec"]["nodeName"]
     try:
-        kube.run("drain", node, "--pod-selector=trainyard.dev/job-name=moved", "--timeout=90s")
+        kube.run("drain", node, "--delete-emptydir-data", "--pod-selector=trainyard.dev/job-name=moved")
         status = kube.wait_phase("moved", "Complete", 180)
     finally:
         kube.run("uncordon", node)
