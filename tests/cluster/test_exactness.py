@@ -20,6 +20,7 @@ def digits(kube: Kube, name: str, checkpoints: Path) -> Json:
     checkpoints.chmod(0o777)
     manifest = job(name, replicas=3, framework="torch")
     pod = manifest["spec"]["template"]["spec"]
+    pod["terminationGracePeriodSeconds"] = 30
     pod["volumes"] = [
         {"name": "program", "configMap": {"name": "digits"}},
         {"name": "checkpoints", "hostPath": {"path": str(checkpoints)}},
