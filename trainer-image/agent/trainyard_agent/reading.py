@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from trainyard_agent import processes
-from trainyard_agent.hang import Hang, Watch
+from trainyard_agent.hang import Hang, Usual, Watch
 from trainyard_agent.report import FILE, FOLDER, STACK, Said, read
 from trainyard_agent.words import KEPT
 
@@ -30,8 +30,8 @@ class Progress:
         self._folder: Path | None = None
         self._nonsense: set[int] = set()
         self._looked_at = 0.0
-        self.usual: Mapping[int, float] = {}
-        """Seconds that a step of each rank takes as a rule, as last looked at."""
+        self.usual: Mapping[int, Usual] = {}
+        """What the steps of each rank take as a rule, as last looked at."""
 
     def __enter__(self) -> Progress:  # noqa: PYI034 - Self needs Python 3.11
         try:
