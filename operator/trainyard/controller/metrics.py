@@ -70,7 +70,8 @@ class CacheMetrics(Collector):
         if not self._acting():
             return
         jobs = GaugeMetricFamily("trainyard_jobs", "TrainingJobs that exist", labels=["phase", "framework"])
-        tally = Tally(record.sort for record in self._caches.jobs())
+        records = self._caches.jobs()
+        tally = Tally(record.sort for record in records)
         for phase in Phase:
             for framework in Framework:
                 jobs.add_metric([phase, framework], tally[phase, framework])
@@ -82,7 +83,7 @@ class CacheMetrics(Collector):
             "Ranks that are slower than the others; of jobs that have such alone",
             labels=["namespace", "name"],
         )
-        for record in self._caches.jobs():
+        for record in records:
             if record.straggling:
                 straggling.add_metric([record.namespace, record.name], record.straggling)
         yield straggling

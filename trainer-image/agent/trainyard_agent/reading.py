@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import time
@@ -21,12 +22,12 @@ class Progress:
     """The files of this worker's ranks. Use it in a `with`. Where they cannot be made, nothing is watched."""
 
     def __init__(self, limit: float | None, say: Callable[[str], None], *, launcher: bool = False) -> None:
-        """`limit`: seconds that a step may take; None: as `Watch` has it; 0: it is not watched.
+        """`limit`: seconds that a step may take; None: as `Watch` has it; 0: as long as it likes, and is measured all the same.
 
         `launcher`: the ranks are started by another program, and known by what they say.
         """
         self._say, self.launcher = say, launcher
-        self._watch = None if limit == OFF else Watch(limit)
+        self._watch: Watch | None = Watch(math.inf if limit == OFF else limit)
         self._folder: Path | None = None
         self._nonsense: set[int] = set()
         self._looked_at = 0.0
