@@ -13,7 +13,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import MOST_STRAGGLERS, ConditionType as C, Straggler, TrainingJobStatus
 from trainyard.domain.actions import Event
 from trainyard.domain.conditions import Saying, no, yes
-from trainyard.domain.model import Snapshot
+from trainyard.domain.model import PodView, Snapshot
 from trainyard.domain.wording import counted
 
 SLOW, WELL = 1.5, 1.25
@@ -52,19 +52,19 @@ def stragglers(snapshot: Snapshot, now: datetime) -> list[Straggler]:
     # What nothing new is heard of stays what it was: a checkpoint is no recovery.
     slow = [each for each in known.values() if each.rank not in told.seconds]
     usual = median(told.seconds.values()) if told.seconds else 0.0
+    pods = {pod.index: pod for pod in snapshot.current}
+    where = {rank.rank: pods.get(report.index) for report in snapshot.told for rank in report.ranks}
     for rank, seconds in told.seconds.items():
         before, factor = known.get(rank), min(MOST_TIMES, seconds / usual)
         if factor >= SLOW or (before and before.confirmed and factor > WELL):
-            slow.append(_straggler(snapshot, rank, seconds, factor, before, now))
+            slow.append(_straggler(rank, where[rank], seconds, factor, before, now))
     first = sorted(slow, key=lambda each: (not each.confirmed, each.since, -each.factor))
     return sorted(first[:MOST_STRAGGLERS], key=lambda each: each.rank)
 
 
 def _straggler(
-    snapshot: Snapshot, rank: int, seconds: float, factor: float, before: Straggler | None, now: datetime
+    rank: int, pod: PodView | None, seconds: float, factor: float, before: Straggler | None, now: datetime
 ) -> Straggler:
-    index = next(report.index for report in snapshot.told if any(rank == each.rank for each in report.ranks))
-    pod = next((pod for pod in snapshot.current if pod.index == index), None)
     since = min(before.since, now) if before else now
     return Straggler(
         rank=rank,
@@ -85,12 +85,11 @@ def confirmed(status: TrainingJobStatus) -> Sequence[Straggler]:
 
 def saying(snapshot: Snapshot) -> Saying | None:
     """The condition, where there is something to say: as a rule nothing was ever slow."""
-    status, told = snapshot.job.status, paces(snapshot)
-    slow = confirmed(status)
+    slow = confirmed(snapshot.job.status)
     if not slow:
-        return (
-            no(C.STRAGGLING, Reason.SAME_PACE, "all ranks keep the same pace") if status.holds(C.STRAGGLING) else None
-        )
+        ended = over(snapshot.job.status, Reason.SAME_PACE, "all ranks keep the same pace")
+        return next(iter(ended), None)
+    told = paces(snapshot)
     if not told.seconds:
         return None
     worst = max(slow, key=lambda each: each.factor)
@@ -119,5 +118,5 @@ def deadlines(status: TrainingJobStatus, now: datetime) -> list[float]:
 
 
 def over(status: TrainingJobStatus, reason: str, message: str) -> Sequence[Saying]:
-    """What is said of them when the attempt ends in which they were slow."""
+    """What is said when no rank is slow any more, if one was: with the attempt, if not before."""
     return [no(C.STRAGGLING, reason, message)] if status.holds(C.STRAGGLING) else []
