@@ -26,7 +26,12 @@ try:
 except ImportError:  # no agent here: nobody to tell
 
     def progress(
-        step: int | None = None, *, phase: str = "train", total: int | None = None, loss: float | None = None
+        step: int | None = None,
+        *,
+        phase: str = "train",
+        total: int | None = None,
+        loss: float | None = None,
+        own_seconds: float | None = None,
     ) -> None:
         """Say how far this rank is."""
 

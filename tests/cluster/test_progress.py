@@ -19,6 +19,16 @@ while not end.exists():
     time.sleep(0.05)
 progress(1_000_000, total=1_000_000, loss=0.5)
 """
+UNEVEN = """
+import os, time
+from trainyard_agent import progress
+
+own, step = (0.5 if os.environ["RANK"] == "2" else 0.1), 0
+while not os.path.exists("/tmp/end"):
+    step += 1
+    progress(step, own_seconds=own)
+    time.sleep(0.5)
+"""
 HANG = """
 import os, time
 from trainyard_agent import progress
@@ -107,6 +117,24 @@ def test_a_pod_speaks_for_itself_alone(kube: Kube) -> None:
     assert "progress" not in kube.status("job")
     assert tell(OWN) == (200, None)
     kube.until(lambda: step(kube) == 12, 30, "the step in the status")
+
+
+def test_the_rank_for_which_the_others_wait_in_each_step_is_named(kube: Kube) -> None:
+    """All steps take the same time; what tells them apart is the ranks' own share."""
+    manifest = training(replicas=4)
+    main_container(manifest)["command"] = ["python3", "-c", UNEVEN]
+    kube.apply(manifest)
+    kube.until(lambda: kube.condition("job", "Straggling").get("status") == "True", 150, "a straggler")
+    (slow,) = kube.status("job")["stragglers"]
+    assert (slow["rank"], slow["pod"], slow["stepSeconds"], slow["factor"]) == (2, "job-worker-2-1", 0.5, 5)
+    told = f"rank 2 (pod job-worker-2-1 on {slow['node']}) takes 0.5 s a step by itself, 5 times the median of 4 ranks"
+    assert kube.condition("job", "Straggling")["message"] == told
+    kube.until(lambda: [event for event in kube.find_all("events") if event["message"] == told], 30, "its event")
+    for pod in kube.pods("job"):
+        kube.run("exec", pod["metadata"]["name"], "-c", "main", "--", "touch", "/tmp/end")  # noqa: S108 - in the pod
+    status = kube.wait_phase("job", "Complete", 60)
+    assert (status["attempt"], status.get("stragglers", [])) == (1, [])
+    assert kube.condition("job", "Straggling")["status"] == "False"
 
 
 def test_of_a_group_that_hangs_the_rank_that_all_wait_for_is_named(kube: Kube) -> None:

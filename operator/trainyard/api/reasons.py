@@ -50,6 +50,11 @@ class Reason(StrEnum):
     AGENT_INSIDE = "AgentInside"
     """`trainyard-agent` runs the command of each worker."""
 
+    SLOWER_THAN_OTHERS = "SlowerThanOthers"
+    """A rank has taken half as long again for its steps as the group's median, or more, for a minute. Nothing is restarted because of it."""
+    SAME_PACE = "SamePace"
+    """No rank is slower than the others any more."""
+
     SUSPENDED = "Suspended"
     """`lifecycle.suspend` is set: the job has no pods."""
     RESUMED = "Resumed"

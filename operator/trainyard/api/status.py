@@ -14,6 +14,8 @@ MOST_ATTEMPTS = 10**12
 """Far fewer: the number stands in the names of pods."""
 MOST_SUSPECTS = 16
 """Nodes that a job remembers. Where so many fail it, it is not the nodes."""
+MOST_STRAGGLERS = 16
+"""Ranks that are named. Who is slow with so many others has a reason of its own."""
 MOST_REPLACED = 64
 """Workers of a group that got pods of their own since it was made. Beyond that it is made anew as a whole."""
 
@@ -36,6 +38,7 @@ class ConditionType(StrEnum):
     RUNNING = "Running"
     RESTARTING = "Restarting"
     SUSPENDED = "Suspended"
+    STRAGGLING = "Straggling"
     SUPERVISED = "Supervised"
     STALLED = "Stalled"
     COMPLETE = "Complete"
@@ -221,6 +224,26 @@ class Progress(Model):
     """When the operator last heard of a change."""
 
 
+class Straggler(Model):
+    """A rank that takes half as long again for a step as the group's median, or more."""
+
+    rank: int = Field(ge=0, le=MOST)
+    """The rank."""
+    pod: str = Field(max_length=253)
+    """The pod in which it runs."""
+    node: str | None = Field(default=None, max_length=253)
+    """The node of that pod."""
+    step_seconds: float = Field(ge=0, allow_inf_nan=False)
+    """Seconds that its step takes as a rule: those in which it works itself, where the program tells
+    (`progress(…, own_seconds=…)`)."""
+    factor: float = Field(ge=0, allow_inf_nan=False)
+    """How many times the median that is."""
+    since: Time
+    """Since when it has been so slow."""
+    confirmed: bool = False
+    """Whether that has been so for a minute: then the condition Straggling tells of it."""
+
+
 class TrainingJobStatus(Model):
     """What the operator sees of the job, and what it has decided."""
 
@@ -233,7 +256,7 @@ class TrainingJobStatus(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     """What is true of the job: Scheduled, Running, Restarting, Suspended, Stalled, Complete, Failed. Supervised is said where the
-    agent cannot be in the workers, and why."""
+    agent cannot be in the workers, and why; Straggling where ranks are slower than the others."""
     attempt: int = Field(default=1, ge=1, le=MOST_ATTEMPTS)
     """The current incarnation of the whole group. It begins with new pods, or in those of an earlier one (`group`)."""
     group: Group | None = None
@@ -274,6 +297,12 @@ class TrainingJobStatus(Model):
     """The last failure that was counted."""
     progress: Progress | None = None
     """How far the training is. Nothing where its program does not tell, or no agent is in its workers."""
+    stragglers: list[Straggler] = Field(
+        default=[],
+        max_length=MOST_STRAGGLERS,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["rank"]},
+    )
+    """Ranks of the current attempt that are slower than the others, 16 at most."""
     suspect_nodes: list[SuspectNode] = Field(
         default=[],
         max_length=MOST_SUSPECTS,

@@ -1,4 +1,6 @@
-"""What the operator tells of jobs as a whole. Labels are small, closed sets: never a job's name."""
+"""What the operator tells of jobs as a whole. Labels are small, closed sets: never a job's name, but where a job needs somebody to look
+at it.
+"""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator
@@ -68,11 +70,21 @@ class CacheMetrics(Collector):
         if not self._acting():
             return
         jobs = GaugeMetricFamily("trainyard_jobs", "TrainingJobs that exist", labels=["phase", "framework"])
-        tally = Tally(record.sort for record in self._caches.jobs())
+        records = self._caches.jobs()
+        tally = Tally(record.sort for record in records)
         for phase in Phase:
             for framework in Framework:
                 jobs.add_metric([phase, framework], tally[phase, framework])
         yield jobs
         pods = sum(len(cache.pods) for cache in self._caches.by_namespace.values())
         yield GaugeMetricFamily("trainyard_worker_pods", "Pods of TrainingJobs that exist", value=pods)
+        straggling = GaugeMetricFamily(
+            "trainyard_job_straggling_ranks",
+            "Ranks that are slower than the others; of jobs that have such alone",
+            labels=["namespace", "name"],
+        )
+        for record in records:
+            if record.straggling:
+                straggling.add_metric([record.namespace, record.name], record.straggling)
+        yield straggling
         yield GaugeMetricFamily("trainyard_unreadable_jobs", "TrainingJobs that cannot be read", value=tally[None])

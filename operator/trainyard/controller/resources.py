@@ -12,6 +12,7 @@ from trainyard.api.spec import Framework
 from trainyard.api.status import Phase, TrainingJobStatus
 from trainyard.domain.model import JobView, PodView
 from trainyard.domain.observe import job_view, owner_uid, pod_view
+from trainyard.domain.stragglers import confirmed
 from trainyard.kube.events import ObjectReference
 from trainyard.kube.resource import Resource
 
@@ -37,6 +38,8 @@ class JobRecord:
     """For the count of all jobs; None where the job cannot be read."""
     attempt: int = 0
     """For the log; 0 where the job cannot be read."""
+    straggling: int = 0
+    """How many of its ranks are slower than the others, as its status says."""
     problem: str = ""
     managed_elsewhere: bool = False
     """Whether another controller looks after it, read even where the rest cannot be."""
@@ -71,12 +74,13 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
     # kopf's mappings are no dictionaries; and what others have written into the metadata is of no use here.
     metadata = {key: raw["metadata"][key] for key in KEPT if key in raw["metadata"]}
     spec, status = dict(raw.get("spec") or {}), dict(raw.get("status") or {})
-    sort, attempt, problem, part = None, 0, "", "status"
+    sort, attempt, straggling, problem, part = None, 0, 0, "", "status"
     try:
         TrainingJobStatus.model_validate(status)
         part = "spec"
         view = job_view({"metadata": metadata, "spec": spec, "status": status})
         sort, attempt = (view.status.phase, view.spec.framework), view.status.attempt
+        straggling = len(confirmed(view.status))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(each) for each in (part, *first["loc"]))
@@ -93,6 +97,7 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
         text=bytes(memoryview(orjson.dumps({"metadata": metadata, "spec": spec, "status": status}))),
         sort=sort,
         attempt=attempt,
+        straggling=straggling,
         problem=problem,
         managed_elsewhere=spec.get("managedBy") not in {None, CONTROLLER_NAME},
     )

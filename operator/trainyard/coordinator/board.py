@@ -78,4 +78,5 @@ class Board:
 
 
 def _rank(rank: int, said: RankReport) -> RankProgress:
-    return RankProgress(rank, said.step, said.phase, said.total, said.loss, said.seconds, tuple(said.stack or ()))
+    stack = tuple(said.stack or ())
+    return RankProgress(rank, said.step, said.phase, said.total, said.loss, said.seconds, stack, said.own)

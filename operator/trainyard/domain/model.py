@@ -97,8 +97,11 @@ class RankProgress:
     total_steps: int | None = None
     loss: float | None = None
     step_seconds: float | None = None
+    """What a step takes as a rule."""
     stack: tuple[str, ...] = ()
     """Where it stands, the innermost frame first: told where it hangs."""
+    own_seconds: float | None = None
+    """Those of a step in which it works itself and does not wait for others, where its program tells."""
 
 
 @dataclass(frozen=True, slots=True)

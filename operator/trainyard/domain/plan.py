@@ -15,7 +15,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Action as Reaction
 from trainyard.api.spec import CleanPods, Success
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain import agents, graceful, suspects, verdict
+from trainyard.domain import agents, graceful, stragglers, suspects, verdict
 from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Event, Plan
 from trainyard.domain.cause import Cause, describe, find_cause, settling
 from trainyard.domain.hang import culprit
@@ -44,7 +44,8 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     if status.finished:
         return _after_the_end(snapshot, now)
     if snapshot.reports:
-        status = status.model_copy(update={"progress": progress(snapshot, now)})
+        heard = {"progress": progress(snapshot, now), "stragglers": stragglers.stragglers(snapshot, now)}
+        status = status.model_copy(update=heard)
         job = replace(job, status=status)
         snapshot = replace(snapshot, job=job)
     told = [*(pod.attempt for pod in snapshot.pods), *(agent.attempt for agent in snapshot.agents.values())]
@@ -150,8 +151,8 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     waiting = not_before is not None and now < not_before
     # While the next attempt has to wait, those that have ended keep their logs.
     actions += _delete([p for p in snapshot.old if not (waiting and p.ended)], Reason.OLD_ATTEMPT)
-    events: list[Event] = []
-    waits = _deadlines(snapshot, now)
+    events = stragglers.begun(snapshot)
+    waits = [*_deadlines(snapshot, now), *stragglers.deadlines(status, now)]
     present = {p.index for p in snapshot.current}
     if waiting and not_before:
         waits.append((not_before - now).total_seconds())

@@ -6,6 +6,7 @@ from typing import Any
 
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, TrainingJobStatus, WorkerStatus
+from trainyard.domain import stragglers
 from trainyard.domain.actions import Plan
 from trainyard.domain.agents import ready
 from trainyard.domain.conditions import no, said, yes
@@ -86,6 +87,8 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
     if status.holds(C.STALLED):
         sayings.append(no(C.STALLED, seen.reason, "the job goes on"))
     sayings += of_agent(job, status, brought=snapshot.agent)
+    if straggling := stragglers.saying(snapshot):
+        sayings.append(straggling)
     restarting = status.condition(C.RESTARTING) if status.holds(C.RESTARTING) else None
     if seen.running:
         sayings.append(yes(C.RUNNING, seen.reason, seen.message))

@@ -19,6 +19,7 @@ from trainyard.domain.ladder import climb, known_group
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.observe import MESSAGE_LIMIT
 from trainyard.domain.rules import charged, more
+from trainyard.domain.stragglers import over
 from trainyard.domain.supervision import unfit
 from trainyard.domain.suspects import known, struck, told as told_of
 
@@ -60,6 +61,7 @@ def suspend(job: JobView, pods: Sequence[PodView], now: datetime) -> Plan:
     ]
     if status.holds(C.RESTARTING):
         sayings.append(no(C.RESTARTING, Reason.SUSPENDED, message))
+    sayings += over(status, Reason.SUSPENDED, message)
     update: dict[str, Any] = {
         "phase": Phase.SUSPENDED,
         "active_since": None,
@@ -69,6 +71,7 @@ def suspend(job: JobView, pods: Sequence[PodView], now: datetime) -> Plan:
         "retry": Retry(),
         "restarts": status.restarts.model_copy(update={"at_same_step": None}),
         "workers": [],
+        "stragglers": [],
     }
     if pods or status.launched_attempt == status.attempt:
         update |= _next_attempt(status, now)
@@ -133,7 +136,7 @@ def adopt(snapshot: Snapshot, attempt: int) -> Plan:
     status = snapshot.job.status
     pods, group = known_group(snapshot, attempt)
     note = f"workers are at attempt {attempt}, the status knew of {status.attempt} only: the job goes on from there"
-    update: dict[str, Any] = {"attempt": attempt, "launched_attempt": attempt - 1, "group": group}
+    update: dict[str, Any] = {"attempt": attempt, "launched_attempt": attempt - 1, "group": group, "stragglers": []}
     if group and (address := next((pod.ip for pod in pods if pod.index == 0), "")):
         # They run, or were about to.
         update["rendezvous"] = Rendezvous(attempt=attempt, address=address)
@@ -176,7 +179,7 @@ def _new_attempt(
 ) -> Plan:
     status = job.status
     told = f"{message}; {how.format(status.attempt + 1)}"
-    sayings = [yes(C.RESTARTING, reason, told), no(C.RUNNING, reason, told), *also]
+    sayings = [yes(C.RESTARTING, reason, told), no(C.RUNNING, reason, told), *over(status, reason, told), *also]
     restarts = update.get("restarts", status.restarts)
     update = (
         {"suspect_nodes": known(job, now)}
@@ -195,29 +198,25 @@ def _new_attempt(
 
 
 def _next_attempt(status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
-    return {
-        "attempt": status.attempt + 1,
-        "attempt_start_time": now,
-        "running_time": None,
-        "group": None,
-        "graceful_stop": None,
-    }
+    begin = {"attempt": status.attempt + 1, "attempt_start_time": now, "running_time": None}
+    return {**begin, "group": None, "graceful_stop": None, "stragglers": []}
 
 
 def _finish(job: JobView, phase: Phase, sayings: Sequence[Saying], event: Event, ready: str, now: datetime) -> Plan:
     status = job.status
     # Why it does not run any more is why it is over: `kubectl get -o wide` prints this reason.
-    over = [no(C.RUNNING, event.reason, event.note), *sayings]
+    sayings = [no(C.RUNNING, event.reason, event.note), *over(status, event.reason, event.note), *sayings]
     if status.holds(C.RESTARTING):
-        over.append(no(C.RESTARTING, Reason.JOB_FINISHED, "the job has finished"))
+        sayings.append(no(C.RESTARTING, Reason.JOB_FINISHED, "the job has finished"))
     update = {
         "phase": phase,
         "completion_time": now,
         "active_seconds": int(active(status, now).total_seconds()),
         "active_since": None,
-        "conditions": said(status, over, job.generation, now),
+        "conditions": said(status, sayings, job.generation, now),
         "ready": ready,
         "workers": [],
+        "stragglers": [],
     }
     return Plan(_observed(job, status.model_copy(update=update)), events=[event])
 

@@ -21,6 +21,7 @@ class Agent:
         self.log = folder / "termination-log"
         self.log.touch()
         variables = {**os.environ, **PLACE, "TRAINYARD_TERMINATION_LOG": str(self.log), "FOLDER": str(folder)}
+        variables |= {"TRAINYARD_FLIGHT_RECORDER": str(folder / "recorder")}
         self.process = subprocess.Popen(
             [sys.executable, str(program), *command],
             env={**variables, **environment},

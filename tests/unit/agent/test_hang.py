@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard_agent.hang import ALLOWANCES, SHORTEST, Hang, Watch
+from trainyard_agent.hang import ALLOWANCES, KNOWN, REMEMBERED, SHORTEST, Hang, Usual, Watch
 from trainyard_agent.report import Said
 
 LAST = Said(9, "train")
@@ -119,6 +119,40 @@ def test_steps_are_counted_and_not_looks() -> None:
     watch = Watch(limit=10.0)
     watch.look({0: Said(0, "train")}, 1000.0)
     watch.look({0: Said(8, "train")}, 1001.0)
-    assert watch.usual == {0: 0.125}
+    assert watch.usual == {0: Usual(0.125)}
     hangs = [watch.look({0: Said(8, "train")}, 1001.0 + seconds) for seconds in range(1, 12)]
     assert [hang is not None for hang in hangs] == [False] * 10 + [True]
+
+
+def working(*seconds: float | None, first: int = 0, watch: Watch | None = None) -> Watch:
+    """Rank 0 tells of each step how long it worked itself."""
+    if watch is None:
+        watch = Watch()
+        watch.look({0: Said(None, "start")}, -1.0)
+    for step, own in enumerate(seconds, first):
+        watch.look({0: Said(step, "train", own=own)}, float(step))
+        watch.look({0: Said(step, "train", own=own)}, step + 0.5)
+    return watch
+
+
+def test_how_long_a_rank_works_itself_is_the_median_of_its_last_steps() -> None:
+    assert working(*[0.2] * (KNOWN - 1)).usual[0].own is None
+    watch = working(0.2, 0.3, 9.0)
+    assert watch.usual[0].own == 0.3
+    working(*[0.5] * REMEMBERED, first=3, watch=watch)
+    assert watch.usual == {0: Usual(1.0, 0.5)}
+
+
+@pytest.mark.parametrize("own", [None, 0.0, -1.0, float("nan"), float("inf")])
+def test_what_is_no_time_is_passed_over(own: float | None) -> None:
+    assert working(*[own] * 9).usual[0].own is None
+    assert working(0.2, own, 0.2, own, 0.2).usual[0].own == 0.2
+
+
+def test_what_a_step_took_counts_also_where_a_checkpoint_follows() -> None:
+    watch = Watch()
+    watch.look({0: Said(None, "start")}, -1.0)
+    for step in range(KNOWN):
+        watch.look({0: Said(step, "checkpoint", own=0.2)}, step)
+        watch.look({0: Said(step, "train")}, step + 0.5)
+    assert watch.usual[0].own == 0.2

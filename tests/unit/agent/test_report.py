@@ -45,6 +45,27 @@ def test_losses_and_the_end_are_told_beside_it(file: str) -> None:
     assert read(file) == said_here(2**60, "checkpoint", 2**60, -1.7976931348623157e308)
 
 
+def test_a_rank_s_own_seconds_are_those_of_its_last_step(file: str) -> None:
+    progress(1, own_seconds=0.25)
+    assert read(file) == said_here(1, "train")._replace(own=0.25)
+    progress(2, loss=0.5)
+    assert read(file) == said_here(2, "train", None, 0.5), "what is not told is not known"
+
+
+@pytest.mark.parametrize("own", [0.0, -0.5, float("nan"), float("inf"), -float("inf")])
+def test_a_time_that_is_none_is_left_out(file: str, own: float) -> None:
+    """Clocks are set back: training does not end because of it."""
+    progress(1, own_seconds=0.25)
+    progress(2, own_seconds=own)
+    assert read(file) == said_here(2, "train")
+
+
+def test_what_is_no_number_is_refused_where_it_is_said(file: str) -> None:
+    with pytest.raises(ValueError, match="could not convert"):
+        progress(1, own_seconds="soon")  # type: ignore[arg-type]  # what the test is about
+    assert read(file) is None
+
+
 @pytest.mark.parametrize("total", [-1, 1.5])
 def test_what_is_no_end_is_refused_where_it_is_said(file: str, total: object) -> None:
     with pytest.raises((ValueError, TypeError)):
@@ -102,6 +123,7 @@ def test_an_unknown_phase_is_refused_with_those_that_are_known(file: str) -> Non
         ("120\n", Said(120, "train")),
         ('{"step": 3, "phase": "evaluate", "loss": 0.5}', Said(3, "evaluate", None, 0.5)),
         ('{"step": 3, "total": 90, "mood": "good"}', Said(3, "train", 90)),
+        ('{"step": 3, "own": 0.5}', Said(3, "train", own=0.5)),
         ("{}", Said(None, "train")),
     ],
 )
@@ -123,6 +145,8 @@ def test_a_program_in_any_language_can_write_the_file(tmp_path: Path, text: str,
         b'{"step": 5, "phase": "lunch"}',
         b'{"step": 5, "total": -1}',
         b'{"step": 5, "loss": "low"}',
+        b'{"step": 5, "own": "long"}',
+        b'{"step": 5, "own": true}',
         b'{"step": 5, "pid": "1"}',
         b'{"step": 5, "phase": ["train"]}',
         b'"5"',

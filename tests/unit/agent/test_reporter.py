@@ -18,6 +18,7 @@ from benchmarks.agents.credentials import certificate
 from tests.support.patience import until
 from trainyard_agent import reporter
 from trainyard_agent.coordinator import Coordinator
+from trainyard_agent.hang import Usual
 from trainyard_agent.report import Said
 from trainyard_agent.reporter import NoAnswerError, Reporter
 
@@ -93,10 +94,11 @@ class Ranks:
 
     def __init__(self, **steps: int) -> None:
         self.said = {int(name[1:]): Said(step, "train") for name, step in steps.items()}
+        self.usual = {0: Usual(0.25)}
         self.lines: list[str] = []
 
-    def look(self) -> tuple[dict[int, Said], dict[int, float]]:
-        return self.said, {0: 0.25}
+    def look(self) -> tuple[dict[int, Said], dict[int, Usual]]:
+        return self.said, self.usual
 
 
 @contextmanager
@@ -114,9 +116,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_progress_is_told_with_the_pod_s_token(folder: Path, operator: Operator) -> None:
     ranks = Ranks(r0=7, r1=8)
+    ranks.usual = {0: Usual(0.25, 0.123456), 1: Usual()}
     with reporting(environment(folder, operator.port), ranks):
         until(lambda: operator.heard, 10, "a report")
-    told = {"0": {"step": 7, "phase": "train", "seconds": 0.25}, "1": {"step": 8, "phase": "train"}}
+    told = {"0": {"step": 7, "phase": "train", "seconds": 0.25, "own": 0.1235}, "1": {"step": 8, "phase": "train"}}
     assert operator.heard == [{"attempt": 3, "ranks": told}]
     assert (operator.tokens, ranks.lines) == (["Bearer a.b.c"], [])
 

@@ -11,10 +11,11 @@ from tests.unit.agent.warmth import READY, run
 
 LOOK = """
 import os, signal, sys, threading
+OWN = "TRAINYARD_PROGRESS_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 def show(*words): print(*words, sep='\\n')
 show(sys.argv, sys.path, getattr(sys, "orig_argv", None), sys.executable, sys.flags, __name__, __file__, __spec__, __package__)
 show(sorted(globals()), type(__loader__), __doc__, __builtins__)
-show(sorted((name, value) for name, value in os.environ.items() if name != "TRAINYARD_PROGRESS_FILE"))
+show(sorted((name, value) for name, value in os.environ.items() if name not in OWN))
 show(os.getcwd(), os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid(), sys.stdin.read())
 show([(each, signal.getsignal(each)) for each in (2, 10, 13, 15, 17)], threading.current_thread(), threading.active_count())
 show(sorted(os.listdir("/proc/self/fd")), sys.stdout.line_buffering, sys.stderr.line_buffering, sys.stdout.write_through)

@@ -71,7 +71,7 @@ def test_list_maps_have_keys_that_are_always_there() -> None:
             assert key in item.get("required", ()) or "default" in item["properties"][key], f"{path}: {key}"
 
 
-@pytest.mark.parametrize(("field", "key"), [("conditions", "type"), ("workers", "name")])
+@pytest.mark.parametrize(("field", "key"), [("conditions", "type"), ("workers", "name"), ("stragglers", "rank")])
 def test_lists_of_the_status_are_maps(field: str, key: str) -> None:
     assert STATUS["properties"][field]["x-kubernetes-list-type"] == "map"
     assert STATUS["properties"][field]["x-kubernetes-list-map-keys"] == [key]

@@ -4,8 +4,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.support.jobs import NOW, Scene, job
-from trainyard.api.status import MOST, Restarts
-from trainyard.controller.metrics import JobMetrics
+from tests.unit.controller.test_resources import RAW
+from trainyard.api.status import MOST, Restarts, Straggler, TrainingJobStatus
+from trainyard.controller.caches import Caches
+from trainyard.controller.metrics import CacheMetrics, JobMetrics
+from trainyard.controller.resources import job_record
 from trainyard.domain.plan import plan
 
 ALL = job(3).running()
@@ -26,6 +29,31 @@ def test_each_restart_has_one_cause(scene: Scene, cause: str) -> None:
     causes = ("failure", "hang", "disruption", "resize")
     counted = {each: registry.get_sample_value("trainyard_restarts_total", {"cause": each}) for each in causes}
     assert counted == {each: float(each == cause) for each in causes}
+
+
+def test_ranks_that_are_slow_are_told_of_by_job_until_they_or_it_are_gone() -> None:
+    registry, caches = CollectorRegistry(), Caches.empty()
+    acting = True
+    CacheMetrics(caches, registry, acting=lambda: acting)
+    name = "trainyard_job_straggling_ranks"
+
+    def told() -> float | None:
+        return registry.get_sample_value(name, {"namespace": "lab", "name": "job"})
+
+    def know(version: int, *slow: Straggler) -> None:
+        status = TrainingJobStatus(stragglers=[*slow])
+        caches.of("lab").jobs.apply(job_record(RAW).with_status(status, version))
+
+    know(8)
+    assert told() is None, "as a rule there is nothing to tell, and no job's name is told"
+    slow = Straggler(rank=3, pod="job-worker-3-1", step_seconds=0.4, factor=2.0, since=NOW)
+    know(9, slow, slow.model_copy(update={"rank": 4, "confirmed": True}))
+    assert told() == 1.0, "the other has not been slow for long enough"
+    acting = False
+    assert told() is None
+    acting = True
+    caches.of("lab").jobs.remove("1")
+    assert told() is None
 
 
 def test_numbers_beyond_all_that_can_be_do_no_harm() -> None:

@@ -8,7 +8,7 @@ from trainyard.coordinator.board import LONGEST_SECONDS, SHORTEST_SECONDS, STATU
 from trainyard.coordinator.refusals import RefusedError, Why
 from trainyard.coordinator.reports import RankReport, Report
 from trainyard.coordinator.tokens import PodIdentity
-from trainyard.domain.model import JobView, PodView
+from trainyard.domain.model import JobView, PodView, RankProgress
 
 
 class Desk:
@@ -42,6 +42,14 @@ def test_a_pod_tells_of_its_own_ranks() -> None:
     assert (report.attempt, report.index) == (2, 1)
     assert [(rank.rank, rank.step) for rank in report.ranks] == [(2, 7), (3, 8)]
     assert desk.news == [(UID, STATUS_SECONDS)]
+
+
+def test_all_that_is_told_of_a_rank_is_kept() -> None:
+    desk = Desk()
+    said = RankReport(step=7, phase="evaluate", total=9, loss=0.5, seconds=0.4, own=0.3, stack=["a.py:3 in f"])
+    desk.board.accept(PodIdentity("lab", "pod", "pod-1-2"), Report(attempt=2, ranks={"2": said}))
+    (report,) = desk.board.of(UID)
+    assert report.ranks == (RankProgress(2, 7, "evaluate", 9, 0.5, 0.4, ("a.py:3 in f",), 0.3),)
 
 
 def test_the_same_again_is_no_news_and_a_newer_one_takes_its_place() -> None:

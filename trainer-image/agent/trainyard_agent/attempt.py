@@ -15,6 +15,7 @@ from trainyard_agent.leaving import Leaving
 from trainyard_agent.orders import News
 from trainyard_agent.ranks import environments, grace_seconds, hang_seconds, place
 from trainyard_agent.reading import Progress, shared
+from trainyard_agent.recorder import Recorder, defaults
 from trainyard_agent.report import STACKS
 from trainyard_agent.reporter import Reporter
 from trainyard_agent.sync import Failure, Leave
@@ -28,6 +29,8 @@ ASK_SECONDS = 0.5
 """How long ranks get to write down where they stand and go on."""
 TOGETHER_SECONDS = 1.5
 """Within which the workers of a group notice that it hangs, and tell."""
+RECORD_SECONDS = 5.0
+"""Within which ranks write down their flight recorder: they look once a second whether they are to."""
 LOOK_AGAIN_SECONDS = 0.1
 HANG, CANNOT_EXECUTE, NOT_FOUND = 91, 126, 127
 
@@ -80,10 +83,12 @@ class Attempt:
     def run(self, line: Line) -> Outcome:
         """Until all ranks have ended."""
         group = self._group
-        with Progress(self._limit, self._say, launcher=self._command.once) as progress, ExitStack() as stack:
+        with ExitStack() as stack:
+            progress = stack.enter_context(Progress(self._limit, self._say, launcher=self._command.once))
+            recorder = stack.enter_context(Recorder(self._environment, self._where, self._say))
             made = self._made()
             for rank, variables in made.items():
-                variables.update(progress.variables(rank))
+                variables.update({**progress.variables(rank), **recorder.variables})
             try:
                 if self._warm is None or not self._warm.start(made):
                     group.start(self._command.words, made)
@@ -98,7 +103,9 @@ class Attempt:
                     self._say,
                 )
             )
-            outcome = self._watch(progress, reporter, line)
+            outcome = self._watch(progress, reporter, recorder, line)
+            if kept := recorder.told():
+                self._say(kept)
             if outcome == Outcome():
                 reporter.finish()
             return outcome
@@ -112,9 +119,9 @@ class Attempt:
         """The environment of each process, by rank."""
         own = dict(self._environment)
         made = {self._where.worker: own} if self._command.once else environments(self._where, own)
-        return {rank: {**variables, **shared(variables)} for rank, variables in made.items()}
+        return {rank: {**variables, **shared(variables), **defaults(variables)} for rank, variables in made.items()}
 
-    def _watch(self, progress: Progress, reporter: Reporter, line: Line) -> Outcome:
+    def _watch(self, progress: Progress, reporter: Reporter, recorder: Recorder, line: Line) -> Outcome:
         """Until all ranks have ended, of themselves or because one has failed, or until one hangs. Signals are passed on."""
         group, failure = self._group, None
         with closing(self._leaving(progress, line)) as leaving:
@@ -137,7 +144,7 @@ class Attempt:
                     group.end(signal.SIGTERM, STOP_SECONDS)
                     return Outcome(stopped=True)
                 elif group.running and not leaving.agreed and (hang := progress.look(group.running)):
-                    return Outcome(self._hang(hang, progress, reporter, line.failed))
+                    return Outcome(self._hang(hang, progress, reporter, recorder, line.failed))
             while group.asked_to_end and group.outlasted():
                 group.wait(LOOK_AGAIN_SECONDS)
         return Outcome(failure or (self._failure(progress) if group.failed else None))
@@ -159,9 +166,19 @@ class Attempt:
         message = words.message(who, cause.code, said, self._before, after, step)
         return Failure(cause.code, message, time.monotonic(), needs_telling)
 
-    def _hang(self, hang: Hang, progress: Progress, reporter: Reporter, failed: Callable[[Failure], object]) -> Failure:
+    def _hang(
+        self,
+        hang: Hang,
+        progress: Progress,
+        reporter: Reporter,
+        recorder: Recorder,
+        failed: Callable[[Failure], object],
+    ) -> Failure:
         group, at = self._group, time.monotonic()
+        recorded = recorder.ask()
         said = self._ask(progress, reporter if self._where.workers > 1 else None)
+        while recorded and not recorder.answered() and self._waits(at + RECORD_SECONDS):
+            self._listen(min(time.monotonic() + LOOK_AGAIN_SECONDS, at + RECORD_SECONDS))
         stands = stacks.by_rank(said)
         if self._command.once or set(group.running) - stands.keys() - group.stopped:
             group.keep_no_cores()
@@ -172,7 +189,7 @@ class Attempt:
             self._show(said)
             group.kill()
         last = {} if self._command.once else {ending.rank: ending.said for ending in group.endings}
-        failure = Failure(HANG, stacks.message(hang, {**stacks.by_rank(last), **stands}), at)
+        failure = Failure(HANG, stacks.message(hang, {**stacks.by_rank(last), **stands}, recorder.told()), at)
         failed(failure)
         return failure
 
@@ -199,9 +216,11 @@ class Attempt:
 
     def _listen(self, end: float) -> None:
         """To what the ranks say, until then, or until they or this worker have to end."""
-        group = self._group
-        while group.running and not group.asked_to_end and (left := end - time.monotonic()) > 0:
-            group.wait(left)
+        while self._waits(end):
+            self._group.wait(end - time.monotonic())
+
+    def _waits(self, end: float) -> bool:
+        return bool(self._group.running) and not self._group.asked_to_end and time.monotonic() < end
 
     def _not_started(self, error: OSError, failed: Callable[[Failure], object]) -> Failure:
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE

@@ -1,12 +1,13 @@
-"""Whether a rank hangs: it has made no step for longer than steps take. Pure; the time is given.
+"""How long the steps of the ranks take, and whether one hangs: it has made none for longer than that. Pure; the time is given.
 
 The collectives' own time-out is ten minutes, and a process that waits in one is alive by any other sign.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from statistics import median
 from typing import NamedTuple, Optional
 
@@ -36,6 +37,15 @@ class Hang(NamedTuple):
     """Seconds that a step takes as a rule, where that is known."""
 
 
+class Usual(NamedTuple):
+    """What a rank's steps take as a rule, in seconds; None where that is not known."""
+
+    step: Optional[float] = None  # noqa: UP045 - Python 3.9
+    """From one to the next."""
+    own: Optional[float] = None  # noqa: UP045 - Python 3.9
+    """In which it works itself, where its program tells."""
+
+
 class Watch:
     """All ranks of this worker. Those that never say anything are not judged."""
 
@@ -51,9 +61,9 @@ class Watch:
         return 1.0 if self.limit is None else min(1.0, self.limit / 20)
 
     @property
-    def usual(self) -> dict[int, float]:
-        """Seconds that a step of each rank takes as a rule, where that is known."""
-        return {rank: usual for rank, each in self._ranks.items() if (usual := each.usual) is not None}
+    def usual(self) -> dict[int, Usual]:
+        """What the steps of each rank take as a rule."""
+        return {rank: Usual(each.usual, _median(each.own)) for rank, each in self._ranks.items()}
 
     def look(self, said: Mapping[int, Said], now: float) -> Hang | None:
         """The rank that hangs, if one does: of several the one that is furthest behind, then the one that has stood still longest."""
@@ -82,10 +92,12 @@ class _Rank:
         self._begun = now if said.phase == "train" else None
         """When the step that is under way began, if nothing else was done since."""
         self._took: deque[float] = deque(maxlen=REMEMBERED)
+        self.own: deque[float] = deque(maxlen=REMEMBERED)
+        """Of the last steps that were seen: where many are made between two looks, of each last one."""
 
     @property
     def usual(self) -> float | None:
-        return median(self._took) if len(self._took) >= KNOWN else None
+        return _median(self._took)
 
     def hear(self, said: Said, now: float) -> None:
         step = self.step if said.step is None else said.step
@@ -94,6 +106,8 @@ class _Rank:
         if step is not None and self.step is not None and step > self.step and self._begun is not None:
             steps = step - self.step
             self._took.extend([(now - self._begun) / steps] * min(steps, REMEMBERED))
+        if step != self.step and said.own is not None and 0 < said.own < math.inf:
+            self.own.append(said.own)
         self.step, self.phase, self.since = step, said.phase, now
         self._begun = now if said.phase == "train" else None
 
@@ -104,3 +118,7 @@ class _Rank:
         if self.usual is None:
             return max(limit or 0.0, ALLOWANCES["compile"])
         return max(SHORTEST, FACTOR * self.usual) if limit is None else limit
+
+
+def _median(seconds: Collection[float]) -> float | None:
+    return median(seconds) if len(seconds) >= KNOWN else None

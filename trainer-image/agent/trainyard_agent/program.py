@@ -6,11 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from trainyard_agent.recorder import FILES, PIPES
+
 PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.\d+)?)?")
 HARMLESS = frozenset("uBOsEbd")
 """Options without a value that make no difference to how a program is found."""
 CHANGING_PREFIXES = ("TRAINYARD_", "MASTER_", "PET_", "TORCHELASTIC_", "GROUP_", "ROLE_")
-CHANGING = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK"})
+CHANGING = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", PIPES, *FILES})
+"""torch looks for the flight recorder's when a process group is made."""
 OF_ONE_RANK = frozenset({"RANK", "LOCAL_RANK", "ROLE_RANK", "TRAINYARD_PROGRESS_FILE"})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import time
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from trainyard_agent import processes
-from trainyard_agent.hang import Hang, Watch
+from trainyard_agent.hang import Hang, Usual, Watch
 from trainyard_agent.report import FILE, FOLDER, STACK, Said, read
 from trainyard_agent.words import KEPT
 
@@ -21,17 +22,17 @@ class Progress:
     """The files of this worker's ranks. Use it in a `with`. Where they cannot be made, nothing is watched."""
 
     def __init__(self, limit: float | None, say: Callable[[str], None], *, launcher: bool = False) -> None:
-        """`limit`: seconds that a step may take; None: as `Watch` has it; 0: it is not watched.
+        """`limit`: seconds that a step may take; None: as `Watch` has it; 0: as long as it likes, and is measured all the same.
 
         `launcher`: the ranks are started by another program, and known by what they say.
         """
         self._say, self.launcher = say, launcher
-        self._watch = None if limit == OFF else Watch(limit)
+        self._watch: Watch | None = Watch(math.inf if limit == OFF else limit)
         self._folder: Path | None = None
         self._nonsense: set[int] = set()
         self._looked_at = 0.0
-        self.usual: Mapping[int, float] = {}
-        """Seconds that a step of each rank takes as a rule, as last looked at."""
+        self.usual: Mapping[int, Usual] = {}
+        """What the steps of each rank take as a rule, as last looked at."""
 
     def __enter__(self) -> Progress:  # noqa: PYI034 - Self needs Python 3.11
         try:

@@ -38,17 +38,25 @@ class Said(NamedTuple):
     loss: Optional[float] = None  # noqa: UP045 - Python 3.9
     pid: Optional[int] = None  # noqa: UP045 - Python 3.9
     """The process that has said it, where the library was used."""
+    own: Optional[float] = None  # noqa: UP045 - Python 3.9
+    """Seconds of the last step in which it worked itself, and did not wait for others."""
 
 
 def progress(
-    step: int | None = None, *, phase: str = "train", total: int | None = None, loss: float | None = None
+    step: int | None = None,
+    *,
+    phase: str = "train",
+    total: int | None = None,
+    loss: float | None = None,
+    own_seconds: float | None = None,
 ) -> None:
     """Say that `step` is done and what comes next: `start`, `compile`, `train`, `evaluate` or `checkpoint`.
 
     To be called by each rank after each step, and where a phase begins that takes longer than steps do; a rank that only waits for others
     in their phase says the same as they. `total` is the step at which training ends, `loss` that of this rank's last batch (a number, so
-    no tensor on a GPU, which would be waited for); both are shown in the job's status, and what is left out stays as it was. Costs some
-    microseconds. Raises ValueError for what is no step or no phase. Where the file cannot be written training goes on, and this rank is
+    no tensor on a GPU, which would be waited for); both are shown in the job's status, and what is left out stays as it was. `own_seconds`
+    is how long this rank worked itself in the step that is done, without waiting for others: by it a slow one is told from those that
+    wait for it. A loss that is NaN or infinite is left out, and so is a time that is not more than 0. Costs some microseconds. Raises ValueError for what is no step or no phase. Where the file cannot be written training goes on, and this rank is
     not judged.
     """
     if phase not in PHASES:
@@ -56,7 +64,7 @@ def progress(
     done, end = count("step", step), count("total", total)
     if path := own_file():
         with contextlib.suppress(OSError):
-            _opened(path).write(done, phase, end, None if loss is None else float(loss))
+            _opened(path).write(done, phase, end, _float(loss), _float(own_seconds))
 
 
 def own_file() -> str | None:
@@ -65,6 +73,10 @@ def own_file() -> str | None:
         return path
     rank = next((number for name in RANKS if (number := os.environ.get(name))), "")
     return f"{folder}/{int(rank)}" if rank.isascii() and rank.isdecimal() and len(rank) < 10 else None
+
+
+def _float(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def count(name: str, value: int | None) -> int | None:
@@ -77,17 +89,7 @@ def count(name: str, value: int | None) -> int | None:
 
 def read(path: str) -> Said | None:
     """What the file of a rank says, or None where nothing was said yet. Raises ValueError for nonsense."""
-    try:
-        # Whatever a program has put there: to look at it must not take long.
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        text = os.read(file, LONGEST + 1).strip()
-    except OSError:
-        return None
-    finally:
-        os.close(file)
+    text = _text(path)
     if not text:
         return None
     if len(text) > LONGEST:
@@ -98,15 +100,31 @@ def read(path: str) -> Said | None:
         raise ValueError("brackets within brackets") from None
     fields = said if isinstance(said, dict) else {"step": said}
     step, phase, total, loss = fields.get("step"), fields.get("phase", "train"), fields.get("total"), fields.get("loss")
-    pid = fields.get("pid")
+    pid, own = fields.get("pid"), fields.get("own")
     for name, count in (("step", step), ("total", total), ("pid", pid)):
         if not (count is None or (type(count) is int and count >= 0)):
             raise ValueError(f"{name} is no whole number from 0 on")
     if phase not in PHASES:
         raise ValueError(f"phase is none of {', '.join(PHASES)}")
-    if not (loss is None or type(loss) in {int, float}):
-        raise ValueError("loss is no number")
-    return Said(step, phase, total, loss, pid)
+    for name, number in (("loss", loss), ("own", own)):
+        if not (number is None or type(number) in {int, float}):
+            raise ValueError(f"{name} is no number")
+    return Said(step, phase, total, loss, pid, own)
+
+
+def _text(path: str) -> bytes:
+    """The begin of the file, a byte more than what is said may have; nothing where it is no file."""
+    try:
+        # Whatever a program has put there: to look at it must not take long.
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(file, LONGEST + 1).strip()
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
 
 
 class _File:
@@ -118,12 +136,16 @@ class _File:
         with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
             faulthandler.register(STACKS, file=self._stack, all_threads=True)
 
-    def write(self, step: int | None, phase: str, total: int | None, loss: float | None) -> None:
+    def write(self, step: int | None, phase: str, total: int | None, loss: float | None, own: float | None) -> None:
         # A loss that has become NaN is no number any more: then there is none, and not the one from before.
         told = {"step": step, "phase": phase, "total": total, "loss": loss}
         self._said.update({name: value for name, value in told.items() if value is not None})
         if loss is not None and not math.isfinite(loss):
             del self._said["loss"]
+        # Of this step alone.
+        self._said.pop("own", None)
+        if own is not None and 0 < own < math.inf:
+            self._said["own"] = own
         said = json.dumps(self._said).encode()
         # In one write, and always as long: whoever reads it sees the one or the other.
         os.pwrite(self._file, said.ljust(LONGEST), 0)

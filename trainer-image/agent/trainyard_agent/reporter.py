@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from trainyard_agent.hang import Usual
 from trainyard_agent.report import Said
 
 FIRST_SECONDS = 2.0
@@ -38,10 +39,10 @@ class Reporter:
         self,
         environment: Mapping[str, str],
         attempt: int,
-        look: Callable[[], tuple[Mapping[int, Said], Mapping[int, float]]],
+        look: Callable[[], tuple[Mapping[int, Said], Mapping[int, Usual]]],
         say: Callable[[str], None],
     ) -> None:
-        """`look` gives what the ranks have told last, and the seconds that their steps take as a rule."""
+        """`look` gives what the ranks have told last, and what their steps take as a rule."""
         self._environment, self._attempt, self._look, self._say = environment, attempt, look, say
         self._over = self._last = False
         self._wake = threading.Event()
@@ -99,7 +100,9 @@ class Reporter:
     def _report(self, report: Callable[[Mapping[str, object], float], float], seconds: float) -> float:
         """One report, if there is news. Returns the seconds until the next."""
         said, usual = self._look()
-        ranks = {str(rank): _words(words, usual.get(rank), self._stacks.get(rank)) for rank, words in said.items()}
+        ranks = {
+            str(rank): _words(words, usual.get(rank, Usual()), self._stacks.get(rank)) for rank, words in said.items()
+        }
         if not ranks or ranks == self._told:
             return FIRST_SECONDS
         try:
@@ -115,14 +118,15 @@ class Reporter:
         return pause
 
 
-def _words(said: Said, seconds: float | None, stack: Sequence[str] | None) -> dict[str, object]:
+def _words(said: Said, usual: Usual, stack: Sequence[str] | None) -> dict[str, object]:
     """What is told of a rank: no field of which nothing is known, and nothing that the operator would refuse."""
     known = {
         "step": said.step,
         "phase": said.phase,
         "total": said.total,
         "loss": said.loss,
-        "seconds": seconds and round(seconds, 3),
+        "seconds": usual.step and float(f"{usual.step:.4g}"),
+        "own": usual.own and float(f"{usual.own:.4g}"),
     }
     words: dict[str, object] = {
         name: value for name, value in known.items() if isinstance(value, str) or _is_sound(name, value)

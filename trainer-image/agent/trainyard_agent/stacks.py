@@ -41,8 +41,8 @@ def odd_one_out(stacks: Mapping[int, Sequence[str]]) -> int | None:
     return alone[0] if len(alone) == 1 else None
 
 
-def message(hang: Hang, stacks: Mapping[int, Sequence[str]]) -> str:
-    """Why the worker ended, and where each of its ranks stood: `stacks` as `by_rank` gives them."""
+def message(hang: Hang, stacks: Mapping[int, Sequence[str]], kept: str = "") -> str:
+    """Why the worker ended, and where each of its ranks stood: `stacks` as `by_rank` gives them. `kept`: what else there is to look at."""
     odd = odd_one_out(stacks)
     rank = hang.rank if odd is None else odd
     after = "" if hang.step is None else f" after step {hang.step}"
@@ -51,4 +51,5 @@ def message(hang: Hang, stacks: Mapping[int, Sequence[str]]) -> str:
     where = f"; it stands at {stacks[rank][0]}" if rank in stacks else ""
     others = "" if odd is None else ", all others elsewhere"
     told = f"rank {rank} hangs: no progress for {hang.seconds:.0f} seconds{after}{during}{usual}{where}{others}"
-    return cut(told, "\n".join(f"rank {each}: {' < '.join(frames)}" for each, frames in stacks.items()), hang.step)
+    lines = [f"rank {each}: {' < '.join(frames)}" for each, frames in stacks.items()]
+    return cut(told, "\n".join([*lines, kept] if kept else lines), hang.step)

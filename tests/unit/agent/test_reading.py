@@ -1,0 +1,33 @@
+"""What the agent reads of its ranks' progress, look by look."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from trainyard_agent import reading
+from trainyard_agent.hang import Usual
+from trainyard_agent.reading import OFF, Progress
+from trainyard_agent.report import FILE
+
+
+@pytest.mark.parametrize("limit", [None, 20.0, OFF])
+def test_steps_are_measured_also_where_no_hang_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: float | None
+) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(reading, "IN_MEMORY", tmp_path)
+    with Progress(limit, print) as progress:
+        assert progress.interval == 1.0
+        file = Path(progress.variables(0)[FILE])
+        for step in range(9):
+            file.write_text(f'{{"step": {step}, "own": 0.5}}')
+            assert progress.look([0]) is None
+            clock.now += 2
+        assert progress.usual == {0: Usual(2.0, 0.5)}
+        for _ in range(100):
+            clock.now += 5
+            if found := progress.look([0]):
+                break
+    assert (found is None) is (limit == OFF)

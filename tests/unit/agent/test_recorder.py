@@ -1,0 +1,189 @@
+"""What ranks that hang leave of their collectives, where they do as torch does with NCCL."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.agent.place import PLACE
+from tests.unit.agent.running import Agent, agent
+from trainyard_agent import recorder
+from trainyard_agent.ranks import place
+from trainyard_agent.recorder import FILES, FOLDER, KEPT, PIPES, Recorder, defaults
+
+NCCL = """
+import threading
+def monitor():
+    stem = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
+    os.mkfifo(f"{stem}{R}.pipe")
+    pipe = os.open(f"{stem}{R}.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    say(f"ready{R}", "yes")
+    while not os.read(pipe, 128): time.sleep(0.05)
+    if os.environ.get("DUMB"): return
+    with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + str(R), "wb") as file:
+        for _ in range(5):
+            file.write(b"trace" * 1000)
+            file.flush()
+            time.sleep(0.05)
+threading.Thread(target=monitor, daemon=True).start()
+"""
+HANGS = """
+from trainyard_agent import progress
+for step in range(6):
+    progress(step)
+    time.sleep(0.3)
+time.sleep(600)
+"""
+
+
+def test_the_recorders_of_ranks_that_hang_are_kept_and_said_where(program: Path, tmp_path: Path) -> None:
+    script = (NCCL + HANGS).replace("threading.Thread", "if R != 4: threading.Thread")
+    own = {FOLDER: str(tmp_path / "kept"), "TRAINYARD_JOB_NAME": "resnet"}
+    with agent(program, tmp_path, script, TRAINYARD_HANG_SECONDS="2", TRAINYARD_PROCESSES="3", **own) as run:
+        code, said = run.ends()
+        folder = tmp_path / "kept/flight-recorder-resnet/1"
+        told = f"flight recorder of ranks 3, 5 kept in {folder}"
+        assert code == 91
+        assert run.message.splitlines()[-2:] == [told, '{"step": 5}']
+        assert said.splitlines().count(f"trainyard-agent: {told}") == 1
+        assert {file.name: file.stat().st_size for file in folder.iterdir()} == {"rank_3": 25_000, "rank_5": 25_000}
+
+
+def test_below_a_launcher_the_ranks_are_known_by_their_pipes(program: Path, tmp_path: Path) -> None:
+    """torchrun sorts workers as text, so that not all ranks are where the operator expects them."""
+    begin = 'import os, sys, time\nR = os.environ["RANK"]\ndef say(*_): pass\n'
+    (tmp_path / "rank.py").write_text(begin + NCCL + HANGS)
+    launch = f"for rank in 3 17; do RANK=$rank {sys.executable} rank.py & done; wait"
+    own = {FOLDER: str(tmp_path / "kept"), "TRAINYARD_HANG_SECONDS": "2"}
+    run = Agent(program, tmp_path, "--once", "--", "sh", "-c", launch, **own)
+    try:
+        assert run.ends()[0] == 91
+        assert f"flight recorder of ranks 3, 17 kept in {tmp_path}/kept/flight-recorder-job/1" in run.message
+    finally:
+        run.kill()
+
+
+def test_a_rank_that_writes_nothing_is_not_waited_for_for_ever(program: Path, tmp_path: Path) -> None:
+    own = {FOLDER: str(tmp_path / "kept"), "DUMB": "1"}
+    with agent(program, tmp_path, NCCL + HANGS, TRAINYARD_HANG_SECONDS="2", **own) as run:
+        code, said = run.ends()
+        assert (code, "flight recorder" in run.message + said) == (91, False)
+        assert [*(tmp_path / "kept").iterdir()] == []
+
+
+def test_where_there_is_no_nccl_nothing_is_written_and_nothing_is_said(program: Path, tmp_path: Path) -> None:
+    with agent(program, tmp_path, HANGS, TRAINYARD_HANG_SECONDS="2", **{FOLDER: str(tmp_path / "kept")}) as run:
+        code, said = run.ends()
+        assert (code, "flight recorder" in run.message + said) == (91, False)
+        assert [*(tmp_path / "kept").iterdir()] == []
+
+
+def test_what_a_rank_writes_by_nccl_s_own_clock_is_said_too(program: Path, tmp_path: Path) -> None:
+    script = 'open(os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] + str(R), "w").write("trace")\nsys.exit(R == 3)'
+    with agent(program, tmp_path, script, **{FOLDER: str(tmp_path / "kept")}) as run:
+        code, said = run.ends()
+        assert code == 1
+        assert f"ranks 2, 3 kept in {tmp_path}/kept/flight-recorder-job/1" in said
+
+
+def made(folder: Path, attempt: int = 1, **environment: str) -> Recorder:
+    """Of worker 1, which has the ranks 2 and 3."""
+    variables = {FOLDER: str(folder), **environment}
+    return Recorder(variables, place({**PLACE, "TRAINYARD_ATTEMPT": str(attempt)}), lambda _: None)
+
+
+def test_the_last_attempts_that_left_something_are_kept(tmp_path: Path) -> None:
+    job = tmp_path / "flight-recorder-job"
+    for attempt in range(1, 8):
+        with made(tmp_path, attempt) as each:
+            if attempt != 6:
+                Path(f"{each.variables[FILES[0]]}2").write_text("trace")
+            os.utime(job / str(attempt), ns=(attempt, attempt))
+    assert sorted(folder.name for folder in job.iterdir()) == ["4", "5", "7"]
+    assert KEPT == 3
+    (job / "notes").mkdir()
+    with made(tmp_path, 8):
+        assert sorted(folder.name for folder in job.iterdir()) == ["5", "7", "8", "notes"]
+
+
+def test_what_a_namesake_has_left_on_a_volume_is_not_taken_for_ours(tmp_path: Path) -> None:
+    old = tmp_path / "flight-recorder-job/1"
+    old.mkdir(parents=True)
+    for rank in (2, 3):
+        (old / f"rank_{rank}").write_text("long ago")
+    with made(tmp_path) as ours:
+        assert ours.told() == ""
+        (old / "rank_3").write_text("just now, and longer")
+        (old / "rank_0").write_text("of another worker")
+        (old / "rank_2x").write_text("of nobody")
+        assert ours.told() == f"flight recorder of rank 3 kept in {old}"
+
+
+def test_what_is_set_by_hand_is_left_as_it_is(tmp_path: Path) -> None:
+    prefix = f"{tmp_path}/mine/dump_"
+    with made(tmp_path, **{FILES[1]: prefix, PIPES: f"{tmp_path}/pipe_"}) as ours:
+        assert ours.variables == {}
+        os.mkfifo(tmp_path / "pipe_3.pipe")
+        reader = os.open(tmp_path / "pipe_3.pipe", os.O_RDONLY | os.O_NONBLOCK)
+        assert ours.ask()
+        assert os.read(reader, 128) != b""
+        os.close(reader)
+        (tmp_path / "mine").mkdir()
+        Path(f"{prefix}3").write_text("trace")
+        assert [ours.answered(), ours.answered()] == [False, True], "it may still grow at the first look"
+        assert ours.told() == f"flight recorder of rank 3 kept in {tmp_path}/mine"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["mine", "pipe_3.pipe"]
+
+
+def test_what_is_no_pipe_or_has_no_reader_is_not_asked(tmp_path: Path) -> None:
+    with made(tmp_path) as ours:
+        pipes = Path(ours.variables[PIPES])
+        os.mkfifo(pipes / "2.pipe")
+        (pipes / "3.pipe").write_text("")
+        (pipes / "4.pipe").symlink_to("/dev/null")
+        (pipes / "x.pipe").mkdir()
+        assert not ours.ask()
+    assert not pipes.exists()
+
+
+@pytest.mark.parametrize("shut", ["/dev/null/folder", "/proc/nowhere"])
+def test_a_folder_that_cannot_be_made_is_said_and_torch_does_as_it_likes(shut: str) -> None:
+    said: list[str] = []
+    with Recorder({FOLDER: shut}, place(PLACE), said.append) as ours:
+        assert (ours.variables, ours.ask(), ours.told()) == ({}, False, "")
+    (line,) = said
+    assert line.startswith(f"the flight recorder is not kept in {shut}, which TRAINYARD_FLIGHT_RECORDER names: ")
+
+
+def test_without_a_folder_by_name_it_is_a_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "TEMPORARY", Path("/dev/null"))
+    monkeypatch.setattr(recorder, "IN_MEMORY", tmp_path)
+    with Recorder({"TRAINYARD_JOB_NAME": "../x"}, place(PLACE), lambda _: None) as ours:
+        assert ours.variables[FILES[0]] == f"{tmp_path}/flight-recorder-..-x/1/rank_"
+        assert ours.variables[FILES[1]] == ours.variables[FILES[0]]
+        assert ours.variables[PIPES].startswith(f"{tmp_path}/trainyard-pipes-")
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "ours"),
+    [
+        (
+            {},
+            {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"},
+        ),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}),
+        ({"TORCH_FR_BUFFER_SIZE": "50", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, {}),
+    ],
+)
+def test_what_is_set_where_nothing_is_set_by_hand(by_hand: dict[str, str], ours: dict[str, str]) -> None:
+    assert defaults(by_hand) == ours
+
+
+def test_of_very_many_ranks_the_first_and_the_last_are_named(tmp_path: Path) -> None:
+    where = place({**PLACE, "TRAINYARD_PROCESSES": "40"})
+    with Recorder({FOLDER: str(tmp_path)}, where, lambda _: None) as ours:
+        for rank in where.ranks:
+            Path(f"{ours.variables[FILES[0]]}{rank}").write_text("trace")
+        assert ours.told().startswith("flight recorder of ranks 40 to 79 kept in ")
