@@ -34,6 +34,8 @@ class RankReport(_Part):
     loss: float | None = Field(default=None, ge=-LARGEST, le=LARGEST, allow_inf_nan=False)
     seconds: float | None = Field(default=None, ge=0, le=LARGEST, allow_inf_nan=False)
     """That a step takes as a rule."""
+    first: int | None = Field(default=None, ge=0, le=MOST)
+    """The first step of this attempt."""
     stack: list[Annotated[str, Field(max_length=LONGEST_FRAME)]] | None = Field(default=None, max_length=FRAMES)
     """Where it stands while it hangs, the innermost frame first: `train.py:57 in load`."""
 

@@ -99,6 +99,8 @@ class RankProgress:
     step_seconds: float | None = None
     stack: tuple[str, ...] = ()
     """Where it stands, the innermost frame first: told where it hangs."""
+    first: int | None = None
+    """The first step that it has told in this attempt, where its program uses our library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,8 @@ class WorkerReport:
     index: int
     """The worker's."""
     ranks: tuple[RankProgress, ...]
+    at: datetime | None = field(default=None, compare=False)
+    """When it was told, by the operator's clock and to the fraction of a second; None: now."""
 
 
 class Doing(StrEnum):

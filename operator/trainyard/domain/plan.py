@@ -15,7 +15,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Action as Reaction
 from trainyard.api.spec import CleanPods, Success
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain import agents, suspects, verdict
+from trainyard.domain import agents, goodput, suspects, verdict
 from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Event, Plan
 from trainyard.domain.cause import Cause, describe, find_cause, settling
 from trainyard.domain.hang import culprit
@@ -44,7 +44,8 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     if status.finished:
         return _after_the_end(snapshot, now)
     if snapshot.reports:
-        status = status.model_copy(update={"progress": progress(snapshot, now)})
+        seen, active = progress(snapshot, now), verdict.active(status, goodput.told_at(snapshot, now))
+        status = status.model_copy(update={"progress": seen, "goodput": goodput.reported(snapshot, seen, active)})
         job = replace(job, status=status)
         snapshot = replace(snapshot, job=job)
     told = [*(pod.attempt for pod in snapshot.pods), *(agent.attempt for agent in snapshot.agents.values())]

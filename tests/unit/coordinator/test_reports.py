@@ -9,7 +9,8 @@ from trainyard.coordinator.reports import Report, read
 
 
 def test_a_whole_report() -> None:
-    rank = {"step": 120, "phase": "train", "total": 500, "loss": 0.31, "seconds": 0.2, "stack": ["a.py:3 in f"]}
+    rank = {"step": 120, "phase": "train", "total": 500, "loss": 0.31, "seconds": 0.2, "first": 9}
+    rank["stack"] = ["a.py:3 in f"]
     report = read(Report, json.dumps({"attempt": 2, "ranks": {"4": rank, "5": {"phase": "start"}}}).encode())
     assert report.ranks["4"].model_dump() == rank
     assert (report.attempt, report.ranks["5"].step) == (2, None)
@@ -47,6 +48,7 @@ def test_fields_of_a_newer_agent_are_passed_over() -> None:
         (b'{"attempt": 1, "ranks": {"0": {"loss": "0.5"}}}', "ranks.0.loss"),
         (b'{"attempt": 1, "ranks": {"0": {"seconds": -0.1}}}', "ranks.0.seconds"),
         (b'{"attempt": 1, "ranks": {"0": {"phase": "lunch"}}}', "ranks.0.phase"),
+        (b'{"attempt": 1, "ranks": {"0": {"first": -1}}}', "ranks.0.first"),
         (b'{"attempt": 1, "ranks": {"0": {"stack": "a.py:3 in f"}}}', "ranks.0.stack"),
         (b'{"attempt": 1, "ranks": {"0": {"stack": [3]}}}', "ranks.0.stack.0"),
         (b'{"attempt": 1, "ranks": {"0": {"stack": ["' + b"x" * 257 + b'"]}}}', "ranks.0.stack.0"),
