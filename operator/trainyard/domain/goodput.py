@@ -60,8 +60,10 @@ def settled(status: TrainingJobStatus, active: timedelta) -> Goodput | None:
     before = status.goodput
     if before is None:
         return None
-    at = active.total_seconds()
-    passed = max(0.0, at - before.accounted_seconds)
+    at, until = active.total_seconds(), before.accounted_seconds
+    # A step may have been told within the second that `active` leaves out.
+    at = until if at < until <= at + BEHIND else at
+    passed = max(0.0, at - until)
     lost = _lost(before, passed, trained=before.attempt == status.attempt)
     return _summed(before.model_copy(update={"accounted_seconds": at}), before.productive_seconds, lost)
 

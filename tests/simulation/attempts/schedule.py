@@ -24,6 +24,8 @@ def play(seed: int) -> World:
         world.answer(node)
     for _ in range(PATIENCE):
         if world.well:
+            for _ in range(3):
+                world.train(10)
             return world
         _one_of(random, world, faults=False)
         _check(world)

@@ -161,6 +161,10 @@ def test_a_clock_that_is_set_back_a_little_is_waited_for(active: float) -> None:
     assert parts(told(TRAINS, 20, first=1, active=40)) == (20, 20, 0, 0, 0)
 
 
+def test_a_step_that_was_told_within_the_second_of_the_end_is_not_settled_twice() -> None:
+    assert settled(TRAINS, timedelta(seconds=29.5)) == TRAINS.goodput
+
+
 def test_from_one_that_is_set_back_far_time_goes_on_from_there() -> None:
     before = told(TRAINS, 1000, first=1, active=1020)
     back = told(before, 1010, first=1, active=20)
