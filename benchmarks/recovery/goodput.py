@@ -2,14 +2,15 @@
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import cycle, islice, pairwise
 from typing import Final
 
 from benchmarks.recovery import ranks
 from benchmarks.recovery.faults import AWAY, FAULTS, Fault, Scene, rank_of
 from benchmarks.recovery.milestones import Group, Life, Story
+from benchmarks.recovery.systems import Job
 from benchmarks.recovery.trial import Trial, await_steps
 from benchmarks.scale.api import BenchmarkError
 
@@ -21,6 +22,8 @@ UNDO_SECONDS: Final = 40.0
 """So long after the fault a node's power is back, and a rank that hangs goes on: with no detection of hangs it would be the end of it."""
 SCRIPT: Final = ("kill", "pod", "raise", "operator", "kill", "pods", "hang", "raise", "pod", "power")
 """Over and over, the same for all systems."""
+WITHIN_POINTS: Final = 2.0
+"""So far what a job reports may be from what its logs say."""
 DIRECT: Final = frozenset({"kill", "raise", "hang"})
 """Faults of a process, which has to be there."""
 
@@ -42,6 +45,15 @@ class Goodput:
     """Steps that were done again."""
     step_s: float
     """What a step takes: the median."""
+    reported: float | None = None
+    """The share that the job's status tells of the same stretch; None where it tells of none."""
+    lost_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that were lost, by the names that the status gives them."""
+
+    @property
+    def points_off(self) -> float | None:
+        """How far what is reported is above what the diaries say, in points of a hundred."""
+        return None if self.reported is None else round((self.reported - self.goodput) * 100, 2)
 
 
 def earned(lives: Iterable[Life], began: float, ended: float) -> tuple[int, int, float]:
@@ -52,6 +64,13 @@ def earned(lives: Iterable[Life], began: float, ended: float) -> tuple[int, int,
     gained = max(done, default=before) - before
     took = [after[1] - before[1] for steps in first for before, after in pairwise(steps)]
     return gained, len(done) - gained, statistics.median(took) if took else 0.0
+
+
+def reported(before: Mapping[str, float] | None, after: Mapping[str, float] | None) -> dict[str, float]:
+    """Seconds by what they went into, from one reading of a status to another. Empty where either tells of none."""
+    if before is None or after is None:
+        return {}
+    return {what: round(seconds - before.get(what, 0.0), 1) for what, seconds in after.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +111,7 @@ class Stretch:
         missed = 0
         with self.trial.training("goodput") as (job, story):
             group = await_steps(story, SETTLED_STEPS)
-            began = time.monotonic()
+            began, before = time.monotonic(), self._spent(job)
             for number, fault in enumerate(self.script.faults):
                 group = _current(story, group)
                 pids = ranks.living(job.name)
@@ -107,7 +126,7 @@ class Stretch:
                 if fault.undo and not why:
                     fault.undo(scene)
                 _sleep_until(now + self.script.pace)
-            seconds = time.monotonic() - began
+            seconds, spent = time.monotonic() - began, reported(before, self._spent(job))
             story.read()
         gained, lost, step_s = earned(story.lives, began, began + seconds)
         return Goodput(
@@ -119,17 +138,49 @@ class Stretch:
             gained,
             lost,
             round(step_s, 4),
+            round(spent["productive"] / sum(spent.values()), 4) if any(spent.values()) else None,
+            {what: lost_s for what, lost_s in spent.items() if what != "productive"},
         )
+
+    def _spent(self, job: Job) -> Mapping[str, float] | None:
+        system = self.trial.system
+        return system.spent(self.trial.ground.api.call("GET", f"{system.jobs_path}/{job.name}"))
 
 
 def table(rows: Sequence[Goodput]) -> str:
     """A line for each system."""
-    head = f"{'system':<20}{'goodput':>9}{'steps':>8}{'lost':>7}{'step s':>8}{'missed':>8}"
+    head = f"{'system':<20}{'goodput':>9}{'reported':>10}{'points':>8}{'steps':>8}{'lost':>7}{'step s':>8}{'missed':>8}"
     lines = [
-        f"{row.system:<20}{row.goodput:>9.1%}{row.steps:>8}{row.lost_steps:>7}{row.step_s:>8.3f}{row.missed:>8}"
+        f"{row.system:<20}{row.goodput:>9.1%}{_told(row.reported, '.1%'):>10}{_told(row.points_off, '+.1f'):>8}"
+        f"{row.steps:>8}{row.lost_steps:>7}{row.step_s:>8.3f}{row.missed:>8}"
         for row in rows
     ]
     return "\n".join([head, *lines])
+
+
+def plain(row: Goodput) -> dict[str, object]:
+    """The row as the file has it."""
+    return {**asdict(row), "points_off": row.points_off}
+
+
+def agrees(row: Goodput) -> bool:
+    """Whether what the job reports is what its logs say."""
+    return row.points_off is not None and abs(row.points_off) <= WITHIN_POINTS
+
+
+def verdict(row: Goodput) -> str:
+    """The same as a sentence."""
+    if row.reported is None:
+        return f"{row.system}: the job reports no goodput"
+    is_it = "is" if agrees(row) else "IS NOT"
+    return (
+        f"{row.system}: what the job reports ({row.reported:.1%}) {is_it} within {WITHIN_POINTS:g} points of what its logs say"
+        f" ({row.goodput:.1%})"
+    )
+
+
+def _told(number: float | None, how: str) -> str:
+    return "-" if number is None else format(number, how)
 
 
 def _current(story: Story, last: Group) -> Group:

@@ -47,6 +47,10 @@ class System(ABC):
     def restarts(self, job: Mapping[str, Any]) -> int | None:
         """How many restarts the job's status tells; None where it never tells of them."""
 
+    def spent(self, job: Mapping[str, Any]) -> Mapping[str, float] | None:  # noqa: ARG002 - those who tell of it look
+        """Seconds of the job's time by what they went into, `productive` among them, as its status tells; None where it does not."""
+        return None
+
 
 class Trainyard(System):
     """This operator with the chart's defaults: its agent starts the ranks."""
@@ -65,6 +69,12 @@ class Trainyard(System):
     def restarts(self, job: Mapping[str, Any]) -> int | None:
         """Its attempts after the first."""
         return int((job.get("status") or {}).get("attempt", 1)) - 1
+
+    @override
+    def spent(self, job: Mapping[str, Any]) -> Mapping[str, float] | None:
+        """Its goodput and the named losses."""
+        told = (job.get("status") or {}).get("goodput")
+        return {"productive": told["productiveSeconds"], **told["lostSeconds"]} if told else None
 
 
 class TrainingOperator(System):

@@ -10,7 +10,7 @@ from tests.simulation.attempts.schedule import play
 from tests.simulation.attempts.world import BrokenError
 from trainyard.api.status import TrainingJobStatus
 from trainyard.coordinator import assignments
-from trainyard.domain import agents, graceful, verdict
+from trainyard.domain import agents, goodput, graceful, verdict
 from trainyard.domain.actions import Plan
 
 SCHEDULES = 600
@@ -23,6 +23,15 @@ def test_no_two_attempts_run_and_all_get_well() -> None:
     assert sum(world.in_place for world in worlds) > SCHEDULES // 2
     assert sum(world.status.attempt for world in worlds) > 2 * SCHEDULES
     assert sum(len(world.stopped) for world in worlds) > SCHEDULES // 20
+
+
+def test_each_step_counts_once() -> None:
+    """But for some that a faulty attempt could not tell of, and the next made no time for."""
+    worlds = [play(seed) for seed in range(SCHEDULES // 2)]
+    told = [world.status.goodput for world in worlds if world.status.goodput]
+    assert len(told) > 0.9 * len(worlds)
+    assert sum(each.lost_seconds.repeated for each in told) > 0.01 * sum(world.furthest for world in worlds)
+    assert sum(each.productive_seconds for each in told) > 0.99 * sum(world.furthest for world in worlds)
 
 
 def always(_holds: object) -> Callable[..., object]:
@@ -48,6 +57,8 @@ BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
     "replaced workers go on": (assignments, "is_replaced", lambda _: always("")),
     "names a step when ranks do not wait any more": (graceful, "AGREE", lambda it: it * 10**6),
     "names the step that the furthest has passed": (graceful, "_agree", lambda it: lambda *said: one_less(it(*said))),
+    "what was done before is forgotten": (goodput, "_reached", lambda _: always(0)),
+    "what is lost is not counted": (goodput, "_lost", lambda _: lambda before, *_, **__: before.lost_seconds),
     "an end is no new attempt": (
         verdict,
         "_next_attempt",

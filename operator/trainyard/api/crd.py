@@ -24,6 +24,13 @@ COLUMNS: list[dict[str, Any]] = [
         "priority": 1,
         "description": "Why the workers run or do not",
     },
+    {
+        "name": "Goodput",
+        "type": "number",
+        "jsonPath": ".status.goodput.ratio",
+        "priority": 1,
+        "description": "The share of the active time that went into steps that counted",
+    },
     {"name": "Last Failure", "type": "string", "jsonPath": ".status.lastFailure.reason", "priority": 1},
 ]
 

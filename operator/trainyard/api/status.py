@@ -244,6 +244,40 @@ class Straggler(Model):
     """Whether that has been so for a minute: then the condition Straggling tells of it."""
 
 
+class LostSeconds(Model):
+    """Active seconds that were not goodput, by name."""
+
+    startup: float = Field(default=0.0, ge=0, le=MOST, allow_inf_nan=False)
+    """Until the first step of the job began, attempts included that ended before it."""
+    recovery: float = Field(default=0.0, ge=0, le=MOST, allow_inf_nan=False)
+    """From the last step that an attempt has told to the begin of the first one of the next: noticing what was wrong, the restart,
+    reading the checkpoint. Steps of which an agent could tell no more, those of five seconds as a rule, count here."""
+    repeated: float = Field(default=0.0, ge=0, le=MOST, allow_inf_nan=False)
+    """Steps that had been done before, because they came after the checkpoint from which training went on."""
+    other: float = Field(default=0.0, ge=0, le=MOST, allow_inf_nan=False)
+    """The rest of the time in which an attempt trained: checkpoints, evaluation, steps slower than usual, waiting for data, and what comes after the last step."""
+
+
+class Goodput(Model):
+    """What share of the job's active time went into steps that counted, and where the rest went."""
+
+    ratio: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    """The productive seconds over all of them, from 0 to 1. It is as new as the last step in it: what has passed since counts when
+    the next step is told, or the job ends or is suspended."""
+    productive_seconds: float = Field(default=0.0, ge=0, le=MOST, allow_inf_nan=False)
+    """Steps that were done for the first time, each at what a step took as a rule just then (`progress.stepSeconds`)."""
+    lost_seconds: LostSeconds = LostSeconds()
+    """The other seconds. Both together are all active seconds up to `accountedSeconds`, or since the operator first counted them."""
+    accounted_seconds: float = Field(default=0.0, ge=0, le=MOST, allow_inf_nan=False)
+    """How many seconds the job had been active, suspensions left out, when the last step in it was told."""
+    furthest_step: int = Field(default=0, ge=0, le=MOST)
+    """The furthest step of all attempts. Each step up to it has counted once: a program that counts anew repeats them."""
+    attempt: int = Field(default=0, ge=0, le=MOST_ATTEMPTS)
+    """The attempt that did the last step in it; 0 before there is one."""
+    step: int = Field(default=0, ge=0, le=MOST)
+    """That step."""
+
+
 class TrainingJobStatus(Model):
     """What the operator sees of the job, and what it has decided."""
 
@@ -303,6 +337,9 @@ class TrainingJobStatus(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["rank"]},
     )
     """Ranks of the current attempt that are slower than the others, 16 at most."""
+    goodput: Goodput | None = None
+    """What the active time went into. Nothing where the program does not tell its steps (`trainyard_agent.progress`), or no agent is in
+    its workers; no ratio before it is known how long a step takes."""
     suspect_nodes: list[SuspectNode] = Field(
         default=[],
         max_length=MOST_SUSPECTS,

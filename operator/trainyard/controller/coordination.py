@@ -37,7 +37,7 @@ def coordinator(
     async def fetch(path: str) -> Mapping[str, Any]:
         return await session.request("GET", path, timeout=10.0, accept=KEYS_FORM)
 
-    board = Board(find=lambda sender: _find(caches, sender), news=queue.add_after)
+    board = Board(find=lambda sender: _find(caches, sender), news=queue.add_after, now=_precise_now)
     attendance = Attendance(now=_precise_now, news=queue.add_after)
     heard, called, workers, agents = families(registry)
     workers.set_function(lambda: board.workers)

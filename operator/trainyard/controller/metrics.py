@@ -1,18 +1,16 @@
-"""What the operator tells of jobs as a whole. Labels are small, closed sets: never a job's name, but where a job needs somebody to look
-at it.
-"""
+"""What the operator tells of jobs. Labels are small, closed sets; a job's name stands only in its goodput and its stragglers, which go with it."""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from trainyard.api.recovery import Rung
 from trainyard.api.spec import Framework
-from trainyard.api.status import ConditionType, Phase, TrainingJobStatus
+from trainyard.api.status import ConditionType, LostSeconds, Phase, TrainingJobStatus
 from trainyard.controller.caches import Caches
 from trainyard.domain.model import JobView
 
@@ -65,8 +63,8 @@ class CacheMetrics(Collector):
         registry.register(self)
 
     @override
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The jobs by phase and framework, and their pods; nothing while standing by."""
+    def collect(self) -> Iterator[Metric]:
+        """The jobs by phase and framework, their pods and their goodput; nothing while standing by."""
         if not self._acting():
             return
         jobs = GaugeMetricFamily("trainyard_jobs", "TrainingJobs that exist", labels=["phase", "framework"])
@@ -88,3 +86,27 @@ class CacheMetrics(Collector):
                 straggling.add_metric([record.namespace, record.name], record.straggling)
         yield straggling
         yield GaugeMetricFamily("trainyard_unreadable_jobs", "TrainingJobs that cannot be read", value=tally[None])
+        yield from self._goodput()
+
+    def _goodput(self) -> Iterator[Metric]:
+        """Of each job that tells its steps, as its status has it."""
+        job = ["namespace", "name"]
+        ratio = GaugeMetricFamily(
+            "trainyard_job_goodput_ratio", "Share of a job's active time that went into steps that counted", labels=job
+        )
+        productive = CounterMetricFamily(
+            "trainyard_job_productive_seconds", "Active time of a job that went into steps that counted", labels=job
+        )
+        lost = CounterMetricFamily(
+            "trainyard_job_lost_seconds", "Active time of a job that did not, by what took it", labels=[*job, "reason"]
+        )
+        for record in self._caches.jobs():
+            if (told := record.goodput) is None:
+                continue
+            who = [record.namespace, record.name]
+            if told.ratio is not None:
+                ratio.add_metric(who, told.ratio)
+            productive.add_metric(who, told.productive_seconds)
+            for reason in LostSeconds.model_fields:
+                lost.add_metric([*who, reason], getattr(told.lost_seconds, reason))
+        yield from (ratio, productive, lost)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from trainyard.api.constants import CONTROLLER_NAME, GROUP, KIND, LABEL_JOB_UID, PLURAL, VERSION
 from trainyard.api.spec import Framework
-from trainyard.api.status import Phase, TrainingJobStatus
+from trainyard.api.status import Goodput, Phase, TrainingJobStatus
 from trainyard.domain.model import JobView, PodView
 from trainyard.domain.observe import job_view, owner_uid, pod_view
 from trainyard.domain.stragglers import confirmed
@@ -40,6 +40,8 @@ class JobRecord:
     """For the log; 0 where the job cannot be read."""
     straggling: int = 0
     """How many of its ranks are slower than the others, as its status says."""
+    goodput: Goodput | None = None
+    """For the metrics; None where nothing is told, or the job cannot be read."""
     problem: str = ""
     managed_elsewhere: bool = False
     """Whether another controller looks after it, read even where the rest cannot be."""
@@ -74,13 +76,14 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
     # kopf's mappings are no dictionaries; and what others have written into the metadata is of no use here.
     metadata = {key: raw["metadata"][key] for key in KEPT if key in raw["metadata"]}
     spec, status = dict(raw.get("spec") or {}), dict(raw.get("status") or {})
-    sort, attempt, straggling, problem, part = None, 0, 0, "", "status"
+    sort, attempt, straggling, goodput, problem, part = None, 0, 0, None, "", "status"
     try:
         TrainingJobStatus.model_validate(status)
         part = "spec"
         view = job_view({"metadata": metadata, "spec": spec, "status": status})
         sort, attempt = (view.status.phase, view.spec.framework), view.status.attempt
         straggling = len(confirmed(view.status))
+        goodput = view.status.goodput
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(each) for each in (part, *first["loc"]))
@@ -98,6 +101,7 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
         sort=sort,
         attempt=attempt,
         straggling=straggling,
+        goodput=goodput,
         problem=problem,
         managed_elsewhere=spec.get("managedBy") not in {None, CONTROLLER_NAME},
     )

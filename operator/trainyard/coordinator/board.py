@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from trainyard.coordinator.assignments import is_replaced
 from trainyard.coordinator.refusals import RefusedError, Why
@@ -29,6 +30,8 @@ class Board:
     """The pod, and the job that it belongs to, as far as the caches know them."""
     news: Callable[[str, float], object]
     """Called with a job's UID and the seconds after which to look at it."""
+    now: Callable[[], datetime]
+    """The time, to the fraction of a second."""
     _reports: dict[str, dict[int, WorkerReport]] = field(default_factory=dict, init=False)
 
     def accept(self, sender: PodIdentity, report: Report) -> float:
@@ -46,9 +49,8 @@ class Board:
                 Why.FOREIGN_RANK, f"rank {stranger} is not in this pod, which has {own.start} to {own.stop - 1}"
             )
         workers = self._reports.setdefault(job.uid, {})
-        told = WorkerReport(
-            report.attempt, pod.index, tuple(_rank(int(rank), said) for rank, said in report.ranks.items())
-        )
+        ranks = tuple(_rank(int(rank), said) for rank, said in report.ranks.items())
+        told = WorkerReport(report.attempt, pod.index, ranks, self.now())
         if workers.get(pod.index) != told:
             workers[pod.index] = told
             self.news(job.uid, min(LONGEST_WAIT, max(STATUS_SECONDS, len(self._reports) / STATUSES_A_SECOND)))
@@ -79,4 +81,6 @@ class Board:
 
 def _rank(rank: int, said: RankReport) -> RankProgress:
     stack = tuple(said.stack or ())
-    return RankProgress(rank, said.step, said.phase, said.total, said.loss, said.seconds, stack, said.own)
+    return RankProgress(
+        rank, said.step, said.phase, said.total, said.loss, said.seconds, stack, own_seconds=said.own, first=said.first
+    )

@@ -36,6 +36,8 @@ class RankReport(_Part):
     """That a step takes as a rule."""
     own: float | None = Field(default=None, ge=0, le=LARGEST, allow_inf_nan=False)
     """That the rank itself works in a step, as a rule, where its program tells."""
+    first: int | None = Field(default=None, ge=0, le=MOST)
+    """The first step of this attempt."""
     stack: list[Annotated[str, Field(max_length=LONGEST_FRAME)]] | None = Field(default=None, max_length=FRAMES)
     """Where it stands while it hangs, the innermost frame first: `train.py:57 in load`."""
 

@@ -100,6 +100,8 @@ class RankProgress:
     """What a step takes as a rule."""
     stack: tuple[str, ...] = ()
     """Where it stands, the innermost frame first: told where it hangs."""
+    first: int | None = None
+    """The first step that it has told in this attempt, where its program uses our library."""
     own_seconds: float | None = None
     """Those of a step in which it works itself and does not wait for others, where its program tells."""
 
@@ -112,6 +114,8 @@ class WorkerReport:
     index: int
     """The worker's."""
     ranks: tuple[RankProgress, ...]
+    at: datetime | None = field(default=None, compare=False)
+    """When it was told, by the operator's clock and to the fraction of a second; None: now."""
 
 
 class Doing(StrEnum):

@@ -15,7 +15,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Action as Reaction
 from trainyard.api.spec import CleanPods, Success
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain import agents, graceful, stragglers, suspects, verdict
+from trainyard.domain import agents, goodput, graceful, stragglers, suspects, verdict
 from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Event, Plan
 from trainyard.domain.cause import Cause, describe, find_cause, settling
 from trainyard.domain.hang import culprit
@@ -44,7 +44,12 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     if status.finished:
         return _after_the_end(snapshot, now)
     if snapshot.reports:
-        heard = {"progress": progress(snapshot, now), "stragglers": stragglers.stragglers(snapshot, now)}
+        seen, active = progress(snapshot, now), verdict.active(status, goodput.told_at(snapshot, now))
+        heard = {
+            "progress": seen,
+            "goodput": goodput.reported(snapshot, seen, active),
+            "stragglers": stragglers.stragglers(snapshot, now),
+        }
         status = status.model_copy(update=heard)
         job = replace(job, status=status)
         snapshot = replace(snapshot, job=job)

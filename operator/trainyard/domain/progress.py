@@ -31,6 +31,6 @@ def _together(ranks: Sequence[RankProgress], now: datetime) -> Progress:
         total_steps=max(totals, default=None),
         phase=last.phase,
         loss=float(f"{fmean(losses):.6g}") if losses else None,
-        step_seconds=round(median(took), 3) if took else None,
+        step_seconds=float(f"{median(took):.4g}") if took else None,
         updated_at=now,
     )

@@ -12,6 +12,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Rung
 from trainyard.api.spec import Success
 from trainyard.api.status import ConditionType as C, LastFailure, Phase, Rendezvous, Retry, TrainingJobStatus
+from trainyard.domain import goodput
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.cause import Cause, blame
 from trainyard.domain.conditions import Saying, no, said, yes
@@ -66,6 +67,7 @@ def suspend(job: JobView, pods: Sequence[PodView], now: datetime) -> Plan:
         "phase": Phase.SUSPENDED,
         "active_since": None,
         "active_seconds": int(active(status, now).total_seconds()),
+        "goodput": goodput.settled(status, active(status, now)),
         "conditions": said(status, sayings, job.generation, now),
         # Whoever takes the suspension back may have changed the template: earlier attempts say nothing of the next.
         "retry": Retry(),
@@ -182,7 +184,7 @@ def _new_attempt(
     sayings = [yes(C.RESTARTING, reason, told), no(C.RUNNING, reason, told), *over(status, reason, told), *also]
     restarts = update.get("restarts", status.restarts)
     update = (
-        {"suspect_nodes": known(job, now)}
+        {"suspect_nodes": known(job, now), "goodput": goodput.at_restart(status, active(status, now))}
         | _next_attempt(status, now)
         | update
         | {
@@ -212,6 +214,7 @@ def _finish(job: JobView, phase: Phase, sayings: Sequence[Saying], event: Event,
         "phase": phase,
         "completion_time": now,
         "active_seconds": int(active(status, now).total_seconds()),
+        "goodput": goodput.settled(status, active(status, now)),
         "active_since": None,
         "conditions": said(status, sayings, job.generation, now),
         "ready": ready,

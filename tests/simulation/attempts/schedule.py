@@ -24,6 +24,8 @@ def play(seed: int) -> World:
         world.answer(node)
     for _ in range(PATIENCE):
         if world.well:
+            for _ in range(3):
+                world.train(10)
             return world
         _one_of(random, world, faults=False)
         _check(world)
@@ -39,7 +41,7 @@ def _one_of(random: Random, world: World, *, faults: bool) -> None:
         (2, lambda: world.tick(random.choice([0.1, 1, 5, 10]))),
     ]
     if pods:
-        usual += [(12, lambda: world.call(random.choice(pods))), (8, lambda: world.step(random.choice(pods)))]
+        usual += [(12, lambda: world.call(random.choice(pods))), (8, lambda: world.advance(random.choice(pods)))]
     bad: list[tuple[float, Callable[[], object]]] = [
         (0.5, world.die),
         (0.3, lambda: world.answer(random.choice(NODES))),

@@ -15,13 +15,26 @@ from trainyard.coordinator import assignments
 from trainyard.coordinator.refusals import RefusedError
 from trainyard.coordinator.reports import Call, Failure, Leave
 from trainyard.domain.actions import CreateService, CreateWorker, DeletePod
-from trainyard.domain.model import AgentView, Doing, Exit, JobView, LeaveView, PodView, Snapshot, Trouble
+from trainyard.domain.model import (
+    AgentView,
+    Doing,
+    Exit,
+    JobView,
+    LeaveView,
+    PodView,
+    RankProgress,
+    Snapshot,
+    Trouble,
+    WorkerReport,
+)
 from trainyard.domain.moves import objection
 from trainyard.domain.names import worker_pod
 from trainyard.domain.plan import plan
 
 GRACE = timedelta(seconds=30)
 RANKS_WAIT = timedelta(seconds=20)
+CHECKPOINT_EVERY = 10
+"""Steps, each of a second."""
 NODES = ("node0", "node1", "node2", "node3")
 
 
@@ -73,6 +86,16 @@ class World:
     """Where the ranks of each attempt were told to meet."""
     stopped: dict[int, set[int]] = field(default_factory=dict)
     """After which step ranks of each attempt have ended because all were to."""
+    reports: dict[str, WorkerReport] = field(default_factory=dict)
+    """What it has been told of steps, likewise."""
+    trains: int = 0
+    """The attempt that did the last step."""
+    first: int = 0
+    """Its first step."""
+    step: int = 0
+    """Its last one."""
+    furthest: int = 0
+    """The last that any attempt did."""
     in_place: int = 0
     """Starts of ranks in a container that had run an earlier attempt."""
 
@@ -94,7 +117,15 @@ class World:
         """What the operator sees."""
         pods = tuple(self.pods.values())
         heard = {uid: agent for uid, agent in self.heard.items() if uid in self.pods}
-        return Snapshot(self.job, pods, self.service, agent=True, agents=heard, hearing_since=self.hearing_since)
+        return Snapshot(
+            self.job,
+            pods,
+            self.service,
+            agent=True,
+            reports=tuple(self.reports.values()),
+            agents=heard,
+            hearing_since=self.hearing_since,
+        )
 
     @property
     def well(self) -> bool:
@@ -123,7 +154,7 @@ class World:
                 case _:
                     raise BrokenError(f"nobody asked for {action}")
         if not actions and decided.status != self.status:
-            if why := objection(self.status, decided.status):
+            if why := objection(self.status, decided.status) or self._miscounted(decided.status):
                 raise BrokenError(why)
             stops = decided.status.graceful_stop != self.status.graceful_stop
             self.status = stored(decided.status)
@@ -132,9 +163,24 @@ class World:
             if stops and self.random.random() < 0.8:
                 self._wake()
 
+    def _miscounted(self, after: TrainingJobStatus) -> str | None:
+        """What is wrong with the goodput of the next status."""
+        if (goodput := after.goodput) is None:
+            return "the goodput is gone" if self.status.goodput else None
+        parts = [goodput.productive_seconds, *goodput.lost_seconds.model_dump().values()]
+        if abs(sum(parts) - goodput.accounted_seconds) > 1:
+            return f"the parts of {goodput} are not all of its time"
+        if goodput.productive_seconds > self.furthest:
+            return f"{goodput} has more steps in it than the {self.furthest} that there are"
+        old = self.status.goodput or goodput
+        if goodput.accounted_seconds < old.accounted_seconds or goodput.productive_seconds < old.productive_seconds:
+            return f"the goodput goes back from {old} to {goodput}"
+        return None
+
     def die(self) -> None:
         """The operator's process ends, and another one begins: it knows what is stored."""
         self.heard.clear()
+        self.reports.clear()
         self.hearing_since = self.now
 
     def _check_stop(self) -> None:
@@ -243,7 +289,7 @@ class World:
         agent.doing, agent.ranks, agent.leave = Doing.FAILED, None, None
         agent.exit = Exit(self.now, 1, "Error", message)
 
-    def step(self, uid: str) -> None:
+    def advance(self, uid: str) -> None:
         """The ranks of a worker make a step, if those of all others have made the one before: and go on, wait, or end."""
         agent = self.agents[uid]
         peers = [other for other in self.agents.values() if other.ranks == agent.ranks]
@@ -269,6 +315,9 @@ class World:
         leave = agent.leave
         told = Leave(leaving=leave.leaving, asked=leave.asked, passed=leave.passed, at=leave.at) if leave else None
         said = Call(attempt=agent.attempt, state=agent.doing, failure=failed, leave=told)
+        if agent.ranks == self.trains == self.status.attempt:
+            ran = RankProgress(pod.index, self.step, "train", step_seconds=1.0, first=self.first)
+            self.reports[uid] = WorkerReport(self.trains, pod.index, (ran,), self.now)
         before = self.heard.get(uid)
         since = before.since if before and before.left_at is None else self.now
         self.heard[uid] = AgentView(agent.attempt, agent.doing, agent.exit, self.now, since, leave=leave)
@@ -326,5 +375,20 @@ class World:
         agent.leave = LeaveView() if self.takes_part else None
 
     def tick(self, seconds: float) -> None:
-        """Time passes."""
+        """Time passes. A group of which all ranks run does a step each second."""
         self.now += timedelta(seconds=seconds)
+        running = [agent.ranks for uid, agent in self.agents.items() if agent.ranks and uid not in self.cut_off]
+        steps, attempt = int(seconds), self.status.attempt
+        if steps and running == [attempt] * self.workers:
+            if self.trains != attempt:
+                self.trains, self.step = attempt, self.step // CHECKPOINT_EVERY * CHECKPOINT_EVERY
+                self.first = self.step + 1
+            self.step += steps
+            self.furthest = max(self.furthest, self.step)
+
+    def train(self, seconds: float) -> None:
+        """A group that is well trains for so long, tells of it, and the operator hears it."""
+        self.tick(seconds)
+        for uid in self.pods:
+            self.call(uid)
+        self.work()

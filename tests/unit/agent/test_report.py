@@ -2,11 +2,12 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from trainyard_agent import progress
+from trainyard_agent import progress, report
 from trainyard_agent.report import FILE, FOLDER, LONGEST, RANKS, Said, read
 
 
@@ -21,6 +22,12 @@ def said_here(*fields: Any) -> Said:
     return Said(*fields)._replace(pid=os.getpid())
 
 
+def what(file: str) -> Said | None:
+    """What a process has said, without what it has measured."""
+    said = read(file)
+    return said._replace(first=None, seconds=None) if said else None
+
+
 def test_what_is_said_is_read(file: str) -> None:
     assert read(file) is None
     for said, expected in (
@@ -32,24 +39,50 @@ def test_what_is_said_is_read(file: str) -> None:
         ({"step": 8}, said_here(8, "train")),
     ):
         progress(**said)  # type: ignore[arg-type]  # a dict of mixed values
-        assert read(file) == expected
+        assert what(file) == expected
 
 
 def test_losses_and_the_end_are_told_beside_it(file: str) -> None:
     progress(1, total=90, loss=0.5)
     progress(2)
-    assert read(file) == said_here(2, "train", 90, 0.5)
+    assert what(file) == said_here(2, "train", 90, 0.5)
     progress(3, loss=float("nan"))
-    assert read(file) == said_here(3, "train", 90, None)
+    assert what(file) == said_here(3, "train", 90, None)
     progress(2**60, phase="checkpoint", total=2**60, loss=-1.7976931348623157e308)
-    assert read(file) == said_here(2**60, "checkpoint", 2**60, -1.7976931348623157e308)
+    assert what(file) == said_here(2**60, "checkpoint", 2**60, -1.7976931348623157e308)
+
+
+def test_a_program_times_its_steps_and_says_where_it_began(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(report, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def measured(seconds: float, **said: Any) -> tuple[int | None, float | None]:
+        now[0] += seconds
+        progress(**said)
+        words = read(file)
+        assert words
+        return words.first, words.seconds
+
+    assert measured(30, phase="start") == (None, None)
+    assert measured(30, step=41) == (41, None)
+    assert measured(0.25, step=42) == (41, None)
+    assert measured(0.5, step=44) == (41, None), "two steps in one"
+    assert measured(0.25, step=45) == (41, 0.25)
+    assert measured(0.125, step=45) == (41, 0.25), "not the next one yet"
+    assert measured(0.125, phase="checkpoint") == (41, 0.25)
+    assert measured(9, step=46) == (41, 0.25), "nobody knows what of that was the checkpoint"
+    assert measured(9, step=47) == (41, 0.25), "one that took longer is none as a rule"
+    assert measured(9, step=40) == (41, 0.25), "nor is one that was done again"
+    for step in range(41, 72):
+        assert measured(0.5, step=step)[0] == 41
+    assert read(file) == said_here(71, "train")._replace(first=41, seconds=0.5)
 
 
 def test_a_rank_s_own_seconds_are_those_of_its_last_step(file: str) -> None:
     progress(1, own_seconds=0.25)
-    assert read(file) == said_here(1, "train")._replace(own=0.25)
+    assert read(file) == said_here(1, "train")._replace(own=0.25, first=1)
     progress(2, loss=0.5)
-    assert read(file) == said_here(2, "train", None, 0.5), "what is not told is not known"
+    assert read(file) == said_here(2, "train", None, 0.5)._replace(first=1), "what is not told is not known"
 
 
 @pytest.mark.parametrize("own", [0.0, -0.5, float("nan"), float("inf"), -float("inf")])
@@ -57,7 +90,7 @@ def test_a_time_that_is_none_is_left_out(file: str, own: float) -> None:
     """Clocks are set back: training does not end because of it."""
     progress(1, own_seconds=0.25)
     progress(2, own_seconds=own)
-    assert read(file) == said_here(2, "train")
+    assert read(file) == said_here(2, "train")._replace(first=1)
 
 
 def test_what_is_no_number_is_refused_where_it_is_said(file: str) -> None:
@@ -87,7 +120,7 @@ def test_below_a_launcher_the_rank_that_it_gives_names_the_file(
     assert [*tmp_path.iterdir()] == []
     monkeypatch.setenv(name, "7")
     progress(2)
-    assert read(str(tmp_path / "7")) == said_here(2, "train")
+    assert what(str(tmp_path / "7")) == said_here(2, "train")
 
 
 def test_without_an_agent_it_is_said_to_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -148,6 +181,11 @@ def test_a_program_in_any_language_can_write_the_file(tmp_path: Path, text: str,
         b'{"step": 5, "own": "long"}',
         b'{"step": 5, "own": true}',
         b'{"step": 5, "pid": "1"}',
+        b'{"step": 5, "first": -1}',
+        b'{"step": 5, "first": 1.0}',
+        b'{"step": 5, "seconds": "0.1"}',
+        b'{"step": 5, "seconds": -0.1}',
+        b'{"step": 5, "seconds": NaN}',
         b'{"step": 5, "phase": ["train"]}',
         b'"5"',
         b"[5]",

@@ -177,6 +177,20 @@ def test_what_the_operator_would_refuse_is_left_out(folder: Path, operator: Oper
     assert ranks_told == {"0": {"phase": "train", "seconds": 0.25}, "1": {"step": 1, "phase": "train"}}
 
 
+def test_what_the_program_has_measured_is_told_instead_of_what_the_agent_has_seen(
+    folder: Path, operator: Operator
+) -> None:
+    ranks = Ranks()
+    ranks.said = {
+        0: Said(7, "train", first=3, seconds=0.0123456),
+        1: Said(7, "train", first=2**60, seconds=float("inf")),
+    }
+    with reporting(environment(folder, operator.port), ranks):
+        until(lambda: operator.heard, 10, "a report")
+    step = {"step": 7, "phase": "train"}
+    assert operator.heard[0]["ranks"] == {"0": {**step, "seconds": 0.01235, "first": 3}, "1": step}
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

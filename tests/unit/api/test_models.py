@@ -71,7 +71,7 @@ def test_template_is_required() -> None:
 def test_fields_that_a_newer_operator_knows_are_passed_over() -> None:
     spec = TrainingJobSpec.model_validate({"template": TEMPLATE, "elastic": {"minReplicas": 1}})
     assert "elastic" not in spec.dump()
-    assert TrainingJobStatus.model_validate({"goodput": {"ratio": 1}}) == TrainingJobStatus()
+    assert TrainingJobStatus.model_validate({"weather": {"rain": 1}}) == TrainingJobStatus()
 
 
 def test_status_is_written_without_what_is_not_set() -> None:

@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
-from benchmarks.recovery.goodput import Goodput, away, earned, mixed, table as goodput_table
+from benchmarks.recovery import goodput
+from benchmarks.recovery.goodput import Goodput, away, earned, mixed, reported, table as goodput_table
 from benchmarks.recovery.milestones import Life
 from benchmarks.recovery.results import Run, hopeless, percentile, plain, rows
 from benchmarks.recovery.table import shortfalls, table
@@ -87,8 +90,46 @@ def test_while_the_operator_is_away_nothing_else_happens() -> None:
     assert (script.undo, script.pace) == (600, 630)
 
 
+OURS = Goodput("trainyard", 20, 20, 1, 0.8765, 9000, 120, 0.105, 0.8912, {"recovery": 90.5})
+THEIRS = Goodput("jobset", 20, 20, 1, 0.5, 9000, 120, 0.105)
+
+
 def test_the_table_of_goodput() -> None:
-    assert goodput_table([Goodput("trainyard", 20, 20, 1, 0.8765, 9000, 120, 0.105)]).splitlines() == [
-        "system                goodput   steps   lost  step s  missed",
-        "trainyard               87.6%    9000    120   0.105       1",
+    assert goodput_table([OURS, THEIRS]).splitlines() == [
+        "system                goodput  reported  points   steps   lost  step s  missed",
+        "trainyard               87.6%     89.1%    +1.5    9000    120   0.105       1",
+        "jobset                  50.0%         -       -    9000    120   0.105       1",
     ]
+
+
+def test_the_file_has_what_was_reported_and_how_far_it_is_off() -> None:
+    row = goodput.plain(OURS)
+    assert (row["goodput"], row["reported"], row["points_off"], row["lost_s"]) == (
+        0.8765,
+        0.8912,
+        1.47,
+        {"recovery": 90.5},
+    )
+    assert goodput.plain(THEIRS)["points_off"] is None
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.89, "what the job reports (89.0%) is within 2 points of what its logs say (87.6%)"),
+        (0.8566, "what the job reports (85.7%) is within 2 points of what its logs say (87.6%)"),
+        (0.8564, "what the job reports (85.6%) IS NOT within 2 points of what its logs say (87.6%)"),
+        (0.8967, "what the job reports (89.7%) IS NOT within 2 points of what its logs say (87.6%)"),
+        (None, "the job reports no goodput"),
+    ],
+)
+def test_two_points_are_within_two_points(share: float | None, words: str) -> None:
+    row = replace(OURS, reported=share)
+    assert goodput.verdict(row) == f"trainyard: {words}"
+    assert goodput.agrees(row) is ("is within" in words)
+
+
+def test_what_was_reported_of_a_stretch_is_what_came_between_two_readings() -> None:
+    before, after = {"productive": 10.0, "recovery": 2.5}, {"productive": 100.04, "recovery": 2.5, "other": 7.0}
+    assert reported(before, after) == {"productive": 90.0, "recovery": 0.0, "other": 7.0}
+    assert reported(None, after) == reported(before, None) == {}

@@ -11,6 +11,7 @@ from benchmarks.recovery.operators import PEERS
 from benchmarks.recovery.systems import DEFAULT, SYSTEMS, Job
 from benchmarks.scale.systems import SYSTEMS as SCALED
 from trainyard.api.spec import TrainingJobSpec
+from trainyard.api.status import Goodput, LostSeconds
 
 JOB = Job("kill-0", Path("/somewhere"))
 MANIFESTS = {name: system.manifest(JOB) for name, system in SYSTEMS.items()}
@@ -62,6 +63,15 @@ def test_our_job_is_one() -> None:
 )
 def test_what_a_status_tells_of_restarts(system: str, status: dict[str, Any] | None, restarts: int | None) -> None:
     assert SYSTEMS[system].restarts({"status": status} if status is not None else {}) == restarts
+
+
+def test_what_a_status_tells_of_goodput() -> None:
+    told = Goodput(ratio=0.9, productive_seconds=90, lost_seconds=LostSeconds(recovery=10))
+    job = {"status": {"goodput": told.dump()}}
+    lost = {"startup": 0.0, "recovery": 10.0, "repeated": 0.0, "other": 0.0}
+    assert SYSTEMS["trainyard"].spent(job) == {"productive": 90.0, **lost}
+    assert SYSTEMS["trainyard"].spent({"status": {}}) is SYSTEMS["trainyard"].spent({}) is None
+    assert [SYSTEMS[name].spent(job) for name in PEERS] == [None] * len(PEERS)
 
 
 def test_every_system_can_be_started() -> None:

@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.support.jobs import NOW, Scene, job
 from tests.unit.controller.test_resources import RAW
-from trainyard.api.status import MOST, Restarts, Straggler, TrainingJobStatus
+from trainyard.api.status import MOST, Goodput, LostSeconds, Restarts, Straggler, TrainingJobStatus
 from trainyard.controller.caches import Caches
 from trainyard.controller.metrics import CacheMetrics, JobMetrics
 from trainyard.controller.resources import job_record
@@ -59,3 +59,40 @@ def test_ranks_that_are_slow_are_told_of_by_job_until_they_or_it_are_gone() -> N
 def test_numbers_beyond_all_that_can_be_do_no_harm() -> None:
     scene = ALL.with_status(restarts=Restarts(failures=MOST)).failed(1, exit_code=91)
     JobMetrics(CollectorRegistry()).moved(scene.job, plan(scene.snapshot, NOW).status)
+
+
+def test_goodput_is_told_by_whoever_acts_as_long_as_there_is_the_job() -> None:
+    registry, caches, acting = CollectorRegistry(), Caches.empty(), [True]
+    CacheMetrics(caches, registry, lambda: acting[0])
+    goodput = Goodput(ratio=0.75, productive_seconds=90, lost_seconds=LostSeconds(recovery=20.5, other=9.5))
+    silent = {"metadata": {"uid": "b", "namespace": "lab", "name": "silent", "resourceVersion": "2", "generation": 1}}
+    metadata = {"uid": "a", "namespace": "lab", "name": "train", "resourceVersion": "1", "generation": 1}
+    spec = {"template": {"spec": {"containers": [{"name": "main", "image": "trainer:1"}]}}}
+    jobs = caches.of("lab").jobs
+    jobs.apply(job_record({"metadata": metadata, "spec": spec, "status": {"goodput": goodput.dump()}}))
+    jobs.apply(job_record({**silent, "spec": spec, "status": {}}))
+
+    def samples() -> dict[str, float]:
+        return {
+            "/".join([each.name, *each.labels.values()]): each.value
+            for family in registry.collect()
+            for each in family.samples
+            if each.name.startswith("trainyard_job_")
+        }
+
+    assert samples() == {
+        "trainyard_job_goodput_ratio/lab/train": 0.75,
+        "trainyard_job_productive_seconds_total/lab/train": 90.0,
+        "trainyard_job_lost_seconds_total/lab/train/startup": 0.0,
+        "trainyard_job_lost_seconds_total/lab/train/recovery": 20.5,
+        "trainyard_job_lost_seconds_total/lab/train/repeated": 0.0,
+        "trainyard_job_lost_seconds_total/lab/train/other": 9.5,
+    }
+    acting[0] = False
+    assert samples() == {}
+    acting[0] = True
+    jobs.remove("a")
+    assert samples() == {}
+    early = {**metadata, "resourceVersion": "3"}
+    jobs.apply(job_record({"metadata": early, "spec": spec, "status": {"goodput": Goodput(step=3).dump()}}))
+    assert "trainyard_job_goodput_ratio/lab/train" not in samples(), "not known yet, which is not 0"

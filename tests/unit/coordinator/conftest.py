@@ -41,7 +41,7 @@ class Office:
             pod = next((pod for pod in self.scene.pods if pod.uid == sender.uid), None)
             return (pod, self.scene.job) if pod else None
 
-        self.board = Board(find, lambda uid, _: self.news.append(uid))
+        self.board = Board(find, lambda uid, _: self.news.append(uid), lambda: NOW)
         heard = Counter("trainyard_agent_reports", "…", ["result"], registry=self.registry)
         called = Counter("trainyard_agent_calls", "…", ["result"], registry=self.registry)
         self.attendance = Attendance(lambda: NOW, lambda uid, _: self.news.append(uid))

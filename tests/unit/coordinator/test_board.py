@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.jobs import UID, Scene, job
+from tests.support.jobs import NOW, UID, Scene, job
 from trainyard.api.status import ConditionType
 from trainyard.coordinator.board import LONGEST_SECONDS, SHORTEST_SECONDS, STATUS_SECONDS, Board
 from trainyard.coordinator.refusals import RefusedError, Why
@@ -17,7 +17,7 @@ class Desk:
     def __init__(self, scene: Scene | None = None) -> None:
         self.scene = scene or job(3, processesPerReplica=2).running(attempt=2)
         self.news: list[tuple[str, float]] = []
-        self.board = Board(self.find, lambda uid, seconds: self.news.append((uid, seconds)))
+        self.board = Board(self.find, lambda uid, seconds: self.news.append((uid, seconds)), lambda: NOW)
 
     def find(self, sender: PodIdentity) -> tuple[PodView, JobView] | None:
         pod = next((pod for pod in self.scene.pods if pod.uid == sender.uid), None)

@@ -16,6 +16,7 @@ def test_a_whole_report() -> None:
         "loss": 0.31,
         "seconds": 0.2,
         "own": 0.1,
+        "first": 9,
         "stack": ["a.py:3 in f"],
     }
     report = read(Report, json.dumps({"attempt": 2, "ranks": {"4": rank, "5": {"phase": "start"}}}).encode())
@@ -58,6 +59,7 @@ def test_fields_of_a_newer_agent_are_passed_over() -> None:
         (b'{"attempt": 1, "ranks": {"0": {"own": NaN}}}', "ranks.0.own"),
         (b'{"attempt": 1, "ranks": {"0": {"own": "0.1"}}}', "ranks.0.own"),
         (b'{"attempt": 1, "ranks": {"0": {"phase": "lunch"}}}', "ranks.0.phase"),
+        (b'{"attempt": 1, "ranks": {"0": {"first": -1}}}', "ranks.0.first"),
         (b'{"attempt": 1, "ranks": {"0": {"stack": "a.py:3 in f"}}}', "ranks.0.stack"),
         (b'{"attempt": 1, "ranks": {"0": {"stack": [3]}}}', "ranks.0.stack.0"),
         (b'{"attempt": 1, "ranks": {"0": {"stack": ["' + b"x" * 257 + b'"]}}}', "ranks.0.stack.0"),

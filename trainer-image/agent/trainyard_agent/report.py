@@ -10,6 +10,8 @@ import math
 import operator
 import os
 import signal
+import time
+from collections import deque
 from typing import NamedTuple, Optional
 
 FILE = "TRAINYARD_PROGRESS_FILE"
@@ -24,6 +26,8 @@ STACKS = getattr(signal, "SIGRTMAX", 64) - 2
 """The signal at which a program that tells its progress writes down where all its threads stand, and goes on."""
 LONGEST = 256
 """Bytes of what is said."""
+KNOWN, REMEMBERED = 3, 31
+"""After so many steps it is known how long one takes; so many are remembered."""
 PHASES = ("start", "compile", "train", "evaluate", "checkpoint")
 
 
@@ -40,6 +44,10 @@ class Said(NamedTuple):
     """The process that has said it, where the library was used."""
     own: Optional[float] = None  # noqa: UP045 - Python 3.9
     """Seconds of the last step in which it worked itself, and did not wait for others."""
+    first: Optional[int] = None  # noqa: UP045 - Python 3.9
+    """The first step that this process has said, where the library was used."""
+    seconds: Optional[float] = None  # noqa: UP045 - Python 3.9
+    """That a step takes as a rule: the median over the last of them, where the library was used."""
 
 
 def progress(
@@ -94,14 +102,19 @@ def read(path: str) -> Said | None:
         return None
     if len(text) > LONGEST:
         raise ValueError(f"longer than {LONGEST} bytes")
+    return _sound(text)
+
+
+def _sound(text: bytes) -> Said:
+    """What such a file says. Raises ValueError for nonsense."""
     try:
         said = json.loads(text)
     except RecursionError:
         raise ValueError("brackets within brackets") from None
     fields = said if isinstance(said, dict) else {"step": said}
     step, phase, total, loss = fields.get("step"), fields.get("phase", "train"), fields.get("total"), fields.get("loss")
-    pid, own = fields.get("pid"), fields.get("own")
-    for name, count in (("step", step), ("total", total), ("pid", pid)):
+    pid, first, own, seconds = fields.get("pid"), fields.get("first"), fields.get("own"), fields.get("seconds")
+    for name, count in (("step", step), ("total", total), ("pid", pid), ("first", first)):
         if not (count is None or (type(count) is int and count >= 0)):
             raise ValueError(f"{name} is no whole number from 0 on")
     if phase not in PHASES:
@@ -109,7 +122,9 @@ def read(path: str) -> Said | None:
     for name, number in (("loss", loss), ("own", own)):
         if not (number is None or type(number) in {int, float}):
             raise ValueError(f"{name} is no number")
-    return Said(step, phase, total, loss, pid, own)
+    if not (seconds is None or (type(seconds) in {int, float} and seconds >= 0)):
+        raise ValueError("seconds is no number from 0 on")
+    return Said(step, phase, total, loss, pid, own, first, seconds)
 
 
 def _text(path: str) -> bytes:
@@ -131,12 +146,17 @@ class _File:
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._said: dict[str, object] = {"pid": os.getpid()}
+        self._step: int | None = None
+        self._begun: float | None = None
+        """When the step that is under way began, if nothing else was done since."""
+        self._took: deque[float] = deque(maxlen=REMEMBERED)
         self._stack = os.open(path + STACK, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         # Written by a handler in C, whatever the program is stuck in.
         with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
             faulthandler.register(STACKS, file=self._stack, all_threads=True)
 
     def write(self, step: int | None, phase: str, total: int | None, loss: float | None, own: float | None) -> None:
+        self._time(step, phase)
         # A loss that has become NaN is no number any more: then there is none, and not the one from before.
         told = {"step": step, "phase": phase, "total": total, "loss": loss}
         self._said.update({name: value for name, value in told.items() if value is not None})
@@ -149,6 +169,20 @@ class _File:
         said = json.dumps(self._said).encode()
         # In one write, and always as long: whoever reads it sees the one or the other.
         os.pwrite(self._file, said.ljust(LONGEST), 0)
+
+    def _time(self, step: int | None, phase: str) -> None:
+        """How long steps take, which nobody who only reads the file now and then can tell."""
+        done = self._step if step is None else step
+        if (done, phase) == (self._step, self._said.get("phase")):
+            return
+        now = time.monotonic()
+        if done is not None and self._step is not None and done > self._step and self._begun is not None:
+            self._took.append((now - self._begun) / (done - self._step))
+            if len(self._took) >= KNOWN:
+                self._said["seconds"] = round(sorted(self._took)[len(self._took) // 2], 6)
+        if done is not None:
+            self._said.setdefault("first", done)
+        self._step, self._begun = done, now if phase == "train" else None
 
 
 _opened = functools.cache(_File)

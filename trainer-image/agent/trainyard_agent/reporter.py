@@ -120,13 +120,16 @@ class Reporter:
 
 def _words(said: Said, usual: Usual, stack: Sequence[str] | None) -> dict[str, object]:
     """What is told of a rank: no field of which nothing is known, and nothing that the operator would refuse."""
+    # The program has timed each step where it uses the library; the agent has only looked now and then.
+    took = usual.step if said.seconds is None else said.seconds
     known = {
         "step": said.step,
         "phase": said.phase,
         "total": said.total,
         "loss": said.loss,
-        "seconds": usual.step and float(f"{usual.step:.4g}"),
+        "seconds": took and float(f"{took:.4g}"),
         "own": usual.own and float(f"{usual.own:.4g}"),
+        "first": said.first,
     }
     words: dict[str, object] = {
         name: value for name, value in known.items() if isinstance(value, str) or _is_sound(name, value)
@@ -137,4 +140,4 @@ def _words(said: Said, usual: Usual, stack: Sequence[str] | None) -> dict[str, o
 def _is_sound(name: str, value: float | None) -> bool:
     if value is None:
         return False
-    return value <= MOST if name in {"step", "total"} else math.isfinite(value) and abs(value) <= LARGEST
+    return value <= MOST if name in {"step", "total", "first"} else math.isfinite(value) and abs(value) <= LARGEST
