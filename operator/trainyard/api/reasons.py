@@ -37,6 +37,9 @@ class Reason(StrEnum):
     """There is a pod of a later attempt than the status knows of, which was restored from a backup, say. The job goes on from there."""
     OLD_ATTEMPT = "OldAttempt"
     """The pod belongs to an attempt that is over."""
+    FORCED_DELETION = "ForcedDeletion"
+    """The job does not use the pod any more, and nothing is heard of its node: it is deleted without waiting for that
+    (`recovery.forceDeleteAfterSeconds`)."""
 
     NO_PYTHON = "NoPython"
     """The image has no Python 3.9 or newer for `trainyard-agent`. The group is restarted without it, at no charge; the failures of its

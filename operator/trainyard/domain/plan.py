@@ -22,6 +22,7 @@ from trainyard.domain.hang import culprit
 from trainyard.domain.ladder import opening
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.progress import progress
+from trainyard.domain.removal import removals
 from trainyard.domain.report import report
 from trainyard.domain.rules import charged, ruling, used
 from trainyard.domain.supervision import not_for
@@ -39,8 +40,11 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     job, status = snapshot.job, snapshot.job.status
     # In whole seconds, as times are stored: what is decided now equals what is read later.
     now = now.replace(microsecond=0)
-    if job.deleting or not ours(job):
+    if not ours(job):
         return Plan(status)
+    if job.deleting:
+        removed, waits = removals(snapshot, snapshot.pods, now)
+        return Plan(status, tuple(removed), requeue_after=_soonest(waits))
     if status.finished:
         return _after_the_end(snapshot, now)
     if snapshot.reports:
@@ -148,8 +152,10 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     waiting = not_before is not None and now < not_before
     # While the next attempt has to wait, those that have ended keep their logs.
     actions += _delete([p for p in snapshot.old if not (waiting and p.ended)], Reason.OLD_ATTEMPT)
+    removed, again = removals(snapshot, snapshot.old, now)
+    actions += removed
     events: list[Event] = []
-    waits = _deadlines(snapshot, now)
+    waits = [*_deadlines(snapshot, now), *again]
     present = {p.index for p in snapshot.current}
     if waiting and not_before:
         waits.append((not_before - now).total_seconds())
@@ -175,20 +181,23 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
 def _suspended(snapshot: Snapshot, now: datetime) -> Plan:
     if not snapshot.job.status.holds(C.SUSPENDED):
         return verdict.suspend(snapshot.job, snapshot.current, now)
-    return report(snapshot, Plan(snapshot.job.status, _delete(snapshot.pods, Reason.SUSPENDED)), now)
+    removed, waits = removals(snapshot, snapshot.pods, now)
+    actions = [*_delete(snapshot.pods, Reason.SUSPENDED), *removed]
+    return report(snapshot, Plan(snapshot.job.status, actions, requeue_after=_soonest(waits)), now)
 
 
 def _after_the_end(snapshot: Snapshot, now: datetime) -> Plan:
     """A finished job only ever loses things: pods by `cleanPods`, itself by `ttlSecondsAfterFinished`."""
     lifecycle, status = snapshot.job.spec.lifecycle, snapshot.job.status
     ttl, ended = lifecycle.ttl_seconds_after_finished, status.completion_time
-    wait = None
+    removed, waits = removals(snapshot, snapshot.pods, now)
     if ttl is not None and ended is not None:
         wait = ttl - (now - ended).total_seconds()
         if wait <= 0:
             return Plan(status, [DeleteJob(Reason.TTL_EXPIRED)])
+        waits.append(wait)
     doomed = _delete([p for p in snapshot.pods if _goes(p, lifecycle.clean_pods, status)], Reason.JOB_FINISHED)
-    return report(snapshot, Plan(status, doomed, requeue_after=wait), now)
+    return report(snapshot, Plan(status, [*doomed, *removed], requeue_after=_soonest(waits)), now)
 
 
 def _goes(pod: PodView, policy: CleanPods, status: TrainingJobStatus) -> bool:
