@@ -74,7 +74,7 @@ def test_two_processes_of_one_pod_never_both_lead(plane: Plane, lab: Namespace, 
             lab.submit(job)
             lab.until_phase("Running", job)
             assert (one.leads, second.leads) == (True, False)
-            assert any("another process has this pod's place" in message for message in second.messages())
+            assert any("this pod's place in the election is not to be had" in message for message in second.messages())
 
 
 def test_a_clean_stop_hands_over_within_three_seconds(plane: Plane, lab: Namespace, job: str) -> None:

@@ -45,6 +45,8 @@ def take_seat(instance: str, pod_uid: str | None) -> Seat:
         held.bind(f"\0trainyard-operator/{pod_uid}")
     except (OSError, ValueError) as error:
         held.close()
-        _LOG.warning(f"another process has this pod's place in the election, this one waits like a stranger: {error}")
+        _LOG.warning(
+            f"this pod's place in the election is not to be had, so this process waits like a stranger: {error}"
+        )
         return Seat(instance)
     return Seat(f"{instance}_{pod_uid}", held)

@@ -20,15 +20,17 @@ def removals(snapshot: Snapshot, unused: Iterable[PodView], now: datetime) -> tu
     actions: list[RemovePod] = []
     waits: list[float] = []
     for pod in unused if after else ():
-        if pod.deletion_time is None or pod.node_lost_at is None or pod.removed or _heard(snapshot, pod):
+        if pod.deletion_time is None or pod.node_lost_at is None or pod.removed:
             continue
-        left = max(pod.deletion_time, pod.node_lost_at) + timedelta(seconds=after) - now
+        left = (max(pod.deletion_time, pod.node_lost_at) - now) + timedelta(seconds=after)
         if left > timedelta(0):
             waits.append(left.total_seconds())
             continue
+        waits.append(TRY_AGAIN)
+        if _heard(snapshot, pod):
+            continue
         note = f"pod {pod.name} is deleted by force: nothing is heard of node {pod.node}, and it was to end by {pod.deletion_time:%H:%M:%S} UTC"
         actions.append(RemovePod(pod.name, pod.uid, note))
-        waits.append(TRY_AGAIN)
     return actions, waits
 
 

@@ -43,7 +43,7 @@ def test_a_second_process_of_the_pod_gets_a_name_that_nobody_inherits_from(
     first = take_seat("pod", uid)
     try:
         second = take_seat("pod", uid)
-        assert "another process has this pod's place in the election" in caplog.text
+        assert "this pod's place in the election is not to be had" in caplog.text
         assert not second.inherits(first.name)
         assert not first.inherits(second.name)
     finally:

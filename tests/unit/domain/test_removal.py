@@ -10,6 +10,7 @@ from tests.support.jobs import NOW, Scene, ago, job
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.actions import RemovePod
 from trainyard.domain.model import Doing
+from trainyard.domain.observe import FAR_AWAY
 from trainyard.domain.plan import plan
 from trainyard.domain.removal import TRY_AGAIN
 
@@ -65,9 +66,7 @@ class Case:
         Case("deleted long before the node was lost", replaced(dead(RUNNING, lost_ago=299)), gone=False),
         Case("and that is long ago, too", replaced(dead(RUNNING, seconds_ago=9999, lost_ago=300))),
         Case("removed before; a finalizer keeps it", replaced(dead(RUNNING, removed=True)), gone=False),
-        Case(
-            "a time that nobody can wait for", replaced(dead(RUNNING, deletion_time=NOW.replace(year=9999))), gone=False
-        ),
+        Case("a time that nobody can wait for", replaced(dead(RUNNING, deletion_time=FAR_AWAY)), gone=False),
     ],
     ids=lambda case: case.name,
 )
@@ -86,6 +85,7 @@ def test_it_names_this_very_pod_and_says_why() -> None:
 def test_a_worker_whose_agent_calls_is_there_whatever_the_control_plane_says() -> None:
     heard = replaced(dead(RUNNING.attended(Doing.RUNNING)))
     assert removed(heard) == []
+    assert plan(heard.snapshot, NOW).requeue_after == TRY_AGAIN, "it may fall silent without a word"
     assert removed(replace(heard, agents={})) == ["train-worker-1-1"]
 
 
