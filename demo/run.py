@@ -61,7 +61,7 @@ def epilogue(cluster: Cluster) -> None:
     say("some of the operator's metrics, which count all jobs since it started")
     # Of the two the one that acts: the other has done nothing that it could count.
     holder = cluster.kube("--namespace", NAMESPACE, "get", "lease", RELEASE, "-o", "jsonpath={.spec.holderIdentity}")
-    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{holder.rpartition('_')[0]}:8080/proxy/metrics"
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{holder.partition('_')[0]}:8080/proxy/metrics"
     lines = [line for line in cluster.kube("get", "--raw", path).splitlines() if line.startswith(METRICS)]
     sys.stdout.write("\n".join(f"  {line}" for line in lines if not line.endswith(" 0.0")) + "\n")
 

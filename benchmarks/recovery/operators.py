@@ -104,7 +104,7 @@ class Inside(Operator):
 
     @override
     def kill(self) -> None:
-        name = self._home("get", "lease", install.RELEASE, "-o", "jsonpath={.spec.holderIdentity}").rpartition("_")[0]
+        name = self._home("get", "lease", install.RELEASE, "-o", "jsonpath={.spec.holderIdentity}").partition("_")[0]
         self._killed.append(name)
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(FileNotFoundError, ProcessLookupError):

@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 
@@ -42,6 +43,38 @@ def test_after_a_kill_the_standby_acts_in_less_than_twenty_seconds(plane: Plane,
         assert {name: pod["metadata"]["uid"] for name, pod in lab.pods(job).items()} == before
         assert lab.status(job)["attempt"] == 1
         lab.remove(f"{job}-next")
+
+
+def test_a_container_that_is_started_again_acts_before_the_lease_runs_out(
+    plane: Plane, lab: Namespace, job: str
+) -> None:
+    pods = {name: str(uuid4()) for name in ("one", "two")}
+    with operator(plane, "one", pod_uid=pods["one"]) as one, operator(plane, "two", pod_uid=pods["two"]) as two:
+        leader, standby = sorted_out(one, two)
+        lab.submit(job)
+        lab.until_phase("Running", job)
+        leader.signal(signal.SIGKILL)
+        leader.ends(10)
+        began = time.monotonic()
+        with operator(plane, leader.name, pod_uid=pods[leader.name]) as again:
+            lab.ends(f"{job}-worker-1-1", 3)
+            until(lambda: lab.status(job)["attempt"] == 2, 10, "the same pod to act")
+            print(f"going on after kill -9: {time.monotonic() - began:.1f} s")  # noqa: T201 - a figure to look at
+            assert (again.leads, standby.leads) == (True, False)
+            assert lab.status(job)["restarts"] == {"failures": 1, "disruptions": 0, "resizes": 0}
+            assert not again.bugs()
+
+
+def test_two_processes_of_one_pod_never_both_lead(plane: Plane, lab: Namespace, job: str) -> None:
+    """Somebody starts another in the container."""
+    pod = str(uuid4())
+    with operator(plane, "one", pod_uid=pod) as one:
+        until(lambda: one.leads, 30, "it to lead")
+        with operator(plane, "second", pod_uid=pod) as second:
+            lab.submit(job)
+            lab.until_phase("Running", job)
+            assert (one.leads, second.leads) == (True, False)
+            assert any("this pod's place in the election is not to be had" in message for message in second.messages())
 
 
 def test_a_clean_stop_hands_over_within_three_seconds(plane: Plane, lab: Namespace, job: str) -> None:

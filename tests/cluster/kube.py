@@ -91,7 +91,7 @@ class Kube:
         """In the operator's own namespace: the pod that holds the Lease; empty where none does."""
         lease = self.find("lease", install.RELEASE) or {}
         held: str = lease.get("spec", {}).get("holderIdentity", "")
-        return held.rpartition("_")[0]
+        return held.partition("_")[0]
 
     def uids(self, job: str) -> dict[str, str]:
         """The UIDs of a job's pods, by name."""

@@ -5,7 +5,7 @@ Each is a mistake that controllers of this kind really make. A mutant stands in 
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ from trainyard.api.reasons import Reason
 from trainyard.controller import reconcile
 from trainyard.controller.feed import JobFeed
 from trainyard.domain import plan as planning, verdict, worker
-from trainyard.domain.actions import DeletePod, Plan
+from trainyard.domain.actions import DeletePod, Plan, RemovePod
 from trainyard.domain.cause import Cause
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.engine.leader import LeaderElector
@@ -97,6 +97,15 @@ def waits_for_no_old_pod() -> Planted:
 def waits_for_a_lost_node_for_ever() -> Planted:
     """A pod on a dead node never goes."""
     return planning, "LOST", timedelta(days=1)
+
+
+def removes_pods_that_a_node_is_about_to_end() -> Planted:
+    """What is on its way out may as well be gone."""
+
+    def removals(_: Snapshot, unused: Iterable[PodView], __: datetime) -> tuple[list[RemovePod], list[float]]:
+        return [RemovePod(p.name, p.uid, "it goes anyway") for p in unused if p.deletion_time and not p.ended], []
+
+    return planning, "removals", removals
 
 
 def replaces_a_pod_of_a_running_group() -> Planted:
@@ -221,6 +230,7 @@ MUTANTS: tuple[Callable[[], Planted], ...] = (
     relies_on_the_watch_alone,
     waits_for_no_old_pod,
     waits_for_a_lost_node_for_ever,
+    removes_pods_that_a_node_is_about_to_end,
     replaces_a_pod_of_a_running_group,
     acts_in_the_pass_that_counts,
     counts_the_victims_too,

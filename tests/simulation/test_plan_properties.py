@@ -1,5 +1,7 @@
 """What must always hold of a job, whatever happens around it: random faults, then quiet, then rest."""
 
+from dataclasses import replace
+
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from typing_extensions import override
@@ -135,6 +137,7 @@ class Faults(RuleBasedStateMachine):
             if pod.node == node:
                 self.strike(pod)
                 self.world.ask_to_go(pod, Trouble("DeletionByTaintManager", "its node is lost"))
+                self.world.put(replace(self.world.pods[pod.uid], node_lost_at=self.world.now))
 
     @rule()
     def nodes_come_back(self) -> None:
@@ -189,6 +192,7 @@ class Faults(RuleBasedStateMachine):
         assert not world.dirty
         # Rest is not a wait for something that nobody will tell of.
         world.tick(3600)
+        world.observe()
         decided = world.decide()
         assert not decided.actions
         assert not decided.events
@@ -198,6 +202,9 @@ class Faults(RuleBasedStateMachine):
     def rests_as_it_should(self) -> None:
         world, status = self.world, self.world.status
         there = [p for p in world.pods.values() if p.node not in world.lost]
+        used = not (status.finished or status.holds(C.SUSPENDED))
+        dead = [p for p in world.pods.values() if p.node in world.lost and p.deletion_time]
+        assert not [p for p in dead if not used or p.attempt < status.attempt], "removed when their time was over"
         assert status.holds(C.SUSPENDED) is (world.spec.lifecycle.suspend and not status.finished)
         if status.holds(C.SUSPENDED):
             assert not there

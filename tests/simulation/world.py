@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from tests.support.jobs import NOW, UID, spec, stored
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Plan
+from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Plan, RemovePod
 from trainyard.domain.model import Exit, JobView, PodView, Snapshot, Trouble
 from trainyard.domain.names import worker_pod
 from trainyard.domain.plan import plan
@@ -71,6 +71,8 @@ class World:
         The operator may have given such pods up by then. Its new ones have another rendezvous, so the two never meet.
         """
         self.lost.clear()
+        for pod in [*self.pods.values()]:
+            self.put(replace(pod, node_lost_at=None))
         self.tick(0)
 
     def work(self) -> None:
@@ -173,6 +175,13 @@ class World:
             case DeletePod(_, uid):
                 if pod := self.pods.get(uid):
                     self.ask_to_go(pod, DELETED)
+            case RemovePod(_, uid):
+                pod = self.pods[uid]
+                assert pod.node in self.lost
+                assert pod.deletion_time
+                assert self.now - pod.deletion_time >= timedelta(seconds=300)
+                assert self.status.finished or self.status.holds(C.SUSPENDED) or pod.attempt < self.status.attempt
+                self.remove(pod)
             case DeleteJob():
                 raise AssertionError("no job here has a time to live")
 

@@ -96,7 +96,7 @@ app.kubernetes.io/component: operator
 
 {{/* Of two variables of one name the last would win, without a word. */}}
 {{- define "trainyard.extraEnv" -}}
-{{- $settings := list "TRAINYARD_INSTANCE" "TRAINYARD_LOG_LEVEL" "TRAINYARD_WORKERS" "TRAINYARD_API_QPS" "TRAINYARD_API_BURST" "TRAINYARD_HTTP_PORT" -}}
+{{- $settings := list "TRAINYARD_INSTANCE" "TRAINYARD_POD_UID" "TRAINYARD_LOG_LEVEL" "TRAINYARD_WORKERS" "TRAINYARD_API_QPS" "TRAINYARD_API_BURST" "TRAINYARD_HTTP_PORT" -}}
 {{- $settings = concat $settings (list "TRAINYARD_LEADER_ELECTION" "TRAINYARD_LEASE_NAME" "TRAINYARD_LEASE_SECONDS" "TRAINYARD_NAMESPACES") -}}
 {{- $settings = concat $settings (list "TRAINYARD_AGENT_IMAGE" "TRAINYARD_AGENT_IMAGE_VOLUME" "TRAINYARD_COORDINATOR_URL" "TRAINYARD_COORDINATOR_PORT") -}}
 {{- range .Values.extraEnv -}}

@@ -39,6 +39,9 @@ class Reason(StrEnum):
     """All ranks stop after the same step, with a checkpoint: because a worker is taken away, the job is suspended, or gets another size."""
     OLD_ATTEMPT = "OldAttempt"
     """The pod belongs to an attempt that is over."""
+    FORCED_DELETION = "ForcedDeletion"
+    """The job does not use the pod any more, and nothing is heard of its node: it is deleted without waiting for that
+    (`recovery.forceDeleteAfterSeconds`)."""
 
     NO_PYTHON = "NoPython"
     """The image has no Python 3.9 or newer for `trainyard-agent`. The group is restarted without it, at no charge; the failures of its

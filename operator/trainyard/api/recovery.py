@@ -123,6 +123,9 @@ class Recovery(Model):
     hang_timeout_seconds: int | None = Field(default=None, ge=0, le=7 * DAY)
     """Seconds without a step after which `trainyard-agent` ends a worker that hangs, where the program tells its progress
     (`trainyard_agent.progress`). Not set: five times what its steps usually take, and 30 at least. 0: it is not ended."""
+    force_delete_after_seconds: int = Field(default=300, ge=0, le=7 * DAY)
+    """Seconds after the end of its grace period when a pod that the job uses no more is deleted by force, if nothing is heard of its
+    node: it would be Terminating until the node is back. The pod's processes may still run there. 0: never."""
     rules: list[Rule] = Field(default=[], max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     """What the end of a worker leads to. The first rule that applies decides; where none does, the exit code does (see
     docs/reference/exit-codes.md): Fail for 2, 93, 95, 126 and 127, Ignore for 90 and 92, RestartElsewhere for 94, Restart for all

@@ -10,6 +10,9 @@ from trainyard.domain.model import PodView, Snapshot, WorkerReport
 from trainyard.kube.resource import PODS, Resource
 from trainyard.kube.store import Store
 
+REMOVED = "removed pods"
+"""What the tracker calls pods that were deleted by force: for them it is not enough to be on their way out."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cache:
@@ -70,10 +73,10 @@ class Cache:
 
     def going(self, resource: str, uid: str) -> bool:
         """Whether this object is shown as being deleted, or not at all."""
-        if resource != "pods":
+        if resource not in {"pods", REMOVED}:
             return True
         pod = self.pods.get(uid)
-        return pod is None or pod.deletion_time is not None
+        return pod is None or (pod.removed if resource == REMOVED else pod.deletion_time is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """This process's part in the election: which Lease, under what name, and what is told of it. The rules are in `engine.leader`."""
 
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -9,6 +8,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from trainyard.controller.seat import Seat
 from trainyard.controller.settings import Settings
 from trainyard.engine.leader import LeaderElector, Timing
 from trainyard.kube.events import EventRecorder, ObjectReference
@@ -16,17 +16,14 @@ from trainyard.kube.lease import LEASES, LeaseClient
 from trainyard.kube.session import Session
 
 
-def elector(settings: Settings, session: Session) -> LeaderElector:
+def elector(settings: Settings, session: Session, seat: Seat) -> LeaderElector:
     """A candidate. `session` gives the server and the account; the Lease has connections of its own."""
     own = Session(session.endpoint, on_request=session.on_request)
     own.rights = session.rights
     # Where the credentials name no namespace, it is the one that kubectl takes too.
     namespace = settings.lease_namespace or session.endpoint.namespace or "default"
-    # The pod's name alone would be that of the process before a restart, which may not be quite dead.
-    identity = f"{settings.instance}_{secrets.token_hex(4)}"
-    return LeaderElector(
-        LeaseClient(own, namespace, settings.lease_name), identity, timing=Timing(settings.lease_seconds)
-    )
+    client = LeaseClient(own, namespace, settings.lease_name)
+    return LeaderElector(client, seat.name, inherits=seat.inherits, timing=Timing(settings.lease_seconds))
 
 
 def tell_of_leader(events: EventRecorder, elector: LeaderElector) -> None:

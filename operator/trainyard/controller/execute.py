@@ -3,13 +3,13 @@
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from trainyard.api.reasons import Reason
-from trainyard.controller.caches import Caches
+from trainyard.controller.caches import REMOVED, Caches
 from trainyard.controller.resources import TRAINING_JOBS
-from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Plan
+from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Plan, RemovePod
 from trainyard.domain.model import JobView
 from trainyard.domain.observe import owner_uid
 from trainyard.domain.refusal import Refusal
@@ -63,9 +63,11 @@ class Executor:
     """Where the agent in workers comes from; None: none is brought."""
     contact: Callable[[], Contact | None] = lambda: None
     """How the agents of new workers reach the operator."""
+    spared: set[str] = field(default_factory=set)
+    """UIDs of pods whose removal was refused: this process asks for each once."""
 
     async def carry_out(self, job: JobView, plan: Plan) -> Result:
-        """Do all of it, in order: the Service, then deletions, then new pods. Stops at the first refusal.
+        """Do all of it but removals, in order: the Service, then deletions, then new pods. Stops at the first refusal.
 
         Raises ApiError where the server does not answer or fails: then nobody knows, and the next pass looks anew.
         """
@@ -87,6 +89,26 @@ class Executor:
         _tell(plan)
         return Result(changed=changed)
 
+    async def remove(self, job: JobView, plan: Plan) -> list[RemovePod]:
+        """Delete pods by force; returns those that were still there. Before all else, since new pods may wait for their quota.
+
+        A refusal is told in the log and is no verdict on the job: it lived with these pods until now.
+        """
+        removals = [a for a in plan.actions if isinstance(a, RemovePod) and a.uid not in self.spared]
+        calls = [self._call(job, removal) for removal in removals]
+        removed = []
+        for removal, outcome in zip(removals, await slow_start(calls, limit=PARALLEL), strict=True):
+            match outcome:
+                case Done(True):
+                    removed.append(removal)
+                case Failed(error):
+                    if not error.retryable:
+                        self.spared.add(removal.uid)
+                    _LOG.warning(f"pod {removal.name} cannot be deleted by force: {error}")
+                case _:
+                    pass  # it was gone already, or comes later
+        return removed
+
     def _call(self, job: JobView, action: Action) -> Callable[[], Awaitable[bool]]:
         match action:
             case CreateService():
@@ -98,6 +120,8 @@ class Executor:
                 return lambda: self._delete(job, PODS, name, uid, reason)
             case DeleteJob(reason):
                 return lambda: self._delete(job, TRAINING_JOBS, job.name, job.uid, reason)
+            case RemovePod(name, uid):
+                return lambda: self._force(job, name, uid)
             case _:
                 assert_never(action)
 
@@ -123,6 +147,12 @@ class Executor:
         _LOG.debug(f"deleted {resource.kind} {name}: {reason}")
         self.tracker.deleted(job.uid, resource.plural, uid)
         return True
+
+    async def _force(self, job: JobView, name: str, uid: str) -> bool:
+        """Whether it was still there."""
+        found = await self.writer.delete(PODS, job.namespace, name, uid=uid, grace_seconds=0)
+        self.tracker.deleted(job.uid, REMOVED, uid)
+        return found is not None
 
 
 def _tell(plan: Plan) -> None:

@@ -63,7 +63,7 @@ def main() -> int:
         return 2
     except LeadershipLostError as error:
         # Not to go on as a standby: a new process has nothing under way, and no memory of what it decided as the leader.
-        _LOG.error(f"the operator ends, to start anew as a standby: {error}")
+        _LOG.error(f"the operator ends, to start anew: {error}")
         return 3
     except RestoredError as error:
         _LOG.error(f"the operator ends, to start anew with what there is now: {error}")

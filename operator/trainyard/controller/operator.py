@@ -24,6 +24,7 @@ from trainyard.controller.pace import StatusPace
 from trainyard.controller.reconcile import Reconciler
 from trainyard.controller.resources import TRAINING_JOBS
 from trainyard.controller.scope import Scope
+from trainyard.controller.seat import Seat, take_seat
 from trainyard.controller.server import serve
 from trainyard.controller.settings import Settings
 from trainyard.coordinator.server import Coordinator
@@ -71,6 +72,7 @@ class Operator:
     reconciler: Reconciler
     loop: ReconcileLoop[str]
     health: Health
+    seat: Seat
     elector: LeaderElector | None
     """None: there is no election, and this process is the only one."""
     coordinator: Coordinator | None
@@ -88,7 +90,8 @@ class Operator:
     ) -> "Operator":
         """Make all parts; nothing runs yet."""
         _count(session.rights, registry)
-        chosen = elector(settings, session) if settings.leader_election else None
+        seat = take_seat(settings.instance, settings.pod_uid if settings.leader_election else None)
+        chosen = elector(settings, session, seat) if settings.leader_election else None
         if chosen is not None:
             session.permit = chosen.permit
             ElectionMetrics(chosen, registry)
@@ -123,11 +126,12 @@ class Operator:
         watches = [watch for scope in scopes for watch in scope.watches()]
         standing = chosen.standing if chosen is not None else str
         health = Health(watches, queue.longest_work, settings.stale_seconds, session.rights, standing, registry)
-        return cls(settings, session, registry, caches, scopes, reconciler, loop, health, chosen, coordinates)
+        return cls(settings, session, registry, caches, scopes, reconciler, loop, health, seat, chosen, coordinates)
 
     async def run(self, stop: asyncio.Event, listening: Callable[[int], None] = _say_port) -> None:
         """Run until `stop` is set or a signal comes; `listening` is told the HTTP port. Raises what a part died of."""
         async with AsyncExitStack() as stack:
+            stack.callback(self.seat.leave)
             stack.push_async_callback(self.session.close)
             if self.elector is not None:
                 stack.push_async_callback(self.elector.client.session.close)

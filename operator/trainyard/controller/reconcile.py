@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -85,7 +85,7 @@ class Reconciler:
             await self._read_again(record)
             if self.caches.job(record.uid) is None:
                 return None
-        done = await self._act(snapshot.job, decided) if decided.actions else Result()
+        done = await self._act(record, snapshot.job, decided) if decided.actions else Result()
         if done.refusal is not None:
             _LOG.debug(f"refused: {done.refusal.reason}: {done.refusal.message}")
             decided = refused(snapshot.job, decided, done.refusal, now)
@@ -98,9 +98,13 @@ class Reconciler:
             return CATCH_UP_SECONDS
         return await self._store(record, snapshot.job, decided)
 
-    async def _act(self, job: JobView, decided: Plan) -> Result:
+    async def _act(self, record: JobRecord, job: JobView, decided: Plan) -> Result:
         with self.pace.acting():
-            return await self.executor.carry_out(job, decided)
+            removed = await self.executor.remove(job, decided)
+            for removal in removed:
+                self._tell(record, decided, Event("Warning", Reason.FORCED_DELETION, removal.note))
+            done = await self.executor.carry_out(job, decided)
+        return replace(done, changed=done.changed or bool(removed))
 
     async def _store(self, record: JobRecord, job: JobView, decided: Plan) -> float | None:
         """Write the status if it changed, then tell of it. Somebody else's write in between means: decide again."""
@@ -118,12 +122,14 @@ class Reconciler:
             if self.caches.job(record.uid) is not record:
                 again = 0.0
         for event in (*decided.events, *self._warnings(job, decided)):
-            log = _LOG.info if event.type == "Normal" else _LOG.warning
-            log(f"{event.reason}: {event.note}")
-            action = "Reconcile"
-            key = f"{decided.status.attempt}/{event.note}"
-            self.events.record(record.reference, event.type, event.reason, event.note, action=action, key=key)
+            self._tell(record, decided, event)
         return again
+
+    def _tell(self, record: JobRecord, decided: Plan, event: Event) -> None:
+        log = _LOG.info if event.type == "Normal" else _LOG.warning
+        log(f"{event.reason}: {event.note}")
+        key = f"{decided.status.attempt}/{event.note}"
+        self.events.record(record.reference, event.type, event.reason, event.note, action="Reconcile", key=key)
 
     async def _write(self, record: JobRecord, status: TrainingJobStatus) -> bool:
         """Store the status, if the job is still as it was decided on; else read it again, for the next pass."""

@@ -32,6 +32,8 @@ class Settings(BaseSettings):
     """Address on which that port is open."""
     instance: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")] = Field(default_factory=socket.gethostname)
     """The name under which this process writes events: its pod's."""
+    pod_uid: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z-]{1,64}$")] | None = None
+    """That pod's UID, from the downward API: a container that is started again takes over from itself at once. Not set, or empty: it waits."""
     agent_image: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,512}$")] | None = None
     """The image from which the agent comes into workers: the operator's own. Not set, or empty: none is brought."""
     agent_image_volume: bool = False
@@ -61,7 +63,7 @@ class Settings(BaseSettings):
     lease_seconds: int = Field(default=15, ge=3, le=LONGEST_LEASE)
     """After so long without a sign of the leader another process takes over."""
 
-    @field_validator("agent_image", "coordinator_url", mode="before")
+    @field_validator("agent_image", "coordinator_url", "pod_uid", mode="before")
     @classmethod
     def _empty_is_none(cls, value: object) -> object:
         return value or None

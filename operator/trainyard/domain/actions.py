@@ -31,13 +31,23 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True)
+class RemovePod:
+    """Take this very pod out of the API although its node has not said that it ended. Nothing else waits for that."""
+
+    name: str
+    uid: str
+    note: str
+    """Why, for people."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteJob:
     """Delete the TrainingJob itself."""
 
     reason: Reason
 
 
-Action = CreateService | CreateWorker | DeletePod | DeleteJob
+Action = CreateService | CreateWorker | DeletePod | RemovePod | DeleteJob
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,10 @@ class PodView:
     """When that was, if it is known."""
     deletion_time: datetime | None = None
     """When its grace period ends or ended; set as soon as its deletion was asked for."""
+    removed: bool = False
+    """Whether its deletion waits for its node no longer: what keeps it is a finalizer."""
+    node_lost_at: datetime | None = None
+    """When the control plane gave it up because nothing is heard of its node; None where the node has told of it since."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,8 @@ def pod_view(raw: Json) -> PodView:
         taken_at=taken_at,
         taken_by=taken_by,
         deletion_time=_time(metadata.get("deletionTimestamp")),
+        removed="deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds") == 0,
+        node_lost_at=_node_lost_at(conditions),
     )
 
 
@@ -164,6 +166,20 @@ def _taken(
     if not end and not status.get("reason") and "terminated" in main:
         return None, Trouble("ContainerStatusUnknown", "its node lost the container, at a restart say")
     return None, None
+
+
+def _node_lost_at(conditions: Mapping[str, Json]) -> datetime | None:
+    """When the pod was given up with its node, as far as pods tell: no right to read nodes is needed.
+
+    The taint manager deletes it, which it does for any NoExecute taint. The node controller makes Ready False and leaves
+    ContainersReady, which a kubelet never does but for a readiness gate, and then with a reason; the first word of the kubelet
+    makes it consistent again.
+    """
+    ready, containers = conditions.get("Ready", {}), conditions.get("ContainersReady", {})
+    silent = ready.get("status") == "False" and containers.get("status") == "True" and not ready.get("reason")
+    target = conditions.get("DisruptionTarget", {})
+    given_up = target.get("status") == "True" and target.get("reason") == "DeletionByTaintManager"
+    return _time(target.get("lastTransitionTime")) if silent and given_up else None
 
 
 def _trouble(status: Json, conditions: Mapping[str, Json]) -> Trouble | None:

@@ -22,6 +22,7 @@ from trainyard.domain.hang import culprit
 from trainyard.domain.ladder import opening
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.progress import progress
+from trainyard.domain.removal import removals
 from trainyard.domain.report import report
 from trainyard.domain.rules import charged, ruling, used
 from trainyard.domain.supervision import not_for
@@ -39,8 +40,11 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     job, status = snapshot.job, snapshot.job.status
     # In whole seconds, as times are stored: what is decided now equals what is read later.
     now = now.replace(microsecond=0)
-    if job.deleting or not ours(job):
+    if not ours(job):
         return Plan(status)
+    if job.deleting:
+        removed, waits = removals(snapshot, snapshot.pods, now)
+        return Plan(status, tuple(removed), requeue_after=_soonest(waits))
     if status.finished:
         return _after_the_end(snapshot, now)
     if snapshot.reports:
@@ -59,12 +63,8 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         return verdict.adopt(snapshot, newest)
     if not status.holds(C.SUSPENDED) and _succeeded(snapshot):
         return verdict.complete(job, snapshot.size, now)
-    if held := graceful.hold(snapshot, now):
+    if held := graceful.hold(snapshot, now) or _paused(snapshot, now):
         return held
-    if job.spec.lifecycle.suspend:
-        return _suspended(snapshot, now)
-    if status.holds(C.SUSPENDED):
-        return verdict.resume(job, now)
     snapshot = agents.overlaid(snapshot, now)
     if status.active_since is None:
         # The first look at a job needs no verdict of its own: its pods bear attempt 1, as does a status never written.
@@ -156,8 +156,10 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     waiting = not_before is not None and now < not_before
     # While the next attempt has to wait, those that have ended keep their logs.
     actions += _delete([p for p in snapshot.old if not (waiting and p.ended)], Reason.OLD_ATTEMPT)
+    removed, again = removals(snapshot, snapshot.old, now)
+    actions += removed
     events = stragglers.begun(snapshot)
-    waits = [*_deadlines(snapshot, now), *stragglers.deadlines(status, now)]
+    waits = [*_deadlines(snapshot, now), *stragglers.deadlines(status, now), *again]
     present = {p.index for p in snapshot.current}
     if waiting and not_before:
         waits.append((not_before - now).total_seconds())
@@ -180,23 +182,29 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     return report(snapshot, Plan(status, actions, events, _soonest(waits)), now)
 
 
-def _suspended(snapshot: Snapshot, now: datetime) -> Plan:
+def _paused(snapshot: Snapshot, now: datetime) -> Plan | None:
+    """What a suspension, or its end, asks for."""
+    if not snapshot.job.spec.lifecycle.suspend:
+        return verdict.resume(snapshot.job, now) if snapshot.job.status.holds(C.SUSPENDED) else None
     if not snapshot.job.status.holds(C.SUSPENDED):
         return verdict.suspend(snapshot.job, snapshot.current, now)
-    return report(snapshot, Plan(snapshot.job.status, _delete(snapshot.pods, Reason.SUSPENDED)), now)
+    removed, waits = removals(snapshot, snapshot.pods, now)
+    actions = [*_delete(snapshot.pods, Reason.SUSPENDED), *removed]
+    return report(snapshot, Plan(snapshot.job.status, actions, requeue_after=_soonest(waits)), now)
 
 
 def _after_the_end(snapshot: Snapshot, now: datetime) -> Plan:
     """A finished job only ever loses things: pods by `cleanPods`, itself by `ttlSecondsAfterFinished`."""
     lifecycle, status = snapshot.job.spec.lifecycle, snapshot.job.status
     ttl, ended = lifecycle.ttl_seconds_after_finished, status.completion_time
-    wait = None
+    removed, waits = removals(snapshot, snapshot.pods, now)
     if ttl is not None and ended is not None:
         wait = ttl - (now - ended).total_seconds()
         if wait <= 0:
             return Plan(status, [DeleteJob(Reason.TTL_EXPIRED)])
+        waits.append(wait)
     doomed = _delete([p for p in snapshot.pods if _goes(p, lifecycle.clean_pods, status)], Reason.JOB_FINISHED)
-    return report(snapshot, Plan(status, doomed, requeue_after=wait), now)
+    return report(snapshot, Plan(status, [*doomed, *removed], requeue_after=_soonest(waits)), now)
 
 
 def _goes(pod: PodView, policy: CleanPods, status: TrainingJobStatus) -> bool:

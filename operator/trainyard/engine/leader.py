@@ -68,6 +68,8 @@ class LeaderElector:
     client: LeaseClient
     identity: str
     """A name that no other process has, nor this one after a restart."""
+    inherits: Callable[[str], bool] = lambda _: False
+    """Whether a holder is known to have ended: its Lease is waited for no longer."""
     timing: Timing = field(default_factory=Timing)
     clock: Callable[[], float] = steady_clock
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -172,15 +174,19 @@ class LeaderElector:
             return
         # Now, and not when the request was made: the later of the two only makes the wait longer.
         self.lease, self._changed_at = seen, self.clock()
-        if seen.holder and seen.holder != self.identity and (before is None or before.holder != seen.holder):
+        if not self._ours(seen) and (before is None or before.holder != seen.holder):
             _LOG.info(f"standing by: {seen.holder} holds the lease {self._name}")
 
     def _free(self, seen: Lease | None) -> bool:
         known = seen if seen is not None else self.lease
-        if known is None or known.holder in {"", self.identity}:
+        if known is None or self._ours(known):
             return True
         # Nobody is given longer than any of us may ask for: a number written by hand would keep all of us standing by.
         return self.clock() - self._changed_at >= max(min(known.seconds, LONGEST_LEASE), self.timing.lease)
+
+    def _ours(self, lease: Lease) -> bool:
+        """Whether nobody else can be acting by it."""
+        return lease.holder in {"", self.identity} or self.inherits(lease.holder)
 
     async def _renew(self) -> None:
         while True:

@@ -90,6 +90,14 @@ def targeted(pod: Json) -> bool:
     return any(c["type"] == "DisruptionTarget" for c in pod["status"].get("conditions", ()))
 
 
+def forsaken(pod: Json) -> bool:
+    """Whether it was given up with its node, which has not told of it since."""
+    conditions = {c["type"]: c for c in pod["status"].get("conditions", ())}
+    says = [conditions.get(kind, {}).get("status") for kind in ("Ready", "ContainersReady")]
+    by = conditions.get("DisruptionTarget", {}).get("reason")
+    return going(pod) and says == ["False", "True"] and by == "DeletionByTaintManager"
+
+
 # Jobs
 
 

@@ -21,6 +21,8 @@ NO_FAULT_OF_WORKERS = frozenset(
 TOLD = 60
 CLOCKS_DIFFER = 6
 """Seconds between any two of the operator's clocks, at most."""
+FORCED_AFTER = 300
+"""`recovery.forceDeleteAfterSeconds`, as it is where nobody sets it."""
 
 
 class BrokenLawError(AssertionError):
@@ -74,7 +76,8 @@ class Laws:
                 self._creates(made)
             case place, dict() as pod, _ if place == PODS_PLACE:
                 self._law(change.new is None or facts.going(change.new) != facts.going(pod), "it changes a pod")
-                self._deletes(pod)
+                forced = change.new is None and facts.going(pod) and facts.node(pod) and not facts.ended(pod)
+                self._deletes(pod, forced=bool(forced))
             case place, None, dict() as made if place == SERVICES_PLACE:
                 job = self.job(facts.owner(made))
                 self._law(job is None or not facts.finished(job), "a Service is made for a finished job")
@@ -109,12 +112,16 @@ class Laws:
         launched = job["status"].get("launchedAttempt", 0)
         self._law(launched < attempt, "a pod is made for an attempt that was complete already")
 
-    def _deletes(self, pod: Json) -> None:
+    def _deletes(self, pod: Json, *, forced: bool) -> None:
         job = self.job(facts.owner(pod))
+        if forced:
+            gone = datetime.fromisoformat(pod["metadata"]["deletionTimestamp"])
+            late = self.now() >= gone + timedelta(seconds=FORCED_AFTER - CLOCKS_DIFFER)
+            self._law(late and facts.uid(pod) in self.given_up, "a pod is removed that its node may yet end")
         if job is None or not job.get("status"):
             return  # deleted, or its status lost, a moment ago
         old = facts.attempt(pod) < facts.stored_attempt(job)
-        over = facts.finished(job) and facts.lifecycle(job, "cleanPods") != "None"
+        over = facts.finished(job) and (forced or facts.lifecycle(job, "cleanPods") != "None")
         self._law(old or over or facts.holds(job, "Suspended"), "a pod is deleted that the job needs")
 
     def _expires(self, job: Json) -> None:

@@ -89,6 +89,7 @@ class Life:
                 phase="Running",
                 containerStatuses=[{"name": "main", "state": {"running": {}}}],
                 condition={"type": "Ready", "status": "True"},
+                also={"type": "ContainersReady", "status": "True"},
             )
 
     def end(self, pod: Json, code: int, message: str = "", reason: str = "") -> None:
@@ -102,12 +103,15 @@ class Life:
             "finishedAt": self.server.stamp(SKEW[node]),
         }
         statuses = [{"name": "main", "state": {"terminated": said}}]
-        ready = {"type": "Ready", "status": "False"}
+        ready = {
+            "condition": {"type": "Ready", "status": "False"},
+            "also": {"type": "ContainersReady", "status": "False"},
+        }
         phase = "Failed" if code else "Succeeded"
         if self.random.random() < 0.5:
-            self._say(pod, phase=phase, containerStatuses=statuses, condition=ready)
+            self._say(pod, phase=phase, containerStatuses=statuses, **ready)
             return
-        self._say(pod, containerStatuses=statuses, condition=ready)
+        self._say(pod, containerStatuses=statuses, **ready)
         uid = facts.uid(pod)
 
         def over() -> None:
@@ -143,6 +147,14 @@ class Life:
         self._lost_since[node] = since = self.time.now
         self.given_up |= {facts.uid(pod) for pod in self.pods_on(node) if facts.going(pod)}
 
+        def doubt() -> None:
+            if node in self.lost and self._lost_since[node] == since:
+                for pod in self.pods_on(node):
+                    if facts.running(pod):
+                        self._say(pod, condition={"type": "Ready", "status": "False"})
+
+        self.time.after(UNREACHABLE_AFTER, doubt)
+
         def evict() -> None:
             if node in self.lost and self._lost_since[node] == since:
                 for pod in self.pods_on(node):
@@ -159,6 +171,8 @@ class Life:
                 self.end(pod, 137, reason=facts.LOST_CONTAINER)
             if (end := facts.end(pod)) and facts.phase(pod) not in facts.TERMINAL:
                 self._say(pod, phase="Failed" if end["exitCode"] else "Succeeded")
+            if not rebooted and facts.running(pod):
+                self._say(pod, condition={"type": "Ready", "status": "True"})
             if facts.going(pod):
                 self._soon(2, lambda uid=uid: self._stop(uid))
             elif not facts.running(pod):
@@ -219,15 +233,16 @@ class Life:
             elif force:
                 cluster.delete(place, _namespace(obj), facts.name(obj), None, 0)
 
-    def _say(self, pod: Json, condition: Json | None = None, **status: object) -> None:
+    def _say(self, pod: Json, condition: Json | None = None, also: Json | None = None, **status: object) -> None:
         """A pod's status, the rest of it as it is."""
         found = self.pod(facts.uid(pod))
         if found is None:
             return
         if condition is not None:
-            stamped = {"lastTransitionTime": self.server.stamp(), **condition}
-            others = [c for c in found["status"].get("conditions", ()) if c["type"] != condition["type"]]
-            status["conditions"] = [*others, stamped]
+            told = [{"lastTransitionTime": self.server.stamp(), **each} for each in (condition, also) if each]
+            kinds = {each["type"] for each in told}
+            others = [c for c in found["status"].get("conditions", ()) if c["type"] not in kinds]
+            status["conditions"] = [*others, *told]
         actor = KUBELET if condition is None else CONTROLLER
         with self.server.acting(actor) as cluster:
             cluster.set_status(PODS, _namespace(pod), facts.name(pod), **status)

@@ -44,7 +44,7 @@ class Process:
     """One life of the operator."""
 
     def __init__(self, time: Time, server: Server, name: str, *, skew: float, elected: bool) -> None:
-        """`skew`: seconds by which the clock of its machine is wrong. `elected`: it is one of several, of which one leads."""
+        """`name`: the pod's, a stroke, and what tells its processes apart. `skew`: seconds by which the clock of its machine is wrong. `elected`: it is one of several, of which one leads."""
         self.loop = Loop(time)
         self.session = Session(server, self.loop, name)
         self.frozen = False
@@ -94,6 +94,8 @@ class Process:
             lease = Session(self.session.server, self.loop, self.session.name)
             operator.elector.client = replace(operator.elector.client, session=cast("RealSession", lease))
             operator.elector.identity, operator.elector.clock = self.session.name, self.loop.time
+            pod = self.session.name.split("/")[0]
+            operator.elector.inherits = lambda holder: holder.startswith(f"{pod}/")
         operator.reconciler.events._clock = self.loop.time
         operator.reconciler.events._now = time.of_day
         return operator

@@ -55,6 +55,8 @@ def _name_is_taken(world: World, job: Json) -> bool:
 def _job(job: Json, pods: list[Json], remains: list[Json], *, service: bool) -> Iterator[str]:
     """`remains`: the pods that are to go, on nodes that never came back."""
     status = job.get("status", {})
+    if any(facts.forsaken(pod) for pod in remains if _unused(job, pod)):
+        yield "has pods on dead nodes that nobody removes"
     if facts.going(job):
         if not remains:
             yield "is still being deleted"
@@ -73,6 +75,11 @@ def _job(job: Json, pods: list[Json], remains: list[Json], *, service: bool) -> 
     else:
         done = [pod for pod in remains if facts.succeeded(pod) and facts.attempt(pod) == facts.stored_attempt(job)]
         yield from _active(job, [*pods, *done], service=service)
+
+
+def _unused(job: Json, pod: Json) -> bool:
+    over = facts.finished(job) or facts.holds(job, "Suspended") or facts.going(job)
+    return over or facts.attempt(pod) < facts.stored_attempt(job)
 
 
 def _active(job: Json, pods: list[Json], *, service: bool) -> Iterator[str]:

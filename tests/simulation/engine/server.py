@@ -172,15 +172,18 @@ class Server:
             case "PATCH", _:
                 return self.cluster.merge(place, namespace, name, call.body, subresource)
             case "DELETE", _:
-                return self.delete(place, namespace, name, call.body.get("preconditions", {}).get("uid")) or {}
+                uid, grace = call.body.get("preconditions", {}).get("uid"), call.body.get("gracePeriodSeconds")
+                return self.delete(place, namespace, name, uid, grace) or {}
             case _:
                 raise RefusedError(405, "MethodNotAllowed", f"{call.verb} is not served")
 
-    def delete(self, place: Place, namespace: str, name: str, uid: str | None = None) -> Json | None:
+    def delete(
+        self, place: Place, namespace: str, name: str, uid: str | None = None, grace: int | None = None
+    ) -> Json | None:
         """Delete an object, with grace where there is a process to stop."""
         held = self.cluster.get(place, namespace, name)
         runs_nowhere = "nodeName" not in held.get("spec", {}) or held["status"]["phase"] in {"Succeeded", "Failed"}
-        return self.cluster.delete(place, namespace, name, uid, 0 if runs_nowhere else None)
+        return self.cluster.delete(place, namespace, name, uid, 0 if runs_nowhere else grace)
 
     def _admit(self, pod: Json) -> None:
         quota = self._weather.quota

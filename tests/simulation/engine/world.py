@@ -123,7 +123,7 @@ class World:
         if place == self.victim:
             self.fuse = self.next_fuses.pop(0) if self.next_fuses else None
         self._started += 1
-        name = f"process-{self._started}"
+        name = f"pod-{place}/process-{self._started}"
         skew = self.random.choice(CLOCKS)
         elected = len(self.processes) > 1
         self.processes[place] = Process(self.time, self.server, name, skew=skew, elected=elected)

@@ -92,6 +92,7 @@ def test_defaults() -> None:
         ".network": {},
         ".recovery": {},
         ".recovery.avoidNodes": True,
+        ".recovery.forceDeleteAfterSeconds": 300,
         ".recovery.agent": "auto",
         ".recovery.lowestRung": "Processes",
         ".recovery.warmStart": True,

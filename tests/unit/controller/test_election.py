@@ -58,6 +58,24 @@ async def test_an_event_of_the_lease_tells_who_leads(api: FakeApi) -> None:
         assert event["note"] == f"{one.elector.identity if one.elector else None} became leader"
 
 
+async def test_a_container_that_is_started_again_goes_on_where_its_pod_was(api: FakeApi, lab: Lab) -> None:
+    """Of its predecessor it is told by the Lease alone, which is as a killed process leaves it."""
+    held = {"holderIdentity": "one_uid-1_11111111", "leaseDurationSeconds": 300, "leaseTransitions": 4}
+    api.cluster.create(LEASES, "home", {"metadata": {"name": "trainyard"}, "spec": held})
+    async with process(api, **VOTE, instance="one", pod_uid="uid-1") as one:
+        await until_leads(one)
+        assert holder(api).startswith("one_uid-1_")
+        assert holder(api) != held["holderIdentity"]
+        assert api.cluster.get(LEASES, "home", "trainyard")["spec"]["leaseTransitions"] == 5
+        lab.submit()
+        await lab.until_pods(*PODS_OF_BOTH)
+        async with process(api, **VOTE, instance="one", pod_uid="uid-1") as second:
+            await until(lambda: second.elector is not None and second.elector.lease)
+            assert second.elector is not None
+            assert not second.elector.identity.startswith("one_uid-1_"), "the place is taken"
+            assert not second.elector.leading
+
+
 async def test_a_clean_stop_hands_over_at_once(api: FakeApi, lab: Lab) -> None:
     async with process(api, **VOTE, instance="one") as one:
         await until_leads(one)

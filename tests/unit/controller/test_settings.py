@@ -40,6 +40,8 @@ def test_what_is_no_namespace_is_refused(monkeypatch: pytest.MonkeyPatch, text: 
         ("TRAINYARD_LEASE_NAME", "No Name"),
         ("TRAINYARD_INSTANCE", ""),
         ("TRAINYARD_INSTANCE", "ü"),
+        ("TRAINYARD_POD_UID", "a pod"),
+        ("TRAINYARD_POD_UID", "a" * 65),
         ("TRAINYARD_API_BURST", "9" * 401),
     ],
 )

@@ -207,6 +207,48 @@ def test_the_rank_is_believed_of_an_agent(message: str, rank: int | None) -> Non
     assert seen.exit.rank == rank
 
 
+UNSEEN = condition("DisruptionTarget", reason="DeletionByTaintManager")
+NOT_READY: Json = {"type": "Ready", "status": "False"}
+WELL: Json = {"type": "ContainersReady", "status": "True"}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "lost"),
+    [
+        pytest.param([UNSEEN, NOT_READY, WELL], True, id="as the control plane leaves it"),
+        pytest.param([UNSEEN, {**NOT_READY, "status": "True"}, WELL], False, id="a taint on a node that is there"),
+        pytest.param(
+            [UNSEEN, NOT_READY, {**WELL, "status": "False"}], False, id="the kubelet has told that containers ended"
+        ),
+        pytest.param(
+            [UNSEEN, {**NOT_READY, "reason": "ReadinessGatesNotReady"}, WELL], False, id="the kubelet waits for a gate"
+        ),
+        pytest.param([NOT_READY, WELL], False, id="for less than the toleration"),
+        pytest.param([{**UNSEEN, "status": "False"}, NOT_READY, WELL], False, id="called off"),
+        pytest.param([{**UNSEEN, "reason": "EvictionByEvictionAPI"}, NOT_READY, WELL], False, id="drained"),
+        pytest.param([{**UNSEEN, "lastTransitionTime": None}, NOT_READY, WELL], False, id="at a time nobody knows"),
+        pytest.param([UNSEEN], False, id="it never ran"),
+        pytest.param([], False, id="nothing is known"),
+    ],
+)
+def test_a_pod_that_was_given_up_with_its_node(conditions: list[Json], *, lost: bool) -> None:
+    assert pod_view(pod({"conditions": conditions})).node_lost_at == (AT if lost else None)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "removed"),
+    [
+        ({}, False),
+        ({"deletionTimestamp": SOME_TIME, "deletionGracePeriodSeconds": 30}, False),
+        ({"deletionTimestamp": SOME_TIME, "deletionGracePeriodSeconds": 0}, True),
+        ({"deletionTimestamp": SOME_TIME}, False),
+        ({"deletionGracePeriodSeconds": 0}, False),
+    ],
+)
+def test_a_pod_that_only_a_finalizer_keeps(metadata: Json, *, removed: bool) -> None:
+    assert pod_view(pod(**metadata)).removed is removed
+
+
 DISRUPTION = condition("DisruptionTarget", reason="EvictionByEvictionAPI", message="drained")
 DELETED: Json = {"deletionTimestamp": "2026-01-02T12:00:40Z", "deletionGracePeriodSeconds": 30}
 

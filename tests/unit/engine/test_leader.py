@@ -39,6 +39,56 @@ async def test_after_a_kill_the_other_takes_over_in_less_than_twenty_seconds(api
         assert (vote.lease()["holderIdentity"], vote.lease()["leaseTransitions"]) == ("second", 1)
 
 
+async def test_one_that_starts_again_in_its_place_goes_on_at_once(api: FakeApi, timers: FakeTimers) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("pod_1")
+        await vote.until_writes(first, 1)
+        second = vote.join("other")
+        await vote.wait(7)
+        first.kill()
+        heir = vote.join("pod_2", inherits=lambda holder: holder.startswith("pod_"))
+        assert await vote.until_writes(heir, 1) == 0
+        assert (vote.lease()["holderIdentity"], vote.lease()["leaseTransitions"]) == ("pod_2", 1)
+        await vote.wait(60)
+        assert (heir.may_write, second.may_write) == (True, False)
+
+
+async def test_an_heir_that_comes_too_late_stands_by(api: FakeApi, timers: FakeTimers) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("pod_1")
+        await vote.until_writes(first, 1)
+        second = vote.join("other")
+        await vote.wait(1)
+        first.kill()
+        await vote.until_writes(second, 20)
+        heir = vote.join("pod_2", inherits=lambda holder: holder.startswith("pod_"))
+        await vote.wait(30)
+        assert (heir.may_write, second.may_write) == (False, True)
+
+
+async def test_who_is_inherited_from_and_lives_ends_at_its_next_renewal(api: FakeApi, timers: FakeTimers) -> None:
+    """The runtime has lost a container that runs, say, and another was started in its place."""
+    async with election(api, timers) as vote:
+        first = vote.join("pod_1")
+        await vote.until_writes(first, 1)
+        heir = vote.join("pod_2", inherits=lambda holder: holder.startswith("pod_"))
+        await vote.until_writes(heir, 1)
+        await vote.wait(Timing().retry)
+        assert first.lost == f"lost the lease {HOME}/{NAME}: pod_2 has taken it"
+        assert heir.may_write
+
+
+async def test_a_last_renewal_that_is_late_only_delays_the_heir(api: FakeApi, timers: FakeTimers) -> None:
+    """It was on its way when its process died: the heir's first try, made of what it read before, is refused."""
+    async with election(api, timers) as vote:
+        first = vote.join("pod_1")
+        await vote.until_writes(first, 1)
+        first.kill()
+        api.fault(**PUT, status=409, reason="Conflict")
+        heir = vote.join("pod_2", inherits=lambda holder: holder.startswith("pod_"))
+        assert 0 < await vote.until_writes(heir, 3) < 2
+
+
 async def test_what_is_given_back_is_taken_within_two_seconds(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         first = vote.join("first")

@@ -88,6 +88,7 @@ def test_settings_become_the_environment(chart: Chart) -> None:
     }
     assert chart.render(values, release="blue").environment() == {
         "TRAINYARD_INSTANCE": None,
+        "TRAINYARD_POD_UID": None,
         "TRAINYARD_LOG_LEVEL": "debug",
         "TRAINYARD_WORKERS": "32",
         "TRAINYARD_API_QPS": "50",
@@ -113,6 +114,12 @@ def test_the_agent_comes_from_the_operators_image_unless_told_otherwise(chart: C
         assert chart.render(values).environment().get("TRAINYARD_AGENT_IMAGE") == image
     asked = {"agent": {"imageVolume": True}}
     assert chart.render(asked).environment()["TRAINYARD_AGENT_IMAGE_VOLUME"] == "true"
+
+
+def test_the_operator_is_told_which_pod_it_is(release: Release) -> None:
+    told = {variable["name"]: variable.get("valueFrom") for variable in release.container()["env"]}
+    assert told["TRAINYARD_INSTANCE"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert told["TRAINYARD_POD_UID"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
 
 
 def test_the_lease_that_is_asked_for_is_the_one_that_may_be_had(chart: Chart) -> None:

@@ -64,6 +64,10 @@ from trainyard.controller.settings import Settings
             {"extraEnv": [{"name": "TRAINYARD_WORKERS", "value": "9"}]},
             "extraEnv: TRAINYARD_WORKERS is set by the chart",
         ),
+        (
+            {"extraEnv": [{"name": "TRAINYARD_POD_UID", "value": "mine"}]},
+            "extraEnv: TRAINYARD_POD_UID is set by the chart",
+        ),
     ],
 )
 def test_refused_with_the_field_named(chart: Chart, values: Mapping[str, Any], says: str) -> None:
@@ -103,7 +107,8 @@ def test_the_charts_defaults_are_the_operators(release: Release, monkeypatch: py
         monkeypatch.setenv(name, value or "a-pod")
     image = release.container()["image"]
     url = "https://trainyard-coordinator.trainyard-system.svc:8443"
-    assert Settings() == Settings.model_construct(instance="a-pod", agent_image=image, coordinator_url=url)
+    own = {"instance": "a-pod", "pod_uid": "a-pod"}
+    assert Settings() == Settings.model_construct(**own, agent_image=image, coordinator_url=url)
 
 
 def test_the_operator_takes_the_whole_range_that_the_schema_allows(monkeypatch: pytest.MonkeyPatch) -> None:

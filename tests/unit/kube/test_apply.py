@@ -40,6 +40,16 @@ async def test_a_graceful_delete_is_answered_with_the_object(api: FakeApi) -> No
     assert api.cluster.objects(PODS) == []
 
 
+async def test_a_forced_deletion_names_the_pod_by_its_uid(api: FakeApi) -> None:
+    api.cluster.graceful.add("pods")
+    api.cluster.create(PODS, "ns", POD)
+    writer = Writer(api.session())
+    assert await writer.delete(PODS, "ns", "x", uid="another", grace_seconds=0) is None
+    assert api.calls[-1].body["preconditions"] == {"uid": "another"}
+    assert api.calls[-1].body["gracePeriodSeconds"] == 0
+    assert len(api.cluster.objects(PODS)) == 1, "one of the same name is left alone"
+
+
 async def test_another_conflict_of_a_delete_is_told(api: FakeApi) -> None:
     api.fault(method="DELETE", status=409, reason="Conflict", message="the object has been modified")
     with pytest.raises(ApiError):

@@ -1,0 +1,46 @@
+"""Workers that do not reach each other, while the operator reaches both: nothing fails, and nobody gets further."""
+
+import subprocess
+import time
+
+from demo.target import python
+from tests.cluster.kube import Kube
+from tests.cluster.partition import partition
+from tests.cluster.test_in_place import runs, training
+
+
+def step(kube: Kube) -> int:
+    told: int = (kube.status("job").get("progress") or {}).get("step", 0)
+    return told
+
+
+def rules(node: str) -> str:
+    """What the node drops."""
+    words = [*python("localcluster"), "node", "exec", node.removeprefix("node"), "--", "ip", "rule", "show"]
+    return "\n".join(line for line in subprocess.check_output(words, text=True).splitlines() if "blackhole" in line)
+
+
+def test_workers_that_cannot_reach_each_other_hang_and_go_on_when_they_can(kube: Kube) -> None:
+    manifest = training(replicas=2, hangTimeoutSeconds=5)
+    apart = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+    selector = {"labelSelector": {"matchLabels": {"trainyard.dev/job-name": "job"}}}
+    manifest["spec"]["template"]["spec"]["topologySpreadConstraints"] = [apart | selector]
+    kube.apply(manifest)
+    runs(kube, 1)
+    kube.until(lambda: step(kube) > 0, 60, "a step")
+    before, pods = kube.uids("job"), kube.pods("job")
+    nodes = [pod["spec"]["nodeName"] for pod in pods]
+    assert len(set(nodes)) == 2
+    with partition(*pods):
+        assert all(rules(node) for node in nodes)
+        kube.until(lambda: kube.status("job")["attempt"] == 2, 60, "the hang to be noticed")
+        assert kube.status("job")["lastFailure"]["exitCode"] == 91
+        stood = step(kube)
+        time.sleep(8)
+        assert step(kube) == stood, "whoever starts anew does not reach the other either"
+        assert kube.status("job")["attempt"] == 2, "and is given the time to"
+    assert not any(rules(node) for node in nodes)
+    status = runs(kube, 2)
+    kube.until(lambda: step(kube) > stood, 120, "a step after the partition")
+    assert kube.uids("job") == before, "in place"
+    assert (status["restarts"]["failures"], status["retry"]["rung"]) == (1, "Processes")
