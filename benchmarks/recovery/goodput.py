@@ -11,7 +11,7 @@ from benchmarks.recovery import ranks
 from benchmarks.recovery.faults import AWAY, FAULTS, Fault, Scene, rank_of
 from benchmarks.recovery.milestones import Group, Life, Story
 from benchmarks.recovery.systems import Job
-from benchmarks.recovery.trial import Trial, await_steps
+from benchmarks.recovery.trial import POLL_SECONDS, Trial, await_steps
 from benchmarks.scale.api import BenchmarkError
 
 MINUTE: Final = 60.0
@@ -22,6 +22,8 @@ UNDO_SECONDS: Final = 40.0
 """So long after the fault a node's power is back, and a rank that hangs goes on: with no detection of hangs it would be the end of it."""
 SCRIPT: Final = ("kill", "pod", "raise", "operator", "kill", "pods", "hang", "raise", "pod", "power")
 """Over and over, the same for all systems."""
+FRESH_SECONDS: Final = 40.0
+"""For the status to tell of steps that were just done: it is written every ten seconds."""
 WITHIN_POINTS: Final = 2.0
 """So far what a job reports may be from what its logs say."""
 DIRECT: Final = frozenset({"kill", "raise", "hang"})
@@ -111,7 +113,8 @@ class Stretch:
         missed = 0
         with self.trial.training("goodput") as (job, story):
             group = await_steps(story, SETTLED_STEPS)
-            began, before = time.monotonic(), self._spent(job)
+            before = self._fresh(job)
+            began = time.monotonic()
             for number, fault in enumerate(self.script.faults):
                 group = _current(story, group)
                 pids = ranks.living(job.name)
@@ -141,6 +144,17 @@ class Stretch:
             round(spent["productive"] / sum(spent.values()), 4) if any(spent.values()) else None,
             {what: lost_s for what, lost_s in spent.items() if what != "productive"},
         )
+
+    def _fresh(self, job: Job) -> Mapping[str, float] | None:
+        """What the status tells the moment that it tells something new: by then some seconds old at most, and not ten and more."""
+        if not self.trial.system.tells_goodput:
+            return None
+        first, deadline = self._spent(job), time.monotonic() + FRESH_SECONDS
+        told = first
+        while time.monotonic() < deadline and (told == first or not any((told or {}).values())):
+            time.sleep(POLL_SECONDS)
+            told = self._spent(job)
+        return told
 
     def _spent(self, job: Job) -> Mapping[str, float] | None:
         system = self.trial.system

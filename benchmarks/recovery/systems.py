@@ -38,6 +38,8 @@ class System(ABC):
 
     name: str
     jobs_path: str
+    tells_goodput: bool = False
+    """Whether its jobs' status tells what their time went into."""
 
     @abstractmethod
     def manifest(self, job: Job) -> Json:
@@ -57,6 +59,7 @@ class Trainyard(System):
 
     name = "trainyard"
     jobs_path = trainyard.JOBS
+    tells_goodput = True
 
     @override
     def manifest(self, job: Job) -> Json:

@@ -86,6 +86,14 @@ def test_a_rank_that_fails_costs_no_pod(kube: Kube) -> None:
     assert status["lastFailure"]["message"].startswith("rank 2 ended with exit code 1: RuntimeError: boom\nTraceback")
     assert "all processes start anew in place as attempt 2" in kube.run("get", "events")
 
+    def counted() -> bool:
+        return bool(kube.status("job").get("goodput", {}).get("attempt") == 2)
+
+    kube.until(counted, 60, "the steps of attempt 2 in the goodput")
+    lost = kube.status("job")["goodput"]["lostSeconds"]
+    assert 0 < lost["recovery"] < 60
+    assert lost["repeated"] > 0, "this program has no checkpoint"
+
 
 def test_a_pod_that_is_deleted_is_replaced_alone_worker_0_too(kube: Kube) -> None:
     kube.apply(training(maxRestarts=0))

@@ -87,6 +87,16 @@ def test_from_the_program_to_kubectl_get_whoever_leads(kube: Kube) -> None:
     assert (told["totalSteps"], told["phase"]) == (1_000_000, "train")
     assert 0.04 < told["stepSeconds"] < 5
 
+    kube.until(
+        lambda: (kube.status("job").get("goodput") or {}).get("productiveSeconds", 0) > 0, 30, "steps that count"
+    )
+    counted = kube.status("job")["goodput"]
+    assert 0 < counted["ratio"] < 1
+    assert counted["lostSeconds"]["startup"] > 0
+    assert counted["lostSeconds"]["recovery"] == counted["lostSeconds"]["repeated"] == 0
+    head, row = kube.run("get", "tj", "job", "-o", "wide").splitlines()
+    assert 0 < float(row[head.index("GOODPUT") :].split()[0]) < 1
+
     system = kube.other(install.NAMESPACE)
     old = system.leader()
     system.delete_pod(old)
@@ -99,6 +109,10 @@ def test_from_the_program_to_kubectl_get_whoever_leads(kube: Kube) -> None:
         kube.run("exec", pod["metadata"]["name"], "-c", "main", "--", "touch", "/tmp/end")  # noqa: S108 - in the pod
     status = kube.wait_phase("job", "Complete", 60)
     assert (status["progress"]["step"], status["progress"]["loss"]) == (1_000_000, 0.5), "its last word"
+    goodput = status["goodput"]
+    assert goodput["productiveSeconds"] > counted["productiveSeconds"], "the new leader has gone on counting"
+    whole = goodput["productiveSeconds"] + sum(goodput["lostSeconds"].values())
+    assert abs(whole - status["activeSeconds"]) < 1.1, "all of the time, the second in which it ended aside"
 
 
 def test_a_pod_speaks_for_itself_alone(kube: Kube) -> None:

@@ -72,6 +72,7 @@ def test_what_a_status_tells_of_goodput() -> None:
     assert SYSTEMS["trainyard"].spent(job) == {"productive": 90.0, **lost}
     assert SYSTEMS["trainyard"].spent({"status": {}}) is SYSTEMS["trainyard"].spent({}) is None
     assert [SYSTEMS[name].spent(job) for name in PEERS] == [None] * len(PEERS)
+    assert [name for name, system in SYSTEMS.items() if system.tells_goodput] == ["trainyard"]
 
 
 def test_every_system_can_be_started() -> None:

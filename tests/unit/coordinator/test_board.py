@@ -39,7 +39,7 @@ def test_a_pod_tells_of_its_own_ranks() -> None:
     desk = Desk()
     assert desk.tell("pod-1-2", r2=7, r3=8) == SHORTEST_SECONDS
     (report,) = desk.board.of(UID)
-    assert (report.attempt, report.index) == (2, 1)
+    assert (report.attempt, report.index, report.at) == (2, 1, NOW)
     assert [(rank.rank, rank.step) for rank in report.ranks] == [(2, 7), (3, 8)]
     assert desk.news == [(UID, STATUS_SECONDS)]
 
