@@ -76,6 +76,7 @@ def test_the_leader_is_killed(kube: Kube, operators: Operators) -> None:
     killed = operators.leader()
     os.kill(operators.process(killed), signal.SIGKILL)
     took = acts(kube, "next", 20)
+    print(f"going on after kill -9: {took:.1f} s")  # noqa: T201 - a figure to look at
     assert operators.leader() == killed, "it goes on where its own pod was"
     assert operators.container(killed)["exitCode"] == 137
     assert took < Timing().lease - Timing().retry, "the Lease was not waited for"
