@@ -16,6 +16,8 @@ from trainyard.domain.agents import calling
 from trainyard.domain.model import AgentView, Doing, PodView, Snapshot
 from trainyard.domain.worker import everyone
 
+CALL_AGAIN = timedelta(seconds=3)
+"""How long an agent may take to call again."""
 AGREE = timedelta(seconds=10)
 """How long agents get to answer. Ranks wait for twice as long: whatever step is named, it reaches them in time."""
 
@@ -23,7 +25,7 @@ AGREE = timedelta(seconds=10)
 def hold(snapshot: Snapshot, now: datetime) -> Plan | None:
     """What to do before a verdict on this attempt; None where there is nothing, or nothing any more, to wait for."""
     stop = snapshot.job.status.stopping
-    if (stop or _occasion(snapshot)) and (wait := calling(snapshot, now)):
+    if (stop or _occasion(snapshot)) and (wait := calling(snapshot, now) or _between_calls(snapshot, now)):
         return Plan(snapshot.job.status, requeue_after=_seconds(wait))
     if stop is None:
         return _ask(snapshot, now)
@@ -86,6 +88,16 @@ def _occasion(snapshot: Snapshot) -> str | None:
         if agent and agent.leave and agent.leave.leaving:
             return f"worker {pod.index} (pod {pod.name}) was asked to end"
     return None
+
+
+def _between_calls(snapshot: Snapshot, now: datetime) -> timedelta | None:
+    """How much longer to wait for agents that have hung up a moment ago, as they do to tell what is new; None where there are none."""
+    waits = [
+        CALL_AGAIN - (now - agent.left_at)
+        for pod, agent in _agents(snapshot)
+        if agent and agent.leave and agent.left_at and not (agent.vanished or pod.ended)
+    ]
+    return max((wait for wait in waits if wait > timedelta()), default=None)
 
 
 def _taking_part(snapshot: Snapshot) -> list[AgentView] | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +247,33 @@ async def test_a_port_that_is_taken_ends_the_process_with_the_variable_to_set(
         with pytest.raises(ListenError, match="TRAINYARD_COORDINATOR_PORT"):
             async with operator(api, **site.settings):
                 pass
+
+
+async def test_a_worker_that_is_taken_away_has_all_stop_after_the_same_step(api: FakeApi, site: Site) -> None:
+    api.cluster.graceful = {"pods"}
+    api.cluster.goes_at = lambda seconds: (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
+    async with operator(api, **site.settings):
+        await site.running()
+        names = ("job-worker-0-1", "job-worker-1-1")
+        running: Json = {"attempt": 1, "state": "running"}
+
+        async def all_call(**leave: Any) -> list[tuple[int, Json]]:
+            bodies = [{**running, "leave": {"leaving": False, "asked": False, "passed": None, "at": None, **leave}}] * 2
+            return await asyncio.gather(*map(site.call, names, bodies))
+
+        calls = asyncio.create_task(all_call())
+        await asyncio.sleep(0.1)
+        api.cluster.delete(PODS, LAB, names[1])
+        assert [word["stop"] for _, word in await calls] == [{"step": None}] * 2
+        assert [word["stop"] for _, word in await all_call(asked=True, passed=7)] == [{"step": 8}] * 2
+        calls = asyncio.create_task(all_call(asked=True, passed=7, at=8))
+        await asyncio.sleep(0.1)
+        assert not calls.done()
+        assert site.lab.status()["attempt"] == 1, "though each of them has hung up for a moment, to tell this"
+        calls.cancel()
+        failed = {"attempt": 1, "state": "failed", "failure": {"code": 90, "message": "rank 0 ended", "age": 0.1}}
+        _, word = await asyncio.gather(
+            site.call(names[1], {"attempt": 1, "state": "ended"}), site.call(names[0], failed)
+        )
+        assert word[1]["attempt"] == 2
+        assert site.lab.status()["restarts"]["disruptions"] == 1

@@ -62,7 +62,7 @@ def test_so_has_one_that_was_asked_to_end_and_a_suspension_and_another_size() ->
         part(LEAVES, LeaveView(), LeaveView(), None),
         part(LEAVES, LeaveView(), doing=Doing.FAILED),
         LEAVES.vanished(2),
-        LEAVES.hung_up(2),
+        part(LEAVES, LeaveView(), LeaveView(), LeaveView()).hung_up(2),
         replace(LEAVES, agents={}),
         LEAVES.gone(2),
     ],
@@ -99,6 +99,16 @@ def test_the_first_step_and_the_last_of_all(passed: tuple[int, ...], step: int) 
 def test_a_step_is_named_in_time_or_not_at_all() -> None:
     late = LEAVES.with_status(graceful_stop=ASKED.model_copy(update={"time": ago(10)}))
     assert act(part(late, *waiting(7, 6, 5))).status.attempt == 2, "some may not wait any more when it reaches them"
+
+
+@pytest.mark.parametrize("scene", [LEAVES, WAITS, STOPS], ids=["before", "waiting", "stopping"])
+def test_an_agent_that_hangs_up_to_tell_what_is_new_is_waited_for(scene: Scene) -> None:
+    def hung_up(seconds: float) -> Scene:
+        agents = scene.agents or {}
+        return replace(scene, agents={**agents, "pod-2-1": replace(agents["pod-2-1"], left_at=ago(seconds))})
+
+    assert (act(hung_up(1)).status, act(hung_up(1)).requeue_after) == (scene.status, 2.0)
+    assert act(hung_up(3)).requeue_after != 2.0
 
 
 def test_a_new_leader_hears_the_agents_first() -> None:
