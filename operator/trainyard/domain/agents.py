@@ -58,7 +58,7 @@ def calling(snapshot: Snapshot, now: datetime) -> timedelta | None:
     if snapshot.hearing_since is None:
         return None
     left = CALL_IN - (now - snapshot.hearing_since)
-    missing = any(pod.running and pod.uid not in snapshot.agents for pod in snapshot.current)
+    missing = any(pod.running and not pod.taken_by and pod.uid not in snapshot.agents for pod in snapshot.current)
     return left if missing and left > timedelta() else None
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from trainyard.api.reasons import Reason
-from trainyard.api.recovery import HANG_CODE, PEER_LOST_CODE
+from trainyard.api.recovery import HANG_CODE, PEER_LOST_CODE, SAVED_CODE
 from trainyard.domain.hang import Culprit
 from trainyard.domain.model import PodView
 from trainyard.domain.wording import headline
@@ -23,6 +23,9 @@ PEER_LOST = (
 )
 """What gloo, NCCL, the store and torchrun say in a rank that lost another one: the mark of a victim."""
 
+FOLLOWS = frozenset({SAVED_CODE, PEER_LOST_CODE})
+"""The exit codes of ranks that ended because of something elsewhere."""
+
 SETTLE = timedelta(seconds=3)
 """How long a victim's own cause is waited for: the node of the real one may report a moment later."""
 
@@ -38,7 +41,7 @@ class Cause:
     pod: PodView | None
     time: datetime
     victim: bool = False
-    """Whether its message, or its exit code, says that it only lost a peer."""
+    """Whether its message, or its exit code, says that it only lost a peer, or was asked to end."""
     ignored: bool = False
     """Whether a rule says that it does not count."""
     culprit: Culprit | None = None
@@ -109,7 +112,8 @@ def blame(culprit: Culprit) -> str:
 def _of(pod: PodView) -> Cause | None:
     match state(pod):
         case State.FAILED if pod.exit:
-            victim = pod.exit.code == PEER_LOST_CODE or any(mark in pod.exit.message for mark in PEER_LOST)
+            # Who has saved its work was asked to: by what, is told in a moment.
+            victim = pod.exit.code in FOLLOWS or any(mark in pod.exit.message for mark in PEER_LOST)
             return Cause(Reason.WORKER_FAILED, pod.index, pod, pod.exit.time, victim)
         case State.DISRUPTED if pod.taken_by:
             return Cause(Reason.WORKER_DISRUPTED, pod.index, pod, pod.taken_at or LONG_AGO)

@@ -12,12 +12,17 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import SAVED_CODE
 from trainyard.api.status import GracefulStop, TrainingJobStatus
 from trainyard.domain.actions import Event, Plan
-from trainyard.domain.agents import calling
+from trainyard.domain.agents import CALL_IN, gone
+from trainyard.domain.cause import Cause
 from trainyard.domain.model import AgentView, Doing, PodView, Snapshot
+from trainyard.domain.supervision import accompanied
 from trainyard.domain.worker import everyone
 
 CALL_AGAIN = timedelta(seconds=3)
 """How long an agent may take to call again."""
+LEAST = timedelta(seconds=2)
+"""Who has less time than that gets to no common end."""
+MOST_WORDS = 1024
 AGREE = timedelta(seconds=10)
 """How long agents get to answer. Ranks wait for twice as long: whatever step is named, it reaches them in time."""
 
@@ -25,11 +30,20 @@ AGREE = timedelta(seconds=10)
 def hold(snapshot: Snapshot, now: datetime) -> Plan | None:
     """What to do before a verdict on this attempt; None where there is nothing, or nothing any more, to wait for."""
     stop = snapshot.job.status.stopping
-    if (stop or _occasion(snapshot)) and (wait := calling(snapshot, now) or _between_calls(snapshot, now)):
+    if stop and stop.time > now:
+        # By a clock that was set back since, or by hand: nothing is waited for that long.
+        return _set(snapshot, stop.model_copy(update={"time": now}))
+    if (stop or _occasion(snapshot)) and (wait := _calling(snapshot, now) or _between_calls(snapshot, now)):
         return Plan(snapshot.job.status, requeue_after=_seconds(wait))
     if stop is None:
         return _ask(snapshot, now)
     return _agree(snapshot, stop, now) if stop.step is None else _await(snapshot, stop, now)
+
+
+def ordered(status: TrainingJobStatus, cause: Cause) -> bool:
+    """Whether a worker has ended as it was told to. What rules say of such an exit code is meant for those that do it of themselves."""
+    stop, end = status.stopping, cause.pod.exit if cause.pod else None
+    return stop is not None and stop.step is not None and cause.failed and end is not None and end.code == SAVED_CODE
 
 
 def told(status: TrainingJobStatus) -> str:
@@ -42,14 +56,15 @@ def _ask(snapshot: Snapshot, now: datetime) -> Plan | None:
     why = _occasion(snapshot)
     if why is None or _taking_part(snapshot) is None:
         return None
-    status = snapshot.job.status
-    return _set(snapshot, GracefulStop(attempt=status.attempt, time=now, why=why), wait=AGREE)
+    stop = GracefulStop(attempt=snapshot.job.status.attempt, time=now, why=why[:MOST_WORDS])
+    left = _left(snapshot, stop, now)
+    return _set(snapshot, stop, wait=min(AGREE, left)) if left >= LEAST else None
 
 
 def _agree(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> Plan | None:
     if _occasion(snapshot) is None:
         return _set(snapshot, None)
-    agents, left = _taking_part(snapshot), AGREE - (now - stop.time)
+    agents, left = _taking_part(snapshot), min(AGREE - (now - stop.time), _left(snapshot, stop, now))
     if agents is None or left <= timedelta():
         return None
     passed = [agent.leave.passed for agent in agents if agent.leave and agent.leave.asked]
@@ -64,15 +79,20 @@ def _agree(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> Plan | None
 
 
 def _await(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> Plan | None:
-    """All of them get the time that the first pod which has to go has."""
-    going = [pod.deletion_time for pod in snapshot.current if pod.deletion_time]
-    left = min(going, default=stop.time + timedelta(seconds=snapshot.job.spec.grace_seconds)) - now
+    left = _left(snapshot, stop, now)
     running = [agent for _, agent in _agents(snapshot) if agent and agent.connected and agent.doing is Doing.RUNNING]
     late = any(agent.leave is None or agent.leave.passed is None for agent in running)
     ends = [end.code for pod, agent in _agents(snapshot) if (end := pod.exit or (agent and agent.exit))]
-    if not running or late or left <= timedelta() or not {0, SAVED_CODE}.issuperset(ends):
+    lost = any(gone(snapshot, pod, now) for pod in snapshot.current if not pod.ended)
+    if not running or late or lost or left <= timedelta() or not {0, SAVED_CODE}.issuperset(ends):
         return None
     return Plan(snapshot.job.status, requeue_after=_seconds(left))
+
+
+def _left(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> timedelta:
+    """How much longer the ranks have: as long as the first pod that has to go."""
+    going = [pod.deletion_time - now for pod in snapshot.current if pod.deletion_time]
+    return min(going, default=timedelta(seconds=snapshot.job.spec.grace_seconds) - (now - stop.time))
 
 
 def _occasion(snapshot: Snapshot) -> str | None:
@@ -90,10 +110,19 @@ def _occasion(snapshot: Snapshot) -> str | None:
     return None
 
 
+def _calling(snapshot: Snapshot, now: datetime) -> timedelta | None:
+    """How much longer a new leader waits for agents to call; None where there are none to come."""
+    if snapshot.hearing_since is None or not accompanied(snapshot.job, brought=snapshot.agent):
+        return None
+    left = CALL_IN - (now - snapshot.hearing_since)
+    missing = any(pod.running and agent is None for pod, agent in _agents(snapshot))
+    return left if missing and left > timedelta() else None
+
+
 def _between_calls(snapshot: Snapshot, now: datetime) -> timedelta | None:
     """How much longer to wait for agents that have hung up a moment ago, as they do to tell what is new; None where there are none."""
     waits = [
-        CALL_AGAIN - (now - agent.left_at)
+        CALL_AGAIN - (now - min(agent.left_at, now))
         for pod, agent in _agents(snapshot)
         if agent and agent.leave and agent.left_at and not (agent.vanished or pod.ended)
     ]

@@ -24,7 +24,7 @@ from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.progress import progress
 from trainyard.domain.removal import removals
 from trainyard.domain.report import report
-from trainyard.domain.rules import charged, ruling, used
+from trainyard.domain.rules import Ruling, charged, ruling, used
 from trainyard.domain.supervision import not_for
 from trainyard.domain.wording import counted
 from trainyard.domain.worker import State, everyone, health, state
@@ -63,7 +63,7 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         return verdict.adopt(snapshot, newest)
     if not status.holds(C.SUSPENDED) and _succeeded(snapshot):
         return verdict.complete(job, snapshot.size, now)
-    if held := graceful.hold(snapshot, now) or _paused(snapshot, now):
+    if held := _held(snapshot, now) or _paused(snapshot, now):
         return held
     snapshot = agents.overlaid(snapshot, now)
     if status.active_since is None:
@@ -80,8 +80,8 @@ def ours(job: JobView) -> bool:
 def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
     """The verdict that is due on a job that has not succeeded, if any. The order decides between several."""
     job, spec, status, pods = snapshot.job, snapshot.job.spec, snapshot.job.status, snapshot.current
-    limit = spec.lifecycle.active_deadline_seconds
-    if limit and verdict.active(status, now) >= timedelta(seconds=limit):
+    if _overdue(job, now):
+        limit = spec.lifecycle.active_deadline_seconds
         message = f"the job was active for longer than lifecycle.activeDeadlineSeconds, which is {limit}"
         return verdict.fail(job, Reason.DEADLINE_EXCEEDED, message, now)
     if was := next((p.workers for p in pods if p.workers not in {0, spec.replicas}), None):
@@ -123,7 +123,8 @@ def _after(cause: Cause, snapshot: Snapshot, now: datetime) -> Plan:
     """The verdict on a job whose attempt has ended."""
     job = snapshot.job
     recovery, told = job.spec.recovery, describe(cause, job.status.attempt) + graceful.told(job.status)
-    ruled = ruling(cause, recovery)
+    ordered = graceful.ordered(job.status, cause)
+    ruled = Ruling(Reaction.IGNORE, "it was told to") if ordered else ruling(cause, recovery)
     elsewhere = ruled.action is Reaction.RESTART_ELSEWHERE and suspects.can_go_elsewhere(job, cause.pod, now)
     if ruled.action is Reaction.FAIL:
         return verdict.fail(job, Reason.NON_RETRYABLE, f"{told}; {ruled.why}", now, cause)
@@ -131,7 +132,7 @@ def _after(cause: Cause, snapshot: Snapshot, now: datetime) -> Plan:
         cause, told = replace(cause, ignored=True), f"{told} (not counted: {ruled.why})"
     if not cause.charged:
         limit = recovery.max_disruptions
-        if limit is not None and job.status.restarts.disruptions >= limit:
+        if limit is not None and job.status.restarts.disruptions >= limit and not ordered:
             told += f"; recovery.maxDisruptions is {limit}"
             return verdict.fail(job, Reason.DISRUPTIONS_EXHAUSTED, told, now, cause)
         return verdict.restart(snapshot, cause, told, now, elsewhere=elsewhere)
@@ -180,6 +181,20 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
             # Told together with what follows from it: one write less for all to wait for.
             status = verdict.open_rendezvous(status, address)
     return report(snapshot, Plan(status, actions, events, _soonest(waits)), now)
+
+
+def _held(snapshot: Snapshot, now: datetime) -> Plan | None:
+    """What a common end of the ranks asks for, while the job may go on at all."""
+    held = None if _overdue(snapshot.job, now) else graceful.hold(snapshot, now)
+    if held is None or held.requeue_after is None:
+        return held
+    waits = [each for each in _deadlines(snapshot, now) if each > 0]
+    return replace(held, requeue_after=_soonest([held.requeue_after, *waits]))
+
+
+def _overdue(job: JobView, now: datetime) -> bool:
+    limit = job.spec.lifecycle.active_deadline_seconds
+    return bool(limit) and verdict.active(job.status, now) >= timedelta(seconds=limit or 0)
 
 
 def _paused(snapshot: Snapshot, now: datetime) -> Plan | None:

@@ -113,7 +113,7 @@ def begun(snapshot: Snapshot) -> list[Event]:
 
 def deadlines(status: TrainingJobStatus, now: datetime) -> list[float]:
     """Seconds until a rank has been slow for long enough: where steps are long, nobody tells anything meanwhile."""
-    ends = [(each.since + WINDOW - now).total_seconds() for each in status.stragglers if not each.confirmed]
+    ends = [(each.since - now + WINDOW).total_seconds() for each in status.stragglers if not each.confirmed]
     return [seconds for seconds in ends if seconds > 0]
 
 

@@ -177,3 +177,23 @@ def test_nonsense_stops_nobody(program: Path, folder: Path, operator: Operator, 
         until(lambda: len(operator.polls) > 4, 60, "the agent to ask again")
         assert run.process.poll() is None
         assert not any((poll.get("leave") or {}).get("asked") for poll in operator.polls)
+
+
+def test_a_rank_that_fails_to_save_is_the_cause(program: Path, folder: Path, operator: Operator) -> None:
+    script = f"{STEPS}\nif R == 3:\n    time.sleep(1)\n    raise SystemExit('no space left')\nsys.exit(SAVED)"
+    with agent(program, folder, script, **credentials(folder, operator.port), **COLD):
+        takes_part(operator)
+        settle(operator)
+        assert operator.hears("failed")["failure"]["code"] == 1
+
+
+def test_a_rank_that_hangs_while_it_saves_is_noticed_once_its_time_is_over(
+    program: Path, folder: Path, operator: Operator
+) -> None:
+    script = f"{STEPS}\ntime.sleep(1000)"
+    patience = {"TRAINYARD_HANG_SECONDS": "2", "TRAINYARD_GRACE_SECONDS": "4"}
+    with agent(program, folder, script, **credentials(folder, operator.port), **COLD, **patience) as run:
+        takes_part(operator)
+        settle(operator)
+        last_steps(run)
+        assert operator.hears("failed")["failure"]["code"] == 91

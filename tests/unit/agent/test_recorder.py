@@ -42,7 +42,7 @@ def test_the_recorders_of_ranks_that_hang_are_kept_and_said_where(program: Path,
     own = {FOLDER: str(tmp_path / "kept"), "TRAINYARD_JOB_NAME": "resnet"}
     with agent(program, tmp_path, script, TRAINYARD_HANG_SECONDS="2", TRAINYARD_PROCESSES="3", **own) as run:
         code, said = run.ends()
-        folder = tmp_path / "kept/flight-recorder-resnet/1"
+        folder = tmp_path / "kept/flight-recorder-resnet-uid/1"
         told = f"flight recorder of ranks 3, 5 kept in {folder}"
         assert code == 91
         assert run.message.splitlines()[-2:] == [told, '{"step": 5}']
@@ -59,7 +59,7 @@ def test_below_a_launcher_the_ranks_are_known_by_their_pipes(program: Path, tmp_
     run = Agent(program, tmp_path, "--once", "--", "sh", "-c", launch, **own)
     try:
         assert run.ends()[0] == 91
-        assert f"flight recorder of ranks 3, 17 kept in {tmp_path}/kept/flight-recorder-job/1" in run.message
+        assert f"flight recorder of ranks 3, 17 kept in {tmp_path}/kept/flight-recorder-job-uid/1" in run.message
     finally:
         run.kill()
 
@@ -84,7 +84,7 @@ def test_what_a_rank_writes_by_nccl_s_own_clock_is_said_too(program: Path, tmp_p
     with agent(program, tmp_path, script, **{FOLDER: str(tmp_path / "kept")}) as run:
         code, said = run.ends()
         assert code == 1
-        assert f"ranks 2, 3 kept in {tmp_path}/kept/flight-recorder-job/1" in said
+        assert f"ranks 2, 3 kept in {tmp_path}/kept/flight-recorder-job-uid/1" in said
 
 
 def made(folder: Path, attempt: int = 1, **environment: str) -> Recorder:
@@ -187,3 +187,9 @@ def test_of_very_many_ranks_the_first_and_the_last_are_named(tmp_path: Path) -> 
         for rank in where.ranks:
             Path(f"{ours.variables[FILES[0]]}{rank}").write_text("trace")
         assert ours.told().startswith("flight recorder of ranks 40 to 79 kept in ")
+
+
+def test_namesakes_of_two_namespaces_have_folders_of_their_own(tmp_path: Path) -> None:
+    for uid in ("5f0e2c1b-3a77-4d52", "0c9d7be4-11f2-4a0e"):
+        with made(tmp_path, TRAINYARD_JOB_UID=uid) as ours:
+            assert ours.variables[FILES[0]] == f"{tmp_path}/flight-recorder-job-{uid[:8]}/1/rank_"

@@ -1,11 +1,11 @@
 """Where there is time for it, all ranks stop after the same step before their attempt ends."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.support.jobs import NOW, Scene, ago
+from tests.support.jobs import NOW, Scene, ago, job
 from tests.unit.domain.recovering import RUNS, act, after, made_in
 from trainyard.api.reasons import Reason
 from trainyard.api.status import MOST, ConditionType as C, GracefulStop
@@ -33,6 +33,12 @@ def waiting(*passed: int | None) -> list[LeaveView]:
 
 
 STOPS = part(LEAVES, *waiting(7, 7, 7)).with_status(graceful_stop=KNOWN)
+
+
+def saved(scene: Scene, *indexes: int) -> Scene:
+    for index in indexes:
+        scene = scene.told_failed(index, exit_code=90, message=SAVED)
+    return scene
 
 
 def test_a_worker_that_is_taken_away_has_all_stop_together_before_anything_else() -> None:
@@ -179,14 +185,82 @@ def test_a_worker_that_fails_on_the_way_ends_the_wait() -> None:
 
 
 def test_all_that_end_with_90_and_nobody_is_taken_away_is_no_failure() -> None:
-    ended = ABLE.with_status(graceful_stop=KNOWN)
-    for index in range(3):
-        ended = ended.told_failed(index, exit_code=90, message=SAVED)
-    meets = after(ended)
-    assert (meets.status.restarts.failures, meets.status.restarts.disruptions) == (0, 1)
+    ended = saved(ABLE.with_status(graceful_stop=KNOWN), 0, 1, 2)
+    assert act(ended).requeue_after == 2, "whoever asked for it may be told of yet"
+    restarts = plan(ended.snapshot, NOW + timedelta(seconds=2)).status.restarts
+    assert (restarts.failures, restarts.disruptions) == (0, 1)
 
 
 def test_the_stop_of_an_earlier_attempt_is_none() -> None:
     old = LEAVES.with_status(graceful_stop=KNOWN.model_copy(update={"attempt": 7}))
     assert old.status.stopping is None
     assert act(old).status.graceful_stop == ASKED.model_copy(update={"time": NOW})
+
+
+LONG = part(ABLE.deleted(1, seconds_ago=1, grace=3600), *waiting(7, 7, 7)).with_status(
+    graceful_stop=KNOWN.model_copy(update={"time": ago(60)})
+)
+
+
+def test_a_worker_that_is_lost_on_the_way_is_not_waited_for_to_the_end() -> None:
+    assert act(LONG).status.attempt == 1
+    assert act(LONG.vanished(2, seconds_ago=60)).status.attempt == 2
+    assert act(LONG.hung_up(2, seconds_ago=60)).status.attempt == 2
+
+
+def test_a_deadline_of_the_job_ends_the_wait_too() -> None:
+    soon = LONG.wishing(lifecycle={"activeDeadlineSeconds": 310})
+    assert act(soon).requeue_after == 10
+    assert act(LONG.wishing(lifecycle={"activeDeadlineSeconds": 300})).status.holds(C.FAILED)
+
+
+@pytest.mark.parametrize("step", [None, 8])
+@pytest.mark.parametrize("time", [datetime.max.replace(tzinfo=UTC, microsecond=0), NOW + timedelta(hours=1)])
+def test_a_time_that_is_yet_to_come_is_taken_for_now(time: datetime, step: int | None) -> None:
+    decided = act(LEAVES.with_status(graceful_stop=ASKED.model_copy(update={"time": time, "step": step})))
+    assert decided.status.graceful_stop == ASKED.model_copy(update={"time": NOW, "step": step})
+
+
+def test_a_clock_that_was_set_back_holds_nothing_up() -> None:
+    scene = LEAVES
+    agents = scene.agents or {}
+    scene = replace(scene, agents={**agents, "pod-2-1": replace(agents["pod-2-1"], left_at=ago(-3600))})
+    assert act(scene).requeue_after == 3
+
+
+@pytest.mark.parametrize("grace", [0, 2, 30])
+def test_a_pod_that_has_no_time_left_gets_to_no_common_end(grace: float) -> None:
+    late = part(ABLE.deleted(1, seconds_ago=grace - 1, grace=grace), *(3 * [LeaveView()]))
+    assert act(late).status.attempt == 2
+
+
+def test_an_agreement_takes_no_longer_than_the_pod_has() -> None:
+    assert act(part(ABLE.deleted(1, seconds_ago=1, grace=5), *(3 * [LeaveView()]))).requeue_after == 4
+
+
+def test_what_was_ordered_is_charged_to_nobody_whatever_the_rules_say() -> None:
+    taken_back = saved(ABLE.with_status(graceful_stop=KNOWN), 0, 1, 2)
+    for recovery in ({"maxDisruptions": 0}, {"maxRestarts": 0, "rules": [{"exitCodes": [90], "action": "Restart"}]}):
+        status = plan(taken_back.wishing(recovery=recovery).snapshot, NOW + timedelta(seconds=3)).status
+        assert (status.attempt, status.holds(C.FAILED), status.restarts.failures) == (2, False, 0)
+
+
+def test_the_clocks_may_differ_about_what_came_first() -> None:
+    ahead = saved(
+        part(ABLE.deleted(1, seconds_ago=-2, grace=30), *waiting(7, 7, 7)).with_status(graceful_stop=KNOWN), 0, 2
+    )
+    status = act(ahead.said_good_bye(1)).status
+    assert "worker 1 of attempt 1" in str(status.condition(C.RESTARTING))
+    assert (status.restarts.failures, status.restarts.disruptions) == (0, 1)
+
+
+def test_words_without_an_end_are_cut() -> None:
+    stop = act(ABLE.disrupted(1, reason="x" * 2000)).status.graceful_stop
+    assert stop is not None
+    assert len(stop.why) == 1024
+
+
+def test_a_job_without_agents_does_not_wait_for_them() -> None:
+    fresh = replace(job(1).running(), agents={}, hearing_since=ago(1))
+    assert act(fresh.wishing(lifecycle={"suspend": True})).status.holds(C.SUSPENDED)
+    assert act(fresh.deleted(0)).status.attempt == 2

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -244,3 +244,8 @@ def test_what_is_said_of_an_earlier_attempt_is_not_counted() -> None:
     scene = job(4).running(attempt=2)
     ranks = [WorkerReport(1, r, (RankProgress(r, 9, "train", own_seconds=s),)) for r, s in enumerate(LATE)]
     assert plan(replace(scene.snapshot, reports=ranks), NOW).status.stragglers == []
+
+
+def test_a_time_at_the_end_of_time_breaks_nothing() -> None:
+    far = Straggler(rank=0, pod="x", step_seconds=1, factor=2, since=datetime.max.replace(tzinfo=UTC, microsecond=0))
+    assert plan(job(1).running().with_status(stragglers=[far]).snapshot, NOW).status.attempt == 1

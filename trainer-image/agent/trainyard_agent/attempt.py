@@ -18,6 +18,7 @@ from trainyard_agent.reading import Progress, shared
 from trainyard_agent.recorder import Recorder, defaults
 from trainyard_agent.report import STACKS
 from trainyard_agent.reporter import Reporter
+from trainyard_agent.stopping import SAVED
 from trainyard_agent.sync import Failure, Leave
 from trainyard_agent.warm import Warm
 
@@ -143,7 +144,7 @@ class Attempt:
                 elif group.running and line.stop():
                     group.end(signal.SIGTERM, STOP_SECONDS)
                     return Outcome(stopped=True)
-                elif group.running and not leaving.agreed and (hang := progress.look(group.running)):
+                elif group.running and not leaving.ends and (hang := progress.look(group.running)):
                     return Outcome(self._hang(hang, progress, reporter, recorder, line.failed))
             while group.asked_to_end and group.outlasted():
                 group.wait(LOOK_AGAIN_SECONDS)
@@ -155,7 +156,9 @@ class Attempt:
         return Leaving(folder, self._where, grace_seconds(self._environment), line.leave, line.news)
 
     def _failure(self, progress: Progress) -> Failure:
-        cause = next(ending for ending in self._group.endings if ending.code != 0)
+        failed = [ending for ending in self._group.endings if ending.code != 0]
+        # One that could not save its part says more than those that could.
+        cause = next((ending for ending in failed if ending.code != SAVED), failed[0])
         once, after, step = self._command.once, memory.read(), progress.step(cause.rank)
         who, said = (
             ("the command", words.of_ranks(cause.said)) if once else (f"rank {cause.rank}", words.of_rank(cause.said))

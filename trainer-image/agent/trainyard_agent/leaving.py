@@ -11,7 +11,7 @@ from trainyard_agent.ranks import Place
 from trainyard_agent.stopping import SAVED, STOP, Slot
 from trainyard_agent.sync import Leave
 
-AGREE_SECONDS = 5.0
+AGREE_SECONDS = 2.0
 """How long the operator gets to name a step before ranks that are asked to end hear the signal."""
 LAST_SHARE = 0.2
 """Of the time that the pod gets to end: left for ranks that the agreement did not bring to their end."""
@@ -37,6 +37,7 @@ class Leaving:
         self._told = Leave()
         self._takes_part = False
         self._asked_at: float | None = None
+        self._agreed_at = 0.0
 
     @property
     def interval(self) -> float | None:
@@ -47,6 +48,11 @@ class Leaving:
     def agreed(self) -> bool:
         """Whether it is known after which step the ranks end."""
         return self._told.at is not None
+
+    @property
+    def ends(self) -> bool:
+        """Whether the ranks have the time that they get for that: what they write meanwhile is no step."""
+        return self.agreed and time.monotonic() - self._agreed_at < self._grace
 
     def expects(self, codes: Iterable[int]) -> bool:
         """Whether these ends of ranks are what was agreed upon, so that the others are left to theirs."""
@@ -103,6 +109,7 @@ class Leaving:
             elif told.passed is not None and order.stop_at is not None and order.stop_at != told.at:
                 for slot in slots:
                     slot.settle(order.stop_at)
+                self._agreed_at = time.monotonic()
                 self._say(told._replace(at=order.stop_at))
         except OSError:
             # A rank that was stopped, or has spoilt its file, agrees upon nothing.

@@ -53,7 +53,9 @@ class Recorder:
 
     def __init__(self, environment: Mapping[str, str], where: Place, say: Callable[[str], None]) -> None:
         self._ranks, self._attempt, self._say = where.ranks, where.attempt, say
-        self._job = environment.get("TRAINYARD_JOB_NAME", "").replace("/", "-") or "job"
+        # On a volume that several namespaces share there may be another job of that name.
+        names = (environment.get("TRAINYARD_JOB_NAME") or "job", environment.get("TRAINYARD_JOB_UID", "")[:8])
+        self._job = "-".join(filter(None, names)).replace("/", "-")
         self._wished = environment.get(FOLDER)
         self._files = next((environment[name] for name in FILES if environment.get(name)), "")
         self._pipes = environment.get(PIPES, "")
