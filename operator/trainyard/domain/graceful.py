@@ -122,11 +122,12 @@ def _calling(snapshot: Snapshot, now: datetime) -> timedelta | None:
 def _between_calls(snapshot: Snapshot, now: datetime) -> timedelta | None:
     """How much longer to wait for agents that have hung up a moment ago, as they do to tell what is new; None where there are none."""
     waits = [
-        CALL_AGAIN - (now - min(agent.left_at, now))
+        CALL_AGAIN - (now - agent.left_at)
         for pod, agent in _agents(snapshot)
         if agent and agent.leave and agent.left_at and not (agent.vanished or pod.ended)
     ]
-    return max((wait for wait in waits if wait > timedelta()), default=None)
+    # `now` has whole seconds. What was still later by the clock of then was before it was set back.
+    return max((wait for wait in waits if timedelta() < wait <= CALL_AGAIN + timedelta(seconds=1)), default=None)
 
 
 def _taking_part(snapshot: Snapshot) -> list[AgentView] | None:

@@ -9,6 +9,7 @@ from tests.support.jobs import NOW, Scene, ago, job
 from tests.unit.domain.recovering import RUNS, act, after, made_in
 from trainyard.api.reasons import Reason
 from trainyard.api.status import MOST, ConditionType as C, GracefulStop
+from trainyard.domain.graceful import hold
 from trainyard.domain.model import AgentView, Doing, LeaveView
 from trainyard.domain.plan import plan
 
@@ -221,11 +222,12 @@ def test_a_time_that_is_yet_to_come_is_taken_for_now(time: datetime, step: int |
     assert decided.status.graceful_stop == ASKED.model_copy(update={"time": NOW, "step": step})
 
 
-def test_a_clock_that_was_set_back_holds_nothing_up() -> None:
-    scene = LEAVES
-    agents = scene.agents or {}
-    scene = replace(scene, agents={**agents, "pod-2-1": replace(agents["pod-2-1"], left_at=ago(-3600))})
-    assert act(scene).requeue_after == 3
+@pytest.mark.parametrize(("left", "waits"), [(ago(-3600), None), (ago(-0.9), 4)], ids=["set back", "rounded"])
+def test_a_clock_that_was_set_back_makes_no_moment_of_an_hour(left: datetime, waits: float | None) -> None:
+    agents = LEAVES.agents or {}
+    hung_up = replace(LEAVES, agents={**agents, "pod-2-1": replace(agents["pod-2-1"], left_at=left)})
+    held = hold(hung_up.snapshot, NOW)
+    assert (held and held.requeue_after) == waits
 
 
 @pytest.mark.parametrize("grace", [0, 2, 30])
