@@ -11,7 +11,7 @@ from trainyard_agent.ranks import Place
 from trainyard_agent.stopping import SAVED, STOP, Slot
 from trainyard_agent.sync import Leave
 
-AGREE_SECONDS = 2.0
+AGREE_SECONDS = 5.0
 """How long the operator gets to name a step before ranks that are asked to end hear the signal."""
 LAST_SHARE = 0.2
 """Of the time that the pod gets to end: left for ranks that the agreement did not bring to their end."""
