@@ -122,6 +122,8 @@ class Laws:
             return  # deleted, or its status lost, a moment ago
         old = facts.attempt(pod) < facts.stored_attempt(job)
         over = facts.finished(job) and (forced or facts.lifecycle(job, "cleanPods") != "None")
+        # A job that waits for its pods to be gone needs none of them.
+        over = over or (forced and facts.going(job))
         self._law(old or over or facts.holds(job, "Suspended"), "a pod is deleted that the job needs")
 
     def _expires(self, job: Json) -> None:

@@ -49,7 +49,7 @@ def test_all_that_is_told_of_a_rank_is_kept() -> None:
     said = RankReport(step=7, phase="evaluate", total=9, loss=0.5, seconds=0.4, own=0.3, stack=["a.py:3 in f"])
     desk.board.accept(PodIdentity("lab", "pod", "pod-1-2"), Report(attempt=2, ranks={"2": said}))
     (report,) = desk.board.of(UID)
-    assert report.ranks == (RankProgress(2, 7, "evaluate", 9, 0.5, 0.4, ("a.py:3 in f",), 0.3),)
+    assert report.ranks == (RankProgress(2, 7, "evaluate", 9, 0.5, 0.4, ("a.py:3 in f",), own_seconds=0.3),)
 
 
 def test_the_same_again_is_no_news_and_a_newer_one_takes_its_place() -> None:
