@@ -11,11 +11,9 @@ from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
 
 YEAR = 366 * DAY
-
-
 USUAL_GRACE = 30
 """Kubernetes' own `terminationGracePeriodSeconds`."""
-LONGEST_GRACE = 366 * 24 * 3600
+LONGEST_GRACE = YEAR
 """Of a longer one nobody sees the end."""
 
 

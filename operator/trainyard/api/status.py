@@ -12,6 +12,8 @@ MOST = 2**53
 """The largest whole number that every reader of JSON has right; also keeps counters from being set out of reach."""
 MOST_ATTEMPTS = 10**12
 """Far fewer: the number stands in the names of pods."""
+MOST_WORDS = 1024
+"""Letters of a reason."""
 MOST_SUSPECTS = 16
 """Nodes that a job remembers. Where so many fail it, it is not the nodes."""
 MOST_STRAGGLERS = 16
@@ -52,7 +54,7 @@ class Condition(Model):
     """What the condition is about."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
-    reason: str = Field(min_length=1, max_length=1024)
+    reason: str = Field(min_length=1, max_length=MOST_WORDS)
     """Why, in one word that programs can rely on."""
     message: str = Field(default="", max_length=32768)
     """Why, for people."""
@@ -129,7 +131,7 @@ class SuspectNode(Model):
     """How many attempts ended because of it."""
     avoided: Avoidance = Avoidance.NO
     """Whether the workers of later attempts keep away from it: No, IfPossible or Always."""
-    reason: str = Field(default="", max_length=1024)
+    reason: str = Field(default="", max_length=MOST_WORDS)
     """What happened there last."""
     until: Time
     """When this is forgotten."""
@@ -186,7 +188,7 @@ class GracefulStop(Model):
     """The attempt that ends so."""
     time: Time
     """When it was asked for."""
-    why: str = Field(default="", max_length=1024)
+    why: str = Field(default="", max_length=MOST_WORDS)
     """What it was asked for, in words."""
     step: int | None = Field(default=None, ge=0, le=MOST)
     """The step after which they end. Not set while it is being agreed upon."""

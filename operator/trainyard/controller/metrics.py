@@ -1,7 +1,7 @@
 """What the operator tells of jobs. Labels are small, closed sets; a job's name stands only in its goodput and its stragglers, which go with it."""
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,6 +12,7 @@ from trainyard.api.recovery import Rung
 from trainyard.api.spec import Framework
 from trainyard.api.status import ConditionType, LostSeconds, Phase, TrainingJobStatus
 from trainyard.controller.caches import Caches
+from trainyard.controller.resources import JobRecord
 from trainyard.domain.model import JobView
 
 
@@ -86,9 +87,9 @@ class CacheMetrics(Collector):
                 straggling.add_metric([record.namespace, record.name], record.straggling)
         yield straggling
         yield GaugeMetricFamily("trainyard_unreadable_jobs", "TrainingJobs that cannot be read", value=tally[None])
-        yield from self._goodput()
+        yield from self._goodput(records)
 
-    def _goodput(self) -> Iterator[Metric]:
+    def _goodput(self, records: Sequence[JobRecord]) -> Iterator[Metric]:
         """Of each job that tells its steps, as its status has it."""
         job = ["namespace", "name"]
         ratio = GaugeMetricFamily(
@@ -100,7 +101,7 @@ class CacheMetrics(Collector):
         lost = CounterMetricFamily(
             "trainyard_job_lost_seconds", "Active time of a job that did not, by what took it", labels=[*job, "reason"]
         )
-        for record in self._caches.jobs():
+        for record in records:
             if (told := record.goodput) is None:
                 continue
             who = [record.namespace, record.name]

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from math import ceil
 from typing import Literal
 
 from trainyard.api.reasons import Reason
@@ -71,3 +73,8 @@ class Plan:
     actions: Sequence[Action] = ()
     events: Sequence[Event] = ()
     requeue_after: float | None = None
+
+
+def whole_seconds(wait: timedelta) -> float:
+    """For `requeue_after`: rounded up, since a pass sees whole seconds, and a fraction of one would be waited for again and again."""
+    return float(ceil(wait.total_seconds()))

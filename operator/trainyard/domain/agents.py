@@ -6,8 +6,8 @@ tells of: one way of finding causes is enough.
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from math import ceil
 
+from trainyard.domain.actions import whole_seconds
 from trainyard.domain.model import Doing, PodView, Snapshot, Trouble
 from trainyard.domain.suspects import AGENT_SILENT
 from trainyard.domain.worker import State, state
@@ -53,12 +53,14 @@ def ready(snapshot: Snapshot, pod: PodView) -> bool:
     )
 
 
-def calling(snapshot: Snapshot, now: datetime) -> timedelta | None:
-    """How much longer a new leader waits for agents to call, or None where it need not."""
+def calling(snapshot: Snapshot, now: datetime, *, leavers: bool = False) -> timedelta | None:
+    """How much longer a new leader waits for agents to call, or None where it need not. `leavers`: for those too that are taken away."""
     if snapshot.hearing_since is None:
         return None
     left = CALL_IN - (now - snapshot.hearing_since)
-    missing = any(pod.running and not pod.taken_by and pod.uid not in snapshot.agents for pod in snapshot.current)
+    missing = any(
+        pod.running and (leavers or not pod.taken_by) and pod.uid not in snapshot.agents for pod in snapshot.current
+    )
     return left if missing and left > timedelta() else None
 
 
@@ -81,8 +83,7 @@ def deadlines(snapshot: Snapshot, now: datetime) -> list[float]:
     begun = _meeting_since(snapshot)
     if begun and any(_kept(snapshot, pod) and not ready(snapshot, pod) for pod in snapshot.current):
         waits.append(STUCK - (now - begun))
-    # In whole seconds, as `now` is: a fraction of one would be waited for again and again.
-    return [float(ceil(wait.total_seconds())) for wait in waits if wait > timedelta()]
+    return [whole_seconds(wait) for wait in waits if wait > timedelta()]
 
 
 def gone(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:

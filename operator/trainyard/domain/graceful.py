@@ -6,13 +6,12 @@ last: nobody is beyond it, and those that lag behind get there, for the others w
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from math import ceil
 
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import SAVED_CODE
-from trainyard.api.status import GracefulStop, TrainingJobStatus
-from trainyard.domain.actions import Event, Plan
-from trainyard.domain.agents import CALL_IN, gone
+from trainyard.api.status import MOST_WORDS, GracefulStop, TrainingJobStatus
+from trainyard.domain.actions import Event, Plan, whole_seconds
+from trainyard.domain.agents import calling, gone
 from trainyard.domain.cause import Cause
 from trainyard.domain.model import AgentView, Doing, PodView, Snapshot
 from trainyard.domain.supervision import accompanied
@@ -22,7 +21,6 @@ CALL_AGAIN = timedelta(seconds=3)
 """How long an agent may take to call again."""
 LEAST = timedelta(seconds=2)
 """Who has less time than that gets to no common end."""
-MOST_WORDS = 1024
 AGREE = timedelta(seconds=10)
 """How long agents get to answer. Ranks wait for twice as long: whatever step is named, it reaches them in time."""
 
@@ -33,8 +31,8 @@ def hold(snapshot: Snapshot, now: datetime) -> Plan | None:
     if stop and stop.time > now:
         # By a clock that was set back since, or by hand: nothing is waited for that long.
         return _set(snapshot, stop.model_copy(update={"time": now}))
-    if (stop or _occasion(snapshot)) and (wait := _calling(snapshot, now) or _between_calls(snapshot, now)):
-        return Plan(snapshot.job.status, requeue_after=_seconds(wait))
+    if (stop or _occasion(snapshot)) and (wait := _coming(snapshot, now) or _between_calls(snapshot, now)):
+        return Plan(snapshot.job.status, requeue_after=whole_seconds(wait))
     if stop is None:
         return _ask(snapshot, now)
     return _agree(snapshot, stop, now) if stop.step is None else _await(snapshot, stop, now)
@@ -69,7 +67,7 @@ def _agree(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> Plan | None
         return None
     passed = [agent.leave.passed for agent in agents if agent.leave and agent.leave.asked]
     if len(passed) < len(agents):
-        return Plan(snapshot.job.status, requeue_after=_seconds(left))
+        return Plan(snapshot.job.status, requeue_after=whole_seconds(left))
     furthest = max((step for step in passed if step is not None), default=None)
     if furthest is None or None in passed:
         return None
@@ -86,7 +84,7 @@ def _await(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> Plan | None
     lost = any(gone(snapshot, pod, now) for pod in snapshot.current if not pod.ended)
     if not running or late or lost or left <= timedelta() or not {0, SAVED_CODE}.issuperset(ends):
         return None
-    return Plan(snapshot.job.status, requeue_after=_seconds(left))
+    return Plan(snapshot.job.status, requeue_after=whole_seconds(left))
 
 
 def _left(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> timedelta:
@@ -100,7 +98,7 @@ def _occasion(snapshot: Snapshot) -> str | None:
     spec = snapshot.job.spec
     if spec.lifecycle.suspend:
         return "lifecycle.suspend is set"
-    if any(pod.workers not in {0, spec.replicas} for pod in snapshot.current):
+    if snapshot.resized_from:
         return f"replicas was changed to {spec.replicas}"
     for pod, agent in _agents(snapshot):
         if pod.taken_by and not pod.ended:
@@ -110,13 +108,9 @@ def _occasion(snapshot: Snapshot) -> str | None:
     return None
 
 
-def _calling(snapshot: Snapshot, now: datetime) -> timedelta | None:
+def _coming(snapshot: Snapshot, now: datetime) -> timedelta | None:
     """How much longer a new leader waits for agents to call; None where there are none to come."""
-    if snapshot.hearing_since is None or not accompanied(snapshot.job, brought=snapshot.agent):
-        return None
-    left = CALL_IN - (now - snapshot.hearing_since)
-    missing = any(pod.running and agent is None for pod, agent in _agents(snapshot))
-    return left if missing and left > timedelta() else None
+    return calling(snapshot, now, leavers=True) if accompanied(snapshot.job, brought=snapshot.agent) else None
 
 
 def _between_calls(snapshot: Snapshot, now: datetime) -> timedelta | None:
@@ -148,8 +142,4 @@ def _agents(snapshot: Snapshot) -> Iterator[tuple[PodView, AgentView | None]]:
 
 def _set(snapshot: Snapshot, stop: GracefulStop | None, *events: Event, wait: timedelta | None = None) -> Plan:
     status = snapshot.job.status.model_copy(update={"graceful_stop": stop})
-    return Plan(status, events=[*events], requeue_after=_seconds(wait) if wait else None)
-
-
-def _seconds(time: timedelta) -> float:
-    return float(ceil(time.total_seconds()))
+    return Plan(status, events=[*events], requeue_after=whole_seconds(wait) if wait else None)

@@ -212,6 +212,11 @@ class Snapshot:
         return next((p.workers for p in self.current if p.workers), self.job.spec.replicas)
 
     @cached_property
+    def resized_from(self) -> int | None:
+        """The number of workers for which a pod of the current attempt was made, where `replicas` is another one now."""
+        return next((p.workers for p in self.current if p.workers not in {0, self.job.spec.replicas}), None)
+
+    @cached_property
     def old(self) -> tuple[PodView, ...]:
         """The pods of earlier attempts that are not used any more."""
         status = self.job.status

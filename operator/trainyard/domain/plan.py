@@ -7,7 +7,6 @@ the same snapshot gives the same plan, and planning after the plan was carried o
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from math import ceil
 from typing import assert_never
 
 from trainyard.api.constants import CONTROLLER_NAME
@@ -16,7 +15,16 @@ from trainyard.api.recovery import Action as Reaction
 from trainyard.api.spec import CleanPods, Success
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain import agents, goodput, graceful, stragglers, suspects, verdict
-from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Event, Plan
+from trainyard.domain.actions import (
+    Action,
+    CreateService,
+    CreateWorker,
+    DeleteJob,
+    DeletePod,
+    Event,
+    Plan,
+    whole_seconds,
+)
 from trainyard.domain.cause import Cause, describe, find_cause, settling
 from trainyard.domain.hang import culprit
 from trainyard.domain.ladder import opening
@@ -84,14 +92,14 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
         limit = spec.lifecycle.active_deadline_seconds
         message = f"the job was active for longer than lifecycle.activeDeadlineSeconds, which is {limit}"
         return verdict.fail(job, Reason.DEADLINE_EXCEEDED, message, now)
-    if was := next((p.workers for p in pods if p.workers not in {0, spec.replicas}), None):
+    if was := snapshot.resized_from:
         return verdict.resize(job, was, now)
     if status.meeting and snapshot.hearing_since is None:
         return verdict.regroup(job, now)
     if cause := find_cause(pods, _created(snapshot)):
         # Who lost a peer may have lost one that nothing is heard of, or that has done its work: that is known in a moment.
         if wait := settling(cause, now) or agents.calling(snapshot, now) or agents.missing(snapshot, now):
-            return Plan(status, requeue_after=float(ceil(wait.total_seconds())))
+            return Plan(status, requeue_after=whole_seconds(wait))
         if snapshot.agent and (why := not_for(job, cause)):
             return verdict.without_agent(job, why, now)
         return _after(_blaming(cause, snapshot), snapshot, now)

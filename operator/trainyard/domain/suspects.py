@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from trainyard.api.reasons import Reason
-from trainyard.api.status import MOST_SUSPECTS, Avoidance, SuspectNode
+from trainyard.api.status import MOST_SUSPECTS, MOST_WORDS, Avoidance, SuspectNode
 from trainyard.domain.cause import Cause
 from trainyard.domain.model import JobView, PodView
 from trainyard.domain.rules import more
@@ -102,7 +102,7 @@ def _reason(cause: Cause) -> str:
     if pod.exit and cause.failed:
         return f"exit code {pod.exit.code}"
     why = pod.taken_by or pod.trouble
-    return why.reason[:1024] if why else cause.reason
+    return why.reason[:MOST_WORDS] if why else cause.reason
 
 
 def _weight(node: SuspectNode) -> tuple[bool, datetime]:

@@ -48,13 +48,19 @@ def test_the_step_is_known_beforehand(path: str) -> None:
     assert [must_stop(step) for step in (1, 2, 3)] == [False, True, True]
 
 
+def asking(step: int) -> tuple[threading.Thread, list[bool]]:
+    """A rank that asks about this step, and its answer once it has one."""
+    answers: list[bool] = []
+    rank = threading.Thread(target=lambda: answers.append(must_stop(step)), daemon=True)
+    rank.start()
+    return rank, answers
+
+
 def test_a_rank_waits_for_the_step_and_for_nothing_else(path: str) -> None:
     must_stop(4)
     agent = Slot(path)
     agent.ask()
-    answers: list[bool] = []
-    rank = threading.Thread(target=lambda: answers.append(must_stop(5)), daemon=True)
-    rank.start()
+    rank, answers = asking(5)
     time.sleep(0.1)
     assert not answers
     assert agent.ask() == 4, "it has not passed the step that it waits at"
@@ -67,9 +73,7 @@ def test_a_rank_goes_on_where_there_is_no_agreement(path: str) -> None:
     must_stop(4)
     agent = Slot(path)
     agent.ask()
-    answers: list[bool] = []
-    rank = threading.Thread(target=lambda: answers.append(must_stop(5)), daemon=True)
-    rank.start()
+    rank, answers = asking(5)
     agent.release()
     rank.join(30)
     assert answers == [False]

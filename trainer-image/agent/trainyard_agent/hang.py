@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from statistics import median
 from typing import NamedTuple, Optional
 
-from trainyard_agent.report import Said
+from trainyard_agent.report import KNOWN, Said
 
 SHORTEST = 30.0
 """Seconds without a step that are never too long."""
@@ -19,8 +19,6 @@ FACTOR = 5
 """How many usual steps one may take."""
 ALLOWANCES: Mapping[str, float] = {"start": 1800.0, "compile": 1800.0, "evaluate": 1800.0, "checkpoint": 600.0}
 """Seconds that the phases between steps may take, and a step of which it is not known yet what is usual."""
-KNOWN = 3
-"""After so many steps it is."""
 REMEMBERED = 32
 
 

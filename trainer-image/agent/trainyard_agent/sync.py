@@ -41,7 +41,7 @@ class Failure(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """What the operator is told of it."""
+    """How far this worker is on the way to an end together with all others."""
 
     leaving: bool = False
     """Whether this worker was asked to end."""
