@@ -12,7 +12,7 @@ The cluster stays up. To look around, from this folder:
   export PATH={programs}:$PATH
   kubectl describe tj digits
   kubectl events --for tj/digits
-  kubectl logs digits-worker-0-2
+  kubectl logs digits-worker-0-1
   kubectl explain tj.spec.lifecycle
 To run another job: kubectl apply -f examples/hello/job.yaml
 To train once more: kubectl delete tj digits && kubectl apply -k examples/digits{overlay}
