@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from trainyard.domain.actions import whole_seconds
 from trainyard.domain.model import Doing, PodView, Snapshot, Trouble
+from trainyard.domain.supervision import accompanied
 from trainyard.domain.suspects import AGENT_SILENT
 from trainyard.domain.worker import State, state
 
@@ -21,7 +22,7 @@ would have told by then, and if the agent could call again, it would have."""
 STUCK = timedelta(seconds=60)
 """How long an agent may take to end its ranks: what the kernel holds back longer goes with the pod."""
 CALL_IN = timedelta(seconds=6)
-"""How long a new leader waits for agents that have not called yet, before it takes them for absent."""
+"""How long a new leader waits for agents that have not called yet, before it takes them for absent, and anybody for that of a container that has just started."""
 
 
 def overlaid(snapshot: Snapshot, now: datetime) -> Snapshot:
@@ -54,14 +55,25 @@ def ready(snapshot: Snapshot, pod: PodView) -> bool:
 
 
 def calling(snapshot: Snapshot, now: datetime, *, leavers: bool = False) -> timedelta | None:
-    """How much longer a new leader waits for agents to call, or None where it need not. `leavers`: for those too that are taken away."""
-    if snapshot.hearing_since is None:
+    """How much longer to wait for agents that have yet to call: with a new leader, or because their containers have only just started.
+
+    None where there are none to come. `leavers`: for those too that are taken away.
+    """
+    if snapshot.hearing_since is None or not accompanied(snapshot.job, brought=snapshot.agent):
         return None
-    left = CALL_IN - (now - snapshot.hearing_since)
-    missing = any(
-        pod.running and (leavers or not pod.taken_by) and pod.uid not in snapshot.agents for pod in snapshot.current
-    )
-    return left if missing and left > timedelta() else None
+    waits = [
+        CALL_IN - (now - _expected_since(pod, snapshot.hearing_since, now))
+        for pod in snapshot.current
+        if pod.running and (leavers or not pod.taken_by) and pod.uid not in snapshot.agents
+    ]
+    return max((wait for wait in waits if wait > timedelta()), default=None)
+
+
+def _expected_since(pod: PodView, hearing_since: datetime, now: datetime) -> datetime:
+    """Since when this worker's agent could have called."""
+    began = pod.running_since
+    # A node whose clock is ahead must not hold up a verdict for as long.
+    return max(hearing_since, began) if began and began - now <= timedelta(seconds=1) else hearing_since
 
 
 def missing(snapshot: Snapshot, now: datetime) -> timedelta | None:
@@ -100,7 +112,10 @@ def _left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
     # All at once away is our own network: what counts begins when the first is back.
     if snapshot.heard_since is None:
         return None
-    return (SILENCE if agent.vanished else ABSENCE) - (now - max(agent.left_at, snapshot.heard_since))
+    limit = SILENCE if agent.vanished else ABSENCE
+    left = limit - (now - max(agent.left_at, snapshot.heard_since))
+    # What would last longer than all of it was before the clock was set back.
+    return left if left <= limit + timedelta(seconds=1) else timedelta()
 
 
 def _ending(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:

@@ -14,7 +14,6 @@ from trainyard.domain.actions import Event, Plan, whole_seconds
 from trainyard.domain.agents import calling, gone
 from trainyard.domain.cause import Cause
 from trainyard.domain.model import AgentView, Doing, PodView, Snapshot
-from trainyard.domain.supervision import accompanied
 from trainyard.domain.worker import everyone
 
 CALL_AGAIN = timedelta(seconds=3)
@@ -31,7 +30,9 @@ def hold(snapshot: Snapshot, now: datetime) -> Plan | None:
     if stop and stop.time > now:
         # By a clock that was set back since, or by hand: nothing is waited for that long.
         return _set(snapshot, stop.model_copy(update={"time": now}))
-    if (stop or _occasion(snapshot)) and (wait := _coming(snapshot, now) or _between_calls(snapshot, now)):
+    if (stop or _occasion(snapshot)) and (
+        wait := calling(snapshot, now, leavers=True) or _between_calls(snapshot, now)
+    ):
         return Plan(snapshot.job.status, requeue_after=whole_seconds(wait))
     if stop is None:
         return _ask(snapshot, now)
@@ -106,11 +107,6 @@ def _occasion(snapshot: Snapshot) -> str | None:
         if agent and agent.leave and agent.leave.leaving:
             return f"worker {pod.index} (pod {pod.name}) was asked to end"
     return None
-
-
-def _coming(snapshot: Snapshot, now: datetime) -> timedelta | None:
-    """How much longer a new leader waits for agents to call; None where there are none to come."""
-    return calling(snapshot, now, leavers=True) if accompanied(snapshot.job, brought=snapshot.agent) else None
 
 
 def _between_calls(snapshot: Snapshot, now: datetime) -> timedelta | None:

@@ -56,6 +56,8 @@ class PodView:
     ready: bool = False
     running: bool = False
     """Whether the main container runs."""
+    running_since: datetime | None = None
+    """By its node's clock."""
     ended: bool = False
     """Whether all its containers have ended. The node says so a moment before it moves the phase on."""
     exit: Exit | None = None

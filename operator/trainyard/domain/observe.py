@@ -69,6 +69,7 @@ def pod_view(raw: Json) -> PodView:
         scheduled="nodeName" in spec,
         ready=conditions.get("Ready", {}).get("status") == "True",
         running="running" in main,
+        running_since=_time(main["running"].get("startedAt")) if "running" in main else None,
         ended=_ended(spec, status),
         exit=end,
         conditions=frozenset(kind for kind, c in conditions.items() if c.get("status") == "True") - USUAL or NOTHING,

@@ -17,6 +17,9 @@ IDENTITY = frozenset(
     | {"PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_BACKEND"},
 )
 """Variables that say who is who. Set by hand they may not fit the real group: the user is warned."""
+RECORDER = frozenset({"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"})
+"""The size of the flight recorder, off in some releases, under its new and its old name. torch reads the new one first: who has set one
+means both."""
 
 
 def identity(worker: Worker) -> list[Json]:
@@ -69,13 +72,12 @@ def tuning(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
         # 3 leaves the flight recorder's dump intact, which 1 (torchrun's choice) can lose: pytorch#121055.
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-        # The flight recorder is off in some releases and has another name in others.
-        "TORCH_FR_BUFFER_SIZE": "2000",
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
         # A shared store can hold keys of an earlier round: pytorch#135712.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "NCCL_DEBUG": "WARN",
     }
+    if RECORDER.isdisjoint(variable["name"] for variable in container.get("env") or ()):
+        variables |= dict.fromkeys(sorted(RECORDER), "2000")
     if (threads := cpus(container)) is not None:
         variables["OMP_NUM_THREADS"] = str(max(1, threads // processes(worker.spec)))
     if worker.host_network:

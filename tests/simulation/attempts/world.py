@@ -230,7 +230,8 @@ class World:
                 there = [node for node in NODES if node not in self.silent]
                 self.pods[uid] = replace(pod, scheduled=True, node=self.random.choice(there))
             elif pod.phase == "Pending":
-                self.pods[uid] = replace(pod, phase="Running", running=True, ready=True, ip=f"10.0.0.{self.made}-{uid}")
+                runs = replace(pod, phase="Running", running=True, running_since=self.now, ready=True)
+                self.pods[uid] = replace(runs, ip=f"10.0.0.{self.made}-{uid}")
                 if self.agents[uid].doing is Doing.RUNNING:
                     self._begin(uid, self.agents[uid].attempt, f"worker-0 of {self.agents[uid].attempt}")
 

@@ -33,7 +33,7 @@ def test_without_an_agent_no_step_is_the_last(monkeypatch: pytest.MonkeyPatch) -
     assert not must_stop(1)
 
 
-@pytest.mark.parametrize(("step", "error"), [(-1, ValueError), ("3", TypeError), (1.5, TypeError)])
+@pytest.mark.parametrize(("step", "error"), [(-1, ValueError), (2**63, ValueError), ("3", TypeError), (1.5, TypeError)])
 def test_what_is_no_step(path: str, step: object, error: type[Exception]) -> None:
     with pytest.raises(error):
         must_stop(step)  # type: ignore[arg-type]  # that is the test

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.jobs import NOW, SUPERVISED, ago, job, stored
+from tests.support.jobs import NOW, SUPERVISED, Scene, ago, job, stored
 from tests.unit.domain.recovering import RUNS, act, after, made_in
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Rung
@@ -253,6 +253,28 @@ def test_a_new_leader_gives_agents_time_to_call() -> None:
     )
     assert (act(scene).status.attempt, act(scene).requeue_after) == (1, 4.0)
     assert made_in(after(replace(scene, hearing_since=ago(6)))) == [1, 2, 2]
+
+
+def begun(seconds_ago: float) -> Scene:
+    """A worker was taken away, and the container of another has run for so long without a word of its agent."""
+    scene = job(3, template=SUPERVISED).running().attended(Doing.RUNNING, 0).deleted(2)
+    return scene.pod(1, running_since=ago(seconds_ago))
+
+
+def test_an_agent_that_has_only_just_been_started_is_given_time_to_call() -> None:
+    waits = act(begun(2))
+    assert (waits.status.attempt, waits.requeue_after) == (1, 4.0)
+    assert made_in(after(begun(2).attended(Doing.RUNNING, 0, 1))) == [1, 1, 2]
+    assert made_in(after(begun(6))) == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [begun(-3600), begun(2).wishing(recovery={"agent": "none"})],
+    ids=["a node whose clock is ahead", "no agent to come"],
+)
+def test_nobody_waits_for_an_agent(scene: Scene) -> None:
+    assert made_in(after(scene))[1:] == [2, 2]
 
 
 def test_without_a_coordinator_nobody_waits_for_its_word() -> None:

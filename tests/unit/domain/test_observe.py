@@ -58,6 +58,7 @@ def test_running_pod() -> None:
     seen = pod_view(raw)
     assert (seen.node, seen.scheduled, seen.running, seen.ready) == ("node1", True, True, True)
     assert (seen.exit, seen.trouble, seen.taken_by) == (None, None, None)
+    assert seen.running_since == datetime.fromisoformat(SOME_TIME)
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,12 @@ def test_tuning() -> None:
     assert env.keys().isdisjoint({"OMP_NUM_THREADS", "NCCL_SOCKET_IFNAME", "NCCL_RAS_ADDR"})
 
 
+@pytest.mark.parametrize("name", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"])
+def test_the_flight_recorder_s_size_is_the_user_s_under_either_name(name: str) -> None:
+    env = environment_of(worker(container(env=[{"name": name, "value": "0"}])))
+    assert {key: value for key, value in env.items() if key.endswith("_BUFFER_SIZE")} == {name: "0"}
+
+
 def test_torchrun_is_not_sent_to_remove_the_termination_log() -> None:
     assert "TORCHELASTIC_ERROR_FILE" not in environment_of(worker())
 

@@ -24,6 +24,8 @@ STACK = ".stack"
 """The end of the name of the file, beside a rank's own, into which it writes where it stands."""
 STACKS = getattr(signal, "SIGRTMAX", 64) - 2
 """The signal at which a program that tells its progress writes down where all its threads stand, and goes on."""
+MOST = 2**53
+"""The highest number of a step: the operator takes no higher one, since JSON is read with floats in many places."""
 LONGEST = 256
 """Bytes of what is said."""
 KNOWN, REMEMBERED = 3, 31
@@ -88,10 +90,10 @@ def _float(value: float | None) -> float | None:
 
 
 def count(name: str, value: int | None) -> int | None:
-    """The number that was meant. Raises ValueError where it is negative, TypeError where it is none."""
+    """The number that was meant. Raises ValueError where it is negative or beyond `MOST`, TypeError where it is none."""
     count = None if value is None else operator.index(value)
-    if count is not None and count < 0:
-        raise ValueError(f"{name} must not be negative, and is {count}")
+    if count is not None and not 0 <= count <= MOST:
+        raise ValueError(f"{name} must be from 0 to {MOST}, and is {count}")
     return count
 
 
@@ -115,8 +117,8 @@ def _sound(text: bytes) -> Said:
     step, phase, total, loss = fields.get("step"), fields.get("phase", "train"), fields.get("total"), fields.get("loss")
     pid, first, own, seconds = fields.get("pid"), fields.get("first"), fields.get("own"), fields.get("seconds")
     for name, count in (("step", step), ("total", total), ("pid", pid), ("first", first)):
-        if not (count is None or (type(count) is int and count >= 0)):
-            raise ValueError(f"{name} is no whole number from 0 on")
+        if not (count is None or (type(count) is int and 0 <= count <= MOST)):
+            raise ValueError(f"{name} is no whole number from 0 to {MOST}")
     if phase not in PHASES:
         raise ValueError(f"phase is none of {', '.join(PHASES)}")
     for name, number in (("loss", loss), ("own", own)):
