@@ -1,5 +1,6 @@
 """`python -m benchmarks.recovery`: measures, prints a table, and writes build/bench/recovery.json and recovery-runs.json.
 
+`--resume` goes on where an earlier run of the same command was interrupted.
 With `--goodput MINUTES` or `--away MINUTES` it measures that instead, into recovery-goodput.json or recovery-away.json. The exit code of
 the first is 1 also where what our job reports is not within 2 points of what its logs say.
 """
@@ -12,7 +13,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,8 @@ from typing import Final
 from benchmarks.options import some_of, turns
 from benchmarks.recovery import goodput, operators
 from benchmarks.recovery.faults import FAULTS, NODES
-from benchmarks.recovery.results import Run, hopeless, plain, rows
+from benchmarks.recovery.record import Machine, Record
+from benchmarks.recovery.results import Run, hopeless, rows
 from benchmarks.recovery.systems import DEFAULT, SYSTEMS
 from benchmarks.recovery.table import shortfalls, table
 from benchmarks.recovery.trial import Trial
@@ -59,15 +60,14 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _faults(place: Ground, options: argparse.Namespace, out: Path) -> int:
-    runs: list[Run] = []
+    record = Record(out, _machine(), resume=options.resume)
     try:
-        for run in _measure(place, options, runs):
-            runs.append(run)
+        for run in _measure(place, options, record):
+            record.add(run)
             say(_line(run))
-            _write(out, runs)
     finally:
-        if runs:
-            _print(runs)
+        if record.runs:
+            _print(record.runs)
     return 0
 
 
@@ -88,14 +88,17 @@ def _stretch(place: Ground, options: argparse.Namespace, out: Path) -> int:
     return 0 if all(map(goodput.agrees, own)) else 1
 
 
-def _measure(place: Ground, options: argparse.Namespace, runs: Sequence[Run]) -> Iterator[Run]:
+def _measure(place: Ground, options: argparse.Namespace, record: Record) -> Iterator[Run]:
     failed = 0
     for repeat in range(options.repeats):
         for name in turns(options.systems, repeat):
+            faults = record.missing(name, repeat, options.faults)
+            if not faults:
+                continue
             with operators.running(name, place, _log(place, name, repeat)) as operator:
                 trial = Trial(SYSTEMS[name], operator, place)
-                for fault in options.faults:
-                    if hopeless(runs, fault, name, HOPELESS):
+                for fault in faults:
+                    if hopeless(record.runs, fault, name, HOPELESS):
                         continue
                     try:
                         run = trial.go(FAULTS[fault], repeat)
@@ -120,17 +123,13 @@ def _log(place: Ground, name: str, run: object) -> Path:
     return place.folder / "logs" / f"recovery-{name}-{run}.log"
 
 
-def _write(out: Path, runs: Sequence[Run]) -> None:
-    """After each run: what is there already outlives an interruption."""
-    machine = {
+def _machine() -> Machine:
+    return {
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "kubernetes": KUBERNETES_VERSION,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    out.write_text(json.dumps([plain(row) for row in rows(runs)], indent=1) + "\n")
-    every = {"machine": machine, "runs": [asdict(run) for run in runs]}
-    out.with_name(f"{out.stem}-runs.json").write_text(json.dumps(every, indent=1) + "\n")
 
 
 def _print(runs: Sequence[Run]) -> None:
@@ -152,6 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--systems", type=partial(some_of, list(SYSTEMS)), default=list(DEFAULT), metavar="NAME,…")
     parser.add_argument("--faults", type=partial(some_of, list(FAULTS)), default=list(FAULTS), metavar="NAME,…")
     parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--resume", action="store_true", help="go on with an earlier run that was interrupted")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--goodput", type=int, metavar="MINUTES", help="instead: a fault a minute, and what is gained")
     instead.add_argument("--away", type=int, metavar="MINUTES", help="instead: no operator for so long")
