@@ -1,0 +1,114 @@
+"""`python -m localcluster.inside IMAGE COMMAND …`: runs a command on this machine with an image of ours for its root, and this repository in it.
+
+So the tests of what runs in pods meet the very Python and torch that pods have, without a cluster. It must not know what it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+
+from localcluster import images
+from localcluster._images.buildah import open_storage
+from localcluster.errors import LocalClusterError
+from localcluster.host import require_commands, require_root
+from localcluster.lock import exclusive
+from localcluster.paths import Paths, from_environment
+from localcluster.say import complain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+REPOSITORY: Final = "/repository"
+TOOLS: Final = "/tools"
+GROUP: Final = "library-test"
+"""The dependency group that is at hand inside, whatever the image itself has."""
+IMAGE_PYTHON: Final = "3.13"
+IMPORTED: Final = ("trainer-image/library", "trainer-image/agent", ".")
+"""Below the repository: what Python finds there, before what the image has of the same name."""
+
+
+def run(image: str, command: Sequence[str], paths: Paths | None = None) -> int:
+    """Run a command; its exit code. The repository is read-only, /tmp is the image's own and gone afterwards.
+
+    Raises:
+        LocalClusterError: the image cannot be built, or a container of it not be made.
+    """
+    require_root()
+    paths = paths or from_environment()
+    images.build(image, paths=paths)
+    require_commands({"buildah": "buildah"})
+    tools = _tools(paths)
+    # Whoever opens the storage clears away containers of those that were killed: one at a time, then.
+    with exclusive(paths.images / ".lock", patience=images.BUILD_WAIT_SECONDS, busy="another process uses the images"):
+        storage = open_storage(paths.cache / "buildah")
+        made = subprocess.run(
+            storage.command("from", "--pull-never", images.IMAGES[image].reference),
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if made.returncode != 0:
+            raise LocalClusterError(f"there is no container of the {image} image: {made.stderr.strip()}")
+        container = made.stdout.strip()
+        try:
+            return subprocess.run(
+                storage.command(
+                    *("run", "--isolation", "chroot", "--network", "host", "--user", "0:0", "--workingdir", REPOSITORY),
+                    *("--volume", f"{images.REPOSITORY}:{REPOSITORY}:ro", "--volume", f"{tools}:{TOOLS}:ro"),
+                    *("--env", f"PYTHONPATH={':'.join([*(f'{REPOSITORY}/{path}' for path in IMPORTED), TOOLS])}"),
+                    *("--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "PYTHONHASHSEED=0"),
+                    *(container, "--", *command),
+                ),
+                check=False,
+            ).returncode
+        finally:
+            subprocess.run(storage.command("rm", container), capture_output=True, check=False)
+
+
+def _tools(paths: Paths) -> Path:
+    """The folder with the locked packages of the group, for the image's Python. Made once for each state of the lock."""
+    # `uv run` says which it is; where the machine has none, `make` has put one there.
+    uv = os.environ.get("UV") or shutil.which("uv") or str(paths.cache / "uv" / "bin" / "uv")
+    export = [uv, "export", "--frozen", "--only-group", GROUP, "--no-emit-project", "--quiet"]
+    wanted = _output(export, "uv cannot tell what the tests need")
+    folder = paths.cache / "inside" / sha256(f"{IMAGE_PYTHON}\n{wanted}".encode()).hexdigest()[:16]
+    if not folder.exists():
+        partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+        install = [uv, "pip", "install", "--quiet", "--target", str(partial), "--python-version", IMAGE_PYTHON]
+        _output([*install, "--require-hashes", "--requirement", "-"], "uv cannot install what the tests need", wanted)
+        partial.rename(folder)
+    return folder
+
+
+def _output(command: Sequence[str], doing: str, given: str = "") -> str:
+    try:
+        done = subprocess.run(command, input=given, capture_output=True, text=True, check=False, cwd=images.REPOSITORY)
+    except FileNotFoundError as error:
+        raise LocalClusterError(f"{doing}: {command[0]} is missing; `make setup` puts it there") from error
+    if done.returncode != 0:
+        raise LocalClusterError(f"{doing}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; its exit code is the command's."""
+    parser = argparse.ArgumentParser(prog="python -m localcluster.inside", description=__doc__)
+    parser.add_argument("image", choices=images.IMAGES)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="with its arguments")
+    options = parser.parse_args(arguments)
+    if not options.command:
+        parser.error("there is no command")
+    try:
+        return run(options.image, options.command)
+    except LocalClusterError as error:
+        complain(str(error))
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

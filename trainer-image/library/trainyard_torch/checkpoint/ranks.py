@@ -1,0 +1,90 @@
+"""All processes of a training, to exchange words: over gloo, so that nobody waits for a device. One thread uses one of these."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class FailedElsewhereError(Exception):
+    """Another process could not do its part; the text is what it said."""
+
+
+class Ranks:
+    """The processes of the default group, or this one alone where there is none. To be made by all of them at the same time.
+
+    Attributes:
+        rank: from 0 on.
+        world: how many there are.
+        group: what torch.distributed.checkpoint takes; None where there is no other process.
+    """
+
+    def __init__(self) -> None:
+        alone = not (dist.is_available() and dist.is_initialized())
+        self.rank = 0 if alone else dist.get_rank()
+        self.world = 1 if alone else dist.get_world_size()
+        self.group = None if alone else dist.new_group(backend="gloo")
+        self._told: tuple[Any, torch.Tensor] | None = None
+
+    def gather(self, word: Any) -> list[Any]:
+        """The words of all, by rank; everybody has to say one."""
+        if self.group is None:
+            return [word]
+        words: list[Any] = [None] * self.world
+        dist.all_gather_object(words, word, group=self.group)
+        return words
+
+    def first(self, act: Callable[[], Any]) -> Any:
+        """What rank 0 found when it did this, alone.
+
+        Raises:
+            Exception: rank 0 raised it: the same one on all.
+        """
+        answer: list[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                answer[0] = act()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others wait for a word
+                answer[1] = error
+        if self.group is not None:
+            dist.broadcast_object_list(answer, src=0, group=self.group)
+        found, error = answer
+        if error is not None:
+            raise error
+        return found
+
+    def each(self, act: Callable[[], Any]) -> list[Any]:
+        """What all of them found when each did this, by rank.
+
+        Raises:
+            FailedElsewhereError: it failed somewhere: the same words on all.
+        """
+        try:
+            word = (act(), None)
+        except Exception as error:  # noqa: BLE001 - as above
+            word = (None, f"rank {self.rank}: {error}")
+        words = self.gather(word)
+        if wrong := [text for _, text in words if text]:
+            raise FailedElsewhereError("; ".join(wrong))
+        return [found for found, _ in words]
+
+    def tell(self, wish: bool) -> None:  # noqa: FBT001 - the one thing that is told
+        """Begin to tell the others what rank 0 wishes; nobody waits."""
+        told = torch.tensor([wish], dtype=torch.uint8)
+        work = None if self.group is None else dist.broadcast(told, src=0, group=self.group, async_op=True)
+        self._told = (work, told)
+
+    def told(self) -> bool:
+        """What rank 0 wished when `tell` was called last; False where it was not."""
+        if self._told is None:
+            return False
+        work, told = self._told
+        if work is not None:
+            work.wait()
+        self._told = None
+        return bool(told.item())

@@ -1,0 +1,120 @@
+"""torch.distributed.checkpoint on a store of ours: its own file format, with the checksum of each file taken while it is written."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed.checkpoint.filesystem import FileSystemBase, FileSystemReader, FileSystemWriter
+from typing_extensions import override
+
+from trainyard_torch.checkpoint.manifest import File
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainyard_torch.checkpoint.store import Store
+
+
+def writer(store: Store, folder: str) -> tuple[FileSystemWriter, Streams]:
+    """What `dcp.save` takes to write below this folder of the store, and what tells of the files afterwards."""
+    streams = Streams(store)
+    # Each file is on the disk before its stream is closed: torch would call os.sync() for streams that are no files.
+    made = FileSystemWriter(folder, sync_files=False)
+    made.fs, made.path = streams, folder
+    return made, streams
+
+
+def reader(store: Store, folder: str) -> FileSystemReader:
+    """What `dcp.load` takes to read what lies below this folder of the store."""
+    made = FileSystemReader(folder)
+    made.fs, made.path = Streams(store), folder
+    return made
+
+
+class Streams(FileSystemBase):  # type: ignore[misc]  # torch is there where this runs
+    """The store as torch.distributed.checkpoint wants to see it. Paths are those below the store's folder.
+
+    Attributes:
+        written: the files that were written through it, by path.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.written: dict[str, File] = {}
+
+    @override
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+        place = os.fspath(path)
+        if mode == "rb":
+            with self._store.reading(place) as stream:
+                yield stream
+            return
+        with self._store.writing(place) as stream:
+            measured = _Measured(stream)
+            yield measured
+        self.written[place] = measured.file
+
+    @override
+    def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:
+        return f"{os.fspath(path)}/{suffix}"
+
+    @override
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        old, new = os.fspath(path), os.fspath(new_path)
+        self._store.rename(old, new)
+        self.written[new] = self.written.pop(old)
+
+    @override
+    def init_path(self, path: str | os.PathLike[str]) -> str:
+        return os.fspath(path)
+
+    @override
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        """Folders come with their first file."""
+
+    @override
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return True
+
+    @override
+    def exists(self, path: str | os.PathLike[str]) -> bool:
+        return self._store.size(os.fspath(path)) is not None
+
+    @override
+    def rm_file(self, path: str | os.PathLike[str]) -> None:
+        self._store.remove(os.fspath(path))
+
+
+class _Measured(io.RawIOBase):
+    """A stream that is written from beginning to end, and its size and checksum so far."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self._stream = stream
+        self._digest, self._size = hashlib.sha256(), 0
+
+    @property
+    def file(self) -> File:
+        return File(self._size, self._digest.hexdigest())
+
+    @override
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._stream.write(view)
+        self._digest.update(view)
+        self._size += len(view)
+        return len(view)
+
+    @override
+    def tell(self) -> int:
+        return self._size
+
+    @override
+    def writable(self) -> bool:
+        return True
