@@ -112,10 +112,7 @@ def _left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
     # All at once away is our own network: what counts begins when the first is back.
     if snapshot.heard_since is None:
         return None
-    limit = SILENCE if agent.vanished else ABSENCE
-    left = limit - (now - max(agent.left_at, snapshot.heard_since))
-    # What would last longer than all of it was before the clock was set back.
-    return left if left <= limit + timedelta(seconds=1) else timedelta()
+    return (SILENCE if agent.vanished else ABSENCE) - (now - max(agent.left_at, snapshot.heard_since))
 
 
 def _ending(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:

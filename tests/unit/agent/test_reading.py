@@ -18,7 +18,7 @@ def test_steps_are_measured_also_where_no_hang_is_looked_for(
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(reading, "IN_MEMORY", tmp_path)
-    with Progress(limit, print) as progress:
+    with Progress(limit, print, set()) as progress:
         assert progress.interval == 1.0
         file = Path(progress.variables(0)[FILE])
         for step in range(9):

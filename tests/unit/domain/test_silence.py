@@ -92,11 +92,6 @@ def test_a_fraction_of_a_second_is_not_waited_for_again_and_again() -> None:
     assert act(replace(RUNS, agents={**(RUNS.agents or {}), "pod-1-1": left})).requeue_after == 1.0
 
 
-def test_a_clock_that_was_set_back_holds_no_verdict_for_an_hour() -> None:
-    left = AgentView(1, Doing.RUNNING, left_at=ago(-3600), vanished=True)
-    assert act(replace(RUNS, agents={**(RUNS.agents or {}), "pod-1-1": left})).status.attempt == 2
-
-
 def test_a_silent_node_is_avoided_at_once_where_possible() -> None:
     (node,) = after(RUNS.vanished(1)).status.suspect_nodes
     assert (node.name, node.avoided) == ("node1", Avoidance.IF_POSSIBLE)

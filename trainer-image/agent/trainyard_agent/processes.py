@@ -15,6 +15,7 @@ PR_SET_CHILD_SUBREAPER = 36
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh"})
 """A shell that waits for its command passes no signal on to it."""
 STOPPED = frozenset("Tt")
+STUCK = "D"
 GONE = frozenset("ZX")
 """States of a process that has ended and is yet to be reaped."""
 
@@ -54,6 +55,14 @@ def is_stopped(pid: int) -> bool:
     """Whether this process does nothing, by somebody's order."""
     process = _stat(pid)
     return process is not None and process.state in STOPPED
+
+
+def silence(pid: int) -> str:
+    """Why a process does not answer, where it is not free to; else nothing."""
+    process = _stat(pid)
+    if process is None or process.state not in STOPPED | {STUCK}:
+        return ""
+    return "(stuck in the kernel: a disk or file server)" if process.state == STUCK else "(stopped by a signal)"
 
 
 def descendants(root: int) -> set[int]:

@@ -72,6 +72,7 @@ class Sync:
         self._thread: threading.Thread | None = None
         self._order: Order | None = None
         self._final: Final | None = None
+        self._final_at = 0.0
         self._answered = float("-inf")
         self._failures = 0
         self._over = self._parts = self._said_nonsense = False
@@ -111,7 +112,7 @@ class Sync:
         # One that takes questions and has never answered any is no operator that is waited for, time and again.
         held = self._channel is not None and self._channel.waits and (answered or self._failures == 0)
         silence = 0.0 if held else now - max(since, self._answered)
-        return News(self._order, self._final, answered, silence)
+        return News(self._order, self._final, answered, silence, now - self._final_at if self._final else 0.0)
 
     def _interrupt(self) -> None:
         if self._channel is not None:
@@ -191,6 +192,8 @@ class Sync:
             self._wake()
 
     def _end(self, final: Final) -> None:
+        # In this order: the other thread takes a time without a word for none.
+        self._final_at = time.monotonic()
         self._final = final
         self._wake()
 

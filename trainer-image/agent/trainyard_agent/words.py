@@ -21,6 +21,18 @@ FAILED_RANK = re.compile(r"^\[rank(\d+)\]: Traceback", re.MULTILINE)
 """How torch begins the traceback of a rank that ends with an exception."""
 NEWS_OF_OTHERS = ("ChildFailedError", "subprocess.CalledProcessError")
 """A launcher's own exceptions: that a rank failed, not why."""
+PEER_LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection was likely closed",
+    "Broken pipe",
+    "remote process exited",
+    "DistBackendError",
+    "RendezvousClosedError",
+    "RendezvousConnectionError",
+)
+"""What gloo, NCCL and the store say in a rank that lost another one: the operator knows the same marks (`domain/cause.py`)."""
+PEER_LOST_CODE = 92
 SIGNALLED = 128
 MIB = 1 << 20
 
@@ -81,6 +93,12 @@ def how(code: int) -> str:
         return f"was killed by {Signals(code - SIGNALLED).name}"
     except ValueError:
         return f"ended with exit code {code}"
+
+
+def lost_a_peer(code: int, said: str) -> bool:
+    """Whether a rank has ended because another one did, by its exit code or the end of its last traceback."""
+    last = traceback(of_rank(said)).rpartition("\n")[2] or said.strip().rpartition("\n")[2]
+    return code == PEER_LOST_CODE or any(mark in last for mark in PEER_LOST)
 
 
 def message(who: str, code: int, said: str, before: Memory, after: Memory, step: int | None = None) -> str:

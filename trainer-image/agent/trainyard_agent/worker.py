@@ -10,7 +10,7 @@ from typing import NamedTuple
 from trainyard_agent.attempt import STOP_SECONDS, Attempt, Command, Line, Outcome
 from trainyard_agent.group import Group
 from trainyard_agent.orders import FIRST_ANSWER_SECONDS, SILENCE_SECONDS, Do, State, decide
-from trainyard_agent.ranks import SettingError
+from trainyard_agent.ranks import SettingError, grace_seconds
 from trainyard_agent.sync import Failure, Sync
 from trainyard_agent.warm import Warm
 
@@ -36,6 +36,7 @@ class Worker:
         self._command, self._inherited, self._group, self._sync, self._say = command, environment, group, sync, say
         self._warm = Warm(command.words, group, say, lambda: sync.on) if sync.on and not command.once else None
         self._attempt = int(environment["TRAINYARD_ATTEMPT"])
+        self._tellers: set[int] = set()
         self._state = State.RUNNING
         self._since = time.monotonic()
         """When the state began."""
@@ -79,7 +80,7 @@ class Worker:
         )
 
     def _new(self, environment: Mapping[str, str]) -> Attempt:
-        return Attempt(self._command, environment, self._group, self._say, self._warm)
+        return Attempt(self._command, environment, self._group, self._say, self._warm, self._tellers)
 
     def _wait(self) -> Mapping[str, str] | None:
         """Until the ranks are to be started. Returns their environment; None where this worker is to end."""
@@ -107,7 +108,7 @@ class Worker:
     def _next(self) -> Do:
         news = self._sync.news(self._since)
         patience = SILENCE_SECONDS if news.answered else self._patience
-        return decide(self._state, self._attempt, news, patience)
+        return decide(self._state, self._attempt, news, patience, grace_seconds(self._inherited))
 
     def _tell(self, state: State, failure: Failure | None = None) -> None:
         self._state, self._since = state, time.monotonic()
