@@ -185,6 +185,47 @@ def test_a_rank_that_is_stopped_is_told_by_its_step(program: Path, tmp_path: Pat
         assert " after step 7 " in run.message
 
 
+def test_a_rank_that_is_stopped_in_lockstep_is_named_and_not_one_that_waits_for_it(
+    program: Path, tmp_path: Path
+) -> None:
+    script = HANGS.replace("load() if R == 6", "os.kill(os.getpid(), signal.SIGSTOP) if R == 6")
+    with agent(program, tmp_path, script, TRAINYARD_HANG_SECONDS="2", TRAINYARD_PROCESSES="4") as run:
+        assert run.ends()[0] == 91
+        told, *stands, _ = run.message.splitlines()
+        assert told.startswith("rank 6 hangs: no progress for ")
+        assert told.endswith("; it stands at (stopped by a signal), all others elsewhere")
+        assert "rank 6: (stopped by a signal)" in stands
+
+
+LOSES = """
+if R == 2:
+    while not os.path.exists("raised"): time.sleep(0.01)
+    sys.exit("RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:5000")
+try:
+    raise ValueError("the real cause")
+except ValueError:
+    import traceback; traceback.print_exc()
+    say("raised", "")
+    time.sleep(0.7)
+    sys.exit(93)
+"""
+
+
+def test_the_cause_is_the_rank_that_failed_first_and_not_the_one_that_ended_first(
+    program: Path, tmp_path: Path
+) -> None:
+    with agent(program, tmp_path, LOSES) as run:
+        assert run.ends()[0] == 93
+        assert run.message.startswith("rank 3 ended with exit code 93: ValueError: the real cause")
+
+
+def test_where_all_have_lost_a_peer_the_first_of_them_is_told_at_once(program: Path, tmp_path: Path) -> None:
+    script = 'if R == 3: time.sleep(0.3)\nsys.exit("Broken pipe")'
+    with agent(program, tmp_path, script) as run:
+        assert run.ends()[0] == 1
+        assert run.message.startswith("rank 2 ended with exit code 1: Broken pipe")
+
+
 def test_who_says_nothing_of_progress_may_take_as_long_as_it_likes(program: Path, tmp_path: Path) -> None:
     for seconds, script in (("1", "time.sleep(4)"), ("0", HANGS.replace("time.sleep(600)", "time.sleep(3)"))):
         with agent(program, tmp_path, script, TRAINYARD_HANG_SECONDS=seconds) as run:

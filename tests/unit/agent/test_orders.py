@@ -48,6 +48,20 @@ def test_at_attempt_2_with_a_patience_of_ten_seconds(state: State, heard: News, 
     assert decide(state, 2, heard, 10) is then
 
 
+@pytest.mark.parametrize(
+    ("final", "since", "then"),
+    [
+        (Final.REPLACED, 29, Do.GO_ON),
+        (Final.REPLACED, 31, Do.LEAVE),
+        (Final.OVER, 1e6, Do.GO_ON),
+        (Final.OFF, 1e6, Do.GO_ON),
+    ],
+)
+def test_who_is_replaced_ends_by_itself_where_no_kubelet_sees_to_it(final: Final, since: float, then: Do) -> None:
+    heard = news(final=final)._replace(final_for=since)
+    assert decide(RUNNING, 2, heard, 10, grace=30) is then
+
+
 def test_an_order_is_read() -> None:
     said = {"attempt": 2, "run": True, "environment": {"MASTER_ADDR": "a", "TRAINYARD_ATTEMPT": "1"}, "later": 1}
     assert read(said) == Order(2, True, {"MASTER_ADDR": "a", "TRAINYARD_ATTEMPT": "2"})  # noqa: FBT003 - a field

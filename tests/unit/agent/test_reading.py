@@ -31,3 +31,32 @@ def test_steps_are_measured_also_where_no_hang_is_looked_for(
             if found := progress.look([0]):
                 break
     assert (found is None) is (limit == OFF)
+
+
+@pytest.mark.parametrize("launcher", [False, True])
+def test_who_has_told_steps_is_looked_for_at_the_start_of_the_next_attempt(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, launcher: bool
+) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(reading, "IN_MEMORY", tmp_path)
+    tellers: set[int] = set()
+
+    def late(progress: Progress) -> bool:
+        """Half an hour goes by, and some more."""
+        for _ in range(360):
+            clock.now += 5.1
+            if found := progress.look([0, 1]):
+                assert (found.rank, found.phase, found.step) == (1, "start", None)
+                return True
+        return False
+
+    with Progress(None, print, tellers, launcher=launcher) as progress:
+        assert not late(progress), "nobody is known to tell"
+        assert progress.folder is not None
+        (progress.folder / "1").write_text('{"step": 7, "pid": 1}')
+        clock.now += 5
+        progress.look([0, 1])
+    assert tellers == {1}
+    with Progress(None, print, tellers, launcher=launcher) as progress:
+        assert late(progress)

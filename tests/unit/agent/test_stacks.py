@@ -81,6 +81,14 @@ def test_the_odd_one_out(said: list[str], odd: int | None) -> None:
     assert odd_one_out({rank: stack(words) for rank, words in enumerate(said)}) == odd
 
 
+STOPPED = ["(stopped by a signal)"]
+
+
+@pytest.mark.parametrize(("silent", "odd"), [((1,), 1), ((1, 2), None), ((0, 1, 2), None)])
+def test_one_that_does_not_answer_needs_no_third_to_compare_it_with(silent: tuple[int, ...], odd: int | None) -> None:
+    assert odd_one_out({0: stack(WAITS), **dict.fromkeys(silent, STOPPED)}) == odd
+
+
 def test_the_message_names_rank_time_step_and_place() -> None:
     told, *rest = message(HANG, by_rank({0: WAITS, 1: WAITS, 2: WAITS, 3: LOADS})).splitlines()
     assert told == (
