@@ -12,7 +12,7 @@ from tests.support.jobs import NOW, SUPERVISED, UID, spec, stored
 from trainyard.api.recovery import SAVED_CODE
 from trainyard.api.status import GracefulStop, TrainingJobStatus
 from trainyard.coordinator import assignments
-from trainyard.coordinator.refusals import RefusedError
+from trainyard.coordinator.refusals import RefusedError, Why
 from trainyard.coordinator.reports import Call, Failure, Leave
 from trainyard.domain.actions import CreateService, CreateWorker, DeletePod
 from trainyard.domain.model import (
@@ -51,14 +51,13 @@ class Agent:
     ranks: int | None
     """The attempt whose ranks run."""
     exit: Exit | None = None
-    stubborn: bool = False
-    """Whether its ranks do not end when they are told to."""
+    stubborn: bool = False  # whether its ranks do not end when they are told to
     leave: LeaveView | None = None
     """How far its ranks are on the way to an end together with all others; None where they take no part."""
-    passed: int = -1
-    """The last step that its ranks have passed."""
+    passed: int = -1  # the last step that its ranks have passed
     asked_at: datetime | None = None
     """Since when they wait for the step after which they end."""
+    replaced_at: datetime | None = None  # since when it knows that another has its place
 
 
 @dataclass(slots=True)
@@ -312,6 +311,10 @@ class World:
         if not pod.running or pod.ended or pod.node in self.silent:
             return
         self.cut_off.discard(uid)
+        if agent.replaced_at is not None:
+            if self.now - agent.replaced_at > GRACE:
+                self._stop(uid, 143)
+            return
         failed = Failure(code=agent.exit.code, message=agent.exit.message) if agent.exit else None
         leave = agent.leave
         told = Leave(leaving=leave.leaving, asked=leave.asked, passed=leave.passed, at=leave.at) if leave else None
@@ -324,9 +327,11 @@ class World:
         self.heard[uid] = AgentView(agent.attempt, agent.doing, agent.exit, self.now, since, leave=leave)
         try:
             word = assignments.assignment(pod, self.job)
-        except RefusedError:
+        except RefusedError as refusal:
             self.heard.pop(uid)
-            self._stop(uid, agent.exit.code if agent.exit else 143)
+            agent.replaced_at = self.now
+            if refusal.why is not Why.REPLACED or agent.ranks is None:
+                self._stop(uid, agent.exit.code if agent.exit else 143)
             return
         if not word.is_news(said):
             return
