@@ -48,8 +48,7 @@ class Agent:
 
     attempt: int
     doing: Doing
-    ranks: int | None
-    """The attempt whose ranks run."""
+    ranks: int | None  # the attempt whose ranks run
     exit: Exit | None = None
     stubborn: bool = False  # whether its ranks do not end when they are told to
     leave: LeaveView | None = None
@@ -308,13 +307,9 @@ class World:
     def call(self, uid: str) -> None:
         """An agent tells what it does and hears a word, if there is one for it."""
         pod, agent = self.pods[uid], self.agents[uid]
-        if not pod.running or pod.ended or pod.node in self.silent:
+        if not pod.running or pod.ended or pod.node in self.silent or self._is_replaced(uid, agent):
             return
         self.cut_off.discard(uid)
-        if agent.replaced_at is not None:
-            if self.now - agent.replaced_at > GRACE:
-                self._stop(uid, 143)
-            return
         failed = Failure(code=agent.exit.code, message=agent.exit.message) if agent.exit else None
         leave = agent.leave
         told = Leave(leaving=leave.leaving, asked=leave.asked, passed=leave.passed, at=leave.at) if leave else None
@@ -347,6 +342,11 @@ class World:
             self._begin(uid, word.attempt, word.environment["MASTER_ADDR"])
         elif agent.leave:
             self._follow(agent, agent.leave, word.stop)
+
+    def _is_replaced(self, uid: str, agent: Agent) -> bool:
+        if agent.replaced_at is not None and self.now - agent.replaced_at > GRACE:
+            self._stop(uid, 143)
+        return agent.replaced_at is not None
 
     def _follow(self, agent: Agent, leave: LeaveView, stop: GracefulStop | None) -> None:
         """What an agent does with its ranks at a word of a stop. Told by the next call."""
