@@ -21,6 +21,8 @@ ABSENCE = timedelta(seconds=12)
 would have told by then, and if the agent could call again, it would have."""
 STUCK = timedelta(seconds=60)
 """How long an agent may take to end its ranks: what the kernel holds back longer goes with the pod."""
+AHEAD = timedelta(seconds=3)
+"""By so much clocks of a cluster may differ."""
 CALL_IN = timedelta(seconds=6)
 """How long a new leader waits for agents that have not called yet, before it takes them for absent, and anybody for that of a container that has just started."""
 
@@ -73,7 +75,7 @@ def _expected_since(pod: PodView, hearing_since: datetime, now: datetime) -> dat
     """Since when this worker's agent could have called."""
     began = pod.running_since
     # A node whose clock is ahead must not hold up a verdict for as long.
-    return max(hearing_since, began) if began and began - now <= timedelta(seconds=1) else hearing_since
+    return max(hearing_since, began) if began and began - now <= AHEAD else hearing_since
 
 
 def missing(snapshot: Snapshot, now: datetime) -> timedelta | None:
