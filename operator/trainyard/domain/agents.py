@@ -94,6 +94,7 @@ def missing(snapshot: Snapshot, now: datetime) -> timedelta | None:
 def deadlines(snapshot: Snapshot, now: datetime) -> list[float]:
     """Seconds until a silence, or a worker that is not ready, needs a look."""
     waits = [left for pod in snapshot.pods if not pod.ended and (left := _left(snapshot, pod, now))]
+    waits += [left for pod in snapshot.current if (left := _unheard(snapshot, pod, now))]
     begun = _meeting_since(snapshot)
     if begun and any(_kept(snapshot, pod) and not ready(snapshot, pod) for pod in snapshot.current):
         waits.append(STUCK - (now - begun))
@@ -133,6 +134,10 @@ def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
         # It had done its work when the verdict fell that its pod stays.
         early = Trouble("EndedBefore", "it had done its work in an earlier attempt")
         return replace(pod, exit=None, phase="Failed", taken_by=early, taken_at=now)
+    unheard = _unheard(snapshot, pod, now)
+    if unheard is not None and unheard <= timedelta():
+        deaf = Trouble("AgentNotReady", f"its agent has not reached the operator within {STUCK.seconds} seconds")
+        return replace(pod, taken_by=deaf, taken_at=now)
     if pod.ended or agent is None:
         return pod
     if agent.exit and agent.attempt == status.attempt and pod.exit is None:
@@ -146,6 +151,14 @@ def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
         stuck = Trouble("AgentNotReady", f"its processes did not end within {STUCK.seconds} seconds")
         return replace(pod, taken_by=stuck, taken_at=now)
     return pod
+
+
+def _unheard(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
+    """How much longer the agent of a worker that joins the others may take to call, once its container runs; None where it has, or need not."""
+    joins = snapshot.job.status.meeting and pod.running and not pod.taken_by and pod.uid not in snapshot.agents
+    if not joins or pod.running_since is None or snapshot.hearing_since is None or _kept(snapshot, pod):
+        return None
+    return STUCK - (now - _expected_since(pod, snapshot.hearing_since, now))
 
 
 def _kept(snapshot: Snapshot, pod: PodView) -> bool:

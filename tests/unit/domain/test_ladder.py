@@ -247,6 +247,18 @@ def test_a_replacement_may_take_its_time_to_start() -> None:
     assert plan(joins.snapshot, NOW + timedelta(minutes=20)).status.attempt == 2
 
 
+def test_a_replacement_that_cannot_reach_the_operator_does_not_hold_the_others_up_for_ever() -> None:
+    meets = after(RUNS.deleted(1))
+    new = replace(job(3).running(2).pods[1], running_since=ago(20))
+    ended = tuple(replace(pod, ended=pod.uid == "pod-1-1") for pod in meets.pods)
+    joins = replace(meets, pods=(*ended, new)).attended(Doing.WAITING, 0, 2)
+    assert act(joins).requeue_after == 40.0
+    late = plan(joins.snapshot, NOW + timedelta(seconds=40))
+    assert late.status.restarts.failures == 0
+    assert [late.status.made_in(index) for index in range(3)] == [1, 3, 1]
+    assert "has not reached the operator" in late.events[0].note
+
+
 def test_a_new_leader_gives_agents_time_to_call() -> None:
     scene = replace(
         job(3, template=SUPERVISED).running().attended(Doing.RUNNING, 0).told_failed(0), hearing_since=ago(2)
