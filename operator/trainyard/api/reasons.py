@@ -24,7 +24,7 @@ class Reason(StrEnum):
     """All pods of an attempt have been created."""
 
     WORKER_FAILED = "WorkerFailed"
-    """A worker ended with an error. The whole group is restarted, and the failure counts towards `maxRestarts`."""
+    """A worker ended with an error, or filled its disk and was evicted for it. The whole group is restarted, and the failure counts towards `maxRestarts`."""
     WORKER_DISRUPTED = "WorkerDisrupted"
     """A worker was taken away (deleted, evicted, preempted, its node lost). The group is restarted at no charge."""
     ADMISSION_REJECTED = "AdmissionRejected"

@@ -52,7 +52,11 @@ spec:
 ```
 
 A rule applies where all that it names is so. The first that applies decides. Pods that were taken away (deleted, evicted, preempted, lost with their
-node) cost nothing without a rule; a rule with `reasons` or `podConditions` can make the job fail instead.
+node) cost nothing without a rule. A rule with `reasons`, `podConditions` or `message` can make the job fail instead, or charge them (`Restart`). What the program
+did once it was asked to go is no matter of rules.
+
+A pod that its node evicts because it filled a volume, or used more of the node's disk than its limit, was not taken away: it has failed, with the reason `Evicted`, the
+kubelet's words, and 137 in the place of an exit code that costs nothing.
 """
 
 JOB_HEAD = """

@@ -68,7 +68,7 @@ class Restarts(Model):
     """How many attempts ended before their time, by cause. Each attempt counts once."""
 
     failures: int = Field(default=0, ge=0, le=MOST)
-    """A worker ended with an error. Only these count towards `recovery.maxRestarts`."""
+    """A worker ended with an error, or in a way that a rule charges. Only these count towards `recovery.maxRestarts`."""
     hangs: int | None = Field(default=None, ge=0, le=MOST)
     """Failures of these in which a rank had hung."""
     disruptions: int = Field(default=0, ge=0, le=MOST)
@@ -102,7 +102,7 @@ class LastFailure(Model):
     rank: int | None = None
     """The rank that failed first, where the agent names it; else the worker's index."""
     exit_code: int | None = None
-    """The exit code of the main container."""
+    """The exit code of the main container; none where the pod was taken away and a rule charges that."""
     step: int | None = Field(default=None, ge=0, le=MOST)
     """The last step that the rank had done, where the program tells its progress."""
     reason: str

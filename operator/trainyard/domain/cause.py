@@ -42,8 +42,8 @@ class Cause:
     time: datetime
     victim: bool = False
     """Whether its message, or its exit code, says that it only lost a peer, or was asked to end."""
-    ignored: bool = False
-    """Whether a rule says that it does not count."""
+    counts: bool | None = None
+    """Whether it is to be charged, where a rule says so; None: an error of the program is, a disruption is not."""
     culprit: Culprit | None = None
     """Of a hang: the rank for which all others have waited, where another worker's agent was the first to notice."""
 
@@ -65,7 +65,7 @@ class Cause:
     @property
     def charged(self) -> bool:
         """Whether it counts towards `maxRestarts`."""
-        return self.failed and not self.ignored
+        return self.failed if self.counts is None else self.counts
 
 
 def find_cause(pods: Sequence[PodView], created: Iterable[int]) -> Cause | None:

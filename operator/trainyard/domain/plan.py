@@ -136,8 +136,9 @@ def _after(cause: Cause, snapshot: Snapshot, now: datetime) -> Plan:
     elsewhere = ruled.action is Reaction.RESTART_ELSEWHERE and suspects.can_go_elsewhere(job, cause.pod, now)
     if ruled.action is Reaction.FAIL:
         return verdict.fail(job, Reason.NON_RETRYABLE, f"{told}; {ruled.why}", now, cause)
-    if cause.failed and (elsewhere or ruled.action is Reaction.IGNORE):
-        cause, told = replace(cause, ignored=True), f"{told} (not counted: {ruled.why})"
+    free = elsewhere or ruled.action is Reaction.IGNORE
+    if ruled.why and cause.charged is free:
+        cause, told = replace(cause, counts=not free), f"{told} ({'not counted' if free else 'counted'}: {ruled.why})"
     if not cause.charged:
         limit = recovery.max_disruptions
         if limit is not None and job.status.restarts.disruptions >= limit and not ordered:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from trainyard.api.recovery import MEANINGS, Action, Recovery, Rule
 from trainyard.api.status import MOST, Restarts, TrainingJobStatus
 from trainyard.domain.cause import Cause
-from trainyard.domain.model import PodView
+from trainyard.domain.model import Exit, PodView
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,15 @@ def ruling(cause: Cause, recovery: Recovery) -> Ruling:
     pod = cause.pod
     if pod is None:
         return Ruling(Action.RESTART)
+    # What a program did once it was asked to go says nothing of why that was.
+    end = pod.exit if cause.failed else None
     for number, rule in enumerate(recovery.rules):
-        if _applies(rule, pod):
+        if _applies(rule, pod, end):
             return Ruling(rule.action, f"recovery.rules[{number}] says {rule.action}")
-    if cause.failed and pod.exit:
+    if end:
         for meaning in MEANINGS:
-            if pod.exit.code in meaning.codes:
-                return Ruling(meaning.action, f"exit code {pod.exit.code}: {_lowered(meaning.text)}")
+            if end.code in meaning.codes:
+                return Ruling(meaning.action, f"exit code {end.code}: {_lowered(meaning.text)}")
     return Ruling(Action.RESTART)
 
 
@@ -83,13 +85,12 @@ def contains(text: str, pattern: str) -> bool:
     return True
 
 
-def _applies(rule: Rule, pod: PodView) -> bool:
-    said = [pod.exit, pod.taken_by, pod.trouble]
+def _applies(rule: Rule, pod: PodView, end: Exit | None) -> bool:
+    said = [end, pod.taken_by, pod.trouble]
     reasons = {each.reason for each in said if each}
     messages = [each.message for each in said if each]
-    code = pod.exit.code if pod.exit else None
     return (
-        (rule.exit_codes is None or code in rule.exit_codes)
+        (rule.exit_codes is None or (end is not None and end.code in rule.exit_codes))
         and (rule.reasons is None or not reasons.isdisjoint(rule.reasons))
         and (rule.pod_conditions is None or not pod.conditions.isdisjoint(rule.pod_conditions))
         and (rule.message is None or any(contains(message, rule.message) for message in messages))

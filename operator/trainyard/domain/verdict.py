@@ -17,7 +17,7 @@ from trainyard.domain.actions import Event, Plan
 from trainyard.domain.cause import Cause, blame
 from trainyard.domain.conditions import Saying, no, said, yes
 from trainyard.domain.ladder import climb, known_group
-from trainyard.domain.model import JobView, PodView, Snapshot
+from trainyard.domain.model import JobView, PodView, Snapshot, Trouble
 from trainyard.domain.observe import MESSAGE_LIMIT
 from trainyard.domain.rules import charged, more
 from trainyard.domain.stragglers import over
@@ -237,29 +237,30 @@ def _counted(job: JobView, cause: Cause, now: datetime) -> dict[str, Any]:
     """The end of the attempt, counted by its cause."""
     if cause.charged:
         restarts = charged(job.status, job.spec.recovery, cause, now)
-        return {"restarts": restarts, "last_failure": _last_failure(cause, job.status.attempt)}
+        return {"restarts": restarts, "last_failure": _last_failure(cause, job.status.attempt, now)}
     before = job.status.restarts
     return {"restarts": before.model_copy(update={"disruptions": more(before.disruptions)})}
 
 
-def _last_failure(cause: Cause, attempt: int) -> LastFailure:
+def _last_failure(cause: Cause, attempt: int, now: datetime) -> LastFailure:
     pod = cause.pod
-    if pod is None or pod.exit is None:
-        raise ValueError(f"a failure has a pod and an exit: {cause}")
-    rank, message = pod.index if pod.exit.rank is None else pod.exit.rank, pod.exit.message
-    at = pod
+    if pod is None:
+        raise ValueError(f"what is charged has a pod: {cause}")
+    end = pod.exit if cause.failed else None
+    why = end or pod.taken_by or pod.trouble or Trouble(cause.reason, "")
+    message, at, rank = why.message, pod, pod.index if end is None or end.rank is None else end.rank
     if guilty := cause.culprit:
         at, rank = guilty.pod, guilty.rank
-        message = f"{blame(guilty)}\n{message}"[:MESSAGE_LIMIT]
+        message = f"{blame(guilty)}\n{message}"
     return LastFailure(
-        time=pod.exit.time,
+        time=end.time if end else pod.taken_at or now,
         attempt=attempt,
         pod=at.name,
         pod_uid=at.uid,
         node=at.node,
         rank=rank,
-        exit_code=pod.exit.code,
-        step=pod.exit.step,
-        reason=pod.exit.reason,
-        message=message,
+        exit_code=end.code if end else None,
+        step=cause.step,
+        reason=why.reason,
+        message=message[:MESSAGE_LIMIT],
     )

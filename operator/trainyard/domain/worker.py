@@ -20,6 +20,8 @@ IMAGE_TROUBLE = frozenset(
 )
 STOPPED = frozenset({128 + 9, 128 + 15})
 """The exit codes of SIGKILL and SIGTERM, with which a pod that has to go is ended."""
+OWN_DOING = frozenset({"OOMKilled", "Evicted"})
+"""What the node says where it has ended a worker for what that did itself."""
 
 
 class State(StrEnum):
@@ -58,7 +60,7 @@ def _followed(pod: PodView) -> bool:
     """
     if pod.exit is None or pod.taken_by is None:
         return False
-    stopped = pod.exit.code in STOPPED and pod.exit.reason != "OOMKilled"
+    stopped = pod.exit.code in STOPPED and pod.exit.reason not in OWN_DOING
     return stopped or pod.taken_at is None or pod.taken_at <= pod.exit.time
 
 
