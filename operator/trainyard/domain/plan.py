@@ -14,7 +14,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Action as Reaction
 from trainyard.api.spec import CleanPods, Success
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain import agents, goodput, graceful, stragglers, suspects, verdict
+from trainyard.domain import agents, goodput, graceful, stragglers, suspects, times, verdict
 from trainyard.domain.actions import (
     Action,
     CreateService,
@@ -55,6 +55,8 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         return Plan(status, tuple(removed), requeue_after=_soonest(waits))
     if status.finished:
         return _after_the_end(snapshot, now)
+    if (sound := times.believed(status, now)) is not status:
+        return plan(replace(snapshot, job=replace(job, status=sound)), now)
     if snapshot.reports:
         seen, active = progress(snapshot, now), verdict.active(status, goodput.told_at(snapshot, now))
         heard = {

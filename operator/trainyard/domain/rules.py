@@ -54,11 +54,15 @@ def charged(status: TrainingJobStatus, recovery: Recovery, cause: Cause, now: da
     further = step is not None and furthest is not None and step > furthest
     recent = [] if further else _recent(restarts, recovery, now)
     before = restarts.at_same_step if last is not None and last.step == step else None
+    forgiven = restarts.forgiven
+    if restarts.recent is not None and recovery.window_seconds is None:
+        # The window was taken away: what had left it does not come back.
+        forgiven = max(forgiven or 0, restarts.failures - len(restarts.recent))
     return restarts.model_copy(
         update={
             "failures": more(restarts.failures),
             "hangs": more(restarts.hangs or 0) if cause.hung else restarts.hangs,
-            "forgiven": restarts.failures if further else restarts.forgiven,
+            "forgiven": restarts.failures if further else forgiven,
             "furthest_step": furthest if step is None else max(step, furthest or 0),
             "at_same_step": None if step is None else more(before or 0),
             "recent": None if recovery.window_seconds is None else [*recent, now],
@@ -98,7 +102,7 @@ def _applies(rule: Rule, pod: PodView, end: Exit | None) -> bool:
 
 
 def _recent(restarts: Restarts, recovery: Recovery, now: datetime) -> Sequence[datetime]:
-    """The times of the failures that still count. One in the future, by a clock that was set back, does too."""
+    """The times of the failures that still count."""
     window = timedelta(seconds=recovery.window_seconds or 0)
     return [time for time in restarts.recent or () if now - time < window][-recovery.max_restarts - 1 :]
 

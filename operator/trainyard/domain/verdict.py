@@ -23,10 +23,10 @@ from trainyard.domain.rules import charged, more
 from trainyard.domain.stragglers import over
 from trainyard.domain.supervision import unfit
 from trainyard.domain.suspects import known, struck, told as told_of
+from trainyard.domain.times import delay_after
 
 STEADY = timedelta(seconds=60)
 """An attempt whose workers all ran for so long ended for a new reason: the delay starts over."""
-LONGEST_DELAY = 60
 
 
 def start(job: JobView, now: datetime) -> TrainingJobStatus:
@@ -90,7 +90,7 @@ def restart(snapshot: Snapshot, cause: Cause, told: str, now: datetime, *, elsew
     steady = status.running_time is not None and now - status.running_time >= STEADY
     further = steady or (step is not None and furthest is not None and step > furthest)
     count = 0 if further else status.retry.count
-    delay = _delay(count)
+    delay = delay_after(count)
     by = climb(snapshot, cause, elsewhere=elsewhere, further=further)
     retry = Retry(count=more(count), not_before=now + timedelta(seconds=delay), rung=by.rung, tries=by.tries)
     nodes = struck(job, cause, now, elsewhere=elsewhere)
@@ -226,11 +226,6 @@ def _finish(job: JobView, phase: Phase, sayings: Sequence[Saying], event: Event,
 
 def _observed(job: JobView, status: TrainingJobStatus) -> TrainingJobStatus:
     return status.model_copy(update={"observed_generation": job.generation})
-
-
-def _delay(count: int) -> int:
-    """Seconds: none before the first restart, then 2, 4, 8 … 60 while attempts keep ending early."""
-    return 0 if count == 0 else min(LONGEST_DELAY, 2 ** min(count, 10))
 
 
 def _counted(job: JobView, cause: Cause, now: datetime) -> dict[str, Any]:

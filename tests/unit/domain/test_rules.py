@@ -181,6 +181,16 @@ def test_a_window_that_is_set_later_begins_then() -> None:
     assert plan(scene.failed(1).snapshot, NOW).status.restarts == Restarts(failures=10, recent=[NOW])
 
 
+def test_a_window_that_is_taken_away_brings_nothing_back() -> None:
+    """Of forty failures in half a year two counted: those, and the ones to come."""
+    scene = running(maxRestarts=3).with_status(restarts=Restarts(failures=40, recent=[ago(60), ago(5)]))
+    decided = plan(scene.failed(1).snapshot, NOW)
+    assert decided.status.restarts == Restarts(failures=41, forgiven=38)
+    assert "(3 of 3 restarts used)" in decided.events[0].note
+    more = running(maxRestarts=3).with_status(restarts=decided.status.restarts)
+    assert plan(more.failed(1).snapshot, NOW).status.finished
+
+
 def test_times_do_not_pile_up() -> None:
     recent = [ago(10)] * 1000
     scene = running(maxRestarts=5, windowSeconds=3600).with_status(restarts=Restarts(failures=1000, recent=recent))
