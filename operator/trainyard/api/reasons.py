@@ -87,7 +87,8 @@ class Reason(StrEnum):
     NO_PROGRESS = "NoProgress"
     """As many attempts in a row as `recovery.noProgressLimit` says failed at the same step."""
     NON_RETRYABLE = "NonRetryable"
-    """A worker ended in a way that no restart can mend, by a rule of `recovery.rules` or by its exit code."""
+    """A worker ended in a way that no restart can mend, by a rule of `recovery.rules` or by its exit code; or it ran out of memory twice in
+    a row without a step further."""
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     """The job was active for longer than `lifecycle.activeDeadlineSeconds`."""
     STARTUP_DEADLINE_EXCEEDED = "StartupDeadlineExceeded"

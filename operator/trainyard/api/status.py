@@ -81,9 +81,11 @@ class Restarts(Model):
     forgiven: int | None = Field(default=None, ge=0, le=MOST)
     """Failures that do not count towards `recovery.maxRestarts` any more, because the job has come further since."""
     furthest_step: int | None = Field(default=None, ge=0, le=MOST)
-    """The furthest step at which an attempt failed, where the program tells its progress."""
+    """The furthest step at which an attempt ended before its time, where the program tells its progress."""
     at_same_step: int | None = Field(default=None, ge=0, le=MOST)
     """How many failures in a row were at the step of the last one, where the program tells its progress."""
+    out_of_memory: int | None = Field(default=None, ge=0, le=MOST)
+    """How many failures in a row, the last one included, ran out of memory without a step further."""
 
 
 class LastFailure(Model):

@@ -29,10 +29,10 @@ from trainyard.domain.cause import Cause, describe, find_cause, settling
 from trainyard.domain.hang import culprit
 from trainyard.domain.ladder import opening
 from trainyard.domain.model import JobView, PodView, Snapshot
-from trainyard.domain.progress import progress
+from trainyard.domain.progress import progress, reported_by
 from trainyard.domain.removal import removals
 from trainyard.domain.report import report
-from trainyard.domain.rules import Ruling, charged, ruling, used
+from trainyard.domain.rules import Ruling, restarts_after, ruling, starved, used
 from trainyard.domain.supervision import not_for
 from trainyard.domain.wording import counted
 from trainyard.domain.worker import State, everyone, health, state
@@ -104,6 +104,7 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
             return Plan(status, requeue_after=whole_seconds(wait))
         if snapshot.agent and (why := not_for(job, cause)):
             return verdict.without_agent(job, why, now)
+        cause = replace(cause, told=reported_by(snapshot, cause.index))
         return _after(_blaming(cause, snapshot), snapshot, now)
     if free := suspects.released(job, pods, now):
         return verdict.release(job, free, now)
@@ -147,7 +148,9 @@ def _after(cause: Cause, snapshot: Snapshot, now: datetime) -> Plan:
             told += f"; recovery.maxDisruptions is {limit}"
             return verdict.fail(job, Reason.DISRUPTIONS_EXHAUSTED, told, now, cause)
         return verdict.restart(snapshot, cause, told, now, elsewhere=elsewhere)
-    after = charged(job.status, recovery, cause, now)
+    after = restarts_after(job.status, recovery, cause, now)
+    if not ruled.why and (why := starved(after, job.spec, cause)):
+        return verdict.fail(job, Reason.NON_RETRYABLE, f"{told}; {why}", now, cause)
     if after.at_same_step and after.at_same_step >= recovery.no_progress_limit:
         told += f"; the last {after.at_same_step} failures were all after step {cause.step}"
         return verdict.fail(job, Reason.NO_PROGRESS, told, now, cause)

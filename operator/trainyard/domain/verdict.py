@@ -3,8 +3,9 @@
 A verdict holds no actions; the next pass acts on what was stored (see `Plan`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from trainyard.api.constants import AGENT
@@ -19,7 +20,7 @@ from trainyard.domain.conditions import Saying, no, said, yes
 from trainyard.domain.ladder import climb, known_group
 from trainyard.domain.model import JobView, PodView, Snapshot, Trouble
 from trainyard.domain.observe import MESSAGE_LIMIT
-from trainyard.domain.rules import charged, more
+from trainyard.domain.rules import got_further, more, restarts_after
 from trainyard.domain.stragglers import over
 from trainyard.domain.supervision import unfit
 from trainyard.domain.suspects import known, struck, told as told_of
@@ -27,6 +28,9 @@ from trainyard.domain.times import delay_after
 
 STEADY = timedelta(seconds=60)
 """An attempt whose workers all ran for so long ended for a new reason: the delay starts over."""
+
+CHANGED: Mapping[str, None] = MappingProxyType({"at_same_step": None, "out_of_memory": None})
+"""Rows of failures begin anew where somebody has changed the job."""
 
 
 def start(job: JobView, now: datetime) -> TrainingJobStatus:
@@ -71,7 +75,7 @@ def suspend(job: JobView, pods: Sequence[PodView], now: datetime) -> Plan:
         "conditions": said(status, sayings, job.generation, now),
         # Whoever takes the suspension back may have changed the template: earlier attempts say nothing of the next.
         "retry": Retry(),
-        "restarts": status.restarts.model_copy(update={"at_same_step": None}),
+        "restarts": status.restarts.model_copy(update=CHANGED),
         "workers": [],
         "stragglers": [],
     }
@@ -86,9 +90,8 @@ def restart(snapshot: Snapshot, cause: Cause, told: str, now: datetime, *, elsew
     `elsewhere`: not on the node of the cause.
     """
     job, status = snapshot.job, snapshot.job.status
-    step, furthest = cause.step, status.restarts.furthest_step
     steady = status.running_time is not None and now - status.running_time >= STEADY
-    further = steady or (step is not None and furthest is not None and step > furthest)
+    further = steady or got_further(status.restarts, cause)
     count = 0 if further else status.retry.count
     delay = delay_after(count)
     by = climb(snapshot, cause, elsewhere=elsewhere, further=further)
@@ -115,9 +118,8 @@ def regroup(job: JobView, now: datetime) -> Plan:
 
 def resize(job: JobView, was: int, now: datetime) -> Plan:
     """The group starts anew with another number of workers."""
-    restarts = job.status.restarts
-    counted = restarts.model_copy(update={"resizes": more(restarts.resizes), "at_same_step": None})
-    update = {"restarts": counted, "retry": Retry()}
+    restarts = job.status.restarts.model_copy(update={"resizes": more(job.status.restarts.resizes), **CHANGED})
+    update = {"restarts": restarts, "retry": Retry()}
     return _new_attempt(job, Reason.RESIZED, f"replicas was changed from {was} to {job.spec.replicas}", update, now)
 
 
@@ -230,11 +232,8 @@ def _observed(job: JobView, status: TrainingJobStatus) -> TrainingJobStatus:
 
 def _counted(job: JobView, cause: Cause, now: datetime) -> dict[str, Any]:
     """The end of the attempt, counted by its cause."""
-    if cause.charged:
-        restarts = charged(job.status, job.spec.recovery, cause, now)
-        return {"restarts": restarts, "last_failure": _last_failure(cause, job.status.attempt, now)}
-    before = job.status.restarts
-    return {"restarts": before.model_copy(update={"disruptions": more(before.disruptions)})}
+    update: dict[str, Any] = {"restarts": restarts_after(job.status, job.spec.recovery, cause, now)}
+    return {**update, "last_failure": _last_failure(cause, job.status.attempt, now)} if cause.charged else update
 
 
 def _last_failure(cause: Cause, attempt: int, now: datetime) -> LastFailure:
