@@ -85,6 +85,7 @@ def pod_view(raw: Json) -> PodView:
         taken_at=taken_at,
         taken_by=taken_by,
         deletion_time=_time(metadata.get("deletionTimestamp")),
+        clock_behind=_clock_behind(status, conditions),
         removed="deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds") == 0,
         node_lost_at=_node_lost_at(conditions),
     )
@@ -191,6 +192,14 @@ def _taken(
     if not end and not status.get("reason") and "terminated" in main:
         return None, Trouble("ContainerStatusUnknown", "its node lost the container, at a restart say")
     return None, None
+
+
+def _clock_behind(status: Json, conditions: Mapping[str, Json]) -> bool:
+    """Whether the node has taken the pod up, by its own clock, before it was placed there, by the API server's."""
+    scheduled = conditions.get("PodScheduled", {})
+    placed = _time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None
+    taken_up = _time(status.get("startTime"))
+    return placed is not None and taken_up is not None and taken_up < placed
 
 
 def _node_lost_at(conditions: Mapping[str, Json]) -> datetime | None:

@@ -220,6 +220,22 @@ def test_a_pod_that_only_a_finalizer_keeps(metadata: Json, *, removed: bool) -> 
     assert pod_view(pod(**metadata)).removed is removed
 
 
+@pytest.mark.parametrize(
+    ("started", "behind"),
+    [
+        pytest.param("2026-01-02T11:50:10Z", True, id="it began ten minutes before it had a node"),
+        pytest.param("2026-01-02T11:59:59Z", True, id="a second before"),
+        pytest.param(SOME_TIME, False, id="in the same second"),
+        pytest.param("2026-01-02T12:10:00Z", False, id="later, as its node came to it, or by a clock that is ahead"),
+        pytest.param(None, False, id="nobody has said when"),
+    ],
+)
+def test_a_node_whose_clock_is_behind(started: str | None, *, behind: bool) -> None:
+    raw = pod({"startTime": started, "conditions": [condition("PodScheduled")]})
+    assert pod_view(raw).clock_behind is behind
+    assert pod_view(pod({"startTime": started})).clock_behind is False
+
+
 DISRUPTION = condition("DisruptionTarget", reason="EvictionByEvictionAPI", message="drained")
 DELETED: Json = {"deletionTimestamp": "2026-01-02T12:00:40Z", "deletionGracePeriodSeconds": 30}
 
