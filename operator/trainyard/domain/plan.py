@@ -139,9 +139,10 @@ def _after(cause: Cause, snapshot: Snapshot, now: datetime) -> Plan:
     elsewhere = ruled.action is Reaction.RESTART_ELSEWHERE and suspects.can_go_elsewhere(job, cause.pod, now)
     if ruled.action is Reaction.FAIL:
         return verdict.fail(job, Reason.NON_RETRYABLE, f"{told}; {ruled.why}", now, cause)
-    free = elsewhere or ruled.action is Reaction.IGNORE
-    if ruled.why and cause.charged is free:
-        cause, told = replace(cause, counts=not free), f"{told} ({'not counted' if free else 'counted'}: {ruled.why})"
+    if cause.failed and (elsewhere or ruled.action is Reaction.IGNORE):
+        cause, told = replace(cause, counts=False), f"{told} (not counted: {ruled.why})"
+    elif not cause.failed and ruled.why and ruled.action is Reaction.RESTART:
+        cause, told = replace(cause, counts=True), f"{told} (counted: {ruled.why})"
     if not cause.charged:
         limit = recovery.max_disruptions
         if limit is not None and job.status.restarts.disruptions >= limit and not ordered:

@@ -12,7 +12,7 @@ from trainyard.domain.cause import Cause
 from trainyard.domain.model import Exit, PodView
 
 MOST_OUT_OF_MEMORY = 2
-"""So often in a row is it no chance: a neighbour that needs less the next time, say."""
+"""Failures in a row. Once may be chance: a batch longer than all others, say."""
 
 
 @dataclass(frozen=True, slots=True)

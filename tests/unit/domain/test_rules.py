@@ -113,6 +113,12 @@ def test_a_disruption_that_is_charged_is_told_as_the_last_failure() -> None:
     assert " (counted: recovery.rules[0] says Restart)" in decided.events[0].note
 
 
+@pytest.mark.parametrize("node", ["node1", None])
+def test_a_disruption_that_sends_elsewhere_is_free(node: str | None) -> None:
+    scene = running({"action": "RestartElsewhere", **PREEMPTED}).disrupted(1).pod(1, node=node)
+    assert outcome(scene) == "Ignore"
+
+
 def test_a_refusal_can_be_charged_too() -> None:
     scene = running({"action": "Restart", "reasons": ["UnexpectedAdmissionError"]}).rejected(1)
     assert outcome(scene) == "Restart"
