@@ -45,10 +45,11 @@ class Rule(Model):
     )
 
     action: Action
-    """Restart: the group starts anew, and a failure is counted. Ignore: it starts anew at no charge. RestartElsewhere: it starts
-    anew at no charge, and keeps away from the worker's node for a day. Fail: the job fails at once."""
+    """Restart: the group starts anew, and a failure is counted, where the worker was taken away too. Ignore: it starts anew at no charge.
+    RestartElsewhere: it starts anew at no charge, and keeps away from the worker's node for a day. Fail: the job fails at once."""
     exit_codes: list[ExitCode] | None = Field(default=None, min_length=1, max_length=255)
-    """The exit code of the main container, or of the init container that failed, is one of these."""
+    """The exit code of the main container, or of the init container that failed, is one of these. With what code a worker ends that was
+    taken away does not matter."""
     reasons: list[Word] | None = Field(default=None, min_length=1, max_length=20)
     """What the node, the scheduler or whoever took the pod away says in one word is one of these: OOMKilled, Evicted,
     PreemptionByScheduler, UnexpectedAdmissionError …"""

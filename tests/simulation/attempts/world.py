@@ -106,7 +106,7 @@ class World:
             "train",
             1,
             1,
-            spec(self.workers, template=SUPERVISED, recovery={"maxRestarts": 10_000}),
+            spec(self.workers, template=SUPERVISED, recovery={"maxRestarts": 10_000, "noProgressLimit": 10_000}),
             self.status,
         )
 
