@@ -23,6 +23,7 @@ from trainyard.engine.leader import LeaderElector
 from trainyard.engine.queue import WorkQueue
 from trainyard.engine.tracker import WriteTracker
 from trainyard.kube.apply import Writer
+from trainyard.kube.clock import ServerClock
 from trainyard.kube.errors import ApiError
 from trainyard.kube.reflector import Reflector
 from trainyard.kube.store import Store
@@ -84,6 +85,11 @@ def relies_on_the_watch_alone() -> Planted:
         await asyncio.Event().wait()
 
     return JobFeed, "run", run
+
+
+def goes_by_the_clock_of_its_machine() -> Planted:
+    """What the API server's answers say of the time is not heard: a pod that was told to go just now has been lost for minutes."""
+    return ServerClock, "heard", lambda *_: None
 
 
 # What it decides
@@ -228,6 +234,7 @@ MUTANTS: tuple[Callable[[], Planted], ...] = (
     takes_each_event_for_the_newest,
     goes_on_from_an_expired_version,
     relies_on_the_watch_alone,
+    goes_by_the_clock_of_its_machine,
     waits_for_no_old_pod,
     waits_for_a_lost_node_for_ever,
     removes_pods_that_a_node_is_about_to_end,

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -37,13 +36,15 @@ def coordinator(
     async def fetch(path: str) -> Mapping[str, Any]:
         return await session.request("GET", path, timeout=10.0, accept=KEYS_FORM)
 
-    board = Board(find=lambda sender: _find(caches, sender), news=queue.add_after, now=_precise_now)
-    attendance = Attendance(now=_precise_now, news=queue.add_after)
+    # Not in whole seconds: of two failures in one second the first is the cause.
+    clock = session.clock
+    board = Board(find=lambda sender: _find(caches, sender), news=queue.add_after, now=clock.now)
+    attendance = Attendance(now=clock.now, news=queue.add_after)
     heard, called, workers, agents = families(registry)
     workers.set_function(lambda: board.workers)
     agents.set_function(lambda: attendance.connected)
     return Coordinator(
-        verifier=Verifier(fetch),
+        verifier=Verifier(fetch, now=lambda: clock.now().timestamp()),
         board=board,
         attendance=attendance,
         certificate=Certificate(settings.coordinator_tls),
@@ -94,11 +95,6 @@ async def serving(settings: Settings, made: Coordinator | None) -> AsyncIterator
                     "set TRAINYARD_COORDINATOR_HOST and TRAINYARD_COORDINATOR_PORT"
                 ) from error
         yield port
-
-
-def _precise_now() -> datetime:
-    """The time: of two failures in one second the first is the cause."""
-    return datetime.now(UTC)
 
 
 def _find(caches: Caches, sender: PodIdentity) -> tuple[PodView, JobView] | None:
