@@ -145,10 +145,10 @@ def counts_the_victims_too() -> Planted:
     """Each failed worker is a failure of its own."""
     real = verdict.restart
 
-    def restart(job: JobView, cause: Cause, told: str, now: datetime) -> Plan:
-        decided = real(job, cause, told, now)
+    def restart(snapshot: Snapshot, cause: Cause, told: str, now: datetime, *, elsewhere: bool = False) -> Plan:
+        decided = real(snapshot, cause, told, now, elsewhere=elsewhere)
         counted = decided.status.restarts
-        if not cause.charged or job.spec.replicas == 1:
+        if not cause.charged or snapshot.job.spec.replicas == 1:
             return decided
         counted = counted.model_copy(update={"failures": counted.failures + 1})
         return replace(decided, status=decided.status.model_copy(update={"restarts": counted}))
@@ -187,9 +187,12 @@ def resumes_the_old_attempt() -> Planted:
 def deletes_by_name_alone() -> Planted:
     """What bears the name by then is deleted, whosever it is."""
 
-    async def delete(writer: Writer, resource: Any, namespace: str, name: str, **_: Any) -> None:
+    async def delete(
+        writer: Writer, resource: Any, namespace: str, name: str, *, uid: str, grace_seconds: int | None = None
+    ) -> None:
+        body = {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}
         try:
-            await writer.session.request("DELETE", resource.path(namespace, name), body={})
+            await writer.session.request("DELETE", resource.path(namespace, name), body=body)
         except ApiError as error:
             if not error.not_found:
                 raise
