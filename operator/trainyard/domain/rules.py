@@ -47,21 +47,27 @@ def charged(status: TrainingJobStatus, recovery: Recovery, cause: Cause, now: da
 
     One that comes further than all before shows that they were overcome: they are forgiven.
     """
-    restarts, last, step = status.restarts, status.last_failure, cause.step
+    restarts, step = status.restarts, cause.step
     furthest = restarts.furthest_step
     further = step is not None and furthest is not None and step > furthest
     recent = [] if further else _recent(restarts, recovery, now)
-    before = restarts.at_same_step if last is not None and last.step == step else None
     return restarts.model_copy(
         update={
             "failures": more(restarts.failures),
             "hangs": more(restarts.hangs or 0) if cause.hung else restarts.hangs,
             "forgiven": restarts.failures if further else restarts.forgiven,
             "furthest_step": furthest if step is None else max(step, furthest or 0),
-            "at_same_step": None if step is None else more(before or 0),
+            "at_same_step": None if step is None else more(in_a_row(status, cause)),
             "recent": None if recovery.window_seconds is None else [*recent, now],
         }
     )
+
+
+def in_a_row(status: TrainingJobStatus, cause: Cause) -> int:
+    """How many failures in a row were at the step of `cause`, without it."""
+    last = status.last_failure
+    same = cause.step is not None and last is not None and last.step == cause.step
+    return (status.restarts.at_same_step or 0) if same else 0
 
 
 def more(count: int) -> int:

@@ -16,7 +16,7 @@ from trainyard.domain import goodput
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.cause import Cause, blame
 from trainyard.domain.conditions import Saying, no, said, yes
-from trainyard.domain.ladder import climb, known_group
+from trainyard.domain.ladder import STEADY, climb, known_group
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.observe import MESSAGE_LIMIT
 from trainyard.domain.rules import charged, more
@@ -24,8 +24,6 @@ from trainyard.domain.stragglers import over
 from trainyard.domain.supervision import unfit
 from trainyard.domain.suspects import known, struck, told as told_of
 
-STEADY = timedelta(seconds=60)
-"""An attempt whose workers all ran for so long ended for a new reason: the delay starts over."""
 LONGEST_DELAY = 60
 
 
@@ -87,13 +85,13 @@ def restart(snapshot: Snapshot, cause: Cause, told: str, now: datetime, *, elsew
     """
     job, status = snapshot.job, snapshot.job.status
     step, furthest = cause.step, status.restarts.furthest_step
-    steady = status.running_time is not None and now - status.running_time >= STEADY
-    further = steady or (step is not None and furthest is not None and step > furthest)
-    count = 0 if further else status.retry.count
+    ran = now - status.running_time if status.running_time else timedelta()
+    anew = ran >= STEADY or (step is not None and furthest is not None and step > furthest)
+    count = 0 if anew else status.retry.count
     delay = _delay(count)
-    by = climb(snapshot, cause, elsewhere=elsewhere, further=further)
-    retry = Retry(count=more(count), not_before=now + timedelta(seconds=delay), rung=by.rung, tries=by.tries)
     nodes = struck(job, cause, now, elsewhere=elsewhere)
+    by = climb(snapshot, cause, nodes, ran)
+    retry = Retry(count=more(count), not_before=now + timedelta(seconds=delay), rung=by.rung, tries=by.tries)
     told += told_of(status.suspect_nodes, nodes)
     when = f", in {delay} seconds" if delay else ""
     update = {**_counted(job, cause, now), "retry": retry, "suspect_nodes": nodes, "group": by.group}

@@ -168,11 +168,11 @@ def test_what_failed_twice_makes_room_for_the_next(rung: Rung, tries: int, made:
     assert told in str(decided.status.condition(C.RESTARTING))
 
 
-@pytest.mark.parametrize("further", ["a minute", "a step"])
+@pytest.mark.parametrize("further", ["an hour", "a step"])
 def test_progress_begins_again_at_the_lowest(further: str) -> None:
     tried = RUNS.with_status(retry=Retry(count=5, rung=Rung.ALL_PODS, tries=9))
-    if further == "a minute":
-        scene = tried.with_status(running_time=ago(61)).told_failed(1)
+    if further == "an hour":
+        scene = tried.with_status(running_time=ago(3600)).told_failed(1)
     else:
         restarts = tried.status.restarts.model_copy(update={"furthest_step": 80})
         scene = tried.with_status(restarts=restarts).told_failed(1, step=81)
