@@ -35,7 +35,7 @@ from trainyard.domain.report import report
 from trainyard.domain.rules import Ruling, charged, ruling, used
 from trainyard.domain.supervision import not_for
 from trainyard.domain.wording import counted
-from trainyard.domain.worker import State, everyone, health, state
+from trainyard.domain.worker import State, everyone, has_stopped, health, state
 
 BEYOND_ALL_ATTEMPTS = 1_000_000_000
 """No job ever has so many. A pod whose name says so was not made by us, and what it says is not believed."""
@@ -183,7 +183,7 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
         if not missing and (made := [i for i in present if status.made_in(i) == status.attempt]):
             note = f"created {counted(len(made), 'worker')} of attempt {status.attempt}"
             events.append(Event("Normal", Reason.WORKERS_CREATED, note))
-    if status.meeting and not waiting and all(p.ended for p in in_the_way):
+    if status.meeting and not waiting and all(has_stopped(p) for p in in_the_way):
         address = opening(snapshot) if all(agents.ready(snapshot, p) for p in snapshot.current) else None
         if address and everyone(snapshot.current, job.spec.replicas):
             # Told together with what follows from it: one write less for all to wait for.

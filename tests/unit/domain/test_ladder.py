@@ -19,7 +19,7 @@ from trainyard.api.status import (
     Retry,
 )
 from trainyard.domain.actions import CreateWorker, DeletePod
-from trainyard.domain.model import AgentView, Doing
+from trainyard.domain.model import AgentView, Doing, Exit
 from trainyard.domain.plan import plan
 
 
@@ -104,6 +104,19 @@ def test_its_replacement_joins_when_the_old_one_has_ended() -> None:
     silent = AgentView(1, Doing.RUNNING, left_at=ago(9), vanished=True)
     lost = replace(joined, agents={**(joined.agents or {}), "pod-1-1": silent})
     assert not act(lost).status.meeting
+
+
+def test_a_sidecar_of_the_old_one_holds_nobody_up() -> None:
+    meets = after(RUNS.deleted(1))
+    joined = replace(meets, pods=(*meets.pods, job(3).running(2).pods[1])).attended(Doing.WAITING)
+    runs_on = tuple(
+        replace(pod, running=False, exit=Exit(NOW, 143, "Error", "")) if pod.uid == "pod-1-1" else pod
+        for pod in joined.pods
+    )
+    assert act(replace(joined, pods=runs_on)).status.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
+    late = act(replace(joined, pods=runs_on).attended(Doing.RUNNING, 0)).status.condition(C.RUNNING)
+    assert late is not None
+    assert late.message == "2 of 3 workers are ready for attempt 2"
 
 
 def test_worker_0_is_found_where_it_is_now() -> None:
