@@ -80,6 +80,21 @@ def known_group(snapshot: Snapshot, attempt: int) -> tuple[list[PodView], Group 
     return pods, None if since == attempt else _made_of(since, replaced)
 
 
+def told_by_all(snapshot: Snapshot) -> int:
+    """The attempt at which the workers say they are, where it is a later one than is stored and none says otherwise; else 0.
+
+    An agent speaks for its own worker. The word of one must not move the others, nor that of some while one has yet to call.
+    """
+    stored = snapshot.job.status.attempt
+    newest = max((agent.attempt for agent in snapshot.agents.values()), default=0)
+    if newest <= stored:
+        return 0
+    pods, _ = known_group(snapshot, newest)
+    agents = [snapshot.agents.get(pod.uid) for pod in pods if not pod.ended]
+    agreed = all(agent is not None and agent.attempt > stored for agent in agents)
+    return newest if agreed and len(pods) == snapshot.job.spec.replicas else 0
+
+
 def opening(snapshot: Snapshot) -> str | None:
     """The address of worker 0, where the others find it; None until it has one."""
     if snapshot.job.spec.replicas == 1:

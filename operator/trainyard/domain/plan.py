@@ -27,7 +27,7 @@ from trainyard.domain.actions import (
 )
 from trainyard.domain.cause import Cause, describe, find_cause, settling
 from trainyard.domain.hang import culprit
-from trainyard.domain.ladder import opening
+from trainyard.domain.ladder import opening, told_by_all
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.progress import progress
 from trainyard.domain.removal import removals
@@ -38,7 +38,7 @@ from trainyard.domain.wording import counted
 from trainyard.domain.worker import State, everyone, has_stopped, health, state
 
 BEYOND_ALL_ATTEMPTS = 1_000_000_000
-"""No job ever has so many. A pod whose name says so was not made by us, and what it says is not believed."""
+"""No job ever has so many. A pod whose name says so was not made by us, and what it says is not believed; nor are agents that do."""
 LOST = timedelta(seconds=30)
 """A pod that is still there so long after its grace period is on a node that nobody hears of. It is not waited for."""
 
@@ -65,7 +65,7 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         status = status.model_copy(update=heard)
         job = replace(job, status=status)
         snapshot = replace(snapshot, job=job)
-    told = [*(pod.attempt for pod in snapshot.pods), *(agent.attempt for agent in snapshot.agents.values())]
+    told = [*(pod.attempt for pod in snapshot.pods), told_by_all(snapshot)]
     newest = max((attempt for attempt in told if attempt < BEYOND_ALL_ATTEMPTS), default=0)
     if newest > status.attempt:
         return verdict.adopt(snapshot, newest)

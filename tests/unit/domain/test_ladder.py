@@ -297,18 +297,6 @@ def test_without_a_coordinator_nobody_waits_for_its_word() -> None:
     assert "without a coordinator" in decided.events[0].note
 
 
-def test_agents_know_the_attempt_where_the_status_was_lost() -> None:
-    pods = (*(pod for pod in RUNS.pods if pod.index != 1), job(3).running(4).pods[1])
-    agents = {uid: AgentView(7, Doing.RUNNING) for uid in ("pod-0-1", "pod-1-4", "pod-2-1")}
-    lost = replace(job(3), pods=pods, agents=agents, has_service=True)
-    adopted = after(lost).status
-    assert (adopted.attempt, adopted.launched_attempt) == (7, 6)
-    assert adopted.group == Group(since=1, replaced=[Replacement(worker=1, attempt=4)])
-    assert adopted.rendezvous == Rendezvous(attempt=7, address="10.0.0.0")
-    goes_on = act(replace(lost, status=adopted))
-    assert (goes_on.actions, goes_on.status.phase) == ([], Phase.RUNNING)
-
-
 def test_a_suspension_in_between_ends_all() -> None:
     meets = after(RUNS.told_failed(1)).wishing(lifecycle={"suspend": True})
     stopped = after(meets)
