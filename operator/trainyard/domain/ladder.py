@@ -53,7 +53,7 @@ def climb(snapshot: Snapshot, cause: Cause, suspects: Sequence[SuspectNode], ran
     failing = everyone - fit
     least = max(lowest, _above(status, cause, further=further), key=RUNGS.index)
     if least is not Rung.PROCESSES:
-        failing.add(cause.index)
+        failing.add(cause.culprit.pod.index if cause.culprit else cause.index)
     rung = max(least, Rung.FAILED_PODS if failing else Rung.PROCESSES, key=RUNGS.index)
     # One without an agent could not be told when to begin.
     alone = bool(failing) and not accompanied(job, brought=snapshot.agent)

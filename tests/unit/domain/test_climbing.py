@@ -5,12 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
 from tests.support.jobs import NOW, SUPERVISED, Scene, ago, job, stored
 from tests.unit.domain.recovering import RUNS, after, made_in
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Rung
 from trainyard.api.status import Avoidance, ConditionType as C, Rendezvous, Retry, SuspectNode
+from trainyard.domain.model import RankProgress, WorkerReport
 from trainyard.domain.plan import plan
 
 XID = "CUDA error: unspecified launch failure"
@@ -20,9 +22,10 @@ P, F, A = Rung.PROCESSES, Rung.FAILED_PODS, Rung.ALL_PODS
 def begun(scene: Scene, ran: float) -> Scene:
     """The attempt that a verdict asks for has run for so many seconds, each new pod where the old one was."""
     status = scene.status
+    made = [status.made_in(pod.index) for pod in scene.pods]
     pods = tuple(
-        replace(pod, attempt=status.made_in(pod.index), uid=f"pod-{pod.index}-{status.made_in(pod.index)}")
-        for pod in scene.pods
+        replace(pod, attempt=attempt, uid=f"pod-{pod.index}-{attempt}", taken_by=None, taken_at=None)
+        for pod, attempt in zip(scene.pods, made, strict=True)
     )
     running = scene.with_status(
         rendezvous=Rendezvous(attempt=status.attempt, address="10.0.0.0"),
@@ -88,8 +91,7 @@ def test_disruptions_are_no_tries() -> None:
     for _ in range(4):
         scene = after(scene.disrupted(1))
         rungs.append(scene.status.retry.rung)
-        lives = replace(scene, pods=tuple(replace(p, taken_by=None, taken_at=None) for p in scene.pods))
-        scene = begun(lives, 90)
+        scene = begun(scene, 90)
     assert rungs == [F] * 4
 
 
@@ -128,3 +130,39 @@ def test_all_workers_leave_it_that_are_there() -> None:
 def test_the_others_stay_where_they_are_while_something_else_fails() -> None:
     scene = RUNS.with_status(suspect_nodes=[struck(2, Avoidance.IF_POSSIBLE)])
     assert made_in(after(scene.told_failed(0, message="boom"))) == [1, 1, 1]
+
+
+def test_of_a_hang_the_worker_gets_the_new_pod_for_which_all_others_wait() -> None:
+    scene = job(4, template=SUPERVISED).running().attended().told_failed(0, exit_code=91, step=9)
+    tried = scene.with_status(retry=Retry(count=1, rung=P, tries=2))
+    stands = [RankProgress(rank, 9, "train", stack=("load" if rank == 2 else "all_reduce",)) for rank in range(4)]
+    reports = [WorkerReport(1, rank.rank, (rank,)) for rank in stands]
+    status = plan(replace(tried.snapshot, reports=reports), NOW).status
+    assert [status.made_in(index) for index in range(4)] == [1, 1, 2, 1]
+
+
+END = st.tuples(
+    st.sampled_from([None, 104, 104, 104, 105]),
+    st.sampled_from([20, 90, 7200]),
+    st.sampled_from([XID, "boom", ""]),
+    st.integers(0, 2),
+)
+
+
+@given(st.lists(END, min_size=3, max_size=10))
+def test_no_job_fails_for_want_of_progress_before_a_new_pod_was_tried(
+    ends: list[tuple[int | None, int, str, int]],
+) -> None:
+    """An end without words is a disruption."""
+    scene = begun(RUNS, 20)
+    for step, ran, message, index in ends:
+        scene = scene.with_status(running_time=ago(ran))
+        ended = scene.told_failed(index, step=step, message=message) if message else scene.disrupted(index)
+        before = scene.status.retry.rung
+        scene = replace(scene, status=plan(ended.snapshot, NOW).status)
+        failed = scene.status.condition(C.FAILED)
+        if failed and failed.reason == Reason.NO_PROGRESS:
+            assert before in {F, A}
+        if scene.status.finished:
+            break
+        scene = begun(scene, ran)
