@@ -34,7 +34,8 @@ class Reason(StrEnum):
     NODES_RELEASED = "NodesReleased"
     """Workers wait for a place, and nodes that the job avoided are not avoided any more. The group is restarted at no charge."""
     ATTEMPT_ADOPTED = "AttemptAdopted"
-    """There is a pod of a later attempt than the status knows of, which was restored from a backup, say. The job goes on from there."""
+    """There is a pod of a later attempt than the status knows of, which was restored from a backup, say; or the agents of all workers
+    say that they are at one. The job goes on from there."""
     GRACEFUL_STOP = "GracefulStop"
     """All ranks stop after the same step, with a checkpoint: because a worker is taken away, the job is suspended, or gets another size."""
     OLD_ATTEMPT = "OldAttempt"

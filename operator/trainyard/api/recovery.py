@@ -104,7 +104,9 @@ class Recovery(Model):
     lowest_rung: Rung = Rung.PROCESSES
     """The cheapest means of recovery that is tried. Processes: where a process fails, all processes of the group start anew in their
     containers; FailedPods: the failed worker gets a new pod, and only the processes of the others start anew in place; AllPods: all
-    workers get new pods. What fails twice without getting further, or is not possible (without the agent, say), makes room for the next."""
+    workers get new pods. What fails twice without getting further, or is not possible (without the agent, say), makes room for the next;
+    the second failure in a row at the same step, and a node that is avoided from then on, ask for a new pod at once. Further is a step
+    beyond all before; where steps are not known, an hour."""
     warm_start: bool = True
     """Whether the agent keeps a process ready in which a Python program's imports are done, from which it starts the ranks anew."""
     max_restarts: int = Field(default=10, ge=0, le=10_000)
@@ -114,13 +116,14 @@ class Recovery(Model):
     """How many disruptions restart the job before the next one fails it. Not set: any number."""
     no_progress_limit: int = Field(default=3, ge=2, le=10_000)
     """So many failures in a row at the same step fail the job, whatever maxRestarts allows: it would go round for ever. Of programs that
-    tell their progress (`trainyard_agent.progress`); a failure at a further step than all before forgives those."""
+    tell their progress (`trainyard_agent.progress`); a failure at a further step than all before forgives those. From the second on the worker gets a new
+    pod, so that with 3 or more it is not the container or its node."""
     window_seconds: int | None = Field(default=None, ge=60, le=366 * DAY)
     """Only failures of the last so many seconds count towards maxRestarts. Not set: all of them."""
     avoid_nodes: bool = True
     """Whether later attempts keep away from nodes that hurt this job: never on one that a worker has left with exit code 94 or by a
     rule's RestartElsewhere, and elsewhere if possible once a node was the cause twice (lost, refusing workers, or crashes that
-    hardware makes). Each for a day; status.suspectNodes lists them."""
+    hardware makes). Workers on one leave it when it is the cause. Each for a day; status.suspectNodes lists them."""
     hang_timeout_seconds: int | None = Field(default=None, ge=0, le=7 * DAY)
     """Seconds without a step after which `trainyard-agent` ends a worker that hangs, where the program tells its progress
     (`trainyard_agent.progress`). Not set: five times what its steps usually take, and 30 at least. 0: it is not ended."""

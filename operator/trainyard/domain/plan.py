@@ -27,7 +27,7 @@ from trainyard.domain.actions import (
 )
 from trainyard.domain.cause import Cause, describe, find_cause, settling
 from trainyard.domain.hang import culprit
-from trainyard.domain.ladder import opening
+from trainyard.domain.ladder import opening, told_by_all
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.progress import progress, reported_by
 from trainyard.domain.removal import removals
@@ -35,10 +35,10 @@ from trainyard.domain.report import report
 from trainyard.domain.rules import Ruling, restarts_after, ruling, starved, used
 from trainyard.domain.supervision import not_for
 from trainyard.domain.wording import counted
-from trainyard.domain.worker import State, everyone, health, state
+from trainyard.domain.worker import State, everyone, has_stopped, health, state
 
 BEYOND_ALL_ATTEMPTS = 1_000_000_000
-"""No job ever has so many. A pod whose name says so was not made by us, and what it says is not believed."""
+"""No job ever has so many. A pod whose name says so was not made by us, and what it says is not believed; nor are agents that do."""
 LOST = timedelta(seconds=30)
 """A pod that is still there so long after its grace period is on a node that nobody hears of. It is not waited for."""
 
@@ -67,7 +67,7 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         status = status.model_copy(update=heard)
         job = replace(job, status=status)
         snapshot = replace(snapshot, job=job)
-    told = [*(pod.attempt for pod in snapshot.pods), *(agent.attempt for agent in snapshot.agents.values())]
+    told = [*(pod.attempt for pod in snapshot.pods), told_by_all(snapshot)]
     newest = max((attempt for attempt in told if attempt < BEYOND_ALL_ATTEMPTS), default=0)
     if newest > status.attempt:
         return verdict.adopt(snapshot, newest)
@@ -190,7 +190,7 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
         if not missing and (made := [i for i in present if status.made_in(i) == status.attempt]):
             note = f"created {counted(len(made), 'worker')} of attempt {status.attempt}"
             events.append(Event("Normal", Reason.WORKERS_CREATED, note))
-    if status.meeting and not waiting and all(p.ended for p in in_the_way):
+    if status.meeting and not waiting and all(has_stopped(p) for p in in_the_way):
         address = opening(snapshot) if all(agents.ready(snapshot, p) for p in snapshot.current) else None
         if address and everyone(snapshot.current, job.spec.replicas):
             # Told together with what follows from it: one write less for all to wait for.

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainyard.api.recovery import MEANINGS, Action, Recovery, Rule
 from trainyard.api.spec import TrainingJobSpec
-from trainyard.api.status import MOST, LastFailure, Restarts, TrainingJobStatus
+from trainyard.api.status import MOST, Restarts, TrainingJobStatus
 from trainyard.domain.cause import Cause
 from trainyard.domain.model import Exit, PodView
 
@@ -68,13 +68,12 @@ def restarts_after(status: TrainingJobStatus, recovery: Recovery, cause: Cause, 
         update["recent"] = None if restarts.recent is None else []
     restarts = restarts.model_copy(update=update)
     if cause.charged:
-        return _charged(restarts, status.last_failure, recovery, cause, now)
+        return _charged(restarts, in_a_row(status, cause), recovery, cause, now)
     return restarts.model_copy(update={"disruptions": more(restarts.disruptions)})
 
 
-def _charged(restarts: Restarts, last: LastFailure | None, recovery: Recovery, cause: Cause, now: datetime) -> Restarts:
-    step, windowed, forgiven = cause.step, recovery.window_seconds is not None, restarts.forgiven
-    before = restarts.at_same_step if last is not None and last.step == step else None
+def _charged(restarts: Restarts, in_a_row: int, recovery: Recovery, cause: Cause, now: datetime) -> Restarts:
+    windowed, forgiven = recovery.window_seconds is not None, restarts.forgiven
     if restarts.recent is not None and not windowed:
         # The window was taken away: what had left it does not come back.
         forgiven = max(forgiven or 0, restarts.failures - len(restarts.recent))
@@ -83,11 +82,18 @@ def _charged(restarts: Restarts, last: LastFailure | None, recovery: Recovery, c
             "failures": more(restarts.failures),
             "hangs": more(restarts.hangs or 0) if cause.hung else restarts.hangs,
             "forgiven": forgiven,
-            "at_same_step": None if step is None else more(before or 0),
+            "at_same_step": None if cause.step is None else more(in_a_row),
             "out_of_memory": more(restarts.out_of_memory or 0) if cause.out_of_memory else None,
             "recent": [*_recent(restarts, recovery, now), now] if windowed else None,
         }
     )
+
+
+def in_a_row(status: TrainingJobStatus, cause: Cause) -> int:
+    """How many failures in a row were at the step of `cause`, without it."""
+    last = status.last_failure
+    same = cause.step is not None and last is not None and last.step == cause.step
+    return (status.restarts.at_same_step or 0) if same else 0
 
 
 def starved(restarts: Restarts, spec: TrainingJobSpec, cause: Cause) -> str:

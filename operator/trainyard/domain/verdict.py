@@ -17,7 +17,7 @@ from trainyard.domain import goodput
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.cause import Cause, blame
 from trainyard.domain.conditions import Saying, no, said, yes
-from trainyard.domain.ladder import climb, known_group
+from trainyard.domain.ladder import STEADY, climb, known_group
 from trainyard.domain.model import JobView, PodView, Snapshot, Trouble
 from trainyard.domain.observe import MESSAGE_LIMIT
 from trainyard.domain.rules import got_further, more, restarts_after
@@ -25,9 +25,6 @@ from trainyard.domain.stragglers import over
 from trainyard.domain.supervision import unfit
 from trainyard.domain.suspects import known, struck, told as told_of
 from trainyard.domain.times import delay_after
-
-STEADY = timedelta(seconds=60)
-"""An attempt whose workers all ran for so long ended for a new reason: the delay starts over."""
 
 CHANGED: Mapping[str, None] = MappingProxyType({"at_same_step": None, "out_of_memory": None})
 """Rows of failures begin anew where somebody has changed the job."""
@@ -90,13 +87,12 @@ def restart(snapshot: Snapshot, cause: Cause, told: str, now: datetime, *, elsew
     `elsewhere`: not on the node of the cause.
     """
     job, status = snapshot.job, snapshot.job.status
-    steady = status.running_time is not None and now - status.running_time >= STEADY
-    further = steady or got_further(status.restarts, cause)
-    count = 0 if further else status.retry.count
+    ran = now - status.running_time if status.running_time else timedelta()
+    count = 0 if ran >= STEADY or got_further(status.restarts, cause) else status.retry.count
     delay = delay_after(count)
-    by = climb(snapshot, cause, elsewhere=elsewhere, further=further)
-    retry = Retry(count=more(count), not_before=now + timedelta(seconds=delay), rung=by.rung, tries=by.tries)
     nodes = struck(job, cause, now, elsewhere=elsewhere)
+    by = climb(snapshot, cause, nodes, ran)
+    retry = Retry(count=more(count), not_before=now + timedelta(seconds=delay), rung=by.rung, tries=by.tries)
     told += told_of(status.suspect_nodes, nodes)
     when = f", in {delay} seconds" if delay else ""
     update = {**_counted(job, cause, now), "retry": retry, "suspect_nodes": nodes, "group": by.group}

@@ -52,6 +52,11 @@ def state(pod: PodView) -> State:
     return State.STARTING if pod.scheduled else State.PENDING
 
 
+def has_stopped(pod: PodView) -> bool:
+    """Whether no rank runs in it any more: the containers beside the main one may go on until they are killed."""
+    return pod.ended or pod.exit is not None
+
+
 def _followed(pod: PodView) -> bool:
     """Whether the exit is a consequence of the pod's being taken away.
 
