@@ -149,8 +149,10 @@ async def test_the_last_step_stands_in_the_finished_job_and_its_reports_are_forg
             site.lab.ends(pod, 0)
         await site.lab.until_phase("Complete")
         assert site.lab.status()["progress"]["step"] == 90
-        assert op.coordinator is not None
-        assert op.coordinator.board.workers == 0
+        coordinator = op.coordinator
+        assert coordinator is not None
+        # Once it has heard of what it has stored.
+        await until(lambda: coordinator.board.workers == 0)
         assert await site.tell("job-worker-0-1", 1, step=91) == 409
 
 
