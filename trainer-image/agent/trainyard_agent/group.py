@@ -12,11 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from trainyard_agent import processes
+from trainyard_agent.spawn import SIGNALS, STANDARD_ERROR, spawn
 from trainyard_agent.words import Tail
 
-STANDARD_ERROR = 2
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-"""Passed on to the ranks."""
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 """Those by which this worker is asked to end."""
 WOKEN = b"\0"
@@ -95,19 +93,7 @@ class Group:
         for rank, environment in environments.items():
             ours, theirs = os.pipe()
             try:
-                pid = os.posix_spawnp(
-                    command[0],
-                    list(command),
-                    environment,
-                    file_actions=[
-                        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                        (os.POSIX_SPAWN_DUP2, theirs, STANDARD_ERROR),
-                    ],
-                    # A session of its own: what is typed at a terminal, and what a rank sends to its group, stays with it.
-                    setsid=True,
-                    setsigdef=[*SIGNALS, signal.SIGCHLD, signal.SIGPIPE],
-                    setsigmask=[],
-                )
+                pid = spawn(command, environment, theirs)
             except OSError:
                 os.close(ours)
                 raise

@@ -13,9 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainyard_agent.attempt import Command
-from trainyard_agent.group import STANDARD_ERROR, Group
+from trainyard_agent.group import Group
 from trainyard_agent.orders import State, waits_at_first
 from trainyard_agent.ranks import SettingError, grace_seconds, hang_seconds, place
+from trainyard_agent.spawn import STANDARD_ERROR
 from trainyard_agent.sync import Sync
 from trainyard_agent.worker import Worker
 
