@@ -111,6 +111,14 @@ def test_a_program_without_ranks_is_not_judged(brought: Path) -> None:
     assert start(brought, "--once", "--", sys.executable, "-c", script, TRAINYARD_HANG_SECONDS="1")[0] == 0
 
 
+def test_a_command_that_clears_the_memory_shared_by_processes_goes_on_and_is_watched(brought: Path) -> None:
+    hangs = "import time\nfrom trainyard_agent import progress\nfor n in range(9): progress(n); time.sleep(0.3)\ntime.sleep(600)"
+    clear = 'rm -rf "$TRAINYARD_PROGRESS_FOLDER"; sleep 2; RANK=4 "$0" -c "$1"'
+    words = ("--once", "--", "sh", "-c", clear, sys.executable, hangs)
+    code, told, _ = start(brought, *words, TRAINYARD_HANG_SECONDS="2")
+    assert (code, told.startswith("rank 4 hangs: ")) == (91, True)
+
+
 def test_without_once_each_rank_is_started(brought: Path) -> None:
     script = "import os, sys; sys.stdout.write(os.environ['RANK'])"
     code, told, said = start(brought, "--", sys.executable, "-c", script)

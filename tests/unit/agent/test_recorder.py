@@ -147,6 +147,18 @@ def test_what_is_no_pipe_or_has_no_reader_is_not_asked(tmp_path: Path) -> None:
     assert not pipes.exists()
 
 
+def test_a_folder_that_a_program_has_cleared_away_is_there_again(tmp_path: Path) -> None:
+    with made(tmp_path) as ours:
+        pipes = Path(ours.variables[PIPES])
+        pipes.rmdir()
+        ours.keep()
+        assert pipes.stat().st_mode & 0o7777 == 0o1777
+        os.mkfifo(pipes / "2.pipe")
+        ours.keep()
+        assert [*pipes.iterdir()] == [pipes / "2.pipe"]
+    assert not pipes.exists()
+
+
 @pytest.mark.parametrize("shut", ["/dev/null/folder", "/proc/nowhere"])
 def test_a_folder_that_cannot_be_made_is_said_and_torch_does_as_it_likes(shut: str) -> None:
     said: list[str] = []

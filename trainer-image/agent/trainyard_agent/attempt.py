@@ -138,6 +138,7 @@ class Attempt:
             while group.running:
                 group.wait(min((each for each in (progress.interval, leaving.interval) if each), default=LOOK_SECONDS))
                 spared = leaving.look(group.asked)
+                recorder.keep()
                 came = [*withheld, *group.heard[passed:]]
                 passed, withheld = len(group.heard), [number for number in came if spared and number in ENDING]
                 for number in came:
