@@ -228,6 +228,14 @@ def test_what_cannot_be_started_is_said(
     assert (ended, told in said, told in run.message) == (code, True, True)
 
 
+def test_what_cannot_be_started_just_now_is_tried_again(program: Path, tmp_path: Path) -> None:
+    (tmp_path / "busy").touch(0o755)
+    with (tmp_path / "busy").open("wb"):
+        run = Agent(program, tmp_path, "--", "./busy")
+        assert run.ends()[0] == 1
+    assert run.message == "cannot start ./busy: Text file busy"
+
+
 def test_a_variable_that_is_missing_is_named(program: Path, tmp_path: Path) -> None:
     run = Agent(program, tmp_path, "--", "true", TRAINYARD_PROCESSES="")
     assert run.ends()[0] == 2

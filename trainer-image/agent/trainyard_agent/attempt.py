@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +37,14 @@ LOOK_AGAIN_SECONDS = 0.1
 LOOK_SECONDS = 1.0
 CAUSE_SECONDS = 3.0
 """How long the rank that is the cause may take to end after one that lost it: to close its process group and its device, say."""
-HANG, CANNOT_EXECUTE, NOT_FOUND = 91, 126, 127
+FAILED, HANG = 1, 91
+UNFIT = {
+    errno.ENOENT: 127,
+    **dict.fromkeys(
+        (errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP, errno.E2BIG, errno.ENAMETOOLONG, errno.ELIBBAD), 126
+    ),
+}
+"""Why a command can never be started, as a shell tells it by its exit code."""
 
 
 class Command(NamedTuple):
@@ -246,7 +254,8 @@ class Attempt:
         return bool(self._group.running) and not self._group.asked_to_end and time.monotonic() < end
 
     def _not_started(self, error: OSError, failed: Callable[[Failure], object]) -> Failure:
-        code = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
+        # What has run in this container, or fails for want of something, may run again, if not here.
+        code = FAILED if self._group.has_run else UNFIT.get(error.errno, FAILED)
         failure = Failure(code, f"cannot start {self._command.words[0]}: {error.strerror}", time.monotonic())
         self._say(failure.message)
         failed(failure)
