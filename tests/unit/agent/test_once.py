@@ -144,6 +144,43 @@ def test_a_python_that_is_too_old_is_none(brought: Path, path: Path) -> None:
     assert start(brought, "--", "/bin/true", PATH=str(path))[0] == 96
 
 
+def without(module: str) -> str:
+    """A Python that lacks a module of the standard library."""
+    block = f"import sys; sys.modules['{module}'] = None"
+    # A probe by `-c`, or the agent itself.
+    return f"""#!/bin/sh
+test "$3" = -c && exec {sys.executable} -I -S -c "{block}
+$4"
+shift 2
+exec {sys.executable} -I -S -c "{block}; import runpy; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')" "$@"
+"""
+
+
+@pytest.mark.parametrize("module", ["json", "ctypes", "statistics", "zlib"])
+def test_a_python_that_lacks_what_the_agent_needs_is_none(brought: Path, path: Path, module: str) -> None:
+    """As Debian's python3-minimal does."""
+    (path / "python3").write_text(without(module))
+    (path / "python3").chmod(0o755)
+    reason = (
+        f"trainyard-agent: there is no Python 3.9 or newer on the PATH of this image that has the module {module}\n"
+    )
+    assert start(brought, "--once", "--", "/bin/true", PATH=str(path)) == (96, reason, reason)
+    words = ["--once", "--", sys.executable, "-c", "print('ran')"]
+    assert start(brought, *words, PATH=str(path)) == (0, "", "ran\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "why"), [("resource", "of this image cannot run it"), ("ctypes", "before the command was started")]
+)
+def test_what_the_agent_fails_by_before_anything_has_run_asks_for_a_worker_without_it(
+    brought: Path, path: Path, module: str, why: str
+) -> None:
+    (path / "python3").write_text(without(module).replace('"$3" = -c', '"$3" = -c && exit 0'))
+    (path / "python3").chmod(0o755)
+    code, told, _ = start(brought, "--once", "--", "/bin/true", PATH=str(path))
+    assert (code, told.startswith("trainyard-agent: "), why in told, "\n" in told) == (96, True, True, False)
+
+
 def test_the_programs_own_python_does_where_the_path_has_none(brought: Path, path: Path) -> None:
     words = ["--once", "--", sys.executable, "-c", "print('ran')"]
     assert start(brought, *words, PATH=str(path)) == (0, "", "ran\n")

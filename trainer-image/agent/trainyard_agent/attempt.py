@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from trainyard_agent.reading import Progress, shared
 from trainyard_agent.recorder import Recorder, defaults
 from trainyard_agent.report import STACKS
 from trainyard_agent.reporter import Reporter
+from trainyard_agent.spawn import NEVER
 from trainyard_agent.stopping import SAVED
 from trainyard_agent.sync import Failure, Leave
 from trainyard_agent.warm import Warm
@@ -38,13 +38,6 @@ LOOK_SECONDS = 1.0
 CAUSE_SECONDS = 3.0
 """How long the rank that is the cause may take to end after one that lost it: to close its process group and its device, say."""
 FAILED, HANG = 1, 91
-UNFIT = {
-    errno.ENOENT: 127,
-    **dict.fromkeys(
-        (errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP, errno.E2BIG, errno.ENAMETOOLONG, errno.ELIBBAD), 126
-    ),
-}
-"""Why a command can never be started, as a shell tells it by its exit code."""
 
 
 class Command(NamedTuple):
@@ -255,7 +248,7 @@ class Attempt:
 
     def _not_started(self, error: OSError, failed: Callable[[Failure], object]) -> Failure:
         # What has run in this container, or fails for want of something, may run again, if not here.
-        code = FAILED if self._group.has_run else UNFIT.get(error.errno, FAILED)
+        code = FAILED if self._group.has_run else NEVER.get(error.errno, FAILED)
         failure = Failure(code, f"cannot start {self._command.words[0]}: {error.strerror}", time.monotonic())
         self._say(failure.message)
         failed(failure)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import time
@@ -28,8 +27,12 @@ class _Process(NamedTuple):
 
 def adopt_orphans() -> None:
     """Become the parent of every process below whose own parent ends. PID 1 is that anyway. Raises OSError."""
+    if os.getpid() == 1:
+        return
+    import ctypes  # noqa: PLC0415 - not every Python has it
+
     libc = ctypes.CDLL(None, use_errno=True)
-    if os.getpid() != 1 and libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,17 @@ from collections.abc import Mapping, Sequence
 STANDARD_ERROR = 2
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """Handled by this process, and passed on."""
+UNFIT = (
+    errno.EACCES,
+    errno.ENOEXEC,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.E2BIG,
+    errno.ENAMETOOLONG,
+    errno.ELIBBAD,
+)
+NEVER = {errno.ENOENT: 127, **dict.fromkeys(UNFIT, 126)}
+"""By which error a command can never be started, with a shell's exit code for it. All others may pass."""
 
 
 def spawn(words: Sequence[str], environment: Mapping[str, str], error: int) -> int:
