@@ -264,6 +264,14 @@ def test_a_log_that_cannot_be_written_is_said_and_does_not_hide_the_cause(progra
         assert (code, "cannot be written: Is a directory" in said) == (5, True)
 
 
+def test_a_foreign_letter_in_a_container_without_unicode_hides_no_cause(program: Path, tmp_path: Path) -> None:
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    script = 'sys.stderr.buffer.write("\\u4f60".encode()); sys.exit(93)'
+    with agent(program, tmp_path, script, **locale) as run:
+        assert run.ends()[0] == 93
+        assert run.log.read_text(encoding="utf-8").endswith("ended with exit code 93: \u4f60\n\u4f60")
+
+
 def test_a_rank_that_speaks_its_last_while_another_is_reaped_is_heard(tmp_path: Path) -> None:
     """Signal and words come in one batch, the signal first: both ranks are reaped before the words are read."""
     script = """

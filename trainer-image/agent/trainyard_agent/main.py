@@ -79,6 +79,7 @@ def _tell(message: str) -> None:
     path = Path(os.environ.get("TRAINYARD_TERMINATION_LOG", LOG))
     try:
         if path.exists():
-            path.write_text(message)
+            # Whatever the encoding of this container is.
+            path.write_bytes(message.encode(errors="replace"))
     except OSError as error:
         _say(f"{path} cannot be written: {error.strerror}")
