@@ -168,7 +168,7 @@ class Sync:
         words: dict[str, object] = {"attempt": attempt, "state": state.value}
         if failure is not None:
             age = round(max(0.0, time.monotonic() - failure.at), 3)
-            words["failure"] = {"code": failure.code, "message": shortened(failure.message), "age": age}
+            words["failure"] = {"code": failure.code, "message": failure.message[:LONGEST_MESSAGE], "age": age}
         if leave is not None:
             words["leave"] = leave._asdict()
         return words
@@ -207,12 +207,3 @@ class Sync:
             self._say(f"the operator gives no orders for now; the ranks are left as they are: {error}")
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures - 1, 10))
         return pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-
-
-def shortened(message: str) -> str:
-    """As much as the operator takes: what is lost is before the last line where that tells the step."""
-    if len(message) <= LONGEST_MESSAGE:
-        return message
-    rest, _, last = message.rpartition("\n")
-    last = f"\n{last}" if last.startswith('{"step"') else ""
-    return (rest if last else message)[: LONGEST_MESSAGE - len(last)] + last
