@@ -87,8 +87,7 @@ def test_a_rank_of_a_launcher_that_hangs_is_named_too(brought: Path) -> None:
     code, told, said = start(brought, "--once", "--", sys.executable, "-c", LAUNCHER, ranks, TRAINYARD_HANG_SECONDS="2")
     assert code == 91
     assert told.startswith("rank 6 hangs: no progress for ")
-    assert ' in load, all others elsewhere\n{"step": 9}\nrank 4: ' in told
-    assert told.endswith('{"step": 9}')
+    assert ' in load, all others elsewhere\n{"step": ' in told
     assert said.count("hangs, or waits for one that does\n") == 4
 
 

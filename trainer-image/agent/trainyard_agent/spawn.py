@@ -19,7 +19,7 @@ UNFIT = (
     errno.ENAMETOOLONG,
     errno.ELIBBAD,
 )
-NEVER = {errno.ENOENT: 127, **dict.fromkeys(UNFIT, 126)}
+NEVER: Mapping[int | None, int] = {errno.ENOENT: 127, **dict.fromkeys(UNFIT, 126)}
 """By which error a command can never be started, with a shell's exit code for it. All others may pass."""
 
 
