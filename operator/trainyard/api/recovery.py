@@ -158,7 +158,7 @@ MEANINGS = (
     Meaning(
         (96,),
         Action.RESTART,
-        "`trainyard-agent` found no Python 3.9 or newer in the image. The first time, the group starts anew without it, at no charge.",
+        "`trainyard-agent` found no Python 3.9 or newer in the image, or could not run there. The first time, the group starts anew without it, at no charge.",
     ),
     Meaning((126, 127), Action.FAIL, "The command cannot be executed, or is not in the image."),
 )

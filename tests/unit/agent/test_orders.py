@@ -6,7 +6,6 @@ import pytest
 
 from trainyard_agent.orders import Do, Final, News, Order, State, decide, read, waits_at_first
 from trainyard_agent.ranks import SettingError
-from trainyard_agent.sync import LONGEST_MESSAGE, shortened
 
 RUNNING, FAILED, WAITING, _ = State
 
@@ -101,12 +100,3 @@ def test_who_waits_at_first() -> None:
     assert not waits_at_first({"TRAINYARD_COORDINATOR": "https://there"})
     with pytest.raises(SettingError):
         waits_at_first({"TRAINYARD_RENDEZVOUS": "wait"})
-
-
-@pytest.mark.parametrize("last", ["", '\n{"step": 7}'])
-def test_a_message_is_cut_at_its_end_but_for_the_step(last: str) -> None:
-    assert shortened("rank 3 failed" + last) == "rank 3 failed" + last
-    cut = shortened("rank 3 failed\n" + "x" * 5000 + last)
-    assert len(cut) == LONGEST_MESSAGE
-    assert cut.startswith("rank 3 failed\nxxx")
-    assert cut.endswith(last or "x")

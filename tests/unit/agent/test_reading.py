@@ -1,6 +1,8 @@
 """What the agent reads of its ranks' progress, look by look."""
 
+import os
 from pathlib import Path
+from shutil import rmtree
 from types import SimpleNamespace
 
 import pytest
@@ -60,3 +62,32 @@ def test_who_has_told_steps_is_looked_for_at_the_start_of_the_next_attempt(
     assert tellers == {1}
     with Progress(None, print, tellers, launcher=launcher) as progress:
         assert late(progress)
+
+
+@pytest.mark.parametrize("launcher", [False, True])
+def test_a_folder_that_a_program_has_cleared_away_is_there_again_and_nobody_is_judged_by_that(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, launcher: bool
+) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(reading, "IN_MEMORY", tmp_path)
+    with Progress(None, print, set(), launcher=launcher) as progress:
+        folder = progress.folder
+        assert folder is not None
+
+        def looks(times: int) -> None:
+            for _ in range(times):
+                clock.now += 2
+                assert progress.look([0]) is None
+
+        rmtree(folder)
+        assert (progress.step(0), progress.stacks(), progress.silent(())) == (None, {}, {})
+        looks(1)
+        for step in range(9):
+            (folder / "0").write_text(f'{{"step": {step}, "pid": {os.getpid()}}}')
+            looks(1)
+        rmtree(folder)
+        looks(3000)
+        (folder / "0").write_text("9")
+        assert progress.step(0) == 9
+    assert [*tmp_path.iterdir()] == []

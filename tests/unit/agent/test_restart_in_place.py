@@ -180,6 +180,20 @@ def test_what_cannot_be_started_is_a_failure_too(program: Path, folder: Path, op
         run.kill()
 
 
+def test_what_has_run_here_and_is_gone_may_run_elsewhere(program: Path, folder: Path, operator: Operator) -> None:
+    """A volume of which the container has lost hold."""
+    (folder / "lost").write_text("#!/bin/sh\nrm -f lost\nexit 5\n")
+    (folder / "lost").chmod(0o755)
+    run = Agent(program, folder, "--", "./lost", **credentials(folder, operator.port), **COLD, TRAINYARD_PROCESSES="1")
+    try:
+        assert operator.hears("failed")["failure"]["code"] == 5
+        operator.order(2, run=True)
+        told = operator.hears("failed", 2)["failure"]
+        assert (told["code"], told["message"]) == (1, "cannot start ./lost: No such file or directory")
+    finally:
+        run.kill()
+
+
 def test_a_replacement_waits_until_it_is_told_to_begin(program: Path, folder: Path, operator: Operator) -> None:
     operator.order(4, run=False)
     variables = {**credentials(folder, operator.port), **COLD, "TRAINYARD_RENDEZVOUS": "wait", "TRAINYARD_ATTEMPT": "4"}

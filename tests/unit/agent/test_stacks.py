@@ -95,8 +95,9 @@ def test_the_message_names_rank_time_step_and_place() -> None:
         "rank 3 hangs: no progress for 42 seconds after step 120 (a step takes 1.2 seconds as a rule); it stands at"
         " data.py:12 in load, all others elsewhere"
     )
-    assert rest[0] == "rank 0: distributed_c10d.py:2806 in all_reduce < train.py:80 in main"
-    assert rest[3] == "rank 3: data.py:12 in load < train.py:71 in main"
+    assert rest[0] == '{"step": 120}'
+    assert rest[1] == "rank 0: distributed_c10d.py:2806 in all_reduce < train.py:80 in main"
+    assert rest[4] == "rank 3: data.py:12 in load < train.py:71 in main"
 
 
 def test_without_stacks_the_rank_is_named_all_the_same() -> None:

@@ -18,6 +18,7 @@ from trainyard_agent.reading import Progress, shared
 from trainyard_agent.recorder import Recorder, defaults
 from trainyard_agent.report import STACKS
 from trainyard_agent.reporter import Reporter
+from trainyard_agent.spawn import NEVER
 from trainyard_agent.stopping import SAVED
 from trainyard_agent.sync import Failure, Leave
 from trainyard_agent.warm import Warm
@@ -36,7 +37,7 @@ LOOK_AGAIN_SECONDS = 0.1
 LOOK_SECONDS = 1.0
 CAUSE_SECONDS = 3.0
 """How long the rank that is the cause may take to end after one that lost it: to close its process group and its device, say."""
-HANG, CANNOT_EXECUTE, NOT_FOUND = 91, 126, 127
+FAILED, HANG = 1, 91
 
 
 class Command(NamedTuple):
@@ -138,6 +139,7 @@ class Attempt:
             while group.running:
                 group.wait(min((each for each in (progress.interval, leaving.interval) if each), default=LOOK_SECONDS))
                 spared = leaving.look(group.asked)
+                recorder.keep()
                 came = [*withheld, *group.heard[passed:]]
                 passed, withheld = len(group.heard), [number for number in came if spared and number in ENDING]
                 for number in came:
@@ -245,7 +247,8 @@ class Attempt:
         return bool(self._group.running) and not self._group.asked_to_end and time.monotonic() < end
 
     def _not_started(self, error: OSError, failed: Callable[[Failure], object]) -> Failure:
-        code = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
+        # What has run in this container, or fails for want of something, may run again, if not here.
+        code = FAILED if self._group.has_run else NEVER.get(error.errno, FAILED)
         failure = Failure(code, f"cannot start {self._command.words[0]}: {error.strerror}", time.monotonic())
         self._say(failure.message)
         failed(failure)

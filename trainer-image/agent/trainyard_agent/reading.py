@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 import tempfile
@@ -35,6 +36,8 @@ class Progress:
         self._tellers = tellers
         self._folder: Path | None = None
         self._nonsense: set[int] = set()
+        self._told: set[int] = set()
+        """The ranks that have told steps in this attempt."""
         self._looked_at = 0.0
         self.usual: Mapping[int, Usual] = {}
         """What the steps of each rank take as a rule, as last looked at."""
@@ -73,10 +76,14 @@ class Progress:
         if self._watch is None or now - self._looked_at < self._watch.interval / 2:
             return None
         self._looked_at = now
+        self._keep()
         ranks = self._known() if self.launcher else [*running]
         said = self.said(ranks)
         silent = self._tellers if self.launcher and not said else self._tellers.intersection(ranks) - said.keys()
-        self._tellers.update(rank for rank, words in said.items() if words.step is not None)
+        # Of these, the files are gone: who has removed them is not at its start.
+        silent = silent - self._told
+        self._told.update(rank for rank, words in said.items() if words.step is not None)
+        self._tellers |= self._told
         if self.launcher:
             # One that has ended needs no more steps, and its launcher may go on with the others.
             said = {rank: words for rank, words in said.items() if words.pid and processes.lives(words.pid)}
@@ -103,9 +110,18 @@ class Progress:
         pids = {rank: words.pid for rank, words in self.said(self._known()).items() if rank not in stands}
         return {rank: [why] for rank, pid in pids.items() if pid and (why := processes.silence(pid))}
 
+    def _keep(self) -> None:
+        """A program may clear the memory that it shares with itself alone, as it thinks: the ranks write into new files then."""
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                self._folder.mkdir(mode=0o700)
+
     def _known(self) -> list[int]:
         """The ranks of which there are files."""
-        names = [file.name for file in self._folder.iterdir()] if self._folder is not None else []
+        try:
+            names = [file.name for file in self._folder.iterdir()] if self._folder is not None else []
+        except OSError:
+            return []
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < 10)
 
     def _tail(self, name: str) -> str:

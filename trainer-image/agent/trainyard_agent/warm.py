@@ -13,11 +13,13 @@ import select
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from trainyard_agent import memory
-from trainyard_agent.group import SIGNALS, STANDARD_ERROR, Group
+from trainyard_agent.group import Group
 from trainyard_agent.program import Program, common, parse, stable
+from trainyard_agent.spawn import spawn
 
 SWITCH = "TRAINYARD_WARM_START"
 DELAY_SECONDS = 5.0
@@ -65,18 +67,8 @@ class Warm:
         started = (*program.interpreter, "-c", (source or b"").decode(), str(theirs.fileno()), json.dumps(work))
         base = common(environments)
         try:
-            self._pid = os.posix_spawnp(
-                started[0],
-                list(started),
-                base,
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_OPEN, STANDARD_ERROR, os.devnull, os.O_WRONLY, 0),
-                ],
-                setsid=True,
-                setsigdef=[*SIGNALS, signal.SIGCHLD, signal.SIGPIPE],
-                setsigmask=[],
-            )
+            with Path(os.devnull).open("wb") as nobody:
+                self._pid = spawn(started, base, nobody.fileno())
         except OSError:
             # The ranks' start will say so too.
             ours.close()

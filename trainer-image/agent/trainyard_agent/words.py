@@ -102,7 +102,7 @@ def lost_a_peer(code: int, said: str) -> bool:
 
 
 def message(who: str, code: int, said: str, before: Memory, after: Memory, step: int | None = None) -> str:
-    """Why the worker ended: a sentence that begins with `who`, the traceback or the last lines, the last step. At most 4,096 bytes."""
+    """Why the worker ended: a sentence that begins with `who`, the last step, the traceback or the last lines. At most 4,096 bytes."""
     found = traceback(said)
     exception = found.splitlines()[-1] if found else ""
     told = f"{who} {how(code)}"
@@ -116,11 +116,13 @@ def message(who: str, code: int, said: str, before: Memory, after: Memory, step:
 
 
 def cut(told: str, rest: str, step: int | None = None) -> str:
-    """A sentence, then as far as there is room the end of the rest, then the last step, in a line that the operator reads."""
-    last = "" if step is None else f'\n{{"step": {step}}}'
-    head = told.encode(errors="replace")[: LONGEST // 2] + b"\n"
-    tail = rest.encode(errors="replace")[-(LONGEST - len(head) - len(last)) :] if rest else b""
-    return (head + tail).decode(errors="ignore").rstrip() + last
+    """A sentence, then the last step, in a line that the operator reads, then as far as there is room the end of the rest.
+
+    In a pod of many containers the kubelet leaves less of it: 12 KiB by their number, from the begin.
+    """
+    head = told.encode(errors="replace")[: LONGEST // 2] + (b"\n" if step is None else b'\n{"step": %d}\n' % step)
+    tail = rest.encode(errors="replace")[-(LONGEST - len(head)) :] if rest else b""
+    return (head + tail).decode(errors="ignore").rstrip()
 
 
 def _killed(before: Memory, after: Memory) -> str:

@@ -116,5 +116,11 @@ class Worker:
 
     def _clear(self) -> None:
         """Nothing of an attempt runs when the next may begin: not what a rank has left behind either."""
+        said = False
         while not self._group.empty and not self._group.asked_to_end:
             self._group.end(signal.SIGKILL, STOP_SECONDS)
+            if not said and not self._group.empty:
+                said = True
+                self._say(
+                    "what has run here does not end, so that nothing can begin: it is another user's, or stuck in the kernel"
+                )
