@@ -17,7 +17,7 @@ from typing import Any
 
 from trainyard_agent import memory
 from trainyard_agent.group import SIGNALS, STANDARD_ERROR, Group
-from trainyard_agent.program import Program, common, parse, stable
+from trainyard_agent.program import CHANGING, CHANGING_PREFIXES, Program, differing, parse, stable
 
 SWITCH = "TRAINYARD_WARM_START"
 DELAY_SECONDS = 5.0
@@ -42,7 +42,10 @@ class Warm:
         self._begun = False
         self._socket: socket.socket | None = None
         self._pid: int | None = None
-        self._base: Mapping[str, str] = {}
+        self._environments: Sequence[Mapping[str, str]] = [{}]
+        """Of the ranks at whose time it was begun. It has the first itself."""
+        self._read: Sequence[str] = ()
+        """The variables of an attempt's or rank's own that libraries have read in it."""
         self.ready = False
         """Whether ranks can be forked from it."""
 
@@ -52,8 +55,9 @@ class Warm:
         self._begun = True
         if program is None or begun or environments[0].get(SWITCH) == "0" or environments[0].get("PYTHONINSPECT"):
             return
-        source = pkgutil.get_data("trainyard_agent", "warmed.py")
         work = {
+            "own": [*CHANGING],
+            "own_prefixes": CHANGING_PREFIXES,
             "module": program.module,
             "name": program.name,
             "arguments": list(program.arguments),
@@ -62,13 +66,12 @@ class Warm:
         }
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         theirs.set_inheritable(True)
-        started = (*program.interpreter, "-c", (source or b"").decode(), str(theirs.fileno()), json.dumps(work))
-        base = common(environments)
+        started = (*program.interpreter, "-c", source(), str(theirs.fileno()), json.dumps(work))
         try:
             self._pid = os.posix_spawnp(
                 started[0],
                 list(started),
-                base,
+                environments[0],
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_OPEN, STANDARD_ERROR, os.devnull, os.O_WRONLY, 0),
@@ -83,7 +86,7 @@ class Warm:
             return
         finally:
             theirs.close()
-        self._socket, self._base = ours, stable(base)
+        self._socket, self._environments = ours, environments
         self._group.spared.add(self._pid)
         self._group.listen(ours.fileno(), self._heard)
 
@@ -91,8 +94,10 @@ class Warm:
         """Start these ranks. False: none was, and none will be."""
         if not self.ready or self._socket is None:
             return False
-        if any(stable(each) != self._base for each in environments.values()):
+        if any(stable(each) != stable(self._environments[0]) for each in environments.values()):
             self._say("the ranks start from the beginning: their environment has changed")
+            return False
+        if self._depends([*environments.values()]):
             return False
         self._group.begin()
         shut, opens = os.pipe()
@@ -133,6 +138,13 @@ class Warm:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
 
+    def _depends(self, environments: Sequence[Mapping[str, str]]) -> bool:
+        """Whether libraries would be others if these ranks had imported them. Then it is of no use any more."""
+        names = differing(self._read, self._environments[0], environments)
+        if names:
+            self.end(f"what is imported reads {', '.join(names)}, which differs between ranks or attempts")
+        return bool(names)
+
     def _fork(self, agent: socket.socket, variables: Mapping[str, str], error: int, gate: int) -> int:
         """The PID of a rank that stands before the gate. Raises OSError, ValueError, KeyError."""
         told = {"agent": os.getpid(), "environment": dict(variables)}
@@ -169,6 +181,9 @@ class Warm:
                 # In one line, whatever the exception's text is.
                 self.end(" ".join(str(said["unsafe"]).split()))
             elif "ready" in said:
+                self._read = said["read"]
+                if self._depends(self._environments):
+                    return
                 self.ready = True
                 modules = ", ".join(dict.fromkeys(name.partition(".")[0] for name in said["ready"])) or "nothing"
                 took, size = said["seconds"], said["resident"] // MIB
@@ -184,3 +199,11 @@ class Warm:
             self.end(f"{free // MIB} MiB of the container's memory are free, and {LEAST_MEMORY // MIB} should be")
         else:
             agent.send(b"i")
+
+
+def source() -> str:
+    """What the process runs: one text, since it has no modules of ours."""
+    texts = ((pkgutil.get_data("trainyard_agent", name) or b"").decode() for name in ("head.py", "warmed.py"))
+    ours = ("from __future__", "from trainyard_agent")
+    lines = [line for text in texts for line in text.splitlines() if not line.startswith(ours)]
+    return "\n".join(["from __future__ import annotations", *lines])
