@@ -100,6 +100,28 @@ def test_the_switch_turns_it_off(program: Path, folder: Path, operator: Operator
         made.agent.kill()
 
 
+def test_it_is_ended_when_the_switch_is_turned(program: Path, folder: Path, operator: Operator) -> None:
+    environment = install(folder, "import os\nby = os.getpid()")
+    (folder / "script.py").write_text("import heavy, os\nprint(heavy.by == os.getpid())")
+    made = Run(program, folder, operator, sys.executable, "script.py", **environment)
+    try:
+        made.until_ready(READY)
+        assert made.ends(TRAINYARD_WARM_START="0").output == "True\n"
+    finally:
+        made.agent.kill()
+
+
+def test_there_is_one_when_the_switch_is_turned_back(program: Path, folder: Path, operator: Operator) -> None:
+    (folder / "script.py").write_text("import time\ntime.sleep(60)")
+    made = Run(program, folder, operator, sys.executable, "script.py", TRAINYARD_WARM_START="0")
+    try:
+        operator.hears("waiting", 2)
+        operator.order(2, run=True, TRAINYARD_WARM_START="")
+        assert READY in made.until_ready()
+    finally:
+        made.agent.kill()
+
+
 def test_an_environment_that_a_library_may_have_read_is_not_changed_under_it(
     program: Path, folder: Path, operator: Operator
 ) -> None:

@@ -51,10 +51,10 @@ class Warm:
 
     def prepare(self, environments: Sequence[Mapping[str, str]], *, delay: bool) -> None:
         """Begin, if the command is one for it, and has not begun before. `delay`: ranks start at this moment."""
-        program, begun = self._program, self._begun
-        self._begun = True
-        if program is None or begun or environments[0].get(SWITCH) == "0" or environments[0].get("PYTHONINSPECT"):
+        program = self._program
+        if program is None or self._begun or environments[0].get(SWITCH) == "0" or environments[0].get("PYTHONINSPECT"):
             return
+        self._begun = True
         work = {
             "own": [*CHANGING],
             "own_prefixes": CHANGING_PREFIXES,
@@ -93,6 +93,9 @@ class Warm:
     def start(self, environments: Mapping[int, Mapping[str, str]]) -> bool:
         """Start these ranks. False: none was, and none will be."""
         if not self.ready or self._socket is None:
+            return False
+        if any(each.get(SWITCH) == "0" for each in environments.values()):
+            self.end("the warm start is switched off")
             return False
         if any(stable(each) != stable(self._environments[0]) for each in environments.values()):
             self._say("the ranks start from the beginning: their environment has changed")
