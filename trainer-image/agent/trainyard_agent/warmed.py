@@ -20,7 +20,7 @@ import types
 from contextlib import suppress
 from typing import Any
 
-from trainyard_agent.head import files_of, is_module, noted, run_head
+from trainyard_agent.head import Noted, files_of, is_module, run_head
 
 HARMLESS_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 PARENT_SECONDS = 5.0
@@ -42,7 +42,7 @@ def prepare(work: dict[str, Any]) -> tuple[list[str], list[str]]:
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, folder)
     before = open_files()
-    with noted() as read:
+    with Noted() as noted:
         done = run_head(files, folder)
     if work["module"] and work["name"] in sys.modules:
         raise RuntimeError("what it imports imports the program itself")
@@ -62,8 +62,7 @@ def prepare(work: dict[str, Any]) -> tuple[list[str], list[str]]:
     # Those that know of fork have ended their threads for it, and start them again when they need them: OpenBLAS does.
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
         raise RuntimeError(f"what it imports has started threads ({threads - 1}) that a fork would lose")
-    asked = work["own"], tuple(work["own_prefixes"])
-    return done, sorted(name for name in read if name in asked[0] or name.startswith(asked[1]))
+    return done, noted.read(work["own"], tuple(work["own_prefixes"]))
 
 
 def changed() -> dict[str, str | None]:
