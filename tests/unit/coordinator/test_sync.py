@@ -195,6 +195,7 @@ async def test_who_hangs_up_between_two_calls_is_missed_too(office: Office, monk
 async def test_since_when_an_agent_is_there_without_a_break(office: Office) -> None:
     def later(seconds: int) -> None:
         office.attendance.now = lambda: NOW + timedelta(seconds=seconds)
+        office.attendance.monotonic = lambda: float(seconds)
 
     with office.attendance.call(UID, POD, AgentView(1, Doing.RUNNING)):
         later(10)
