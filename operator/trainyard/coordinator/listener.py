@@ -13,13 +13,14 @@ from typing import Any
 
 from aiohttp import web
 
+from trainyard.coordinator.address import bound
+
 _LOG = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 128
 """Of strangers, handshakes included. A report takes a millisecond or two, so that others' work waits a fraction of a second for all of them."""
 MOST_OF_AN_ADDRESS = 16
 """Of those, so that one address cannot keep all others out. What it has beyond that is closed: its agents try again."""
-BACKLOG = 1024
 CONNECTION_SECONDS = 5.0
 """How long a stranger may ask for nothing."""
 HANDSHAKE_SECONDS = 5.0
@@ -83,16 +84,14 @@ class Guests:
 async def listen(
     runner: web.BaseRunner, host: str, port: int, tls: ssl.SSLContext, guests: Guests, full: Callable[[], object]
 ) -> AsyncIterator[int]:
-    """Serve the runner's application while inside. Yields the port. Raises OSError.
+    """Serve the runner's application while inside. Yields the port. Raises OSError and UnicodeError.
 
     `full` is called again and again while nobody is let in.
     """
     server = runner.server
     if server is None:
         raise RuntimeError("the runner is not set up")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, port), family=family, backlog=BACKLOG) as listening:
-        listening.settimeout(0)
+    with bound(host, port) as listening:
         door = _Door(listening, server, tls, guests, full)
         tasks = [asyncio.create_task(part) for part in (door.keep(), _sweep(server, guests))]
         try:
