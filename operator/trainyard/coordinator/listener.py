@@ -135,6 +135,8 @@ class _Door:
             if self._strangers().count(address) >= MOST_OF_AN_ADDRESS:
                 # Not `full`: else one stranger could hold up the verdicts on all that are lost.
                 connection.close()
+                # What is there already is accepted without a wait: a flood would keep all others waiting.
+                await asyncio.sleep(0)
                 continue
             for level, option, value in KEEPALIVE:
                 connection.setsockopt(level, option, value)
