@@ -97,7 +97,11 @@ class Operator:
         tracker: WriteTracker[str] = WriteTracker()
         writer = Writer(session)
         leading = (lambda: chosen.leading) if chosen is not None else lambda: True
-        coordinates = coordinator(settings, session, caches, queue, registry, leading)
+
+        def acts(namespace: str) -> bool:
+            return all(scope.opened for scope in scopes if scope.namespace in {None, namespace})
+
+        coordinates = coordinator(settings, session, caches, queue, registry, leading, acts)
         pace = StatusPace(time.monotonic)
         reconciler = Reconciler(
             caches=caches,

@@ -30,11 +30,17 @@ class Attendance:
 
     @property
     def since(self) -> datetime:
-        """Since when this process has listened to what agents say."""
+        """Since when all agents that call are heard by this process."""
         now = self._time()
         if self._since is None:
             self._since = now
         return self._since
+
+    def miss_nobody(self) -> None:
+        """Not all that call are let in: who is away may be among them."""
+        now = self._time()
+        # Who stands by has yet to begin.
+        self._since = self._since and now
 
     def of(self, job: str, pods: Iterable[str]) -> Mapping[str, AgentView]:
         """The agents of these pods that have called; the others are forgotten."""

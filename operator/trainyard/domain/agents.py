@@ -24,7 +24,7 @@ STUCK = timedelta(seconds=60)
 AHEAD = timedelta(seconds=3)
 """By so much clocks of a cluster may differ."""
 CALL_IN = timedelta(seconds=6)
-"""How long a new leader waits for agents that have not called yet, before it takes them for absent, and anybody for that of a container that has just started."""
+"""How long a new leader, or one that could not let all agents in, waits for those that have not called yet, before it takes them for absent, and anybody for that of a container that has just started."""
 
 
 def overlaid(snapshot: Snapshot, now: datetime) -> Snapshot:
@@ -112,10 +112,11 @@ def _left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
     agent = snapshot.agents.get(pod.uid)
     if agent is None or agent.left_at is None or agent.doing is Doing.ENDED:
         return None
-    # All at once away is our own network: what counts begins when the first is back.
-    if snapshot.heard_since is None:
+    # All at once away is our own network: what counts begins when the first is back, and when all that call are let in.
+    if snapshot.heard_since is None or snapshot.hearing_since is None:
         return None
-    return (SILENCE if agent.vanished else ABSENCE) - (now - max(agent.left_at, snapshot.heard_since))
+    began = max(agent.left_at, snapshot.heard_since, snapshot.hearing_since)
+    return (SILENCE if agent.vanished else ABSENCE) - (now - began)
 
 
 def _ending(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:

@@ -192,7 +192,7 @@ class Snapshot:
     agents: Mapping[str, AgentView] = field(default_factory=dict)
     """The agents that have called, by the UID of their pod."""
     hearing_since: datetime | None = None
-    """Since when agents can call; None where there is no coordinator."""
+    """Since when all agents can call; None where there is no coordinator. Begins anew where not all of them were let in."""
 
     @cached_property
     def current(self) -> tuple[PodView, ...]:

@@ -31,3 +31,14 @@ def test_a_clock_that_is_a_little_off_is_left_alone() -> None:
     began = attendance.since
     at.monotonic = 0.9
     assert attendance.since == began
+
+
+def test_who_stands_by_does_not_begin_to_listen_because_many_call() -> None:
+    at = SimpleNamespace(now=NOW, monotonic=0.0)
+    attendance = Attendance(lambda: at.now, lambda _job, _seconds: None, lambda: at.monotonic)
+    attendance.miss_nobody()
+    at.now, at.monotonic = NOW + timedelta(seconds=60), 60.0
+    assert attendance.since == at.now
+    at.now, at.monotonic = NOW + timedelta(seconds=120), 120.0
+    attendance.miss_nobody()
+    assert attendance.since == at.now

@@ -61,6 +61,15 @@ def test_when_our_network_is_back_nobody_is_given_up_for_it() -> None:
     assert (act(back).status.attempt, act(back).requeue_after) == (1, 7.0)
 
 
+def test_who_could_not_come_in_is_not_given_up_for_it() -> None:
+    """The coordinator had no room: since then it listens anew."""
+    crowded = replace(RUNS.hung_up(1, seconds_ago=60), hearing_since=ago(5))
+    assert (act(crowded).status.attempt, act(crowded).requeue_after) == (1, 7.0)
+    vanished = replace(RUNS.vanished(1, 60), hearing_since=ago(5))
+    assert (act(vanished).status.attempt, act(vanished).requeue_after) == (1, 3.0)
+    assert made_in(after(replace(crowded, hearing_since=ago(12)))) == [1, 2, 1]
+
+
 def test_who_has_done_its_work_is_no_witness() -> None:
     alone = RUNS.vanished(0, 30).vanished(1, 30).said_good_bye(2, 100)
     assert act(alone).status.attempt == 1
