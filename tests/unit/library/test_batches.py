@@ -1,0 +1,103 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from trainyard_torch.data import Batches, Member, Order
+
+SIZES = st.tuples(st.integers(1, 40), st.integers(1, 24), st.integers(1, 6), st.integers(0, 200))
+
+
+def made(numbers: tuple[int, int, int, int]) -> Batches:
+    size, batch, micro, cursor = numbers
+    return Batches(Order(size, 5), batch, micro, cursor)
+
+
+def seen(batches: Batches, world: int) -> list[tuple[int, int]]:
+    """Epoch and sample of everything that counts in the next step."""
+    parts = [part for rank in range(world) for part in batches.step(Member(rank, world)) if part.weight]
+    return [(int(e), int(s)) for part in parts for e, s in zip(part.epochs, part.samples, strict=True)]
+
+
+@given(SIZES, st.integers(1, 24))
+@settings(deadline=None)
+def test_any_number_of_processes_sees_the_same_samples_in_a_step(
+    numbers: tuple[int, int, int, int], world: int
+) -> None:
+    batches = made(numbers)
+    world = min(world, batches.batch)
+    assert seen(batches, world) == seen(batches, 1)
+    assert len(seen(batches, 1)) == batches.batch
+
+
+@given(SIZES, st.lists(st.integers(1, 24), min_size=1, max_size=12))
+@settings(deadline=None)
+def test_no_sample_is_skipped_or_seen_twice_whatever_the_sizes(
+    numbers: tuple[int, int, int, int], worlds: list[int]
+) -> None:
+    batches = made((*numbers[:3], 0))
+    all_seen: list[tuple[int, int]] = []
+    for world in worlds:
+        all_seen += seen(batches, min(world, batches.batch))
+        batches = batches.after()
+    size = batches.order.size
+    wanted = [(p // size, int(batches.order.samples(p // size, np.array([p % size]))[0])) for p in range(len(all_seen))]
+    assert all_seen == wanted
+
+
+@given(SIZES, st.integers(1, 24))
+@settings(deadline=None)
+def test_the_mean_of_all_processes_is_the_mean_of_all_samples(numbers: tuple[int, int, int, int], world: int) -> None:
+    """With the number of a sample for its gradient."""
+    batches = made(numbers)
+    world = min(world, batches.batch)
+    ranks = [batches.step(Member(rank, world)) for rank in range(world)]
+    mean = sum(part.weight * part.samples.mean() for parts in ranks for part in parts) / world
+    assert mean == pytest.approx(np.mean([sample for _, sample in seen(batches, 1)]))
+    assert len({len(parts) for parts in ranks}) == 1, "each takes part in the same collectives"
+    assert all(1 <= len(part.samples) <= batches.micro for parts in ranks for part in parts)
+    assert [[part.last for part in parts] for parts in ranks] == [[False] * (len(ranks[0]) - 1) + [True]] * world
+
+
+def test_who_has_no_sample_left_takes_part_at_no_weight() -> None:
+    first, second = (Batches(Order(10), 3, 1).step(Member(rank, 2)) for rank in range(2))
+    assert [part.weight for part in first] == [2 / 3, 2 / 3]
+    assert sorted(part.weight for part in second) == [0, 2 / 3]
+
+
+def test_a_run_goes_on_where_it_stood() -> None:
+    batches = Batches(Order(10, 1), 4, 2)
+    there = batches.after(3)
+    again = Batches(Order(10, 1), 8, 1).at(there.state())
+    assert (again.cursor, again.batch, again.epoch) == (12, 8, 1.2)
+
+
+def test_steps_follow_each_other() -> None:
+    batches = Batches(Order(10, 1), 4, 4)
+    steps = batches.steps(Member(0, 1))
+    for at in (batches, batches.after(), batches.after(2)):
+        assert next(steps)[0].samples.tolist() == at.step(Member(0, 1))[0].samples.tolist()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Batches(Order(9), 0, 1), "batch must be from 1"),
+        (lambda: Batches(Order(9), 1, 0), "micro must be from 1"),
+        (lambda: Batches(Order(9), 1, 1, -1), "cursor must be from 0"),
+        (lambda: Batches(Order(9), 4, 1).step(Member(4, 4)), "rank must be from 0 to 3, and is 4"),
+        (lambda: Batches(Order(9), 4, 1).step(Member(0, 5)), "5 processes cannot share a batch of 4 samples"),
+        (
+            lambda: Batches(Order(9), 4, 1).at({"cursor": 1, "size": 8, "seed": 0}),
+            "size 8 of the data, and this run has 9",
+        ),
+        (
+            lambda: Batches(Order(9), 4, 1).at({"cursor": 1, "size": 9, "seed": 2}),
+            "seed 2 of the data, and this run has 0",
+        ),
+    ],
+)
+def test_what_cannot_be_shared(make: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make()

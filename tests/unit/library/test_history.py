@@ -1,0 +1,232 @@
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from trainyard_torch.checkpoint.history import LATEST, History, LeftBehindError
+from trainyard_torch.checkpoint.lineage import Keep
+from trainyard_torch.checkpoint.manifest import NAME, File, Manifest, Name
+from trainyard_torch.checkpoint.store import Store, StoreError
+
+
+@pytest.fixture(params=["volume", "objects"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "volume":
+        yield Store(str(tmp_path / "checkpoints"))
+    else:
+        yield Store("memory://checkpoints")
+        fsspec.filesystem("memory").store.clear()
+
+
+def write(store: Store, step: int, attempt: int = 1, **fields: Any) -> Manifest:
+    """The files of a checkpoint, without its manifest."""
+    name, files = Name(step, attempt), {}
+    for path in ("__0_0.distcp", "part/__1_0.distcp"):
+        store.write(f"{name}/{path}", f"{step} {path} of {attempt}".encode() * 100)
+        files[path] = store.measure(f"{name}/{path}")
+    assert all(files.values())
+    return Manifest(step, attempt, 2, files={path: file for path, file in files.items() if file}, **fields)
+
+
+def committed(store: Store, *steps: int, attempt: int = 1, base: Name | None = None) -> History:
+    history = History(store, attempt)
+    history.claim(base)
+    for step in steps:
+        history.commit(write(store, step, attempt))
+    return history
+
+
+def step_of(history: History, *, thorough: bool = True) -> int | None:
+    found = history.find(thorough=thorough).manifest
+    return found.step if found else None
+
+
+def test_nothing_is_there_yet(store: Store) -> None:
+    history = History(store)
+    assert (history.attempt, history.find().manifest, history.tidy(Keep())) == (1, None, [])
+
+
+def test_the_newest_that_is_whole(store: Store) -> None:
+    committed(store, 10, 20, 30)
+    later = History(store)
+    assert (later.attempt, step_of(later)) == (2, 30)
+    assert (store.read(LATEST) or b"").decode().strip() == str(Name(30, 1))
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (lambda _: None, "__0_0.distcp is missing"),
+        (lambda old: old[:-1], "bytes in place of"),
+        (lambda _: b"", "has 0 bytes in place of"),
+        (lambda old: old[:5] + b"!" + old[6:], "its checksum is another one"),
+    ],
+    ids=["missing", "truncated", "empty", "changed"],
+)
+def test_a_broken_one_is_passed_over_and_told_of(store: Store, broken: Any, said: str) -> None:
+    committed(store, 10, 20)
+    path = f"{Name(20, 1)}/__0_0.distcp"
+    content = broken(store.read(path))
+    store.remove(path) if content is None else store.write(path, content)
+    found = History(store).find()
+    assert found.manifest
+    assert found.manifest.step == 10
+    ((name, why),) = found.passed_over
+    assert (name, said in why) == (Name(20, 1), True)
+
+
+def test_of_foreign_files_nothing_is_believed(store: Store) -> None:
+    committed(store, 10)
+    for path in (
+        "step-000000000099-000001/x",
+        f"step-000000000098-000001/{NAME}",
+        "notes.txt",
+        "attempts/old.json",
+        "step-1/y",
+    ):
+        store.write(path, b"{}")
+    history = History(store)
+    assert (history.attempt, step_of(history)) == (2, 10)
+    assert [str(name) for name, _ in history.find().passed_over] == [
+        "step-000000000099-000001",
+        "step-000000000098-000001",
+    ]
+
+
+def test_none_is_whole(store: Store) -> None:
+    committed(store, 10)
+    store.write(f"{Name(10, 1)}/{NAME}", b"{")
+    found = History(store).find()
+    assert (found.manifest, len(found.passed_over)) == (None, 1)
+
+
+def test_who_was_left_behind_commits_nothing(store: Store) -> None:
+    old = committed(store, 10)
+    ready = write(store, 20)
+    committed(store, 15, attempt=2, base=Name(10, 1))
+    for act in (lambda: old.commit(ready), lambda: old.tidy(Keep(last=1)), lambda: old.claim(None)):
+        with pytest.raises(LeftBehindError, match="attempt 2 has begun, and this is attempt 1"):
+            act()
+    assert step_of(History(store)) == 15
+
+
+def test_what_it_commits_between_the_look_and_the_write_does_not_count(store: Store) -> None:
+    old = committed(store, 10)
+    committed(store, attempt=2, base=Name(10, 1))
+    old._check = lambda: None  # type: ignore[method-assign]  # the look was a moment before the claim
+    old.commit(write(store, 20))
+    assert step_of(History(store)) == 10
+    assert step_of(History(store, 2)) == 20, "that attempt itself began when there was no such claim"
+
+
+def test_a_claim_that_is_torn_holds_the_attempts_before_it_back_all_the_same(store: Store) -> None:
+    old = committed(store, 10)
+    store.write("attempts/000002.json", b'{"ba')
+    with pytest.raises(LeftBehindError):
+        old.commit(write(store, 20))
+    assert step_of(History(store)) == 10
+
+
+def test_what_is_kept_and_what_goes(store: Store) -> None:
+    history = committed(store, 10, 20, 30)
+    write(store, 25)
+    write(store, 35)
+    assert history.tidy(Keep(last=2)) == [Name(10, 1), Name(25, 1)]
+    assert sorted(store.folders()) == ["attempts", str(Name(20, 1)), str(Name(30, 1)), str(Name(35, 1))]
+    assert step_of(History(store)) == 30
+
+
+def test_the_best_stays(store: Store) -> None:
+    history = History(store, 1)
+    history.claim(None)
+    for step, loss in ((10, 0.1), (20, 0.5), (30, 0.4)):
+        history.commit(write(store, step, metrics={"loss": loss}))
+    assert history.tidy(Keep(last=1, best=1, metric="loss")) == [Name(20, 1)]
+
+
+class Dying(Store):
+    """A process that is killed at its n-th change of the store."""
+
+    left = 0
+
+    def write(self, path: str, content: bytes) -> None:
+        self._live()
+        super().write(path, content)
+
+    def remove(self, path: str) -> None:
+        self._live()
+        super().remove(path)
+
+    def _live(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+
+def test_killed_at_any_moment_the_newest_that_was_committed_is_there(tmp_path: Path) -> None:
+    for moment in range(200):
+        folder = tmp_path / str(moment)
+        dying = Dying(str(folder))
+        dying.left = moment
+        done: list[int] = []
+        try:
+            history = History(dying, 1)
+            history.claim(None)
+            for step in (10, 20, 30, 40):
+                history.commit(write(dying, step))
+                done.append(step)
+                history.tidy(Keep(last=2))
+        except KeyboardInterrupt:
+            pass
+        found = step_of(History(Store(str(folder)), 2))
+        # The last commit may have come to its end without a word of it.
+        assert found in {max(done, default=None), max(done, default=0) + 10}
+        if len(done) == 4 and dying.left > 0:
+            break
+    else:
+        pytest.fail("it was never left to its end")
+    assert moment > 20
+
+
+def test_the_disk_is_full_or_not_to_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = committed(Store(str(tmp_path)), 10)
+    ready = write(Store(str(tmp_path)), 20)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(StoreError, match=r"cannot write .*step-000000000020-000001.*No space left on device"):
+        history.commit(ready)
+    monkeypatch.undo()
+    assert step_of(History(Store(str(tmp_path)))) == 10
+    assert not [*tmp_path.rglob("*.partial-*")]
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("nothing://bucket/x", "Protocol not known: nothing"),
+        ("s3:/bucket/x", "neither a path nor a URL"),
+        ("s3:x", "two slashes"),
+    ],
+)
+def test_a_store_that_there_is_not(url: str, said: str) -> None:
+    with pytest.raises(StoreError, match=said):
+        Store(url)
+
+
+def test_sizes_alone_are_looked_at_where_time_presses(store: Store) -> None:
+    committed(store, 10)
+    path = f"{Name(10, 1)}/__0_0.distcp"
+    store.write(path, b"?" * len(store.read(path) or b""))
+    assert (step_of(History(store), thorough=False), step_of(History(store))) == (10, None)
+
+
+def test_files_of_a_checkpoint_are_measured(store: Store) -> None:
+    store.write("a/b", b"abc")
+    assert store.measure("a/b") == File(3, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
+    assert (store.measure("a/c"), store.size("a/c"), store.read("a/c")) == (None, None, None)
+    assert (store.folders("a"), store.files("a"), store.files("nowhere")) == ([], ["b"], [])

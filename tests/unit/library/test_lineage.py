@@ -1,0 +1,68 @@
+from math import inf, nan
+
+import pytest
+
+from trainyard_torch.checkpoint.lineage import Claim, Keep, usable
+from trainyard_torch.checkpoint.manifest import Name
+
+N = Name
+
+
+def test_the_newest_is_the_best() -> None:
+    assert usable([N(10, 1), N(30, 1), N(20, 1)], [Claim(1, None)], 2) == [N(30, 1), N(20, 1), N(10, 1)]
+
+
+def test_what_an_attempt_that_was_left_behind_still_commits_does_not_count() -> None:
+    claims = [Claim(1, None), Claim(2, N(10, 1))]
+    assert usable([N(10, 1), N(20, 1), N(12, 2)], claims, 3) == [N(12, 2), N(10, 1)]
+    assert usable([N(10, 1), N(20, 1)], claims, 2) == [N(20, 1), N(10, 1)], "its own claim says nothing to itself"
+
+
+def test_who_fell_back_goes_on_from_there() -> None:
+    claims = [Claim(1, None), Claim(2, N(20, 1)), Claim(3, N(10, 1))]
+    names = [N(10, 1), N(20, 1), N(30, 2), N(15, 3)]
+    assert usable(names, claims, 4) == [N(15, 3), N(10, 1)]
+
+
+def test_who_began_anew_leaves_all_behind() -> None:
+    assert usable([N(10, 1), N(5, 2)], [Claim(1, None), Claim(2, None)], 3) == [N(5, 2)]
+
+
+def test_a_claim_that_cannot_be_read_costs_nothing() -> None:
+    assert usable([N(10, 1)], [Claim(2, None, legible=False)], 3) == [N(10, 1)]
+
+
+def test_a_later_attempt_is_none_of_ours() -> None:
+    assert usable([N(10, 1), N(20, 5)], [Claim(5, N(10, 1))], 2) == [N(10, 1)]
+
+
+NAMES = [N(step) for step in (50, 40, 30, 20, 10)]
+LOSSES = {N(50): 0.9, N(40): 0.2, N(30): 0.5, N(20): nan, N(10): 0.2}
+METRICS = {name: {"loss": loss} for name, loss in LOSSES.items()}
+
+
+@pytest.mark.parametrize(
+    ("keep", "gone"),
+    [
+        (Keep(last=2), [30, 20, 10]),
+        (Keep(last=9), []),
+        (Keep(last=1, best=1, metric="loss"), [30, 20, 10]),
+        (Keep(last=1, best=2, metric="loss"), [30, 20]),
+        (Keep(last=1, best=9, metric="loss"), [20]),
+        (Keep(last=1, best=1, metric="loss", greatest=True), [40, 30, 20, 10]),
+        (Keep(last=1, best=3, metric="accuracy"), [40, 30, 20, 10]),
+    ],
+)
+def test_what_is_kept(keep: Keep, gone: list[int]) -> None:
+    assert [name.step for name in keep.superfluous(NAMES, METRICS)] == gone
+
+
+def test_the_worst_of_all_values() -> None:
+    metrics = {N(50): {"loss": inf}, N(40): {"loss": -inf}}
+    assert Keep(last=1, best=1, metric="loss").superfluous([N(50), N(40), N(30)], metrics) == [N(30)]
+
+
+@pytest.mark.parametrize("bad", [{"last": 0}, {"best": -1}, {"best": 1}])
+def test_rules_that_make_no_sense(bad: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"last must|best needs"):
+        Keep(**bad)  # type: ignore[arg-type]  # numbers alone

@@ -1,0 +1,130 @@
+"""What stands beside each checkpoint: what it is of, and how to tell that all of it is there. Pure.
+
+A checkpoint is a folder of its own, named by step and attempt, that nobody writes twice. Its manifest is written when all else of it is
+stored, in one piece; a folder without one is no checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FORMAT = 1
+NAME = "MANIFEST.json"
+MOST_STEPS, MOST_ATTEMPTS = 10**12, 10**6
+FOLDER = re.compile(r"step-(\d{12})-(\d{6})")
+
+
+class BrokenError(Exception):
+    """A checkpoint is not what it says. The text tells which, what is wrong, and nothing of how it was found."""
+
+
+@dataclass(frozen=True, order=True)
+class Name:
+    """Which checkpoint: the last step that is in it, and the attempt that has written it.
+
+    Raises:
+        ValueError: a number is out of its range.
+    """
+
+    step: int
+    attempt: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.step < MOST_STEPS:
+            raise ValueError(f"step must be from 0 to {MOST_STEPS - 1}, and is {self.step}")
+        if not 0 <= self.attempt < MOST_ATTEMPTS:
+            raise ValueError(f"attempt must be from 0 to {MOST_ATTEMPTS - 1}, and is {self.attempt}")
+
+    @override
+    def __str__(self) -> str:
+        return f"step-{self.step:012}-{self.attempt:06}"
+
+    @classmethod
+    def parse(cls, folder: str) -> Name | None:
+        """The name of a folder, or None for one that is no checkpoint's."""
+        found = FOLDER.fullmatch(folder)
+        return cls(int(found[1]), int(found[2])) if found else None
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a checkpoint: bytes, and their SHA-256 in hexadecimal."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint is of.
+
+    Attributes:
+        step: the last step that is in it.
+        attempt: the attempt that has written it.
+        world: processes at that time.
+        mesh: their arrangement, the outermost first: `{"data": 2, "tensor": 4}`.
+        data: where the data stood (`Batches.state`).
+        metrics: numbers by which checkpoints can be compared.
+        time: seconds since 1970.
+        files: all files of it but the manifest itself, by their path below the folder.
+    """
+
+    step: int
+    attempt: int
+    world: int
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    data: Mapping[str, int] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    time: float = 0.0
+    files: Mapping[str, File] = field(default_factory=dict)
+
+    @property
+    def name(self) -> Name:
+        """The name of its folder."""
+        return Name(self.step, self.attempt)
+
+    def text(self) -> str:
+        """What is written: JSON, with a checksum of its own."""
+        content = {"format": FORMAT, **asdict(self)}
+        return json.dumps({**content, "sha256": _digest(content)}, indent=1) + "\n"
+
+    @classmethod
+    def parse(cls, text: str | bytes, name: Name) -> Manifest:
+        """The manifest that was found in the folder of this name.
+
+        Raises:
+            BrokenError: it is not whole, was changed, is of another checkpoint or of a later release.
+        """
+        try:
+            content = json.loads(text)
+            stored = content.pop("sha256")
+            made = content.pop("format")
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+            raise BrokenError(f"{NAME} cannot be read: it is no JSON of ours") from error
+        if made != FORMAT:
+            raise BrokenError(
+                f"{NAME} has format {made!r}, and this release reads {FORMAT}: a later one has written it"
+            )
+        if _digest({"format": made, **content}) != stored:
+            raise BrokenError(f"{NAME} was changed after it was written: its checksum is another one")
+        try:
+            files = {path: File(**each) for path, each in content.pop("files").items()}
+            manifest = cls(**content, files=files)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise BrokenError(f"{NAME} lacks a field, or has one that is not known: {error}") from error
+        if manifest.name != name:
+            raise BrokenError(f"{NAME} is of {manifest.name}: the folder was copied or renamed")
+        return manifest
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

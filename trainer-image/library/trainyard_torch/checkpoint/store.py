@@ -1,0 +1,164 @@
+"""The folder of all checkpoints of a job, on a volume or in an object store. Knows no torch, and decides nothing.
+
+A file appears whole or not at all: on a volume by a rename after all of it is on the disk, in an object store because that is what they do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from trainyard_torch.checkpoint.manifest import File
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHUNK = 2**22
+PARTIAL = ".partial-"
+"""In the name of a file that is being written."""
+
+
+class StoreError(Exception):
+    """The store could not be used. The text says where, what was tried, and what it answered."""
+
+
+class Store:
+    """A folder, and what lies below it by paths with slashes.
+
+    Args:
+        url: a path, or anything that fsspec knows: `s3://bucket/folder`, `gs://…`, `file:///…`, `memory://…`.
+        options: for fsspec's file system: `{"endpoint_url": …}`.
+
+    Raises:
+        StoreError: this is no URL, or there is no such file system here.
+    """
+
+    def __init__(self, url: str, **options: object) -> None:
+        self.url = url.rstrip("/") or "/"
+        if ":" in url.partition("/")[0] and "://" not in url:
+            raise StoreError(f"{url}: neither a path nor a URL, which has two slashes, as s3://bucket/folder has")
+        try:
+            self._fs, self._root = fsspec.core.url_to_fs(self.url, **options)
+        except (ImportError, ValueError, OSError) as error:
+            raise StoreError(f"{url}: {error}") from error
+        self._local = isinstance(self._fs, LocalFileSystem)
+
+    def at(self, path: str) -> str:
+        """The URL of what lies here, as fsspec and torch.distributed.checkpoint take it."""
+        return f"{self.url}/{path}"
+
+    def folders(self, path: str = "") -> list[str]:
+        """The names of the folders here; none where nothing is there yet."""
+        return [name for name, kind in self._listed(path) if kind == "directory"]
+
+    def files(self, path: str = "") -> list[str]:
+        """The names of the files here, without those that are being written."""
+        return [name for name, kind in self._listed(path) if kind == "file" and PARTIAL not in name]
+
+    def read(self, path: str) -> bytes | None:
+        """The whole of a file, or None where there is none."""
+        with self._told("read", path):
+            try:
+                content: bytes = self._fs.cat_file(self._path(path))
+            except FileNotFoundError:
+                return None
+            return content
+
+    def write(self, path: str, content: bytes) -> None:
+        """A file is there with this content, in place of what was there."""
+        with self._told("write", path):
+            if self._local:
+                self._write_local(Path(self._path(path)), content)
+            else:
+                self._fs.pipe_file(self._path(path), content)
+
+    def measure(self, path: str) -> File | None:
+        """The size and the checksum of a file, from its content; None where there is none."""
+        digest, size = hashlib.sha256(), 0
+        with self._told("read", path):
+            try:
+                with self._fs.open(self._path(path), "rb") as file:
+                    while chunk := file.read(CHUNK):
+                        digest.update(chunk)
+                        size += len(chunk)
+            except FileNotFoundError:
+                return None
+        return File(size, digest.hexdigest())
+
+    def size(self, path: str) -> int | None:
+        """Bytes of a file; None where there is none."""
+        with self._told("look at", path):
+            try:
+                found: int = self._fs.size(self._path(path))
+            except FileNotFoundError:
+                return None
+            return found
+
+    def settle(self, path: str) -> None:
+        """All files of a folder are on the disk, and outlive a power failure. Object stores promise that by themselves."""
+        if not self._local:
+            return
+        with self._told("write", path):
+            folder = Path(self._path(path))
+            for each in (*folder.rglob("*"), folder):
+                _sync(each)
+
+    def remove(self, path: str) -> None:
+        """Nothing lies here any more. Nothing happens where nothing did."""
+        with self._told("remove", path):
+            try:
+                self._fs.rm(self._path(path), recursive=True)
+            except FileNotFoundError:
+                return
+
+    def _listed(self, path: str) -> list[tuple[str, str]]:
+        with self._told("list", path):
+            # What another process has written since counts.
+            self._fs.invalidate_cache()
+            try:
+                found = self._fs.ls(self._path(path), detail=True)
+            except FileNotFoundError:
+                return []
+            here = self._path(path)
+            named = ((each["name"].rstrip("/"), each["type"]) for each in found)
+            return [(name.rpartition("/")[2], kind) for name, kind in named if name != here]
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{path}".rstrip("/")
+
+    @staticmethod
+    def _write_local(path: Path, content: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}{PARTIAL}{uuid.uuid4().hex}")
+        try:
+            with partial.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+        _sync(path.parent)
+
+    @contextmanager
+    def _told(self, what: str, path: str) -> Iterator[None]:
+        """Whatever a file system raises becomes a sentence: botocore's errors are no OSError."""
+        try:
+            yield
+        except Exception as error:
+            raise StoreError(f"cannot {what} {self.at(path)}: {str(error) or type(error).__name__}") from error
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

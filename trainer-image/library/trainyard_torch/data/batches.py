@@ -1,0 +1,139 @@
+"""Which samples each process sees in each step, and how much each counts. Pure.
+
+The stream of samples is one epoch after the other; a step takes the next `batch` of them, whatever the number of processes. So no sample is
+skipped or seen twice in an epoch, a step's gradient is the same mean over the same samples at any world size, and all there is to
+remember is how many samples were taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from trainyard_torch.data.order import Order
+
+
+class Member(NamedTuple):
+    """One of the processes that share the samples: those of the same data-parallel rank see the same ones."""
+
+    rank: int
+    world: int
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """What one process puts through the model at once.
+
+    Attributes:
+        samples: their numbers in the data set, shape (n,), n from 1 to `micro`.
+        epochs: the epoch of each, shape (n,): a step may end one and begin the next.
+        weight: what the mean loss over these samples is to be multiplied with, so that the mean of gradients over all processes, as DDP and
+            FSDP form it, is the mean over all samples of the step. 0: the process has nothing to do, and takes part for the others' sake.
+        last: whether gradients are to be exchanged after it.
+    """
+
+    samples: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+    weight: float
+    last: bool
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The samples of each step.
+
+    Attributes:
+        order: that of the samples in each epoch.
+        batch: samples of a step, all processes together.
+        micro: samples that a process puts through the model at once; a larger share is accumulated.
+        cursor: samples that were taken so far, in all epochs.
+
+    Raises:
+        ValueError: a number is out of its range.
+    """
+
+    order: Order
+    batch: int
+    micro: int
+    cursor: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch", 1), ("micro", 1), ("cursor", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be from {least} on, and is {getattr(self, name)}")
+
+    @property
+    def epoch(self) -> float:
+        """How many epochs were taken so far: 1.5 in the middle of the second."""
+        return self.cursor / self.order.size
+
+    def after(self, steps: int = 1) -> Batches:
+        """The same, so many steps later."""
+        return replace(self, cursor=self.cursor + steps * self.batch)
+
+    def step(self, member: Member) -> list[MicroBatch]:
+        """What this process does in the next step: the same number of micro-batches on all, one at least.
+
+        Raises:
+            ValueError: there is no such process, or there are more of them than samples in a step.
+        """
+        rank, world = member
+        if not 0 <= rank < world:
+            raise ValueError(f"rank must be from 0 to {world - 1}, and is {rank}")
+        if world > self.batch:
+            raise ValueError(
+                f"{world} processes cannot share a batch of {self.batch} samples: make it larger, or use fewer"
+            )
+        parts = -(-self._share(0, world) // self.micro)
+        begin, share = self._begin(rank, world), self._share(rank, world)
+        return [self._part(begin, share, part, parts, world) for part in range(parts)]
+
+    def steps(self, member: Member) -> Iterator[list[MicroBatch]]:
+        """What this process does from here on, step by step, without end."""
+        here = self
+        while True:
+            yield here.step(member)
+            here = here.after()
+
+    def state(self) -> dict[str, int]:
+        """What a checkpoint has to hold."""
+        return {"cursor": self.cursor, "size": self.order.size, "seed": self.order.seed}
+
+    def at(self, state: Mapping[str, int]) -> Batches:
+        """The same, from where another run stood.
+
+        Raises:
+            ValueError: that run saw other data or another order, so that "no sample twice" could not be kept.
+        """
+        for name, ours in (("size", self.order.size), ("seed", self.order.seed)):
+            if state[name] != ours:
+                raise ValueError(
+                    f"the checkpoint was made with {name} {state[name]} of the data, and this run has {ours}: make them the "
+                    "same, or begin the data anew with cursor 0"
+                )
+        return replace(self, cursor=state["cursor"])
+
+    def _share(self, rank: int, world: int) -> int:
+        """How many samples of a step are this process's: where the world does not divide them, the first have one more."""
+        return self.batch // world + (rank < self.batch % world)
+
+    def _begin(self, rank: int, world: int) -> int:
+        return self.cursor + rank * (self.batch // world) + min(rank, self.batch % world)
+
+    def _part(self, begin: int, share: int, part: int, parts: int, world: int) -> MicroBatch:
+        low, high = share * part // parts, share * (part + 1) // parts
+        # All take part in as many collectives: who has no sample left puts one through once more, at no weight.
+        taken = np.arange(begin + low, begin + max(high, low + 1), dtype=np.int64)
+        epochs, positions = np.divmod(taken, self.order.size)
+        samples = np.empty_like(positions)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            samples[here] = self.order.samples(int(epoch), positions[here])
+        return MicroBatch(samples, epochs, (high - low) * world / self.batch, last=part == parts - 1)
