@@ -11,7 +11,7 @@ from trainyard.api.status import MOST_REPLACED, Avoidance, Group, Replacement, S
 from trainyard.domain.agents import stays
 from trainyard.domain.cause import Cause
 from trainyard.domain.model import PodView, Snapshot
-from trainyard.domain.rules import got_further, in_a_row, more
+from trainyard.domain.rules import LONG, got_further, in_a_row, more
 from trainyard.domain.supervision import accompanied
 from trainyard.domain.wording import counted
 
@@ -19,9 +19,6 @@ ENOUGH = 2
 """So often a rung is tried without getting further."""
 STEADY = timedelta(seconds=60)
 """An attempt whose workers all ran for so long before one was taken away got further; and whatever ended it, the delay starts over."""
-LONG = timedelta(hours=1)
-"""The same before a failure of which no step is known: what comes again every few minutes is no progress, and to what comes once in
-hours a pod's start is nothing."""
 RUNGS = tuple(Rung)
 FIXED = re.compile(r"\$\((?:TRAINYARD_ATTEMPT|(?:PET_)?MASTER_(?:ADDR|PORT)|PET_RDZV_(?:ENDPOINT|ID))\)")
 """What the kubelet writes into a command or a variable once, when it starts the container: in a later attempt it would be wrong."""

@@ -13,6 +13,9 @@ from trainyard.domain.model import Exit, PodView
 
 MOST_OUT_OF_MEMORY = 2
 """Failures in a row. Once may be chance: a batch longer than all others, say."""
+LONG = timedelta(hours=1)
+"""An attempt whose workers all ran for so long before a failure of which no step is known got further: what comes again every few minutes is
+no progress, and to what comes once in hours a pod's start is nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,9 @@ def restarts_after(status: TrainingJobStatus, recovery: Recovery, cause: Cause, 
     if got_further(restarts, cause):
         update |= {"forgiven": restarts.failures or restarts.forgiven, "out_of_memory": None}
         update["recent"] = None if restarts.recent is None else []
+    if step is None and status.running_time is not None and now - status.running_time >= LONG:
+        # A leak that takes hours to fill the memory can be lived with.
+        update["out_of_memory"] = None
     restarts = restarts.model_copy(update=update)
     if cause.charged:
         return _charged(restarts, in_a_row(status, cause), recovery, cause, now)

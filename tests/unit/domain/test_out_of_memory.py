@@ -54,6 +54,14 @@ def test_it_fails_the_second_time_in_a_row(ends: list[dict[str, Any]], spec: dic
     assert failed is None or failed.reason == Reason.NON_RETRYABLE
 
 
+def test_a_leak_that_takes_hours_can_be_lived_with() -> None:
+    scene = job(3)
+    for _ in range(4):
+        hit = scene.running(attempt=scene.status.attempt, seconds_ago=3600).failed(1, **OOM)
+        scene = Scene(hit.spec, plan(hit.snapshot, NOW).status)
+    assert (scene.status.condition(C.FAILED), scene.status.restarts.out_of_memory) == (None, 1)
+
+
 @pytest.mark.parametrize("how", [{"replicas": 2}, {"lifecycle": {"suspend": True}}])
 def test_a_job_that_was_changed_may_run_out_of_memory_again(how: dict[str, Any]) -> None:
     status = after(OOM)
