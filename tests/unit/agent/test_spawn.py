@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,14 @@ def without_sessions(*words: object, setsid: bool = False, **others: object) -> 
 
 
 @pytest.fixture(params=["with", "without"])
-def _sessions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _sessions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if request.param == "without":
         monkeypatch.setattr(os, "posix_spawnp", without_sessions)
+    # As the agent does, whatever it was started with: what a shell has put into the background ignores some of them.
+    before = [(number, signal.signal(number, lambda *_: None)) for number in (*SIGNALS, signal.SIGCHLD)]
+    yield
+    for number, handler in before:
+        signal.signal(number, handler)
 
 
 @pytest.mark.usefixtures("_sessions")
