@@ -13,13 +13,17 @@ from trainyard_agent.reading import OFF, Progress
 from trainyard_agent.report import FILE
 
 
-@pytest.mark.parametrize("limit", [None, 20.0, OFF])
-def test_steps_are_measured_also_where_no_hang_is_looked_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: float | None
-) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
+    """By which the agent looks, at files below `tmp_path`."""
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(reading, "IN_MEMORY", tmp_path)
+    return clock
+
+
+@pytest.mark.parametrize("limit", [None, 20.0, OFF])
+def test_steps_are_measured_also_where_no_hang_is_looked_for(clock: SimpleNamespace, limit: float | None) -> None:
     with Progress(limit, print, set()) as progress:
         assert progress.interval == 1.0
         file = Path(progress.variables(0)[FILE])
@@ -37,11 +41,8 @@ def test_steps_are_measured_also_where_no_hang_is_looked_for(
 
 @pytest.mark.parametrize("launcher", [False, True])
 def test_who_has_told_steps_is_looked_for_at_the_start_of_the_next_attempt(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, launcher: bool
+    clock: SimpleNamespace, *, launcher: bool
 ) -> None:
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(reading, "IN_MEMORY", tmp_path)
     tellers: set[int] = set()
 
     def late(progress: Progress) -> bool:
@@ -66,11 +67,8 @@ def test_who_has_told_steps_is_looked_for_at_the_start_of_the_next_attempt(
 
 @pytest.mark.parametrize("launcher", [False, True])
 def test_a_folder_that_a_program_has_cleared_away_is_there_again_and_nobody_is_judged_by_that(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, launcher: bool
+    clock: SimpleNamespace, tmp_path: Path, *, launcher: bool
 ) -> None:
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(reading, "IN_MEMORY", tmp_path)
     with Progress(None, print, set(), launcher=launcher) as progress:
         folder = progress.folder
         assert folder is not None

@@ -2,6 +2,9 @@
 
 import pytest
 
+from trainyard.api.recovery import PEER_LOST_CODE
+from trainyard.domain import cause
+from trainyard_agent import words
 from trainyard_agent.memory import Memory
 from trainyard_agent.words import BEGIN, KEPT, LONGEST, Tail, cut, how, message, of_rank, of_ranks, traceback
 
@@ -130,3 +133,8 @@ def test_torch_s_marks_are_left_out_of_a_rank_s_own_words() -> None:
     marked = 'step 3\n[rank2]: Traceback (most recent call last):\n[rank2]:   File "t.py", line 1, in f\n[rank2]: ValueError: x\n'
     assert of_rank(marked) == 'Traceback (most recent call last):\n  File "t.py", line 1, in f\nValueError: x'
     assert of_rank("Traceback … ChildFailedError\n") == "Traceback … ChildFailedError\n"
+
+
+def test_the_operator_knows_a_victim_by_the_same_marks() -> None:
+    """The agent is a program of its own, which cannot import the operator's."""
+    assert (words.PEER_LOST, words.PEER_LOST_CODE) == (cause.PEER_LOST, PEER_LOST_CODE)

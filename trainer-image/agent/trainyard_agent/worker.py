@@ -35,7 +35,7 @@ class Worker:
     ) -> None:
         self._command, self._inherited, self._group, self._sync, self._say = command, environment, group, sync, say
         self._warm = Warm(command.words, group, say, lambda: sync.on) if sync.on and not command.once else None
-        self._attempt = int(environment["TRAINYARD_ATTEMPT"])
+        self._attempt, self._grace = int(environment["TRAINYARD_ATTEMPT"]), grace_seconds(environment)
         self._tellers: set[int] = set()
         self._state = State.RUNNING
         self._since = time.monotonic()
@@ -108,7 +108,7 @@ class Worker:
     def _next(self) -> Do:
         news = self._sync.news(self._since)
         patience = SILENCE_SECONDS if news.answered else self._patience
-        return decide(self._state, self._attempt, news, patience, grace_seconds(self._inherited))
+        return decide(self._state, self._attempt, news, patience, self._grace)
 
     def _tell(self, state: State, failure: Failure | None = None) -> None:
         self._state, self._since = state, time.monotonic()
