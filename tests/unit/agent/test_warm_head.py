@@ -75,6 +75,13 @@ HEADS = {
     "a variable set where it is there": Head(
         f"try:\n    import json\nexcept ImportError: pass\nelse:\n    {SET.replace(chr(10), ';')}", ahead=False
     ),
+    "a look at a clock": Head(
+        "import time\nfrom time import perf_counter_ns as now\nBEGAN = time.monotonic()\nagain: int = now()", ahead=True
+    ),
+    "what only looks like a clock": Head(
+        f"from time import monotonic\ndef monotonic():\n    {SET.replace(chr(10), ';')}\nBEGAN = monotonic()",
+        ahead=False,
+    ),
     "what main is": Head("__file__ = 'other'", ahead=False),
 }
 

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import ast
 import builtins
-import gc
 import importlib.machinery
 import importlib.util
 import os
 import sys
+import time
 import types
-from collections.abc import Container, Iterator
 from typing import Any
 
 SITES = ("site-packages", "dist-packages")
@@ -25,6 +24,12 @@ OF_PYTHON = frozenset(
     f"__{name}__" for name in ("annotations", "builtins", "cached", "doc", "file", "loader", "name", "package", "spec")
 )
 """What libraries may look for in `__main__`."""
+CLOCKS = tuple(
+    getattr(time, f"{clock}{unit}")
+    for clock in ("monotonic", "perf_counter", "process_time", "time")
+    for unit in ("", "_ns")
+)
+"""Programs look at these before they import, to tell how long that takes."""
 
 
 class Ended(Exception):  # noqa: N818 - no error
@@ -71,6 +76,8 @@ class Head:
     def run(self, statements: list[Any]) -> None:
         """Raises Ended, ImportError, and what an import raises."""
         for each in statements:
+            if isinstance(each, (ast.Assign, ast.AnnAssign)) and self._is_time(each.value):
+                each.value = ast.Name("?")  # plain, and of no value that is known
             if isinstance(each, ast.Import):
                 for name in each.names:
                     self._import(ast.copy_location(ast.Import([name]), each), name.name)
@@ -138,6 +145,17 @@ class Head:
             raise Ended
         return value
 
+    def _is_time(self, node: ast.expr | None) -> bool:
+        """Whether an expression is what a clock says."""
+        if not isinstance(node, ast.Call) or node.args or node.keywords:
+            return False
+        called: object = None
+        if isinstance(node.func, ast.Name):
+            called = self._names.get(node.func.id)
+        elif isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+            called = getattr(time, node.func.attr, None) if self._names.get(node.func.value.id) is time else None
+        return called in CLOCKS
+
     def _note(self, node: Any) -> None:
         """What names stand for from here on."""
         value = getattr(node, "value", None)
@@ -195,56 +213,3 @@ def is_module(folder: str, name: str) -> bool:
     """Whether a folder has a module or package of that name."""
     spec = importlib.machinery.PathFinder.find_spec(name, [folder])
     return spec is not None and spec.origin is not None
-
-
-class Noted:
-    """Which variables are read while it is used in a `with`, also of those that are not set. It sees Python's code alone."""
-
-    def __init__(self) -> None:
-        self.asked: set[str] = set()
-        self.listed: set[str] = set()
-        """Not by name, but each as it came when all were gone through: as a rule for those of some prefix, or to keep a copy."""
-
-    def __enter__(self) -> Noted:  # noqa: PYI034 - Self needs Python 3.11
-        noted, usual = self, type(os.environ)
-        given: dict[int, str] = {}
-        """The very texts that were handed out as names: nobody else has them."""
-
-        class Noting(usual):  # type: ignore[misc, valid-type]
-            def __iter__(self) -> Iterator[str]:
-                for key in super().__iter__():
-                    given[id(key)] = key
-                    yield key
-
-            def __getitem__(self, key: str) -> str:
-                (noted.listed if given.get(id(key)) is key else noted.asked).add(key)
-                found: str = super().__getitem__(key)
-                return found
-
-        self._usual = usual
-        # The object stays: libraries keep it.
-        os.environ.__class__ = Noting
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.environ.__class__ = self._usual
-
-    def read(self, own: Container[str], prefixes: tuple[str, ...]) -> list[str]:
-        """Those of the names or prefixes in question. What was only listed counts where a copy of it was kept."""
-        asked, listed = (
-            {name for name in names if name in own or name.startswith(prefixes)} for names in (self.asked, self.listed)
-        )
-        return sorted(asked | kept({name: os.environ[name] for name in listed if name in os.environ}))
-
-
-def kept(variables: dict[str, str]) -> set[str]:
-    """Which of these some dictionary holds too."""
-    found: set[str] = set()
-    if variables:
-        # A dictionary of texts alone is not among the objects themselves.
-        for each in (inner for outer in gc.get_objects() for inner in gc.get_referents(outer) if type(inner) is dict):
-            if each is not variables:
-                found.update(
-                    name for name, value in variables.items() if type(of := each.get(name)) is str and of == value
-                )
-    return found

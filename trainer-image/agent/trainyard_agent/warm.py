@@ -198,7 +198,9 @@ class Warm:
 
 def source() -> str:
     """What the process runs: one text, since it has no modules of ours."""
-    texts = ((pkgutil.get_data("trainyard_agent", name) or b"").decode() for name in ("head.py", "warmed.py"))
+    texts = (
+        (pkgutil.get_data("trainyard_agent", name) or b"").decode() for name in ("head.py", "noted.py", "warmed.py")
+    )
     ours = ("from __future__", "from trainyard_agent")
     lines = [line for text in texts for line in text.splitlines() if not line.startswith(ours)]
     return "\n".join(["from __future__ import annotations", *lines])

@@ -1,5 +1,5 @@
-"""Run by the program's own interpreter, as `python -c SOURCE FD WORK`, SOURCE being `head.py` and this file: imports what a program
-imports, and forks ranks that then run it.
+"""Run by the program's own interpreter, as `python -c SOURCE FD WORK`, SOURCE being `head.py`, `noted.py` and this file: imports what a
+program imports, and forks ranks that then run it.
 
 Nothing of this may be seen by the program: it is no module of `trainyard_agent` there, and of its frames none is in a traceback. It is
 for the agent alone to say what is done; when the agent is gone, so is this process.
@@ -20,7 +20,8 @@ import types
 from contextlib import suppress
 from typing import Any
 
-from trainyard_agent.head import Noted, files_of, is_module, run_head
+from trainyard_agent.head import files_of, is_module, run_head
+from trainyard_agent.noted import Noted
 
 HARMLESS_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 PARENT_SECONDS = 5.0
