@@ -8,12 +8,14 @@ import argparse
 import asyncio
 import json
 import random
+import socket
 import ssl
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,13 +110,16 @@ async def measure(agents: int, seconds: float, burst: int) -> list[dict[str, Any
         async def cost() -> Mapping[str, float]:
             return await ask("")
 
-        connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=30)) as client:
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(_client(n)) for n in range(waiting.ADDRESSES)]
             await asyncio.sleep(5)
             idle = await cost()
             warm = agents / REPORTS_A_SECOND
             end = time.monotonic() + warm + seconds
-            living = [asyncio.create_task(load.live(client, agent, end, warm)) for agent in range(agents)]
+            living = [
+                asyncio.create_task(load.live(clients[agent % len(clients)], agent, end, warm))
+                for agent in range(agents)
+            ]
             await asyncio.sleep(warm)
             load.begin()
             before = await cost()
@@ -125,7 +130,7 @@ async def measure(agents: int, seconds: float, burst: int) -> list[dict[str, Any
             await asyncio.gather(*living, return_exceptions=True)
             load.begin()
             calm = await cost()
-            await asyncio.gather(*(load.report(client, agent, 10**6) for agent in range(burst)))
+            await asyncio.gather(*(load.report(clients[agent % len(clients)], agent, 10**6) for agent in range(burst)))
             last, crowd = await cost(), load.figures()
         waited = await waiting.measure(waiting.Crowd(port, tls, tokens), ask, agents // WORKERS, WORKERS)
         writes.close()
@@ -141,6 +146,13 @@ async def measure(agents: int, seconds: float, burst: int) -> list[dict[str, Any
         {"what": "all at once", "agents": burst, **crowd, **_spent(calm, last, crowd["reports"], 0.0)},
         *waited,
     ]
+
+
+def _client(agent: int) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(
+        limit=0, force_close=True, family=socket.AF_INET, local_addr=(waiting.address(agent), 0)
+    )
+    return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=30))
 
 
 def _spent(before: Mapping[str, float], after: Mapping[str, float], reports: int, seconds: float) -> dict[str, float]:

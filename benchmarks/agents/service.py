@@ -79,7 +79,7 @@ class Service:
         self.queue: WorkQueue[str] = WorkQueue()
         settings = Settings(coordinator_url="https://localhost:1", coordinator_tls=folder)
         session = cast("Session", _Cluster(orjson.loads((folder / "keys.json").read_bytes())))
-        made = coordinator(settings, session, self.caches, self.queue, self.registry, lambda: True)
+        made = coordinator(settings, session, self.caches, self.queue, self.registry, lambda: True, lambda _: True)
         if made is None:
             raise ValueError("there is no coordinator")
         self.coordinator = made

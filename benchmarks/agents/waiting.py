@@ -15,8 +15,14 @@ Ask = Callable[[str], Awaitable[Mapping[str, float]]]
 """Has the coordinator's process do something, and returns what it says of it."""
 HANDSHAKES = 32
 """At a time."""
+ADDRESSES = 200
 ROUNDS = 20
 PATIENCE = 60.0
+
+
+def address(agent: int) -> str:
+    """One of this machine's: one address may not have so many connections at a time as all agents together."""
+    return f"127.0.1.{agent % ADDRESSES + 1}"
 
 
 @dataclass(slots=True)
@@ -35,7 +41,9 @@ class Crowd:
     async def wait(self, agent: int, room: asyncio.Semaphore) -> None:
         """One agent, until it is cancelled."""
         async with room:
-            reader, writer = await asyncio.open_connection("localhost", self.port, ssl=self.tls)
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", self.port, ssl=self.tls, server_hostname="localhost", local_addr=(address(agent), 0)
+            )
         attempt, state = 1, "running"
         while True:
             body = json.dumps({"attempt": attempt, "state": state}).encode()

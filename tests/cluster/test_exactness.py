@@ -1,5 +1,6 @@
 """A recovery changes nothing of the mathematics: the same weights, to the last bit, as without the fault."""
 
+import json
 import re
 import secrets
 from pathlib import Path
@@ -108,3 +109,23 @@ def test_a_node_that_is_drained_costs_no_step(kube: Kube, calm: str, tmp_path: P
     steps = [int(step) for step in re.findall(rf"step (\d+)/{STEPS} loss", log)]
     assert steps == [*range(1, STEPS + 1)], "none is lost, none is made twice"
     assert (losses(log), weights(log)) == (losses(calm), weights(calm))
+
+
+def suspend(kube: Kube, name: str, *, on: bool) -> None:
+    wish = {"spec": {"lifecycle": {"suspend": on}}}
+    kube.run("patch", "tj", name, "--type=merge", "-p", json.dumps(wish))
+
+
+def test_a_training_that_is_suspended_goes_on_with_the_next_step(kube: Kube, calm: str, tmp_path: Path) -> None:
+    begun(kube, "paused", tmp_path)
+    suspend(kube, "paused", on=True)
+    kube.wait_phase("paused", "Suspended")
+    kube.until(lambda: not kube.pods("paused"), 60, "its pods to be gone")
+    (last,) = re.findall(r"all ranks stop after step (\d+)", kube.run("get", "events"))
+    suspend(kube, "paused", on=False)
+    restarts = kube.wait_phase("paused", "Complete", 180)["restarts"]
+    assert (restarts["failures"], restarts["disruptions"]) == (0, 0)
+    log = kube.run("logs", "paused-worker-0-2")
+    assert f"resumed from step {last} (attempt 2)" in log
+    rest = {step: loss for step, loss in losses(calm).items() if step > int(last)}
+    assert (losses(log), weights(log)) == (rest, weights(calm))

@@ -102,11 +102,17 @@ def test_the_agent_names_the_rank_and_its_exception(kube: Kube) -> None:
 
 
 def test_the_agent_knows_of_a_child_that_the_kernel_killed_for_want_of_memory(kube: Kube) -> None:
-    manifest = agent(GREEDY, 1, recovery={"maxRestarts": 0})
+    manifest = agent(GREEDY, 1)
     main_container(manifest)["resources"]["limits"] = {"memory": "128Mi"}
     kube.apply(manifest)
-    kube.wait_phase("job", "Failed", 120)
-    failure = kube.status("job")["lastFailure"]
+    status = kube.wait_phase("job", "Failed", 120)
+    assert (status["attempt"], status["restarts"]["outOfMemory"]) == (2, 2)
+    assert kube.condition("job", "Failed")["reason"] == "NonRetryable"
+    assert (
+        "; out of memory 2 times without a step further with a limit of 128Mi: "
+        in kube.condition("job", "Failed")["message"]
+    )
+    failure = status["lastFailure"]
     assert failure["reason"] == "OOMKilled"
     told = failure["message"].splitlines()[0]
     assert re.match(r"rank 0 .*: out of memory: the kernel killed 1 of its processes", told)

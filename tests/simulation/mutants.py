@@ -23,6 +23,7 @@ from trainyard.engine.leader import LeaderElector
 from trainyard.engine.queue import WorkQueue
 from trainyard.engine.tracker import WriteTracker
 from trainyard.kube.apply import Writer
+from trainyard.kube.clock import ServerClock
 from trainyard.kube.errors import ApiError
 from trainyard.kube.reflector import Reflector
 from trainyard.kube.store import Store
@@ -86,6 +87,11 @@ def relies_on_the_watch_alone() -> Planted:
     return JobFeed, "run", run
 
 
+def goes_by_the_clock_of_its_machine() -> Planted:
+    """What the API server's answers say of the time is not heard: a pod that was told to go just now has been lost for minutes."""
+    return ServerClock, "heard", lambda *_: None
+
+
 # What it decides
 
 
@@ -139,10 +145,10 @@ def counts_the_victims_too() -> Planted:
     """Each failed worker is a failure of its own."""
     real = verdict.restart
 
-    def restart(job: JobView, cause: Cause, told: str, now: datetime) -> Plan:
-        decided = real(job, cause, told, now)
+    def restart(snapshot: Snapshot, cause: Cause, told: str, now: datetime, *, elsewhere: bool = False) -> Plan:
+        decided = real(snapshot, cause, told, now, elsewhere=elsewhere)
         counted = decided.status.restarts
-        if not cause.charged or job.spec.replicas == 1:
+        if not cause.charged or snapshot.job.spec.replicas == 1:
             return decided
         counted = counted.model_copy(update={"failures": counted.failures + 1})
         return replace(decided, status=decided.status.model_copy(update={"restarts": counted}))
@@ -181,9 +187,12 @@ def resumes_the_old_attempt() -> Planted:
 def deletes_by_name_alone() -> Planted:
     """What bears the name by then is deleted, whosever it is."""
 
-    async def delete(writer: Writer, resource: Any, namespace: str, name: str, **_: Any) -> None:
+    async def delete(
+        writer: Writer, resource: Any, namespace: str, name: str, *, uid: str, grace_seconds: int | None = None
+    ) -> None:
+        body = {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}
         try:
-            await writer.session.request("DELETE", resource.path(namespace, name), body={})
+            await writer.session.request("DELETE", resource.path(namespace, name), body=body)
         except ApiError as error:
             if not error.not_found:
                 raise
@@ -228,6 +237,7 @@ MUTANTS: tuple[Callable[[], Planted], ...] = (
     takes_each_event_for_the_newest,
     goes_on_from_an_expired_version,
     relies_on_the_watch_alone,
+    goes_by_the_clock_of_its_machine,
     waits_for_no_old_pod,
     waits_for_a_lost_node_for_ever,
     removes_pods_that_a_node_is_about_to_end,

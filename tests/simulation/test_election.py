@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 from tests.simulation.engine.virtual_time import Loop, Time
 from tests.support.fake_cluster import FakeCluster, Json, RefusedError
 from trainyard.engine.leader import LeaderElector, LeadershipLostError, NotLeadingError, Timing
+from trainyard.kube.clock import ServerClock
 from trainyard.kube.errors import ApiError
 from trainyard.kube.lease import LEASES, LeaseClient
 
@@ -36,6 +37,10 @@ class Network:
     loop: Loop
     cluster: FakeCluster
     random: Random
+    clock: ServerClock = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = ServerClock(wall=self.time.seconds_of_day, steady=lambda: self.time.now)
 
     async def request(self, method: str, path: str, *, body: Json | None = None, timeout: float = 30.0) -> Json:  # noqa: ASYNC109 - the real one's
         answer: asyncio.Future[Json] = self.loop.create_future()

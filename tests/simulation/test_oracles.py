@@ -20,6 +20,7 @@ def hunt(mutant: Callable[[], Planted], machine: type[Schedule], bound: int) -> 
     seed(1)(machine)
     with planted(mutant), pytest.raises(BrokenLawError) as broken:
         run_state_machine_as_test(machine, settings=settings(SETTINGS, max_examples=bound, phases=[Phase.generate]))
+    assert "traceback" not in str(broken.value), "the mutant itself is broken"
     print(f"\n{mutant.__name__}: {str(broken.value)[:150]} (after {machine.finished} schedules)")  # noqa: T201
 
 

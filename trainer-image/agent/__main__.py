@@ -1,9 +1,19 @@
 """The zipapp begins here."""
 
+import contextlib
 import os
 import sys
 
-from trainyard_agent.main import main
+try:
+    from trainyard_agent.main import main
+except ImportError as error:
+    # No module of the agent's own is of use here. 96 asks the operator for workers without it.
+    reason = f"trainyard-agent: Python {sys.version_info[0]}.{sys.version_info[1]} of this image cannot run it: {error}"
+    os.write(2, f"{reason}\n".encode(errors="replace"))
+    with contextlib.suppress(OSError):
+        log = os.open(os.environ.get("TRAINYARD_TERMINATION_LOG", "/dev/termination-log"), os.O_WRONLY | os.O_TRUNC)
+        os.write(log, reason.encode(errors="replace"))
+    sys.exit(96)
 
 code = main()
 sys.stdout.flush()

@@ -45,10 +45,11 @@ class Rule(Model):
     )
 
     action: Action
-    """Restart: the group starts anew, and a failure is counted. Ignore: it starts anew at no charge. RestartElsewhere: it starts
-    anew at no charge, and keeps away from the worker's node for a day. Fail: the job fails at once."""
+    """Restart: the group starts anew, and a failure is counted, where the worker was taken away too. Ignore: it starts anew at no charge.
+    RestartElsewhere: it starts anew at no charge, and keeps away from the worker's node for a day. Fail: the job fails at once."""
     exit_codes: list[ExitCode] | None = Field(default=None, min_length=1, max_length=255)
-    """The exit code of the main container, or of the init container that failed, is one of these."""
+    """The exit code of the main container, or of the init container that failed, is one of these. With what code a worker ends that was
+    taken away does not matter."""
     reasons: list[Word] | None = Field(default=None, min_length=1, max_length=20)
     """What the node, the scheduler or whoever took the pod away says in one word is one of these: OOMKilled, Evicted,
     PreemptionByScheduler, UnexpectedAdmissionError …"""
@@ -103,7 +104,9 @@ class Recovery(Model):
     lowest_rung: Rung = Rung.PROCESSES
     """The cheapest means of recovery that is tried. Processes: where a process fails, all processes of the group start anew in their
     containers; FailedPods: the failed worker gets a new pod, and only the processes of the others start anew in place; AllPods: all
-    workers get new pods. What fails twice without getting further, or is not possible (without the agent, say), makes room for the next."""
+    workers get new pods. What fails twice without getting further, or is not possible (without the agent, say), makes room for the next;
+    the second failure in a row at the same step, and a node that is avoided from then on, ask for a new pod at once. Further is a step
+    beyond all before; where steps are not known, an hour."""
     warm_start: bool = True
     """Whether the agent keeps a process ready in which a Python program's imports are done, from which it starts the ranks anew."""
     max_restarts: int = Field(default=10, ge=0, le=10_000)
@@ -113,13 +116,14 @@ class Recovery(Model):
     """How many disruptions restart the job before the next one fails it. Not set: any number."""
     no_progress_limit: int = Field(default=3, ge=2, le=10_000)
     """So many failures in a row at the same step fail the job, whatever maxRestarts allows: it would go round for ever. Of programs that
-    tell their progress (`trainyard_agent.progress`); a failure at a further step than all before forgives those."""
+    tell their progress (`trainyard_agent.progress`); a failure at a further step than all before forgives those. From the second on the worker gets a new
+    pod, so that with 3 or more it is not the container or its node."""
     window_seconds: int | None = Field(default=None, ge=60, le=366 * DAY)
     """Only failures of the last so many seconds count towards maxRestarts. Not set: all of them."""
     avoid_nodes: bool = True
     """Whether later attempts keep away from nodes that hurt this job: never on one that a worker has left with exit code 94 or by a
     rule's RestartElsewhere, and elsewhere if possible once a node was the cause twice (lost, refusing workers, or crashes that
-    hardware makes). Each for a day; status.suspectNodes lists them."""
+    hardware makes). Workers on one leave it when it is the cause. Each for a day; status.suspectNodes lists them."""
     hang_timeout_seconds: int | None = Field(default=None, ge=0, le=7 * DAY)
     """Seconds without a step after which `trainyard-agent` ends a worker that hangs, where the program tells its progress
     (`trainyard_agent.progress`). Not set: five times what its steps usually take, and 30 at least. 0: it is not ended."""
@@ -154,7 +158,7 @@ MEANINGS = (
     Meaning(
         (96,),
         Action.RESTART,
-        "`trainyard-agent` found no Python 3.9 or newer in the image. The first time, the group starts anew without it, at no charge.",
+        "`trainyard-agent` found no Python 3.9 or newer in the image, or could not run there. The first time, the group starts anew without it, at no charge.",
     ),
     Meaning((126, 127), Action.FAIL, "The command cannot be executed, or is not in the image."),
 )

@@ -39,6 +39,8 @@ it starts anew at no charge, and no worker of the job goes to that worker's node
 that way it is not the nodes, and it is `Restart`, as it is where `recovery.avoidNodes` is false. `Fail`: the job fails at once, with the reason
 `NonRetryable`.
 
+Where memory runs out (`OOMKilled`) twice in a row without a step further, it is `Fail` instead.
+
 A rule of the job's own comes first. Of these, one restarts on exit code 2 after all, one leaves a node whose network fails, and the last fails the job when a
 GPU is broken for good:
 
@@ -52,7 +54,11 @@ spec:
 ```
 
 A rule applies where all that it names is so. The first that applies decides. Pods that were taken away (deleted, evicted, preempted, lost with their
-node) cost nothing without a rule; a rule with `reasons` or `podConditions` can make the job fail instead.
+node) cost nothing without a rule. A rule with `reasons`, `podConditions` or `message` can make the job fail instead, or charge them (`Restart`). What the program
+did once it was asked to go is no matter of rules.
+
+A pod that its node evicts because it filled a volume, or used more of the node's disk than its limit, was not taken away: it has failed, with the reason `Evicted`, the
+kubelet's words, and 137 in the place of an exit code that costs nothing.
 """
 
 JOB_HEAD = """

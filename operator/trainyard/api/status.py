@@ -68,7 +68,7 @@ class Restarts(Model):
     """How many attempts ended before their time, by cause. Each attempt counts once."""
 
     failures: int = Field(default=0, ge=0, le=MOST)
-    """A worker ended with an error. Only these count towards `recovery.maxRestarts`."""
+    """A worker ended with an error, or in a way that a rule charges. Only these count towards `recovery.maxRestarts`."""
     hangs: int | None = Field(default=None, ge=0, le=MOST)
     """Failures of these in which a rank had hung."""
     disruptions: int = Field(default=0, ge=0, le=MOST)
@@ -81,9 +81,11 @@ class Restarts(Model):
     forgiven: int | None = Field(default=None, ge=0, le=MOST)
     """Failures that do not count towards `recovery.maxRestarts` any more, because the job has come further since."""
     furthest_step: int | None = Field(default=None, ge=0, le=MOST)
-    """The furthest step at which an attempt failed, where the program tells its progress."""
+    """The furthest step at which an attempt ended before its time, where the program tells its progress."""
     at_same_step: int | None = Field(default=None, ge=0, le=MOST)
     """How many failures in a row were at the step of the last one, where the program tells its progress."""
+    out_of_memory: int | None = Field(default=None, ge=0, le=MOST)
+    """How many failures in a row, the last one included, ran out of memory without a step further."""
 
 
 class LastFailure(Model):
@@ -102,7 +104,7 @@ class LastFailure(Model):
     rank: int | None = None
     """The rank that failed first, where the agent names it; else the worker's index."""
     exit_code: int | None = None
-    """The exit code of the main container."""
+    """The exit code of the main container; none where the pod was taken away and a rule charges that."""
     step: int | None = Field(default=None, ge=0, le=MOST)
     """The last step that the rank had done, where the program tells its progress."""
     reason: str

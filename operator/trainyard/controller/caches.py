@@ -1,6 +1,7 @@
 """What the operator knows of the cluster, as last heard. No I/O: scopes write it, passes read it between awaits."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +67,11 @@ class Cache:
             return bool(self.services.found(service_record(raw)))
         except (KeyError, ValueError):
             return False
+
+    def made(self, raw: Mapping[str, Any]) -> None:
+        """This process has made a pod: no lost event makes it unknown, and so alive beside those of the next attempt."""
+        with suppress(KeyError, ValueError):
+            self.pods.made(pod_record(raw))
 
     def seen(self) -> dict[str, int]:
         """The newest version heard of, of each kind that a job owns."""

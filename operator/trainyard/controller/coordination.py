@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -13,7 +12,7 @@ from trainyard.controller.settings import Settings
 from trainyard.coordinator.attendance import Attendance
 from trainyard.coordinator.board import Board
 from trainyard.coordinator.certificate import Certificate
-from trainyard.coordinator.refusals import Why
+from trainyard.coordinator.refusals import RefusedError, Why
 from trainyard.coordinator.server import Coordinator
 from trainyard.coordinator.tokens import KEYS_FORM, PodIdentity, Verifier
 from trainyard.domain.model import JobView, PodView
@@ -29,21 +28,33 @@ def coordinator(
     queue: WorkQueue[str],
     registry: CollectorRegistry,
     leading: Callable[[], bool],
+    acts: Callable[[str], bool],
 ) -> Coordinator | None:
-    """The coordinator, where the settings say how workers reach it. Raises CertificateError."""
+    """The coordinator, where the settings say how workers reach it. Raises CertificateError.
+
+    `acts`: whether all jobs of a namespace have been listed since this process leads, and are acted upon.
+    """
     if settings.coordinator_url is None:
         return None
 
     async def fetch(path: str) -> Mapping[str, Any]:
         return await session.request("GET", path, timeout=10.0, accept=KEYS_FORM)
 
-    board = Board(find=lambda sender: _find(caches, sender), news=queue.add_after, now=_precise_now)
-    attendance = Attendance(now=_precise_now, news=queue.add_after)
+    def find(sender: PodIdentity) -> tuple[PodView, JobView] | None:
+        if not acts(sender.namespace):
+            # What an agent says asks for a pass, and is answered by the status: both from caches that may be behind.
+            raise RefusedError(Why.NOT_LEADING, "this process has only begun to lead; ask again")
+        return _find(caches, sender)
+
+    # Not in whole seconds: of two failures in one second the first is the cause.
+    clock = session.clock
+    board = Board(find=find, news=queue.add_after, now=clock.now)
+    attendance = Attendance(now=clock.now, news=queue.add_after)
     heard, called, workers, agents = families(registry)
     workers.set_function(lambda: board.workers)
     agents.set_function(lambda: attendance.connected)
     return Coordinator(
-        verifier=Verifier(fetch),
+        verifier=Verifier(fetch, now=lambda: clock.now().timestamp()),
         board=board,
         attendance=attendance,
         certificate=Certificate(settings.coordinator_tls),
@@ -94,11 +105,6 @@ async def serving(settings: Settings, made: Coordinator | None) -> AsyncIterator
                     "set TRAINYARD_COORDINATOR_HOST and TRAINYARD_COORDINATOR_PORT"
                 ) from error
         yield port
-
-
-def _precise_now() -> datetime:
-    """The time: of two failures in one second the first is the cause."""
-    return datetime.now(UTC)
 
 
 def _find(caches: Caches, sender: PodIdentity) -> tuple[PodView, JobView] | None:

@@ -18,7 +18,7 @@ from trainyard.kube.session import Session
 
 def elector(settings: Settings, session: Session, seat: Seat) -> LeaderElector:
     """A candidate. `session` gives the server and the account; the Lease has connections of its own."""
-    own = Session(session.endpoint, on_request=session.on_request)
+    own = Session(session.endpoint, on_request=session.on_request, clock=session.clock)
     own.rights = session.rights
     # Where the credentials name no namespace, it is the one that kubectl takes too.
     namespace = settings.lease_namespace or session.endpoint.namespace or "default"

@@ -138,6 +138,10 @@ class Executor:
             if found is None or owner_uid(found) != job.uid:
                 raise NameTakenError(f"{resource.kind} {name}") from error
             made, new = found, self.caches.of(job.namespace).notice(resource, found)
+        else:
+            if resource == PODS:
+                # The answer is its metadata alone.
+                self.caches.of(job.namespace).made({**manifest, "metadata": made["metadata"]})
         _LOG.debug(f"created {resource.kind} {name}")
         self.tracker.wrote(job.uid, resource.plural, int(made["metadata"]["resourceVersion"]))
         return new

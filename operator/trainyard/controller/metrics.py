@@ -3,7 +3,7 @@
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
@@ -14,6 +14,7 @@ from trainyard.api.status import ConditionType, LostSeconds, Phase, TrainingJobS
 from trainyard.controller.caches import Caches
 from trainyard.controller.resources import JobRecord
 from trainyard.domain.model import JobView
+from trainyard.kube.clock import ServerClock
 
 
 class JobMetrics:
@@ -111,3 +112,13 @@ class CacheMetrics(Collector):
             for reason in LostSeconds.model_fields:
                 lost.add_metric([*who, reason], getattr(told.lost_seconds, reason))
         yield from (ratio, productive, lost)
+
+
+def tell_of_clock(clock: ServerClock, registry: CollectorRegistry) -> None:
+    """How far this machine's clock is from the API server's, in each process that there is."""
+    gauge = Gauge(
+        "trainyard_clock_offset_seconds",
+        "By how much the API server's clock, which the operator goes by, is ahead of its machine's",
+        registry=registry,
+    )
+    gauge.set_function(lambda: clock.offset)

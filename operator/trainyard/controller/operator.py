@@ -6,7 +6,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter
@@ -19,7 +18,7 @@ from trainyard.controller.election import ElectionMetrics, elector, tell_of_lead
 from trainyard.controller.execute import Executor
 from trainyard.controller.guard import guard
 from trainyard.controller.health import Health
-from trainyard.controller.metrics import CacheMetrics, JobMetrics
+from trainyard.controller.metrics import CacheMetrics, JobMetrics, tell_of_clock
 from trainyard.controller.pace import StatusPace
 from trainyard.controller.reconcile import Reconciler
 from trainyard.controller.resources import TRAINING_JOBS
@@ -49,11 +48,6 @@ LAST_WORDS_SECONDS = 4.0
 
 class KopfEndedError(Exception):
     """kopf ends only of what it cannot go on after: the CRD is gone, say."""
-
-
-def utc_now() -> datetime:
-    """The time, in whole seconds as it is stored."""
-    return datetime.now(UTC).replace(microsecond=0)
 
 
 def _say_port(port: int) -> None:
@@ -86,7 +80,6 @@ class Operator:
         session: Session,
         metrics: EngineMetrics,
         registry: CollectorRegistry,
-        now: Callable[[], datetime] = utc_now,
     ) -> "Operator":
         """Make all parts; nothing runs yet."""
         _count(session.rights, registry)
@@ -104,7 +97,11 @@ class Operator:
         tracker: WriteTracker[str] = WriteTracker()
         writer = Writer(session)
         leading = (lambda: chosen.leading) if chosen is not None else lambda: True
-        coordinates = coordinator(settings, session, caches, queue, registry, leading)
+
+        def acts(namespace: str) -> bool:
+            return all(scope.opened for scope in scopes if scope.namespace in {None, namespace})
+
+        coordinates = coordinator(settings, session, caches, queue, registry, leading, acts)
         pace = StatusPace(time.monotonic)
         reconciler = Reconciler(
             caches=caches,
@@ -114,7 +111,7 @@ class Operator:
             events=EventRecorder(session, CONTROLLER_NAME, settings.instance, busy=lambda: pace.busy),
             metrics=JobMetrics(registry),
             pace=pace,
-            now=now,
+            now=session.clock.whole_second,
             board=coordinates.board if coordinates else None,
             attendance=coordinates.attendance if coordinates else None,
         )
@@ -123,6 +120,7 @@ class Operator:
         )
         metrics.watch(queue, loop)
         CacheMetrics(caches, registry, acting=leading)
+        tell_of_clock(session.clock, registry)
         watches = [watch for scope in scopes for watch in scope.watches()]
         standing = chosen.standing if chosen is not None else str
         health = Health(watches, queue.longest_work, settings.stale_seconds, session.rights, standing, registry)

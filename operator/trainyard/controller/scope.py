@@ -39,7 +39,8 @@ class Scope:
         self.namespace = namespace
         self.cache = cache
         self._queue = queue
-        self._open = False
+        self.opened = False
+        """Whether its jobs are acted upon."""
         self.feed = JobFeed(session, namespace, cache.jobs, self._now, relist_seconds)
         self.pods = Reflector(
             session, PODS, pod_record, cache.pods, self._soon, label_selector=LABEL_JOB_UID, namespace=namespace
@@ -89,7 +90,7 @@ class Scope:
         """
         await self.synced()
         await asyncio.gather(self.list_jobs(), _persist(self.pods.refresh), _persist(self.services.refresh))
-        self._open = True
+        self.opened = True
         _LOG.info(f"acting on {len(self.cache.jobs)} TrainingJobs and {len(self.cache.pods)} pods in {self}")
         for uid in self.cache.jobs.keys():  # noqa: SIM118 - a store is no dict
             self._queue.add(uid)
@@ -99,11 +100,11 @@ class Scope:
         await _persist(self.feed.relist)
 
     def _now(self, uid: str) -> None:
-        if self._open:
+        if self.opened:
             self._queue.add(uid)
 
     def _soon(self, uid: str) -> None:
-        if self._open:
+        if self.opened:
             pods = self.cache.pods.count(uid)
             self._queue.add_after(uid, max(SETTLE_SECONDS, pods * SETTLE_SECONDS_A_POD))
 

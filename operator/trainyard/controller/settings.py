@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from trainyard.coordinator.address import EVERYWHERE
 from trainyard.engine.leader import LONGEST_LEASE
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
@@ -28,8 +29,8 @@ class Settings(BaseSettings):
     """Requests that may be made at once before that."""
     http_port: int = Field(default=8080, ge=0, le=65535)
     """Port of /metrics, /healthz and /readyz; 0 takes any free one."""
-    http_host: str = "0.0.0.0"  # noqa: S104 - the kubelet's probes and Prometheus come from outside the pod
-    """Address on which that port is open."""
+    http_host: str = EVERYWHERE
+    """Address on which that port is open: the kubelet's probes and Prometheus come from outside the pod, by IPv4 or IPv6."""
     instance: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")] = Field(default_factory=socket.gethostname)
     """The name under which this process writes events: its pod's."""
     pod_uid: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z-]{1,64}$")] | None = None
@@ -42,8 +43,8 @@ class Settings(BaseSettings):
     """Where the agents of workers reach this operator, as `https://NAME:PORT`. Not set, or empty: they tell nothing."""
     coordinator_port: int = Field(default=8443, ge=0, le=65535)
     """The port on which it listens for them; 0 takes any free one."""
-    coordinator_host: str = "0.0.0.0"  # noqa: S104 - workers come from all nodes
-    """Address on which that port is open."""
+    coordinator_host: str = EVERYWHERE
+    """Address on which that port is open: workers come from all nodes, by IPv4 or IPv6."""
     coordinator_tls: Path = Path("/etc/trainyard/tls")
     """The folder with its certificate: `tls.crt`, `tls.key`, and `ca.crt`, by which workers check it."""
     context: str | None = None

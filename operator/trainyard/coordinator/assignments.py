@@ -46,6 +46,11 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
         raise RefusedError(
             Why.REPLACED, f"the job is at attempt {status.attempt}, to which pod {pod.name} does not belong"
         )
+    if pod.attempt > status.made_in(pod.index):
+        # The status was lost, restored from a backup say: it is about to be set right, and the worker has to ask again.
+        raise RefusedError(
+            Why.UNKNOWN_POD, f"the job is at attempt {status.attempt}, and pod {pod.name} of a later one"
+        )
     if status.meeting:
         return Assignment(status.attempt, run=False, environment={})
     address = status.rendezvous.address if status.group and status.rendezvous else None
@@ -55,4 +60,4 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
 
 def is_replaced(pod: PodView, job: JobView) -> bool:
     """Whether another pod is in its place, or will be."""
-    return pod.attempt != job.status.made_in(pod.index) or job.status.holds(ConditionType.SUSPENDED)
+    return pod.attempt < job.status.made_in(pod.index) or job.status.holds(ConditionType.SUSPENDED)

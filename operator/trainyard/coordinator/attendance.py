@@ -1,12 +1,16 @@
 """Which agents are there, what they do, and who of them waits for a word. In memory alone: a new leader hears it from them within seconds."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from trainyard.domain.model import AgentView
+
+JUMP = timedelta(seconds=1)
+"""A clock that goes so much otherwise than time does was set."""
 
 
 @dataclass(slots=True)
@@ -16,6 +20,8 @@ class Attendance:
     now: Callable[[], datetime]
     news: Callable[[str, float], object]
     """Called with a job's UID and the seconds after which to look at it."""
+    monotonic: Callable[[], float] = time.monotonic
+    _looked: tuple[datetime, float] | None = field(default=None, init=False)
     _since: datetime | None = field(default=None, init=False)
     _agents: dict[str, dict[str, AgentView]] = field(default_factory=dict, init=False)
     _calls: dict[str, set[asyncio.Future[None]]] = field(default_factory=dict, init=False)
@@ -24,13 +30,21 @@ class Attendance:
 
     @property
     def since(self) -> datetime:
-        """Since when this process has listened to what agents say."""
+        """Since when all agents that call are heard by this process."""
+        now = self._time()
         if self._since is None:
-            self._since = self.now()
+            self._since = now
         return self._since
+
+    def miss_nobody(self) -> None:
+        """Not all that call are let in: who is away may be among them."""
+        now = self._time()
+        # Who stands by has yet to begin.
+        self._since = self._since and now
 
     def of(self, job: str, pods: Iterable[str]) -> Mapping[str, AgentView]:
         """The agents of these pods that have called; the others are forgotten."""
+        self._time()
         known = self._agents.get(job)
         if not known:
             return {}
@@ -43,11 +57,11 @@ class Attendance:
     @contextmanager
     def call(self, job: str, pod: str, said: AgentView) -> Iterator["Call"]:
         """While an agent waits for a word."""
+        now = self._time()
         agents, call = self._agents.setdefault(job, {}), Call(self._calls.setdefault(job, set()))
         before = agents.get(pod)
         # The same failure told again, over another connection, did not happen later.
         same = before is not None and (before.attempt, before.doing) == (said.attempt, said.doing)
-        now = self.now()
         began = before.since if before is not None and before.left_at is None else now
         if same and before is not None:
             said = replace(said, exit=before.exit, said_at=before.said_at)
@@ -65,18 +79,18 @@ class Attendance:
 
     def left(self, job: str, pod: str, call: "Call", why: BaseException | None) -> None:
         """The connection of an agent is gone. `why`: a time-out where its node does not answer any more."""
-        agents = self._agents.get(job, {})
+        now, agents = self._time(), self._agents.get(job, {})
         if self._last.get(pod) is not call or pod not in agents:
             return
         vanished = isinstance(why, OSError) and not isinstance(why, ConnectionError)
-        agents[pod] = replace(agents[pod], left_at=self.now(), vanished=vanished)
+        agents[pod] = replace(agents[pod], left_at=now, vanished=vanished)
         self.news(job, 0.0)
 
     def hung_up(self, job: str, pod: str) -> None:
         """The connection of an agent is gone, which was not waiting for a word just then."""
-        agents, call = self._agents.get(job, {}), self._last.get(pod)
+        now, agents, call = self._time(), self._agents.get(job, {}), self._last.get(pod)
         if pod in agents and agents[pod].left_at is None and not (call and call.waits):
-            agents[pod] = replace(agents[pod], left_at=self.now())
+            agents[pod] = replace(agents[pod], left_at=now)
             self.news(job, 0.0)
 
     def dismiss(self, job: str, pod: str) -> None:
@@ -96,6 +110,19 @@ class Attendance:
         self.wake(job)
         for pod in self._agents.pop(job, {}):
             self._last.pop(pod, None)
+
+    def _time(self) -> datetime:
+        """Now. Where the clock was set, what is known goes with it: it is of use for how long ago it was, and for nothing else."""
+        now, at = self.now(), self.monotonic()
+        before, self._looked = self._looked, (now, at)
+        set_by = now - before[0] - timedelta(seconds=at - before[1]) if before else timedelta()
+        if abs(set_by) > JUMP:
+            self._since = self._since and self._since + set_by
+            for agents in self._agents.values():
+                for pod, agent in agents.items():
+                    said, since, left = (each and each + set_by for each in (agent.said_at, agent.since, agent.left_at))
+                    agents[pod] = replace(agent, said_at=said, since=since, left_at=left)
+        return now
 
     @property
     def connected(self) -> int:

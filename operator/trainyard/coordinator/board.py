@@ -27,7 +27,7 @@ class Board:
     """The last report of each worker, and how often to report."""
 
     find: Callable[[PodIdentity], tuple[PodView, JobView] | None]
-    """The pod, and the job that it belongs to, as far as the caches know them."""
+    """The pod, and the job that it belongs to, as far as the caches know them. Raises RefusedError where they may be behind."""
     news: Callable[[str, float], object]
     """Called with a job's UID and the seconds after which to look at it."""
     now: Callable[[], datetime]

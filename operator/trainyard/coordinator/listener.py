@@ -1,5 +1,5 @@
-"""A port with bounds: so many connections of strangers at a time, each for so long. What comes beyond waits in the kernel, and costs this
-process nothing. Those of agents that have shown who they are may last: one for each pod.
+"""A port with bounds: so many connections of strangers at a time, so many of each address, each for so long. What comes beyond waits in the
+kernel, and costs this process nothing. Those of agents that have shown who they are may last: one for each pod.
 """
 
 import asyncio
@@ -7,19 +7,22 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Set as AbstractSet
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Set as AbstractSet
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from aiohttp import web
+
+from trainyard.coordinator.address import bound
 
 _LOG = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 128
 """Of strangers, handshakes included. A report takes a millisecond or two, so that others' work waits a fraction of a second for all of them."""
-BACKLOG = 1024
-CONNECTION_SECONDS = 20.0
-"""How long a connection may last."""
+MOST_OF_AN_ADDRESS = 16
+"""Of those, so that one address cannot keep all others out. What it has beyond that is closed: its agents try again."""
+CONNECTION_SECONDS = 5.0
+"""How long a stranger may ask for nothing."""
 HANDSHAKE_SECONDS = 5.0
 KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -29,7 +32,9 @@ KEEPALIVE = (
 )
 """The kernels at both ends ask each other whether they are still there: a node that is gone is noticed within 11 seconds, at no cost to
 either program."""
-SWEEP_SECONDS = 5.0
+GOODBYE_SECONDS = 1.0
+"""How long the other end may take to agree that a connection is closed."""
+SWEEP_SECONDS = 1.0
 LOOK_AGAIN_SECONDS = 0.01
 
 
@@ -37,10 +42,21 @@ class Guests:
     """The connections of those that have shown which pod they are."""
 
     def __init__(self, hung_up: Callable[[str, str], object]) -> None:
-        """`hung_up` is called with job and pod where the last connection of a pod is gone, some seconds later."""
+        """`hung_up` is called with job and pod where the last connection of a pod is gone, a moment later."""
         self._hung_up = hung_up
         self._by_pod: dict[tuple[str, str], asyncio.BaseProtocol] = {}
         self.connections: set[asyncio.BaseProtocol] = set()
+        self.asking: set[asyncio.BaseProtocol] = set()
+        """Those of strangers too whose request is under way: there are bounds for that."""
+
+    @contextmanager
+    def asks(self, connection: asyncio.BaseProtocol) -> Iterator[None]:
+        """While a request is under way."""
+        self.asking.add(connection)
+        try:
+            yield
+        finally:
+            self.asking.discard(connection)
 
     def welcome(self, job: str, pod: str, connection: web.RequestHandler) -> None:
         """This is a connection of that pod. One that it had before is closed."""
@@ -66,16 +82,17 @@ class Guests:
 
 @asynccontextmanager
 async def listen(
-    runner: web.BaseRunner, host: str, port: int, tls: ssl.SSLContext, guests: Guests
+    runner: web.BaseRunner, host: str, port: int, tls: ssl.SSLContext, guests: Guests, full: Callable[[], object]
 ) -> AsyncIterator[int]:
-    """Serve the runner's application while inside. Yields the port. Raises OSError."""
+    """Serve the runner's application while inside. Yields the port. Raises OSError and UnicodeError.
+
+    `full` is called again and again while nobody is let in.
+    """
     server = runner.server
     if server is None:
         raise RuntimeError("the runner is not set up")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, port), family=family, backlog=BACKLOG) as listening:
-        listening.settimeout(0)
-        door = _Door(listening, server, tls, guests)
+    with bound(host, port) as listening:
+        door = _Door(listening, server, tls, guests, full)
         tasks = [asyncio.create_task(part) for part in (door.keep(), _sweep(server, guests))]
         try:
             yield listening.getsockname()[1]
@@ -88,51 +105,78 @@ async def listen(
 class _Door:
     """Lets connections in, as long as there is room."""
 
-    def __init__(self, listening: socket.socket, server: web.Server, tls: ssl.SSLContext, guests: Guests) -> None:
-        self._listening, self._server, self._tls, self._guests = listening, server, tls, guests
-        self.handshakes: set[asyncio.Task[None]] = set()
+    def __init__(
+        self,
+        listening: socket.socket,
+        server: web.Server,
+        tls: ssl.SSLContext,
+        guests: Guests,
+        full: Callable[[], object],
+    ) -> None:
+        self._listening, self._server, self._tls, self._guests, self._full = listening, server, tls, guests, full
+        self.handshakes: dict[asyncio.Task[None], str] = {}
+        self._inside: dict[web.RequestHandler, str] = {}
 
     async def keep(self) -> None:
         """For ever."""
         loop = asyncio.get_running_loop()
         while True:
-            while self._strangers >= MOST_CONNECTIONS:  # noqa: ASYNC110 - only while it is full
+            while len(self._strangers()) >= MOST_CONNECTIONS:
+                self._full()
                 await asyncio.sleep(LOOK_AGAIN_SECONDS)
             try:
-                connection, _ = await loop.sock_accept(self._listening)
+                connection, (address, *_) = await loop.sock_accept(self._listening)
             except OSError as error:
                 # Too many open files, say: those are not this port's.
                 _LOG.warning(f"no connection of an agent can be accepted for now: {error}")
+                self._full()
                 await asyncio.sleep(1)
+                continue
+            if self._strangers().count(address) >= MOST_OF_AN_ADDRESS:
+                # Not `full`: else one stranger could hold up the verdicts on all that are lost.
+                connection.close()
+                # What is there already is accepted without a wait: a flood would keep all others waiting.
+                await asyncio.sleep(0)
                 continue
             for level, option, value in KEEPALIVE:
                 connection.setsockopt(level, option, value)
-            task = asyncio.create_task(self._shake_hands(connection))
-            self.handshakes.add(task)
-            task.add_done_callback(self.handshakes.discard)
+            task = asyncio.create_task(self._shake_hands(connection, address))
+            self.handshakes[task] = address
+            task.add_done_callback(self.handshakes.pop)
 
-    @property
-    def _strangers(self) -> int:
-        return len(self.handshakes) + len(self._server.connections) - len(self._guests.connections)
+    def _strangers(self) -> list[str]:
+        """Their addresses."""
+        guests = self._guests.connections
+        self._inside = {
+            each: at for each, at in self._inside.items() if each.transport is not None and each not in guests
+        }
+        return [*self.handshakes.values(), *self._inside.values()]
 
-    async def _shake_hands(self, connection: socket.socket) -> None:
+    async def _shake_hands(self, connection: socket.socket, address: str) -> None:
+        # Made here: uvloop answers with a protocol of its own.
+        handler = self._server()
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._server, connection, ssl=self._tls, ssl_handshake_timeout=HANDSHAKE_SECONDS
+                lambda: handler,
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=GOODBYE_SECONDS,
             )
+            self._inside[handler] = address
         except (OSError, EOFError):
             # Whoever speaks no TLS, trusts another authority, or thinks better of it: their agent's log says so.
             connection.close()
 
 
 async def _sweep(server: web.Server, guests: Guests) -> None:
-    """Close the connections of strangers that have lasted too long."""
+    """Close the connections over which strangers have asked for nothing for too long."""
     since: dict[Any, float] = {}
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
         now, there = time.monotonic(), set(server.connections)
         guests.part(there)
-        since = {each: since.get(each, now) for each in there - guests.connections}
+        since = {each: since.get(each, now) for each in there - guests.connections - guests.asking}
         for each, first_seen in since.items():
             if now - first_seen >= CONNECTION_SECONDS:
                 each.force_close()

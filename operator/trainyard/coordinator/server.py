@@ -78,7 +78,8 @@ class Coordinator:
         await runner.setup()
         renewal = asyncio.create_task(self._renew())
         try:
-            async with listen(runner, host, port, self.certificate.context, self.guests) as bound:
+            tls, full = self.certificate.context, self.attendance.miss_nobody
+            async with listen(runner, host, port, tls, self.guests, full) as bound:
                 yield bound
         finally:
             renewal.cancel()
@@ -99,7 +100,8 @@ class Coordinator:
     async def _answer(self, request: web.Request, counter: Counter, work: Work) -> web.Response:
         """What comes of the work for the sender, or why it is refused; counted."""
         try:
-            why, body = Why.ACCEPTED, await work(request, await self._sender(request))
+            with self.guests.asks(request.protocol):
+                why, body = Why.ACCEPTED, await work(request, await self._sender(request))
         except RefusedError as refusal:
             why, body = refusal.why, {"reason": refusal.why, "message": refusal.message}
             _LOG.debug(f"a request from {request.remote} is refused: {why}: {refusal.message}")

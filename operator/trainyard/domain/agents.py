@@ -21,8 +21,10 @@ ABSENCE = timedelta(seconds=12)
 would have told by then, and if the agent could call again, it would have."""
 STUCK = timedelta(seconds=60)
 """How long an agent may take to end its ranks: what the kernel holds back longer goes with the pod."""
+AHEAD = timedelta(seconds=3)
+"""By so much clocks of a cluster may differ."""
 CALL_IN = timedelta(seconds=6)
-"""How long a new leader waits for agents that have not called yet, before it takes them for absent, and anybody for that of a container that has just started."""
+"""How long a new leader, or one that could not let all agents in, waits for those that have not called yet, before it takes them for absent, and anybody for that of a container that has just started."""
 
 
 def overlaid(snapshot: Snapshot, now: datetime) -> Snapshot:
@@ -73,7 +75,7 @@ def _expected_since(pod: PodView, hearing_since: datetime, now: datetime) -> dat
     """Since when this worker's agent could have called."""
     began = pod.running_since
     # A node whose clock is ahead must not hold up a verdict for as long.
-    return max(hearing_since, began) if began and began - now <= timedelta(seconds=1) else hearing_since
+    return max(hearing_since, began) if began and began - now <= AHEAD else hearing_since
 
 
 def missing(snapshot: Snapshot, now: datetime) -> timedelta | None:
@@ -92,6 +94,7 @@ def missing(snapshot: Snapshot, now: datetime) -> timedelta | None:
 def deadlines(snapshot: Snapshot, now: datetime) -> list[float]:
     """Seconds until a silence, or a worker that is not ready, needs a look."""
     waits = [left for pod in snapshot.pods if not pod.ended and (left := _left(snapshot, pod, now))]
+    waits += [left for pod in snapshot.current if (left := _unheard(snapshot, pod, now))]
     begun = _meeting_since(snapshot)
     if begun and any(_kept(snapshot, pod) and not ready(snapshot, pod) for pod in snapshot.current):
         waits.append(STUCK - (now - begun))
@@ -109,13 +112,11 @@ def _left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
     agent = snapshot.agents.get(pod.uid)
     if agent is None or agent.left_at is None or agent.doing is Doing.ENDED:
         return None
-    # All at once away is our own network: what counts begins when the first is back.
-    if snapshot.heard_since is None:
+    # All at once away is our own network: what counts begins when the first is back, and when all that call are let in.
+    if snapshot.heard_since is None or snapshot.hearing_since is None:
         return None
-    limit = SILENCE if agent.vanished else ABSENCE
-    left = limit - (now - max(agent.left_at, snapshot.heard_since))
-    # What would last longer than all of it was before the clock was set back.
-    return left if left <= limit + timedelta(seconds=1) else timedelta()
+    began = max(agent.left_at, snapshot.heard_since, snapshot.hearing_since)
+    return (SILENCE if agent.vanished else ABSENCE) - (now - began)
 
 
 def _ending(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
@@ -134,6 +135,10 @@ def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
         # It had done its work when the verdict fell that its pod stays.
         early = Trouble("EndedBefore", "it had done its work in an earlier attempt")
         return replace(pod, exit=None, phase="Failed", taken_by=early, taken_at=now)
+    unheard = _unheard(snapshot, pod, now)
+    if unheard is not None and unheard <= timedelta():
+        deaf = Trouble("AgentNotReady", f"its agent has not reached the operator within {STUCK.seconds} seconds")
+        return replace(pod, taken_by=deaf, taken_at=now)
     if pod.ended or agent is None:
         return pod
     if agent.exit and agent.attempt == status.attempt and pod.exit is None:
@@ -147,6 +152,14 @@ def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
         stuck = Trouble("AgentNotReady", f"its processes did not end within {STUCK.seconds} seconds")
         return replace(pod, taken_by=stuck, taken_at=now)
     return pod
+
+
+def _unheard(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
+    """How much longer the agent of a worker that joins the others may take to call, once its container runs; None where it has, or need not."""
+    joins = snapshot.job.status.meeting and pod.running and not pod.taken_by and pod.uid not in snapshot.agents
+    if not joins or pod.running_since is None or snapshot.hearing_since is None or _kept(snapshot, pod):
+        return None
+    return STUCK - (now - _expected_since(pod, snapshot.hearing_since, now))
 
 
 def _kept(snapshot: Snapshot, pod: PodView) -> bool:

@@ -42,8 +42,10 @@ class Cause:
     time: datetime
     victim: bool = False
     """Whether its message, or its exit code, says that it only lost a peer, or was asked to end."""
-    ignored: bool = False
-    """Whether a rule says that it does not count."""
+    counts: bool | None = None
+    """Whether it is to be charged, where a rule says so; None: an error of the program is, a disruption is not."""
+    told: int | None = None
+    """The last step that its worker has reported, for where it has left no word of its own."""
     culprit: Culprit | None = None
     """Of a hang: the rank for which all others have waited, where another worker's agent was the first to notice."""
 
@@ -55,7 +57,8 @@ class Cause:
     @property
     def step(self) -> int | None:
         """The last step that the rank had done, where that is known."""
-        return self.pod.exit.step if self.pod and self.pod.exit else None
+        said = self.pod.exit.step if self.pod and self.pod.exit else None
+        return self.told if said is None else said
 
     @property
     def hung(self) -> bool:
@@ -63,9 +66,15 @@ class Cause:
         return self.failed and self.pod is not None and self.pod.exit is not None and self.pod.exit.code == HANG_CODE
 
     @property
+    def out_of_memory(self) -> bool:
+        """Whether memory ran out."""
+        end = self.pod.exit if self.pod else None
+        return self.failed and end is not None and end.reason == "OOMKilled"
+
+    @property
     def charged(self) -> bool:
         """Whether it counts towards `maxRestarts`."""
-        return self.failed and not self.ignored
+        return self.failed if self.counts is None else self.counts
 
 
 def find_cause(pods: Sequence[PodView], created: Iterable[int]) -> Cause | None:

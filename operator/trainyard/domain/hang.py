@@ -25,7 +25,12 @@ def culprit(snapshot: Snapshot) -> Culprit | None:
     places = {rank.rank: (rank.stack[0], report.index) for report in told for rank in report.ranks if rank.stack}
     counts = Counter(place for place, _ in places.values())
     alone = [rank for rank, (place, _) in places.items() if counts[place] == 1]
-    if len(places) < SEVERAL or len(counts) != 2 or len(alone) != 1:
+    # Those that do not answer need no comparison.
+    if silent := [rank for rank, (place, _) in places.items() if place.startswith("(")]:
+        alone = silent if len(places) > 1 else []
+    elif len(places) < SEVERAL or len(counts) != 2:
+        return None
+    if len(alone) != 1:
         return None
     place, index = places[alone[0]]
     return Culprit(alone[0], place, pods[index])

@@ -1,21 +1,24 @@
 """By what means a group starts anew: the cheapest that is possible, and the next one where it did not help. Pure."""
 
 import re
-from collections.abc import Mapping, Set as AbstractSet
+from collections.abc import Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
+from datetime import timedelta
 
 from trainyard.api.recovery import Rung
 from trainyard.api.spec import TrainingJobSpec
-from trainyard.api.status import MOST_REPLACED, Group, Replacement, TrainingJobStatus
+from trainyard.api.status import MOST_REPLACED, Avoidance, Group, Replacement, SuspectNode, TrainingJobStatus
 from trainyard.domain.agents import stays
 from trainyard.domain.cause import Cause
 from trainyard.domain.model import PodView, Snapshot
-from trainyard.domain.rules import more
+from trainyard.domain.rules import LONG, got_further, in_a_row, more
 from trainyard.domain.supervision import accompanied
 from trainyard.domain.wording import counted
 
 ENOUGH = 2
 """So often a rung is tried without getting further."""
+STEADY = timedelta(seconds=60)
+"""An attempt whose workers all ran for so long before one was taken away got further; and whatever ended it, the delay starts over."""
 RUNGS = tuple(Rung)
 FIXED = re.compile(r"\$\((?:TRAINYARD_ATTEMPT|(?:PET_)?MASTER_(?:ADDR|PORT)|PET_RDZV_(?:ENDPOINT|ID))\)")
 """What the kubelet writes into a command or a variable once, when it starts the container: in a later attempt it would be wrong."""
@@ -34,17 +37,20 @@ class Step:
     """What happens to the workers, in words."""
 
 
-def climb(snapshot: Snapshot, cause: Cause, *, elsewhere: bool, further: bool) -> Step:
-    """The step after `cause`. `elsewhere`: not on its node; `further`: the job has got further since the last one."""
+def climb(snapshot: Snapshot, cause: Cause, suspects: Sequence[SuspectNode], ran: timedelta) -> Step:
+    """The step after `cause`. `suspects`: with it; `ran`: for how long all workers did."""
     job, status = snapshot.job, snapshot.job.status
     everyone = set(range(job.spec.replicas))
-    avoided = cause.pod.node if elsewhere and cause.pod else None
-    fit = {pod.index for pod in snapshot.current if stays(snapshot, pod) and not (avoided and pod.node == avoided)}
+    bad = {node.name for node in suspects if node.avoided is not Avoidance.NO}
+    # Other nodes that are avoided where possible are not left: theirs were perhaps the only places.
+    left = cause.pod.node if cause.pod and cause.pod.node in bad else None
+    fit = {pod.index for pod in snapshot.current if stays(snapshot, pod) and not (left and pod.node == left)}
+    further = _further(status, cause, ran)
     lowest = Rung.ALL_PODS if is_fixed(job.spec) else job.spec.recovery.lowest_rung
     failing = everyone - fit
-    least = max(lowest, _above(status, further=further), key=RUNGS.index)
+    least = max(lowest, _above(status, cause, further=further), key=RUNGS.index)
     if least is not Rung.PROCESSES:
-        failing.add(cause.index)
+        failing.add(cause.culprit.pod.index if cause.culprit else cause.index)
     rung = max(least, Rung.FAILED_PODS if failing else Rung.PROCESSES, key=RUNGS.index)
     # One without an agent could not be told when to begin.
     alone = bool(failing) and not accompanied(job, brought=snapshot.agent)
@@ -71,6 +77,21 @@ def known_group(snapshot: Snapshot, attempt: int) -> tuple[list[PodView], Group 
     return pods, None if since == attempt else _made_of(since, replaced)
 
 
+def told_by_all(snapshot: Snapshot) -> int:
+    """The attempt at which the workers say they are, where it is a later one than is stored and none says otherwise; else 0.
+
+    An agent speaks for its own worker. The word of one must not move the others, nor that of some while one has yet to call.
+    """
+    stored = snapshot.job.status.attempt
+    newest = max((agent.attempt for agent in snapshot.agents.values()), default=0)
+    if newest <= stored:
+        return 0
+    pods, _ = known_group(snapshot, newest)
+    agents = [snapshot.agents.get(pod.uid) for pod in pods if not pod.ended]
+    agreed = all(agent is not None and agent.attempt > stored for agent in agents)
+    return newest if agreed and len(pods) == snapshot.job.spec.replicas else 0
+
+
 def opening(snapshot: Snapshot) -> str | None:
     """The address of worker 0, where the others find it; None until it has one."""
     if snapshot.job.spec.replicas == 1:
@@ -79,11 +100,21 @@ def opening(snapshot: Snapshot) -> str | None:
     return first.ip or None if first else None
 
 
-def _above(status: TrainingJobStatus, *, further: bool) -> Rung:
+def _further(status: TrainingJobStatus, cause: Cause, ran: timedelta) -> bool:
+    """Whether the job has got further since the attempt before: by steps where they are known, else by time."""
+    if cause.step is not None and status.restarts.furthest_step is not None:
+        return got_further(status.restarts, cause)
+    return ran >= (LONG if cause.charged else STEADY)
+
+
+def _above(status: TrainingJobStatus, cause: Cause, *, further: bool) -> Rung:
     """The rung below which there is no use in trying."""
     tried = status.retry.rung
     if further or tried is None:
         return Rung.PROCESSES
+    if tried is Rung.PROCESSES and in_a_row(status, cause):
+        # What breaks at one step because of a container or a node is told from a bad batch by a new pod, before `noProgressLimit` is reached.
+        return Rung.FAILED_PODS
     if (status.retry.tries or 0) < ENOUGH or tried is RUNGS[-1]:
         return tried
     return RUNGS[RUNGS.index(tried) + 1]

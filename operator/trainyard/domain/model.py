@@ -72,6 +72,8 @@ class PodView:
     """When that was, if it is known."""
     deletion_time: datetime | None = None
     """When its grace period ends or ended; set as soon as its deletion was asked for."""
+    clock_behind: bool = False
+    """Whether its node's clock is behind that of the control plane, as far as the pod tells."""
     removed: bool = False
     """Whether its deletion waits for its node no longer: what keeps it is a finalizer."""
     node_lost_at: datetime | None = None
@@ -190,7 +192,7 @@ class Snapshot:
     agents: Mapping[str, AgentView] = field(default_factory=dict)
     """The agents that have called, by the UID of their pod."""
     hearing_since: datetime | None = None
-    """Since when agents can call; None where there is no coordinator."""
+    """Since when all agents can call; None where there is no coordinator. Begins anew where not all of them were let in."""
 
     @cached_property
     def current(self) -> tuple[PodView, ...]:

@@ -4,10 +4,12 @@ Trusts the API server's schema, not the content: a pod that does not bear a work
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainyard.api.constants import ANNOTATION_WORKERS, LABEL_JOB_UID
+from trainyard.api.recovery import PEER_LOST_CODE, SAVED_CODE
 from trainyard.api.spec import LONGEST_GRACE, TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.model import Exit, JobView, PodView, Trouble
@@ -26,6 +28,11 @@ NOTHING: frozenset[str] = frozenset()
 """One for all pods."""
 UNSEEN = frozenset({"ContainerStatusUnknown", "Unknown"})
 """The kubelet's and containerd's words for a container that was lost, at a reboot say: its exit code is made up."""
+EVICTED = "Evicted"
+"""The kubelet's word for a pod that it ends, and for one that it does not let begin, where something runs short."""
+IN_ORDER = frozenset({0, SAVED_CODE, PEER_LOST_CODE})
+"""Exit codes that nobody is charged for."""
+KILLED = 128 + 9
 
 
 def job_view(raw: Json) -> JobView:
@@ -53,6 +60,7 @@ def pod_view(raw: Json) -> PodView:
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     main = _main_container(spec, status)
     end = _exit(main, spec, status)
+    end = _evicted(status, conditions, main, end) or end
     taken_at, taken_by = _taken(metadata, status, conditions, main, end)
     return PodView(
         uid=metadata["uid"],
@@ -77,6 +85,7 @@ def pod_view(raw: Json) -> PodView:
         taken_at=taken_at,
         taken_by=taken_by,
         deletion_time=_time(metadata.get("deletionTimestamp")),
+        clock_behind=_clock_behind(status, conditions),
         removed="deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds") == 0,
         node_lost_at=_node_lost_at(conditions),
     )
@@ -145,6 +154,22 @@ def an_exit(time: datetime, code: int, said: str, reason: str = "Error", init_co
     return Exit(time, code, reason, shortened(message, MESSAGE_LIMIT), init_container, step, named_rank(message))
 
 
+def _evicted(status: Json, conditions: Mapping[str, Json], main: Json, end: Exit | None) -> Exit | None:
+    """The end of a pod that was evicted for its own doing: it filled a volume, or used more of its node's disk than it may.
+
+    The kubelet marks all other pods that it ends with DisruptionTarget, and those that it does not let begin have no containers.
+    """
+    disrupted = conditions.get("DisruptionTarget", {}).get("status") == "True"
+    ran = end is not None or "terminated" in main
+    if (status.get("phase"), status.get("reason")) != ("Failed", EVICTED) or disrupted or not ran:
+        return None
+    words = shortened((status.get("message") or "").strip(), MESSAGE_LIMIT)
+    if end:
+        return replace(end, code=KILLED if end.code in IN_ORDER else end.code, reason=EVICTED, message=words)
+    over = _time(conditions.get("Ready", {}).get("lastTransitionTime"))
+    return Exit(over, KILLED, EVICTED, words) if over else None
+
+
 def _taken(
     metadata: Json, status: Json, conditions: Mapping[str, Json], main: Json, end: Exit | None
 ) -> tuple[datetime | None, Trouble | None]:
@@ -161,12 +186,20 @@ def _taken(
         return disrupted, Trouble(target.get("reason", "DisruptionTarget"), target.get("message", ""))
     if deleted:
         return deleted, Trouble("Deleted", "somebody deleted the pod")
-    # A reason of the whole pod, not of a container, means that its node ended it: Evicted, Terminated at a shutdown.
-    if end and status.get("phase") == "Failed" and status.get("reason"):
+    # A reason of the whole pod, not of a container, means that its node ended it, at a shutdown say.
+    if end and end.reason != EVICTED and status.get("phase") == "Failed" and status.get("reason"):
         return None, Trouble(status["reason"], status.get("message", ""))
     if not end and not status.get("reason") and "terminated" in main:
         return None, Trouble("ContainerStatusUnknown", "its node lost the container, at a restart say")
     return None, None
+
+
+def _clock_behind(status: Json, conditions: Mapping[str, Json]) -> bool:
+    """Whether the node has taken the pod up, by its own clock, before it was placed there, by the API server's."""
+    scheduled = conditions.get("PodScheduled", {})
+    placed = _time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None
+    taken_up = _time(status.get("startTime"))
+    return placed is not None and taken_up is not None and taken_up < placed
 
 
 def _node_lost_at(conditions: Mapping[str, Json]) -> datetime | None:

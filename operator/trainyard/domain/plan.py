@@ -14,7 +14,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Action as Reaction
 from trainyard.api.spec import CleanPods, Success
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain import agents, goodput, graceful, stragglers, suspects, verdict
+from trainyard.domain import agents, goodput, graceful, stragglers, suspects, times, verdict
 from trainyard.domain.actions import (
     Action,
     CreateService,
@@ -27,18 +27,18 @@ from trainyard.domain.actions import (
 )
 from trainyard.domain.cause import Cause, describe, find_cause, settling
 from trainyard.domain.hang import culprit
-from trainyard.domain.ladder import opening
+from trainyard.domain.ladder import opening, told_by_all
 from trainyard.domain.model import JobView, PodView, Snapshot
-from trainyard.domain.progress import progress
+from trainyard.domain.progress import progress, reported_by
 from trainyard.domain.removal import removals
 from trainyard.domain.report import report
-from trainyard.domain.rules import Ruling, charged, ruling, used
+from trainyard.domain.rules import Ruling, restarts_after, ruling, starved, used
 from trainyard.domain.supervision import not_for
 from trainyard.domain.wording import counted
-from trainyard.domain.worker import State, everyone, health, state
+from trainyard.domain.worker import State, everyone, has_stopped, health, state
 
 BEYOND_ALL_ATTEMPTS = 1_000_000_000
-"""No job ever has so many. A pod whose name says so was not made by us, and what it says is not believed."""
+"""No job ever has so many. A pod whose name says so was not made by us, and what it says is not believed; nor are agents that do."""
 LOST = timedelta(seconds=30)
 """A pod that is still there so long after its grace period is on a node that nobody hears of. It is not waited for."""
 
@@ -55,6 +55,8 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         return Plan(status, tuple(removed), requeue_after=_soonest(waits))
     if status.finished:
         return _after_the_end(snapshot, now)
+    if (sound := times.believed(status, now)) is not status:
+        return plan(replace(snapshot, job=replace(job, status=sound)), now)
     if snapshot.reports:
         seen, active = progress(snapshot, now), verdict.active(status, goodput.told_at(snapshot, now))
         heard = {
@@ -65,7 +67,7 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         status = status.model_copy(update=heard)
         job = replace(job, status=status)
         snapshot = replace(snapshot, job=job)
-    told = [*(pod.attempt for pod in snapshot.pods), *(agent.attempt for agent in snapshot.agents.values())]
+    told = [*(pod.attempt for pod in snapshot.pods), told_by_all(snapshot)]
     newest = max((attempt for attempt in told if attempt < BEYOND_ALL_ATTEMPTS), default=0)
     if newest > status.attempt:
         return verdict.adopt(snapshot, newest)
@@ -102,6 +104,7 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
             return Plan(status, requeue_after=whole_seconds(wait))
         if snapshot.agent and (why := not_for(job, cause)):
             return verdict.without_agent(job, why, now)
+        cause = replace(cause, told=reported_by(snapshot, cause.index))
         return _after(_blaming(cause, snapshot), snapshot, now)
     if free := suspects.released(job, pods, now):
         return verdict.release(job, free, now)
@@ -137,14 +140,18 @@ def _after(cause: Cause, snapshot: Snapshot, now: datetime) -> Plan:
     if ruled.action is Reaction.FAIL:
         return verdict.fail(job, Reason.NON_RETRYABLE, f"{told}; {ruled.why}", now, cause)
     if cause.failed and (elsewhere or ruled.action is Reaction.IGNORE):
-        cause, told = replace(cause, ignored=True), f"{told} (not counted: {ruled.why})"
+        cause, told = replace(cause, counts=False), f"{told} (not counted: {ruled.why})"
+    elif not cause.failed and ruled.why and ruled.action is Reaction.RESTART:
+        cause, told = replace(cause, counts=True), f"{told} (counted: {ruled.why})"
     if not cause.charged:
         limit = recovery.max_disruptions
         if limit is not None and job.status.restarts.disruptions >= limit and not ordered:
             told += f"; recovery.maxDisruptions is {limit}"
             return verdict.fail(job, Reason.DISRUPTIONS_EXHAUSTED, told, now, cause)
         return verdict.restart(snapshot, cause, told, now, elsewhere=elsewhere)
-    after = charged(job.status, recovery, cause, now)
+    after = restarts_after(job.status, recovery, cause, now)
+    if not ruled.why and (why := starved(after, job.spec, cause)):
+        return verdict.fail(job, Reason.NON_RETRYABLE, f"{told}; {why}", now, cause)
     if after.at_same_step and after.at_same_step >= recovery.no_progress_limit:
         told += f"; the last {after.at_same_step} failures were all after step {cause.step}"
         return verdict.fail(job, Reason.NO_PROGRESS, told, now, cause)
@@ -183,7 +190,7 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
         if not missing and (made := [i for i in present if status.made_in(i) == status.attempt]):
             note = f"created {counted(len(made), 'worker')} of attempt {status.attempt}"
             events.append(Event("Normal", Reason.WORKERS_CREATED, note))
-    if status.meeting and not waiting and all(p.ended for p in in_the_way):
+    if status.meeting and not waiting and all(has_stopped(p) for p in in_the_way):
         address = opening(snapshot) if all(agents.ready(snapshot, p) for p in snapshot.current) else None
         if address and everyone(snapshot.current, job.spec.replicas):
             # Told together with what follows from it: one write less for all to wait for.

@@ -19,6 +19,12 @@ def progress(snapshot: Snapshot, now: datetime) -> Progress | None:
     return before if same else seen
 
 
+def reported_by(snapshot: Snapshot, worker: int) -> int | None:
+    """The furthest step that a rank of this worker has told in the current attempt."""
+    told = (report for report in snapshot.told if report.index == worker)
+    return max((rank.step for report in told for rank in report.ranks if rank.step is not None), default=None)
+
+
 def _together(ranks: Sequence[RankProgress], now: datetime) -> Progress:
     """The group is as far as its last: what one rank has done and another has not is done again after a restart."""
     last = min(ranks, key=lambda rank: -1 if rank.step is None else rank.step)

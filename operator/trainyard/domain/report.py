@@ -14,7 +14,7 @@ from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.names import selector
 from trainyard.domain.supervision import sayings as of_agent
 from trainyard.domain.suspects import always
-from trainyard.domain.worker import State, everyone, health, state
+from trainyard.domain.worker import State, everyone, has_stopped, health, state
 
 LISTED = 16
 
@@ -108,7 +108,7 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
 def _meeting(snapshot: Snapshot) -> str:
     """What workers wait for that began before their attempt, or are to join such."""
     count, wished = sum(ready(snapshot, pod) for pod in snapshot.current), snapshot.job.spec.replicas
-    left = [pod.name for pod in snapshot.old if not pod.ended]
+    left = [pod.name for pod in snapshot.old if not has_stopped(pod)]
     until = f"; pod {left[0]} of an earlier attempt has yet to end" if left else ""
     return f"{count} of {wished} workers are ready for attempt {snapshot.job.status.attempt}{until}"
 

@@ -3,11 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from trainyard.api.recovery import MEANINGS, Action, Recovery, Rule
+from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import MOST, Restarts, TrainingJobStatus
 from trainyard.domain.cause import Cause
-from trainyard.domain.model import PodView
+from trainyard.domain.model import Exit, PodView
+
+MOST_OUT_OF_MEMORY = 2
+"""Failures in a row. Once may be chance: a batch longer than all others, say."""
+LONG = timedelta(hours=1)
+"""An attempt whose workers all ran for so long before a failure of which no step is known got further: what comes again every few minutes is
+no progress, and to what comes once in hours a pod's start is nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +32,15 @@ def ruling(cause: Cause, recovery: Recovery) -> Ruling:
     pod = cause.pod
     if pod is None:
         return Ruling(Action.RESTART)
+    # What a program did once it was asked to go says nothing of why that was.
+    end = pod.exit if cause.failed else None
     for number, rule in enumerate(recovery.rules):
-        if _applies(rule, pod):
+        if _applies(rule, pod, end):
             return Ruling(rule.action, f"recovery.rules[{number}] says {rule.action}")
-    if cause.failed and pod.exit:
+    if end:
         for meaning in MEANINGS:
-            if pod.exit.code in meaning.codes:
-                return Ruling(meaning.action, f"exit code {pod.exit.code}: {_lowered(meaning.text)}")
+            if end.code in meaning.codes:
+                return Ruling(meaning.action, f"exit code {end.code}: {_lowered(meaning.text)}")
     return Ruling(Action.RESTART)
 
 
@@ -42,25 +52,69 @@ def used(restarts: Restarts, recovery: Recovery, now: datetime) -> int:
     return max(0, restarts.failures - (restarts.forgiven or 0))
 
 
-def charged(status: TrainingJobStatus, recovery: Recovery, cause: Cause, now: datetime) -> Restarts:
-    """The restarts with one failure more, at this moment.
+def got_further(restarts: Restarts, cause: Cause) -> bool:
+    """Whether the job has come further than at any end before."""
+    step, furthest = cause.step, restarts.furthest_step
+    return step is not None and furthest is not None and step > furthest
 
-    One that comes further than all before shows that they were overcome: they are forgiven.
+
+def restarts_after(status: TrainingJobStatus, recovery: Recovery, cause: Cause, now: datetime) -> Restarts:
+    """The restarts with one end more, at this moment.
+
+    One that comes further than all before, charged or not, shows that failures were overcome: they are forgiven.
     """
-    restarts, last, step = status.restarts, status.last_failure, cause.step
-    furthest = restarts.furthest_step
-    further = step is not None and furthest is not None and step > furthest
-    recent = [] if further else _recent(restarts, recovery, now)
-    before = restarts.at_same_step if last is not None and last.step == step else None
+    restarts, step, update = status.restarts, cause.step, dict[str, Any]()
+    if step is not None:
+        update["furthest_step"] = max(step, restarts.furthest_step or 0)
+    if got_further(restarts, cause):
+        update |= {"forgiven": restarts.failures or restarts.forgiven, "out_of_memory": None}
+        update["recent"] = None if restarts.recent is None else []
+    if step is None and status.running_time is not None and now - status.running_time >= LONG:
+        # A leak that takes hours to fill the memory can be lived with.
+        update["out_of_memory"] = None
+    restarts = restarts.model_copy(update=update)
+    if cause.charged:
+        return _charged(restarts, in_a_row(status, cause), recovery, cause, now)
+    return restarts.model_copy(update={"disruptions": more(restarts.disruptions)})
+
+
+def _charged(restarts: Restarts, in_a_row: int, recovery: Recovery, cause: Cause, now: datetime) -> Restarts:
+    windowed, forgiven = recovery.window_seconds is not None, restarts.forgiven
+    if restarts.recent is not None and not windowed:
+        # The window was taken away: what had left it does not come back.
+        forgiven = max(forgiven or 0, restarts.failures - len(restarts.recent))
     return restarts.model_copy(
         update={
             "failures": more(restarts.failures),
             "hangs": more(restarts.hangs or 0) if cause.hung else restarts.hangs,
-            "forgiven": restarts.failures if further else restarts.forgiven,
-            "furthest_step": furthest if step is None else max(step, furthest or 0),
-            "at_same_step": None if step is None else more(before or 0),
-            "recent": None if recovery.window_seconds is None else [*recent, now],
+            "forgiven": forgiven,
+            "at_same_step": None if cause.step is None else more(in_a_row),
+            "out_of_memory": more(restarts.out_of_memory or 0) if cause.out_of_memory else None,
+            "recent": [*_recent(restarts, recovery, now), now] if windowed else None,
         }
+    )
+
+
+def in_a_row(status: TrainingJobStatus, cause: Cause) -> int:
+    """How many failures in a row were at the step of `cause`, without it."""
+    last = status.last_failure
+    same = cause.step is not None and last is not None and last.step == cause.step
+    return (status.restarts.at_same_step or 0) if same else 0
+
+
+def starved(restarts: Restarts, spec: TrainingJobSpec, cause: Cause) -> str:
+    """What is to be said where there is no use in trying again with this memory; else nothing."""
+    often, end = restarts.out_of_memory or 0, cause.pod.exit if cause.pod else None
+    if often < MOST_OUT_OF_MEMORY or end is None:
+        return ""
+    pod = spec.template["spec"]
+    inits = [each for each in pod.get("initContainers") or () if each["name"] == end.init_container]
+    container = next(iter(inits), pod["containers"][0])
+    limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
+    within = f" with a limit of {limit}" if limit else ""
+    return (
+        f"out of memory {often} times without a step further{within}: give container {container['name']} more"
+        " (resources.limits.memory), or have it use less; a rule {action: Restart, reasons: [OOMKilled]} tries on"
     )
 
 
@@ -83,13 +137,12 @@ def contains(text: str, pattern: str) -> bool:
     return True
 
 
-def _applies(rule: Rule, pod: PodView) -> bool:
-    said = [pod.exit, pod.taken_by, pod.trouble]
+def _applies(rule: Rule, pod: PodView, end: Exit | None) -> bool:
+    said = [end, pod.taken_by, pod.trouble]
     reasons = {each.reason for each in said if each}
     messages = [each.message for each in said if each]
-    code = pod.exit.code if pod.exit else None
     return (
-        (rule.exit_codes is None or code in rule.exit_codes)
+        (rule.exit_codes is None or (end is not None and end.code in rule.exit_codes))
         and (rule.reasons is None or not reasons.isdisjoint(rule.reasons))
         and (rule.pod_conditions is None or not pod.conditions.isdisjoint(rule.pod_conditions))
         and (rule.message is None or any(contains(message, rule.message) for message in messages))
@@ -97,7 +150,7 @@ def _applies(rule: Rule, pod: PodView) -> bool:
 
 
 def _recent(restarts: Restarts, recovery: Recovery, now: datetime) -> Sequence[datetime]:
-    """The times of the failures that still count. One in the future, by a clock that was set back, does too."""
+    """The times of the failures that still count."""
     window = timedelta(seconds=recovery.window_seconds or 0)
     return [time for time in restarts.recent or () if now - time < window][-recovery.max_restarts - 1 :]
 

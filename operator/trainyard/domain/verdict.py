@@ -3,8 +3,9 @@
 A verdict holds no actions; the next pass acts on what was stored (see `Plan`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from trainyard.api.constants import AGENT
@@ -16,17 +17,17 @@ from trainyard.domain import goodput
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.cause import Cause, blame
 from trainyard.domain.conditions import Saying, no, said, yes
-from trainyard.domain.ladder import climb, known_group
-from trainyard.domain.model import JobView, PodView, Snapshot
+from trainyard.domain.ladder import STEADY, climb, known_group
+from trainyard.domain.model import JobView, PodView, Snapshot, Trouble
 from trainyard.domain.observe import MESSAGE_LIMIT
-from trainyard.domain.rules import charged, more
+from trainyard.domain.rules import got_further, more, restarts_after
 from trainyard.domain.stragglers import over
 from trainyard.domain.supervision import unfit
 from trainyard.domain.suspects import known, struck, told as told_of
+from trainyard.domain.times import delay_after
 
-STEADY = timedelta(seconds=60)
-"""An attempt whose workers all ran for so long ended for a new reason: the delay starts over."""
-LONGEST_DELAY = 60
+CHANGED: Mapping[str, None] = MappingProxyType({"at_same_step": None, "out_of_memory": None})
+"""Rows of failures begin anew where somebody has changed the job."""
 
 
 def start(job: JobView, now: datetime) -> TrainingJobStatus:
@@ -71,7 +72,7 @@ def suspend(job: JobView, pods: Sequence[PodView], now: datetime) -> Plan:
         "conditions": said(status, sayings, job.generation, now),
         # Whoever takes the suspension back may have changed the template: earlier attempts say nothing of the next.
         "retry": Retry(),
-        "restarts": status.restarts.model_copy(update={"at_same_step": None}),
+        "restarts": status.restarts.model_copy(update=CHANGED),
         "workers": [],
         "stragglers": [],
     }
@@ -86,14 +87,12 @@ def restart(snapshot: Snapshot, cause: Cause, told: str, now: datetime, *, elsew
     `elsewhere`: not on the node of the cause.
     """
     job, status = snapshot.job, snapshot.job.status
-    step, furthest = cause.step, status.restarts.furthest_step
-    steady = status.running_time is not None and now - status.running_time >= STEADY
-    further = steady or (step is not None and furthest is not None and step > furthest)
-    count = 0 if further else status.retry.count
-    delay = _delay(count)
-    by = climb(snapshot, cause, elsewhere=elsewhere, further=further)
-    retry = Retry(count=more(count), not_before=now + timedelta(seconds=delay), rung=by.rung, tries=by.tries)
+    ran = now - status.running_time if status.running_time else timedelta()
+    count = 0 if ran >= STEADY or got_further(status.restarts, cause) else status.retry.count
+    delay = delay_after(count)
     nodes = struck(job, cause, now, elsewhere=elsewhere)
+    by = climb(snapshot, cause, nodes, ran)
+    retry = Retry(count=more(count), not_before=now + timedelta(seconds=delay), rung=by.rung, tries=by.tries)
     told += told_of(status.suspect_nodes, nodes)
     when = f", in {delay} seconds" if delay else ""
     update = {**_counted(job, cause, now), "retry": retry, "suspect_nodes": nodes, "group": by.group}
@@ -115,9 +114,8 @@ def regroup(job: JobView, now: datetime) -> Plan:
 
 def resize(job: JobView, was: int, now: datetime) -> Plan:
     """The group starts anew with another number of workers."""
-    restarts = job.status.restarts
-    counted = restarts.model_copy(update={"resizes": more(restarts.resizes), "at_same_step": None})
-    update = {"restarts": counted, "retry": Retry()}
+    restarts = job.status.restarts.model_copy(update={"resizes": more(job.status.restarts.resizes), **CHANGED})
+    update = {"restarts": restarts, "retry": Retry()}
     return _new_attempt(job, Reason.RESIZED, f"replicas was changed from {was} to {job.spec.replicas}", update, now)
 
 
@@ -228,38 +226,31 @@ def _observed(job: JobView, status: TrainingJobStatus) -> TrainingJobStatus:
     return status.model_copy(update={"observed_generation": job.generation})
 
 
-def _delay(count: int) -> int:
-    """Seconds: none before the first restart, then 2, 4, 8 … 60 while attempts keep ending early."""
-    return 0 if count == 0 else min(LONGEST_DELAY, 2 ** min(count, 10))
-
-
 def _counted(job: JobView, cause: Cause, now: datetime) -> dict[str, Any]:
     """The end of the attempt, counted by its cause."""
-    if cause.charged:
-        restarts = charged(job.status, job.spec.recovery, cause, now)
-        return {"restarts": restarts, "last_failure": _last_failure(cause, job.status.attempt)}
-    before = job.status.restarts
-    return {"restarts": before.model_copy(update={"disruptions": more(before.disruptions)})}
+    update: dict[str, Any] = {"restarts": restarts_after(job.status, job.spec.recovery, cause, now)}
+    return {**update, "last_failure": _last_failure(cause, job.status.attempt, now)} if cause.charged else update
 
 
-def _last_failure(cause: Cause, attempt: int) -> LastFailure:
+def _last_failure(cause: Cause, attempt: int, now: datetime) -> LastFailure:
     pod = cause.pod
-    if pod is None or pod.exit is None:
-        raise ValueError(f"a failure has a pod and an exit: {cause}")
-    rank, message = pod.index if pod.exit.rank is None else pod.exit.rank, pod.exit.message
-    at = pod
+    if pod is None:
+        raise ValueError(f"what is charged has a pod: {cause}")
+    end = pod.exit if cause.failed else None
+    why = end or pod.taken_by or pod.trouble or Trouble(cause.reason, "")
+    message, at, rank = why.message, pod, pod.index if end is None or end.rank is None else end.rank
     if guilty := cause.culprit:
         at, rank = guilty.pod, guilty.rank
-        message = f"{blame(guilty)}\n{message}"[:MESSAGE_LIMIT]
+        message = f"{blame(guilty)}\n{message}"
     return LastFailure(
-        time=pod.exit.time,
+        time=end.time if end else pod.taken_at or now,
         attempt=attempt,
         pod=at.name,
         pod_uid=at.uid,
         node=at.node,
         rank=rank,
-        exit_code=pod.exit.code,
-        step=pod.exit.step,
-        reason=pod.exit.reason,
-        message=message,
+        exit_code=end.code if end else None,
+        step=cause.step,
+        reason=why.reason,
+        message=message[:MESSAGE_LIMIT],
     )

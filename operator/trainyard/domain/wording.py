@@ -12,8 +12,8 @@ ADVICE = "To enable traceback see"
 EXIT_CODE = re.compile(r"exitcode +: (-?\d+)")
 NEWS_OF_NOTHING = "ChildFailedError"
 """torchrun's own exception: it says that a rank failed, not why."""
-STEP = re.compile(r'\n\{"step": (\d{1,15})\}$')
-"""Its last line, where the program tells its progress."""
+STEP = re.compile(r'\A[^\n]*(\n\{"step": (\d{1,15})\})(?=\n|\Z)')
+"""Its second line, where the program tells its progress."""
 AGENT = re.compile(r"(rank (?P<rank>\d{1,9})|the command) (ended with exit code |was killed by |hangs: )")
 """How the first line of a message by `trainyard-agent` begins."""
 
@@ -29,9 +29,9 @@ def shortened(message: str, longest: int) -> str:
 
 
 def split_step(message: str) -> tuple[str, int | None]:
-    """What an agent says without its last line, and the last step that the rank had done, which stands there."""
-    found = STEP.search(message) if AGENT.match(message) else None
-    return (message[: found.start()], int(found[1])) if found else (message, None)
+    """What an agent says without its second line, and the last step that the rank had done, which stands there."""
+    found = STEP.match(message) if AGENT.match(message) else None
+    return (message[: found.start(1)] + message[found.end(1) :], int(found[2])) if found else (message, None)
 
 
 def named_rank(message: str) -> int | None:

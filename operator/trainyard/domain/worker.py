@@ -20,6 +20,8 @@ IMAGE_TROUBLE = frozenset(
 )
 STOPPED = frozenset({128 + 9, 128 + 15})
 """The exit codes of SIGKILL and SIGTERM, with which a pod that has to go is ended."""
+OWN_DOING = frozenset({"OOMKilled", "Evicted"})
+"""What the node says where it has ended a worker for what that did itself."""
 
 
 class State(StrEnum):
@@ -50,16 +52,22 @@ def state(pod: PodView) -> State:
     return State.STARTING if pod.scheduled else State.PENDING
 
 
+def has_stopped(pod: PodView) -> bool:
+    """Whether no rank runs in it any more: the containers beside the main one may go on until they are killed."""
+    return pod.ended or pod.exit is not None
+
+
 def _followed(pod: PodView) -> bool:
     """Whether the exit is a consequence of the pod's being taken away.
 
-    The times have whole seconds and come from two clocks, the node's and the API server's; so in the same second the
-    worker gets the benefit of the doubt, and an end by the signals with which pods are ended gets it always.
+    The times have whole seconds and come from two clocks, the node's and the API server's; so in the same second, and where the
+    node's clock is behind, the worker gets the benefit of the doubt, and an end by the signals with which pods are ended gets it
+    always. What the node has ended it for is its own doing all the same.
     """
     if pod.exit is None or pod.taken_by is None:
         return False
-    stopped = pod.exit.code in STOPPED and pod.exit.reason != "OOMKilled"
-    return stopped or pod.taken_at is None or pod.taken_at <= pod.exit.time
+    doubt = (pod.exit.code in STOPPED or pod.clock_behind) and pod.exit.reason not in OWN_DOING
+    return doubt or pod.taken_at is None or pod.taken_at <= pod.exit.time
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ long as a second is about as long on both.
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from trainyard.kube.clock import steady_clock
 from trainyard.kube.errors import ApiError
 from trainyard.kube.lease import Lease, LeaseClient
 
@@ -27,11 +27,6 @@ class NotLeadingError(Exception):
 
 class LeadershipLostError(NotLeadingError):
     """This process was the leader and is not any more, or cannot know: it has to end."""
-
-
-def steady_clock() -> float:
-    """Seconds that go on while the machine sleeps, where the system can tell them: a laptop's lid must not stop a Lease."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,9 @@ from trainyard.api.spec import USUAL_GRACE, Framework
 from trainyard.frameworks import torch
 from trainyard.frameworks.worker import Json, Worker, processes
 
+SETTINGS = ("TRAINYARD_WARM_START", "TRAINYARD_HANG_SECONDS", "TRAINYARD_GRACE_SECONDS")
+"""Told where they are not the usual ones. Set to nothing they are as if they were not set."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
@@ -45,11 +48,15 @@ def environment(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
 
 
 def renewed(worker: Worker) -> dict[str, str]:
-    """What differs for a worker that begins another attempt in the pod that it has. What the user has set stays as it is."""
+    """What differs for a worker that begins another attempt in the pod that it has. What the user has set stays as it is.
+
+    Settings that are not told any more are told as nothing: the pod's own variables are those of the time when it was made.
+    """
     main: Mapping[str, Any] = worker.spec.template["spec"]["containers"][0]
     own = {variable["name"] for variable in main.get("env") or ()}
     ours = [*common(worker), *WIRING[worker.spec.framework].identity(worker)]
-    return {variable["name"]: variable["value"] for variable in ours if variable["name"] not in own}
+    told = dict.fromkeys(SETTINGS, "") | {variable["name"]: variable["value"] for variable in ours}
+    return {name: value for name, value in told.items() if name not in own}
 
 
 def common(worker: Worker) -> list[Json]:

@@ -60,10 +60,6 @@ class _Told:
     at: datetime
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class EventRecorder:
     """Writes events, one for each thing that happened: a repeat, also after a crash, only raises its count.
 
@@ -78,7 +74,7 @@ class EventRecorder:
         instance: str,
         *,
         clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = _now,
+        now: Callable[[], datetime] | None = None,
         busy: Callable[[], bool] = bool,
     ) -> None:
         """`component` is a qualified name ("trainyard.dev/operator"), `instance` the name of this pod.
@@ -89,7 +85,7 @@ class EventRecorder:
         self._component = component
         self._instance = instance[:128]
         self._clock = clock
-        self._now = now
+        self._now = now or session.clock.now
         self._busy = busy
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
         self._counts: OrderedDict[str, int] = OrderedDict()

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from trainyard.kube.errors import ApiError
@@ -63,7 +62,7 @@ class LeaseClient:
 
     async def take(self, seen: Lease | None, identity: str, seconds: float, *, within: float) -> Lease:
         """Make it `identity`'s, for so many seconds from now. The answer is a conflict where it is not as `seen` any more."""
-        now = _timestamp()
+        now = self._timestamp()
         if seen is not None and seen.holder == identity:
             record = {**seen.record, "leaseDurationSeconds": round(seconds), "renewTime": now}
         else:
@@ -78,7 +77,7 @@ class LeaseClient:
 
     async def give_back(self, seen: Lease, *, within: float) -> Lease:
         """Make it nobody's, so that the next one need not wait."""
-        return await self._write(seen, {**seen.record, "holderIdentity": "", "renewTime": _timestamp()}, within)
+        return await self._write(seen, {**seen.record, "holderIdentity": "", "renewTime": self._timestamp()}, within)
 
     async def _write(self, seen: Lease | None, record: Mapping[str, Any], within: float) -> Lease:
         if seen is None:
@@ -95,11 +94,10 @@ class LeaseClient:
         body = {**seen.raw, "spec": record}
         return Lease(await self.session.request("PUT", path, body=body, timeout=within))
 
+    def _timestamp(self) -> str:
+        """For people to read: no decision rests on a time that stands in a Lease."""
+        return self.session.clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) and value > 0 else 0.0
-
-
-def _timestamp() -> str:
-    """For people to read: no decision rests on another machine's clock."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

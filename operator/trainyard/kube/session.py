@@ -13,6 +13,7 @@ import aiohttp
 import orjson
 
 from trainyard.kube.bucket import TokenBucket
+from trainyard.kube.clock import ServerClock
 from trainyard.kube.errors import UNREACHABLE, ApiError
 from trainyard.kube.rights import Rights
 
@@ -84,9 +85,15 @@ class Session:
         on_request: RequestObserver | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         budget: TokenBucket | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
-        """`budget` bounds how many requests are made in a second; those above it wait for their turn. Watches are free."""
+        """`budget` bounds how many requests are made in a second; those above it wait for their turn. Watches are free.
+
+        `clock`: that of another session with the same server, to be shared.
+        """
         self.endpoint = endpoint
+        self.clock = clock or ServerClock()
+        """Told the time of each answer of the API server."""
         self.on_request = on_request
         self.permit: Callable[[], float] | None = None
         """Asked before each write for the seconds within which it has to be over. May raise what it likes: then nothing is sent."""
@@ -150,7 +157,7 @@ class Session:
         """
         begun = False
         limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=idle_timeout)
-        started = time.monotonic()
+        started, asked = time.monotonic(), self.clock.steady()
         status = UNREACHABLE
         try:
             client = self._watches = self._watches or self.endpoint.open_client()
@@ -162,6 +169,7 @@ class Session:
             async with response:
                 if status >= 400:
                     await _refuse(response)
+                self.clock.heard(response.headers.get("Date"), asked)
                 self.rights.granted("GET", path, watch=True)
                 begun = True
                 async for line in read_lines(response.content):
@@ -195,7 +203,7 @@ class Session:
         headers: Mapping[str, str],
         seconds: float,
     ) -> dict[str, Any]:
-        started = time.monotonic()
+        started, asked = time.monotonic(), self.clock.steady()
         status = UNREACHABLE
         try:
             async with self._open().request(
@@ -209,6 +217,8 @@ class Session:
                 if response.status >= 400:
                     status = response.status
                     await _refuse(response)
+                # Not of a refusal, which may be that of a proxy with a clock of its own.
+                self.clock.heard(response.headers.get("Date"), asked)
                 answer = orjson.loads(await response.read())
                 status = response.status
         except (aiohttp.ClientError, OSError) as error:

@@ -36,6 +36,8 @@ class Store(Generic[T, K]):
         self._objects: dict[str, T] = {}
         self._owned: dict[K, dict[str, T]] = {}
         self._deleted: dict[str, int] = {}
+        self._early: set[str] = set()
+        """Of what this process has made and has not been told of."""
         self._floor = 0
         self._seen = 0
 
@@ -73,10 +75,21 @@ class Store(Generic[T, K]):
         self._seen = max(self._seen, obj.resource_version)
         held = self._objects.get(obj.uid)
         known = max(self._deleted.get(obj.uid, 0), self._floor) if held is None else held.resource_version
+        early = obj.uid in self._early
+        self._early.discard(obj.uid)
         if obj.resource_version <= known:
-            return set()
+            # What was put in by its maker is news all the same when it is heard of.
+            return {key} if early and held and (key := self._index(held)) is not None else set()
         self._deleted.pop(obj.uid, None)
         return self._put(obj, held)
+
+    def made(self, obj: T) -> None:
+        """This process has made the object: it is there, even where all that is told of it will be lost."""
+        seen = self._seen
+        if obj.uid not in self._objects and self.apply(obj):
+            self._early.add(obj.uid)
+        # Not heard of: what was written before it may still be on its way.
+        self._seen = seen
 
     def found(self, obj: T) -> set[K]:
         """The object was read by itself: it is there, even where all that was told of it was lost. Returns what `apply` does."""
@@ -137,6 +150,7 @@ class Store(Generic[T, K]):
 
     def _drop(self, held: T) -> set[K]:
         del self._objects[held.uid]
+        self._early.discard(held.uid)
         key = self._index(held)
         if key is None:
             return set()

@@ -12,7 +12,7 @@ from tests.support.jobs import NOW, SUPERVISED, UID, spec, stored
 from trainyard.api.recovery import SAVED_CODE
 from trainyard.api.status import GracefulStop, TrainingJobStatus
 from trainyard.coordinator import assignments
-from trainyard.coordinator.refusals import RefusedError
+from trainyard.coordinator.refusals import RefusedError, Why
 from trainyard.coordinator.reports import Call, Failure, Leave
 from trainyard.domain.actions import CreateService, CreateWorker, DeletePod
 from trainyard.domain.model import (
@@ -48,17 +48,15 @@ class Agent:
 
     attempt: int
     doing: Doing
-    ranks: int | None
-    """The attempt whose ranks run."""
+    ranks: int | None  # the attempt whose ranks run
     exit: Exit | None = None
-    stubborn: bool = False
-    """Whether its ranks do not end when they are told to."""
+    stubborn: bool = False  # whether its ranks do not end when they are told to
     leave: LeaveView | None = None
     """How far its ranks are on the way to an end together with all others; None where they take no part."""
-    passed: int = -1
-    """The last step that its ranks have passed."""
+    passed: int = -1  # the last step that its ranks have passed
     asked_at: datetime | None = None
     """Since when they wait for the step after which they end."""
+    replaced_at: datetime | None = None  # since when it knows that another has its place
 
 
 @dataclass(slots=True)
@@ -108,7 +106,7 @@ class World:
             "train",
             1,
             1,
-            spec(self.workers, template=SUPERVISED, recovery={"maxRestarts": 10_000}),
+            spec(self.workers, template=SUPERVISED, recovery={"maxRestarts": 10_000, "noProgressLimit": 10_000}),
             self.status,
         )
 
@@ -309,7 +307,7 @@ class World:
     def call(self, uid: str) -> None:
         """An agent tells what it does and hears a word, if there is one for it."""
         pod, agent = self.pods[uid], self.agents[uid]
-        if not pod.running or pod.ended or pod.node in self.silent:
+        if not pod.running or pod.ended or pod.node in self.silent or self._is_replaced(uid, agent):
             return
         self.cut_off.discard(uid)
         failed = Failure(code=agent.exit.code, message=agent.exit.message) if agent.exit else None
@@ -324,9 +322,11 @@ class World:
         self.heard[uid] = AgentView(agent.attempt, agent.doing, agent.exit, self.now, since, leave=leave)
         try:
             word = assignments.assignment(pod, self.job)
-        except RefusedError:
+        except RefusedError as refusal:
             self.heard.pop(uid)
-            self._stop(uid, agent.exit.code if agent.exit else 143)
+            agent.replaced_at = self.now
+            if refusal.why is not Why.REPLACED or agent.ranks is None:
+                self._stop(uid, agent.exit.code if agent.exit else 143)
             return
         if not word.is_news(said):
             return
@@ -342,6 +342,11 @@ class World:
             self._begin(uid, word.attempt, word.environment["MASTER_ADDR"])
         elif agent.leave:
             self._follow(agent, agent.leave, word.stop)
+
+    def _is_replaced(self, uid: str, agent: Agent) -> bool:
+        if agent.replaced_at is not None and self.now - agent.replaced_at > GRACE:
+            self._stop(uid, 143)
+        return agent.replaced_at is not None
 
     def _follow(self, agent: Agent, leave: LeaveView, stop: GracefulStop | None) -> None:
         """What an agent does with its ranks at a word of a stop. Told by the next call."""

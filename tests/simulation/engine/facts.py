@@ -90,6 +90,11 @@ def targeted(pod: Json) -> bool:
     return any(c["type"] == "DisruptionTarget" for c in pod["status"].get("conditions", ()))
 
 
+def overfull(pod: Json) -> bool:
+    """Whether its node ended it for what it did itself."""
+    return pod["status"].get("reason") == "Evicted" and not targeted(pod)
+
+
 def forsaken(pod: Json) -> bool:
     """Whether it was given up with its node, which has not told of it since."""
     conditions = {c["type"]: c for c in pod["status"].get("conditions", ())}

@@ -20,7 +20,11 @@ NO_FAULT_OF_WORKERS = frozenset(
 )
 TOLD = 60
 CLOCKS_DIFFER = 6
-"""Seconds between any two of the operator's clocks, at most."""
+"""Seconds between what the operator takes for the time and the API server's clock, at most."""
+DEADLINES = {
+    Reason.DEADLINE_EXCEEDED: "activeDeadlineSeconds",
+    Reason.STARTUP_DEADLINE_EXCEEDED: "startupDeadlineSeconds",
+}
 FORCED_AFTER = 300
 """`recovery.forceDeleteAfterSeconds`, as it is where nobody sets it."""
 
@@ -44,6 +48,8 @@ class Laws:
     writes: int = 0
     """The operator's, events included."""
     _statuses: dict[str, TrainingJobStatus] = field(default_factory=dict)
+    _made_at: dict[str, datetime] = field(default_factory=dict)
+    """When each job was created."""
     history: deque[tuple[str, Change]] = field(default_factory=lambda: deque(maxlen=TOLD))
 
     def on_change(self, change: Change) -> None:
@@ -57,6 +63,8 @@ class Laws:
         if change.place[2] in BYSTANDERS:
             return
         self.ledger.note(change, actor)
+        if change.place == JOBS_PLACE and change.old is None and change.new:
+            self._made_at[facts.uid(change.new)] = self.now()
         if actor == OPERATOR:
             self._operator(change)
         elif change.place == JOBS_PLACE and change.old and change.new and facts.loses_status(change.old, change.new):
@@ -143,6 +151,10 @@ class Laws:
         if wrong := objection(before, after):
             self._law(holds=False, broken=wrong)
         self._contradicts(after)
+        failed = after.condition(C.FAILED)
+        if failed and not before.holds(C.FAILED) and (deadline := DEADLINES.get(failed.reason)):
+            due = self._made_at[uid] + timedelta(seconds=new["spec"]["lifecycle"][deadline] - CLOCKS_DIFFER)
+            self._law(self.now() >= due, "a deadline is past before its time")
         for condition in before.conditions:
             said = after.condition(C(condition.type))
             self._law(said is not None, f"the condition {condition.type} is taken back")

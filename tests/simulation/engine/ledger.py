@@ -61,15 +61,16 @@ class Ledger:
         if facts.targeted(new):
             page.struck = True
         if facts.ended(new) and not facts.ended(old):
-            end = facts.end(new)
-            if end is None or end["reason"] == facts.LOST_CONTAINER or new["status"].get("reason"):
+            end, own = facts.end(new), facts.overfull(new)
+            taken = new["status"].get("reason") and not own
+            if end is None or end["reason"] == facts.LOST_CONTAINER or taken:
                 page.struck = True
             elif end["exitCode"] == 0:
                 return
             elif not (facts.going(new) or facts.targeted(new)):
                 page.failed = True
                 page.culprits.add(facts.uid(new))
-            elif end["exitCode"] not in facts.SIGNALLED:
+            elif own or end["exitCode"] not in facts.SIGNALLED:
                 page.doubtful = True
                 page.culprits.add(facts.uid(new))
 

@@ -120,9 +120,21 @@ class Life:
 
         self._soon(0.5, over)
 
-    def press_out(self, pod: Json) -> None:
-        """The node is short of memory and ends the pod."""
-        self._say(pod, phase="Failed", reason="Evicted", message="The node was low on resource: memory.")
+    def press_out(self, pod: Json, *, of_itself: bool) -> None:
+        """The node is short of memory and ends the pod; `of_itself`: the pod has filled its volume."""
+        node = facts.node(pod)
+        assert node is not None
+        said = {"exitCode": 137, "reason": "Error", "finishedAt": self.server.stamp(SKEW[node])}
+        short = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
+        self._say(
+            pod,
+            phase="Failed",
+            reason="Evicted",
+            message="Usage of EmptyDir volume exceeds the limit." if of_itself else "The node was low on memory.",
+            containerStatuses=[{"name": "main", "state": {"terminated": said}}],
+            condition={"type": "Ready", "status": "False"},
+            also=None if of_itself else short,
+        )
 
     def _stop(self, uid: str) -> None:
         """A pod that has to go goes, where its node is there: by the signal, or of its own in some way."""

@@ -200,7 +200,7 @@ class Schedule(RuleBasedStateMachine):
 
         self._then(pause, act)
 
-    @rule(pause=PAUSE, which=NUMBER, how=st.sampled_from(["evicted", "pressed out", "container lost"]))
+    @rule(pause=PAUSE, which=NUMBER, how=st.sampled_from(["evicted", "pressed out", "lost", "full"]))
     def worker_is_taken_away(self, pause: float, which: int, how: str) -> None:
         def act(world: World) -> None:
             pod = self._running(which)
@@ -208,10 +208,10 @@ class Schedule(RuleBasedStateMachine):
                 return
             if how == "evicted":
                 world.life.evict(pod, "EvictionByEvictionAPI")
-            elif how == "pressed out":
-                world.life.press_out(pod)
-            else:
+            elif how == "lost":
                 world.life.end(pod, 137, reason=facts.LOST_CONTAINER)
+            else:
+                world.life.press_out(pod, of_itself=how == "full")
 
         self._then(pause, act)
 

@@ -20,6 +20,7 @@ from trainyard.controller import operator as operator_module, shell
 from trainyard.controller.operator import Operator
 from trainyard.controller.settings import Settings
 from trainyard.engine.metrics import EngineMetrics
+from trainyard.kube.clock import ServerClock
 
 if TYPE_CHECKING:
     from trainyard.kube.session import Session as RealSession
@@ -46,11 +47,12 @@ class Process:
     def __init__(self, time: Time, server: Server, name: str, *, skew: float, elected: bool) -> None:
         """`name`: the pod's, a stroke, and what tells its processes apart. `skew`: seconds by which the clock of its machine is wrong. `elected`: it is one of several, of which one leads."""
         self.loop = Loop(time)
-        self.session = Session(server, self.loop, name)
+        clock = ServerClock(wall=lambda: time.seconds_of_day(skew), steady=self.loop.time)
+        self.session = Session(server, self.loop, name, clock)
         self.frozen = False
         """Whether the machine has stopped it for a while."""
         self._stop = self.loop.within(asyncio.Event)
-        self.operator = self.loop.within(lambda: self._assemble(time, skew, elected=elected))
+        self.operator = self.loop.within(lambda: self._assemble(elected=elected))
         self._main = self.loop.create_task(self.operator._run_parts(self._stop), name="operator")
 
     @property
@@ -77,13 +79,11 @@ class Process:
         self.session.abandon(arrives)
         self.loop.kill()
 
-    def _assemble(self, time: Time, skew: float, *, elected: bool) -> Operator:
+    def _assemble(self, *, elected: bool) -> Operator:
         registry = CollectorRegistry()
         metrics = EngineMetrics(registry, "trainingjob")
         session = cast("RealSession", self.session)
-        operator = Operator.assemble(
-            ELECTED if elected else ALONE, session, metrics, registry, now=lambda: time.of_day(skew)
-        )
+        operator = Operator.assemble(ELECTED if elected else ALONE, session, metrics, registry)
         for scope in operator.scopes:
             for watch in (scope.pods, scope.services):
                 watch.clock, watch.page_size, watch.watch_seconds = self.loop.time, PAGE, WATCH_SECONDS
@@ -91,11 +91,10 @@ class Process:
         operator.reconciler.pace.clock = self.loop.time
         if operator.elector is not None:
             # The lease has connections of its own, which no permission is asked for.
-            lease = Session(self.session.server, self.loop, self.session.name)
+            lease = Session(self.session.server, self.loop, self.session.name, self.session.clock)
             operator.elector.client = replace(operator.elector.client, session=cast("RealSession", lease))
             operator.elector.identity, operator.elector.clock = self.session.name, self.loop.time
             pod = self.session.name.split("/")[0]
             operator.elector.inherits = lambda holder: holder.startswith(f"{pod}/")
         operator.reconciler.events._clock = self.loop.time
-        operator.reconciler.events._now = time.of_day
         return operator

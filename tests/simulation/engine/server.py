@@ -9,6 +9,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.utils import format_datetime
 from random import Random
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.simulation.engine.streams import Stream
 from tests.simulation.engine.virtual_time import Loop, Time
 from tests.simulation.engine.weather import Fault, Weather
 from tests.support.fake_cluster import Change, FakeCluster, Json, Place, RefusedError, label_selector
+from trainyard.kube.clock import ServerClock
 from trainyard.kube.errors import ApiError
 from trainyard.kube.rights import Rights
 
@@ -58,6 +60,8 @@ class Call:
     sent_at: float = 0.0
     done: bool = False
     """Whether the server has dealt with it."""
+    date: str = ""
+    """The header of that name in the answer."""
 
     @property
     def verb(self) -> str:
@@ -125,6 +129,7 @@ class Server:
         if call.done or self._time.now > call.sent_at + call.patience:
             return
         call.done = True
+        call.date = format_datetime(self._time.of_day(), usegmt=True)
         try:
             self.writer = call.session.name
             with self.acting(OPERATOR):
@@ -259,6 +264,8 @@ class Session:
     loop: Loop
     name: str
     """Of the process."""
+    clock: ServerClock
+    """What it knows of the server's."""
     listed: set[str] = field(default_factory=set)
     """Of which plurals this client has had a list."""
     rights: Rights = field(default_factory=Rights)
@@ -275,7 +282,7 @@ class Session:
     @property
     def endpoint(self) -> "Session":
         """What kopf's stand-in gets: a connection of its own, to which no promise of a new list is kept."""
-        return Session(self.server, self.loop, self.name, listed={"trainingjobs"})
+        return Session(self.server, self.loop, self.name, self.clock, listed={"trainingjobs"})
 
     async def request(
         self,
@@ -337,8 +344,11 @@ class Session:
         call = Call(self, method, path, {**(params or {})}, {**(body or {})}, self.loop.create_future(), patience)
         self._calls = [other for other in self._calls if not other.done]
         self._calls.append(call)
+        asked = self.clock.steady()
         self.server.submit(call)
-        return await call.answer
+        answer = await call.answer
+        self.clock.heard(call.date, asked)
+        return answer
 
 
 @functools.lru_cache(maxsize=4096)

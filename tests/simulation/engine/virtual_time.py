@@ -50,6 +50,10 @@ class Time:
         """The time of day in whole seconds, on a clock that is wrong by `skew` seconds."""
         return EPOCH + timedelta(seconds=int(self.now + skew))
 
+    def seconds_of_day(self, skew: float = 0.0) -> float:
+        """The same in seconds since 1970, with their fraction."""
+        return EPOCH.timestamp() + self.now + skew
+
     def at(self, when: float, callback: Callable[[], object]) -> Timer:
         """Call back at that time."""
         timer = Timer(callback)

@@ -52,8 +52,7 @@ time.sleep(600)
 """
     with agent(program, tmp_path, script, TRAINYARD_HANG_SECONDS="0") as run:
         assert run.ends()[0] == 1
-        assert run.message.startswith("rank 3 ended with exit code 1: ValueError: boom\n")
-        assert run.message.endswith('\n{"step": 44}')
+        assert run.message.startswith('rank 3 ended with exit code 1: ValueError: boom\n{"step": 44}\nTraceback')
 
 
 def test_whole_trees_go_with_their_rank(program: Path, tmp_path: Path) -> None:
@@ -163,7 +162,7 @@ load() if R == 6 else wait_for_the_others()
 def test_a_rank_that_hangs_is_named_with_the_place_where_it_stands(program: Path, tmp_path: Path) -> None:
     with agent(program, tmp_path, HANGS, TRAINYARD_HANG_SECONDS="2", TRAINYARD_PROCESSES="4") as run:
         code, said = run.ends()
-        told, *stacks, last = run.message.splitlines()
+        told, last, *stacks = run.message.splitlines()
         assert code == 91
         assert told.startswith("rank 6 hangs: no progress for ")
         assert "after step 9 (a step takes 0." in told
@@ -183,6 +182,47 @@ def test_a_rank_that_is_stopped_is_told_by_its_step(program: Path, tmp_path: Pat
         assert run.ends()[0] == 91
         assert run.message.startswith("rank 3 hangs: no progress for ")
         assert " after step 7 " in run.message
+
+
+def test_a_rank_that_is_stopped_in_lockstep_is_named_and_not_one_that_waits_for_it(
+    program: Path, tmp_path: Path
+) -> None:
+    script = HANGS.replace("load() if R == 6", "os.kill(os.getpid(), signal.SIGSTOP) if R == 6")
+    with agent(program, tmp_path, script, TRAINYARD_HANG_SECONDS="2", TRAINYARD_PROCESSES="4") as run:
+        assert run.ends()[0] == 91
+        told, *stands, _ = run.message.splitlines()
+        assert told.startswith("rank 6 hangs: no progress for ")
+        assert told.endswith("; it stands at (stopped by a signal), all others elsewhere")
+        assert "rank 6: (stopped by a signal)" in stands
+
+
+LOSES = """
+if R == 2:
+    while not os.path.exists("raised"): time.sleep(0.01)
+    sys.exit("RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:5000")
+try:
+    raise ValueError("the real cause")
+except ValueError:
+    import traceback; traceback.print_exc()
+    say("raised", "")
+    time.sleep(0.7)
+    sys.exit(93)
+"""
+
+
+def test_the_cause_is_the_rank_that_failed_first_and_not_the_one_that_ended_first(
+    program: Path, tmp_path: Path
+) -> None:
+    with agent(program, tmp_path, LOSES) as run:
+        assert run.ends()[0] == 93
+        assert run.message.startswith("rank 3 ended with exit code 93: ValueError: the real cause")
+
+
+def test_where_all_have_lost_a_peer_the_first_of_them_is_told_at_once(program: Path, tmp_path: Path) -> None:
+    script = 'if R == 3: time.sleep(0.3)\nsys.exit("Broken pipe")'
+    with agent(program, tmp_path, script) as run:
+        assert run.ends()[0] == 1
+        assert run.message.startswith("rank 2 ended with exit code 1: Broken pipe")
 
 
 def test_who_says_nothing_of_progress_may_take_as_long_as_it_likes(program: Path, tmp_path: Path) -> None:
@@ -228,6 +268,14 @@ def test_what_cannot_be_started_is_said(
     assert (ended, told in said, told in run.message) == (code, True, True)
 
 
+def test_what_cannot_be_started_just_now_is_tried_again(program: Path, tmp_path: Path) -> None:
+    (tmp_path / "busy").touch(0o755)
+    with (tmp_path / "busy").open("wb"):
+        run = Agent(program, tmp_path, "--", "./busy")
+        assert run.ends()[0] == 1
+    assert run.message == "cannot start ./busy: Text file busy"
+
+
 def test_a_variable_that_is_missing_is_named(program: Path, tmp_path: Path) -> None:
     run = Agent(program, tmp_path, "--", "true", TRAINYARD_PROCESSES="")
     assert run.ends()[0] == 2
@@ -254,6 +302,14 @@ def test_a_log_that_cannot_be_written_is_said_and_does_not_hide_the_cause(progra
     with agent(program, tmp_path, "sys.exit(5)", TRAINYARD_TERMINATION_LOG=str(tmp_path / "folder")) as run:
         code, said = run.ends()
         assert (code, "cannot be written: Is a directory" in said) == (5, True)
+
+
+def test_a_foreign_letter_in_a_container_without_unicode_hides_no_cause(program: Path, tmp_path: Path) -> None:
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    script = 'sys.stderr.buffer.write("\\u4f60".encode()); sys.exit(93)'
+    with agent(program, tmp_path, script, **locale) as run:
+        assert run.ends()[0] == 93
+        assert run.log.read_text(encoding="utf-8").endswith("ended with exit code 93: \u4f60\n\u4f60")
 
 
 def test_a_rank_that_speaks_its_last_while_another_is_reaped_is_heard(tmp_path: Path) -> None:

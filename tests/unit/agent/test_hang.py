@@ -40,6 +40,14 @@ def test_a_limit_of_ones_own() -> None:
     assert stands(watch, end + 10, 1, LAST) is not None
 
 
+def test_after_the_last_step_there_is_time_to_store_the_model() -> None:
+    watch = Watch(10.0)
+    end = train(watch, took=0.5)
+    done = Said(9, "train", total=9)
+    assert stands(watch, end, ALLOWANCES["evaluate"], done) is None
+    assert stands(watch, end + ALLOWANCES["evaluate"], 1, done) is not None
+
+
 def test_who_says_nothing_is_not_judged() -> None:
     assert stands(Watch(1.0), 0.0, 10_000, {}) is None
 

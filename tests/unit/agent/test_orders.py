@@ -6,7 +6,6 @@ import pytest
 
 from trainyard_agent.orders import Do, Final, News, Order, State, decide, read, waits_at_first
 from trainyard_agent.ranks import SettingError
-from trainyard_agent.sync import LONGEST_MESSAGE, shortened
 
 RUNNING, FAILED, WAITING, _ = State
 
@@ -48,6 +47,20 @@ def test_at_attempt_2_with_a_patience_of_ten_seconds(state: State, heard: News, 
     assert decide(state, 2, heard, 10) is then
 
 
+@pytest.mark.parametrize(
+    ("final", "since", "then"),
+    [
+        (Final.REPLACED, 29, Do.GO_ON),
+        (Final.REPLACED, 31, Do.LEAVE),
+        (Final.OVER, 1e6, Do.GO_ON),
+        (Final.OFF, 1e6, Do.GO_ON),
+    ],
+)
+def test_who_is_replaced_ends_by_itself_where_no_kubelet_sees_to_it(final: Final, since: float, then: Do) -> None:
+    heard = news(final=final)._replace(final_for=since)
+    assert decide(RUNNING, 2, heard, 10, grace=30) is then
+
+
 def test_an_order_is_read() -> None:
     said = {"attempt": 2, "run": True, "environment": {"MASTER_ADDR": "a", "TRAINYARD_ATTEMPT": "1"}, "later": 1}
     assert read(said) == Order(2, True, {"MASTER_ADDR": "a", "TRAINYARD_ATTEMPT": "2"})  # noqa: FBT003 - a field
@@ -87,12 +100,3 @@ def test_who_waits_at_first() -> None:
     assert not waits_at_first({"TRAINYARD_COORDINATOR": "https://there"})
     with pytest.raises(SettingError):
         waits_at_first({"TRAINYARD_RENDEZVOUS": "wait"})
-
-
-@pytest.mark.parametrize("last", ["", '\n{"step": 7}'])
-def test_a_message_is_cut_at_its_end_but_for_the_step(last: str) -> None:
-    assert shortened("rank 3 failed" + last) == "rank 3 failed" + last
-    cut = shortened("rank 3 failed\n" + "x" * 5000 + last)
-    assert len(cut) == LONGEST_MESSAGE
-    assert cut.startswith("rank 3 failed\nxxx")
-    assert cut.endswith(last or "x")

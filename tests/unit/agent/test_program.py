@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard_agent.program import Program, common, parse, stable
+from trainyard_agent.program import Program, differing, parse, stable
 from trainyard_agent.recorder import FILES, PIPES
 
 
@@ -47,7 +47,9 @@ def test_what_attempts_and_ranks_have_of_their_own_is_no_reason_to_begin_anew() 
     assert stable({**own, "OMP_NUM_THREADS": "1"}) == {"OMP_NUM_THREADS": "1"}
 
 
-def test_libraries_of_several_ranks_are_imported_as_none_of_them() -> None:
-    one, two = ({"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"} for rank in "01")
-    assert common([one, two]) == {"WORLD_SIZE": "2"}
-    assert common([one]) == one
+def test_what_was_read_has_to_be_the_same_for_all_ranks() -> None:
+    one, two = ({"RANK": rank, "WORLD_SIZE": "2"} for rank in "01")
+    assert differing(["LOCAL_RANK", "RANK", "WORLD_SIZE"], one, [one, two]) == ["RANK"]
+    assert differing(["RANK"], one, [one]) == []
+    assert differing(["MASTER_PORT"], one, [{**one, "MASTER_PORT": "29500"}]) == ["MASTER_PORT"]
+    assert differing([], one, [two]) == []

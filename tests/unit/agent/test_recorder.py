@@ -45,7 +45,7 @@ def test_the_recorders_of_ranks_that_hang_are_kept_and_said_where(program: Path,
         folder = tmp_path / "kept/flight-recorder-resnet-uid/1"
         told = f"flight recorder of ranks 3, 5 kept in {folder}"
         assert code == 91
-        assert run.message.splitlines()[-2:] == [told, '{"step": 5}']
+        assert (run.message.splitlines()[1], run.message.splitlines()[-1]) == ('{"step": 5}', told)
         assert said.splitlines().count(f"trainyard-agent: {told}") == 1
         assert {file.name: file.stat().st_size for file in folder.iterdir()} == {"rank_3": 25_000, "rank_5": 25_000}
 
@@ -144,6 +144,18 @@ def test_what_is_no_pipe_or_has_no_reader_is_not_asked(tmp_path: Path) -> None:
         (pipes / "4.pipe").symlink_to("/dev/null")
         (pipes / "x.pipe").mkdir()
         assert not ours.ask()
+    assert not pipes.exists()
+
+
+def test_a_folder_that_a_program_has_cleared_away_is_there_again(tmp_path: Path) -> None:
+    with made(tmp_path) as ours:
+        pipes = Path(ours.variables[PIPES])
+        pipes.rmdir()
+        ours.keep()
+        assert pipes.stat().st_mode & 0o7777 == 0o1777
+        os.mkfifo(pipes / "2.pipe")
+        ours.keep()
+        assert [*pipes.iterdir()] == [pipes / "2.pipe"]
     assert not pipes.exists()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainyard_agent import progress, report
-from trainyard_agent.report import FILE, FOLDER, LONGEST, RANKS, Said, read
+from trainyard_agent.report import FILE, FOLDER, LONGEST, RANKS, STACK, STACKS, Said, read
 
 
 @pytest.fixture
@@ -83,6 +83,18 @@ def test_a_rank_s_own_seconds_are_those_of_its_last_step(file: str) -> None:
     assert read(file) == said_here(1, "train")._replace(own=0.25, first=1)
     progress(2, loss=0.5)
     assert read(file) == said_here(2, "train", None, 0.5)._replace(first=1), "what is not told is not known"
+
+
+def test_a_file_that_was_removed_is_written_anew(file: str) -> None:
+    progress(1)
+    open_files = len([*Path("/proc/self/fd").iterdir()])
+    for each in (file, file + STACK):
+        Path(each).unlink()
+    progress(2)
+    assert read(file) == said_here(2, "train")._replace(first=1)
+    os.kill(os.getpid(), STACKS)
+    assert "most recent call first" in Path(file + STACK).read_text()
+    assert len([*Path("/proc/self/fd").iterdir()]) == open_files
 
 
 @pytest.mark.parametrize("own", [0.0, -0.5, float("nan"), float("inf"), -float("inf")])

@@ -54,6 +54,19 @@ if A == "1":
         assert (run.file("first3-1"), run.file("first3-2"), run.message) == ("False", "False", "")
 
 
+def test_whose_kubelet_is_dead_ends_by_itself_once_another_has_its_place(
+    program: Path, folder: Path, operator: Operator
+) -> None:
+    variables = {**credentials(folder, operator.port), **COLD, "TRAINYARD_GRACE_SECONDS": "1"}
+    with agent(program, folder, f"{STAY}\ntime.sleep(600)", **variables) as run:
+        ranks = [int(run.file(f"ran{rank}-1")) for rank in (2, 3)]
+        operator.hears("running")
+        operator.says = (410, {"reason": "Replaced", "message": "another pod has this place"})
+        operator.order(1, run=True)
+        assert run.ends()[0] == 143
+        assert not any(map(alive, ranks))
+
+
 def test_a_failure_is_told_before_the_other_ranks_have_ended(program: Path, folder: Path, operator: Operator) -> None:
     script = f"""{STAY}
 def last_words(*_):
@@ -163,6 +176,20 @@ def test_what_cannot_be_started_is_a_failure_too(program: Path, folder: Path, op
         (folder / "later").chmod(0o755)
         operator.order(2, run=True)
         assert run.ends()[0] == 0
+    finally:
+        run.kill()
+
+
+def test_what_has_run_here_and_is_gone_may_run_elsewhere(program: Path, folder: Path, operator: Operator) -> None:
+    """A volume of which the container has lost hold."""
+    (folder / "lost").write_text("#!/bin/sh\nrm -f lost\nexit 5\n")
+    (folder / "lost").chmod(0o755)
+    run = Agent(program, folder, "--", "./lost", **credentials(folder, operator.port), **COLD, TRAINYARD_PROCESSES="1")
+    try:
+        assert operator.hears("failed")["failure"]["code"] == 5
+        operator.order(2, run=True)
+        told = operator.hears("failed", 2)["failure"]
+        assert (told["code"], told["message"]) == (1, "cannot start ./lost: No such file or directory")
     finally:
         run.kill()
 

@@ -81,14 +81,23 @@ def test_the_odd_one_out(said: list[str], odd: int | None) -> None:
     assert odd_one_out({rank: stack(words) for rank, words in enumerate(said)}) == odd
 
 
+STOPPED = ["(stopped by a signal)"]
+
+
+@pytest.mark.parametrize(("silent", "odd"), [((1,), 1), ((1, 2), None), ((0, 1, 2), None)])
+def test_one_that_does_not_answer_needs_no_third_to_compare_it_with(silent: tuple[int, ...], odd: int | None) -> None:
+    assert odd_one_out({0: stack(WAITS), **dict.fromkeys(silent, STOPPED)}) == odd
+
+
 def test_the_message_names_rank_time_step_and_place() -> None:
     told, *rest = message(HANG, by_rank({0: WAITS, 1: WAITS, 2: WAITS, 3: LOADS})).splitlines()
     assert told == (
         "rank 3 hangs: no progress for 42 seconds after step 120 (a step takes 1.2 seconds as a rule); it stands at"
         " data.py:12 in load, all others elsewhere"
     )
-    assert rest[0] == "rank 0: distributed_c10d.py:2806 in all_reduce < train.py:80 in main"
-    assert rest[3] == "rank 3: data.py:12 in load < train.py:71 in main"
+    assert rest[0] == '{"step": 120}'
+    assert rest[1] == "rank 0: distributed_c10d.py:2806 in all_reduce < train.py:80 in main"
+    assert rest[4] == "rank 3: data.py:12 in load < train.py:71 in main"
 
 
 def test_without_stacks_the_rank_is_named_all_the_same() -> None:

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from benchmarks.agents.credentials import certificate
 from tests.support.patience import until
 from tests.unit.agent.operator import Operator, credentials, operating
 from tests.unit.agent.running import agent, alive
 from trainyard_agent import channel
 from trainyard_agent.coordinator import Coordinator
-from trainyard_agent.orders import State
+from trainyard_agent.orders import Final, State
+from trainyard_agent.reporter import NoAnswerError
 from trainyard_agent.sync import Sync
 
 COLD = {"TRAINYARD_WARM_START": "0"}
@@ -206,4 +208,43 @@ def test_a_machine_that_is_gone_is_noticed(folder: Path, operator: Operator) -> 
         assert made == [value for _, value in channel.KEEPALIVE]
         assert connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     finally:
+        asked.close()
+
+
+def test_one_whose_certificate_is_of_no_known_authority_is_as_good_as_none_until_it_is(
+    folder: Path, tmp_path: Path, operator: Operator
+) -> None:
+    """A new authority, of which pods that run have not been told: each failure would wait for ten minutes."""
+    said: list[str] = []
+    operator.says = 200, {"attempt": 1, "run": True}
+    with Sync(credentials(folder, operator.port), said.append, lambda: None, 1, State.RUNNING) as sync:
+        until(lambda: sync.news(0).answered, 60, "an answer")
+        operator.stop()
+        (tmp_path / "new").mkdir()
+        certificate(tmp_path / "new")
+        with operating(tmp_path / "new", operator.port):
+            until(lambda: not sync.on, 60, "the operator to be given up")
+            assert (sync.news(0).final, said[-1].startswith("a failure ends this worker")) == (Final.OFF, True)
+        with operating(folder, operator.port):
+            until(lambda: sync.on, 60, "the operator to be asked again")
+            assert sync.news(0).final is None
+
+
+def test_a_process_that_is_gone_is_tried_last(
+    folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine may take five seconds not to answer, and the next one waits for six before it judges."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{n}", operator.port)) for n in (1, 2)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    coordinator = Coordinator(credentials(folder, operator.port))
+    asked = channel.Channel(coordinator)
+    operator.says = 200, {"attempt": 1, "run": True}
+    assert asked.ask(dict).status == 200
+    with operating(folder, operator.port, "127.0.0.2") as other:
+        other.says = operator.says
+        operator.stop()
+        with pytest.raises(NoAnswerError):
+            asked.ask(dict)
+        assert [address for address, _ in coordinator.addresses()] == ["127.0.0.2", "127.0.0.1"]
+        assert asked.ask(dict).status == 200
         asked.close()

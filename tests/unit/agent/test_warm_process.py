@@ -61,11 +61,10 @@ def test_imports_that_a_fork_would_break_are_left_to_the_program(
     program: Path, folder: Path, operator: Operator, what: str
 ) -> None:
     environment = install(folder, HELD[what])
-    (folder / "script.py").write_text("print('ran', flush=True)\nimport heavy\n")
+    (folder / "script.py").write_text("import heavy\nprint('ran', flush=True)\n")
     ran, line = run(program, folder, operator, sys.executable, "script.py", **environment)
     assert NOT_READY in line
-    assert ran.output == "ran\n"
-    assert ran.code == {"an error": 1, "an end": 3}.get(what, 0)
+    assert (ran.code, ran.output) == {"an error": (1, ""), "an end": (3, "")}.get(what, (0, "ran\n"))
 
 
 def test_a_module_of_its_own_that_is_called_as_an_installed_one_is_found_first(
@@ -97,6 +96,28 @@ def test_the_switch_turns_it_off(program: Path, folder: Path, operator: Operator
         operator.hears("waiting", 2)
         assert descendants(made.agent.process.pid) == set()
         assert made.ends().output == "ran\n"
+    finally:
+        made.agent.kill()
+
+
+def test_it_is_ended_when_the_switch_is_turned(program: Path, folder: Path, operator: Operator) -> None:
+    environment = install(folder, "import os\nby = os.getpid()")
+    (folder / "script.py").write_text("import heavy, os\nprint(heavy.by == os.getpid())")
+    made = Run(program, folder, operator, sys.executable, "script.py", **environment)
+    try:
+        made.until_ready(READY)
+        assert made.ends(TRAINYARD_WARM_START="0").output == "True\n"
+    finally:
+        made.agent.kill()
+
+
+def test_there_is_one_when_the_switch_is_turned_back(program: Path, folder: Path, operator: Operator) -> None:
+    (folder / "script.py").write_text("import time\ntime.sleep(60)")
+    made = Run(program, folder, operator, sys.executable, "script.py", TRAINYARD_WARM_START="0")
+    try:
+        operator.hears("waiting", 2)
+        operator.order(2, run=True, TRAINYARD_WARM_START="")
+        assert READY in made.until_ready()
     finally:
         made.agent.kill()
 

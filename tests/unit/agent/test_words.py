@@ -2,6 +2,9 @@
 
 import pytest
 
+from trainyard.api.recovery import PEER_LOST_CODE
+from trainyard.domain import cause
+from trainyard_agent import words
 from trainyard_agent.memory import Memory
 from trainyard_agent.words import BEGIN, KEPT, LONGEST, Tail, cut, how, message, of_rank, of_ranks, traceback
 
@@ -83,10 +86,11 @@ def test_the_end_of_a_stream_is_kept_and_no_more() -> None:
     assert tail.text.endswith("��")
 
 
-def test_the_last_step_is_the_last_line_however_long_the_rest_is() -> None:
+def test_the_last_step_is_the_second_line_however_long_the_rest_is() -> None:
+    """Where the kubelet keeps the begin alone, in a pod of many containers, the step is there."""
     for said in ("", "boom", "x" * 10_000):
         told = message("rank 3", 1, said, NOBODY, NOBODY, 120)
-        assert told.endswith('\n{"step": 120}')
+        assert told.splitlines()[1] == '{"step": 120}'
         assert len(told.encode()) <= 4096
 
 
@@ -129,3 +133,8 @@ def test_torch_s_marks_are_left_out_of_a_rank_s_own_words() -> None:
     marked = 'step 3\n[rank2]: Traceback (most recent call last):\n[rank2]:   File "t.py", line 1, in f\n[rank2]: ValueError: x\n'
     assert of_rank(marked) == 'Traceback (most recent call last):\n  File "t.py", line 1, in f\nValueError: x'
     assert of_rank("Traceback … ChildFailedError\n") == "Traceback … ChildFailedError\n"
+
+
+def test_the_operator_knows_a_victim_by_the_same_marks() -> None:
+    """The agent is a program of its own, which cannot import the operator's."""
+    assert (words.PEER_LOST, words.PEER_LOST_CODE) == (cause.PEER_LOST, PEER_LOST_CODE)

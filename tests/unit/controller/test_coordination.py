@@ -149,8 +149,10 @@ async def test_the_last_step_stands_in_the_finished_job_and_its_reports_are_forg
             site.lab.ends(pod, 0)
         await site.lab.until_phase("Complete")
         assert site.lab.status()["progress"]["step"] == 90
-        assert op.coordinator is not None
-        assert op.coordinator.board.workers == 0
+        coordinator = op.coordinator
+        assert coordinator is not None
+        # Once it has heard of what it has stored.
+        await until(lambda: coordinator.board.workers == 0)
         assert await site.tell("job-worker-0-1", 1, step=91) == 409
 
 
@@ -213,6 +215,24 @@ async def test_a_standby_hears_nobody(api: FakeApi, site: Site) -> None:
         await site.running()
         async with operator(api, **lease, **site.settings):
             assert await site.tell("job-worker-0-1", 1, step=12) == 503
+
+
+async def test_who_begins_to_lead_hears_nobody_before_it_has_listed(api: FakeApi, site: Site) -> None:
+    """What it knows may be old: a pass that an agent's call asks for would decide on that."""
+    async with operator(api, **site.settings):
+        await site.running()
+    site.lab.ends("job-worker-1-1", 1)
+    api.fault(path=".*/pods", watch=False)
+    listing = api.fault(path=".*/pods", watch=False, status=500, times=1000)
+    async with operator(api, **site.settings) as op:
+        with api.no_calls(writes_only=True):
+            status, said = await site.call("job-worker-0-1", {"attempt": 1, "state": "running"})
+            assert (status, said["reason"]) == (503, "NotLeading")
+            assert await site.tell("job-worker-0-1", 1, step=12) == 503
+            await until(lambda: op.loop._queue.idle)
+        listing.times = 0
+        await until(lambda: site.lab.status()["attempt"] == 2)
+        assert await site.tell("job-worker-0-1", 1, step=12) != 503
 
 
 def _sender(namespace: str, uid: str) -> Any:

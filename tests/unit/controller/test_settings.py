@@ -1,8 +1,13 @@
 """What can be set from outside, and how a mistake in it is told."""
 
+import socket
+
+import aiohttp
 import pytest
 from pydantic import ValidationError
 
+from tests.support.fake_api import FakeApi
+from tests.unit.controller.conftest import operator
 from trainyard.controller import main
 from trainyard.controller.settings import Settings
 
@@ -51,3 +56,12 @@ def test_a_mistake_ends_the_process_with_the_variable_named(
     monkeypatch.setenv(name, value)
     assert main.main() == 2
     assert f"trainyard-operator: {name}: " in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+async def test_where_nothing_is_set_probes_come_by_ipv4_and_ipv6(api: FakeApi) -> None:
+    ports: list[int] = []
+    async with operator(api, ports, http_host=Settings().http_host), aiohttp.ClientSession() as client:
+        for host in ("127.0.0.1", "[::1]"):
+            async with client.get(f"http://{host}:{ports[0]}/healthz") as answer:
+                assert answer.status == 200

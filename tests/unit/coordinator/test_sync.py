@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -122,6 +123,14 @@ async def test_a_replaced_worker_is_told_so(office: Office) -> None:
     assert office.attendance.of(UID, [POD]) == {}, "not silent: dismissed"
 
 
+async def test_a_worker_of_a_later_attempt_than_the_status_knows_of_asks_again(office: Office) -> None:
+    """The status was restored from a backup, say: it is set right in a moment."""
+    office.scene = replace(office.scene, pods=()).running(attempt=4).with_status(attempt=1, launched_attempt=1)
+    decide(office)
+    status, word = await call(office, {**RUNNING, "attempt": 4}, "pod-0-4")
+    assert (status, word["reason"]) == (403, "UnknownPod")
+
+
 async def test_a_suspended_job_has_no_workers(office: Office) -> None:
     waits = await held(office, RUNNING)
     office.scene = office.scene.saying(condition(C.SUSPENDED))
@@ -195,6 +204,7 @@ async def test_who_hangs_up_between_two_calls_is_missed_too(office: Office, monk
 async def test_since_when_an_agent_is_there_without_a_break(office: Office) -> None:
     def later(seconds: int) -> None:
         office.attendance.now = lambda: NOW + timedelta(seconds=seconds)
+        office.attendance.monotonic = lambda: float(seconds)
 
     with office.attendance.call(UID, POD, AgentView(1, Doing.RUNNING)):
         later(10)

@@ -11,6 +11,7 @@ from trainyard.domain.model import RankProgress, Snapshot, WorkerReport
 from trainyard.domain.plan import plan
 
 WAITS, LOADS, READS = "distributed_c10d.py:2806 in all_reduce", "data.py:12 in load", "data.py:9 in read"
+STOPPED = "(stopped by a signal)"
 
 
 def told(scene: Scene, places: Mapping[int, str], *, each: int = 1, attempt: int = 1) -> Snapshot:
@@ -44,6 +45,10 @@ def hung(replicas: int = 4, first: int = 0, rank: int | None = None, **spec: obj
         ({0: WAITS, 1: LOADS}, None),
         ({0: WAITS, 1: WAITS, 2: LOADS, 3: READS}, None),
         ({0: WAITS, 1: WAITS, 2: LOADS, 3: LOADS}, None),
+        ({0: WAITS, 1: WAITS, 2: STOPPED, 3: WAITS}, 2),
+        ({0: WAITS, 1: STOPPED}, 1),
+        ({0: WAITS, 1: STOPPED, 2: STOPPED}, None),
+        ({0: STOPPED}, None),
         ({}, None),
     ],
 )
@@ -52,7 +57,7 @@ def test_the_only_rank_that_stands_elsewhere(places: Mapping[int, str], rank: in
     found = culprit(snapshot)
     assert (found.rank if found else None) == rank
     if found:
-        assert (found.place, found.pod.index) == (LOADS, rank)
+        assert (found.place, found.pod.index) == (places[found.rank], rank)
 
 
 def test_what_an_earlier_attempt_told_blames_nobody() -> None:

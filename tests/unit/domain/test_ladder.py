@@ -19,7 +19,7 @@ from trainyard.api.status import (
     Retry,
 )
 from trainyard.domain.actions import CreateWorker, DeletePod
-from trainyard.domain.model import AgentView, Doing
+from trainyard.domain.model import AgentView, Doing, Exit
 from trainyard.domain.plan import plan
 
 
@@ -106,6 +106,19 @@ def test_its_replacement_joins_when_the_old_one_has_ended() -> None:
     assert not act(lost).status.meeting
 
 
+def test_a_sidecar_of_the_old_one_holds_nobody_up() -> None:
+    meets = after(RUNS.deleted(1))
+    joined = replace(meets, pods=(*meets.pods, job(3).running(2).pods[1])).attended(Doing.WAITING)
+    runs_on = tuple(
+        replace(pod, running=False, exit=Exit(NOW, 143, "Error", "")) if pod.uid == "pod-1-1" else pod
+        for pod in joined.pods
+    )
+    assert act(replace(joined, pods=runs_on)).status.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
+    late = act(replace(joined, pods=runs_on).attended(Doing.RUNNING, 0)).status.condition(C.RUNNING)
+    assert late is not None
+    assert late.message == "2 of 3 workers are ready for attempt 2"
+
+
 def test_worker_0_is_found_where_it_is_now() -> None:
     meets = after(RUNS.deleted(0))
     new = replace(job(3).running(2).pods[0], ip="10.0.9.9")
@@ -168,11 +181,11 @@ def test_what_failed_twice_makes_room_for_the_next(rung: Rung, tries: int, made:
     assert told in str(decided.status.condition(C.RESTARTING))
 
 
-@pytest.mark.parametrize("further", ["a minute", "a step"])
+@pytest.mark.parametrize("further", ["an hour", "a step"])
 def test_progress_begins_again_at_the_lowest(further: str) -> None:
     tried = RUNS.with_status(retry=Retry(count=5, rung=Rung.ALL_PODS, tries=9))
-    if further == "a minute":
-        scene = tried.with_status(running_time=ago(61)).told_failed(1)
+    if further == "an hour":
+        scene = tried.with_status(running_time=ago(3600)).told_failed(1)
     else:
         restarts = tried.status.restarts.model_copy(update={"furthest_step": 80})
         scene = tried.with_status(restarts=restarts).told_failed(1, step=81)
@@ -247,6 +260,18 @@ def test_a_replacement_may_take_its_time_to_start() -> None:
     assert plan(joins.snapshot, NOW + timedelta(minutes=20)).status.attempt == 2
 
 
+def test_a_replacement_that_cannot_reach_the_operator_does_not_hold_the_others_up_for_ever() -> None:
+    meets = after(RUNS.deleted(1))
+    new = replace(job(3).running(2).pods[1], running_since=ago(20))
+    ended = tuple(replace(pod, ended=pod.uid == "pod-1-1") for pod in meets.pods)
+    joins = replace(meets, pods=(*ended, new)).attended(Doing.WAITING, 0, 2)
+    assert act(joins).requeue_after == 40.0
+    late = plan(joins.snapshot, NOW + timedelta(seconds=40))
+    assert late.status.restarts.failures == 0
+    assert [late.status.made_in(index) for index in range(3)] == [1, 3, 1]
+    assert "has not reached the operator" in late.events[0].note
+
+
 def test_a_new_leader_gives_agents_time_to_call() -> None:
     scene = replace(
         job(3, template=SUPERVISED).running().attended(Doing.RUNNING, 0).told_failed(0), hearing_since=ago(2)
@@ -282,18 +307,6 @@ def test_without_a_coordinator_nobody_waits_for_its_word() -> None:
     decided = plan(replace(meets, agents=None).snapshot, NOW)
     assert (decided.status.attempt, decided.status.group) == (3, None)
     assert "without a coordinator" in decided.events[0].note
-
-
-def test_agents_know_the_attempt_where_the_status_was_lost() -> None:
-    pods = (*(pod for pod in RUNS.pods if pod.index != 1), job(3).running(4).pods[1])
-    agents = {uid: AgentView(7, Doing.RUNNING) for uid in ("pod-0-1", "pod-1-4", "pod-2-1")}
-    lost = replace(job(3), pods=pods, agents=agents, has_service=True)
-    adopted = after(lost).status
-    assert (adopted.attempt, adopted.launched_attempt) == (7, 6)
-    assert adopted.group == Group(since=1, replaced=[Replacement(worker=1, attempt=4)])
-    assert adopted.rendezvous == Rendezvous(attempt=7, address="10.0.0.0")
-    goes_on = act(replace(lost, status=adopted))
-    assert (goes_on.actions, goes_on.status.phase) == ([], Phase.RUNNING)
 
 
 def test_a_suspension_in_between_ends_all() -> None:

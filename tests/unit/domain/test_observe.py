@@ -1,45 +1,15 @@
 """From the API server's JSON to views: what a kubelet, a scheduler and hands at the labels make of a pod."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from tests.unit.domain.observing import AT, SOME_TIME, Json, condition, containers, ended, pod
 from trainyard.api.status import Phase
 from trainyard.domain.model import Exit, PodView, Trouble
 from trainyard.domain.observe import MESSAGE_LIMIT, job_view, owner_uid, pod_view
 from trainyard.domain.worker import State, state
-
-Json = dict[str, Any]
-AT = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
-SOME_TIME = "2026-01-02T12:00:00Z"
-
-
-def pod(status: Json | None = None, spec: Json | None = None, **metadata: Any) -> Json:
-    meta = {
-        "namespace": "ns",
-        "name": "train-worker-2-5",
-        "uid": "u",
-        "resourceVersion": "77",
-        "labels": {"trainyard.dev/job-uid": "j", "trainyard.dev/index": "9", "trainyard.dev/attempt": "x"},
-        "annotations": {"trainyard.dev/workers": "4"},
-        **metadata,
-    }
-    return {"metadata": meta, "spec": {"containers": [{"name": "main"}], **(spec or {})}, "status": status or {}}
-
-
-def ended(code: int = 1, reason: str = "Error", **more: Any) -> Json:
-    return {"terminated": {"exitCode": code, "reason": reason, "finishedAt": SOME_TIME, **more}}
-
-
-def containers(main: Json, **others: Json) -> list[Json]:
-    # The order is the kubelet's, which is not the template's.
-    return [*({"name": name, "state": s} for name, s in others.items()), {"name": "main", "state": main}]
-
-
-def condition(kind: str, status: str = "True", **more: str) -> Json:
-    return {"type": kind, "status": status, "lastTransitionTime": SOME_TIME, **more}
 
 
 def test_pod_that_was_only_just_made() -> None:
@@ -250,6 +220,22 @@ def test_a_pod_that_only_a_finalizer_keeps(metadata: Json, *, removed: bool) -> 
     assert pod_view(pod(**metadata)).removed is removed
 
 
+@pytest.mark.parametrize(
+    ("started", "behind"),
+    [
+        pytest.param("2026-01-02T11:50:10Z", True, id="it began ten minutes before it had a node"),
+        pytest.param("2026-01-02T11:59:59Z", True, id="a second before"),
+        pytest.param(SOME_TIME, False, id="in the same second"),
+        pytest.param("2026-01-02T12:10:00Z", False, id="later, as its node came to it, or by a clock that is ahead"),
+        pytest.param(None, False, id="nobody has said when"),
+    ],
+)
+def test_a_node_whose_clock_is_behind(started: str | None, *, behind: bool) -> None:
+    raw = pod({"startTime": started, "conditions": [condition("PodScheduled")]})
+    assert pod_view(raw).clock_behind is behind
+    assert pod_view(pod({"startTime": started})).clock_behind is False
+
+
 DISRUPTION = condition("DisruptionTarget", reason="EvictionByEvictionAPI", message="drained")
 DELETED: Json = {"deletionTimestamp": "2026-01-02T12:00:40Z", "deletionGracePeriodSeconds": 30}
 
@@ -272,10 +258,10 @@ DELETED: Json = {"deletionTimestamp": "2026-01-02T12:00:40Z", "deletionGracePeri
             id="a deletion before the disruption",
         ),
         pytest.param(
-            pod({"phase": "Failed", "reason": "Evicted", "containerStatuses": containers(ended(137))}),
+            pod({"phase": "Failed", "reason": "Terminated", "containerStatuses": containers(ended(137))}),
             None,
-            "Evicted",
-            id="a node that ended the whole pod, in a cluster without the condition",
+            "Terminated",
+            id="a node that ended the whole pod as it shut down",
         ),
         pytest.param(
             pod({"phase": "Failed", "containerStatuses": containers(ended(255, "Unknown"))}),

@@ -108,7 +108,7 @@ def test_old_pods_that_are_waited_for_are_named() -> None:
 
 
 def test_delay_between_attempts_is_kept() -> None:
-    scene = job(2).started(attempt=2).with_status(retry=Retry(count=2, not_before=ago(-4)))
+    scene = job(2).started(attempt=2).with_status(retry=Retry(count=3, not_before=ago(-4)))
     waiting = plan(replace(scene, has_service=True).snapshot, NOW)
     assert (waiting.actions, waiting.requeue_after) == ([], 4.0)
     over = plan(replace(scene, has_service=True).snapshot, ago(-4))

@@ -1,5 +1,6 @@
 """What the end of a worker leads to, by the user's rules and by its exit code."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from pydantic import ValidationError
 from tests.support.jobs import NOW, Scene, ago, job, spec, stored
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, Restarts
+from trainyard.domain.model import Exit
 from trainyard.domain.plan import plan
 from trainyard.domain.rules import contains
 
@@ -74,11 +76,55 @@ def test_the_first_rule_that_applies_decides_and_comes_before_the_exit_codes() -
     assert outcome(running(*rules).failed(1, exit_code=1)) == "Fail"
 
 
-@pytest.mark.parametrize(("action", "expected"), [("Fail", "Fail"), ("Ignore", "Ignore"), ("Restart", "Ignore")])
-def test_a_disruption_is_never_charged_and_can_be_made_the_end(action: str, expected: str) -> None:
-    scene = running({"action": action, "reasons": ["PreemptionByScheduler"]}).disrupted(1)
-    assert outcome(scene) == expected
-    assert plan(scene.snapshot, NOW).status.restarts.failures == 0
+TAKEN = running().disrupted(1).pod(1, exit=Exit(ago(1), 143, "Error", "terminating"))
+PREEMPTED, TARGET = {"reasons": ["PreemptionByScheduler"]}, {"podConditions": ["DisruptionTarget"]}
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ({"action": "Fail", **PREEMPTED}, "Fail"),
+        ({"action": "Ignore", **PREEMPTED}, "Ignore"),
+        ({"action": "Restart", **PREEMPTED}, "Restart"),
+        ({"action": "Restart", **TARGET}, "Restart"),
+        ({"action": "Restart", "message": "higher priority"}, "Restart"),
+        ({"action": "Restart", "exitCodes": [143]}, "Ignore"),
+        ({"action": "Restart", "reasons": ["Error"]}, "Ignore"),
+        ({"action": "Fail", "message": "terminating"}, "Ignore"),
+    ],
+)
+def test_a_disruption_is_free_but_by_a_rule_that_speaks_of_it(rule: dict[str, Any], expected: str) -> None:
+    """What the program did once it was asked to go says nothing of it."""
+    scene = running(rule).disrupted(1)
+    pods = TAKEN.pod(1, conditions=frozenset({"DisruptionTarget"})).pods
+    assert outcome(replace(scene, pods=pods)) == expected
+
+
+def test_a_disruption_that_is_charged_is_told_as_the_last_failure() -> None:
+    scene = running({"action": "Restart", **PREEMPTED}, maxRestarts=0).disrupted(1)
+    decided = plan(scene.snapshot, NOW)
+    failed, last = decided.status.condition(C.FAILED), decided.status.last_failure
+    assert failed is not None
+    assert failed.reason == Reason.RESTARTS_EXHAUSTED
+    assert last is not None
+    assert (last.pod, last.rank, last.time) == ("train-worker-1-1", 1, ago(5))
+    assert (last.exit_code, last.reason, last.message) == (None, "PreemptionByScheduler", "a pod of higher priority")
+    assert decided.status.restarts == Restarts(failures=1)
+    assert " (counted: recovery.rules[0] says Restart)" in decided.events[0].note
+
+
+@pytest.mark.parametrize("node", ["node1", None])
+def test_a_disruption_that_sends_elsewhere_is_free(node: str | None) -> None:
+    scene = running({"action": "RestartElsewhere", **PREEMPTED}).disrupted(1).pod(1, node=node)
+    assert outcome(scene) == "Ignore"
+
+
+def test_a_refusal_can_be_charged_too() -> None:
+    scene = running({"action": "Restart", "reasons": ["UnexpectedAdmissionError"]}).rejected(1)
+    assert outcome(scene) == "Restart"
+    last = plan(scene.snapshot, NOW).status.last_failure
+    assert last is not None
+    assert (last.time, last.reason) == (NOW, "UnexpectedAdmissionError")
 
 
 def test_a_rule_knows_nothing_of_a_pod_that_is_gone() -> None:
@@ -139,6 +185,16 @@ def test_one_more_than_the_window_allows_is_the_end() -> None:
 def test_a_window_that_is_set_later_begins_then() -> None:
     scene = running(maxRestarts=1, windowSeconds=3600).with_status(restarts=Restarts(failures=9))
     assert plan(scene.failed(1).snapshot, NOW).status.restarts == Restarts(failures=10, recent=[NOW])
+
+
+def test_a_window_that_is_taken_away_brings_nothing_back() -> None:
+    """Of forty failures in half a year two counted: those, and the ones to come."""
+    scene = running(maxRestarts=3).with_status(restarts=Restarts(failures=40, recent=[ago(60), ago(5)]))
+    decided = plan(scene.failed(1).snapshot, NOW)
+    assert decided.status.restarts == Restarts(failures=41, forgiven=38)
+    assert "(3 of 3 restarts used)" in decided.events[0].note
+    more = running(maxRestarts=3).with_status(restarts=decided.status.restarts)
+    assert plan(more.failed(1).snapshot, NOW).status.finished
 
 
 def test_times_do_not_pile_up() -> None:

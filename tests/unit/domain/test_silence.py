@@ -61,6 +61,15 @@ def test_when_our_network_is_back_nobody_is_given_up_for_it() -> None:
     assert (act(back).status.attempt, act(back).requeue_after) == (1, 7.0)
 
 
+def test_who_could_not_come_in_is_not_given_up_for_it() -> None:
+    """The coordinator had no room: since then it listens anew."""
+    crowded = replace(RUNS.hung_up(1, seconds_ago=60), hearing_since=ago(5))
+    assert (act(crowded).status.attempt, act(crowded).requeue_after) == (1, 7.0)
+    vanished = replace(RUNS.vanished(1, 60), hearing_since=ago(5))
+    assert (act(vanished).status.attempt, act(vanished).requeue_after) == (1, 3.0)
+    assert made_in(after(replace(crowded, hearing_since=ago(12)))) == [1, 2, 1]
+
+
 def test_who_has_done_its_work_is_no_witness() -> None:
     alone = RUNS.vanished(0, 30).vanished(1, 30).said_good_bye(2, 100)
     assert act(alone).status.attempt == 1
@@ -90,11 +99,6 @@ def test_without_an_agent_to_bring_all_pods_are_made_anew() -> None:
 def test_a_fraction_of_a_second_is_not_waited_for_again_and_again() -> None:
     left = AgentView(1, Doing.RUNNING, left_at=ago(7.999), vanished=True)
     assert act(replace(RUNS, agents={**(RUNS.agents or {}), "pod-1-1": left})).requeue_after == 1.0
-
-
-def test_a_clock_that_was_set_back_holds_no_verdict_for_an_hour() -> None:
-    left = AgentView(1, Doing.RUNNING, left_at=ago(-3600), vanished=True)
-    assert act(replace(RUNS, agents={**(RUNS.agents or {}), "pod-1-1": left})).status.attempt == 2
 
 
 def test_a_silent_node_is_avoided_at_once_where_possible() -> None:

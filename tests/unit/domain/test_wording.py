@@ -72,14 +72,15 @@ def test_numbers_of_things() -> None:
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        (f'{AGENT}\nlog\n{{"step": 120}}', (f"{AGENT}\nlog", 120)),
+        (f'{AGENT}\n{{"step": 120}}\nlog', (f"{AGENT}\nlog", 120)),
         (f'{AGENT}\n{{"step": 0}}', (AGENT, 0)),
         (AGENT, (AGENT, None)),
         ('log\n{"step": 120}', ('log\n{"step": 120}', None)),
-        (f'{AGENT}\n{{"step": 120}}\nlog', (f'{AGENT}\n{{"step": 120}}\nlog', None)),
+        (f'{AGENT}\nlog\n{{"step": 120}}', (f'{AGENT}\nlog\n{{"step": 120}}', None)),
+        (f'{AGENT}\n{{"step": 120}}, it says', (f'{AGENT}\n{{"step": 120}}, it says', None)),
         (f'{AGENT}\n{{"step": -1}}', (f'{AGENT}\n{{"step": -1}}', None)),
         (f'{AGENT}\n{{"step": {"9" * 16}}}', (f'{AGENT}\n{{"step": {"9" * 16}}}', None)),
     ],
 )
-def test_the_last_step_stands_in_the_last_line_of_an_agent(message: str, expected: tuple[str, int | None]) -> None:
+def test_the_last_step_stands_in_the_second_line_of_an_agent(message: str, expected: tuple[str, int | None]) -> None:
     assert split_step(message) == expected

@@ -1,5 +1,6 @@
 """The state of one worker, and the health of a group."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,14 @@ def test_state_of_a_pod(pod: PodView, expected: State) -> None:
 )
 def test_exit_of_a_pod_that_was_taken_away_ten_seconds_ago(end: Exit, expected: State) -> None:
     assert state(worker(0, exit=end, taken_by=EVICTED, taken_at=ago(10))) is expected
+
+
+@pytest.mark.parametrize("end", [ended(1, 600), ended(0, 600), ended(1, 9)])
+def test_a_node_whose_clock_is_behind_cannot_tell_which_was_first(end: Exit) -> None:
+    pod = worker(0, exit=end, taken_by=EVICTED, taken_at=ago(10), clock_behind=True)
+    assert state(pod) is State.DISRUPTED
+    assert state(replace(pod, exit=ended(137, 600, "OOMKilled"))) is State.FAILED
+    assert state(replace(pod, taken_by=None, taken_at=None, exit=ended(1, 600))) is State.FAILED
 
 
 def test_exit_of_a_pod_that_was_taken_away_at_no_known_time_followed_from_that() -> None:

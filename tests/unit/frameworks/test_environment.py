@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.frameworks.building import Json, container, environment_of, worker
-from trainyard.frameworks.environment import set_by_hand
+from trainyard.frameworks.environment import renewed, set_by_hand
 from trainyard.frameworks.manifests import worker_pod
 
 COMMON = {
@@ -43,6 +43,17 @@ def test_a_grace_that_makes_no_sense_is_told_as_one_that_does(grace: int, least:
     made = worker(framework="none")
     made.spec.template["spec"]["terminationGracePeriodSeconds"] = grace
     assert environment_of(made)["TRAINYARD_GRACE_SECONDS"] == least
+
+
+@pytest.mark.parametrize("name", ["HANG_SECONDS", "GRACE_SECONDS", "WARM_START"])
+def test_a_setting_that_is_taken_back_is_told_to_workers_that_kept_their_pods(name: str) -> None:
+    setting = f"TRAINYARD_{name}"
+    made = worker(framework="none", recovery={"hangTimeoutSeconds": 5, "warmStart": False})
+    made.spec.template["spec"]["terminationGracePeriodSeconds"] = 120
+    assert renewed(made)[setting] == environment_of(made)[setting] != ""
+    assert renewed(worker(framework="none"))[setting] == ""
+    own = container(env=[{"name": setting, "value": "1"}])
+    assert setting not in renewed(worker(own, framework="none"))
 
 
 @pytest.mark.parametrize("name", ["RANK", "MASTER_ADDR", "OMP_NUM_THREADS", "NCCL_DEBUG", "TRAINYARD_ATTEMPT", "MINE"])

@@ -83,6 +83,31 @@ def test_what_was_found_is_there_though_nothing_was_heard_of_it() -> None:
     assert held.found(Item("1", 7)) == set(), "a list has told that it went"
 
 
+def test_what_this_process_has_made_is_there_though_its_event_is_lost() -> None:
+    held = store(version=20)
+    held.made(Item("1", 21))
+    assert (held.of("a"), held.seen) == ((Item("1", 21),), 20), "what was written before it may still be on its way"
+    assert held.apply(Item("2", 22)) == {"a"}
+    assert held.of("a") == (Item("1", 21), Item("2", 22))
+
+
+def test_of_what_it_has_made_it_is_told_once() -> None:
+    held = store(version=20)
+    held.made(Item("1", 21))
+    assert [held.apply(Item("1", 21)) for _ in range(2)] == [{"a"}, set()]
+    held.made(Item("1", 21))
+    assert held.apply(Item("1", 21)) == set(), "it was told of before the answer came"
+
+
+@pytest.mark.parametrize("version", [25, None])
+def test_what_it_has_made_and_is_gone_when_the_answer_comes_stays_gone(version: int | None) -> None:
+    held = store(version=20)
+    held.apply(Item("1", 21))
+    held.remove("1", 25) if version else held.replace([], 25)
+    held.made(Item("1", 21))
+    assert held.of("a") == ()
+
+
 def test_the_memory_of_deletions_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "REMEMBERED", 2)
     held = store()

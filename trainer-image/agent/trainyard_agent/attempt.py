@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from typing import NamedTuple
 
 from trainyard_agent import memory, stacks, words
-from trainyard_agent.group import ENDING, Group
+from trainyard_agent.group import ENDING, Ending, Group
 from trainyard_agent.hang import Hang
 from trainyard_agent.leaving import Leaving
 from trainyard_agent.orders import News
@@ -18,6 +18,7 @@ from trainyard_agent.reading import Progress, shared
 from trainyard_agent.recorder import Recorder, defaults
 from trainyard_agent.report import STACKS
 from trainyard_agent.reporter import Reporter
+from trainyard_agent.spawn import NEVER
 from trainyard_agent.stopping import SAVED
 from trainyard_agent.sync import Failure, Leave
 from trainyard_agent.warm import Warm
@@ -33,7 +34,10 @@ TOGETHER_SECONDS = 1.5
 RECORD_SECONDS = 5.0
 """Within which ranks write down their flight recorder: they look once a second whether they are to."""
 LOOK_AGAIN_SECONDS = 0.1
-HANG, CANNOT_EXECUTE, NOT_FOUND = 91, 126, 127
+LOOK_SECONDS = 1.0
+CAUSE_SECONDS = 3.0
+"""How long the rank that is the cause may take to end after one that lost it: to close its process group and its device, say."""
+FAILED, HANG = 1, 91
 
 
 class Command(NamedTuple):
@@ -66,7 +70,10 @@ class Outcome(NamedTuple):
 
 
 class Attempt:
-    """`environment` is the worker's for this attempt. Raises SettingError where the operator's part of it makes no sense."""
+    """`environment` is the worker's for this attempt. Raises SettingError where the operator's part of it makes no sense.
+
+    `tellers`: the ranks that have told steps in an attempt before this one; those of this one are added.
+    """
 
     def __init__(
         self,
@@ -75,17 +82,19 @@ class Attempt:
         group: Group,
         say: Callable[[str], None],
         warm: Warm | None = None,
+        tellers: set[int] | None = None,
     ) -> None:
         self._command, self._environment, self._group, self._say = command, environment, group, say
         self._warm = warm
         self._where, self._limit = place(environment), hang_seconds(environment)
+        self._tellers = set[int]() if tellers is None else tellers
         self._before = memory.read()
 
     def run(self, line: Line) -> Outcome:
         """Until all ranks have ended."""
         group = self._group
         with ExitStack() as stack:
-            progress = stack.enter_context(Progress(self._limit, self._say, launcher=self._command.once))
+            progress = stack.enter_context(Progress(self._limit, self._say, self._tellers, launcher=self._command.once))
             recorder = stack.enter_context(Recorder(self._environment, self._where, self._say))
             made = self._made()
             for rank, variables in made.items():
@@ -128,8 +137,9 @@ class Attempt:
         with closing(self._leaving(progress, line)) as leaving:
             passed, withheld = len(group.heard), list[int]()
             while group.running:
-                group.wait(min((each for each in (progress.interval, leaving.interval) if each), default=None))
+                group.wait(min((each for each in (progress.interval, leaving.interval) if each), default=LOOK_SECONDS))
                 spared = leaving.look(group.asked)
+                recorder.keep()
                 came = [*withheld, *group.heard[passed:]]
                 passed, withheld = len(group.heard), [number for number in came if spared and number in ENDING]
                 for number in came:
@@ -139,12 +149,13 @@ class Attempt:
                 if group.asked_to_end and not spared:
                     continue
                 if group.failed and not (group.running and leaving.expects(ending.code for ending in group.endings)):
+                    self._await_cause(line)
                     line.failed(failure := self._failure(progress))
                     group.end(signal.SIGTERM, STOP_SECONDS)
                 elif group.running and line.stop():
                     group.end(signal.SIGTERM, STOP_SECONDS)
                     return Outcome(stopped=True)
-                elif group.running and not leaving.ends and (hang := progress.look(group.running)):
+                elif group.running and not leaving.holds and (hang := progress.look(group.running)):
                     return Outcome(self._hang(hang, progress, reporter, recorder, line.failed))
             while group.asked_to_end and group.outlasted():
                 group.wait(LOOK_AGAIN_SECONDS)
@@ -155,10 +166,18 @@ class Attempt:
         folder = None if self._command.once else progress.folder
         return Leaving(folder, self._where, grace_seconds(self._environment), line.leave, line.news)
 
+    def _await_cause(self, line: Line) -> None:
+        """Those that lost a peer end at once; the peer, whose exit code and words are wanted, may still be at it."""
+        group, end = self._group, time.monotonic() + CAUSE_SECONDS
+        while self._waits(end) and all(map(_is_victim, self._failed())) and not line.stop():
+            group.wait(LOOK_AGAIN_SECONDS)
+
+    def _failed(self) -> list[Ending]:
+        return [ending for ending in self._group.endings if ending.code != 0]
+
     def _failure(self, progress: Progress) -> Failure:
-        failed = [ending for ending in self._group.endings if ending.code != 0]
-        # One that could not save its part says more than those that could.
-        cause = next((ending for ending in failed if ending.code != SAVED), failed[0])
+        # The first that did not only follow others, into an end that was agreed upon or because it lost one.
+        cause = min(self._failed(), key=lambda ending: (ending.code == SAVED, _is_victim(ending)))
         once, after, step = self._command.once, memory.read(), progress.step(cause.rank)
         who, said = (
             ("the command", words.of_ranks(cause.said)) if once else (f"rank {cause.rank}", words.of_rank(cause.said))
@@ -183,6 +202,7 @@ class Attempt:
         while recorded and not recorder.answered() and self._waits(at + RECORD_SECONDS):
             self._listen(min(time.monotonic() + LOOK_AGAIN_SECONDS, at + RECORD_SECONDS))
         stands = stacks.by_rank(said)
+        silent = progress.silent(stands)
         if self._command.once or set(group.running) - stands.keys() - group.stopped:
             group.keep_no_cores()
             # Python's faulthandler writes down the stacks of all threads at this signal.
@@ -192,7 +212,7 @@ class Attempt:
             self._show(said)
             group.kill()
         last = {} if self._command.once else {ending.rank: ending.said for ending in group.endings}
-        failure = Failure(HANG, stacks.message(hang, {**stacks.by_rank(last), **stands}, recorder.told()), at)
+        failure = Failure(HANG, stacks.message(hang, {**silent, **stacks.by_rank(last), **stands}, recorder.told()), at)
         failed(failure)
         return failure
 
@@ -209,7 +229,8 @@ class Attempt:
             # The others say so themselves, at the signal by which they end.
             self._show(said)
         if reporter is not None and reporter.on:
-            reporter.hang(stacks.by_rank(said))
+            stands = stacks.by_rank(said)
+            reporter.hang({**progress.silent(stands), **stands})
             self._listen(began + TOGETHER_SECONDS)
         return dict(said)
 
@@ -226,8 +247,13 @@ class Attempt:
         return bool(self._group.running) and not self._group.asked_to_end and time.monotonic() < end
 
     def _not_started(self, error: OSError, failed: Callable[[Failure], object]) -> Failure:
-        code = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
+        # What has run in this container, or fails for want of something, may run again, if not here.
+        code = FAILED if self._group.has_run else NEVER.get(error.errno, FAILED)
         failure = Failure(code, f"cannot start {self._command.words[0]}: {error.strerror}", time.monotonic())
         self._say(failure.message)
         failed(failure)
         return failure
+
+
+def _is_victim(ending: Ending) -> bool:
+    return words.lost_a_peer(ending.code, ending.said)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,6 +22,10 @@ KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TC
 
 class CalledBackError(Exception):
     """The question was called back."""
+
+
+class UntrustedError(NoAnswerError):
+    """Nobody has answered, and one has a certificate that no authority of this worker's has signed."""
 
 
 class Channel:
@@ -60,17 +65,20 @@ class Channel:
             try:
                 answer = self._question(self._connection, body)
             except (OSError, http.client.HTTPException) as error:
+                self._operator.lost(self._operator.last)
                 raise NoAnswerError(str(error) or type(error).__name__) from error
             if answer.status != ELSEWHERE:
                 return answer
         return self._look_for_the_leader(body)
 
     def _look_for_the_leader(self, body: Callable[[], Mapping[str, object]]) -> Answer:
-        refused, unknown, why = "", None, "its name has no address"
+        refused, unknown, untrusted, why = "", None, False, "its name has no address"
         for address in self._operator.addresses():
             try:
                 answer = self._question(self._open(address), body)
             except (OSError, http.client.HTTPException) as error:
+                self._operator.lost(address)
+                untrusted = untrusted or isinstance(error, ssl.SSLCertVerificationError)
                 why = str(error) or type(error).__name__
                 continue
             if answer.status == http.HTTPStatus.NOT_FOUND:
@@ -78,14 +86,14 @@ class Channel:
                 unknown = answer
                 continue
             if answer.status != ELSEWHERE:
-                self._operator.last = address
+                self._operator.found(address)
                 return answer
             why = answer.why
             refused = refused or (why if answer.reason != "NotLeading" else "")
             unknown = None
         if unknown is not None:
             return unknown
-        raise NoAnswerError(refused or why)
+        raise UntrustedError(why) if untrusted else NoAnswerError(refused or why)
 
     def _open(self, address: Address) -> http.client.HTTPConnection:
         self.close()

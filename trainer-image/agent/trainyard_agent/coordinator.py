@@ -60,6 +60,8 @@ class Coordinator:
             self._tls.load_default_certs()
         self.last: Address | None = None
         """The address of the process that answered last."""
+        self._away: set[Address] = set()
+        """Addresses at which nobody was, when they were tried last."""
 
     def report(self, body: Mapping[str, object], seconds: float) -> float:
         """Tell it, and return after how many seconds to tell again. Each step may take so many `seconds`. Raises NoAnswerError."""
@@ -69,10 +71,11 @@ class Coordinator:
             try:
                 answer = self._tell(address, data, seconds)
             except (OSError, http.client.HTTPException, ValueError) as error:
+                self.lost(address)
                 why = str(error) or type(error).__name__
                 continue
             if answer.status == http.HTTPStatus.OK and isinstance(answer.said, dict):
-                self.last = address
+                self.found(address)
                 return _pause(answer.said)
             why = answer.why
             # What the one that leads says is worth more than that the others do not.
@@ -82,12 +85,24 @@ class Coordinator:
         raise NoAnswerError(refused or why)
 
     def addresses(self) -> list[Address]:
-        """Of all its processes, the one that answered last before the others. Raises NoAnswerError."""
+        """Of all its processes, the one that answered last first, and those that are away last. Raises NoAnswerError."""
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise NoAnswerError(f"{error.strerror or error}") from error
-        return sorted(dict.fromkeys(each[4] for each in found), key=lambda each: each != self.last)
+        made = dict.fromkeys(each[4] for each in found)
+        self._away &= made.keys()
+        return sorted(made, key=lambda each: (each in self._away, each != self.last))
+
+    def found(self, address: Address) -> None:
+        """It has answered."""
+        self.last = address
+        self._away.discard(address)
+
+    def lost(self, address: Address | None) -> None:
+        """It does not: a machine that is gone costs seconds each time, while another process leads."""
+        if address is not None:
+            self._away.add(address)
 
     def connect(self, address: Address, seconds: float) -> http.client.HTTPConnection:
         """By address, since only one of several leads; checked by name. Raises OSError."""

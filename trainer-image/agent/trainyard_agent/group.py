@@ -12,11 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from trainyard_agent import processes
+from trainyard_agent.spawn import SIGNALS, STANDARD_ERROR, spawn
 from trainyard_agent.words import Tail
 
-STANDARD_ERROR = 2
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-"""Passed on to the ranks."""
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 """Those by which this worker is asked to end."""
 WOKEN = b"\0"
@@ -54,7 +52,9 @@ class Group:
         self.heard: list[int] = []
         """The signals that came, in that order."""
         self.spared: set[int] = set()
-        """PIDs that belong to no attempt, and outlast each."""
+        """PIDs that belong to no attempt, and outlast each, with all that they have started."""
+        self.has_run = False
+        """Whether anything was ever started."""
         self._running: dict[int, _Rank] = {}
         self._told: set[int] = set()
         self._selector = selectors.DefaultSelector()
@@ -95,19 +95,7 @@ class Group:
         for rank, environment in environments.items():
             ours, theirs = os.pipe()
             try:
-                pid = os.posix_spawnp(
-                    command[0],
-                    list(command),
-                    environment,
-                    file_actions=[
-                        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                        (os.POSIX_SPAWN_DUP2, theirs, STANDARD_ERROR),
-                    ],
-                    # A session of its own: what is typed at a terminal, and what a rank sends to its group, stays with it.
-                    setsid=True,
-                    setsigdef=[*SIGNALS, signal.SIGCHLD, signal.SIGPIPE],
-                    setsigmask=[],
-                )
+                pid = spawn(command, environment, theirs)
             except OSError:
                 os.close(ours)
                 raise
@@ -117,6 +105,7 @@ class Group:
 
     def adopt(self, rank: int, pid: int, pipe: int) -> None:
         """Take up a child that runs, or has run, as a rank. `pipe`: where its standard error comes out."""
+        self.has_run = True
         os.set_blocking(pipe, False)
         each = self._running[pid] = _Rank(rank, pid, pipe, Tail())
         self._selector.register(pipe, selectors.EVENT_READ, each)
@@ -157,7 +146,7 @@ class Group:
     @property
     def empty(self) -> bool:
         """Whether nothing runs any more that belongs to an attempt."""
-        return not self._running and not processes.descendants(os.getpid()) - self.spared
+        return not self._running and not processes.descendants(os.getpid(), self.spared)
 
     def wake(self) -> None:
         """End a wait. From any thread, and when the group has ended too."""
@@ -189,7 +178,7 @@ class Group:
 
     def keep_no_cores(self) -> None:
         """What the ranks leave at their end are words, and not all of their memory in a file."""
-        for pid in processes.descendants(os.getpid()) - self.spared:
+        for pid in processes.descendants(os.getpid(), self.spared):
             with contextlib.suppress(OSError, ValueError):
                 resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
 

@@ -85,7 +85,7 @@ class Watch:
 
 class _Rank:
     def __init__(self, said: Said, now: float) -> None:
-        self.step, self.phase = said.step, said.phase
+        self.step, self.phase, self._total = said.step, said.phase, said.total
         self.since = now
         self._begun = now if said.phase == "train" else None
         """When the step that is under way began, if nothing else was done since."""
@@ -99,6 +99,7 @@ class _Rank:
 
     def hear(self, said: Said, now: float) -> None:
         step = self.step if said.step is None else said.step
+        self._total = said.total or self._total
         if (step, said.phase) == (self.step, self.phase):
             return
         if step is not None and self.step is not None and step > self.step and self._begun is not None:
@@ -111,8 +112,10 @@ class _Rank:
 
     def patience(self, limit: float | None) -> float:
         """Seconds without a word that are not too long."""
-        if self.phase != "train":
-            return max(limit or 0.0, ALLOWANCES[self.phase])
+        # After the last step there is a model to be evaluated, exported, stored somewhere.
+        done = self._total is not None and self.step is not None and self.step >= self._total
+        if done or self.phase != "train":
+            return max(limit or 0.0, ALLOWANCES["evaluate" if done else self.phase])
         if self.usual is None:
             return max(limit or 0.0, ALLOWANCES["compile"])
         return max(SHORTEST, FACTOR * self.usual) if limit is None else limit

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainyard_agent.orders import News, Order
 from trainyard_agent.ranks import Place
-from trainyard_agent.stopping import SAVED, STOP, Slot
+from trainyard_agent.stopping import PATIENCE_SECONDS, SAVED, STOP, Slot
 from trainyard_agent.sync import Leave
 
 AGREE_SECONDS = 5.0
@@ -37,7 +37,8 @@ class Leaving:
         self._told = Leave()
         self._takes_part = False
         self._asked_at: float | None = None
-        self._agreed_at = 0.0
+        self._held_since = 0.0
+        """When they were asked to wait, or told the step."""
 
     @property
     def interval(self) -> float | None:
@@ -50,9 +51,10 @@ class Leaving:
         return self._told.at is not None
 
     @property
-    def ends(self) -> bool:
-        """Whether the ranks have the time that they get for that: what they write meanwhile is no step."""
-        return self.agreed and time.monotonic() - self._agreed_at < self._grace
+    def holds(self) -> bool:
+        """Whether the ranks make no step for our sake: they wait to be told the last one, or write what they save after it."""
+        held = self._grace if self.agreed else PATIENCE_SECONDS if self._told.asked else 0.0
+        return time.monotonic() - self._held_since < held
 
     def expects(self, codes: Iterable[int]) -> bool:
         """Whether these ends of ranks are what was agreed upon, so that the others are left to theirs."""
@@ -105,11 +107,12 @@ class Leaving:
                     for slot in slots:
                         slot.release()
             elif not told.asked:
+                self._held_since = time.monotonic()
                 self._say(told._replace(asked=True, passed=max(slot.ask() for slot in slots)))
             elif told.passed is not None and order.stop_at is not None and order.stop_at != told.at:
                 for slot in slots:
                     slot.settle(order.stop_at)
-                self._agreed_at = time.monotonic()
+                self._held_since = time.monotonic()
                 self._say(told._replace(at=order.stop_at))
         except OSError:
             # A rank that was stopped, or has spoilt its file, agrees upon nothing.

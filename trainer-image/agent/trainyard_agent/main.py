@@ -8,23 +8,40 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from trainyard_agent.attempt import Command
-from trainyard_agent.group import STANDARD_ERROR, Group
+from trainyard_agent.group import Group
 from trainyard_agent.orders import State, waits_at_first
 from trainyard_agent.ranks import SettingError, grace_seconds, hang_seconds, place
+from trainyard_agent.spawn import STANDARD_ERROR
 from trainyard_agent.sync import Sync
 from trainyard_agent.worker import Worker
 
 LOG = "/dev/termination-log"
-USAGE = 2
+USAGE, UNABLE = 2, 96
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit code of the worker: that of the rank that failed first, 91 after a hang, else 0."""
+    """Run the command. Returns the exit code of the worker: that of the rank that failed first, 91 after a hang, else 0.
+
+    Whatever is raised before anything was started asks for a worker without this agent, by the exit code 96.
+    """
+    group = Group()
+    try:
+        return _run(arguments, group)
+    except Exception as error:
+        if group.has_run:
+            raise
+        traceback.print_exc()
+        _tell(f"trainyard-agent: {type(error).__name__} before the command was started: {error}")
+        return UNABLE
+
+
+def _run(arguments: Sequence[str] | None, group: Group) -> int:
     command = list(sys.argv[1:] if arguments is None else arguments)
     once = command[:1] == ["--once"]
     command = command[1:] if once else command
@@ -38,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingError as error:
         return _refuse(USAGE, str(error))
     attempt, state = where.attempt, State.WAITING if wait else State.RUNNING
-    with Group() as group, Sync(os.environ, _say, group.wake, attempt, state) as sync:
+    with group, Sync(os.environ, _say, group.wake, attempt, state) as sync:
         end = Worker(Command(command, once), os.environ, group, sync, _say).run(wait=wait)
         if end.message is not None:
             _tell(end.message)
@@ -62,6 +79,7 @@ def _tell(message: str) -> None:
     path = Path(os.environ.get("TRAINYARD_TERMINATION_LOG", LOG))
     try:
         if path.exists():
-            path.write_text(message)
+            # Whatever the encoding of this container is.
+            path.write_bytes(message.encode(errors="replace"))
     except OSError as error:
         _say(f"{path} cannot be written: {error.strerror}")

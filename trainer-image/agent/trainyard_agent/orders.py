@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -65,6 +66,8 @@ class News(NamedTuple):
     """Whether it has ever given an order."""
     silence: float
     """Seconds since then; 0 while a question lies with it."""
+    final_for: float = 0.0
+    """Seconds since the final word came."""
 
 
 class Do(Enum):
@@ -76,12 +79,17 @@ class Do(Enum):
     LEAVE = "end"
 
 
-def decide(state: State, attempt: int, news: News, patience: float) -> Do:
-    """What follows. `patience`: seconds of silence that are borne, which begin no earlier than the wait."""
+def decide(state: State, attempt: int, news: News, patience: float, grace: float = math.inf) -> Do:
+    """What follows.
+
+    `patience`: seconds of silence that are borne, which begin no earlier than the wait. `grace`: seconds that the pod gets to end.
+    """
     order, at_rest = news.order, state is not State.RUNNING
     if news.final is not None:
-        # Ranks that run get the time that the pod's deletion gives them: to write a checkpoint, say.
-        return Do.LEAVE if at_rest else Do.GO_ON
+        # Ranks that run get the time that the pod's deletion gives them: to write a checkpoint, say. Where the kubelet that would end
+        # them is dead, nobody else does, and others train in their place.
+        outlived = news.final is Final.REPLACED and news.final_for > grace
+        return Do.LEAVE if at_rest or outlived else Do.GO_ON
     if order is not None and order.attempt > attempt:
         return Do.JOIN
     if state is State.WAITING and order is not None and order.attempt == attempt and order.run:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import time
@@ -15,6 +14,7 @@ PR_SET_CHILD_SUBREAPER = 36
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh"})
 """A shell that waits for its command passes no signal on to it."""
 STOPPED = frozenset("Tt")
+STUCK = "D"
 GONE = frozenset("ZX")
 """States of a process that has ended and is yet to be reaped."""
 
@@ -27,8 +27,12 @@ class _Process(NamedTuple):
 
 def adopt_orphans() -> None:
     """Become the parent of every process below whose own parent ends. PID 1 is that anyway. Raises OSError."""
+    if os.getpid() == 1:
+        return
+    import ctypes  # noqa: PLC0415 - not every Python has it
+
     libc = ctypes.CDLL(None, use_errno=True)
-    if os.getpid() != 1 and libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
@@ -56,9 +60,19 @@ def is_stopped(pid: int) -> bool:
     return process is not None and process.state in STOPPED
 
 
-def descendants(root: int) -> set[int]:
-    """The PIDs of all processes below `root` that have not ended."""
+def silence(pid: int) -> str:
+    """Why a process does not answer, where it is not free to; else nothing."""
+    process = _stat(pid)
+    if process is None or process.state not in STOPPED | {STUCK}:
+        return ""
+    return "(stuck in the kernel: a disk or file server)" if process.state == STUCK else "(stopped by a signal)"
+
+
+def descendants(root: int, spared: Collection[int] = frozenset()) -> set[int]:
+    """The PIDs of all processes below `root` that have not ended, but for the `spared` and what is below these."""
     table = _table()
+    for pid in spared:
+        table.pop(pid, None)
     return {pid for pid, process in table.items() if process.state not in GONE and _is_below(pid, root, table)}
 
 
@@ -86,12 +100,12 @@ def ask(number: int, pid: int) -> None:
 def kill_all(
     root: int, patience: float, reap_them: Callable[[], object], spared: Collection[int] = frozenset()
 ) -> None:
-    """Kill everything below `root` but the `spared`, and what it starts meanwhile, until nothing is left, for `patience` seconds at most.
+    """Kill everything below `root` but the `spared` and what is below these, and what it starts meanwhile, until nothing is left, for `patience` seconds at most.
 
-    A process that is stuck in the kernel (a dead file server, say) goes only when that lets it go.
+    A process that is stuck in the kernel (a dead file server, say) goes only when that lets it go, and another user's not at all.
     """
     end = time.monotonic() + patience
-    while left := descendants(root).difference(spared):
+    while left := descendants(root, spared):
         for pid in left:
             _send(signal.SIGKILL, pid)
         reap_them()
@@ -139,5 +153,6 @@ def _catches(pid: int, number: int) -> bool:
 
 
 def _send(number: int, pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    # Another user's are not ours to end: by sudo, or where this user lacks the right to. They end with the container.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)

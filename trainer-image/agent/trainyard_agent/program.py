@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from trainyard_agent.recorder import FILES, PIPES
@@ -14,7 +14,6 @@ HARMLESS = frozenset("uBOsEbd")
 CHANGING_PREFIXES = ("TRAINYARD_", "MASTER_", "PET_", "TORCHELASTIC_", "GROUP_", "ROLE_")
 CHANGING = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", PIPES, *FILES})
 """torch looks for the flight recorder's when a process group is made."""
-OF_ONE_RANK = frozenset({"RANK", "LOCAL_RANK", "ROLE_RANK", "TRAINYARD_PROGRESS_FILE"})
 
 
 class Program(NamedTuple):
@@ -60,7 +59,7 @@ def stable(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def common(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """The environment in which libraries are imported for all these ranks."""
-    left_out = OF_ONE_RANK if len(environments) > 1 else {"TRAINYARD_PROGRESS_FILE"}
-    return {name: value for name, value in environments[0].items() if name not in left_out}
+def differing(read: Iterable[str], base: Mapping[str, str], environments: Iterable[Mapping[str, str]]) -> list[str]:
+    """The variables that were read, and are not for all of these ranks what they were then."""
+    found = [*environments]
+    return sorted(name for name in read if any(each.get(name) != base.get(name) for each in found))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 
 from trainyard_agent import processes
@@ -16,20 +17,27 @@ from trainyard_agent.words import KEPT
 
 IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, with a folder of our own in it
 OFF = 0.0
+AT_START = Said(None, "start")
 
 
 class Progress:
     """The files of this worker's ranks. Use it in a `with`. Where they cannot be made, nothing is watched."""
 
-    def __init__(self, limit: float | None, say: Callable[[str], None], *, launcher: bool = False) -> None:
+    def __init__(
+        self, limit: float | None, say: Callable[[str], None], tellers: set[int], *, launcher: bool = False
+    ) -> None:
         """`limit`: seconds that a step may take; None: as `Watch` has it; 0: as long as it likes, and is measured all the same.
 
-        `launcher`: the ranks are started by another program, and known by what they say.
+        `tellers`: the ranks that have told steps in an attempt before this one; until they do again, they are at their start. Those of this
+        one are added. `launcher`: the ranks are started by another program, and known by what they say.
         """
         self._say, self.launcher = say, launcher
         self._watch: Watch | None = Watch(math.inf if limit == OFF else limit)
+        self._tellers = tellers
         self._folder: Path | None = None
         self._nonsense: set[int] = set()
+        self._told: set[int] = set()
+        """The ranks that have told steps in this attempt."""
         self._looked_at = 0.0
         self.usual: Mapping[int, Usual] = {}
         """What the steps of each rank take as a rule, as last looked at."""
@@ -68,11 +76,18 @@ class Progress:
         if self._watch is None or now - self._looked_at < self._watch.interval / 2:
             return None
         self._looked_at = now
-        said = self.said(self._known() if self.launcher else running)
+        self._keep()
+        ranks = self._known() if self.launcher else [*running]
+        said = self.said(ranks)
+        silent = self._tellers if self.launcher and not said else self._tellers.intersection(ranks) - said.keys()
+        # Of these, the files are gone: who has removed them is not at its start.
+        silent = silent - self._told
+        self._told.update(rank for rank, words in said.items() if words.step is not None)
+        self._tellers |= self._told
         if self.launcher:
             # One that has ended needs no more steps, and its launcher may go on with the others.
             said = {rank: words for rank, words in said.items() if words.pid and processes.lives(words.pid)}
-        hang = self._watch.look(said, now)
+        hang = self._watch.look({**dict.fromkeys(silent, AT_START), **said}, now)
         self.usual = self._watch.usual
         return hang
 
@@ -90,9 +105,23 @@ class Progress:
         texts = {rank: self._tail(f"{rank}{STACK}") for rank in self._known()}
         return {rank: text for rank, text in texts.items() if text}
 
+    def silent(self, stands: Container[int]) -> dict[int, list[str]]:
+        """Why those ranks do not say where they stand that are not free to: in place of the frames of a stack. `stands`: those that do."""
+        pids = {rank: words.pid for rank, words in self.said(self._known()).items() if rank not in stands}
+        return {rank: [why] for rank, pid in pids.items() if pid and (why := processes.silence(pid))}
+
+    def _keep(self) -> None:
+        """A program may clear the memory that it shares with itself alone, as it thinks: the ranks write into new files then."""
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                self._folder.mkdir(mode=0o700)
+
     def _known(self) -> list[int]:
         """The ranks of which there are files."""
-        names = [file.name for file in self._folder.iterdir()] if self._folder is not None else []
+        try:
+            names = [file.name for file in self._folder.iterdir()] if self._folder is not None else []
+        except OSError:
+            return []
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < 10)
 
     def _tail(self, name: str) -> str:

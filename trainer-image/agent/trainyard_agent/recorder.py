@@ -89,6 +89,13 @@ class Recorder:
                 folder.rmdir()
                 folder.parent.rmdir()
 
+    def keep(self) -> None:
+        """Make the pipes' folder anew where a program has removed it, with all else that it found there, before its ranks make their pipes."""
+        if PIPES in self.variables:
+            with contextlib.suppress(OSError):
+                self._own[-1].mkdir()
+                _open_to_all(self._own[-1])
+
     def ask(self) -> bool:
         """Have all ranks that have a recorder write it down. Whether there is any."""
         before = self._written()

@@ -146,6 +146,7 @@ def _text(path: str) -> bytes:
 
 class _File:
     def __init__(self, path: str) -> None:
+        self._path = path
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._said: dict[str, object] = {"pid": os.getpid()}
         self._step: int | None = None
@@ -159,6 +160,8 @@ class _File:
 
     def write(self, step: int | None, phase: str, total: int | None, loss: float | None, own: float | None) -> None:
         self._time(step, phase)
+        if not os.fstat(self._file).st_nlink:
+            self._open_again()
         # A loss that has become NaN is no number any more: then there is none, and not the one from before.
         told = {"step": step, "phase": phase, "total": total, "loss": loss}
         self._said.update({name: value for name, value in told.items() if value is not None})
@@ -171,6 +174,13 @@ class _File:
         said = json.dumps(self._said).encode()
         # In one write, and always as long: whoever reads it sees the one or the other.
         os.pwrite(self._file, said.ljust(LONGEST), 0)
+
+    def _open_again(self) -> None:
+        """Somebody has removed the files, and who reads them looks for new ones. The descriptors stay: the handler in C knows the one."""
+        for file, path in ((self._stack, self._path + STACK), (self._file, self._path)):
+            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.dup2(made, file, inheritable=False)
+            os.close(made)
 
     def _time(self, step: int | None, phase: str) -> None:
         """How long steps take, which nobody who only reads the file now and then can tell."""

@@ -34,6 +34,9 @@ def by_rank(said: Mapping[int, str]) -> dict[int, list[str]]:
 def odd_one_out(stacks: Mapping[int, Sequence[str]]) -> int | None:
     """The only rank that stands elsewhere than all others, which wait for it at one place."""
     places = {rank: frames[0] for rank, frames in stacks.items() if frames}
+    # Those that do not answer need no comparison.
+    if silent := [rank for rank, place in places.items() if place.startswith("(")]:
+        return silent[0] if len(silent) == 1 < len(places) else None
     counts = Counter(places.values())
     if len(places) < SEVERAL or len(counts) != 2:
         return None

@@ -27,6 +27,8 @@ QUICK_SECONDS = 1.0
 LAST_SECONDS = 2.0
 """For the last word, which the end of the worker waits for."""
 LONGEST_MESSAGE = 2048
+UNTRUSTED = 5
+"""After so many certificates in a row that cannot be verified, the operator is taken for one that cannot be asked until one can."""
 
 
 class Failure(NamedTuple):
@@ -72,8 +74,9 @@ class Sync:
         self._thread: threading.Thread | None = None
         self._order: Order | None = None
         self._final: Final | None = None
+        self._final_at = 0.0
         self._answered = float("-inf")
-        self._failures = 0
+        self._failures = self._untrusted = 0
         self._over = self._parts = self._said_nonsense = False
 
     def __enter__(self) -> Sync:  # noqa: PYI034 - Self needs Python 3.11
@@ -96,7 +99,11 @@ class Sync:
     @property
     def on(self) -> bool:
         """Whether the operator can still be asked."""
-        return self._final is None
+        return self._last_word is None
+
+    @property
+    def _last_word(self) -> Final | None:
+        return self._final or (Final.OFF if self._untrusted >= UNTRUSTED else None)
 
     def tell(self, attempt: int, state: State, failure: Failure | None = None, leave: Leave | None = None) -> None:
         """From now on this is so. It goes out at once. `leave`: where the ranks can come to an end together with all others."""
@@ -111,7 +118,7 @@ class Sync:
         # One that takes questions and has never answered any is no operator that is waited for, time and again.
         held = self._channel is not None and self._channel.waits and (answered or self._failures == 0)
         silence = 0.0 if held else now - max(since, self._answered)
-        return News(self._order, self._final, answered, silence)
+        return News(self._order, self._last_word, answered, silence, now - self._final_at if self._final else 0.0)
 
     def _interrupt(self) -> None:
         if self._channel is not None:
@@ -163,11 +170,13 @@ class Sync:
         return isinstance(error, CalledBackError)
 
     def _words(self) -> dict[str, object]:
+        # Asked for once there is a connection.
+        self._untrusted = 0
         attempt, state, failure, leave = self._told
         words: dict[str, object] = {"attempt": attempt, "state": state.value}
         if failure is not None:
             age = round(max(0.0, time.monotonic() - failure.at), 3)
-            words["failure"] = {"code": failure.code, "message": shortened(failure.message), "age": age}
+            words["failure"] = {"code": failure.code, "message": failure.message[:LONGEST_MESSAGE], "age": age}
         if leave is not None:
             words["leave"] = leave._asdict()
         return words
@@ -191,25 +200,26 @@ class Sync:
             self._wake()
 
     def _end(self, final: Final) -> None:
+        # In this order: the other thread takes a time without a word for none.
+        self._final_at = time.monotonic()
         self._final = final
         self._wake()
 
     def _no_answer(self, error: Exception) -> float:
         """Returns the seconds until the next try."""
+        from trainyard_agent.channel import UntrustedError  # noqa: PLC0415 - see above
+
         self._failures += 1
-        if isinstance(error, ValueError) and not self._said_nonsense:
+        self._untrusted = self._untrusted + 1 if isinstance(error, UntrustedError) else 0
+        if self._untrusted == UNTRUSTED:
+            self._say(
+                f"a failure ends this worker, since the operator's certificate is of no authority that it knows: {error}"
+            )
+            self._wake()
+        elif isinstance(error, ValueError) and not self._said_nonsense:
             self._said_nonsense = True
             self._say(f"the operator's answer makes no sense, and nothing follows from it: {error}")
         elif self._failures == SILENT_FAILURES:
             self._say(f"the operator gives no orders for now; the ranks are left as they are: {error}")
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures - 1, 10))
         return pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-
-
-def shortened(message: str) -> str:
-    """As much as the operator takes: what is lost is before the last line where that tells the step."""
-    if len(message) <= LONGEST_MESSAGE:
-        return message
-    rest, _, last = message.rpartition("\n")
-    last = f"\n{last}" if last.startswith('{"step"') else ""
-    return (rest if last else message)[: LONGEST_MESSAGE - len(last)] + last

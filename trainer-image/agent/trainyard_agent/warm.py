@@ -13,11 +13,13 @@ import select
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from trainyard_agent import memory
-from trainyard_agent.group import SIGNALS, STANDARD_ERROR, Group
-from trainyard_agent.program import Program, common, parse, stable
+from trainyard_agent.group import Group
+from trainyard_agent.program import CHANGING, CHANGING_PREFIXES, Program, differing, parse, stable
+from trainyard_agent.spawn import spawn
 
 SWITCH = "TRAINYARD_WARM_START"
 DELAY_SECONDS = 5.0
@@ -42,18 +44,22 @@ class Warm:
         self._begun = False
         self._socket: socket.socket | None = None
         self._pid: int | None = None
-        self._base: Mapping[str, str] = {}
+        self._environments: Sequence[Mapping[str, str]] = [{}]
+        """Of the ranks at whose time it was begun. It has the first itself."""
+        self._read: Sequence[str] = ()
+        """The variables of an attempt's or rank's own that libraries have read in it."""
         self.ready = False
         """Whether ranks can be forked from it."""
 
     def prepare(self, environments: Sequence[Mapping[str, str]], *, delay: bool) -> None:
         """Begin, if the command is one for it, and has not begun before. `delay`: ranks start at this moment."""
-        program, begun = self._program, self._begun
-        self._begun = True
-        if program is None or begun or environments[0].get(SWITCH) == "0" or environments[0].get("PYTHONINSPECT"):
+        program = self._program
+        if program is None or self._begun or environments[0].get(SWITCH) == "0" or environments[0].get("PYTHONINSPECT"):
             return
-        source = pkgutil.get_data("trainyard_agent", "warmed.py")
+        self._begun = True
         work = {
+            "own": [*CHANGING],
+            "own_prefixes": CHANGING_PREFIXES,
             "module": program.module,
             "name": program.name,
             "arguments": list(program.arguments),
@@ -62,28 +68,17 @@ class Warm:
         }
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         theirs.set_inheritable(True)
-        started = (*program.interpreter, "-c", (source or b"").decode(), str(theirs.fileno()), json.dumps(work))
-        base = common(environments)
+        started = (*program.interpreter, "-c", source(), str(theirs.fileno()), json.dumps(work))
         try:
-            self._pid = os.posix_spawnp(
-                started[0],
-                list(started),
-                base,
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_OPEN, STANDARD_ERROR, os.devnull, os.O_WRONLY, 0),
-                ],
-                setsid=True,
-                setsigdef=[*SIGNALS, signal.SIGCHLD, signal.SIGPIPE],
-                setsigmask=[],
-            )
+            with Path(os.devnull).open("wb") as nobody:
+                self._pid = spawn(started, environments[0], nobody.fileno())
         except OSError:
             # The ranks' start will say so too.
             ours.close()
             return
         finally:
             theirs.close()
-        self._socket, self._base = ours, stable(base)
+        self._socket, self._environments = ours, environments
         self._group.spared.add(self._pid)
         self._group.listen(ours.fileno(), self._heard)
 
@@ -91,8 +86,13 @@ class Warm:
         """Start these ranks. False: none was, and none will be."""
         if not self.ready or self._socket is None:
             return False
-        if any(stable(each) != self._base for each in environments.values()):
+        if any(each.get(SWITCH) == "0" for each in environments.values()):
+            self.end("the warm start is switched off")
+            return False
+        if any(stable(each) != stable(self._environments[0]) for each in environments.values()):
             self._say("the ranks start from the beginning: their environment has changed")
+            return False
+        if self._depends([*environments.values()]):
             return False
         self._group.begin()
         shut, opens = os.pipe()
@@ -133,6 +133,13 @@ class Warm:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
 
+    def _depends(self, environments: Sequence[Mapping[str, str]]) -> bool:
+        """Whether libraries would be others if these ranks had imported them. Then it is of no use any more."""
+        names = differing(self._read, self._environments[0], environments)
+        if names:
+            self.end(f"what is imported reads {', '.join(names)}, which differs between ranks or attempts")
+        return bool(names)
+
     def _fork(self, agent: socket.socket, variables: Mapping[str, str], error: int, gate: int) -> int:
         """The PID of a rank that stands before the gate. Raises OSError, ValueError, KeyError."""
         told = {"agent": os.getpid(), "environment": dict(variables)}
@@ -169,6 +176,9 @@ class Warm:
                 # In one line, whatever the exception's text is.
                 self.end(" ".join(str(said["unsafe"]).split()))
             elif "ready" in said:
+                self._read = said["read"]
+                if self._depends(self._environments):
+                    return
                 self.ready = True
                 modules = ", ".join(dict.fromkeys(name.partition(".")[0] for name in said["ready"])) or "nothing"
                 took, size = said["seconds"], said["resident"] // MIB
@@ -184,3 +194,13 @@ class Warm:
             self.end(f"{free // MIB} MiB of the container's memory are free, and {LEAST_MEMORY // MIB} should be")
         else:
             agent.send(b"i")
+
+
+def source() -> str:
+    """What the process runs: one text, since it has no modules of ours."""
+    texts = (
+        (pkgutil.get_data("trainyard_agent", name) or b"").decode() for name in ("head.py", "noted.py", "warmed.py")
+    )
+    ours = ("from __future__", "from trainyard_agent")
+    lines = [line for text in texts for line in text.splitlines() if not line.startswith(ours)]
+    return "\n".join(["from __future__ import annotations", *lines])

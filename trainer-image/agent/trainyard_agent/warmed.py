@@ -1,4 +1,5 @@
-"""Run by the program's own interpreter, as `python -c SOURCE FD WORK`: imports what a program imports, and forks ranks that then run it.
+"""Run by the program's own interpreter, as `python -c SOURCE FD WORK`, SOURCE being `head.py`, `noted.py` and this file: imports what a
+program imports, and forks ranks that then run it.
 
 Nothing of this may be seen by the program: it is no module of `trainyard_agent` there, and of its frames none is in a traceback. It is
 for the agent alone to say what is done; when the agent is gone, so is this process.
@@ -7,11 +8,9 @@ for the agent alone to say what is done; when the agent is gone, so is this proc
 from __future__ import annotations
 
 import array
-import ast
 import gc
 import importlib
 import importlib.machinery
-import importlib.util
 import json
 import os
 import socket
@@ -21,55 +20,33 @@ import types
 from contextlib import suppress
 from typing import Any
 
-SITES = ("site-packages", "dist-packages")
+from trainyard_agent.head import files_of, is_module, run_head
+from trainyard_agent.noted import Noted
+
 HARMLESS_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 PARENT_SECONDS = 5.0
 
 
-def imports_of(tree: ast.Module) -> list[tuple[str, list[str]]]:
-    """The modules that a program always imports, with the names that it takes from each."""
-    found: list[tuple[str, list[str]]] = []
-    for node in tree.body:
-        if isinstance(node, ast.Import):
-            found += [(each.name, []) for each in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            found.append((node.module, [each.name for each in node.names]))
-    return found
-
-
-def installed(name: str) -> bool:
-    """Whether a top-level module is one that was installed, and not the program's own."""
-    spec = importlib.machinery.PathFinder.find_spec(name)
-    origin = spec.origin if spec is not None else None
-    return origin is not None and any(f"/{site}/" in origin for site in SITES)
-
-
-def source_of(module: bool, name: str) -> str:  # noqa: FBT001 - a field of the work
-    """The file that is run; for a module found without an import of the packages around it."""
-    if not module:
-        return name
-    for folder in [os.getcwd(), *sys.path]:
-        path = os.path.join(folder, *name.split("."))
-        for file in (f"{path}.py", os.path.join(path, "__main__.py")):
-            if os.path.isfile(file):
-                return file
-    raise OSError("its file is not found")
-
-
-def folder_of(module: bool, name: str) -> str:  # noqa: FBT001 - likewise
+def folder_of(module: bool, name: str) -> str:  # noqa: FBT001 - a field of the work
     """Where Python looks for the program's own modules."""
     return os.getcwd() if module else os.path.dirname(os.path.realpath(name))
 
 
-def prepare(work: dict[str, Any]) -> list[str]:
-    """Import what the program imports. Returns the names. Raises whatever says that no rank can be forked from here."""
+def prepare(work: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Import what the program imports first. Returns the modules, and which of the variables in question were read meanwhile.
+
+    Raises whatever says that no rank can be forked from here.
+    """
     if sys.version_info < (3, 9):  # noqa: UP036 - it is the program's Python, not the agent's
         raise RuntimeError("of Python 3.8 it is not known how it starts a program")
-    with open(source_of(work["module"], work["name"]), "rb") as file:
-        tree = ast.parse(file.read())
+    files, folder = files_of(work["module"], work["name"]), folder_of(work["module"], work["name"])
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, folder)
     before = open_files()
-    done = import_all(tree)
-    folder = folder_of(work["module"], work["name"])
+    with Noted() as noted:
+        done = run_head(files, folder)
+    if work["module"] and work["name"] in sys.modules:
+        raise RuntimeError("what it imports imports the program itself")
     own = {entry.partition(".")[0] for entry in os.listdir(folder)}
     # It would be found first, if the program itself did the import.
     for name in sorted(own & {name.partition(".")[0] for name in sys.modules} - {"__main__"}):
@@ -86,27 +63,15 @@ def prepare(work: dict[str, Any]) -> list[str]:
     # Those that know of fork have ended their threads for it, and start them again when they need them: OpenBLAS does.
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
         raise RuntimeError(f"what it imports has started threads ({threads - 1}) that a fork would lose")
-    return done
+    return done, noted.read(work["own"], tuple(work["own_prefixes"]))
 
 
-def import_all(tree: ast.Module) -> list[str]:
-    """What is installed of a program's imports. An error is raised: half of a package may have come of it."""
-    done = []
-    for module, names in imports_of(tree):
-        if not installed(module.partition(".")[0]):
-            continue
-        made = importlib.import_module(module)
-        for name in names:
-            if name != "*" and not hasattr(made, name):
-                importlib.import_module(f"{module}.{name}")
-        done.append(module)
-    return done
-
-
-def is_module(folder: str, name: str) -> bool:
-    """Whether a folder has a module or package of that name."""
-    spec = importlib.machinery.PathFinder.find_spec(name, [folder])
-    return spec is not None and spec.origin is not None
+def changed() -> dict[str, str | None]:
+    """The variables that this process has set or removed (None) since it was started: Python does, and libraries do."""
+    with open("/proc/self/environ", "rb") as file:
+        pairs = (os.fsdecode(each).partition("=") for each in file.read().split(b"\0") if each)
+        given = {name: value for name, _, value in pairs}
+    return {name: os.environ.get(name) for name in {*given, *os.environ} if given.get(name) != os.environ.get(name)}
 
 
 def open_files() -> set[str]:
@@ -168,9 +133,9 @@ def serve(agent: socket.socket, work: dict[str, Any]) -> None:
         os._exit(0)
     began = time.monotonic()
     # Some libraries look at these when they are imported.
-    main_module(work)
+    begin_main(work)
     try:
-        done = prepare(work)
+        done, read = prepare(work)
     except BaseException as error:  # noqa: BLE001 - a program's import may raise anything; a fresh process will say what
         tell(agent, unsafe=f"{type(error).__name__}: {error}"[:500])
         os._exit(0)
@@ -179,7 +144,7 @@ def serve(agent: socket.socket, work: dict[str, Any]) -> None:
             stream.flush()
     gc.collect()
     gc.freeze()
-    tell(agent, ready=done, seconds=time.monotonic() - began, resident=resident())
+    tell(agent, ready=done, read=read, seconds=time.monotonic() - began, resident=resident())
     while True:
         _, ancillary, _, _ = agent.recvmsg(1, socket.CMSG_SPACE(3 * 4))
         if not ancillary:
@@ -228,8 +193,14 @@ def become(files: list[int], output: int) -> None:
     end = time.monotonic() + PARENT_SECONDS
     while os.getppid() != told["agent"] and time.monotonic() < end:
         time.sleep(0.0005)
+    own = changed()
     os.environ.clear()
     os.environ.update(told["environment"])
+    for name, value in own.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
     seed()
 
 
@@ -247,8 +218,8 @@ def tell(agent: socket.socket, **words: object) -> None:
     agent.send(json.dumps(words).encode())
 
 
-def main_module(work: dict[str, Any]) -> types.ModuleType:
-    """`__main__` as Python makes it, put in its place, with `sys.argv`."""
+def begin_main(work: dict[str, Any]) -> None:
+    """Put `__main__` as Python makes it in its place, and `sys.argv`."""
     made = types.ModuleType("__main__")
     vars(made)["__builtins__"] = __builtins__
     if sys.version_info < (3, 14):
@@ -263,7 +234,6 @@ def main_module(work: dict[str, Any]) -> types.ModuleType:
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = work["words"]
     sys.modules["__main__"] = made
-    return made
 
 
 def show(words: str) -> None:
@@ -280,9 +250,7 @@ def show(words: str) -> None:
 
 def run_the_program(work: dict[str, Any]) -> None:
     """Whatever it raises is raised, and was said."""
-    made = main_module(work)
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path.insert(0, folder_of(work["module"], work["name"]))
+    made = sys.modules["__main__"]
     importlib.invalidate_caches()
     try:
         if work["module"]:

@@ -21,6 +21,18 @@ FAILED_RANK = re.compile(r"^\[rank(\d+)\]: Traceback", re.MULTILINE)
 """How torch begins the traceback of a rank that ends with an exception."""
 NEWS_OF_OTHERS = ("ChildFailedError", "subprocess.CalledProcessError")
 """A launcher's own exceptions: that a rank failed, not why."""
+PEER_LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection was likely closed",
+    "Broken pipe",
+    "remote process exited",
+    "DistBackendError",
+    "RendezvousClosedError",
+    "RendezvousConnectionError",
+)
+"""What gloo, NCCL and the store say in a rank that lost another one: the operator knows the same marks (`domain/cause.py`)."""
+PEER_LOST_CODE = 92
 SIGNALLED = 128
 MIB = 1 << 20
 
@@ -83,8 +95,14 @@ def how(code: int) -> str:
         return f"ended with exit code {code}"
 
 
+def lost_a_peer(code: int, said: str) -> bool:
+    """Whether a rank has ended because another one did, by its exit code or the end of its last traceback."""
+    last = traceback(of_rank(said)).rpartition("\n")[2] or said.strip().rpartition("\n")[2]
+    return code == PEER_LOST_CODE or any(mark in last for mark in PEER_LOST)
+
+
 def message(who: str, code: int, said: str, before: Memory, after: Memory, step: int | None = None) -> str:
-    """Why the worker ended: a sentence that begins with `who`, the traceback or the last lines, the last step. At most 4,096 bytes."""
+    """Why the worker ended: a sentence that begins with `who`, the last step, the traceback or the last lines. At most 4,096 bytes."""
     found = traceback(said)
     exception = found.splitlines()[-1] if found else ""
     told = f"{who} {how(code)}"
@@ -98,11 +116,13 @@ def message(who: str, code: int, said: str, before: Memory, after: Memory, step:
 
 
 def cut(told: str, rest: str, step: int | None = None) -> str:
-    """A sentence, then as far as there is room the end of the rest, then the last step, in a line that the operator reads."""
-    last = "" if step is None else f'\n{{"step": {step}}}'
-    head = told.encode(errors="replace")[: LONGEST // 2] + b"\n"
-    tail = rest.encode(errors="replace")[-(LONGEST - len(head) - len(last)) :] if rest else b""
-    return (head + tail).decode(errors="ignore").rstrip() + last
+    """A sentence, then the last step, in a line that the operator reads, then as far as there is room the end of the rest.
+
+    In a pod of many containers the kubelet leaves less of it: 12 KiB by their number, from the begin.
+    """
+    head = told.encode(errors="replace")[: LONGEST // 2] + (b"\n" if step is None else b'\n{"step": %d}\n' % step)
+    tail = rest.encode(errors="replace")[-(LONGEST - len(head)) :] if rest else b""
+    return (head + tail).decode(errors="ignore").rstrip()
 
 
 def _killed(before: Memory, after: Memory) -> str:

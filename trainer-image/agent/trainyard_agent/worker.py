@@ -10,7 +10,7 @@ from typing import NamedTuple
 from trainyard_agent.attempt import STOP_SECONDS, Attempt, Command, Line, Outcome
 from trainyard_agent.group import Group
 from trainyard_agent.orders import FIRST_ANSWER_SECONDS, SILENCE_SECONDS, Do, State, decide
-from trainyard_agent.ranks import SettingError
+from trainyard_agent.ranks import SettingError, grace_seconds
 from trainyard_agent.sync import Failure, Sync
 from trainyard_agent.warm import Warm
 
@@ -35,7 +35,8 @@ class Worker:
     ) -> None:
         self._command, self._inherited, self._group, self._sync, self._say = command, environment, group, sync, say
         self._warm = Warm(command.words, group, say, lambda: sync.on) if sync.on and not command.once else None
-        self._attempt = int(environment["TRAINYARD_ATTEMPT"])
+        self._attempt, self._grace = int(environment["TRAINYARD_ATTEMPT"]), grace_seconds(environment)
+        self._tellers: set[int] = set()
         self._state = State.RUNNING
         self._since = time.monotonic()
         """When the state began."""
@@ -79,7 +80,7 @@ class Worker:
         )
 
     def _new(self, environment: Mapping[str, str]) -> Attempt:
-        return Attempt(self._command, environment, self._group, self._say, self._warm)
+        return Attempt(self._command, environment, self._group, self._say, self._warm, self._tellers)
 
     def _wait(self) -> Mapping[str, str] | None:
         """Until the ranks are to be started. Returns their environment; None where this worker is to end."""
@@ -107,7 +108,7 @@ class Worker:
     def _next(self) -> Do:
         news = self._sync.news(self._since)
         patience = SILENCE_SECONDS if news.answered else self._patience
-        return decide(self._state, self._attempt, news, patience)
+        return decide(self._state, self._attempt, news, patience, self._grace)
 
     def _tell(self, state: State, failure: Failure | None = None) -> None:
         self._state, self._since = state, time.monotonic()
@@ -115,5 +116,11 @@ class Worker:
 
     def _clear(self) -> None:
         """Nothing of an attempt runs when the next may begin: not what a rank has left behind either."""
+        said = False
         while not self._group.empty and not self._group.asked_to_end:
             self._group.end(signal.SIGKILL, STOP_SECONDS)
+            if not said and not self._group.empty:
+                said = True
+                self._say(
+                    "what has run here does not end, so that nothing can begin: it is another user's, or stuck in the kernel"
+                )
