@@ -17,7 +17,7 @@ from typing import Any
 BEGAN = time.monotonic()
 
 # How long that takes is measured.
-import torch.distributed  # type: ignore[import-not-found]  # noqa: E402 - see above
+import torch.distributed  # noqa: E402 - see above
 
 IMPORTED = time.monotonic()
 

@@ -1,13 +1,13 @@
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import fsspec
 import pytest
 
-from trainyard_torch.checkpoint.history import LATEST, History, LeftBehindError
-from trainyard_torch.checkpoint.lineage import Keep
-from trainyard_torch.checkpoint.manifest import NAME, File, Manifest, Name
+from trainyard_torch.checkpoint.history import LATEST, History, LeftBehindError, verify
+from trainyard_torch.checkpoint.lineage import Incarnation, Keep
+from trainyard_torch.checkpoint.manifest import NAME, BrokenError, File, Manifest, Name
 from trainyard_torch.checkpoint.store import Store, StoreError
 
 
@@ -30,28 +30,48 @@ def write(store: Store, step: int, attempt: int = 1, **fields: Any) -> Manifest:
     return Manifest(step, attempt, 2, files={path: file for path, file in files.items() if file}, **fields)
 
 
-def committed(store: Store, *steps: int, attempt: int = 1, base: Name | None = None) -> History:
-    history = History(store, attempt)
+def committed(store: Store, *steps: int, base: Name | None = None, who: Incarnation | None = None) -> History:
+    """What the next attempt has written."""
+    history = History(store, who)
     history.claim(base)
     for step in steps:
-        history.commit(write(store, step, attempt))
+        history.commit(write(store, step, history.attempt))
     return history
 
 
-def step_of(history: History, *, thorough: bool = True) -> int | None:
-    found = history.find(thorough=thorough).manifest
+class Found(NamedTuple):
+    manifest: Manifest | None
+    passed_over: list[tuple[Name, str]]
+
+
+def find(history: History) -> Found:
+    """As the processes of a training do it together: the best that is whole."""
+    passed_over = []
+    for name in history.usable():
+        try:
+            manifest = history.listed(name)
+            verify(history._store, manifest, manifest.files)
+        except BrokenError as error:
+            passed_over.append((name, str(error)))
+        else:
+            return Found(manifest, passed_over)
+    return Found(None, passed_over)
+
+
+def step_of(history: History) -> int | None:
+    found = find(history).manifest
     return found.step if found else None
 
 
 def test_nothing_is_there_yet(store: Store) -> None:
-    history = History(store)
-    assert (history.attempt, history.find().manifest, history.tidy(Keep())) == (1, None, [])
+    history = committed(store)
+    assert (history.attempt, find(history).manifest, history.tidy(Keep())) == (1, None, [])
 
 
 def test_the_newest_that_is_whole(store: Store) -> None:
     committed(store, 10, 20, 30)
     later = History(store)
-    assert (later.attempt, step_of(later)) == (2, 30)
+    assert step_of(later) == 30
     assert (store.read(LATEST) or b"").decode().strip() == str(Name(30, 1))
 
 
@@ -70,7 +90,7 @@ def test_a_broken_one_is_passed_over_and_told_of(store: Store, broken: Any, said
     path = f"{Name(20, 1)}/__0_0.distcp"
     content = broken(store.read(path))
     store.remove(path) if content is None else store.write(path, content)
-    found = History(store).find()
+    found = find(History(store))
     assert found.manifest
     assert found.manifest.step == 10
     ((name, why),) = found.passed_over
@@ -88,8 +108,8 @@ def test_of_foreign_files_nothing_is_believed(store: Store) -> None:
     ):
         store.write(path, b"{}")
     history = History(store)
-    assert (history.attempt, step_of(history)) == (2, 10)
-    assert [str(name) for name, _ in history.find().passed_over] == [
+    assert step_of(history) == 10
+    assert [str(name) for name, _ in find(history).passed_over] == [
         "step-000000000099-000001",
         "step-000000000098-000001",
     ]
@@ -98,32 +118,71 @@ def test_of_foreign_files_nothing_is_believed(store: Store) -> None:
 def test_none_is_whole(store: Store) -> None:
     committed(store, 10)
     store.write(f"{Name(10, 1)}/{NAME}", b"{")
-    found = History(store).find()
+    found = find(History(store))
     assert (found.manifest, len(found.passed_over)) == (None, 1)
 
 
 def test_who_was_left_behind_commits_nothing(store: Store) -> None:
     old = committed(store, 10)
     ready = write(store, 20)
-    committed(store, 15, attempt=2, base=Name(10, 1))
-    for act in (lambda: old.commit(ready), lambda: old.tidy(Keep(last=1)), lambda: old.claim(None)):
-        with pytest.raises(LeftBehindError, match="attempt 2 has begun, and this is attempt 1"):
+    committed(store, 15, base=Name(10, 1))
+    for act in (lambda: old.commit(ready), lambda: old.tidy(Keep(last=1))):
+        with pytest.raises(LeftBehindError, match="number 2 there, and this is number 1"):
             act()
     assert step_of(History(store)) == 15
 
 
 def test_what_it_commits_between_the_look_and_the_write_does_not_count(store: Store) -> None:
     old = committed(store, 10)
-    committed(store, attempt=2, base=Name(10, 1))
+    committed(store, base=Name(10, 1))
     old._check = lambda: None  # type: ignore[method-assign]  # the look was a moment before the claim
     old.commit(write(store, 20))
     assert step_of(History(store)) == 10
-    assert step_of(History(store, 2)) == 20, "that attempt itself began when there was no such claim"
+
+
+def test_an_earlier_attempt_of_the_same_job_cannot_begin_after_a_later_one(store: Store) -> None:
+    slow = History(store, Incarnation("job", 1))
+    committed(store, 10, who=Incarnation("job", 2))
+    with pytest.raises(LeftBehindError, match="attempt 2 of this job has begun, and this is attempt 1"):
+        slow.claim(None)
+    committed(store, 20, base=Name(10, 1), who=Incarnation("the next job", 1))
+    assert step_of(History(store)) == 20
+
+
+def test_of_two_that_begin_at_the_same_moment_one_is_the_later(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = History(store), History(store)
+    written: list[str] = []
+    write_file = Store.write
+
+    def between(self: Store, path: str, content: bytes) -> None:
+        written.append(path)
+        if len(written) == 1:
+            other.claim(None)
+        write_file(self, path, content)
+
+    monkeypatch.setattr(Store, "write", between)
+    one.claim(None)
+    assert [path[:15] for path in written] == ["attempts/000001", "attempts/000001", "attempts/000002"]
+    one.commit(write(store, 10, one.attempt))
+    with pytest.raises(LeftBehindError):
+        other.commit(write(store, 10, other.attempt))
+
+
+def test_where_others_begin_all_the_time_none_goes_on_for_ever(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_file = Store.write
+
+    def beside(self: Store, path: str, content: bytes) -> None:
+        write_file(self, path, content)
+        write_file(self, f"attempts/{path.split('/')[1][:6]}-00000000.json", content)
+
+    monkeypatch.setattr(Store, "write", beside)
+    with pytest.raises(LeftBehindError, match="give each training a folder of its own"):
+        History(store).claim(None)
 
 
 def test_a_claim_that_is_torn_holds_the_attempts_before_it_back_all_the_same(store: Store) -> None:
     old = committed(store, 10)
-    store.write("attempts/000002.json", b'{"ba')
+    store.write("attempts/000002-0123abcd.json", b'{"ba')
     with pytest.raises(LeftBehindError):
         old.commit(write(store, 20))
     assert step_of(History(store)) == 10
@@ -139,7 +198,7 @@ def test_what_is_kept_and_what_goes(store: Store) -> None:
 
 
 def test_the_best_stays(store: Store) -> None:
-    history = History(store, 1)
+    history = History(store)
     history.claim(None)
     for step, loss in ((10, 0.1), (20, 0.5), (30, 0.4)):
         history.commit(write(store, step, metrics={"loss": loss}))
@@ -172,7 +231,7 @@ def test_killed_at_any_moment_the_newest_that_was_committed_is_there(tmp_path: P
         dying.left = moment
         done: list[int] = []
         try:
-            history = History(dying, 1)
+            history = History(dying)
             history.claim(None)
             for step in (10, 20, 30, 40):
                 history.commit(write(dying, step))
@@ -180,7 +239,7 @@ def test_killed_at_any_moment_the_newest_that_was_committed_is_there(tmp_path: P
                 history.tidy(Keep(last=2))
         except KeyboardInterrupt:
             pass
-        found = step_of(History(Store(str(folder)), 2))
+        found = step_of(History(Store(str(folder))))
         # The last commit may have come to its end without a word of it.
         assert found in {max(done, default=None), max(done, default=0) + 10}
         if len(done) == 4 and dying.left > 0:
@@ -218,11 +277,24 @@ def test_a_store_that_there_is_not(url: str, said: str) -> None:
         Store(url)
 
 
-def test_sizes_alone_are_looked_at_where_time_presses(store: Store) -> None:
+def test_a_look_at_the_sizes_reads_no_file(store: Store) -> None:
     committed(store, 10)
     path = f"{Name(10, 1)}/__0_0.distcp"
     store.write(path, b"?" * len(store.read(path) or b""))
-    assert (step_of(History(store), thorough=False), step_of(History(store))) == (10, None)
+    assert History(store).listed(Name(10, 1)).step == 10
+
+
+def test_a_stream_is_there_whole_or_not_at_all(store: Store) -> None:
+    with store.writing("a/b") as stream:
+        stream.write(b"abc")
+        stream.write(b"def")
+    with pytest.raises(StoreError, match=r"cannot write .*a/c: .*not 'str'"), store.writing("a/c") as stream:
+        stream.writelines([b"abc", "def"])  # type: ignore[list-item]  # that is it
+    assert (store.files("a"), store.read("a/b")) == (["b"], b"abcdef")
+    store.rename("a/b", "a/d")
+    with store.reading("a/d") as stream:
+        stream.seek(2)
+        assert (store.files("a"), stream.read(3)) == (["d"], b"cde")
 
 
 def test_files_of_a_checkpoint_are_measured(store: Store) -> None:

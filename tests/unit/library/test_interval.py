@@ -32,17 +32,16 @@ def test_times_that_are_none(stall: float, between: float) -> None:
         daly(stall, between)
 
 
-def due(rule: Due, *, step: int = 5, elapsed: float = 0, stall: float = 0, age: float = 0, failures: int = 0) -> bool:
-    return rule.now(step=step, last_step=0, elapsed=elapsed, stall=stall, age=age, failures=failures)
-
-
 def test_by_steps() -> None:
-    assert (due(Due(steps=5)), due(Due(steps=6), elapsed=10**6)) == (True, False)
+    rule = Due(steps=5)
+    assert [step for step in range(1, 12) if rule.at(step)] == [5, 10]
+    assert not rule.by(10**6, stall=1, age=10**6, failures=9), "the time says nothing"
 
 
 def test_by_time() -> None:
-    assert (due(Due(seconds=60), elapsed=60), due(Due(seconds=60), elapsed=59)) == (True, False)
-    assert not due(Due(seconds=60), step=0, elapsed=99), "nothing is new since the last one"
+    rule = Due(seconds=60)
+    assert [rule.by(elapsed, stall=0, age=0, failures=0) for elapsed in (59, 60)] == [False, True]
+    assert not rule.at(60), "the step says nothing"
 
 
 def test_by_share() -> None:

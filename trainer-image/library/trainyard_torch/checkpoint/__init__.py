@@ -1,1 +1,1 @@
-"""Checkpoints that are whole or not there, and belong to the attempt that may go on from them."""
+"""Checkpoints that are whole or passed over, written beside the training by stock torch.distributed.checkpoint."""

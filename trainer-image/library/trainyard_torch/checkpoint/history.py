@@ -4,72 +4,62 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trainyard_torch.checkpoint.lineage import Claim, Keep, usable
+from trainyard_torch.checkpoint.lineage import Claim, Incarnation, Keep, usable
 from trainyard_torch.checkpoint.manifest import NAME, BrokenError, Manifest, Name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from trainyard_torch.checkpoint.store import Store
 
 LATEST = "LATEST"
 """The file that holds the name of the newest checkpoint's folder, for people and for other programs."""
 CLAIMS = "attempts"
-CLAIM = re.compile(r"(\d{6})\.json")
+CLAIM = re.compile(r"(\d{6})-([0-9a-f]{8})\.json")
+TRIES = 10
 
 
 class LeftBehindError(Exception):
     """A later attempt has begun: this one must not write any more."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """What an attempt goes on from.
-
-    Attributes:
-        manifest: that of the checkpoint; None where the training begins at its beginning.
-        passed_over: the checkpoints that would have been better, each with what is wrong with it.
-    """
-
-    manifest: Manifest | None
-    passed_over: Sequence[tuple[Name, str]] = field(default_factory=tuple)
-
-
 class History:
-    """The checkpoints in a store, as one attempt sees them. One process of the job uses it, rank 0.
+    """The checkpoints in a store, as one attempt sees them. One process of the training uses it, rank 0.
 
     Args:
         store: the folder of all of them.
-        attempt: which attempt this is; None: the one after the last that has made its claim.
+        who: which start of which job this is.
 
-    Raises:
-        StoreError: the store cannot be read. So do all methods.
+    Attributes:
+        attempt: the number of this attempt in the store; 0 before it has made its claim.
+        mark: a word that stands in its claim alone; "" before that is made.
+
+    All methods raise StoreError where the store cannot be used.
     """
 
-    def __init__(self, store: Store, attempt: int | None = None) -> None:
-        self._store = store
-        self._read: dict[int, Claim] = {}
-        self.attempt = 1 + max(self._attempts(), default=0) if attempt is None else attempt
+    def __init__(self, store: Store, who: Incarnation | None = None) -> None:
+        self._store, self._who = store, who or Incarnation()
+        self._read: dict[str, Claim] = {}
+        self.attempt, self.mark = 0, ""
 
-    def find(self, *, thorough: bool = True) -> Found:
-        """The best checkpoint that is whole.
+    def usable(self) -> list[Name]:
+        """What this attempt may go on from, the best first. That they are whole is not known yet."""
+        return self.counting(self._names())
 
-        `thorough`: by the checksums of all files, not by their sizes alone.
-        """
-        passed_over: list[tuple[Name, str]] = []
-        for name in self._usable():
-            try:
-                return Found(self.verified(name, thorough=thorough), passed_over)
-            except BrokenError as error:
-                passed_over.append((name, str(error)))
-        return Found(None, passed_over)
+    def counting(self, names: Iterable[Name]) -> list[Name]:
+        """Those of these checkpoints that this attempt may go on from, wherever they are, the best first."""
+        return usable(names, self.claims(), self.attempt or self._next())
 
-    def verified(self, name: Name, *, thorough: bool = True) -> Manifest:
-        """The manifest of a checkpoint that is whole. Raises BrokenError, with what is wrong, where it is not."""
+    def claims(self) -> list[Claim]:
+        """Those of all attempts so far."""
+        return [self._claim(file) for file in self._files()]
+
+    def listed(self, name: Name) -> Manifest:
+        """The manifest of a checkpoint that has all its files in their sizes. Raises BrokenError, with what is wrong, where it has not."""
         manifest = self._manifest(name)
         for path, expected in manifest.files.items():
             size = self._store.size(f"{name}/{path}")
@@ -77,19 +67,30 @@ class History:
                 raise BrokenError(f"{path} is missing")
             if size != expected.size:
                 raise BrokenError(f"{path} has {size} bytes in place of {expected.size}")
-            if thorough and self._store.measure(f"{name}/{path}") != expected:
-                raise BrokenError(f"{path} was changed after it was written: its checksum is another one")
         return manifest
 
     def claim(self, base: Name | None) -> None:
         """From now on this attempt alone writes checkpoints, having gone on from `base`.
 
         Raises:
-            LeftBehindError: a later attempt has begun already.
+            LeftBehindError: a later attempt of the same job has begun already, or so many others are starting that none gets through.
         """
-        self._check()
-        said = {"attempt": self.attempt, "base": str(base) if base else None}
-        self._store.write(_claim_file(self.attempt), json.dumps(said).encode())
+        for _ in range(TRIES):
+            if after := [claim for claim in self.claims() if not claim.is_before(self._who)]:
+                raise LeftBehindError(
+                    f"attempt {after[-1].who.attempt} of this job has begun, and this is attempt {self._who.attempt}: its "
+                    "checkpoints do not count any more"
+                )
+            self.attempt, self.mark = self._next(), uuid.uuid4().hex[:8]
+            said = {"base": str(base) if base else None, "job": self._who.job, "attempt": self._who.attempt}
+            self._store.write(f"{CLAIMS}/{self._own}", json.dumps(said).encode())
+            # Who has begun at the same moment has the same number, and sees the same: both take another one.
+            if [file for file in self._files() if file.startswith(f"{self.attempt:06}")] == [self._own]:
+                return
+            self._store.remove(f"{CLAIMS}/{self._own}")
+        raise LeftBehindError(
+            f"others begin to use {self._store.url} all the time: give each training a folder of its own"
+        )
 
     def commit(self, manifest: Manifest) -> None:
         """All files of this checkpoint are stored: from now on it is one.
@@ -110,7 +111,7 @@ class History:
         """
         self._check()
         manifests = {}
-        for name in self._usable():
+        for name in self.usable():
             with suppress(BrokenError):
                 manifests[name] = self._manifest(name)
         if not manifests:
@@ -124,13 +125,19 @@ class History:
         return [*superfluous, *unfinished]
 
     def _check(self) -> None:
-        if (last := max(self._attempts(), default=0)) > self.attempt:
+        last = max(self._files(), default="")
+        if last != self._own:
             raise LeftBehindError(
-                f"attempt {last} has begun, and this is attempt {self.attempt}: its checkpoints do not count any more"
+                f"another attempt has begun to write into {self._store.url}, number {int(last[:6]) if last else 0} there, and this is number "
+                f"{self.attempt}: its checkpoints do not count any more"
             )
 
-    def _usable(self) -> list[Name]:
-        return usable(self._names(), self._claims(), self.attempt)
+    @property
+    def _own(self) -> str:
+        return f"{self.attempt:06}-{self.mark}.json"
+
+    def _next(self) -> int:
+        return 1 + max((int(file[:6]) for file in self._files()), default=0)
 
     def _names(self) -> list[Name]:
         return [name for folder in self._store.folders() if (name := Name.parse(folder))]
@@ -141,24 +148,31 @@ class History:
             raise BrokenError(f"{NAME} is missing: it was never finished")
         return Manifest.parse(text, name)
 
-    def _claims(self) -> list[Claim]:
-        for attempt in self._attempts():
-            if attempt not in self._read:
-                # A claim does not change once its attempt is over, and of one's own nobody asks.
-                self._read[attempt] = self._claim(attempt)
-        return [*self._read.values()]
+    def _files(self) -> list[str]:
+        return sorted(file for file in self._store.files(CLAIMS) if CLAIM.fullmatch(file))
 
-    def _claim(self, attempt: int) -> Claim:
-        try:
-            base = json.loads(self._store.read(_claim_file(attempt)) or b"")["base"]
-        except (ValueError, KeyError, TypeError):
-            return Claim(attempt, None, legible=False)
-        name = Name.parse(base) if isinstance(base, str) else None
-        return Claim(attempt, name, legible=base is None or name is not None)
-
-    def _attempts(self) -> list[int]:
-        return [int(named[1]) for file in self._store.files(CLAIMS) if (named := CLAIM.fullmatch(file))]
+    def _claim(self, file: str) -> Claim:
+        # A claim does not change once it is made.
+        if file not in self._read:
+            self._read[file] = _parsed(file, self._store.read(f"{CLAIMS}/{file}"))
+        return self._read[file]
 
 
-def _claim_file(attempt: int) -> str:
-    return f"{CLAIMS}/{attempt:06}.json"
+def verify(store: Store, manifest: Manifest, paths: Iterable[str]) -> None:
+    """Raises BrokenError where one of these files has another content than when it was written. Reads all of them."""
+    for path in paths:
+        if store.measure(f"{manifest.name}/{path}") != manifest.files[path]:
+            raise BrokenError(f"{path} was changed after it was written: its checksum is another one")
+
+
+def _parsed(file: str, text: bytes | None) -> Claim:
+    attempt, mark = int(file[:6]), file[7:15]
+    try:
+        said = json.loads(text or b"")
+        base = said["base"]
+        name = Name.parse(base) if base is not None else None
+        if base is None or name is not None:
+            return Claim(attempt, name, mark, Incarnation(str(said["job"]), int(said["attempt"])))
+    except (ValueError, KeyError, TypeError):
+        pass
+    return Claim(attempt, None, mark, legible=False)

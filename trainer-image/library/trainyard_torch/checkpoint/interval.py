@@ -38,7 +38,7 @@ class Due:
     """When the next checkpoint is due. Exactly one of the three; with none, by Daly's formula from what is measured.
 
     Attributes:
-        steps: each so many steps.
+        steps: after each step that is a multiple of it.
         seconds: each so many seconds.
         share: so that training stands still for it at most this share of the time, 0.01 for 1 %.
 
@@ -76,8 +76,10 @@ class Due:
         between = (age + USUAL_FAILURE_SECONDS) / (failures + 1)
         return min(max(daly(stall, between), LEAST_SECONDS), MOST_SECONDS)
 
-    def now(self, *, step: int, last_step: int, elapsed: float, stall: float, age: float, failures: int) -> bool:
-        """Whether it is time, `elapsed` seconds and `step - last_step` steps after the last one."""
-        if self.steps is not None:
-            return step - last_step >= self.steps
-        return step > last_step and elapsed >= self.interval(stall, age, failures)
+    def at(self, step: int) -> bool:
+        """Whether it is due after this step, whatever the time."""
+        return self.steps is not None and step % self.steps == 0
+
+    def by(self, elapsed: float, *, stall: float, age: float, failures: int) -> bool:
+        """Whether it is time, `elapsed` seconds after the last one; never where it is due at certain steps."""
+        return self.steps is None and elapsed >= self.interval(stall, age, failures)

@@ -17,12 +17,34 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Incarnation:
+    """What the operator says of this start of the training: the job's UID, and its attempt there. Without an operator: `""` and 0."""
+
+    job: str = ""
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
 class Claim:
-    """An attempt, and the checkpoint that it went on from; None where it began anew. `legible`: whether the claim can be read at all."""
+    """That an attempt writes here from now on.
+
+    Attributes:
+        attempt: as they are counted in this store, from 1 on: several jobs may use it, one after the other.
+        base: the checkpoint that it went on from; None where it began anew.
+        mark: a word that no other claim has.
+        who: which start of which job it is.
+        legible: whether the claim could be read at all.
+    """
 
     attempt: int
     base: Name | None
+    mark: str = ""
+    who: Incarnation = Incarnation()
     legible: bool = True
+
+    def is_before(self, other: Incarnation) -> bool:
+        """Whether that is no earlier start of the same job, as a process may be that was left behind."""
+        return not (self.who.job and self.who.job == other.job and self.who.attempt > other.attempt)
 
 
 def usable(names: Iterable[Name], claims: Collection[Claim], attempt: int) -> list[Name]:

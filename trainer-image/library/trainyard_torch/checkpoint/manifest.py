@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -69,7 +69,7 @@ class Manifest:
 
     Attributes:
         step: the last step that is in it.
-        attempt: the attempt that has written it.
+        attempt: the attempt that has written it, as they are counted in this store (`Claim`).
         world: processes at that time.
         mesh: their arrangement, the outermost first: `{"data": 2, "tensor": 4}`.
         data: where the data stood (`Batches.state`).
@@ -96,6 +96,10 @@ class Manifest:
         """What is written: JSON, with a checksum of its own."""
         content = {"format": FORMAT, **asdict(self)}
         return json.dumps({**content, "sha256": _digest(content)}, indent=1) + "\n"
+
+    def of(self, files: Mapping[str, File]) -> Manifest:
+        """The same, with these files."""
+        return replace(self, files=dict(sorted(files.items())))
 
     @classmethod
     def parse(cls, text: str | bytes, name: Name) -> Manifest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -10,9 +10,11 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+T = TypeVar("T")
+
 
 class FailedElsewhereError(Exception):
-    """Another process could not do its part; the text is what it said."""
+    """A process could not do its part; the text is what it said, with its rank."""
 
 
 class Ranks:
@@ -25,13 +27,13 @@ class Ranks:
     """
 
     def __init__(self) -> None:
-        alone = not (dist.is_available() and dist.is_initialized())
+        alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
         self.rank = 0 if alone else dist.get_rank()
         self.world = 1 if alone else dist.get_world_size()
         self.group = None if alone else dist.new_group(backend="gloo")
         self._told: tuple[Any, torch.Tensor] | None = None
 
-    def gather(self, word: Any) -> list[Any]:
+    def gather(self, word: T) -> list[T]:
         """The words of all, by rank; everybody has to say one."""
         if self.group is None:
             return [word]
@@ -39,52 +41,56 @@ class Ranks:
         dist.all_gather_object(words, word, group=self.group)
         return words
 
-    def first(self, act: Callable[[], Any]) -> Any:
+    def first(self, act: Callable[[], T]) -> T:
         """What rank 0 found when it did this, alone.
 
         Raises:
             Exception: rank 0 raised it: the same one on all.
         """
-        answer: list[Any] = [None, None]
+        found: T | None = None
+        wrong: Exception | None = None
         if self.rank == 0:
             try:
-                answer[0] = act()
+                found = act()
             except Exception as error:  # noqa: BLE001 - whatever it is, the others wait for a word
-                answer[1] = error
+                wrong = error
+        answer = [found, wrong]
         if self.group is not None:
             dist.broadcast_object_list(answer, src=0, group=self.group)
-        found, error = answer
-        if error is not None:
-            raise error
+        found, wrong = cast("tuple[T, Exception | None]", answer)
+        if wrong is not None:
+            raise wrong
         return found
 
-    def each(self, act: Callable[[], Any]) -> list[Any]:
+    def each(self, act: Callable[[], T]) -> list[T]:
         """What all of them found when each did this, by rank.
 
         Raises:
             FailedElsewhereError: it failed somewhere: the same words on all.
         """
+        found: T | None = None
+        wrong = ""
         try:
-            word = (act(), None)
+            found = act()
         except Exception as error:  # noqa: BLE001 - as above
-            word = (None, f"rank {self.rank}: {error}")
-        words = self.gather(word)
-        if wrong := [text for _, text in words if text]:
-            raise FailedElsewhereError("; ".join(wrong))
-        return [found for found, _ in words]
+            wrong = f"rank {self.rank}: {str(error) or type(error).__name__}"
+        words = self.gather((found, wrong))
+        if said := [text for _, text in words if text]:
+            raise FailedElsewhereError("; ".join(said))
+        return [cast("T", word) for word, _ in words]
 
-    def tell(self, wish: bool) -> None:  # noqa: FBT001 - the one thing that is told
-        """Begin to tell the others what rank 0 wishes; nobody waits."""
+    def tell(self, wish: int) -> None:
+        """Begin to tell the others what rank 0 wishes, a number from 0 to 255; nobody waits."""
         told = torch.tensor([wish], dtype=torch.uint8)
         work = None if self.group is None else dist.broadcast(told, src=0, group=self.group, async_op=True)
         self._told = (work, told)
 
-    def told(self) -> bool:
-        """What rank 0 wished when `tell` was called last; False where it was not."""
+    def told(self) -> int:
+        """What rank 0 wished when `tell` was called last; 0 where it was not."""
         if self._told is None:
-            return False
+            return 0
         work, told = self._told
         if work is not None:
             work.wait()
         self._told = None
-        return bool(told.item())
+        return int(told.item())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from trainyard_torch.checkpoint.manifest import File
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import IO
 
 CHUNK = 2**22
 PARTIAL = ".partial-"
@@ -75,9 +76,42 @@ class Store:
         """A file is there with this content, in place of what was there."""
         with self._told("write", path):
             if self._local:
-                self._write_local(Path(self._path(path)), content)
+                with _partial(Path(self._path(path))) as file:
+                    file.write(content)
             else:
                 self._fs.pipe_file(self._path(path), content)
+
+    @contextmanager
+    def reading(self, path: str) -> Iterator[IO[bytes]]:
+        """A file as a stream in which one can seek."""
+        with self._told("read", path), self._fs.open(self._path(path), "rb") as stream:
+            yield stream
+
+    @contextmanager
+    def writing(self, path: str) -> Iterator[IO[bytes]]:
+        """A stream to write a file by: it is there with the end of the `with`, and not if that ends by an exception."""
+        with self._told("write", path):
+            if self._local:
+                with _partial(Path(self._path(path))) as stream:
+                    yield stream
+                return
+            stream = self._fs.open(self._path(path), "wb")
+            try:
+                yield stream
+            except BaseException:
+                # To close it would store what has come so far.
+                stream.close = lambda: None
+                with suppress(Exception):
+                    stream.discard()
+                with suppress(Exception):
+                    self._fs.rm_file(self._path(path))
+                raise
+            stream.close()
+
+    def rename(self, path: str, new: str) -> None:
+        """A file has another name, in place of what had it before."""
+        with self._told("write", new):
+            self._fs.mv(self._path(path), self._path(new))
 
     def measure(self, path: str) -> File | None:
         """The size and the checksum of a file, from its content; None where there is none."""
@@ -102,12 +136,12 @@ class Store:
             return found
 
     def settle(self, path: str) -> None:
-        """All files of a folder are on the disk, and outlive a power failure. Object stores promise that by themselves."""
+        """That there are these files in a folder outlives a power failure, as the files themselves do. Object stores promise that by themselves."""
         if not self._local:
             return
         with self._told("write", path):
             folder = Path(self._path(path))
-            for each in (*folder.rglob("*"), folder):
+            for each in (folder, *(inner for inner in folder.rglob("*") if inner.is_dir())):
                 _sync(each)
 
     def remove(self, path: str) -> None:
@@ -133,27 +167,30 @@ class Store:
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}".rstrip("/")
 
-    @staticmethod
-    def _write_local(path: Path, content: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}{PARTIAL}{uuid.uuid4().hex}")
-        try:
-            with partial.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-        _sync(path.parent)
-
     @contextmanager
     def _told(self, what: str, path: str) -> Iterator[None]:
         """Whatever a file system raises becomes a sentence: botocore's errors are no OSError."""
         try:
             yield
+        except StoreError:
+            raise
         except Exception as error:
             raise StoreError(f"cannot {what} {self.at(path)}: {str(error) or type(error).__name__}") from error
+
+
+@contextmanager
+def _partial(path: Path) -> Iterator[IO[bytes]]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}{PARTIAL}{uuid.uuid4().hex}")
+    try:
+        with partial.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    _sync(path.parent)
 
 
 def _sync(path: Path) -> None:

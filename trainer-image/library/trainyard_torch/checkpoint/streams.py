@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copyreg
 import hashlib
 import io
 import os
 from contextlib import contextmanager
+from traceback import FrameSummary
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed.checkpoint.filesystem import FileSystemBase, FileSystemReader, FileSystemWriter
@@ -17,6 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainyard_torch.checkpoint.store import Store
+
+
+def tell_failures() -> None:
+    """Let torch.distributed.checkpoint tell all processes what failed in one: it pickles the traceback.
+
+    From Python 3.13 on that holds code objects, which cannot be pickled: one process raised TypeError, and the others waited for ever.
+    """
+    copyreg.pickle(FrameSummary, lambda frame: (FrameSummary, (frame.filename, frame.lineno, frame.name)))
 
 
 def writer(store: Store, folder: str) -> tuple[FileSystemWriter, Streams]:
@@ -48,7 +58,7 @@ class Streams(FileSystemBase):  # type: ignore[misc]  # torch is there where thi
 
     @override
     @contextmanager
-    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
         place = os.fspath(path)
         if mode == "rb":
             with self._store.reading(place) as stream:

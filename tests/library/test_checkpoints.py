@@ -1,0 +1,310 @@
+"""Checkpoints of a training with several processes: they come back as they were, whatever happened in between."""
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from tests.library.processes import RankError, run
+from trainyard_torch import (
+    CheckpointError,
+    Checkpoints,
+    Due,
+    Incarnation,
+    Keep,
+    LeftBehindError,
+    NoneWholeError,
+    Plan,
+    Tier,
+    Trained,
+)
+
+STEP = Due(steps=1)
+
+
+def built(*, shard: int = 0, seed: int = 0) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.Tanh(), torch.nn.Linear(12, 2)).double()
+    if shard:
+        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        parallelize_module(model, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
+    return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+
+
+def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> list[float]:
+    """The losses of these steps; all processes see the same samples."""
+    losses = []
+    for step in range(first, last + 1):
+        torch.manual_seed(step)
+        loss = model(torch.randn(4, 6, dtype=torch.float64)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def undisturbed(last: int) -> list[float]:
+    return train(*built(), 1, last)
+
+
+def save_each(folder: Path, upto: int, shard: int = 0) -> None:
+    """Steps 1 to `upto` with a checkpoint after each, from what there is."""
+    model, optimizer = built(shard=shard)
+    checkpoints = Checkpoints(str(folder / "store"))
+    state = {"trained": Trained(model, optimizer)}
+    found = checkpoints.load(state)
+    for step in range(found.step + 1 if found else 1, upto + 1):
+        train(model, optimizer, step, step)
+        checkpoints.save(step, state, data={"cursor": 4 * step}, wait=True)
+
+
+def go_on(folder: Path, upto: int, shard: int = 0, memory: int = 0) -> tuple[int, list[float], int]:
+    """From what there is: the step of the checkpoint, the losses from there on, and where the data stood."""
+    model, optimizer = built(shard=shard, seed=99)
+    checkpoints = Checkpoints(
+        str(folder / "store"), plan=Plan(memory=STEP if memory else None, folder=str(folder / "shm"))
+    )
+    found = checkpoints.load({"trained": Trained(model, optimizer)})
+    assert found
+    return found.step, train(model, optimizer, found.step + 1, upto), found.data["cursor"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((1, 0), (1, 0)), ((2, 1), (2, 1)), ((2, 1), (3, 1)), ((3, 1), (1, 0)), ((1, 0), (2, 1))],
+    ids=["one", "two", "two to three", "three sharded to one", "one to two sharded"],
+)  # fmt: skip
+def test_it_goes_on_to_the_last_bit_at_any_world_size(
+    tmp_path: Path, before: tuple[int, int], after: tuple[int, int]
+) -> None:
+    run(before[0], tmp_path, save_each, tmp_path, 3, before[1])
+    expected = undisturbed(6)[3:]
+    for step, losses, cursor in run(after[0], tmp_path, go_on, tmp_path, 6, after[1]):
+        assert (step, cursor) == (3, 12)
+        assert losses == pytest.approx(expected, rel=1e-12, abs=0)
+        if before[0] == after[0] == 1:
+            assert losses == expected
+
+
+def damage(folder: Path, step: int) -> None:
+    (victim,) = (folder / "store").glob(f"step-{step:012}-*/__0_0.distcp")
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+
+
+def test_a_flipped_bit_costs_one_checkpoint_and_is_told(tmp_path: Path) -> None:
+    run(2, tmp_path, save_each, tmp_path, 3, 1)
+    damage(tmp_path, 3)
+    assert [step for step, *_ in run(2, tmp_path, go_on, tmp_path, 3, 1)] == [2, 2]
+
+
+def expect_none_whole(folder: Path) -> str:
+    model, optimizer = built()
+    with pytest.raises(NoneWholeError) as raised:
+        Checkpoints(str(folder / "store")).load({"trained": Trained(model, optimizer)})
+    return str(raised.value)
+
+
+def test_where_none_is_whole_nobody_begins_anew(tmp_path: Path) -> None:
+    run(2, tmp_path, save_each, tmp_path, 2)
+    damage(tmp_path, 1)
+    damage(tmp_path, 2)
+    first, second = run(2, tmp_path, expect_none_whole, tmp_path)
+    assert first == second
+    assert "step-000000000002-000001: rank" in first
+    assert "its checksum is another one" in first
+    assert "restore one, or empty the folder" in first
+
+
+def expect_misfit(folder: Path) -> str:
+    model = torch.nn.Linear(6, 5).double()
+    with pytest.raises(CheckpointError) as raised:
+        Checkpoints(str(folder / "store")).load({"trained": Trained(model, torch.optim.AdamW(model.parameters()))})
+    return str(raised.value)
+
+
+def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
+    run(2, tmp_path, save_each, tmp_path, 1)
+    first, second = run(2, tmp_path, expect_misfit, tmp_path)
+    assert first == second
+    assert first.startswith("checkpoint step-000000000001-000001 does not fit this program: rank 0: ")
+    assert len(first) < 400
+
+
+def die_while_writing(folder: Path) -> None:
+    """Rank 1 is gone amid the writing of step 2."""
+    model, optimizer = built(shard=1)
+    checkpoints = Checkpoints(str(folder / "store"))
+    state = {"trained": Trained(model, optimizer)}
+    checkpoints.load(state)
+    train(model, optimizer, 1, 1)
+    checkpoints.save(1, state, data={"cursor": 4}, wait=True)
+    train(model, optimizer, 2, 2)
+    if dist.get_rank() == 1:
+        checkpoints._store.writing = lambda _: os._exit(9)  # type: ignore[method-assign,assignment]
+    checkpoints.save(2, state, data={"cursor": 8})
+    time.sleep(60)
+
+
+def test_a_rank_that_dies_amid_a_checkpoint_leaves_the_one_before(tmp_path: Path) -> None:
+    with pytest.raises(RankError, match="rank 1 has ended without a word"):
+        run(2, tmp_path, die_while_writing, tmp_path)
+    assert sorted(each.name for each in (tmp_path / "store").glob("step-*")) == [
+        "step-000000000001-000001",
+        "step-000000000002-000001",
+    ]
+    ((step, losses, _), _) = run(2, tmp_path, go_on, tmp_path, 4, 1)
+    assert (step, losses) == (1, pytest.approx(undisturbed(4)[1:], rel=1e-12))
+
+
+def full_disk(folder: Path) -> tuple[list[str], int]:
+    """What is said where a checkpoint cannot be written, and the last step that is stored then."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("trainyard_torch").addHandler(handler)
+    model, optimizer = built(shard=1)
+    checkpoints = Checkpoints(str(folder / "store"))
+    state = {"trained": Trained(model, optimizer)}
+    checkpoints.load(state)
+    checkpoints.save(1, state, wait=True)
+    stored = checkpoints._store.writing
+
+    def full(path: str) -> Any:
+        raise OSError(28, f"No space left on device: {path}")
+
+    if dist.get_rank() == 1:
+        checkpoints._store.writing = full  # type: ignore[method-assign]
+    checkpoints.save(2, state)
+    with pytest.raises(CheckpointError, match="the checkpoint of step 2 was not written"):
+        checkpoints.close()
+    found = Checkpoints(str(folder / "store")).load(state)
+    checkpoints = Checkpoints(str(folder / "store"))
+    checkpoints.load(state)
+    if dist.get_rank() == 1:
+        checkpoints._store.writing = full  # type: ignore[method-assign]
+    checkpoints.save(3, state)
+    while not checkpoints._pending or not checkpoints._pending.done():
+        time.sleep(0.01)
+    checkpoints._store.writing = stored  # type: ignore[method-assign]
+    checkpoints.save(4, state, wait=True)  # it says here what became of the last
+    return said, found.step if found else 0
+
+
+def test_a_full_disk_is_told_and_the_training_goes_on(tmp_path: Path) -> None:
+    (said, step), (quiet, _) = run(2, tmp_path, full_disk, tmp_path)
+    assert step == 1
+    assert (tmp_path / "store/LATEST").read_text() == "step-000000000004-000003\n"
+    assert said[0].startswith("the checkpoint of step 3 was not written: rank 1: ")
+    assert "No space left on device" in said[0]
+    assert said[0].endswith("the training goes on")
+    assert [text for text in quiet if "not written" in text] == []
+
+
+def left_behind(folder: Path) -> str:
+    model, optimizer = built()
+    state = {"trained": Trained(model, optimizer)}
+    old = Checkpoints(str(folder / "store"), who=Incarnation("job", 1))
+    old.load(state)
+    new = Checkpoints(str(folder / "store"), who=Incarnation("job", 2))
+    new.load(state)
+    new.save(5, state, wait=True)
+    with pytest.raises(LeftBehindError) as raised:
+        old.save(9, state, wait=True)
+    with pytest.raises(LeftBehindError, match="attempt 2 of this job"):
+        Checkpoints(str(folder / "store"), who=Incarnation("job", 1)).load(state)
+    return str(raised.value)
+
+
+def test_a_stale_attempt_cannot_commit(tmp_path: Path) -> None:
+    said = run(2, tmp_path, left_behind, tmp_path)
+    assert "number 2 there, and this is number 1" in said[0]
+    assert said[0] == said[1]
+    assert (tmp_path / "store/LATEST").read_text() == "step-000000000005-000002\n"
+
+
+def tiers(folder: Path) -> list[tuple[int, Tier | None]]:
+    """A memory checkpoint each step, one in the store at every third."""
+    model, optimizer = built(shard=1)
+    checkpoints = Checkpoints(
+        str(folder / "store"), plan=Plan(store=Due(steps=3), memory=STEP, folder=str(folder / "shm"))
+    )
+    state = {"trained": Trained(model, optimizer)}
+    checkpoints.load(state)
+    made = []
+    for step in range(1, 6):
+        train(model, optimizer, step, step)
+        tier = checkpoints.due(step)
+        made.append((step, tier))
+        if tier:
+            checkpoints.save(step, state, data={"cursor": 4 * step}, tier=tier, wait=True)
+    return made
+
+
+def test_what_is_in_memory_outlives_the_processes(tmp_path: Path) -> None:
+    made = run(2, tmp_path, tiers, tmp_path)
+    assert (
+        made[0] == made[1] == [(1, Tier.MEMORY), (2, Tier.MEMORY), (3, Tier.STORE), (4, Tier.MEMORY), (5, Tier.MEMORY)]
+    )
+    assert len([*(tmp_path / "shm").rglob("rank-*")]) == 2, "more than the last is kept"
+    for step, losses, cursor in run(2, tmp_path, go_on, tmp_path, 8, 1, 1):
+        assert (step, cursor) == (5, 20)
+        assert losses == pytest.approx(undisturbed(8)[5:], rel=1e-12)
+
+
+@pytest.mark.parametrize("lost", ["a part", "all", "the store", "another world"])
+def test_where_memory_is_of_no_use_the_store_is(tmp_path: Path, lost: str) -> None:
+    run(2, tmp_path, tiers, tmp_path)
+    parts = sorted((tmp_path / "shm").rglob("rank-*"))
+    if lost == "a part":
+        parts[1].write_bytes(parts[1].read_bytes()[:100])
+    elif lost == "all":
+        for part in parts:
+            part.unlink()
+    elif lost == "the store":
+        # A store that was emptied by hand means to begin anew: the marks are gone too.
+        for file in sorted((tmp_path / "store").rglob("*"), reverse=True):
+            file.unlink() if file.is_file() else file.rmdir()
+        with pytest.raises(RankError, match="assert found"):
+            run(2, tmp_path, go_on, tmp_path, 8, 1, 1)
+        return
+    world = 3 if lost == "another world" else 2
+    for step, losses, _ in run(world, tmp_path, go_on, tmp_path, 6, 1, 1):
+        assert (step, losses) == (3, pytest.approx(undisturbed(6)[3:], rel=1e-12))
+
+
+def test_what_is_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path), plan=Plan(keep=Keep(last=1, best=1, metric="loss")))
+    state = {"weights": {"w": torch.zeros(3)}}
+    checkpoints.load(state)
+    for step, loss in ((1, 0.5), (2, 0.1), (3, 0.4), (4, 0.3)):
+        checkpoints.save(step, state, metrics={"loss": loss}, wait=True)
+    assert sorted(each.name for each in tmp_path.glob("step-*")) == [
+        "step-000000000002-000001",
+        "step-000000000004-000001",
+    ]
+
+
+def test_the_training_does_not_change_what_is_being_written(tmp_path: Path) -> None:
+    weights = torch.zeros(1000)
+    checkpoints = Checkpoints(str(tmp_path))
+    checkpoints.load({"weights": {"w": weights}})
+    checkpoints.save(1, {"weights": {"w": weights}})
+    weights.fill_(1)
+    checkpoints.close()
+    Checkpoints(str(tmp_path)).load({"weights": {"w": weights}})
+    assert weights.sum() == 0
+
+
+def test_load_comes_first(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"load\(\) comes before save"):
+        Checkpoints(str(tmp_path)).save(1, {})

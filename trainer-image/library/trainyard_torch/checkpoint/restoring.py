@@ -1,0 +1,141 @@
+"""What a training goes on from: the best checkpoint that is whole, in memory or in the store. All processes look together."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.stateful import Stateful
+
+from trainyard_torch.checkpoint.history import verify
+from trainyard_torch.checkpoint.manifest import BrokenError, Manifest, Name
+from trainyard_torch.checkpoint.ranks import FailedElsewhereError
+from trainyard_torch.checkpoint.state import plain, put
+from trainyard_torch.checkpoint.streams import reader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainyard_torch.checkpoint.history import History
+    from trainyard_torch.checkpoint.memory import Memory
+    from trainyard_torch.checkpoint.ranks import Ranks
+    from trainyard_torch.checkpoint.store import Store
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointError(Exception):
+    """A checkpoint could not be written or read. The text says which, and what to do."""
+
+
+class NoneWholeError(CheckpointError):
+    """There are checkpoints, and none of them is whole. A restart would not help, and to begin anew would lose them."""
+
+
+@dataclass(frozen=True)
+class Restoring:
+    """Where it is looked for, and by whom. `history` is asked on rank 0 alone; `mesh`: how the processes are arranged."""
+
+    ranks: Ranks
+    store: Store
+    history: History
+    memory: Memory | None
+    mesh: Mapping[str, int]
+
+    def best(self, state: Mapping[str, Any]) -> tuple[Manifest | None, bool]:
+        """Put it into `state`. Returns its manifest, or None where there is nothing yet, and whether it came from memory.
+
+        Raises:
+            NoneWholeError: there are checkpoints, and all of them are broken.
+            CheckpointError: the checkpoint is of another model.
+            StoreError: the store cannot be read.
+        """
+        common = self._in_memory()
+        stored, remembered, marks = self.ranks.first(
+            lambda: (
+                self.history.usable(),
+                self.history.counting(common),
+                {claim.attempt: claim.mark for claim in self.history.claims()},
+            )
+        )
+        newest = stored[0].step if stored else 0
+        for name in remembered:
+            if name.step >= newest and (found := self._recalled(state, name, marks)):
+                return found, True
+        return self._loaded(state, stored), False
+
+    def _in_memory(self) -> list[Name]:
+        """What all have their part of."""
+        names = self.ranks.gather(self.memory.names() if self.memory else [])
+        return [*set(names[0]).intersection(*names)]
+
+    def _recalled(self, state: Mapping[str, Any], name: Name, marks: Mapping[int, str]) -> Manifest | None:
+        try:
+            return self.ranks.each(lambda: self._recall(state, name, marks))[0]
+        except FailedElsewhereError as error:
+            self._pass_over(name, f"in memory {error}")
+            return None
+
+    def _recall(self, state: Mapping[str, Any], name: Name, marks: Mapping[int, str]) -> Manifest:
+        if self.memory is None:
+            raise BrokenError("this process keeps none")
+        manifest, saved = self.memory.read(name, marks)
+        made, here = (manifest.world, dict(manifest.mesh)), (self.ranks.world, dict(self.mesh))
+        if made != here:
+            raise BrokenError(f"it is of {made[0]} processes, mesh {made[1]}, and these are {here[0]}, mesh {here[1]}")
+        target = plain(state)
+        put(target, saved)
+        for key, each in state.items():
+            if isinstance(each, Stateful):
+                each.load_state_dict(target[key])
+        return manifest
+
+    def _loaded(self, state: Mapping[str, Any], names: list[Name]) -> Manifest | None:
+        wrong, group = list[str](), self.ranks.group
+        for name in names:
+            try:
+                manifest = self._verified(name)
+            except (BrokenError, FailedElsewhereError) as error:
+                wrong.append(f"{name}: {error}")
+                self._pass_over(name, str(error))
+                continue
+            try:
+                dcp.load(
+                    dict(state),
+                    storage_reader=reader(self.store, str(name)),
+                    process_group=group,
+                )
+            except (Exception, CheckpointException) as error:
+                raise CheckpointError(f"checkpoint {name} does not fit this program: {reason(error)}") from error
+            return manifest
+        if wrong:
+            raise NoneWholeError(
+                f"no checkpoint in {self.store.url} is whole ({'; '.join(wrong)}): restore one, or empty the folder"
+            )
+        return None
+
+    def _verified(self, name: Name) -> Manifest:
+        manifest = self.ranks.first(lambda: self.history.listed(name))
+        # Each reads its share of the files.
+        mine = sorted(manifest.files)[self.ranks.rank :: self.ranks.world]
+        self.ranks.each(lambda: verify(self.store, manifest, mine))
+        return manifest
+
+    def _pass_over(self, name: Name, why: str) -> None:
+        if self.ranks.rank == 0:
+            logger.warning("checkpoint %s is passed over: %s", name, why)
+
+
+def reason(error: BaseException) -> str:
+    """The first line of what torch says of it, which else is a page with each rank's traceback."""
+    if isinstance(error, CheckpointException):
+        rank, (first, _) = min(error.failures.items())
+        return f"rank {rank}: {_line(first)}"
+    return _line(error)
+
+
+def _line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
