@@ -140,30 +140,36 @@ def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
     assert len(first) < 400
 
 
-def die_while_writing(folder: Path) -> None:
-    """Rank 1 is gone amid the writing of step 2."""
+def die_while_writing(folder: Path, victim: int) -> None:
+    """Rank 1 is gone amid the writing of this step."""
     model, optimizer = built(shard=1)
     checkpoints = Checkpoints(str(folder / "store"))
     state = {"trained": Trained(model, optimizer)}
     checkpoints.load(state)
-    train(model, optimizer, 1, 1)
-    checkpoints.save(1, state, data={"cursor": 4}, wait=True)
-    train(model, optimizer, 2, 2)
-    if dist.get_rank() == 1:
-        checkpoints._store.writing = lambda _: os._exit(9)  # type: ignore[method-assign,assignment]
-    checkpoints.save(2, state, data={"cursor": 8})
+    for step in range(1, victim + 1):
+        train(model, optimizer, step, step)
+        if (step, dist.get_rank()) == (victim, 1):
+            checkpoints._store.writing = lambda _: os._exit(9)  # type: ignore[method-assign,assignment]
+        checkpoints.save(step, state, data={"cursor": 4 * step}, wait=True)
     time.sleep(60)
 
 
 def test_a_rank_that_dies_amid_a_checkpoint_leaves_the_one_before(tmp_path: Path) -> None:
     with pytest.raises(RankError, match="rank 1 has ended without a word"):
-        run(2, tmp_path, die_while_writing, tmp_path)
+        run(2, tmp_path, die_while_writing, tmp_path, 2)
     assert sorted(each.name for each in (tmp_path / "store").glob("step-*")) == [
         "step-000000000001-000001",
         "step-000000000002-000001",
     ]
     ((step, losses, _), _) = run(2, tmp_path, go_on, tmp_path, 4, 1)
     assert (step, losses) == (1, pytest.approx(undisturbed(4)[1:], rel=1e-12))
+
+
+def test_a_rank_that_dies_amid_the_first_checkpoint_has_them_begin_anew(tmp_path: Path) -> None:
+    with pytest.raises(RankError, match="rank 1 has ended without a word"):
+        run(2, tmp_path, die_while_writing, tmp_path, 1)
+    run(2, tmp_path, save_each, tmp_path, 2, 1)
+    assert (tmp_path / "store/LATEST").read_text() == "step-000000000002-000002\n"
 
 
 def full_disk(folder: Path) -> tuple[list[str], int]:
@@ -204,6 +210,7 @@ def test_a_full_disk_is_told_and_the_training_goes_on(tmp_path: Path) -> None:
     (said, step), (quiet, _) = run(2, tmp_path, full_disk, tmp_path)
     assert step == 1
     assert (tmp_path / "store/LATEST").read_text() == "step-000000000004-000003\n"
+    said = [text for text in said if "not written" in text]
     assert said[0].startswith("the checkpoint of step 3 was not written: rank 1: ")
     assert "No space left on device" in said[0]
     assert said[0].endswith("the training goes on")

@@ -54,6 +54,10 @@ class History:
         """Those of these checkpoints that this attempt may go on from, wherever they are, the best first."""
         return usable(names, self.claims(), self.attempt or self._next())
 
+    def has_any(self) -> bool:
+        """Whether there was a whole checkpoint ever: what a training leaves that ends amid its first one is none."""
+        return self._store.read(LATEST) is not None
+
     def claims(self) -> list[Claim]:
         """Those of all attempts so far."""
         return [self._claim(file) for file in self._files()]

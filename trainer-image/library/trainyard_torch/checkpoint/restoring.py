@@ -111,7 +111,7 @@ class Restoring:
             except (Exception, CheckpointException) as error:
                 raise CheckpointError(f"checkpoint {name} does not fit this program: {reason(error)}") from error
             return manifest
-        if wrong:
+        if wrong and self.ranks.first(self.history.has_any):
             raise NoneWholeError(
                 f"no checkpoint in {self.store.url} is whole ({'; '.join(wrong)}): restore one, or empty the folder"
             )
