@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from trainyard_torch.checkpoint.restoring import CheckpointError, NoneWholeError
     from trainyard_torch.checkpoint.state import Trained
     from trainyard_torch.checkpoint.store import Store, StoreError
+    from trainyard_torch.context import SAVED, Training, start
     from trainyard_torch.data.batches import Batches, Member, MicroBatch
     from trainyard_torch.data.order import Order
+    from trainyard_torch.mesh import Parallelism
+    from trainyard_torch.place import Place
 
 _WHERE = {
     "checkpoint.checkpoints": ("Checkpoints",),
@@ -30,11 +33,15 @@ _WHERE = {
     "checkpoint.state": ("Trained",),
     "checkpoint.store": ("Store", "StoreError"),
     "data.batches": ("Batches", "Member", "MicroBatch"),
+    "context": ("SAVED", "Training", "start"),
     "data.order": ("Order",),
+    "mesh": ("Parallelism",),
+    "place": ("Place",),
 }
 _MODULES = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
+    "SAVED",
     "Batches",
     "CheckpointError",
     "Checkpoints",
@@ -47,11 +54,15 @@ __all__ = [
     "MicroBatch",
     "NoneWholeError",
     "Order",
+    "Parallelism",
+    "Place",
     "Plan",
     "Store",
     "StoreError",
     "Tier",
     "Trained",
+    "Training",
+    "start",
 ]
 
 

@@ -34,6 +34,8 @@ class CheckpointError(Exception):
 class NoneWholeError(CheckpointError):
     """There are checkpoints, and none of them is whole. A restart would not help, and to begin anew would lose them."""
 
+    exit_code = 95
+
 
 @dataclass(frozen=True)
 class Restoring:
@@ -111,7 +113,8 @@ class Restoring:
             except (Exception, CheckpointException) as error:
                 raise CheckpointError(f"checkpoint {name} does not fit this program: {reason(error)}") from error
             return manifest
-        if wrong and self.ranks.first(self.history.has_any):
+        any_whole = self.ranks.first(self.history.has_any)
+        if wrong and any_whole:
             raise NoneWholeError(
                 f"no checkpoint in {self.store.url} is whole ({'; '.join(wrong)}): restore one, or empty the folder"
             )

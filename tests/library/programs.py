@@ -1,0 +1,52 @@
+"""Programs for a test, each process started by its own command, as a launcher does."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def started(program: Path, world: int, **more: str) -> Iterator[list[subprocess.Popen[str]]]:
+    """All processes of a training, which are gone afterwards; `more`: further variables."""
+    port = str(_free_port())
+    made = [
+        subprocess.Popen(
+            [sys.executable, str(program)],
+            env={
+                **os.environ,
+                **({"RANK": str(rank), "WORLD_SIZE": str(world)} if world > 1 else {}),
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(world),
+                "OMP_NUM_THREADS": "1",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "GLOO_SOCKET_IFNAME": "lo",
+                **more,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        yield made
+    finally:
+        for each in made:
+            each.kill()
+            each.communicate()
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])

@@ -1,0 +1,179 @@
+"""A training begins and ends: alone, with others, when it is asked to, and when it fails."""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.library.programs import started
+from trainyard_torch import NoneWholeError, Parallelism, context, start
+from trainyard_torch.notice import Notice
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "TRAINYARD_PARALLELISM", "TRAINYARD_ATTEMPT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_one_process_by_itself() -> None:
+    with start(seed=7) as training:
+        told = torch.ones(1)
+        dist.all_reduce(told)
+        assert (training.place.world, training.is_first, str(training.device), float(told)) == (1, True, "cpu", 1.0)
+        assert (training.member.rank, training.member.world, training.mesh["tensor"].size()) == (0, 1, 1)
+        assert not training.must_stop(1)
+        training.progress(1)
+    assert not dist.is_initialized()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_what_is_drawn_is_a_function_of_seed_and_step() -> None:
+    def drawn(seed: int, step: int | None) -> tuple[float, float, float]:
+        with start(seed=seed) as training:
+            if step is not None:
+                torch.rand(step)
+                training.reseed(step)
+            return float(torch.rand(1)), float(np.random.rand()), random.random()  # noqa: NPY002, S311 - that is it
+
+    assert drawn(1, 5) == drawn(1, 5)
+    assert drawn(1, None) == drawn(1, None)
+    different = [drawn(1, 5), drawn(1, 6), drawn(2, 5), drawn(1, None)]
+    assert len({number for numbers in different for number in numbers}) == 12
+
+
+@pytest.mark.parametrize(
+    ("environ", "more", "said"),
+    [
+        ({}, {"seed": -1}, "seed must be from 0"),
+        ({}, {"device": "tpu"}, "device must be"),
+        ({}, {"device": "cuda"}, "1 processes in this pod and 0 GPUs"),
+        ({}, {"parallelism": Parallelism(tensor=2)}, "1 processes cannot be laid out"),
+        ({"TRAINYARD_PARALLELISM": '{"tensor": 3}'}, {}, "1 processes cannot be laid out as tensor 3"),
+        ({"RANK": "0"}, {}, "RANK is set without WORLD_SIZE"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_anything_is_set_up(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], more: dict[str, str], said: str
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=said), start(**more):  # type: ignore[arg-type]  # wrong ones too
+        pass
+    assert not dist.is_initialized()
+
+
+def test_the_agent_is_told_and_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    agent = SimpleNamespace(
+        progress=lambda step, **more: told.append((step, more["loss"])), must_stop=lambda step: step == 2
+    )
+    monkeypatch.setattr(context, "_agent", lambda: agent)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "TRAINYARD_PROGRESS_FILE": "/x", "MASTER_PORT": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with start() as training:
+        training.progress(1, loss=0.5)
+        assert [training.must_stop(step) for step in (1, 2)] == [False, True]
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "SIGTERM is the agent's"
+    assert told == [(1, 0.5)]
+
+
+@contextmanager
+def exit_of(code: int) -> Iterator[None]:
+    with pytest.raises(SystemExit) as raised:
+        yield
+    assert raised.value.code == code
+    dist.destroy_process_group()
+
+
+def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with exit_of(95), start():
+        raise NoneWholeError("all are broken")
+    assert "NoneWholeError: all are broken" in capsys.readouterr().err
+    with exit_of(90), start() as training:
+        training.leave()
+    with pytest.raises(KeyError), start():
+        raise KeyError("its own")
+    dist.destroy_process_group()
+
+
+def test_of_another_thread_no_handler_is_made() -> None:
+    answers: list[bool] = []
+
+    def act() -> None:
+        with start() as training:
+            answers.extend(training.must_stop(step) for step in (1, 2))
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join()
+    assert answers == [False, False]
+
+
+PROGRAM = """
+import os, sys, time
+from trainyard_torch import start
+with start() as training:
+    for step in range(1, 100000):
+        time.sleep(0.01)
+        if step == 5: print("five", flush=True)
+        if training.must_stop(step):
+            print("saved", step, flush=True)
+            training.leave()
+"""
+
+
+def test_sigterm_to_one_of_them_ends_all_after_the_same_step(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    with started(tmp_path / "program.py", 2) as (one, other):
+        for each in (one, other):
+            assert each.stdout
+            assert each.stdout.readline() == "five\n"
+        other.terminate()
+        first, second = one.communicate(timeout=60), other.communicate(timeout=60)
+        assert (one.returncode, other.returncode) == (90, 90), first[1] + second[1]
+    assert first[0].startswith("saved ")
+    assert first[0] == second[0]
+
+
+STUCK = """
+import threading
+from trainyard_torch.notice import Notice
+Notice(patience=0.5)
+print("up", flush=True)
+threading.Event().wait()
+"""
+
+
+def test_who_is_stuck_ends_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(STUCK)
+    with started(tmp_path / "program.py", 1) as (one,):
+        assert one.stdout
+        assert one.stdout.readline() == "up\n"
+        began = time.monotonic()
+        one.terminate()
+        assert one.wait(timeout=60) == 143
+        assert time.monotonic() - began > 0.4
+
+
+def test_a_notice_gives_back_what_it_took() -> None:
+    usual = signal.getsignal(signal.SIGTERM)
+    notice = Notice(patience=0.2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert notice.given
+    notice.heed()
+    notice.close()
+    time.sleep(0.5)
+    assert signal.getsignal(signal.SIGTERM) is usual
+    assert signal.set_wakeup_fd(-1) == -1

@@ -1,0 +1,208 @@
+"""The one entry: `with start() as training:` sets up what a process of a training needs, and takes it down again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+import threading
+import traceback
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from trainyard_torch.data.order import mixed
+from trainyard_torch.mesh import Parallelism, member
+from trainyard_torch.notice import Notice
+from trainyard_torch.place import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import timedelta
+
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from trainyard_torch.data.batches import Member
+
+SAVED = 90
+"""The exit code of a training that has saved its state and ended because it was asked to: charged to nobody."""
+SEED = 2**64
+
+
+class Training:
+    """One process of a training. Made by `start`.
+
+    Attributes:
+        place: its rank, and those beside it.
+        device: where its tensors are to be.
+        mesh: how all processes are laid out (`Parallelism.mesh`).
+        seed: of the training.
+    """
+
+    def __init__(self, place: Place, device: torch.device, mesh: DeviceMesh, seed: int, notice: Notice | None) -> None:
+        self.place, self.device, self.mesh, self.seed = place, device, mesh, seed
+        self._notice, self._agent = notice, _agent()
+        self._group = dist.new_group(backend="gloo")
+        self._asked: tuple[dist.Work, torch.Tensor] | None = None
+
+    @property
+    def member(self) -> Member:
+        """Which part of the samples this process sees: what `Batches.step` takes."""
+        return member(self.mesh)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which alone prints, exports and the like."""
+        return self.place.rank == 0
+
+    def progress(
+        self,
+        step: int | None = None,
+        *,
+        phase: str = "train",
+        total: int | None = None,
+        loss: float | None = None,
+        own_seconds: float | None = None,
+    ) -> None:
+        """Tell the agent how far this process is, as `trainyard_agent.progress` says; nothing where there is none."""
+        if self._agent:
+            self._agent.progress(step, phase=phase, total=total, loss=loss, own_seconds=own_seconds)
+
+    def must_stop(self, step: int) -> bool:
+        """Whether all processes are to save and to `leave` after this step: an eviction, a drain, a suspended job, SIGTERM to one of them.
+
+        To be asked by all after each step, with the same number. The answer is the same on all.
+        """
+        if self.place.supervised and self._agent:
+            return bool(self._agent.must_stop(step))
+        answer = False
+        if self._asked:
+            work, told = self._asked
+            work.wait()
+            answer = bool(told.item())
+        told = torch.tensor([self._notice is not None and self._notice.given], dtype=torch.uint8)
+        # It is looked at after the next step: nobody waits for the others.
+        self._asked = dist.all_reduce(told, dist.ReduceOp.MAX, group=self._group, async_op=True), told
+        if answer and self._notice:
+            self._notice.heed()
+        return answer
+
+    def leave(self) -> NoReturn:
+        """End this process after `must_stop`, with exit code 90: what was saved is where the next attempt begins."""
+        sys.exit(SAVED)
+
+    def reseed(self, step: int) -> None:
+        """Random numbers of torch, numpy and Python, from here on, are a function of (seed, step, part of the samples) alone.
+
+        To be called before each step: a run that goes on from a checkpoint then draws what the undisturbed one does, and no state of
+        generators has to be kept. Processes that see the same samples draw the same.
+        """
+        _seed_all(mixed(mixed(self.seed, step), self.member.rank))
+
+
+@contextmanager
+def start(
+    *,
+    seed: int = 0,
+    parallelism: Parallelism | None = None,
+    device: str | None = None,
+    timeout: timedelta | None = None,
+    deterministic: bool = False,
+) -> Iterator[Training]:
+    """Join the other processes of the training: under trainyard-agent, torchrun, any launcher that sets RANK, or alone.
+
+    Within it there is a default process group (gloo, with a GPU also nccl), also for one process. An exception that has an `exit_code`
+    ends the process with it, behind its traceback: 95 where no checkpoint is whole.
+
+    Args:
+        seed: all draw the same from it until the first `reseed`: weights are the same everywhere.
+        parallelism: by default what the environment variable TRAINYARD_PARALLELISM says, the TrainingJob's `spec.parallelism`.
+        device: "cuda" or "cpu"; by default a GPU where there is one for each process of this pod.
+        timeout: of a collective; by default torch's.
+        deterministic: torch's algorithms that give the same bits each time, or an error where there is none.
+
+    Raises:
+        ValueError: a variable or parameter does not fit; the text says which.
+    """
+    if not 0 <= seed < SEED:
+        raise ValueError(f"seed must be from 0 to {SEED - 1}, and is {seed}")
+    place = Place.of(os.environ)
+    chosen = parallelism or Parallelism.parse(os.environ.get("TRAINYARD_PARALLELISM"))
+    chosen.data(place.world)
+    where = _device(place, device)
+    _log()
+    _seed_all(seed)
+    if deterministic:
+        # Read by cuBLAS when it is first used.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(mode=True)
+    _join(place, where, timeout)
+    # The agent speaks for the ranks that it has started itself. Handlers are for the main thread alone.
+    free = not place.supervised and threading.current_thread() is threading.main_thread()
+    notice = Notice() if free else None
+    try:
+        yield Training(place, where, chosen.mesh(place.world, where.type), seed, notice)
+    except Exception as error:
+        code = getattr(error, "exit_code", None)
+        if code is None:
+            raise
+        traceback.print_exc()
+        raise SystemExit(code) from error
+    else:
+        # Not after an exception: it waits for processes that are perhaps no more.
+        dist.destroy_process_group()
+    finally:
+        if notice:
+            notice.close()
+
+
+def _device(place: Place, wanted: str | None) -> torch.device:
+    if wanted not in {None, "cpu", "cuda"}:
+        raise ValueError(f'device must be "cuda" or "cpu", and is {wanted!r}')
+    found = torch.cuda.device_count() if wanted != "cpu" else 0
+    if wanted == "cuda" or found:
+        if found <= place.local_rank or found < place.local_world:
+            raise ValueError(
+                f"there are {place.local_world} processes in this pod and {found} GPUs: set processesPerReplica to {found or 'the number of GPUs'}, "
+                'or ask for device="cpu"'
+            )
+        device = torch.device("cuda", place.local_rank)
+        torch.cuda.set_device(device)
+        return device
+    return torch.device("cpu")
+
+
+def _join(place: Place, device: torch.device, timeout: timedelta | None) -> None:
+    backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+    more: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+    if device.type == "cuda":
+        # With it nccl is set up at once, and an error of the network is seen here and not in the first step.
+        more["device_id"] = device
+    if not place.launched:
+        more["store"] = dist.HashStore()
+    dist.init_process_group(backend, rank=place.rank, world_size=place.world, **more)
+
+
+def _agent() -> Any:
+    try:
+        return import_module("trainyard_agent")
+    except ImportError:
+        return None
+
+
+def _log() -> None:
+    """What the library says is to be seen where the program has not said how."""
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def _seed_all(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - programs and libraries draw from it
+    # Also those of the devices.
+    torch.manual_seed(seed)

@@ -1,0 +1,64 @@
+"""The notice that this process is to end: SIGTERM, where no agent speaks for all. Agrees on nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+PATIENCE_SECONDS = 20.0
+EXIT_CODE = 128 + signal.SIGTERM
+
+
+class Notice:
+    """Waits for SIGTERM from now on; of the main thread alone. Training goes on to the end of its step.
+
+    Args:
+        patience: seconds for that. A process that waits for others in vain, deep in a library, does not come so far; it ends then as it
+            would without a handler, with exit code 143.
+
+    Raises:
+        ValueError: this is not the main thread.
+    """
+
+    def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
+        self._given = False
+        self._heeded = threading.Event()
+        self._before = signal.signal(signal.SIGTERM, self._note)
+        here, self._there = socket.socketpair()
+        self._there.setblocking(False)  # noqa: FBT003 - its only parameter
+        # The handler runs between two instructions of Python; this is written at once, also while the main thread is elsewhere.
+        self._usual = signal.set_wakeup_fd(self._there.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(here, patience), name="notice", daemon=True).start()
+
+    @property
+    def given(self) -> bool:
+        """Whether it has come."""
+        return self._given
+
+    def heed(self) -> None:
+        """The training has come to its end in time: from here on it takes what it needs."""
+        self._heeded.set()
+
+    def close(self) -> None:
+        """SIGTERM does again what it did before."""
+        self._heeded.set()
+        signal.set_wakeup_fd(self._usual)
+        signal.signal(signal.SIGTERM, self._before)
+        self._there.close()
+
+    def _note(self, _: int, __: FrameType | None) -> None:
+        self._given = True
+
+    def _watch(self, here: socket.socket, patience: float) -> None:
+        with here:
+            while (said := here.recv(1)) != bytes([signal.SIGTERM]):
+                if not said:
+                    return
+            if not self._heeded.wait(patience):
+                os._exit(EXIT_CODE)
