@@ -70,6 +70,9 @@ def common(worker: Worker) -> list[Json]:
         "TRAINYARD_REPLICA_INDEX": str(worker.index),
         "TRAINYARD_PROCESSES": str(processes(worker.spec)),
     }
+    if (parallelism := worker.spec.parallelism) is not None:
+        # Not one of SETTINGS: it changes only while there are no pods.
+        variables["TRAINYARD_PARALLELISM"] = parallelism.model_dump_json()
     if not worker.spec.recovery.warm_start:
         variables["TRAINYARD_WARM_START"] = "0"
     if (patience := worker.spec.recovery.hang_timeout_seconds) is not None:
