@@ -38,3 +38,4 @@ def test_a_group_does_not_follow_to_a_size_that_the_operator_alone_can_count(pla
         lab.until_phase("Running", "auto")
         assert (len(lab.pods("auto")), lab.condition("Stalled", "auto")["status"]) == (4, "False")
         assert not op.bugs()
+    lab.remove("auto")

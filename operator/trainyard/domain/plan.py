@@ -111,8 +111,8 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
         return verdict.release(job, free, now)
     limit, begun = spec.lifecycle.startup_deadline_seconds, _startup_began(status)
     if limit and begun and now - begun >= timedelta(seconds=limit):
-        seen = health(pods, spec.replicas)
-        message = f"not all workers ran within lifecycle.startupDeadlineSeconds, which is {limit}: {seen.message}"
+        why = "; ".join(filter(None, (health(pods, spec.replicas).message, snapshot.misfit)))
+        message = f"not all workers ran within lifecycle.startupDeadlineSeconds, which is {limit}: {why}"
         return verdict.fail(job, Reason.STARTUP_DEADLINE_EXCEEDED, message, now)
     return None
 

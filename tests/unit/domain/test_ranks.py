@@ -118,8 +118,10 @@ def test_a_deadline_holds_for_a_job_that_waits_for_another_size() -> None:
     scene = job(3, **PAIRS, lifecycle={"startupDeadlineSeconds": 60})
     begun = replace(scene, status=stored(decided(scene).status))
     assert decided(begun).requeue_after == 60.0
-    failed = decided(begun.with_status(attempt_start_time=ago(60)))
-    assert failed.status.condition(C.FAILED).reason == Reason.STARTUP_DEADLINE_EXCEEDED  # type: ignore[union-attr]
+    failed = decided(begun.with_status(attempt_start_time=ago(60))).status.condition(C.FAILED)
+    assert failed is not None
+    assert failed.reason == Reason.STARTUP_DEADLINE_EXCEEDED
+    assert RANKS_FIT in failed.message
 
 
 class TestAGroupThatIsThere:
