@@ -47,6 +47,9 @@ class Namespace:
     def change(self, name: str, **spec: Any) -> None:
         self.plane.call("PATCH", self._jobs(name), {"spec": spec}, MERGE)
 
+    def scale(self, name: str, replicas: int) -> None:
+        self.plane.call("PATCH", f"{self._jobs(name)}/scale", {"spec": {"replicas": replicas}}, MERGE)
+
     def remove(self, name: str) -> None:
         self.plane.forget(self._jobs(name))
 

@@ -41,6 +41,13 @@ def named(name: str) -> Callable[[Json], None]:
         (spec(lifecycle={"cleanPods": "Some"}), ["spec.lifecycle.cleanPods", '"Running", "All", "None"']),
         (spec(processesPerReplica="many"), ["spec.processesPerReplica", "number from 1 to 1024, or auto"]),
         (spec(processesPerReplica=0), ["spec.processesPerReplica", "number from 1 to 1024, or auto"]),
+        (spec(parallelism={"tensor": 0}), ["spec.parallelism.tensor", "greater than or equal to 1"]),
+        (spec(parallelism={"pipeline": 1025}), ["spec.parallelism.pipeline", "less than or equal to 1024"]),
+        (spec(parallelism={"data": 2}), ['unknown field "spec.parallelism.data"']),
+        (
+            spec(replicas=3, processesPerReplica=2, parallelism={"tensor": 2, "pipeline": 2}),
+            ["spec.parallelism", "replicas x processesPerReplica", "must be a multiple of", "change one of"],
+        ),
         (spec(recovery={"maxRestarts": -1}), ["spec.recovery.maxRestarts"]),
         (spec(recovery={"agent": "always"}), ["spec.recovery.agent", "auto", "none"]),
         (
@@ -89,6 +96,7 @@ def test_the_longest_name_works(kube: Kube) -> None:
         ('{"spec":{"framework":"torch"}}', "framework cannot be changed"),
         ('{"spec":{"managedBy":"example.com/x"}}', "managedBy cannot be changed"),
         ('{"spec":{"processesPerReplica":2}}', "processesPerReplica can be changed only while the job is suspended"),
+        ('{"spec":{"parallelism":{"tensor":2}}}', "parallelism can be changed only while the job is suspended"),
         ('{"spec":{"recovery":{"agent":"none"}}}', "recovery.agent can be changed only while the job is suspended"),
         ('{"spec":{"template":{"spec":{"priority":1}}}}', "template can be changed only while the job is suspended"),
     ],
@@ -108,6 +116,17 @@ def test_a_suspended_job_may_get_another_template(kube: Kube) -> None:
     manifest["spec"]["lifecycle"]["suspend"] = False
     kube.apply(manifest)
     kube.wait_phase("job", "Complete")
+
+
+def test_parallelism_goes_with_the_number_of_ranks(kube: Kube) -> None:
+    kube.apply(job(replicas=4, processesPerReplica=1, parallelism={"tensor": 2}, lifecycle={"suspend": True}))
+    assert kube.get("tj", "job")["spec"]["parallelism"] == {"tensor": 2, "pipeline": 1, "context": 1}
+    assert "must be a multiple of" in kube.refused("scale", "tj", "job", "--replicas=5")
+    kube.run("scale", "tj", "job", "--replicas=6")
+    kube.run("patch", "tj", "job", "--type=merge", "-p", '{"spec":{"parallelism":{"pipeline":3}}}')
+    assert "must be a multiple of" in kube.refused("scale", "tj", "job", "--replicas=4")
+    # Of how many processes `auto` stands for, the API server knows nothing.
+    kube.run("patch", "tj", "job", "--type=merge", "-p", '{"spec":{"processesPerReplica":"auto","replicas":4}}')
 
 
 def test_defaults_and_documentation_come_from_the_server(kube: Kube) -> None:

@@ -75,7 +75,8 @@ class Reason(StrEnum):
     INVALID_TEMPLATE = "InvalidTemplate"
     """The API server finds `spec.template` invalid, so that no pod can ever be made of it."""
     INVALID_SPEC = "InvalidSpec"
-    """The operator cannot read the spec. It leaves the job alone until the spec changes."""
+    """The operator cannot read the spec, and leaves the job alone until it changes. Or `parallelism` does not fit the number of ranks: no
+    worker is started, but a group that is there goes on with the size that it has."""
     USER_ENVIRONMENT_KEPT = "UserEnvironmentKept"
     """The template sets a variable that names ranks or the master. It is kept, and may not fit the real ones."""
 

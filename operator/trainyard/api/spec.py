@@ -15,6 +15,13 @@ USUAL_GRACE = 30
 """Kubernetes' own `terminationGracePeriodSeconds`."""
 LONGEST_GRACE = YEAR
 """Of a longer one nobody sees the end."""
+MOST_PARTS = 1024
+"""Into so many parts one dimension of a model is split at most."""
+RANKS_FIT = (
+    "replicas x processesPerReplica, the number of ranks, must be a multiple of parallelism.tensor x parallelism.pipeline"
+    " x parallelism.context, the ranks that hold one copy of the model; change one of these numbers"
+)
+"""Said by the API server where it can count the ranks, and by the operator where it alone can."""
 
 
 class Framework(StrEnum):
@@ -52,6 +59,22 @@ class Network(Model):
     dns_names: DnsNames | None = None
     """Which workers have a DNS name (JOB-worker-INDEX.JOB): Master, which is worker 0 and all that torch.distributed asks for, or
     All, whose list costs the cluster work that grows with the square of the group. Not set: Master for torch, All for none."""
+
+
+class Parallelism(Model):
+    """How one copy of the model is spread over ranks."""
+
+    tensor: int = Field(default=1, ge=1, le=MOST_PARTS)
+    """Ranks among which the matrices of each layer are split. They exchange data in each layer: best within a node."""
+    pipeline: int = Field(default=1, ge=1, le=MOST_PARTS)
+    """Stages into which the layers are cut. Each hands its activations on to the next."""
+    context: int = Field(default=1, ge=1, le=MOST_PARTS)
+    """Ranks among which each sequence is split."""
+
+    @property
+    def ranks(self) -> int:
+        """How many hold one copy of the model together."""
+        return self.tensor * self.pipeline * self.context
 
 
 class Lifecycle(Model):
@@ -112,6 +135,21 @@ class TrainingJobSpec(Model):
                     reason="FieldValueForbidden",
                 ),
                 rule(
+                    "!has(self.parallelism) || type(self.processesPerReplica) != int"
+                    " || (self.replicas * self.processesPerReplica)"
+                    " % (self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context) == 0",
+                    RANKS_FIT,
+                    fieldPath=".parallelism",
+                ),
+                rule(
+                    "(has(self.parallelism) == has(oldSelf.parallelism)"
+                    " && (!has(self.parallelism) || self.parallelism == oldSelf.parallelism))"
+                    " || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
+                    "parallelism can be changed only while the job is suspended; set lifecycle.suspend to true first",
+                    fieldPath=".parallelism",
+                    reason="FieldValueForbidden",
+                ),
+                rule(
                     # Half of a group with the agent and half without it would not find each other.
                     "self.recovery.agent == oldSelf.recovery.agent || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
                     "recovery.agent can be changed only while the job is suspended; set lifecycle.suspend to true first",
@@ -143,6 +181,10 @@ class TrainingJobSpec(Model):
     """Training processes in each worker. auto: the number of GPUs of the main container, or 1 if it has none."""
     template: PodTemplate
     """The pod of every worker. The first container is the main one: its exit code is the worker's."""
+    parallelism: Parallelism | None = None
+    """How one copy of the model is spread over ranks. Data parallel is what is left: replicas x processesPerReplica, divided by the
+    product of these, without a remainder. Workers are told by TRAINYARD_PARALLELISM, of which `trainyard_torch` makes its
+    DeviceMesh. Not set: all ranks are data parallel."""
     network: Network = Network()
     """How workers reach each other."""
     recovery: Recovery = Recovery()

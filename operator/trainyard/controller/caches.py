@@ -8,6 +8,7 @@ from typing import Any
 from trainyard.controller.resources import JobRecord, ServiceRecord, pod_record, service_record
 from trainyard.coordinator.attendance import Attendance
 from trainyard.domain.model import PodView, Snapshot, WorkerReport
+from trainyard.domain.ranks import fitted
 from trainyard.kube.resource import PODS, Resource
 from trainyard.kube.store import Store
 
@@ -46,7 +47,7 @@ class Cache:
             return None
         pods = tuple(pod for pod in self.pods.of(job.uid) if pod.namespace == job.namespace)
         has_service = any(service.namespace == job.namespace for service in self.services.of(job.uid))
-        return Snapshot(
+        seen = Snapshot(
             view,
             pods,
             has_service=has_service,
@@ -55,6 +56,7 @@ class Cache:
             agents=attendance.of(job.uid, [pod.uid for pod in pods]) if attendance else {},
             hearing_since=attendance.since if attendance else None,
         )
+        return fitted(seen)
 
     def notice(self, resource: Resource, raw: Mapping[str, Any]) -> bool:
         """A pod or a Service was read, because it is there and was not known of. Returns whether it is known now and was not before.

@@ -1,7 +1,7 @@
 """What a worker is to do, from what stands in its job's status, and nowhere else. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainyard.api.status import ConditionType, GracefulStop
 from trainyard.coordinator.refusals import RefusedError, Why
@@ -54,8 +54,15 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
     if status.meeting:
         return Assignment(status.attempt, run=False, environment={})
     address = status.rendezvous.address if status.group and status.rendezvous else None
-    worker = Worker(job, pod.index, status.attempt, address)
+    worker = Worker(_as_made(job, pod), pod.index, status.attempt, address)
     return Assignment(status.attempt, run=True, environment=renewed(worker), stop=status.stopping)
+
+
+def _as_made(job: JobView, pod: PodView) -> JobView:
+    """The job with as many workers as this pod's group has: where `replicas` is another number now, new pods follow it, or nobody does."""
+    if pod.workers in {0, job.spec.replicas}:
+        return job
+    return replace(job, spec=job.spec.model_copy(update={"replicas": pod.workers}))
 
 
 def is_replaced(pod: PodView, job: JobView) -> bool:

@@ -9,7 +9,7 @@ from trainyard.coordinator.refusals import RefusedError, Why
 from trainyard.coordinator.reports import RankReport, Report
 from trainyard.coordinator.tokens import PodIdentity
 from trainyard.domain.model import JobView, PodView, RankProgress, WorkerReport
-from trainyard.frameworks.worker import processes
+from trainyard.domain.ranks import processes
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 5.0, 60.0
 """Between two reports of a worker."""

@@ -193,6 +193,8 @@ class Snapshot:
     """The agents that have called, by the UID of their pod."""
     hearing_since: datetime | None = None
     """Since when all agents can call; None where there is no coordinator. Begins anew where not all of them were let in."""
+    misfit: str = ""
+    """Why `replicas`, as the user wishes it, is not followed."""
 
     @cached_property
     def current(self) -> tuple[PodView, ...]:

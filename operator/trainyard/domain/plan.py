@@ -30,8 +30,9 @@ from trainyard.domain.hang import culprit
 from trainyard.domain.ladder import opening, told_by_all
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.progress import progress, reported_by
+from trainyard.domain.ranks import misfit
 from trainyard.domain.removal import removals
-from trainyard.domain.report import report
+from trainyard.domain.report import report, unfollowed
 from trainyard.domain.rules import Ruling, restarts_after, ruling, starved, used
 from trainyard.domain.supervision import not_for
 from trainyard.domain.wording import counted
@@ -110,8 +111,8 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
         return verdict.release(job, free, now)
     limit, begun = spec.lifecycle.startup_deadline_seconds, _startup_began(status)
     if limit and begun and now - begun >= timedelta(seconds=limit):
-        seen = health(pods, spec.replicas)
-        message = f"not all workers ran within lifecycle.startupDeadlineSeconds, which is {limit}: {seen.message}"
+        why = "; ".join(filter(None, (health(pods, spec.replicas).message, snapshot.misfit)))
+        message = f"not all workers ran within lifecycle.startupDeadlineSeconds, which is {limit}: {why}"
         return verdict.fail(job, Reason.STARTUP_DEADLINE_EXCEEDED, message, now)
     return None
 
@@ -167,14 +168,15 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     """Bring the pods to what the status says: the old attempts gone, then all workers of the current one there."""
     job, status = snapshot.job, snapshot.job.status
     # A worker without others is looked for by nobody: a thousand jobs of one GPU need no thousand Services.
-    actions: list[Action] = [] if snapshot.has_service or job.spec.replicas == 1 else [CreateService()]
+    fits = not misfit(job.spec)
+    actions: list[Action] = [CreateService()] if fits and job.spec.replicas > 1 and not snapshot.has_service else []
     not_before = status.retry.not_before
     waiting = not_before is not None and now < not_before
     # While the next attempt has to wait, those that have ended keep their logs.
     actions += _delete([p for p in snapshot.old if not (waiting and p.ended)], Reason.OLD_ATTEMPT)
     removed, again = removals(snapshot, snapshot.old, now)
     actions += removed
-    events = stragglers.begun(snapshot)
+    events = [*stragglers.begun(snapshot), *unfollowed(snapshot)]
     waits = [*_deadlines(snapshot, now), *stragglers.deadlines(status, now), *again]
     present = {p.index for p in snapshot.current}
     if waiting and not_before:
@@ -184,7 +186,7 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     waits += [(LOST - (now - p.deletion_time)).total_seconds() for p in in_the_way if p.deletion_time]
     if status.group is None and (waiting or in_the_way):
         return report(snapshot, Plan(status, actions, events, _soonest(waits)), now)
-    if status.launched_attempt < status.attempt:
+    if fits and status.launched_attempt < status.attempt:
         missing = [i for i in range(job.spec.replicas) if i not in present]
         actions += [CreateWorker(i, status.made_in(i)) for i in missing]
         if not missing and (made := [i for i in present if status.made_in(i) == status.attempt]):

@@ -7,11 +7,12 @@ from typing import Any
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, TrainingJobStatus, WorkerStatus
 from trainyard.domain import stragglers
-from trainyard.domain.actions import Plan
+from trainyard.domain.actions import Event, Plan
 from trainyard.domain.agents import ready
-from trainyard.domain.conditions import no, said, yes
+from trainyard.domain.conditions import Saying, no, said, yes
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.names import selector
+from trainyard.domain.ranks import misfit
 from trainyard.domain.supervision import sayings as of_agent
 from trainyard.domain.suspects import always
 from trainyard.domain.worker import State, everyone, has_stopped, health, state
@@ -36,6 +37,13 @@ def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
     else:
         update |= _active(snapshot, plan.status, now)
     return replace(plan, status=plan.status.model_copy(update=update))
+
+
+def unfollowed(snapshot: Snapshot) -> list[Event]:
+    """The event with which it is told that `replicas` is not followed: once, with the condition."""
+    before = snapshot.job.status.condition(C.STALLED)
+    known = before is not None and before.status == "True" and before.message == snapshot.misfit
+    return [Event("Warning", Reason.INVALID_SPEC, snapshot.misfit)] if snapshot.misfit and not known else []
 
 
 def is_news(job: JobView, after: TrainingJobStatus) -> bool:
@@ -74,7 +82,9 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
     seen = health(pods, job.spec.replicas)
     if seen.running and status.meeting:
         seen = replace(seen, running=False, reason=Reason.WORKERS_STARTING, message=_meeting(snapshot))
-    if not pods and snapshot.old:
+    if misfit(job.spec):
+        seen = replace(seen, running=False, reason=Reason.INVALID_SPEC, message=snapshot.misfit)
+    elif not pods and snapshot.old:
         seen = replace(seen, message=f"{len(snapshot.old)} pods of earlier attempts have yet to end")
     sayings = [
         yes(C.SCHEDULED, Reason.WORKERS_SCHEDULED, "all workers have a node")
@@ -84,8 +94,7 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
     update: dict[str, Any] = {"workers": _unwell(pods)}
     if everyone(pods, job.spec.replicas):
         update["launched_attempt"] = status.attempt
-    if status.holds(C.STALLED):
-        sayings.append(no(C.STALLED, seen.reason, "the job goes on"))
+    sayings += _stalled(snapshot, status, seen.reason)
     sayings += of_agent(job, status, brought=snapshot.agent)
     if straggling := stragglers.saying(snapshot):
         sayings.append(straggling)
@@ -103,6 +112,12 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
         sayings.append(no(C.RUNNING, seen.reason, seen.message))
         update["phase"] = Phase.RESTARTING if restarting else Phase.PENDING
     return {**update, "conditions": said(status, sayings, job.generation, now)}
+
+
+def _stalled(snapshot: Snapshot, status: TrainingJobStatus, reason: Reason) -> list[Saying]:
+    if snapshot.misfit:
+        return [yes(C.STALLED, Reason.INVALID_SPEC, snapshot.misfit)]
+    return [no(C.STALLED, reason, "the job goes on")] if status.holds(C.STALLED) else []
 
 
 def _meeting(snapshot: Snapshot) -> str:

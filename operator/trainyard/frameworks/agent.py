@@ -7,8 +7,9 @@ from typing import Any
 
 from trainyard.api.constants import AGENT
 from trainyard.api.spec import Framework
+from trainyard.domain.ranks import processes
 from trainyard.domain.supervision import SHELL
-from trainyard.frameworks.worker import Json, Worker, processes
+from trainyard.frameworks.worker import Json, Worker
 
 FOLDER = "/run/trainyard"
 """Where it lies in a worker."""

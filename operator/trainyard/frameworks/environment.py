@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.api.spec import USUAL_GRACE, Framework
+from trainyard.domain.ranks import processes
 from trainyard.frameworks import torch
-from trainyard.frameworks.worker import Json, Worker, processes
+from trainyard.frameworks.worker import Json, Worker
 
 SETTINGS = ("TRAINYARD_WARM_START", "TRAINYARD_HANG_SECONDS", "TRAINYARD_GRACE_SECONDS")
 """Told where they are not the usual ones. Set to nothing they are as if they were not set."""
@@ -69,6 +70,9 @@ def common(worker: Worker) -> list[Json]:
         "TRAINYARD_REPLICA_INDEX": str(worker.index),
         "TRAINYARD_PROCESSES": str(processes(worker.spec)),
     }
+    if (parallelism := worker.spec.parallelism) is not None:
+        # Not one of SETTINGS: it changes only while there are no pods.
+        variables["TRAINYARD_PARALLELISM"] = parallelism.model_dump_json()
     if not worker.spec.recovery.warm_start:
         variables["TRAINYARD_WARM_START"] = "0"
     if (patience := worker.spec.recovery.hang_timeout_seconds) is not None:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
-from trainyard.frameworks.worker import Json, Worker, cpus, processes
+from trainyard.domain.ranks import processes
+from trainyard.frameworks.worker import Json, Worker, cpus
 
 PORT, PORTS = 29500, 500
 IDENTITY = frozenset(

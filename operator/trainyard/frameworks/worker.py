@@ -7,12 +7,9 @@ from typing import Any
 from trainyard.api.spec import DnsNames, Framework, TrainingJobSpec
 from trainyard.domain.model import JobView
 from trainyard.domain.names import worker_host, worker_pod
-from trainyard.frameworks.quantity import quantity
+from trainyard.domain.quantity import quantity
 
 Json = dict[str, Any]
-
-ACCELERATORS = frozenset({"gpu", "gaudi", "neuron", "npu", "tpu"})
-"""The last part of the extended resources that stand for one accelerator each (nvidia.com/gpu, habana.ai/gaudi …)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +70,9 @@ def dns_names(spec: TrainingJobSpec) -> DnsNames:
     return DnsNames.MASTER if spec.framework is Framework.TORCH else DnsNames.ALL
 
 
-def processes(spec: TrainingJobSpec) -> int:
-    """Training processes a worker: what the user says, else the accelerators of the main container, else 1."""
-    if isinstance(spec.processes_per_replica, int):
-        return spec.processes_per_replica
-    return max(1, accelerators(spec.template["spec"]["containers"][0]))
-
-
-def accelerators(container: Mapping[str, Any]) -> int:
-    """The accelerators that a container asks for, MIG slices included. Kubernetes has them in `limits`, whole."""
-    limits: Mapping[str, Any] = (container.get("resources") or {}).get("limits") or {}
-    return sum(int(quantity(count) or 0) for name, count in limits.items() if _is_accelerator(name))
-
-
 def cpus(container: Mapping[str, Any]) -> int | None:
     """Whole CPUs that a container asks for, or None where it does not say."""
     resources: Mapping[str, Any] = container.get("resources") or {}
     asked = (resources.get("requests") or {}).get("cpu") or (resources.get("limits") or {}).get("cpu")
     amount = quantity(asked)
     return None if amount is None else max(1, int(amount))
-
-
-def _is_accelerator(resource: str) -> bool:
-    last = resource.rsplit("/", 1)[-1]
-    return last in ACCELERATORS or last.startswith("mig-")

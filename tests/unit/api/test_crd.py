@@ -89,6 +89,9 @@ def test_defaults() -> None:
         ".framework": "torch",
         ".replicas": 1,
         ".processesPerReplica": "auto",
+        ".parallelism.tensor": 1,
+        ".parallelism.pipeline": 1,
+        ".parallelism.context": 1,
         ".network": {},
         ".recovery": {},
         ".recovery.avoidNodes": True,
@@ -103,6 +106,12 @@ def test_defaults() -> None:
         ".lifecycle.cleanPods": "Running",
         ".lifecycle.success": "AllWorkers",
     }
+
+
+def test_parallelism_that_nobody_has_said_is_not_there() -> None:
+    assert "default" not in SPEC["properties"]["parallelism"]
+    bounds = {name: (f["minimum"], f["maximum"]) for name, f in SPEC["properties"]["parallelism"]["properties"].items()}
+    assert bounds == dict.fromkeys(("tensor", "pipeline", "context"), (1, 1024))
 
 
 def test_status_has_no_defaults_and_requires_nothing() -> None:
@@ -129,5 +138,5 @@ def test_subresources_and_columns() -> None:
 
 def test_every_rule_says_what_to_do() -> None:
     rules = [rule for _, node in ALL for rule in node.get("x-kubernetes-validations", ())]
-    assert len(rules) == 15
+    assert len(rules) == 17
     assert [r for r in rules if " must " not in r["message"] and ";" not in r["message"]] == []

@@ -45,6 +45,13 @@ def test_spec_of_nothing_but_a_template_has_the_defaults() -> None:
     assert (spec.recovery.max_restarts, spec.managed_by) == (10, None)
     assert (spec.lifecycle.suspend, spec.lifecycle.clean_pods) == (False, CleanPods.RUNNING)
     assert spec.lifecycle.success is Success.ALL_WORKERS
+    assert spec.parallelism is None
+
+
+def test_a_copy_of_the_model_takes_the_product_of_what_is_said() -> None:
+    spec = TrainingJobSpec.model_validate({"template": TEMPLATE, "parallelism": {"tensor": 4, "context": 3}})
+    assert spec.parallelism is not None
+    assert (spec.parallelism.pipeline, spec.parallelism.ranks) == (1, 12)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +63,9 @@ def test_spec_of_nothing_but_a_template_has_the_defaults() -> None:
         ({"recovery": {"maxRestarts": -1}}, "maxRestarts"),
         ({"lifecycle": {"cleanPods": "Some"}}, "cleanPods"),
         ({"managedBy": "nobody"}, "managedBy"),
+        ({"parallelism": {"tensor": 0}}, "parallelism.tensor"),
+        ({"parallelism": {"pipeline": -1}}, "parallelism.pipeline"),
+        ({"parallelism": {"context": 1025}}, "parallelism.context"),
     ],
 )
 def test_error_names_the_field(wrong: dict[str, Any], field: str) -> None:

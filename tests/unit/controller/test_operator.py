@@ -212,6 +212,18 @@ async def test_a_spec_that_cannot_be_read_is_said_once(api: FakeApi, lab: Lab) -
         await until(lambda: lab.condition("Stalled")["status"] == "False")
 
 
+async def test_a_size_that_parallelism_does_not_divide_is_not_followed(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit(replicas=3, parallelism={"tensor": 2})
+        await until(lambda: lab.condition("Stalled").get("reason") == "InvalidSpec")
+        assert lab.pods() == []
+        lab.change(replicas=2)
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.change(replicas=3)
+        await until(lambda: "keeps its 2 workers" in lab.condition("Stalled")["message"])
+    assert lab.pods() == ["job-worker-0-1", "job-worker-1-1"]
+
+
 async def test_an_unreadable_job_of_another_controller_is_not_touched(api: FakeApi, lab: Lab) -> None:
     async with operator(api) as op:
         job = lab.submit(replicas="three", managedBy="example.com/other")

@@ -65,6 +65,14 @@ async def test_who_waits_begins_once_the_rendezvous_is_stored(office: Office) ->
     assert word["environment"].items() >= {"MASTER_ADDR": "10.0.0.8", "RANK": "1", "TRAINYARD_ATTEMPT": "2"}.items()
 
 
+async def test_the_ranks_are_told_of_the_group_that_is_there(office: Office) -> None:
+    met = {"attempt": 2, "group": Group(since=1), "rendezvous": Rendezvous(attempt=2, address="10.0.0.7")}
+    office.scene = office.scene.with_status(**met).wishing(replicas=5)
+    _, word = await call(office, WAITING)
+    told = {name: word["environment"][name] for name in ("WORLD_SIZE", "PET_NNODES", "TRAINYARD_REPLICAS")}
+    assert set(told.values()) == {"3"}
+
+
 async def test_after_a_while_there_is_an_answer_all_the_same(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HOLD_SECONDS", 0.1)
     assert (await call(office, RUNNING))[1]["attempt"] == 1

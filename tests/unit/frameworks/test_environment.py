@@ -25,6 +25,24 @@ def test_framework_none_is_told_nothing_else() -> None:
     assert environment_of(worker(framework="none")) == COMMON
 
 
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, '{"tensor":1,"pipeline":1,"context":1}'),
+        ({"context": 4, "tensor": 8}, '{"tensor":8,"pipeline":1,"context":4}'),
+    ],
+)
+@pytest.mark.parametrize("framework", ["torch", "none"])
+def test_parallelism_is_told_where_it_is_given(framework: str, given: Json, text: str) -> None:
+    made = worker(framework=framework, parallelism=given)
+    assert environment_of(made)["TRAINYARD_PARALLELISM"] == renewed(made)["TRAINYARD_PARALLELISM"] == text
+
+
+def test_parallelism_that_is_not_given_is_no_variable_in_any_attempt() -> None:
+    made = worker()
+    assert "TRAINYARD_PARALLELISM" not in environment_of(made).keys() | renewed(made).keys()
+
+
 @pytest.mark.parametrize("seconds", [0, 90])
 def test_how_long_a_step_may_take_is_told_where_it_is_set(seconds: int) -> None:
     told = environment_of(worker(framework="none", recovery={"hangTimeoutSeconds": seconds}))
@@ -56,10 +74,13 @@ def test_a_setting_that_is_taken_back_is_told_to_workers_that_kept_their_pods(na
     assert setting not in renewed(worker(own, framework="none"))
 
 
-@pytest.mark.parametrize("name", ["RANK", "MASTER_ADDR", "OMP_NUM_THREADS", "NCCL_DEBUG", "TRAINYARD_ATTEMPT", "MINE"])
+@pytest.mark.parametrize(
+    "name",
+    ["RANK", "MASTER_ADDR", "OMP_NUM_THREADS", "NCCL_DEBUG", "TRAINYARD_ATTEMPT", "TRAINYARD_PARALLELISM", "MINE"],
+)
 def test_value_of_the_user_is_kept(name: str) -> None:
-    env = environment_of(worker(container(env=[{"name": name, "value": "mine"}], resources={"limits": {"cpu": "2"}})))
-    assert env[name] == "mine"
+    main = container(env=[{"name": name, "value": "mine"}], resources={"limits": {"cpu": "2"}})
+    assert environment_of(worker(main, parallelism={}))[name] == "mine"
 
 
 def test_value_of_the_user_may_come_from_elsewhere() -> None:
