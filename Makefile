@@ -5,11 +5,12 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/trainyard
 UV := $(or $(shell command -v uv 2>/dev/null),$(CACHE)/uv/bin/uv)
 RUN := $(UV) run --frozen --quiet
 PYTEST := $(RUN) pytest
+INSIDE := $(RUN) python -m localcluster.inside trainer env HYPOTHESIS_PROFILE=ci python3 -m pytest -p no:cacheprovider
 # Sets of strings in the same order each time: a schedule of the simulation can then be repeated by its seed.
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long unit api-test host-test cluster-test test-chaos lint crds bench-scale bench-agents bench-recovery cluster-up cluster-down fix setup
+.PHONY: help demo test test-long unit library-test api-test host-test cluster-test test-chaos lint crds bench-scale bench-agents bench-recovery cluster-up cluster-down fix setup
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +24,7 @@ test: setup lint ## All tests, those on a real cluster included
 	@$(RUN) python -m localcluster.images build
 	@$(PYTEST) -n 2 tests/unit tests/simulation
 	@$(PYTEST) -n 2 tests/api tests/chaos
+	@$(INSIDE) tests/library
 	@$(PYTEST) tests/host tests/cluster
 
 test-long: setup ## A million random schedules of faults (about five hours on 2 idle cores)
@@ -30,6 +32,9 @@ test-long: setup ## A million random schedules of faults (about five hours on 2 
 
 unit: setup ## The tests that need nothing but Python
 	@$(PYTEST) -n 2 tests/unit tests/simulation
+
+library-test: setup ## The training library, in the trainer image (root)
+	@$(INSIDE) tests/library
 
 api-test: setup ## The operator on a real API server without nodes, faults included; no root
 	@$(PYTEST) -n 2 tests/api tests/chaos

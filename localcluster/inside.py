@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 REPOSITORY: Final = "/repository"
 TOOLS: Final = "/tools"
-GROUP: Final = "library-test"
-"""The dependency group that is at hand inside, whatever the image itself has."""
+REQUIREMENTS: Final = "tests/library/requirements.txt"
+"""What is at hand inside, whatever the image itself has."""
 IMAGE_PYTHON: Final = "3.13"
 IMPORTED: Final = ("trainer-image/library", "trainer-image/agent", ".")
 """Below the repository: what Python finds there, before what the image has of the same name."""
@@ -71,28 +71,27 @@ def run(image: str, command: Sequence[str], paths: Paths | None = None) -> int:
 
 
 def _tools(paths: Paths) -> Path:
-    """The folder with the locked packages of the group, for the image's Python. Made once for each state of the lock."""
+    """The folder with the locked packages, for the image's Python. Made once for each state of the lock."""
     # `uv run` says which it is; where the machine has none, `make` has put one there.
     uv = os.environ.get("UV") or shutil.which("uv") or str(paths.cache / "uv" / "bin" / "uv")
-    export = [uv, "export", "--frozen", "--only-group", GROUP, "--no-emit-project", "--quiet"]
-    wanted = _output(export, "uv cannot tell what the tests need")
-    folder = paths.cache / "inside" / sha256(f"{IMAGE_PYTHON}\n{wanted}".encode()).hexdigest()[:16]
+    wanted = images.REPOSITORY / REQUIREMENTS
+    folder = paths.cache / "inside" / sha256(f"{IMAGE_PYTHON}\n{wanted.read_text()}".encode()).hexdigest()[:16]
     if not folder.exists():
         partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
-        install = [uv, "pip", "install", "--quiet", "--target", str(partial), "--python-version", IMAGE_PYTHON]
-        _output([*install, "--require-hashes", "--requirement", "-"], "uv cannot install what the tests need", wanted)
+        command = [uv, "pip", "install", "--quiet", "--target", str(partial), "--python-version", IMAGE_PYTHON]
+        try:
+            made = subprocess.run(
+                [*command, "--require-hashes", "--requirement", str(wanted)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        except FileNotFoundError as error:
+            raise LocalClusterError(f"{uv} is missing; `make setup` puts it there") from error
+        if made.returncode != 0:
+            raise LocalClusterError(f"what the tests need cannot be installed: {made.stderr.strip()}")
         partial.rename(folder)
     return folder
-
-
-def _output(command: Sequence[str], doing: str, given: str = "") -> str:
-    try:
-        done = subprocess.run(command, input=given, capture_output=True, text=True, check=False, cwd=images.REPOSITORY)
-    except FileNotFoundError as error:
-        raise LocalClusterError(f"{doing}: {command[0]} is missing; `make setup` puts it there") from error
-    if done.returncode != 0:
-        raise LocalClusterError(f"{doing}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def main(arguments: list[str] | None = None) -> int:

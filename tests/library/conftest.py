@@ -1,4 +1,4 @@
-"""These run where torch is: `make test-library` runs them in the trainer image."""
+"""These run where torch is: `make library-test` runs them in the trainer image."""
 
 from importlib.util import find_spec
 

@@ -38,7 +38,7 @@ def run(world: int, folder: Path, act: Callable[..., Any], *words: Any, patience
     """
     context = multiprocessing.get_context("forkserver")
     # Once for all tests: to import torch takes seconds.
-    context.set_forkserver_preload(["torch", "torch.distributed", HERE])
+    context.set_forkserver_preload(["torch", "torch.distributed", "torch.distributed.checkpoint", "s3fs", HERE])
     store = folder / f"store-{time.monotonic_ns()}"
     pipes: list[Connection] = []
     ranks: list[BaseProcess] = []
