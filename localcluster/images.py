@@ -84,23 +84,7 @@ IMAGES: Final = {
             "about 1 min the first time, 15 s after a change of the source",
             2,
         ),
-        Image(
-            "trainer",
-            "trainer-image",
-            tuple(
-                f"trainer-image/{path}"
-                for path in (
-                    "Dockerfile",
-                    "dpkg-excludes",
-                    "install-torch.sh",
-                    "requirements-cuda.txt",
-                    "plain_tcp_store.py",
-                    "agent",
-                )
-            ),
-            "about 2 min",
-            5,
-        ),
+        Image("trainer", "trainer-image", ("trainer-image",), "about 2 min", 5),
     )
 }
 
