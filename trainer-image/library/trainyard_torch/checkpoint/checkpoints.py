@@ -18,7 +18,7 @@ from trainyard_torch.checkpoint.ranks import FailedElsewhereError, Ranks
 from trainyard_torch.checkpoint.restoring import CheckpointError, Restoring, reason
 from trainyard_torch.checkpoint.state import local, plain, staged
 from trainyard_torch.checkpoint.store import Store, StoreError
-from trainyard_torch.checkpoint.streams import tell_failures, writer
+from trainyard_torch.checkpoint.streams import mend, writer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,7 +63,7 @@ class Checkpoints:
         self._pending: Future[None] | None = None
         self._pace = Pace(self._plan, time.monotonic())
         self._slow = False
-        tell_failures()
+        mend()
 
     @property
     def stall(self) -> float:

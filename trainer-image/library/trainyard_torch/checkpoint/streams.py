@@ -6,6 +6,7 @@ import copyreg
 import hashlib
 import io
 import os
+import warnings
 from contextlib import contextmanager
 from traceback import FrameSummary
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from trainyard_torch.checkpoint.store import Store
 
 
-def tell_failures() -> None:
-    """Let torch.distributed.checkpoint tell all processes what failed in one: it pickles the traceback.
+def mend() -> None:
+    """Set right, in this process, what torch.distributed.checkpoint does wrong.
 
-    From Python 3.13 on that holds code objects, which cannot be pickled: one process raised TypeError, and the others waited for ever.
+    It tells all processes what failed in one by pickling the traceback. From Python 3.13 on that holds code objects, which cannot be
+    pickled: one process raised TypeError, and the others waited for ever. And torch 2.6 warns the user of what it does itself.
     """
     copyreg.pickle(FrameSummary, lambda frame: (FrameSummary, (frame.filename, frame.lineno, frame.name)))
+    warnings.filterwarnings("ignore", "TypedStorage is deprecated", UserWarning)
 
 
 def writer(store: Store, folder: str) -> tuple[FileSystemWriter, Streams]:

@@ -1,0 +1,55 @@
+"""A training with the library, as pods run it: DDP, a checkpoint in memory each step and one on the volume each tenth."""
+
+import hashlib
+import sys
+import time
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from trainyard_torch import Batches, Checkpoints, Due, Order, Plan, Trained, start
+
+STEPS = 120
+
+
+def main(folder: str) -> None:
+    """Ends with the weights, as 16 letters."""
+    with start(seed=3) as training:
+        samples = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+        model = DistributedDataParallel(
+            torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.1), torch.nn.Linear(16, 1))
+        )
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        state = {"trained": Trained(model, optimizer)}
+        plan = Plan(store=Due(steps=10), memory=Due(steps=1))
+        checkpoints = Checkpoints(folder, plan=plan, who=training.place.who)
+        batches = Batches(Order(len(samples), seed=1), batch=12, micro=4)
+        found = checkpoints.load(state)
+        if found:
+            batches = batches.at(found.data)
+        for step in range(found.step + 1 if found else 1, STEPS + 1):
+            training.reseed(step)
+            (part,) = batches.step(training.member)
+            loss = part.weight * model(samples[part.samples]).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            batches = batches.after()
+            time.sleep(0.1)
+            training.progress(step, total=STEPS, loss=float(loss.detach()))
+            if training.is_first:
+                print(f"step {step} samples {part.samples.tolist()}", flush=True)  # noqa: T201 - its output
+            stop = training.must_stop(step)
+            if tier := checkpoints.due(step):
+                checkpoints.save(step, state, data=batches.state(), tier=tier)
+            if stop:
+                checkpoints.save(step, state, data=batches.state(), wait=True)
+                training.leave()
+        checkpoints.save(STEPS, state, data=batches.state(), wait=True)
+        if training.is_first:
+            numbers = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+            print(f"weights {hashlib.sha256(numbers).hexdigest()[:16]}", flush=True)  # noqa: T201 - its output
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
