@@ -46,7 +46,7 @@ def test_a_killed_process_and_a_lost_pod_change_nothing(kube: Kube, tmp_path: Pa
 
     kube.wait_phase("hit", "Running", 60)
     kube.until(lambda: reached(25), 120, "some steps")
-    kube.run("exec", "hit-worker-1-1", "--", "python3", "-c", KILL)
+    kube.run("exec", "hit-worker-1-1", "--", "python3", "-c", KILL.replace("train.py", PROGRAM.name))
     kube.until(lambda: reached(60), 120, "more steps")
     kube.run("delete", "pod", "hit-worker-2-1", "--wait=false")
     status = kube.wait_phase("hit", "Complete", 180)
