@@ -1,7 +1,8 @@
 """What is known of a GPU without waiting for it, with a pretend one; and how much a model computes."""
 
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -10,8 +11,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from tests.library.processes import run
+from trainyard_agent import report
 from trainyard_torch.watch.flops import counted, peak, transformer, utilisation
 from trainyard_torch.watch.late import WAITING, Late, Worked, check
+from trainyard_torch.watch.profile import Capture
+from trainyard_torch.watch.watch import Watch
 
 
 class Later:
@@ -78,6 +82,49 @@ def test_own_work_is_that_of_host_and_gpu() -> None:
     last.happened = True
     assert worked.ready()
     assert worked.value() == pytest.approx(0.54)
+
+
+class Stream(Event):
+    """Events that happen one millisecond after the other, as the GPU comes to them: not before it is let go."""
+
+    made: ClassVar[list["Stream"]] = []
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__(0, happened=False)
+
+    def record(self) -> None:
+        self.at = float(len(self.made))
+        self.made.append(self)
+
+
+def test_what_a_rank_works_on_a_gpu_is_told_a_step_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Stream)
+    monkeypatch.setattr(Stream, "made", [])
+    monkeypatch.setenv(report.FILE, str(tmp_path / "progress"))
+    watch = Watch(device="cuda", capture=Capture(signal=False))
+
+    def step(number: int) -> float | None:
+        for _ in range(2):
+            with watch.phase("forward"), watch.phase("forward"):
+                pass
+        with watch.phase("backward"):
+            pass
+        with watch.phase("evaluate"), watch.phase("forward"):
+            pass
+        watch.step(number)
+        said = report.read(str(tmp_path / "progress"))
+        assert said
+        return said.own
+
+    def arrive() -> None:
+        for event in Stream.made:
+            event.happened = True
+
+    assert [step(1), step(2)] == [None, None], "the first one compiles, the second is not done yet"
+    arrive()
+    assert step(3) == pytest.approx(0.002, abs=0.0005), "two forwards of a millisecond each"
+    assert len(Stream.made) == 12
+    assert watch.reading().own_seconds == pytest.approx(0.002, abs=0.0005)
 
 
 def spread() -> str:

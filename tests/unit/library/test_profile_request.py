@@ -97,6 +97,10 @@ def test_a_signal_asks() -> None:
     requests.close()
     os.kill(os.getpid(), SIGNAL)
     assert requests.take() is None, "it does not end the process either"
+    again = Requests(4)
+    again.listen()
+    os.kill(os.getpid(), SIGNAL)
+    assert again.take() == Wish(4)
 
 
 def test_a_signal_that_the_program_needs_stays_its_own(caplog: pytest.LogCaptureFixture) -> None:

@@ -73,7 +73,7 @@ class Requests:
 
     def listen(self) -> None:
         """Take SIGUSR2 for a request from now on, unless the program has use for it itself. Only the main thread can."""
-        if signal.getsignal(SIGNAL) != signal.SIG_DFL:
+        if signal.getsignal(SIGNAL) not in {signal.SIG_DFL, signal.SIG_IGN}:
             logger.warning("no profile is made at SIGUSR2: the program handles that signal itself")
             return
         try:
