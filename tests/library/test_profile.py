@@ -5,6 +5,8 @@ import json
 import os
 import resource
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,6 +138,48 @@ def test_a_training_that_ends_before_its_profile(tmp_path: Path, caplog: pytest.
         signal.signal(signal.SIGUSR2, signal.SIG_DFL)
     assert caplog.text.count("the training has ended before it was complete") == 2
     assert [*tmp_path.iterdir()] == []
+
+
+RANK = """
+import sys, time
+from pathlib import Path
+from trainyard_torch.watch.profile import Capture
+from trainyard_torch.watch.watch import Watch
+folder, end = Path(sys.argv[1]), time.monotonic() + 60
+with Watch(device="cpu", capture=Capture(folder=folder)) as watch:
+    (folder / f"ready-{watch.reading().rank}").touch()
+    step = 0
+    while len([*folder.glob("trace-*")]) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+        step += 1
+        watch.step(step)
+"""
+
+
+def test_a_signal_to_the_agent_reaches_all_its_ranks(tmp_path: Path) -> None:
+    (tmp_path / "rank.py").write_text(RANK)
+    agent = Path(__file__).parents[2] / "trainer-image/agent"
+    worker = {
+        "TRAINYARD_REPLICAS": "1",
+        "TRAINYARD_REPLICA_INDEX": "0",
+        "TRAINYARD_PROCESSES": "2",
+        "TRAINYARD_ATTEMPT": "1",
+    }
+    process = subprocess.Popen(
+        [sys.executable, str(agent), "--", sys.executable, str(tmp_path / "rank.py"), str(tmp_path)],
+        env={**os.environ, **worker, "TRAINYARD_WARM_START": "0", "TRAINYARD_TERMINATION_LOG": str(tmp_path / "why")},
+    )
+    try:
+        until = time.monotonic() + 60
+        while len([*tmp_path.glob("ready-*")]) < 2:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        process.send_signal(signal.SIGUSR2)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert sorted(each.name[:11] for each in tmp_path.glob("trace-*")) == ["trace-rank0", "trace-rank1"]
 
 
 def one_that_waits(seconds: float) -> tuple[Communication | None, float | None]:

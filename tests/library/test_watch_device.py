@@ -172,6 +172,8 @@ def test_a_transformer_by_its_formula() -> None:
         ("AMD Instinct MI300X", 1307.4),
         ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 4090 D", None),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
         ("NVIDIA Z999", None),
         ("", None),
     ],

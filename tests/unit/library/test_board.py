@@ -109,6 +109,16 @@ def test_no_reading_is_torn(board: Board, start: Start) -> None:
     assert last > 10
 
 
+def test_of_a_rank_that_is_just_writing_the_reading_before_is_told(board: Board, start: Start, tmp_path: Path) -> None:
+    start(1)
+    (tmp_path / "pod/1").write_bytes(b"half of i")
+    assert seen(board) == {}, "there was none before"
+    start(2)
+    assert seen(board) == {2: 1}
+    (tmp_path / "pod/2").write_bytes(b"half of i")
+    assert seen(board) == {2: 1}
+
+
 def test_a_program_that_clears_the_folder_is_seen_again(start: Start, board: Board, tmp_path: Path) -> None:
     rank = start(1)
     (tmp_path / "pod/1").unlink()
@@ -137,6 +147,16 @@ def test_a_folder_that_is_no_folder_of_ours_is_not_used(tmp_path: Path, caplog: 
     (said,) = caplog.messages
     assert "rank 3 leaves no metrics" in said
     assert "another user's, or no folder; training goes on" in said
+
+
+def test_another_users_folder_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "pod").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    Board(tmp_path / "pod", 3).put(Reading(rank=3, step=1, time=0.0, steps=1))
+    assert [*(tmp_path / "pod").iterdir()] == []
+    assert "another user's" in caplog.text
 
 
 def test_groups_on_one_machine_have_folders_of_their_own() -> None:

@@ -25,6 +25,7 @@ PEAKS: tuple[tuple[frozenset[str], float], ...] = tuple(
         ("H100 NVL", 835.5),  # NVIDIA H100
         ("H100 PCIe", 756.4),
         ("H100", 989.4),
+        ("H800 PCIe", 756.4),
         ("H800", 989.4),
         ("H20", 148.0),
         ("A100", 312.0),  # NVIDIA A100
@@ -46,7 +47,7 @@ PEAKS: tuple[tuple[frozenset[str], float], ...] = tuple(
 )
 """FLOP/s with dense matrices of bf16, from the makers' data sheets (which print the double, "with sparsity", for most). The first whose words are all in a device's name."""
 
-PARTS = frozenset({"MIG", "Laptop"})
+PARTS = frozenset({"MIG", "Laptop", "D", "Ti"})
 """Of a device with such a word in its name the peak is another one, which the name does not tell."""
 
 
