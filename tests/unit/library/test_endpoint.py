@@ -73,6 +73,13 @@ def test_without_ipv6_by_the_other_kind(port: int, monkeypatch: pytest.MonkeyPat
     end()
 
 
+def test_an_older_library_gives_nothing_to_end_it_by(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prometheus_client.start_http_server", lambda *_: None)
+    end = endpoint.serve(port, list)
+    assert end
+    end()
+
+
 def test_a_port_that_is_taken_ends_nothing(port: int, caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("0.0.0.0", port)):  # noqa: S104 - as another program would
         assert endpoint.serve(port, list) is None

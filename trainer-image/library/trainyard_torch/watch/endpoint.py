@@ -11,11 +11,14 @@ from trainyard_torch.watch.metrics import METRICS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from threading import Thread
+    from typing import TypeAlias
     from wsgiref.simple_server import WSGIServer
 
     from prometheus_client.core import Metric as Family
 
     from trainyard_torch.watch.reading import Reading
+
+    Started: TypeAlias = tuple[WSGIServer, Thread] | None
 
 logger = logging.getLogger(__name__)
 PORT = "TRAINYARD_METRICS_PORT"
@@ -59,7 +62,7 @@ def serve(port: int, readings: Callable[[], Sequence[Reading]]) -> Callable[[], 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(readings))
     try:
-        server, thread = _started(lambda address: start_http_server(port, address, registry))
+        started = _started(lambda address: start_http_server(port, address, registry))
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
         why = f"the port is taken: set {PORT} to another one" if taken else error
@@ -67,14 +70,17 @@ def serve(port: int, readings: Callable[[], Sequence[Reading]]) -> Callable[[], 
         return None
 
     def end() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        # prometheus_client before 0.19 gives nothing to end it by: there it ends with the process.
+        if started:
+            server, thread = started
+            server.shutdown()
+            server.server_close()
+            thread.join()
 
     return end
 
 
-def _started(start: Callable[[str], tuple[WSGIServer, Thread]]) -> tuple[WSGIServer, Thread]:
+def _started(start: Callable[[str], Started]) -> Started:
     """For both kinds of addresses; where a machine has no IPv6, for the one that it has. Raises OSError."""
     try:
         return start("::")
