@@ -124,6 +124,7 @@ def test_what_a_rank_works_on_a_gpu_is_told_a_step_later(monkeypatch: pytest.Mon
     arrive()
     assert step(3) == pytest.approx(0.002, abs=0.0005), "two forwards of a millisecond each"
     assert len(Stream.made) == 12
+    assert len(watch._meter._own) == 1, "of the first step nothing is told"
     assert watch.reading().own_seconds == pytest.approx(0.002, abs=0.0005)
 
 

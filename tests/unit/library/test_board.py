@@ -101,12 +101,12 @@ def test_what_a_killed_rank_has_left_is_not_told(board: Board, start: Start, tmp
 
 def test_no_reading_is_torn(board: Board, start: Start) -> None:
     start(1, "hurry")
-    last, until = 0, time.monotonic() + 1
-    while time.monotonic() < until:
+    last, until = 0, time.monotonic() + 30
+    while last < 1000:
+        assert time.monotonic() < until
         step = seen(board)[1]
         assert step >= last
         last = step
-    assert last > 10
 
 
 def test_of_a_rank_that_is_just_writing_the_reading_before_is_told(board: Board, start: Start, tmp_path: Path) -> None:
