@@ -12,14 +12,15 @@ import operator
 import os
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from trainyard_torch.watch import board, endpoint, flops as flop
-from trainyard_torch.watch.late import Late, Worked
+from trainyard_torch.watch.late import Late
 from trainyard_torch.watch.memory import memory
-from trainyard_torch.watch.meter import PHASES, Meter, Step
+from trainyard_torch.watch.meter import Meter
+from trainyard_torch.watch.own import OwnWork
 from trainyard_torch.watch.profile import Capture, Profiler
 from trainyard_torch.watch.reading import Reading
 
@@ -35,8 +36,6 @@ OWN = ("data", "forward")
 """Phases in which a process waits for no other, with DDP."""
 PLACE = (("RANK", 0), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))
 """Who this process is, as launchers tell it, and else."""
-MOST_SPANS = 1024
-"""Times that a GPU is asked how long it took in one step: more micro-batches than anybody has."""
 
 
 class Watch:
@@ -65,8 +64,6 @@ class Watch:
         device: torch.device | str | None = None,
         peak: float | None = None,
     ) -> None:
-        if unknown := set(own) - set(PHASES):
-            raise ValueError(f"own must be of the phases {', '.join(PHASES)}, and has {', '.join(sorted(unknown))}")
         if peak is not None and not 0 < peak < math.inf:
             raise ValueError(f"peak must be positive, and is {peak}")
         if total is not None and total < 0:
@@ -75,14 +72,10 @@ class Watch:
         self._device = _device(device)
         self._rank, local, beside = (_number(os.environ, name, usual) for name, usual in PLACE)
         self._total, self._peak = total, peak
-        # On a GPU what was started is not done: there events tell how long it took. Data are the host's.
-        self._on_device = frozenset(own) - {"data"} if self._device.type == "cuda" else frozenset()
-        self._on_host = frozenset(own) - self._on_device
-        self._spans: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        self._timing = False
+        self._own = OwnWork(own, self._device)
         self._progress = _agent()
         self._meter = Meter()
-        self._loss, self._grad_norm, self._own = Late(), Late(), Late()
+        self._loss, self._grad_norm = Late(), Late()
         self._flops: float | None = None
         self._step, self._done_at = 0, time.time()
         self._published: Reading | None = None
@@ -121,14 +114,12 @@ class Watch:
         mark = self._profiler.marked(name)
         if mark:
             mark.__enter__()
-        span = self._begin(name)
+        span = None if self._meter.aside else self._own.begin(name)
         try:
             yield
         finally:
             if span:
-                self._timing = False
-                span[1].record()
-                self._spans.append(span)
+                self._own.end(span)
             if mark:
                 mark.__exit__(None, None, None)
             self._meter.leave()
@@ -164,9 +155,11 @@ class Watch:
             raise ValueError(f"step must be from 0 on, and is {step}")
         self._loss.put("loss", loss)
         self._grad_norm.put("grad_norm", grad_norm)
-        own = self._worked(self._meter.step(samples, tokens))
+        worked = self._own.stepped(self._meter.step(samples, tokens), first=self._meter.steps == 1)
+        for seconds in worked:
+            self._meter.worked(seconds)
         self._step, self._done_at = step, time.time()
-        self._progress(step, total=self._total, loss=self._loss.newest, own_seconds=own)
+        self._progress(step, total=self._total, loss=self._loss.newest, own_seconds=worked[-1] if worked else None)
         self._profiler.step(step)
         if (self._board or self._end) and (now := time.monotonic()) >= self._publish_at:
             self._publish_at = now + PUBLISH_SECONDS
@@ -227,31 +220,6 @@ class Watch:
         if self._board:
             self._board.close()
 
-    def _begin(self, phase: str) -> tuple[torch.cuda.Event, torch.cuda.Event] | None:
-        """Two events on the GPU, the first of which happens now; None where this phase is not timed by it."""
-        if phase not in self._on_device or self._timing or self._meter.aside or len(self._spans) >= MOST_SPANS:
-            return None
-        self._timing = True
-        span = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        span[0].record()
-        return span
-
-    def _worked(self, step: Step) -> float | None:
-        """What is newly known of how long this process worked itself in a step: on a GPU in one before this."""
-        spans, self._spans = self._spans, []
-        if self._meter.steps == 1:
-            return None
-        host = sum(step.within(phase) for phase in self._on_host)
-        if not self._on_device:
-            arrived = [host] if host > 0 else []
-        else:
-            if spans:
-                self._own.wait(Worked(host, spans))
-            arrived = self._own.arrived()
-        for seconds in arrived:
-            self._meter.worked(seconds)
-        return arrived[-1] if arrived else None
-
     def _of_the_pod(self) -> list[Reading]:
         """In a thread of the endpoint's."""
         mine = [self._published] if self._published else []
@@ -270,12 +238,8 @@ def _agent() -> Callable[..., None]:
     try:
         progress: Callable[..., None] = importlib.import_module("trainyard_agent").progress
     except ImportError:
-        return _to_nobody
+        return lambda *_, **__: None
     return progress
-
-
-def _to_nobody(*_: Any, **__: Any) -> None:
-    pass
 
 
 def _number(environ: Mapping[str, str], name: str, usual: int) -> int:
