@@ -1,0 +1,219 @@
+"""Ranks that are watched: what the agent, Prometheus and the one who asks for a profile are told."""
+
+import http.client
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.library.processes import HERE
+from trainyard_agent import report
+from trainyard_torch.watch.profile import Capture
+from trainyard_torch.watch.watch import Watch
+
+
+@pytest.fixture(autouse=True)
+def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", report.FILE, report.FOLDER, "TRAINYARD_METRICS_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    before = signal.getsignal(signal.SIGUSR2)
+    yield
+    signal.signal(signal.SIGUSR2, before)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def scraped(port: int) -> dict[str, float]:
+    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - may be missing
+
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    return {
+        f"{sample.name.removeprefix('trainyard_training_')}{sorted(sample.labels.values())}": sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def watched(rank: int, port: int, group: str, talk: Connection) -> None:
+    """A rank that has done four steps, and lives until it is told to end."""
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="3", TORCHELASTIC_RUN_ID=group, TRAINYARD_METRICS_PORT=str(port)
+    )  # fmt: skip
+    with Watch(device="cpu") as watch:
+        for step in range(4):
+            # Others see a reading a second old: here none is as old.
+            watch._publish_at = 0.0
+            with watch.phase("data"):
+                time.sleep(0.01)
+            watch.step(step, samples=np.int64(10 + rank), loss=torch.tensor(float(rank)), grad_norm=torch.tensor([2.0]))
+        talk.send("done")
+        talk.recv()
+
+
+def test_prometheus_is_told_of_all_ranks_that_live(tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed", HERE])
+    port, talks, ranks = free_port(), [], []
+    try:
+        for rank in range(3):
+            here, there = context.Pipe()
+            process = context.Process(target=watched, args=(rank, port, str(tmp_path), there), daemon=True)
+            process.start()
+            ranks.append(process)
+            talks.append(here)
+        for talk in talks:
+            assert talk.poll(60)
+            assert talk.recv() == "done"
+        every = scraped(port)
+        assert {every[f"step['{rank}']"] for rank in range(3)} == {3}
+        assert [every[f"samples_total['{rank}']"] for rank in range(3)] == [40, 44, 48]
+        assert (every["loss[]"], every["gradient_norm[]"], every["ranks[]"]) == (1, 2, 3)
+        assert every["phase_seconds_total['1', 'data']"] >= 0.03
+        assert every["host_memory_bytes['2']"] > 1e7
+        pid = ranks[2].pid
+        assert pid
+        os.kill(pid, signal.SIGSTOP)
+        assert scraped(port) == every, "a rank that hangs has not gone"
+        ranks[2].kill()
+        ranks[2].join()
+        without = scraped(port)
+        assert without["ranks[]"] == 2
+        assert not [name for name in without if "'2'" in name]
+        talks[1].send("end")
+        ranks[1].join(60)
+        assert scraped(port)["ranks[]"] == 1
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+
+
+def test_the_agent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "progress")
+    monkeypatch.setenv(report.FILE, path)
+
+    def said() -> report.Said:
+        found = report.read(path)
+        assert found
+        return found
+
+    with Watch(total=90, device="cpu") as watch:
+        for step in (7, 8):
+            with watch.phase("data"):
+                time.sleep(0.02)
+            with watch.phase("backward"):
+                time.sleep(0.2)
+            watch.step(step, loss=torch.tensor(0.5))
+        assert said()._replace(pid=None, seconds=None, own=None) == report.Said(8, "train", 90, 0.5, first=7)
+        own = said().own
+        assert own
+        assert 0.02 <= own < 0.2, "what others take is not in it"
+        for phase in ("checkpoint", "evaluate", "compile"):
+            with watch.phase(phase), watch.phase("data"):
+                assert said().phase == phase
+            assert said().phase == "train"
+
+
+def test_without_an_agent_and_without_a_port_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Watch(device="cpu") as watch:
+        watch.step(0)
+        reading = watch.reading()
+    assert (reading.steps, reading.loss, reading.mfu, reading.own_seconds) == (1, None, None, None)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_step_costs_microseconds() -> None:
+    """About ten on an idle core. Processor time, at its best: other tests may have the other half of the core."""
+    watch = Watch(device="cpu", capture=Capture(signal=False))
+    costs = []
+    for _ in range(20):
+        began = time.thread_time()
+        for step in range(100):
+            for phase in ("data", "forward", "backward", "optimizer"):
+                with watch.phase(phase):
+                    pass
+            watch.step(step, samples=1, tokens=1, loss=1.0, grad_norm=1.0)
+        costs.append((time.thread_time() - began) / 100)
+    assert min(costs) < 50e-6
+
+
+def test_the_share_of_the_peak(caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch(device="cpu", peak=1e9)
+    watch.set_flops(1e6)
+    for step in range(4):
+        time.sleep(0.01)
+        watch.step(step)
+    reading = watch.reading()
+    assert reading.steps_per_second
+    assert reading.mfu == pytest.approx(1e6 * reading.steps_per_second / 1e9)
+    unknown = Watch(device="cpu", capture=Capture(signal=False))
+    unknown.set_flops(1e6)
+    unknown.step(0)
+    unknown.step(1)
+    assert unknown.reading().mfu is None
+    assert [said for said in caplog.messages if "the peak of a device named 'CPU' is not known" in said]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: Watch(own=("data", "loading")), "own must be of the phases .*, and has loading"),
+        (lambda: Watch(peak=0), "peak must be positive, and is 0"),
+        (lambda: Watch(peak=float("inf")), "peak must be positive, and is inf"),
+        (lambda: Watch(total=-1), "total must be from 0 on, and is -1"),
+        (lambda: Watch(port=0), "port must be from 1 to 65535, and is 0"),
+        (lambda: Watch(capture=Capture(steps=0)), "steps must be from 1 to 1000, and is 0"),
+        (lambda: Watch(capture=Capture(sample_every=5)), "sample_every must be 0 or from 10 on, and is 5"),
+        (lambda: Watch().set_flops(0), "flops must be positive"),
+        (lambda: Watch().step(-1), "step must be from 0 on, and is -1"),
+        (lambda: Watch().step(0, samples=-1), "samples and tokens must be from 0 on"),
+        (lambda: Watch().step(0, loss=torch.zeros(2)), r"loss must be one number, and is a tensor of shape \(2,\)"),
+        (lambda: Watch().phase("loading").__enter__(), "phase must be one of"),
+    ],
+)
+def test_values_that_make_no_sense(wrong: Callable[[], object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        wrong()
+
+
+def test_a_launcher_that_says_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(ValueError, match="RANK must be a whole number, as launchers set it, and is 'first'"):
+        Watch()
+
+
+def test_a_phase_that_fails_ends_all_the_same() -> None:
+    watch = Watch(device="cpu")
+    with pytest.raises(json.JSONDecodeError), watch.phase("evaluate"):
+        json.loads("{")
+    with watch.phase("data"):
+        time.sleep(0.01)
+    watch.step(0)
+    assert watch.reading().phases["data"] >= 0.01
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs/training/watching.md").read_text()
+    program = page.split("```python\n")[1].split("```")[0].replace("/tmp/model.pt", str(tmp_path / "model.pt"))  # noqa: S108 - the page's
+    exec(compile(program, "watching.md", "exec"), {})  # noqa: S102 - our own
+    said = capsys.readouterr().out
+    assert "Reading(rank=0, step=199," in said
+    assert "'checkpoint'" in said

@@ -1,0 +1,250 @@
+"""What a training program calls to be watched: it measures, and tells the agent, Prometheus and whoever asks for a profile.
+
+Nothing here ends a training, or makes it wait for a GPU or another process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+import operator
+import os
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from trainyard_torch.watch import board, endpoint, flops as flop
+from trainyard_torch.watch.late import Late
+from trainyard_torch.watch.memory import memory
+from trainyard_torch.watch.meter import Meter
+from trainyard_torch.watch.own import OwnWork
+from trainyard_torch.watch.profile import Capture, Profiler
+from trainyard_torch.watch.reading import Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from types import TracebackType
+    from typing import Self
+
+logger = logging.getLogger(__name__)
+PUBLISH_SECONDS = 1.0
+"""From one reading to the next that others can see."""
+OWN = ("data", "forward")
+"""Phases in which a process waits for no other, with DDP."""
+PLACE = (("RANK", 0), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))
+"""Who this process is, as launchers tell it, and else."""
+
+
+class Watch:
+    """To be made by each process once its process group is, and called by the thread that trains.
+
+    Args:
+        total: the step at which training ends, for the job's status.
+        own: the phases in which this process waits for no other, by which a slow one is told from those that wait for it. With FSDP or tensor
+            parallelism `("data",)`: there the model itself waits. Where processes do different work (the stages of a pipeline), none.
+        port: at which the pod's local rank 0 answers Prometheus; by default that of TRAINYARD_METRICS_PORT, or none.
+        capture: how profiles are made.
+        device: on which the model is; by default the current GPU, or the CPU.
+        peak: FLOP/s of the device, where its name is not known or bf16 is not what is computed in.
+
+    Raises:
+        ValueError: a value is none that it may have.
+    """
+
+    def __init__(
+        self,
+        *,
+        total: int | None = None,
+        own: Collection[str] = OWN,
+        port: int | None = None,
+        capture: Capture | None = None,
+        device: torch.device | str | None = None,
+        peak: float | None = None,
+    ) -> None:
+        if peak is not None and not 0 < peak < math.inf:
+            raise ValueError(f"peak must be positive, and is {peak}")
+        if total is not None and total < 0:
+            raise ValueError(f"total must be from 0 on, and is {total}")
+        at = endpoint.wished(port, os.environ)
+        self._device = _device(device)
+        self._rank, local, beside = (_number(os.environ, name, usual) for name, usual in PLACE)
+        self._total, self._peak = total, peak
+        self._own = OwnWork(own, self._device)
+        self._progress = _agent()
+        self._meter = Meter()
+        self._loss, self._grad_norm = Late(), Late()
+        self._flops: float | None = None
+        self._step, self._done_at = 0, time.time()
+        self._published: Reading | None = None
+        self._publish_at = 0.0
+        self._profiler = Profiler(capture or Capture(), self._rank)
+        self._board: board.Board | None = None
+        self._end: Callable[[], None] | None = None
+        if at:
+            if beside > 1:
+                self._board = board.Board(board.place(os.environ), self._rank)
+            if local == 0:
+                self._end = endpoint.serve(at, self._of_the_pod)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What is done in this `with` is of this phase: data, forward, backward, optimizer, communication, checkpoint, evaluate or compile.
+
+        A phase within another interrupts it, and all that is done within one of the last three is that. These three are told to the agent, which then expects no steps.
+
+        Raises:
+            ValueError: there is no such phase.
+        """
+        within = self._meter.aside
+        self._meter.enter(name)
+        told = self._meter.aside and not within
+        if told:
+            self._progress(phase=name)
+        mark = self._profiler.marked(name)
+        if mark:
+            mark.__enter__()
+        span = None if self._meter.aside else self._own.begin(name)
+        try:
+            yield
+        finally:
+            if span:
+                self._own.end(span)
+            if mark:
+                mark.__exit__(None, None, None)
+            self._meter.leave()
+            if told:
+                self._progress(phase="train")
+
+    def step(
+        self,
+        step: int,
+        *,
+        samples: int = 0,
+        tokens: int = 0,
+        loss: float | torch.Tensor | None = None,
+        grad_norm: float | torch.Tensor | None = None,
+    ) -> None:
+        """This step is done. To be called by each process after each one.
+
+        Args:
+            step: its number, from 0 on.
+            samples: what this process has been given in it. Processes that work on the same ones (tensor parallelism) tell their
+                share, or one of them tells all: sums over processes are to be right.
+            tokens: likewise.
+            loss: of this process. A tensor on a GPU is not waited for: it is told when it has arrived, some steps later.
+            grad_norm: of the whole gradient, as `clip_grad_norm_` returns it; likewise.
+
+        Raises:
+            TypeError: `step`, `samples` or `tokens` is no whole number.
+            ValueError: a number is negative, or a tensor is not one number.
+        """
+        # A number of numpy's would be none in JSON.
+        step, samples, tokens = operator.index(step), operator.index(samples), operator.index(tokens)
+        if step < 0:
+            raise ValueError(f"step must be from 0 on, and is {step}")
+        self._loss.put("loss", loss)
+        self._grad_norm.put("grad_norm", grad_norm)
+        worked = self._own.stepped(self._meter.step(samples, tokens), first=self._meter.steps == 1)
+        for seconds in worked:
+            self._meter.worked(seconds)
+        self._step, self._done_at = step, time.time()
+        self._progress(step, total=self._total, loss=self._loss.newest, own_seconds=worked[-1] if worked else None)
+        self._profiler.step(step)
+        if (self._board or self._end) and (now := time.monotonic()) >= self._publish_at:
+            self._publish_at = now + PUBLISH_SECONDS
+            self._published = self.reading()
+            if self._board:
+                self._board.put(self._published)
+
+    def set_flops(self, flops: float) -> None:
+        """A step takes this process so many floating-point operations (`flops.counted`, `flops.transformer`): from now on there is an MFU.
+
+        Where the device's peak is not known there is none, which is said.
+
+        Raises:
+            ValueError: it is not a positive number.
+        """
+        if not 0 < flops < math.inf:
+            raise ValueError(f"flops must be positive, and is {flops}")
+        name = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "CPU"
+        self._peak = self._peak or flop.peak(name)
+        if self._peak is None:
+            logger.warning("no MFU: the peak of a device named %r is not known; give Watch a peak, in FLOP/s", name)
+        self._flops = flops
+
+    def reading(self) -> Reading:
+        """What is known now of this process."""
+        pace, totals, seen = self._meter.pace(), self._meter.totals, self._profiler.communication
+        mfu = None
+        if self._flops and self._peak and pace.steps_per_second:
+            mfu = flop.utilisation(self._flops, 1 / pace.steps_per_second, self._peak)
+        return Reading(
+            rank=self._rank,
+            step=self._step,
+            time=self._done_at,
+            steps=self._meter.steps,
+            samples=self._meter.samples,
+            tokens=self._meter.tokens,
+            phases={phase: seconds for phase, seconds in totals.items() if seconds > 0},
+            memory=memory(self._device),
+            step_seconds=pace.step_seconds,
+            own_seconds=pace.own_seconds,
+            steps_per_second=pace.steps_per_second,
+            samples_per_second=pace.samples_per_second,
+            tokens_per_second=pace.tokens_per_second,
+            shares=pace.shares,
+            mfu=mfu,
+            loss=self._loss.newest,
+            grad_norm=self._grad_norm.newest,
+            communication=seen.ratio if seen else None,
+            exposed_communication=seen.exposed if seen else None,
+        )
+
+    def close(self) -> None:
+        """The training is over: the endpoint ends, and a trace that is being written is waited for."""
+        self._profiler.close()
+        if self._end:
+            self._end()
+            self._end = None
+        if self._board:
+            self._board.close()
+
+    def _of_the_pod(self) -> list[Reading]:
+        """In a thread of the endpoint's."""
+        mine = [self._published] if self._published else []
+        return mine + (self._board.others() if self._board else [])
+
+
+def _device(given: torch.device | str | None) -> torch.device:
+    """Without a number: which GPU is the current one is asked when it is looked at, so that none is opened here."""
+    if given is not None:
+        return torch.device(given)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _agent() -> Callable[..., None]:
+    """What tells the agent how far this process is; nothing where its package is not there."""
+    try:
+        progress: Callable[..., None] = importlib.import_module("trainyard_agent").progress
+    except ImportError:
+        return lambda *_, **__: None
+    return progress
+
+
+def _number(environ: Mapping[str, str], name: str, usual: int) -> int:
+    """What the launcher says. Raises ValueError where it is no number."""
+    text = environ.get(name, "") or str(usual)
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise ValueError(f"{name} must be a whole number, as launchers set it, and is {text!r}")
+    return int(text)
