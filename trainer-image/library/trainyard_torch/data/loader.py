@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from trainyard_torch.data.batches import Batches, Member
     from trainyard_torch.data.sources import Source
+
+MOMENT = 0.05
+"""Seconds."""
 
 
 class Loader:
@@ -120,14 +123,17 @@ class Loader:
         What a thread is just doing it ends: a transform, or one read of a store; not its further tries.
         """
         pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=False, cancel_futures=True)
-        # What threads of the pool wait for is read by the source.
-        if pool is not None and (end := getattr(self._recipe.source, "close", None)):
+        if pool is None:
+            return
+        coming, self._coming = self._coming, deque()
+        loading = [future for future in coming if not future.cancel()]
+        if end := getattr(self._recipe.source, "close", None):
             end()
-        self._coming.clear()
-        if pool is not None:
-            pool.shutdown(wait=True)
+            # A thread that was about to ask for a block has begun anew what was closed.
+            while wait(loading, timeout=MOMENT).not_done:
+                end()
+            end()
+        pool.shutdown(wait=True)
 
     def __enter__(self) -> Self:
         return self
@@ -138,21 +144,21 @@ class Loader:
     def _loaded(self) -> list[Part]:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="trainyard-load")
-        while len(self._coming) <= self._ahead:
-            batches = self._batches.after(len(self._coming))
+        # `close`, if another thread calls it, leaves this queue behind.
+        coming = self._coming
+        while len(coming) <= self._ahead:
+            batches = self._batches.after(len(coming))
             self._recipe.prepare(batches, self._member)
-            self._coming.append(self._pool.submit(self._load, batches))
+            coming.append(self._pool.submit(self._load, batches))
         try:
-            step = self._coming[0].result()
+            step = coming[0].result()
         except CancelledError:
             raise ClosedError("the loader was closed while a step was waited for") from None
         except BaseException:
             # Further steps may have failed likewise: whoever goes on is to have all of them tried again.
-            for future in self._coming:
-                future.cancel()
-            self._coming.clear()
+            self.close()
             raise
-        self._coming.popleft()
+        coming.popleft()
         return step
 
     def _load(self, batches: Batches) -> list[Part]:

@@ -98,7 +98,7 @@ def randomness(seed: int, epoch: int, sample: int) -> np.random.Generator:
     It counts with Philox, of which a key is all there is to set up (J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011).
     For torch's own: `torch.Generator().manual_seed(int(rng.integers(2**63)))`.
     """
-    return np.random.Generator(np.random.Philox(key=[mixed(seed, epoch), sample]))
+    return np.random.Generator(np.random.Philox(key=[mixed(int(seed), int(epoch)), int(sample)]))
 
 
 def pinned(batch: Any) -> Any:
