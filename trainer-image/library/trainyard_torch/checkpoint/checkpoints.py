@@ -99,7 +99,9 @@ class Checkpoints:
             self._say(f"checkpoint {name} is passed over: {why}")
         if manifest is None and passed_over:
             listed = "; ".join(f"{name}: {why}" for name, why in passed_over)
-            raise NoneWholeError(f"no checkpoint in {self._store.url} is whole ({listed}): restore one, or empty the folder")
+            raise NoneWholeError(
+                f"no checkpoint in {self._store.url} is whole ({listed}): restore one, or empty the folder"
+            )
         base = manifest.name if manifest else None
         self._main.first(lambda: self._history.claim(base))
         if manifest is None:
@@ -148,7 +150,13 @@ class Checkpoints:
         began = time.monotonic()
         self._finish_last()
         manifest = Manifest(
-            step, self._history.attempt, self._main.world, self._mesh, dict(data or {}), dict(metrics or {}), time.time()
+            step,
+            self._history.attempt,
+            self._main.world,
+            self._mesh,
+            dict(data or {}),
+            dict(metrics or {}),
+            time.time(),
         )
         self._pending = self._worker.submit(self._write, manifest, staged(state))
         self._last, self._last_step = time.monotonic(), step

@@ -13,12 +13,14 @@ import torch
 from torch.distributed import rpc
 
 from trainyard_torch.server.rules import Roles, shares
-from trainyard_torch.server.shard import Counts, Shard, Tensors
+from trainyard_torch.server.shard import Counts, Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from torch.futures import Future
+
+    from trainyard_torch.server.held import Tensors
 
 SHORT = 10.0
 """Seconds for a question that needs no gradient."""
@@ -192,10 +194,14 @@ class Parameters:
         answers = {}
         for server, future in asked.items():
             try:
-                answers[server] = future.wait()
+                answer = future.wait()
             # What the server raised comes as an error of its kind; a lost connection and the time-out as RuntimeError.
             except Exception as error:
                 raise ServerError(self._why(server, error)) from error
+            # The exception of a future that a function with async_execution has returned is sent as if it were its answer.
+            if isinstance(answer, Exception):
+                raise ServerError(f"{server} refused: {answer}") from answer
+            answers[server] = answer
         return answers
 
     def _why(self, server: str, error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What one server holds: its parameters, their optimizer, and who has which version of them. Knows no network.
+"""What one server does: who has which version of its parameters, and when a gradient is applied to them. Knows no network.
 
 Trainers call it from many threads at once; nobody waits in a thread: who is to wait gets a future.
 """
@@ -9,15 +9,15 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.futures import Future
 
+from trainyard_torch.server.held import Held, Tensors
 from trainyard_torch.server.rules import may_apply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-Tensors = dict[str, torch.Tensor]
+    import torch
 
 
 class LeftError(Exception):
@@ -40,6 +40,11 @@ class Counts:
     stalest: int = 0
     staleness: int = 0
 
+    def and_of(self, stale: list[int]) -> Counts:
+        """With one more update, made of gradients that are so stale."""
+        applied, staleness = self.applied + len(stale), self.staleness + sum(stale)
+        return Counts(self.updates + 1, applied, max(self.stalest, *stale), staleness)
+
 
 @dataclass
 class _Push:
@@ -53,7 +58,7 @@ _Told = tuple[_Push, tuple[int, Tensors] | Exception]
 
 
 class Shard:
-    """Some parameters of a model, and the optimizer that changes them.
+    """Some parameters of a model, as trainers share them.
 
     Args:
         parameters: by name; they are copied to the CPU.
@@ -75,13 +80,10 @@ class Shard:
     ) -> None:
         if staleness is not None and staleness < trainers - 1:
             raise ValueError(
-                f"staleness must be from {trainers - 1} on, as each of {trainers} trainers may be the last of a round, and is {staleness}: None "
-                "makes all wait for each other"
+                f"staleness must be from {trainers - 1} on, as each of {trainers} trainers may be the last of a round, and is "
+                f"{staleness}: None makes all wait for each other"
             )
-        self._parameters = {
-            name: torch.nn.Parameter(tensor.detach().cpu().clone()) for name, tensor in parameters.items()
-        }
-        self._optimizer = optimizer(list(self._parameters.values()))
+        self._held = Held(parameters, optimizer)
         self._staleness = staleness
         self._lock = threading.Lock()
         self._version = 0
@@ -98,13 +100,14 @@ class Shard:
 
         Raises:
             LeftError: it has left.
+            ValueError: there is no such trainer, or it has a gradient waiting.
         """
         with self._lock:
             self._here(trainer)
             self._behind.discard(trainer)
             self._has[trainer] = self._version
             ready = self._apply()
-            answer = self._version, self._copy()
+            answer = self._version, self._held.copy()
         self._tell(ready)
         return answer
 
@@ -120,11 +123,11 @@ class Shard:
         push = _Push(gradients)
         with self._lock:
             self._here(trainer)
-            self._fits(gradients)
+            if self._left and self._staleness is None:
+                raise LeftError(self._who_left())
             if trainer in self._behind:
                 raise ValueError(f"trainer-{trainer} has other parameters than the server: pull before the push")
-            if trainer in self._waiting:
-                raise ValueError(f"trainer-{trainer} has a gradient waiting: push again after the answer")
+            self._held.check(gradients)
             self._waiting[trainer] = push
             ready = self._apply()
         self._tell(ready)
@@ -136,13 +139,12 @@ class Shard:
             self._left.add(trainer)
             self._has.pop(trainer, None)
             self._waiting.pop(trainer, None)
-            ready = self._apply()
-            stranded = [] if self._staleness is not None else list(self._waiting.values())
-            if stranded:
+            if self._staleness is None:
+                ready: list[_Told] = [(push, LeftError(self._who_left())) for push in self._waiting.values()]
                 self._waiting.clear()
+            else:
+                ready = self._apply()
         self._tell(ready)
-        for push in stranded:
-            push.answer.set_exception(LeftError(self._who_left()))
 
     def missing(self) -> list[int]:
         """The trainers whose gradient is waited for."""
@@ -161,26 +163,15 @@ class Shard:
             ValueError: it has no such option.
         """
         with self._lock:
-            for group in self._optimizer.param_groups:
-                if unknown := [name for name in options if name == "params" or name not in group]:
-                    known = ", ".join(sorted(set(group) - {"params"}))
-                    raise ValueError(f"the optimizer has no option {unknown[0]}: it has {known}")
-                group.update(options)
+            self._held.configure(options)
 
     def state(self) -> dict[str, Any]:
         """Parameters and the optimizer's state by name, and its options: what a checkpoint has to hold."""
         with self._lock:
-            found = self._optimizer.state_dict()
-            # A copy: it is sent while others push.
-            state = {
-                name: {key: _copied(value) for key, value in found["state"].get(number, {}).items()}
-                for number, name in enumerate(self._parameters)
-            }
-            options = {name: value for name, value in found["param_groups"][0].items() if name != "params"}
-            return {"parameters": self._copy(), "optimizer": state, "options": options}
+            return self._held.state()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """These parameters and this state of the optimizer, of which there may be more than are held here. Each trainer has to pull.
+        """These parameters and this state of the optimizer, of which there may be more than are held here. Each trainer has to pull then.
 
         Raises:
             ValueError: a parameter lacks, or has another shape, or a gradient is waiting.
@@ -189,56 +180,28 @@ class Shard:
             if self._waiting:
                 waiting = ", ".join(f"trainer-{trainer}" for trainer in sorted(self._waiting))
                 raise ValueError(f"a gradient of {waiting} is waiting: load before the first push")
-            there = state["parameters"]
-            for name, parameter in self._parameters.items():
-                if name not in there or there[name].shape != parameter.shape:
-                    shape = tuple(there[name].shape) if name in there else "no"
-                    raise ValueError(
-                        f"{name} has shape {tuple(parameter.shape)}, and in the checkpoint {shape}: another model?"
-                    )
+            self._held.load(state)
             self._behind = set(self._has)
-            with torch.no_grad():
-                for name, parameter in self._parameters.items():
-                    parameter.copy_(there[name])
-            names = list(self._parameters)
-            self._optimizer.load_state_dict(
-                {
-                    "state": {
-                        number: state["optimizer"][name]
-                        for number, name in enumerate(names)
-                        if state["optimizer"][name]
-                    },
-                    "param_groups": [{**state["options"], "params": list(range(len(names)))}],
-                }
-            )
 
     def _here(self, trainer: int) -> None:
-        if trainer in self._left or (self._left and self._staleness is None):
+        if trainer in self._left:
             raise LeftError(self._who_left())
         if trainer not in self._has:
             raise ValueError(f"there is no trainer-{trainer}")
+        # Its version may not change under a gradient that was made with it.
+        if trainer in self._waiting:
+            raise ValueError(f"trainer-{trainer} has a gradient waiting: go on after the answer")
 
     def _who_left(self) -> str:
         left = ", ".join(f"trainer-{trainer}" for trainer in sorted(self._left))
         return f"{left} has left, and pushes no more gradients: the others cannot go on in step with it"
 
-    def _fits(self, gradients: Mapping[str, torch.Tensor | None]) -> None:
-        if gradients.keys() != self._parameters.keys():
-            differ = ", ".join(sorted(gradients.keys() ^ self._parameters.keys()))
-            raise ValueError(f"gradients must be of the parameters of this server, and differ in {differ}")
-        for name, gradient in gradients.items():
-            wanted = self._parameters[name]
-            if gradient is not None and (gradient.shape, gradient.dtype) != (wanted.shape, wanted.dtype):
-                raise ValueError(
-                    f"the gradient of {name} is {tuple(gradient.shape)} of {gradient.dtype}, and the parameter is {tuple(wanted.shape)} of {wanted.dtype}"
-                )
-
     def _apply(self) -> list[_Told]:
-        """All gradients that may be applied by now, and what those who sent them are to be told."""
+        """All gradients that may be applied by now are; who is to be told what."""
         if self._staleness is None:
-            return (
-                self._applied(sorted(self._has)) if self._waiting and self._waiting.keys() == self._has.keys() else []
-            )
+            complete = self._waiting and self._waiting.keys() == self._has.keys()
+            # In the order of trainers: a sum is the same in whichever order they came.
+            return self._applied(sorted(self._has)) if complete else []
         ready = []
         while (trainer := self._next(self._staleness)) is not None:
             ready += self._applied([trainer])
@@ -253,38 +216,18 @@ class Shard:
         return None
 
     def _applied(self, trainers: list[int]) -> list[_Told]:
-        """One update of the gradients of these trainers, in their order: a sum is the same in whichever order they came."""
+        """One update of the gradients of these trainers."""
         pushes = [self._waiting.pop(trainer) for trainer in trainers]
         stale = [self._version - self._has[trainer] for trainer in trainers]
         try:
-            self._update([push.gradients for push in pushes], stale)
+            self._held.update([push.gradients for push in pushes])
         except Exception as error:  # noqa: BLE001 - an optimizer may raise anything, and all who wait are to hear it
             return [(push, error) for push in pushes]
-        self._has.update(dict.fromkeys(trainers, self._version))
-        answer = self._version, self._copy()
-        return [(push, answer) for push in pushes]
-
-    def _update(self, gradients: list[Mapping[str, torch.Tensor | None]], stale: list[int]) -> None:
-        for name, parameter in self._parameters.items():
-            # As torch does in one process: what nobody used is not touched.
-            parameter.grad = None
-            for each in gradients:
-                if (gradient := each[name]) is not None:
-                    parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad.add_(gradient)
-            if parameter.grad is not None:
-                parameter.grad.div_(len(gradients))
-        self._optimizer.step()
         self._version += 1
-        before = self._counts
-        self._counts = Counts(
-            before.updates + 1,
-            before.applied + len(stale),
-            max(before.stalest, *stale),
-            before.staleness + sum(stale),
-        )
-
-    def _copy(self) -> Tensors:
-        return {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
+        self._counts = self._counts.and_of(stale)
+        self._has.update(dict.fromkeys(trainers, self._version))
+        answer = self._version, self._held.copy()
+        return [(push, answer) for push in pushes]
 
     @staticmethod
     def _tell(ready: list[_Told]) -> None:
@@ -294,7 +237,3 @@ class Shard:
                 push.answer.set_exception(answer)
             else:
                 push.answer.set_result(answer)
-
-
-def _copied(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
