@@ -77,7 +77,9 @@ class Disk:
         partial = path.with_name(f"{path.name}{PARTIAL}-{uuid.uuid4().hex}")
         try:
             partial.write_bytes(content)
-            partial.replace(path)
+            # Where there is room for few blocks, another process may have taken this for an old one.
+            with suppress(FileNotFoundError):
+                partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
 

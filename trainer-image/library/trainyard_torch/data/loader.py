@@ -74,6 +74,9 @@ class Loader:
         self._batches, self._member = batches, member
         self._ahead, self._workers = ahead, workers
         self._device = None if device is None else torch.device(device)
+        if self._device is not None and self._device.type == "cuda" and self._device.index is None:
+            # Which one is current is a matter of each thread.
+            self._device = torch.device("cuda", torch.cuda.current_device())
         self._pool: ThreadPoolExecutor | None = None
         # Of the steps from `_batches` on, in their order.
         self._coming: deque[Future[list[Part]]] = deque()
@@ -164,5 +167,7 @@ class Loader:
     def _load(self, batches: Batches) -> list[Part]:
         step = self._recipe.step(batches, self._member)
         if self._device is not None and self._device.type == "cuda":
-            step = [part._replace(batch=pinned(part.batch)) for part in step]
+            # Without it, memory is pinned by way of GPU 0, in whose memory each process would take its place.
+            with torch.cuda.device(self._device):
+                step = [part._replace(batch=pinned(part.batch)) for part in step]
         return step

@@ -184,14 +184,17 @@ class Reads:
 
     def _connected(self) -> tuple[Any, str]:
         """The file system of this process, and where in it."""
-        if self._made is None or self._made[0] != os.getpid():
-            if ":" in self.url.partition("/")[0] and "://" not in self.url:
-                raise ReadError(
-                    f"{self.url}: neither a path nor a URL, which has two slashes, as s3://bucket/folder has"
-                )
-            try:
-                fs, root = fsspec.core.url_to_fs(self.url, **self.options)
-            except (ImportError, ValueError, OSError) as error:
-                raise ReadError(f"{self.url}: {error}") from error
-            self._made = (os.getpid(), fs, root)
-        return self._made[1:]
+        made = self._made
+        if made is not None and made[0] == os.getpid():
+            return made[1:]
+        if made is not None:
+            # After a fork: the lock may be one that a thread of the parent held.
+            self._forget()
+        if ":" in self.url.partition("/")[0] and "://" not in self.url:
+            raise ReadError(f"{self.url}: neither a path nor a URL, which has two slashes, as s3://bucket/folder has")
+        try:
+            fs, root = fsspec.core.url_to_fs(self.url, **self.options)
+        except (ImportError, ValueError, OSError) as error:
+            raise ReadError(f"{self.url}: {error}") from error
+        self._made = (os.getpid(), fs, root)
+        return fs, root
