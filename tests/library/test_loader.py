@@ -156,6 +156,15 @@ def test_an_error_comes_with_its_traceback_and_loses_no_step(workers: int) -> No
     loader.close()
 
 
+def test_closing_ends_the_threads_of_the_source(bucket: str) -> None:
+    write_records(bucket, [b"1"] * 40, block=10)
+    before = threading.active_count()
+    with Loader(Records(bucket), Batches(Order(40, shuffled=False), 10, 10), ALONE, collate=list, workers=0) as loader:
+        next(loader)
+        assert threading.active_count() > before
+    assert threading.active_count() == before
+
+
 def test_closing_ends_threads_that_wait_for_a_store(bucket: str) -> None:
     write_records(bucket, [b"1"] * 40, block=10)
     fsspec.filesystem("memory").pipe_file("/bucket/data/shard-000001", b"")

@@ -235,6 +235,16 @@ def test_a_trainer_that_leaves_is_told_in_step() -> None:
             act()
 
 
+def test_after_a_load_each_has_to_pull() -> None:
+    held = shard()
+    held.pull(0), held.pull(1)
+    held.load({"parameters": {"w": torch.ones(2)}, "optimizer": {"w": {}}, "options": held.state()["options"]})
+    with pytest.raises(ValueError, match="trainer-0 has other parameters than the server: pull"):
+        pushed(held, 0, 1.0)
+    assert held.pull(0)[1]["w"].tolist() == [1, 1]
+    assert not pushed(held, 0, 1.0).done()
+
+
 def test_an_optimizer_that_fails_is_told_to_all() -> None:
     held = shard(make=torch.optim.LBFGS)
     held.pull(0), held.pull(1)

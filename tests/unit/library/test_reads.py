@@ -2,11 +2,13 @@ import os
 import pickle
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -275,9 +277,10 @@ def test_a_disk_has_its_bound(tmp_path: Path) -> None:
 
 
 def test_processes_of_a_node_read_a_block_once(tmp_path: Path) -> None:
-    context = get_context("fork")
+    context = get_context("forkserver")
     ours, theirs = context.Pipe()
-    processes = [context.Process(target=_one, args=(str(tmp_path), theirs)) for _ in range(3)]
+    together = context.Barrier(3)
+    processes = [context.Process(target=_one, args=(str(tmp_path), theirs, together)) for _ in range(3)]
     for process in processes:
         process.start()
     for process in processes:
@@ -285,9 +288,15 @@ def test_processes_of_a_node_read_a_block_once(tmp_path: Path) -> None:
     assert sum(ours.recv() for _ in processes) == 1
 
 
-def _one(folder: str, told: Connection) -> None:
+def _one(folder: str, told: Connection, together: Barrier) -> None:
     read = Counted(b"content")
-    Disk(folder, 100).get("key", b"content".__eq__, read)
+
+    def slowly() -> bytes:
+        time.sleep(0.2)  # so that all have looked for the file before there is one
+        return read()
+
+    together.wait()
+    Disk(folder, 100).get("key", b"content".__eq__, slowly)
     told.send(read.count)
 
 

@@ -134,6 +134,18 @@ def test_records_are_decoded(url: str) -> None:
     assert source[13] == 6
 
 
+def test_sources_can_go_to_other_processes_and_hold_nothing_there(bucket: str) -> None:
+    write_records(bucket, SAMPLES, block=8)
+    tokens("memory://tokens", 1001)
+    for source in (Records(bucket, len), token_file("memory://tokens", 10, block=20)):
+        before = source[13]
+        stored = pickle.dumps(source)
+        assert len(stored) < 3000
+        there = pickle.loads(stored)  # noqa: S301 - our own
+        assert there._blocks._held == {}
+        assert np.array_equal(there[13], before)
+
+
 def test_writing_holds_one_shard_and_writes_the_index_last(bucket: str) -> None:
     memory = fsspec.filesystem("memory")
     there: list[list[str]] = []

@@ -126,8 +126,6 @@ class Loader:
         What a thread is just doing it ends: a transform, or one read of a store; not its further tries.
         """
         pool, self._pool = self._pool, None
-        if pool is None:
-            return
         coming, self._coming = self._coming, deque()
         loading = [future for future in coming if not future.cancel()]
         if end := getattr(self._recipe.source, "close", None):
@@ -136,7 +134,8 @@ class Loader:
             while wait(loading, timeout=MOMENT).not_done:
                 end()
             end()
-        pool.shutdown(wait=True)
+        if pool is not None:
+            pool.shutdown(wait=True)
 
     def __enter__(self) -> Self:
         return self
