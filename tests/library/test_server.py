@@ -162,12 +162,12 @@ def test_who_waits_for_a_trainer_that_is_done_is_told(tmp_path: Path) -> None:
 def server_dies(folder: str) -> Any:
     rank, roles = int(os.environ["RANK"]), Roles(2, 1)
     model = nn.Linear(2, 1)
-    with joined(model, PLAIN, roles, rank, timeout=3, init_method=f"file://{folder}/rpc") as parameters:
+    with joined(model, PLAIN, roles, rank, timeout=2, init_method=f"file://{folder}/rpc") as parameters:
         if parameters is None:
-            time.sleep(1)
+            time.sleep(0.5)
             os.kill(os.getpid(), signal.SIGSTOP)
             return None
-        time.sleep(2)
+        time.sleep(1)
         with pytest.raises(ServerError, match="server-0 does not answer: it has died"):
             parameters.pull()
         raise KeyError("as it should be")

@@ -49,7 +49,9 @@ class Clerk(BaseHTTPRequestHandler):
         wanted = self.headers["Range"]
         self.server.asked.append(wanted)
         said = self.server.first.pop(0) if self.server.first else 206
-        if isinstance(said, int) and said != 206:
+        if said == "whole":
+            self._answer(CONTENT, 200)
+        elif isinstance(said, int) and said != 206:
             self._answer(b"", said)
         else:
             begin, end = re.fullmatch(r"bytes=(\d+)-(\d+)", wanted).groups()  # type: ignore[union-attr]
@@ -101,9 +103,15 @@ def test_a_store_that_does_not_recover_is_told(shop: Shop) -> None:
     assert len(shop.asked) == 4
 
 
+def test_a_store_that_knows_no_ranges_is_told(shop: Shop) -> None:
+    shop.first = ["whole"] * 9
+    with pytest.raises(ReadError, match=r"the answer was 200 bytes: .*or its store knows no ranges"):
+        Reads(shop.url, patience=AT_ONCE).range(0, 9)
+
+
 def test_a_file_that_is_too_short_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(CONTENT)
-    with pytest.raises(ReadError, match="the answer was 10 bytes only: it was cut off"):
+    with pytest.raises(ReadError, match="the answer was 10 bytes: the file was cut off"):
         Reads(str(tmp_path / "file"), patience=AT_ONCE).range(190, 220)
 
 

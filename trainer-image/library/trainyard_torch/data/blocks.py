@@ -94,7 +94,6 @@ class Blocks:
                     try:
                         future = held.pool.submit(self._read, number, held.closed)
                     except RuntimeError:
-                        held.bytes -= self._size(number)
                         raise ClosedError("the data were closed while a block of them was asked for") from None
                     held.blocks[number] = future
                 held.blocks.move_to_end(number)
@@ -112,8 +111,8 @@ class Blocks:
 
     def _here(self) -> _Held:
         pid = os.getpid()
-        if pid not in self._held:
-            # Of two threads that come here at once one makes a pool in vain: it has no thread before its first work.
-            made = _Held(ThreadPoolExecutor(self._threads, thread_name_prefix="trainyard-read"))
-            self._held.setdefault(pid, made)
-        return self._held[pid]
+        # Of two threads that come here at once one makes a pool in vain: it has no thread before its first work.
+        return self._held.get(pid) or self._held.setdefault(pid, _Held(self._pool()))
+
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._threads, thread_name_prefix="trainyard-read")

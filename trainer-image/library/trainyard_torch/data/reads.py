@@ -161,7 +161,11 @@ class Reads:
                 answer = ask(fs, f"{root}/{path}" if path else root)
                 if whole(answer):
                     return answer
-                said = "nothing" if answer is None else f"{len(answer)} bytes only: it was cut off, or is another file"
+                said = (
+                    "nothing"
+                    if answer is None
+                    else f"{len(answer)} bytes: the file was cut off or is another one, or its store knows no ranges"
+                )
                 cause = None
             # Any: botocore's and aiohttp's errors have no common base.
             except Exception as error:
