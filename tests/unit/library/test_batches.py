@@ -73,6 +73,16 @@ def test_a_run_goes_on_where_it_stood() -> None:
     assert (again.cursor, again.batch, again.epoch) == (12, 8, 1.2)
 
 
+def test_what_has_no_effect_on_the_order_may_change() -> None:
+    assert Batches(Order(10, window=3), 4, 2).at(Batches(Order(10), 4, 2, 8).state()).cursor == 8
+    assert (
+        Batches(Order(10, 7, shuffled=False, block=5), 4, 2)
+        .at(Batches(Order(10, 1, shuffled=False), 4, 2, 8).state())
+        .cursor
+        == 8
+    )
+
+
 def test_steps_follow_each_other() -> None:
     batches = Batches(Order(10, 1), 4, 4)
     steps = batches.steps(Member(0, 1))
@@ -89,13 +99,22 @@ def test_steps_follow_each_other() -> None:
         (lambda: Batches(Order(9), 4, 1).step(Member(4, 4)), "rank must be from 0 to 3, and is 4"),
         (lambda: Batches(Order(9), 4, 1).step(Member(0, 5)), "5 processes cannot share a batch of 4 samples"),
         (
-            lambda: Batches(Order(9), 4, 1).at({"cursor": 1, "size": 8, "seed": 0}),
+            lambda: Batches(Order(9), 4, 1).at(Batches(Order(8), 4, 1).state()),
             "size 8 of the data, and this run has 9",
         ),
         (
-            lambda: Batches(Order(9), 4, 1).at({"cursor": 1, "size": 9, "seed": 2}),
+            lambda: Batches(Order(9), 4, 1).at(Batches(Order(9, 2), 4, 1).state()),
             "seed 2 of the data, and this run has 0",
         ),
+        (
+            lambda: Batches(Order(9, block=2), 4, 1).at(Batches(Order(9, block=3), 4, 1).state()),
+            "block 3 of the data, and this run has 2",
+        ),
+        (
+            lambda: Batches(Order(9, shuffled=False), 4, 1).at(Batches(Order(9), 4, 1).state()),
+            "shuffled 1 of the data, and this run has 0",
+        ),
+        (lambda: Batches(Order(9), 4, 1).at({"cursor": 1, "size": 9}), "lacks block, seed, shuffled, window"),
     ],
 )
 def test_what_cannot_be_shared(make: Any, said: str) -> None:

@@ -104,15 +104,19 @@ class Batches:
 
     def state(self) -> dict[str, int]:
         """What a checkpoint has to hold."""
-        return {"cursor": self.cursor, "size": self.order.size, "seed": self.order.seed}
+        return {"cursor": self.cursor, **self.order.identity}
 
     def at(self, state: Mapping[str, int]) -> Batches:
         """The same, from where another run stood.
 
         Raises:
-            ValueError: that run saw other data or another order, so that "no sample twice" could not be kept.
+            ValueError: that run saw other data or another order, so that "no sample twice" could not be kept; or the state is none of these.
         """
-        for name, ours in (("size", self.order.size), ("seed", self.order.seed)):
+        if missing := {"cursor", *self.order.identity} - set(state):
+            raise ValueError(
+                f"the state of the data lacks {', '.join(sorted(missing))}: it was not made by Batches.state"
+            )
+        for name, ours in self.order.identity.items():
             if state[name] != ours:
                 raise ValueError(
                     f"the checkpoint was made with {name} {state[name]} of the data, and this run has {ours}: make them the "

@@ -54,6 +54,18 @@ class Order:
             if not least <= value <= most:
                 raise ValueError(f"{name} must be from {least} to {most}, and is {value}")
 
+    @property
+    def identity(self) -> dict[str, int]:
+        """What makes it this order, of the data of this size: two orders with the same are the same. What has no effect is left at 0."""
+        mixed_blocks = self.shuffled and self.block > 1
+        return {
+            "size": self.size,
+            "seed": self.seed if self.shuffled else 0,
+            "shuffled": int(self.shuffled),
+            "block": self.block if mixed_blocks else 0,
+            "window": self.window if mixed_blocks else 0,
+        }
+
     def samples(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The samples at these positions of an epoch: the same shape, each number from 0 to size - 1.
 

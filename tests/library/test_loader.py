@@ -1,0 +1,291 @@
+"""The loader: the same steps by threads, by processes and by neither; exact where it goes on; no thread and no error is lost."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainyard_torch.data import (
+    Batches,
+    Member,
+    Order,
+    Patience,
+    ReadError,
+    Reading,
+    Records,
+    token_file,
+    write_records,
+)
+from trainyard_torch.data.blocks import ClosedError
+from trainyard_torch.data.loader import Loader
+from trainyard_torch.data.processes import Steps
+from trainyard_torch.data.recipe import Part, moved, randomness
+
+ALONE = Member(0, 1)
+NUMBERS = list(range(40))
+
+
+def noisy(sample: int, rng: np.random.Generator) -> tuple[int, float]:
+    return sample, rng.random()
+
+
+def plain(step: list[Part]) -> list[tuple[list[int], list[float], float, bool]]:
+    return [(part.batch[0].tolist(), part.batch[1].tolist(), part.weight, part.last) for part in step]
+
+
+def taken(steps: Any, count: int) -> list[Any]:
+    return [plain(step) for step in islice(steps, count)]
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    yield "memory://bucket/data"
+    fsspec.filesystem("memory").rm("/bucket", recursive=True)
+
+
+@pytest.mark.parametrize(("ahead", "workers"), [(0, 0), (0, 1), (5, 3)])
+def test_threads_change_nothing(ahead: int, workers: int) -> None:
+    batches, member = Batches(Order(40, 1), 12, 4), Member(1, 2)
+    with Loader(NUMBERS, batches, member, transform=noisy, ahead=ahead, workers=workers) as loader:
+        got = taken(loader, 9)
+    wanted = [
+        [
+            (micro.samples.tolist(), [randomness(1, e, s).random() for e, s in zip(micro.epochs, micro.samples.tolist(), strict=True)],
+             micro.weight, micro.last)
+            for micro in batches.after(step).step(member)
+        ]
+        for step in range(9)
+    ]  # fmt: skip
+    assert got == wanted
+    assert [len(step) for step in got] == [2] * 9
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchs_own_loader_gives_the_same(workers: int) -> None:
+    batches, member = Batches(Order(40, 1), 12, 4), Member(1, 2)
+    theirs = DataLoader(
+        Steps(NUMBERS, batches.after(), member, transform=noisy),
+        batch_size=None, num_workers=workers, multiprocessing_context="fork" if workers else None,
+    )  # fmt: skip
+    ours = Loader(NUMBERS, batches.after(), member, transform=noisy, workers=0)
+    assert taken(theirs, 7) == taken(ours, 7)
+
+
+@given(
+    batch=st.integers(4, 12),
+    micro=st.integers(1, 5),
+    runs=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=4),
+)
+@settings(deadline=None, max_examples=25, database=None)
+def test_no_sample_is_lost_or_seen_twice_at_any_sizes(batch: int, micro: int, runs: list[tuple[int, int, int]]) -> None:
+    """Of each run: processes, steps, steps ahead. Random numbers of a sample are the same too."""
+    batches, state, seen = Batches(Order(40, 1, block=4, window=3), batch, micro), None, []
+    for world, steps, ahead in runs:
+        loaders = [Loader(NUMBERS, batches, Member(r, world), transform=noisy, ahead=ahead) for r in range(world)]
+        if state is not None:
+            for loader in loaders:
+                loader.load_state_dict(state)
+        for _ in range(steps):
+            parts = [part for loader in loaders for part in next(loader) if part.weight]
+            seen += [pair for part in parts for pair in zip(*(value.tolist() for value in part.batch), strict=True)]
+        states = [loader.state_dict() for loader in loaders]
+        assert states == [states[0]] * world
+        state = states[0]
+        for loader in loaders:
+            loader.close()
+    alone = Loader(NUMBERS, batches, ALONE, transform=noisy, workers=0)
+    wanted = [pair for step in islice(alone, len(seen) // batch) for part in step
+              for pair in zip(*(value.tolist() for value in part.batch), strict=True)]  # fmt: skip
+    assert seen == wanted
+
+
+def test_random_numbers_belong_to_a_sample_in_an_epoch() -> None:
+    made = {randomness(seed, epoch, sample).random() for seed in range(5) for epoch in range(5) for sample in range(5)}
+    assert len(made) == 125
+    assert randomness(7, 3, 12).integers(1000, size=4).tolist() == PINNED
+
+
+def test_a_state_of_the_middle_of_a_run() -> None:
+    loader = Loader(NUMBERS, Batches(Order(40, 1), 8, 8), ALONE, transform=noisy, ahead=3)
+    first = taken(loader, 2)
+    state = loader.state_dict()
+    then = taken(loader, 4)
+    loader.load_state_dict(state)
+    assert taken(loader, 4) == then
+    assert loader.batches.cursor == 48
+    loader.load_state_dict({**state, "cursor": 0})
+    assert taken(loader, 2) == first
+    with pytest.raises(ValueError, match="seed 2 of the data"):
+        loader.load_state_dict({**state, "seed": 2})
+    loader.close()
+
+
+class Fragile(list[int]):
+    broken = True
+
+    def __getitem__(self, number: Any) -> Any:
+        if self.broken and super().__getitem__(number) == 5:
+            raise OSError("the disk is on fire")
+        return super().__getitem__(number)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_comes_with_its_traceback_and_loses_no_step(workers: int) -> None:
+    source = Fragile(NUMBERS)
+    loader = Loader(source, Batches(Order(40, shuffled=False), 4, 4), ALONE, transform=noisy, ahead=3, workers=workers)
+    first = next(loader)
+    with pytest.raises(OSError, match="the disk is on fire") as caught:
+        next(loader)
+    assert "__getitem__" in [entry.name for entry in caught.traceback]
+    assert caught.value.__notes__ == ["while samples 4, 5, 6, 7 of epoch 0 were loaded"]
+    source.broken = False
+    assert loader.state_dict()["cursor"] == 4
+    assert [plain(first)[0][0], *(step[0][0] for step in taken(loader, 2))] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9, 10, 11],
+    ]
+    loader.close()
+
+
+def test_closing_ends_the_threads_of_the_source(bucket: str) -> None:
+    write_records(bucket, [b"1"] * 40, block=10)
+    before = threading.active_count()
+    with Loader(Records(bucket), Batches(Order(40, shuffled=False), 10, 10), ALONE, collate=list, workers=0) as loader:
+        next(loader)
+        assert threading.active_count() > before
+    assert threading.active_count() == before
+
+
+def test_closing_ends_threads_that_wait_for_a_store(bucket: str) -> None:
+    write_records(bucket, [b"1"] * 40, block=10)
+    fsspec.filesystem("memory").pipe_file("/bucket/data/shard-000001", b"")
+    before = threading.active_count()
+    source = Records(bucket, reading=Reading(patience=Patience(first=60, most=60)))
+    loader = Loader(source, Batches(Order(40, shuffled=False), 10, 10), ALONE, collate=list, ahead=3)
+    next(loader)
+    assert threading.active_count() > before
+    begin = time.monotonic()
+    loader.close()
+    assert time.monotonic() - begin < 5
+    assert threading.active_count() == before
+
+
+def test_who_waits_for_a_step_is_told_of_closing(bucket: str) -> None:
+    write_records(bucket, [b"1"] * 40, block=10)
+    fsspec.filesystem("memory").pipe_file("/bucket/data/shard-000000", b"")
+    source = Records(bucket, reading=Reading(patience=Patience(first=60, most=60)))
+    loader = Loader(source, Batches(Order(40, shuffled=False), 10, 10), ALONE, collate=list, workers=1)
+    closer = threading.Timer(0.2, loader.close)
+    closer.start()
+    with pytest.raises((ReadError, ClosedError)):
+        next(loader)
+    closer.join()
+
+
+def test_the_end_of_a_loader_is_the_end_of_its_threads() -> None:
+    before = threading.active_count()
+    loader = Loader(NUMBERS, Batches(Order(40), 4, 4), ALONE)
+    next(loader)
+    del loader
+    until = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+def slow(sample: int, rng: np.random.Generator) -> int:
+    time.sleep(0.02)
+    return sample
+
+
+def test_what_is_waited_for_is_measured() -> None:
+    batches = Batches(Order(40), 5, 5)
+    alone = Loader(NUMBERS, batches, ALONE, transform=slow, workers=0)
+    next(alone)
+    assert alone.waited >= 0.1
+    with Loader(NUMBERS, batches, ALONE, transform=slow, ahead=2, workers=2) as ahead:
+        next(ahead)
+        time.sleep(1)
+        next(ahead)
+        assert ahead.waited < 0.1
+
+
+def test_an_epoch_from_a_store_reads_each_block_once(bucket: str) -> None:
+    write_records(bucket, (bytes([number % 256, number // 256]) for number in range(2000)), block=16)
+    source = Records(bucket, lambda raw: raw[0] + 256 * raw[1], reading=Reading(memory=40 * 168))
+    batches = Batches(Order(2000, 5, block=16, window=8), 50, 50)
+    with Loader(source, batches, ALONE, ahead=3, workers=3) as loader:
+        seen = [number for step in islice(loader, 40) for part in step for number in part.batch.tolist()]
+        assert sorted(seen) == list(range(2000))
+        shards = 2000 // 16
+        # What was read ahead is of the next epoch.
+        assert 1 + shards <= source.reads.count <= 1 + shards + 16
+
+
+def test_tokens_become_a_tensor(tmp_path: Any) -> None:
+    np.arange(101, dtype=np.uint16).tofile(tmp_path / "tokens")
+    with Loader(token_file(str(tmp_path / "tokens"), 10), Batches(Order(10, shuffled=False), 4, 2), ALONE) as loader:
+        first, second = next(loader)
+    assert first.batch.dtype == torch.int64
+    assert first.batch.tolist() == [list(range(11)), list(range(10, 21))]
+    assert (first.weight, first.last, second.last) == (0.5, False, True)
+
+
+def test_a_data_set_of_torch_is_a_source() -> None:
+    source = TensorDataset(torch.arange(6.0), torch.arange(6))
+    x, y = next(Loader(source, Batches(Order(6, shuffled=False), 4, 4), ALONE, workers=0))[0].batch
+    assert (x.tolist(), y.tolist()) == ([0, 1, 2, 3], [0, 1, 2, 3])
+
+
+def test_each_tensor_of_a_batch_goes_to_the_device() -> None:
+    part = Part(torch.ones(1), 1.0, last=True)
+    batch = {"x": [torch.ones(2), (torch.ones(3), "name")], "part": part}
+    there = moved(batch, torch.device("meta"))
+    assert [there["x"][0].device.type, there["x"][1][0].device.type] == ["meta", "meta"]
+    assert there["x"][1][1] == "name"
+    assert isinstance(there["part"], Part)
+    loader = Loader([torch.ones(2)] * 4, Batches(Order(4), 2, 2), ALONE, device="meta", workers=1)
+    assert next(loader)[0].batch.device.type == "meta"
+    loader.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: Loader(NUMBERS, Batches(Order(41), 4, 4), ALONE),
+            r"order has size 41, and the source has 40 .*Order\(40\)",
+        ),
+        (lambda: Loader(NUMBERS, Batches(Order(40), 4, 4), Member(4, 4)), "rank must be from 0 to 3"),
+        (lambda: Loader(NUMBERS, Batches(Order(40), 4, 4), Member(0, 5)), "5 processes cannot share"),
+        (lambda: Loader(NUMBERS, Batches(Order(40), 4, 4), ALONE, ahead=-1), "ahead must be from 0"),
+        (lambda: Loader(NUMBERS, Batches(Order(40), 4, 4), ALONE, workers=-1), "workers must be from 0"),
+        (lambda: Steps(NUMBERS, Batches(Order(41), 4, 4), ALONE), "order has size 41"),
+        (lambda: Steps(NUMBERS, Batches(Order(40), 4, 4), Member(0, 5)), "5 processes cannot share"),
+    ],
+)
+def test_what_cannot_be_loaded(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+def test_blocks_and_order_have_to_fit(bucket: str) -> None:
+    write_records(bucket, [b"1"] * 40, block=10)
+    with pytest.raises(ValueError, match=r"Make it Order\(block=10\)"):
+        Loader(Records(bucket), Batches(Order(40), 4, 4), ALONE)
+    with pytest.raises(ValueError, match="3 blocks are needed at a time"):
+        Loader(
+            Records(bucket, reading=Reading(memory=150)), Batches(Order(40, block=10, window=1), 4, 4), ALONE, ahead=4
+        )
+
+
+PINNED = [66, 766, 264, 707]

@@ -1,0 +1,276 @@
+"""The parameter server: in step it is SGD of one process; out of step nothing is staler than its bound; who waits in vain is told for whom."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.library.processes import RankError, run
+from trainyard_torch.server import Roles
+from trainyard_torch.server.session import Parameters, ServerError, joined
+from trainyard_torch.server.shard import Counts, LeftError, Shard
+
+SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01)
+PLAIN = partial(torch.optim.SGD, lr=0.1)
+STEPS, BATCH = 30, 12
+
+
+def made() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    x = torch.randn(STEPS, BATCH, 5, dtype=torch.float64)
+    return model, x, x.sum(-1, keepdim=True).sin()
+
+
+def loss_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(model(x), y)
+
+
+def alone() -> list[list[float]]:
+    model, x, y = made()
+    optimizer = SGD(model.parameters())
+    for step in range(STEPS):
+        if step == STEPS // 2:
+            optimizer.param_groups[0]["lr"] = 0.01
+        optimizer.zero_grad()
+        loss_of(model, x[step], y[step]).backward()
+        optimizer.step()
+    return [parameter.flatten().tolist() for parameter in model.parameters()]
+
+
+def together(folder: str, servers: tuple[int, int], world: int) -> Any:
+    """Half of the training with some servers, the other half by as many others, that load their checkpoint."""
+    rank = int(os.environ["RANK"])
+    state = Path(folder) / "state"
+    for part, steps in enumerate((range(STEPS // 2), range(STEPS // 2, STEPS))):
+        model, roles = made()[0], Roles(world, servers[part])
+        if rank > 0:
+            # Another start on each: the servers' counts.
+            torch.manual_seed(rank if not roles.serves(rank) else 3)
+            model = model if roles.serves(rank) else nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+        with joined(model, SGD, roles, rank, timeout=60, init_method=f"file://{folder}/rpc-{part}") as parameters:
+            if parameters is not None:
+                learn(parameters, model, roles, rank, steps, state)
+        if rank == 0:
+            answer = [parameter.flatten().tolist() for parameter in model.parameters()]
+    return answer if rank == 0 else None
+
+
+def learn(parameters: Parameters, model: nn.Module, roles: Roles, rank: int, steps: range, state: Path) -> None:
+    _, x, y = made()
+    if steps.start:
+        if rank == 0:
+            parameters.load_state_dict(torch.load(state))
+            parameters.configure(lr=0.01)
+        # Nobody pulls before it is loaded.
+        torch.distributed.barrier(
+            group=torch.distributed.new_group(range(roles.trainers), use_local_synchronization=True)
+        )
+        parameters.pull()
+    share = BATCH // roles.trainers
+    for step in steps:
+        here = slice(rank * share, (rank + 1) * share)
+        loss_of(model, x[step, here], y[step, here]).backward()
+        parameters.push()
+    if rank == 0 and not steps.start:
+        torch.save(parameters.state_dict(), state)
+    with pytest.raises(ServerError, match=r"(?s)server-0 refused: .*no option rate: it has"):
+        parameters.configure(rate=1)
+    counts = parameters.counts()
+    assert {(each.updates, each.applied, each.stalest) for each in counts.values()} == {(15, 15 * roles.trainers, 0)}
+
+
+@pytest.mark.parametrize(("servers", "world"), [((1, 1), 3), ((2, 1), 4), ((1, 2), 4)])
+def test_in_step_it_is_sgd_of_one_process(tmp_path: Path, servers: tuple[int, int], world: int) -> None:
+    ours = run(world, tmp_path, together, str(tmp_path), servers, world)[0]
+    for got, wanted in zip(ours, alone(), strict=True):
+        assert got == pytest.approx(wanted, abs=1e-12, rel=0)
+
+
+def apart(folder: str, bound: int) -> Any:
+    rank, roles = int(os.environ["RANK"]), Roles(3, 1)
+    torch.manual_seed(1)
+    model = nn.Linear(4, 1, bias=False).double()
+    x = torch.randn(64, 4, dtype=torch.float64)
+    y = x @ torch.tensor([[1.0], [-2.0], [3.0], [0.5]], dtype=torch.float64)
+    with joined(
+        model, PLAIN, roles, rank, staleness=bound, timeout=60, init_method=f"file://{folder}/rpc-{bound}"
+    ) as parameters:
+        if parameters is None:
+            return None
+        for _ in range(60 if rank else 90):
+            loss_of(model, x, y).backward()
+            if rank:
+                time.sleep(0.005)
+            parameters.push()
+        return float(loss_of(model, x, y).detach()), parameters.counts()["server-0"]
+
+
+@pytest.mark.parametrize("bound", [1, 4])
+def test_out_of_step_it_converges_and_nothing_is_too_stale(tmp_path: Path, bound: int) -> None:
+    (first, _), (second, counts), _ = run(3, tmp_path, apart, str(tmp_path), bound)
+    assert first < 1e-2
+    assert second < 1e-4
+    assert counts.updates == counts.applied
+    assert 0 < counts.stalest <= bound
+    assert counts.staleness <= bound * counts.applied
+
+
+def one_dies(folder: str) -> Any:
+    rank, roles = int(os.environ["RANK"]), Roles(3, 1)
+    model = nn.Linear(2, 1)
+    with joined(model, PLAIN, roles, rank, timeout=3, init_method=f"file://{folder}/rpc") as parameters:
+        if parameters is None:
+            return time.sleep(60)
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        model(torch.ones(2)).sum().backward()
+        parameters.push()
+    return None
+
+
+def test_who_waits_for_a_dead_trainer_is_told_its_name(tmp_path: Path) -> None:
+    with pytest.raises(RankError, match="ServerError: server-0 has waited for trainer-1 for 3 s"):
+        run(3, tmp_path, one_dies, str(tmp_path), patience=50)
+
+
+def one_is_done(folder: str) -> Any:
+    rank, roles = int(os.environ["RANK"]), Roles(3, 1)
+    model = nn.Linear(2, 1)
+    with joined(model, PLAIN, roles, rank, timeout=30, init_method=f"file://{folder}/rpc") as parameters:
+        if parameters is None:
+            return None
+        if rank == 0:
+            parameters.push()
+        elif rank == 1:
+            time.sleep(1)
+    return None
+
+
+def test_who_waits_for_a_trainer_that_is_done_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RankError, match=r"(?s)ServerError: server-0 .*trainer-1 has left"):
+        run(3, tmp_path, one_is_done, str(tmp_path), patience=50)
+
+
+def server_dies(folder: str) -> Any:
+    rank, roles = int(os.environ["RANK"]), Roles(2, 1)
+    model = nn.Linear(2, 1)
+    with joined(model, PLAIN, roles, rank, timeout=2, init_method=f"file://{folder}/rpc") as parameters:
+        if parameters is None:
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return None
+        time.sleep(1)
+        with pytest.raises(ServerError, match="server-0 does not answer: it has died"):
+            parameters.pull()
+        raise KeyError("as it should be")
+
+
+def test_a_server_that_died_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RankError, match="as it should be"):
+        run(2, tmp_path, server_dies, str(tmp_path), patience=50)
+
+
+def shard(trainers: int = 2, staleness: int | None = None, make: Callable[..., Any] = PLAIN) -> Shard:
+    return Shard({"w": torch.zeros(2)}, make, trainers, staleness)
+
+
+def pushed(held: Shard, trainer: int, value: float | None) -> Any:
+    return held.push(trainer, {"w": None if value is None else torch.full((2,), value)})
+
+
+def test_a_step_waits_for_all_and_is_their_mean() -> None:
+    held = shard()
+    assert [held.pull(trainer)[0] for trainer in range(2)] == [0, 0]
+    first = pushed(held, 1, 1.0)
+    assert not first.done()
+    assert held.missing() == [0]
+    second = pushed(held, 0, 3.0)
+    for answer in (first, second):
+        version, parameters = answer.wait()
+        assert version == 1
+        assert parameters["w"].tolist() == pytest.approx([-0.2, -0.2])
+    assert held.counts() == Counts(1, 2, 0, 0)
+    assert held.missing() == []
+
+
+def test_a_parameter_that_nobody_used_is_not_touched() -> None:
+    held = shard(make=partial(torch.optim.SGD, lr=0.1, weight_decay=0.5))
+    held.load({"parameters": {"w": torch.ones(2)}, "optimizer": {"w": {}}, "options": held.state()["options"]})
+    held.pull(0), held.pull(1)
+    pushed(held, 0, None)
+    assert pushed(held, 1, None).wait()[1]["w"].tolist() == [1, 1]
+    pushed(held, 0, None)
+    assert pushed(held, 1, 1.0).wait()[1]["w"].tolist() == pytest.approx([0.9, 0.9]), "half of the gradient, and decay"
+
+
+def test_a_trainer_that_leaves_is_not_waited_for_out_of_step() -> None:
+    held = shard(staleness=1)
+    held.pull(0), held.pull(1)
+    assert pushed(held, 0, 1.0).done()
+    late = pushed(held, 0, 1.0)
+    assert not late.done(), "trainer-1 would be two updates behind"
+    held.leave(1)
+    assert late.wait()[0] == 2
+    assert pushed(held, 0, 1.0).done()
+    with pytest.raises(LeftError, match="trainer-1 has left"):
+        pushed(held, 1, 1.0)
+
+
+def test_a_trainer_that_leaves_is_told_in_step() -> None:
+    held = shard()
+    held.pull(0), held.pull(1)
+    waits = pushed(held, 0, 1.0)
+    held.leave(1)
+    assert held.pull(0)[0] == 0, "nothing was applied"
+    for act in (waits.wait, lambda: pushed(held, 0, 1.0)):
+        with pytest.raises(LeftError, match="trainer-1 has left, and pushes no more gradients"):
+            act()
+
+
+def test_after_a_load_each_has_to_pull() -> None:
+    held = shard()
+    held.pull(0), held.pull(1)
+    held.load({"parameters": {"w": torch.ones(2)}, "optimizer": {"w": {}}, "options": held.state()["options"]})
+    with pytest.raises(ValueError, match="trainer-0 has other parameters than the server: pull"):
+        pushed(held, 0, 1.0)
+    assert held.pull(0)[1]["w"].tolist() == [1, 1]
+    assert not pushed(held, 0, 1.0).done()
+
+
+def test_an_optimizer_that_fails_is_told_to_all() -> None:
+    held = shard(make=torch.optim.LBFGS)
+    held.pull(0), held.pull(1)
+    answers = [pushed(held, 0, 1.0), pushed(held, 1, 1.0)]
+    for answer in answers:
+        with pytest.raises(TypeError, match="closure"):
+            answer.wait()
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (lambda held: held.push(0, {"v": torch.ones(2)}), "differ in v, w"),
+        (lambda held: held.push(0, {"w": torch.ones(3)}), r"gradient of w is \(3,\)"),
+        (lambda held: held.push(0, {"w": torch.ones(2).double()}), "of torch.float64, and the parameter is"),
+        (lambda held: pushed(held, 1, 1.0), "trainer-1 has other parameters than the server: pull"),
+        (lambda held: (pushed(held, 0, 1.0), pushed(held, 0, 1.0)), "trainer-0 has a gradient waiting"),
+        (lambda held: (pushed(held, 0, 1.0), held.load(held.state())), "a gradient of trainer-0 is waiting"),
+        (lambda held: held.pull(7), "there is no trainer-7"),
+        (lambda held: held.configure({"rate": 1}), "no option rate: it has .*lr"),
+        (lambda held: held.load({"parameters": {}}), "w has shape .*in the checkpoint no"),
+        (lambda _: shard(3, staleness=1), "staleness must be from 2 on"),
+    ],
+)
+def test_what_a_server_refuses(act: Callable[[Shard], object], said: str) -> None:
+    held = shard()
+    held.pull(0)
+    with pytest.raises(ValueError, match=said):
+        act(held)

@@ -1,0 +1,306 @@
+import hashlib
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from trainyard_torch.data import (
+    Batches,
+    BlockSource,
+    Disk,
+    Member,
+    Order,
+    Patience,
+    ReadError,
+    Reading,
+    Records,
+    token_file,
+    write_records,
+)
+from trainyard_torch.data.records import Index
+from trainyard_torch.data.sources import found
+
+QUICK = Patience(tries=2, first=0)
+SAMPLES = [bytes([number % 251]) * (number % 7) for number in range(50)]
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    yield "memory://bucket/data"
+    with suppress(FileNotFoundError):
+        fsspec.filesystem("memory").rm("/bucket", recursive=True)
+
+
+@pytest.fixture(params=["local", "remote"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, bucket: str) -> str:
+    return str(tmp_path / "data") if request.param == "local" else bucket
+
+
+def put(url: str, content: bytes) -> None:
+    with fsspec.open(url, "wb") as file:
+        file.write(content)
+
+
+def tokens(url: str, count: int, dtype: str = "<u2") -> np.ndarray[Any, Any]:
+    values = np.arange(count) * 7 % 60_000
+    put(url, values.astype(dtype).tobytes())
+    return values
+
+
+@given(
+    count=st.integers(2, 300), length=st.integers(1, 20), block=st.integers(1, 9), dtype=st.sampled_from(["<u2", ">i4"])
+)
+@settings(deadline=None, max_examples=60)
+def test_samples_of_tokens_overlap_by_one(count: int, length: int, block: int, dtype: str) -> None:
+    values = tokens("memory://tokens", count, dtype)
+    if count <= length:
+        with pytest.raises(ValueError, match=f"has {count} tokens, and a sample needs {length + 1}"):
+            token_file("memory://tokens", length, dtype)
+        return
+    source = token_file("memory://tokens", length, dtype, block=block)
+    wanted = [values[at : at + length + 1].tolist() for at in range(0, count - length, length)]
+    assert [sample.tolist() for sample in found(source, range(len(source)))] == wanted
+    source.close()
+
+
+def test_tokens_of_this_machine_are_not_copied_to_a_process(tmp_path: Path) -> None:
+    values = tokens(str(tmp_path / "tokens"), 100_001)
+    source = token_file(str(tmp_path / "tokens"), 100)
+    assert source[3].tolist() == values[300:401].tolist()
+    assert source[3].dtype == np.int64
+    assert len(source) == 1000
+    stored = pickle.dumps(source)
+    assert len(stored) < 1000
+    assert pickle.loads(stored)[999].tolist() == values[99_900:].tolist()  # noqa: S301 - our own
+
+
+@pytest.mark.parametrize("number", [-1, 10])
+def test_there_is_no_such_sample(url: str, number: int) -> None:
+    tokens(url, 101)
+    with pytest.raises(IndexError, match="samples are 0 to 9"):
+        token_file(url, 10)[number]
+
+
+def test_a_read_brings_a_block_and_no_more(bucket: str) -> None:
+    tokens(bucket, 10_001)
+    source = token_file(bucket, 10, block=50)
+    found(source, [125, 101, 149, 100])
+    assert (source.reads.count, source.reads.bytes) == (1, 501 * 2)
+    found(source, [0, 999, 100])
+    assert source.reads.count == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: token_file("memory://odd", 4), "has 5 bytes, which is no multiple of the 2 of uint16"),
+        (lambda: token_file("memory://odd", 4, np.float32), "dtype must be a type of integers"),
+        (lambda: token_file("memory://odd", 0), "length must be from 1"),
+        (lambda: token_file("memory://odd", 1, "u1", block=0), "block must be from 1"),
+    ],
+)
+def test_a_file_that_has_no_such_tokens(make: Callable[[], object], said: str) -> None:
+    put("memory://odd", b"12345")
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=30), st.integers(1, 12))
+@settings(deadline=None, max_examples=60)
+def test_records_come_back_as_they_were_written(samples: list[bytes], block: int) -> None:
+    memory = fsspec.filesystem("memory")
+    if memory.exists("/records"):
+        memory.rm("/records", recursive=True)
+    index = write_records("memory://records", iter(samples), block=block)
+    source = Records("memory://records")
+    assert source.index == index
+    backwards = list(range(len(samples)))[::-1]
+    assert found(source, backwards) == samples[::-1]
+    assert len(source) == len(samples)
+    source.close()
+
+
+def test_records_are_decoded(url: str) -> None:
+    write_records(url, SAMPLES, block=8)
+    source = Records(url, len)
+    assert found(source, [5, 40, 5]) == [5, 5, 5]
+    assert source[13] == 6
+
+
+def test_sources_can_go_to_other_processes_and_hold_nothing_there(bucket: str) -> None:
+    write_records(bucket, SAMPLES, block=8)
+    tokens("memory://tokens", 1001)
+    for source in (Records(bucket, len), token_file("memory://tokens", 10, block=20)):
+        before = source[13]
+        stored = pickle.dumps(source)
+        assert len(stored) < 3000
+        there = pickle.loads(stored)  # noqa: S301 - our own
+        assert there._blocks._held == {}
+        assert np.array_equal(there[13], before)
+
+
+def test_writing_holds_one_shard_and_writes_the_index_last(bucket: str) -> None:
+    memory = fsspec.filesystem("memory")
+    there: list[list[str]] = []
+
+    def samples() -> Iterator[bytes]:
+        for number in range(7):
+            there.append(sorted(path.rpartition("/")[2] for path in memory.find("/bucket")))
+            yield bytes([number])
+
+    write_records(bucket, samples(), block=3)
+    assert there[2:4] == [[], ["shard-000000"]]
+    assert there[6] == ["shard-000000", "shard-000001"]
+    with pytest.raises(ValueError, match=r"index\.json is there already"):
+        write_records(bucket, SAMPLES, block=3)
+
+
+@pytest.mark.parametrize(
+    ("samples", "block", "said"),
+    [
+        ([], 1, "no sample to write"),
+        ([b"1"], 0, "block must be"),
+        ([b"1", "2"], 1, "sample 1 must be bytes, and is str"),
+    ],
+)
+def test_what_cannot_be_written(bucket: str, samples: list[Any], block: int, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        write_records(bucket, samples, block=block)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda content: content[:-1],
+            r"shard-000001: tried 2 times, and the answer was \d+ bytes: the file was cut off",
+        ),
+        (lambda content: content[:-1] + b"?", r"shard-000001 is not what index.json says"),
+        (lambda content: content + b"?", None),
+    ],
+)
+def test_a_shard_that_was_changed_is_named(bucket: str, change: Callable[[bytes], bytes], said: str | None) -> None:
+    write_records(bucket, SAMPLES, block=10)
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/bucket/data/shard-000001", change(memory.cat_file("/bucket/data/shard-000001")))
+    source = Records(bucket, reading=Reading(patience=QUICK))
+    assert source[9] == SAMPLES[9]
+    if said is None:
+        assert source[10] == SAMPLES[10], "what follows the shard does no harm"
+    else:
+        with pytest.raises(ReadError, match=said):
+            source[10]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text[:-9], "is no index of ours, or was cut off"),
+        (lambda _: b"[]", "is no index of ours"),
+        (lambda text: text.replace(b'"samples": 50', b'"samples": 51'), "was changed after it was written"),
+        (lambda text: text.replace(b'"format": 1', b'"format": 2'), "has format 2, and this release reads 1"),
+    ],
+)
+def test_an_index_that_was_changed_is_told(bucket: str, change: Callable[[bytes], bytes], said: str) -> None:
+    write_records(bucket, SAMPLES, block=10)
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/bucket/data/index.json", change(memory.cat_file("/bucket/data/index.json")))
+    with pytest.raises(ReadError, match=said):
+        Records(bucket)
+
+
+def test_a_folder_without_an_index_is_no_data_set(url: str) -> None:
+    with pytest.raises(ReadError, match=r"index\.json: FileNotFoundError"):
+        Records(url)
+
+
+def test_the_format_is_what_the_text_says(bucket: str) -> None:
+    """Who wrote data with an older release reads them with each later one."""
+    write_records(bucket, [b"ab", b"", b"c"], block=2)
+    memory = fsspec.filesystem("memory")
+    first = b"TYREC001" + b"".join(number.to_bytes(8, "little") for number in (2, 2, 0)) + b"ab"
+    assert memory.cat_file("/bucket/data/shard-000000") == first
+    stored = json.loads(memory.cat_file("/bucket/data/index.json"))
+    assert (stored["format"], stored["samples"], stored["block"]) == (1, 3, 2)
+    assert stored["shards"][0] == [len(first), hashlib.sha256(first).hexdigest()]
+    assert Index.parse(memory.cat_file("/bucket/data/index.json"), "").samples == 3
+
+
+def test_an_epoch_reads_each_block_once_and_holds_a_few(bucket: str) -> None:
+    """4000 samples in 125 shards, of which memory holds a tenth."""
+    write_records(bucket, (number.to_bytes(8, "little") for number in range(4000)), block=32)
+    source = Records(bucket, lambda sample: int.from_bytes(sample, "little"), reading=Reading(memory=13 * 520))
+    order = Order(len(source), 3, block=source.block, window=4)
+    source.check(order, reach=128)
+    assert run_epoch(source, order, Member(0, 1)) == list(range(4000))
+    assert source.reads.count == 1 + 125, "the index, and each shard"
+    assert source.reads.bytes < 1.05 * 125 * 520 + len(source.index.text())
+    held = next(iter(source._blocks._held.values()))
+    assert 0 < held.bytes <= 13 * 520
+
+
+def test_processes_of_a_node_share_what_they_read(bucket: str, tmp_path: Path) -> None:
+    write_records(bucket, (number.to_bytes(8, "little") for number in range(1000)), block=20)
+    reading = Reading(disk=Disk(str(tmp_path / "cache"), 30 * 200))
+    ranks = [Records(bucket, lambda sample: int.from_bytes(sample, "little"), reading=reading) for _ in range(4)]
+    order = Order(1000, 3, block=20, window=4)
+    batches = Batches(order, 40, 10)
+    seen = []
+    for step in range(25):
+        for rank, source in enumerate(ranks):
+            for micro in batches.after(step).step(Member(rank, 4)):
+                seen += found(source, micro.samples.tolist())
+    assert sorted(seen) == list(range(1000))
+    assert sum(source.reads.count - 1 for source in ranks) == 50
+
+
+def run_epoch(source: BlockSource, order: Order, member: Member) -> list[int]:
+    batches, seen = Batches(order, 40, 40), []
+    while batches.epoch < 1:
+        for micro in batches.step(member):
+            source.prepare(micro.samples)
+            seen += found(source, micro.samples.tolist())
+        batches = batches.after()
+    return sorted(seen)
+
+
+@pytest.mark.parametrize(
+    ("order", "reach", "said"),
+    [
+        (Order(50, block=1), 4, r"reads 10 samples at a time.*Make it Order\(block=10\)"),
+        (Order(50, block=25), 4, "reads 10 samples at a time"),
+        (Order(50, block=10, window=2), 4, r"4 blocks are needed.*Reading\(memory="),
+        (Order(50, block=10, window=1), 20, "3 blocks are needed"),
+        (Order(50, block=20, window=1), 20, "4 blocks are needed"),
+        (Order(50, shuffled=False), 20, "3 blocks are needed"),
+        (Order(50, block=10, window=1), 10, None),
+        (Order(50, shuffled=False), 10, None),
+    ],
+)
+def test_an_order_that_would_read_blocks_twice_is_refused(
+    bucket: str, order: Order, reach: int, said: str | None
+) -> None:
+    index = write_records(bucket, [b"12345"] * 50, block=10)
+    source = Records(bucket, reading=Reading(memory=2 * index.shards[0].size))
+    if said is None:
+        source.check(order, reach)
+    else:
+        with pytest.raises(ValueError, match=said):
+            source.check(order, reach)
+
+
+def test_a_source_that_gives_too_few_is_told() -> None:
+    class Short(list[int]):
+        def __getitems__(self, numbers: list[int]) -> list[int]:
+            return numbers[1:]
+
+    with pytest.raises(ValueError, match="Short was asked for 2 samples and gave 1"):
+        found(Short([1, 2, 3]), [0, 1])
+    assert found([5, 6, 7], [2, 0]) == [7, 5]

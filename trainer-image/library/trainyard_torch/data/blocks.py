@@ -1,0 +1,118 @@
+"""Blocks of bytes by their numbers: each is read once, in threads, and held as long as there is room. Knows no files and no samples."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Read = Callable[[int, threading.Event], bytes]
+
+
+class ClosedError(Exception):
+    """The blocks were closed while somebody waited for one."""
+
+
+@dataclass
+class _Held:
+    """What one process has."""
+
+    pool: ThreadPoolExecutor
+    closed: threading.Event = field(default_factory=threading.Event)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    # The one that was wanted last is the last.
+    blocks: OrderedDict[int, Future[bytes]] = field(default_factory=OrderedDict)
+    bytes: int = 0
+
+
+class Blocks:
+    """What is held of all blocks in the memory of this process.
+
+    It may be copied to another process, by fork or by pickle, and holds nothing there at first.
+
+    Args:
+        read: brings a block, or raises; is to give up when the event is set. Called by several threads.
+        size: bytes of a block, known before it is read.
+        memory: bytes that may be held. Blocks that are just being read or used are not given up, however large.
+        threads: blocks that are read at the same time, from 1 on.
+
+    Raises:
+        ValueError: a number is out of its range.
+    """
+
+    def __init__(self, read: Read, size: Callable[[int], int], memory: int, threads: int) -> None:
+        for name, value, least in (("memory", memory, 0), ("threads", threads, 1)):
+            if value < least:
+                raise ValueError(f"{name} must be from {least} on, and is {value}")
+        self._read, self._size, self.memory, self._threads = read, size, memory, threads
+        # By process: threads and what they have read outlive no fork.
+        self._held: dict[int, _Held] = {}
+
+    @override
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_held": {}}
+
+    def begin(self, numbers: Iterable[int]) -> None:
+        """Reading of these begins; nobody waits."""
+        self._wanted(numbers)
+
+    def get(self, numbers: Iterable[int]) -> dict[int, bytes]:
+        """These blocks, by number.
+
+        Raises:
+            ClosedError: `close` was called meanwhile.
+            Exception: what `read` raised. Who asks again has it read again.
+        """
+        try:
+            return {number: future.result() for number, future in self._wanted(numbers).items()}
+        except CancelledError:
+            raise ClosedError("the data were closed while a block of them was waited for") from None
+
+    def close(self) -> None:
+        """Nothing is held, and no thread is left when this returns. Who asks again begins anew."""
+        if held := self._held.pop(os.getpid(), None):
+            held.closed.set()
+            held.pool.shutdown(wait=True, cancel_futures=True)
+
+    def _wanted(self, numbers: Iterable[int]) -> dict[int, Future[bytes]]:
+        held, wanted = self._here(), {}
+        with held.lock:
+            for number in dict.fromkeys(numbers):
+                future = held.blocks.get(number)
+                # One that failed may be better by now; one that is pending is not failed.
+                if future is None or (future.done() and (future.cancelled() or future.exception())):
+                    if future is None:
+                        held.bytes += self._size(number)
+                    try:
+                        future = held.pool.submit(self._read, number, held.closed)
+                    except RuntimeError:
+                        raise ClosedError("the data were closed while a block of them was asked for") from None
+                    held.blocks[number] = future
+                held.blocks.move_to_end(number)
+                wanted[number] = future
+            self._make_room(held, wanted)
+        return wanted
+
+    def _make_room(self, held: _Held, wanted: dict[int, Future[bytes]]) -> None:
+        for number in list(held.blocks):
+            if held.bytes <= self.memory:
+                return
+            if number not in wanted and held.blocks[number].done():
+                del held.blocks[number]
+                held.bytes -= self._size(number)
+
+    def _here(self) -> _Held:
+        pid = os.getpid()
+        # Of two threads that come here at once one makes a pool in vain: it has no thread before its first work.
+        return self._held.get(pid) or self._held.setdefault(pid, _Held(self._pool()))
+
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._threads, thread_name_prefix="trainyard-read")

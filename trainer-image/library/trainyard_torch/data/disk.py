@@ -1,0 +1,108 @@
+"""Blocks on a local disk, shared by all processes of a node, up to a bound. Knows neither what they are nor where they come from.
+
+So that a node reads each block once although each of its processes needs some samples of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import uuid
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LOCKS = 256
+PARTIAL = ".partial"
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A folder that belongs to this cache: what else lies in it may be removed.
+
+    Attributes:
+        folder: on a disk of the node. Made where there is none.
+        size: bytes that may lie there; the blocks that were not used for longest go first. For a moment it is one block a process more.
+
+    Raises:
+        ValueError: the size is negative.
+    """
+
+    folder: str
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ValueError(f"size must be from 0 on, in bytes, and is {self.size}")
+
+    def get(self, key: str, whole: Callable[[bytes], bool], read: Callable[[], bytes]) -> bytes:
+        """The block of this key: from the disk, or else by `read`, by one process of the node while the others wait for it.
+
+        Args:
+            key: any text; what has another content has to have another one.
+            whole: whether this is what it should be. A file that is not is read anew.
+            read: brings it, or raises.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        name = hashlib.sha256(key.encode()).hexdigest()
+        path = Path(self.folder, name)
+        with suppress(FileNotFoundError):
+            return self._found(path, whole)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._locked(f"lock-{int(name, 16) % LOCKS:03}"):
+            with suppress(FileNotFoundError):
+                return self._found(path, whole)
+            content = read()
+            self._write(path, content)
+        with self._locked("lock-room"):
+            self._make_room()
+        return content
+
+    def _found(self, path: Path, whole: Callable[[bytes], bool]) -> bytes:
+        content = path.read_bytes()
+        if not whole(content):
+            raise FileNotFoundError(path)
+        # The time of reading is not kept by file systems that are mounted with noatime.
+        os.utime(path)
+        return content
+
+    def _write(self, path: Path, content: bytes) -> None:
+        partial = path.with_name(f"{path.name}{PARTIAL}-{uuid.uuid4().hex}")
+        try:
+            partial.write_bytes(content)
+            # Where there is room for few blocks, another process may have taken this for an old one.
+            with suppress(FileNotFoundError):
+                partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _make_room(self) -> None:
+        files = []
+        for path in Path(self.folder).iterdir():
+            if path.name.startswith("lock-"):
+                continue
+            # Another process may have removed it meanwhile.
+            with suppress(FileNotFoundError):
+                found = path.stat()
+                files.append((found.st_mtime_ns, found.st_size, path))
+        taken = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
+            if taken <= self.size:
+                return
+            # A partial one that nobody writes any more is of a process that was killed: it goes as it grows old.
+            path.unlink(missing_ok=True)
+            taken -= size
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        """The kernel gives a lock back when its process dies."""
+        with Path(self.folder, name).open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield

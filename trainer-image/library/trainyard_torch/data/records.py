@@ -1,0 +1,207 @@
+"""Samples that are bytes of any length, in shards with an index: how they are written, and a source that reads them.
+
+A data set is a folder. Each shard `shard-000000` is a file of `block` samples (the last has fewer): 8 bytes `TYREC001`, their number, their
+lengths, all these as unsigned numbers of 64 bits, the lowest byte first, then the samples one after the other. `index.json` tells the number of
+samples, `block`, and size and SHA-256 of each shard, and has a checksum of its own; it is written last, so a folder without one is no data set. A
+shard is what one read brings: 4 to 64 MB are good for an object store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from typing_extensions import override
+
+from trainyard_torch.checkpoint.store import Store
+from trainyard_torch.data.reads import ReadError, Reads
+from trainyard_torch.data.sources import BlockSource, Reading
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterable
+
+FORMAT = 1
+MAGIC = b"TYREC001"
+INDEX = "index.json"
+NUMBER = np.dtype("<u8")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A file of samples: its bytes, and their SHA-256 in hexadecimal."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What a data set consists of: its samples, those of a shard, and the shards."""
+
+    samples: int
+    block: int
+    shards: tuple[Shard, ...]
+
+    def text(self) -> str:
+        """What is written: JSON, with a checksum of its own."""
+        content = {
+            "format": FORMAT, "samples": self.samples, "block": self.block,
+            "shards": [[shard.size, shard.sha256] for shard in self.shards],
+        }  # fmt: skip
+        return json.dumps({**content, "sha256": _digest(content)}) + "\n"
+
+    @classmethod
+    def parse(cls, text: bytes, url: str) -> Index:
+        """The index that was found there.
+
+        Raises:
+            ReadError: it is not whole, was changed, or is of a later release.
+        """
+        try:
+            content = json.loads(text)
+            stored = content.pop("sha256")
+            made = content["format"]
+            if made != FORMAT:
+                raise ReadError(
+                    f"{url} has format {made!r}, and this release reads {FORMAT}: a later one has written it"
+                )
+            if _digest(content) != stored:
+                raise ReadError(f"{url} was changed after it was written: its checksum is another one")
+            return cls(content["samples"], content["block"], tuple(Shard(*each) for each in content["shards"]))
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+            raise ReadError(f"{url} cannot be read: it is no index of ours, or was cut off") from error
+
+
+def write_records(url: str, samples: Iterable[bytes], *, block: int, options: dict[str, Any] | None = None) -> Index:
+    """Samples become a data set; of them one shard at a time is held in memory.
+
+    Args:
+        url: of a folder that holds no data set yet: a path, or anything that fsspec knows.
+        samples: bytes of any length, one at least.
+        block: samples of a shard, so that it has 4 to 64 MB; shuffle samples that came in an order of their own before.
+        options: for fsspec's file system.
+
+    Raises:
+        ValueError: there is a data set already, there are no samples, or one is no bytes.
+        StoreError: the store could not be written to.
+    """
+    if block < 1:
+        raise ValueError(f"block must be from 1 on, and is {block}")
+    store = Store(url, **(options or {}))
+    if store.size(INDEX) is not None:
+        raise ValueError(f"{store.at(INDEX)} is there already: give a folder of its own, or remove it")
+    shards: list[Shard] = []
+    held: list[bytes] = []
+    count = 0
+
+    def write() -> None:
+        content = packed(held)
+        store.write(name(len(shards)), content)
+        shards.append(Shard(len(content), hashlib.sha256(content).hexdigest()))
+        held.clear()
+
+    for sample in samples:
+        if not isinstance(sample, bytes | bytearray | memoryview):
+            raise ValueError(f"sample {count} must be bytes, and is {type(sample).__name__}: encode it before")  # noqa: TRY004
+        held.append(bytes(sample))
+        count += 1
+        if len(held) == block:
+            write()
+    if held:
+        write()
+    if not count:
+        raise ValueError("there is no sample to write: the iterable was empty")
+    index = Index(count, block, tuple(shards))
+    store.write(INDEX, index.text().encode())
+    return index
+
+
+class Records(BlockSource):
+    """The samples of a data set that `write_records` has made.
+
+    Args:
+        url: of its folder.
+        decode: makes a sample of its bytes, in the thread that loads it; None: the bytes are the sample.
+        reading: how shards are read and held; None: with `Reading`'s own choices.
+
+    Attributes:
+        block: samples of a shard: give it to `Order(block=source.block)`.
+        reads: counts what was read.
+
+    Raises:
+        ValueError: a number is out of its range.
+        ReadError: there is no data set, or the store does not answer.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        decode: Callable[[bytes], Any] | None = None,
+        *,
+        reading: Reading | None = None,
+    ) -> None:
+        reading = reading or Reading()
+        self.reads = Reads(url, reading.options, reading.patience)
+        self.index = Index.parse(self.reads.whole(INDEX), self.reads.at(INDEX))
+        self.decode = decode
+        super().__init__(self.index.samples, self.index.block, reading)
+
+    @override
+    def _bytes(self, number: int) -> int:
+        return self.index.shards[number].size
+
+    @override
+    def _largest(self) -> int:
+        return max(shard.size for shard in self.index.shards)
+
+    @override
+    def _key(self, number: int) -> str:
+        return f"record {self.index.shards[number].sha256}"
+
+    @override
+    def _whole(self, number: int, content: bytes) -> bool:
+        return hashlib.sha256(content).hexdigest() == self.index.shards[number].sha256
+
+    @override
+    def _fetch(self, number: int, closed: threading.Event) -> bytes:
+        path, size = name(number), self.index.shards[number].size
+        content = self.reads.range(0, size, path, closed)
+        if not self._whole(number, content):
+            raise ReadError(
+                f"{self.reads.at(path)} is not what {INDEX} says: the SHA-256 of its first {size} bytes is another one. It was changed, "
+                "or is of another data set"
+            )
+        return content
+
+    @override
+    def _sample(self, number: int, block: bytes) -> Any:
+        sample = unpacked(block, number % self.block)
+        return sample if self.decode is None else self.decode(sample)
+
+
+def name(number: int) -> str:
+    """The file of a shard."""
+    return f"shard-{number:06}"
+
+
+def packed(samples: list[bytes]) -> bytes:
+    """A shard of these samples."""
+    head = np.array([len(samples), *map(len, samples)], dtype=NUMBER)
+    return b"".join((MAGIC, head.tobytes(), *samples))
+
+
+def unpacked(shard: bytes, at: int) -> bytes:
+    """The sample that is number `at` of a shard."""
+    begin, wide = len(MAGIC), NUMBER.itemsize
+    count = int(np.frombuffer(shard, NUMBER, 1, begin)[0])
+    lengths = np.frombuffer(shard, NUMBER, count, begin + wide)
+    start = begin + wide * (1 + count) + int(lengths[:at].sum())
+    return shard[start : start + int(lengths[at])]
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

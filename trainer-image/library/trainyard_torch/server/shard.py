@@ -1,0 +1,239 @@
+"""What one server does: who has which version of its parameters, and when a gradient is applied to them. Knows no network.
+
+Trainers call it from many threads at once; nobody waits in a thread: who is to wait gets a future.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch.futures import Future
+
+from trainyard_torch.server.held import Held, Tensors
+from trainyard_torch.server.rules import may_apply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch
+
+
+class LeftError(Exception):
+    """A trainer has left, and the others cannot go on without it. The text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a server has done.
+
+    Attributes:
+        updates: optimizer steps since it began.
+        applied: gradients since it began; with synchronous training several make one update.
+        stalest: the largest staleness of a gradient, in updates.
+        staleness: that of all gradients together: by `applied`, their mean.
+    """
+
+    updates: int = 0
+    applied: int = 0
+    stalest: int = 0
+    staleness: int = 0
+
+    def and_of(self, stale: list[int]) -> Counts:
+        """With one more update, made of gradients that are so stale."""
+        applied, staleness = self.applied + len(stale), self.staleness + sum(stale)
+        return Counts(self.updates + 1, applied, max(self.stalest, *stale), staleness)
+
+
+@dataclass
+class _Push:
+    """A gradient that waits to be applied."""
+
+    gradients: Mapping[str, torch.Tensor | None]
+    answer: Future[tuple[int, Tensors]] = field(default_factory=Future)
+
+
+_Told = tuple[_Push, tuple[int, Tensors] | Exception]
+
+
+class Shard:
+    """Some parameters of a model, as trainers share them.
+
+    Args:
+        parameters: by name; they are copied to the CPU.
+        optimizer: makes one of a list of parameters.
+        trainers: how many push gradients, from 1 on.
+        staleness: None: each update is made of one gradient of every trainer. A number: each gradient is applied for itself, and is at most so many
+            updates stale.
+
+    Raises:
+        ValueError: the staleness cannot be kept by so many trainers.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, torch.Tensor],
+        optimizer: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer],
+        trainers: int,
+        staleness: int | None,
+    ) -> None:
+        if staleness is not None and staleness < trainers - 1:
+            raise ValueError(
+                f"staleness must be from {trainers - 1} on, as each of {trainers} trainers may be the last of a round, and is "
+                f"{staleness}: None makes all wait for each other"
+            )
+        self._held = Held(parameters, optimizer)
+        self._staleness = staleness
+        self._lock = threading.Lock()
+        self._version = 0
+        self._counts = Counts()
+        # Of each trainer that has not left, by its number: the version it has.
+        self._has = dict.fromkeys(range(trainers), 0)
+        self._left: set[int] = set()
+        # Those who have not yet asked for the parameters that are held now.
+        self._behind = set(self._has)
+        self._waiting: dict[int, _Push] = {}
+
+    def pull(self, trainer: int) -> tuple[int, Tensors]:
+        """The version of the parameters and a copy of them, which this trainer works with from now on.
+
+        Raises:
+            LeftError: it has left.
+            ValueError: there is no such trainer, or it has a gradient waiting.
+        """
+        with self._lock:
+            self._here(trainer)
+            self._behind.discard(trainer)
+            self._has[trainer] = self._version
+            ready = self._apply()
+            answer = self._version, self._held.copy()
+        self._tell(ready)
+        return answer
+
+    def push(self, trainer: int, gradients: Mapping[str, torch.Tensor | None]) -> Future[tuple[int, Tensors]]:
+        """A gradient of the parameters that this trainer has; None for a parameter that it did not use.
+
+        The answer comes when the gradient was applied: the version, and a copy of the parameters, which it works with from now on.
+
+        Raises:
+            LeftError: it has left, or with synchronous training another one.
+            ValueError: this is not the gradient of these parameters, it has one waiting, or has to pull first.
+        """
+        push = _Push(gradients)
+        with self._lock:
+            self._here(trainer)
+            if self._left and self._staleness is None:
+                raise LeftError(self._who_left())
+            if trainer in self._behind:
+                raise ValueError(f"trainer-{trainer} has other parameters than the server: pull before the push")
+            self._held.check(gradients)
+            self._waiting[trainer] = push
+            ready = self._apply()
+        self._tell(ready)
+        return push.answer
+
+    def leave(self, trainer: int) -> None:
+        """This trainer pushes no more: others do not wait for it, and with synchronous training who waits for it is told."""
+        with self._lock:
+            self._left.add(trainer)
+            self._has.pop(trainer, None)
+            self._waiting.pop(trainer, None)
+            if self._staleness is None:
+                ready: list[_Told] = [(push, LeftError(self._who_left())) for push in self._waiting.values()]
+                self._waiting.clear()
+            else:
+                ready = self._apply()
+        self._tell(ready)
+
+    def missing(self) -> list[int]:
+        """The trainers whose gradient is waited for."""
+        with self._lock:
+            return sorted(set(self._has) - set(self._waiting)) if self._waiting else []
+
+    def counts(self) -> Counts:
+        """What was done so far."""
+        with self._lock:
+            return self._counts
+
+    def configure(self, options: Mapping[str, Any]) -> None:
+        """The optimizer goes on with these options, as `{"lr": 0.1}`.
+
+        Raises:
+            ValueError: it has no such option.
+        """
+        with self._lock:
+            self._held.configure(options)
+
+    def state(self) -> dict[str, Any]:
+        """Parameters and the optimizer's state by name, and its options: what a checkpoint has to hold."""
+        with self._lock:
+            return self._held.state()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """These parameters and this state of the optimizer, of which there may be more than are held here. Each trainer has to pull then.
+
+        Raises:
+            ValueError: a parameter lacks, or has another shape, or a gradient is waiting.
+        """
+        with self._lock:
+            if self._waiting:
+                waiting = ", ".join(f"trainer-{trainer}" for trainer in sorted(self._waiting))
+                raise ValueError(f"a gradient of {waiting} is waiting: load before the first push")
+            self._held.load(state)
+            self._behind = set(self._has)
+
+    def _here(self, trainer: int) -> None:
+        if trainer in self._left:
+            raise LeftError(self._who_left())
+        if trainer not in self._has:
+            raise ValueError(f"there is no trainer-{trainer}")
+        # Its version may not change under a gradient that was made with it.
+        if trainer in self._waiting:
+            raise ValueError(f"trainer-{trainer} has a gradient waiting: go on after the answer")
+
+    def _who_left(self) -> str:
+        left = ", ".join(f"trainer-{trainer}" for trainer in sorted(self._left))
+        return f"{left} has left, and pushes no more gradients: the others cannot go on in step with it"
+
+    def _apply(self) -> list[_Told]:
+        """All gradients that may be applied by now are; who is to be told what."""
+        if self._staleness is None:
+            complete = self._waiting and self._waiting.keys() == self._has.keys()
+            # In the order of trainers: a sum is the same in whichever order they came.
+            return self._applied(sorted(self._has)) if complete else []
+        ready = []
+        while (trainer := self._next(self._staleness)) is not None:
+            ready += self._applied([trainer])
+        return ready
+
+    def _next(self, bound: int) -> int | None:
+        """The trainer whose gradient may be applied, the oldest first."""
+        for trainer in sorted(self._waiting, key=lambda trainer: self._has[trainer]):
+            others = [version for other, version in self._has.items() if other != trainer]
+            if may_apply(self._version, others, bound):
+                return trainer
+        return None
+
+    def _applied(self, trainers: list[int]) -> list[_Told]:
+        """One update of the gradients of these trainers."""
+        pushes = [self._waiting.pop(trainer) for trainer in trainers]
+        stale = [self._version - self._has[trainer] for trainer in trainers]
+        try:
+            self._held.update([push.gradients for push in pushes])
+        except Exception as error:  # noqa: BLE001 - an optimizer may raise anything, and all who wait are to hear it
+            return [(push, error) for push in pushes]
+        self._version += 1
+        self._counts = self._counts.and_of(stale)
+        self._has.update(dict.fromkeys(trainers, self._version))
+        answer = self._version, self._held.copy()
+        return [(push, answer) for push in pushes]
+
+    @staticmethod
+    def _tell(ready: list[_Told]) -> None:
+        """Outside of the lock: what waits for an answer runs here."""
+        for push, answer in ready:
+            if isinstance(answer, Exception):
+                push.answer.set_exception(answer)
+            else:
+                push.answer.set_result(answer)
