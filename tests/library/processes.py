@@ -37,8 +37,8 @@ def run(world: int, folder: Path, act: Callable[..., Any], *words: Any, patience
         RankError: with the words of the first that failed.
     """
     context = multiprocessing.get_context("forkserver")
-    # Once for all tests: to import torch takes seconds.
-    context.set_forkserver_preload(["torch", "torch.distributed", HERE])
+    # Once for all tests: to import these takes seconds.
+    context.set_forkserver_preload(["torch.distributed.checkpoint", "torch._dynamo", "pytest", HERE])
     store = folder / f"store-{time.monotonic_ns()}"
     pipes: list[Connection] = []
     ranks: list[BaseProcess] = []
