@@ -79,7 +79,6 @@ class DiLoCo:
         """Whether all islands have the same parameters now: the best moment for a checkpoint."""
         return self.steps % self._every == 0
 
-    @torch.no_grad()
     def step(self) -> bool:
         """Count an inner step, and exchange where a round ends with it. To be called by all processes alike.
 
@@ -89,8 +88,9 @@ class DiLoCo:
         self.steps += 1
         if not self.equal:
             return False
-        for names in _messages(self._global):
-            self._average(names)
+        with torch.no_grad():
+            for names in _messages(self._global):
+                self._average(names)
         self._outer.step()
         self._outer.zero_grad()
         self._begin()
@@ -101,7 +101,6 @@ class DiLoCo:
         moved = {name: self._outer.state[value]["momentum_buffer"] for name, value in self._global.items()}
         return {"steps": self.steps, "parameters": dict(self._global), "momentum": moved}
 
-    @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave. The model's own parameters are the model's to load.
 
@@ -112,9 +111,10 @@ class DiLoCo:
             odd = sorted(state["parameters"].keys() ^ self._global.keys())
             raise ValueError(f"the checkpoint's DiLoCo is of another model: {odd[0]} is in one of them only")
         self.steps = state["steps"]
-        for name, value in self._global.items():
-            value.copy_(state["parameters"][name])
-            self._outer.state[value]["momentum_buffer"].copy_(state["momentum"][name])
+        with torch.no_grad():
+            for name, value in self._global.items():
+                value.copy_(state["parameters"][name])
+                self._outer.state[value]["momentum_buffer"].copy_(state["momentum"][name])
 
     def _begin(self) -> None:
         """All islands begin a round from the same parameters."""
