@@ -162,7 +162,7 @@ def test_a_rate_in_a_tensor_and_weights_in_16_bits(kind: Any) -> None:
 
 def test_biases_and_norms_are_left_out() -> None:
     model = network()
-    model[0].requires_grad_(False)  # type: ignore[index]
+    model[0].requires_grad_(requires_grad=False)  # type: ignore[index]
     weights, others = split(model, 0.5)
     assert [value.shape for value in weights["params"]] == [(2, 6)]
     assert [value.shape for value in others["params"]] == [(6,), (6,), (2,)]
