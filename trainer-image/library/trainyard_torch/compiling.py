@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sysconfig
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,45 +35,86 @@ def compiled(
         cache: a folder that outlives the process, on a volume of the node or of the job. None: what the environment says
             (TORCHINDUCTOR_CACHE_DIR), which also goes before what is given here.
         backend: "inductor", or one that makes no code: "aot_eager" and "eager", to look for errors.
-        dynamic: as for torch.compile: False compiles anew for each shape, None only for the second.
+        dynamic: as for torch.compile: False compiles anew for each shape.
 
     Raises:
-        ValueError: the folder cannot be written, the backend is unknown, or there is no compiler that it needs.
+        ValueError: the model is one of torch's own modules, the folder cannot be written, the backend is unknown, or the image lacks
+            a compiler or what it needs.
     """
+    if type(model).__module__.startswith("torch."):
+        # Dynamo passes over the frames of torch's own modules: nothing would be compiled, and nothing said.
+        raise ValueError(
+            f"model is a bare {type(model).__name__}, which torch does not compile in place: make it part of a module of your own, "
+            "or compile what is inside, before it is wrapped"
+        )
     known = torch.compiler.list_backends(exclude_tags=())
     if backend not in known:
         raise ValueError(f"backend must be one of {', '.join(known)}, and is {backend!r}")
     if backend == "inductor":
         device = next((value.device.type for value in model.parameters()), "cpu")
-        if missing := lacks(device, os.environ, shutil.which, triton=find_spec("triton") is not None):
-            raise ValueError(f"{missing}, or train without torch.compile (backend='eager')")
+        if missing := lacks(device, os.environ, this_image()):
+            raise ValueError(
+                f"torch.compile needs {', '.join(missing)}, which this image does not have: build one that has, or train "
+                "without torch.compile"
+            )
         if cache is not None and "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_writable(Path(cache)))
     model.compile(backend=backend, dynamic=dynamic)
     return model
 
 
-def lacks(device: str, environ: Mapping[str, str], which: Callable[[str], str | None], *, triton: bool) -> str | None:
-    """What Inductor would look for in vain, and what to do; None: nothing. Pure.
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Where a process finds what compilers need. Each takes a name and says whether it is there.
+
+    Attributes:
+        program: on the path.
+        module: of Python.
+        header: of C and C++.
+    """
+
+    program: Callable[[str], bool]
+    module: Callable[[str], bool]
+    header: Callable[[str], bool]
+
+
+def lacks(device: str, environ: Mapping[str, str], image: Image) -> list[str]:
+    """What Inductor would look for in vain. Pure.
 
     Args:
         device: the type of the model's device.
         environ: the environment: CXX and CC name a compiler.
-        which: where a program is; None: nowhere.
-        triton: whether it can be imported.
+        image: what is there.
     """
+    found = {"Python's headers (python3-dev)": image.header("Python.h")}
     if device == "cpu":
-        names = [environ.get("CXX", "g++")]
-        kind = "C++"
+        compiler = environ.get("CXX", "g++")
+        found[f"a C++ compiler ({compiler})"] = image.program(compiler)
+        found["setuptools"] = image.module("setuptools.command")
+        found["torch's headers (libtorch-dev)"] = image.header("ATen/ATen.h")
     else:
-        if not triton:
-            return "torch.compile needs Triton for GPUs, which this image does not have: install triton"
         # Triton compiles the launcher of each kernel.
-        names = [environ["CC"]] if "CC" in environ else ["gcc", "clang"]
-        kind = "C"
-    if any(which(name) for name in names):
-        return None
-    return f"torch.compile needs a {kind} compiler, and there is no {' and no '.join(names)} in this image: install one"
+        compilers = [environ["CC"]] if "CC" in environ else ["gcc", "clang"]
+        found[f"a C compiler ({' or '.join(compilers)})"] = any(map(image.program, compilers))
+        found["triton"] = image.module("triton")
+    return [name for name, there in found.items() if not there]
+
+
+def this_image() -> Image:
+    """What this process finds."""
+    headers = [Path(sysconfig.get_path("include")), Path(torch.__file__).with_name("include"), Path("/usr/include")]
+    return Image(
+        program=lambda name: shutil.which(name) is not None,
+        module=_importable,
+        header=lambda name: any((folder / name).exists() for folder in headers),
+    )
+
+
+def _importable(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # that of which it is part
+        return False
 
 
 def _writable(folder: Path) -> Path:
