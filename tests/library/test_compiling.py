@@ -12,7 +12,6 @@ from torch._dynamo.utils import counters
 
 from trainyard_torch.compiling import Image, compiled, lacks, this_image
 
-
 ALL = {"g++", "gcc", "setuptools.command", "triton", "Python.h", "ATen/ATen.h"}
 
 

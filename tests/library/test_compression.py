@@ -1,5 +1,6 @@
 """Gradients in fewer bytes: the same training, near enough; and with PowerSGD the same bits after a restart."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -121,19 +122,24 @@ def begun(folder: str) -> np.ndarray:
     return Training(EXACT, torch.float64).train(0, 6).save(folder).train(6, 12).weights
 
 
-def gone_on(folder: str) -> tuple[np.ndarray, np.ndarray]:
+def gone_on(folder: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    told = logging.getLogger("trainyard_torch.communication.powersgd")
+    said: list[str] = []
+    told.addFilter(lambda record: bool(said.append(record.getMessage())))
     reset = Training(EXACT, torch.float64).load(folder)
     reset.compression.reset()
-    return Training(EXACT, torch.float64).load(folder).train(6, 12).weights, reset.train(6, 12).weights
+    return Training(EXACT, torch.float64).load(folder).train(6, 12).weights, reset.train(6, 12).weights, said
 
 
 @pytest.mark.parametrize("world", [1, 3, 4])
 def test_another_number_of_processes_goes_on_alike(tmp_path: Path, world: int) -> None:
     folder = str(tmp_path / "c")
     expected = run(2, tmp_path, begun, folder)[0]
-    for found, reset in run(world, tmp_path, gone_on, folder):
+    for rank, (found, reset, said) in enumerate(run(world, tmp_path, gone_on, folder)):
         assert np.allclose(found, expected, rtol=0, atol=1e-11)
         assert not np.allclose(reset, expected, rtol=0, atol=1e-5), "what a reset loses would be seen"
+        sentence = f"PowerSGD goes on with {world} processes after 2: the errors of all go over as their mean"
+        assert said == ([sentence] * 2 if rank == 0 else [])
 
 
 def fed_back() -> tuple[float, float]:

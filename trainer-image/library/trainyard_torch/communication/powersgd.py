@@ -103,7 +103,7 @@ class LowRank:
         elements = sum(sum(self._sent(name)) for name in names)
         sent = elements * bucket.buffer().element_size()
         future = powerSGD_hook(self._torch, bucket)
-        if bucket.buffer().device.type == "cpu":
+        if bucket.buffer().device.type == "cpu" or dist.get_backend(self._group) == "gloo":
             # torch's hook waits for one collective in the callback of another. Gloo has two threads for both: two buckets at a time
             # would wait for each other for ever.
             future.wait()
