@@ -108,6 +108,9 @@ def test_the_device_decides() -> None:
         Precision("tf32", "cpu")
     with pytest.raises(ValueError, match="scale and growth_interval must be positive"):
         Precision("fp16", "cpu", scale=0)
+    if not GPU:
+        with pytest.raises(ValueError, match="device is cuda, and this process sees no GPU"):
+            Precision("bf16", "cuda")
 
 
 def test_fp8_has_its_conditions() -> None:
@@ -125,7 +128,7 @@ def test_fp8_has_its_conditions() -> None:
 def test_on_a_gpu(name: str) -> None:
     model = network().cuda()
     x = torch.randn(64, 8, device="cuda")
-    precision = Precision(name, "cuda")
+    precision = Precision(name, "cuda", scale=64.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     with precision.autocast():
         assert model(x).dtype == precision.dtype

@@ -38,14 +38,14 @@ def compiled(
         dynamic: as for torch.compile: False compiles anew for each shape.
 
     Raises:
-        ValueError: the model is one of torch's own modules, the folder cannot be written, the backend is unknown, or the image lacks
+        ValueError: the model's forward is torch's own, the folder cannot be written, the backend is unknown, or the image lacks
             a compiler or what it needs.
     """
-    if type(model).__module__.startswith("torch."):
-        # Dynamo passes over the frames of torch's own modules: nothing would be compiled, and nothing said.
+    if type(model).forward.__module__.startswith("torch."):
+        # Dynamo passes over the frames of torch's own modules: nothing would be compiled, and nothing said (pytorch #150915).
         raise ValueError(
-            f"model is a bare {type(model).__name__}, which torch does not compile in place: make it part of a module of your own, "
-            "or compile what is inside, before it is wrapped"
+            f"forward of {type(model).__name__} is torch's own, which torch does not compile in place: make it part of a module of "
+            "yours, or compile what is inside, before it is wrapped"
         )
     known = torch.compiler.list_backends(exclude_tags=())
     if backend not in known:

@@ -60,11 +60,16 @@ class Precision:
         if not 0 < scale < float("inf") or growth_interval < 1:
             raise ValueError(f"scale and growth_interval must be positive, and are {scale} and {growth_interval}")
         device = torch.device(device)
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(
+                "device is cuda, and this process sees no GPU: ask for one in the pod's resources, or take cpu"
+            )
         cuda = device.type == "cuda" and torch.version.hip is None
         self.name = checked(name, device.type, torch.cuda.get_device_capability(device) if cuda else None)
         self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}.get(name, torch.float32)
         self._device = device.type
-        # Both count in the backward pass too, which is outside of any `with`.
+        # Both count in the backward pass too, which is outside of any `with`. Not the settings that torch 2.9 has brought: they may not
+        # be mixed with these, which torch.compile reads.
         torch.set_float32_matmul_precision("highest" if name == "fp32" else "high")
         torch.backends.cudnn.allow_tf32 = name != "fp32"
         scaled = name == "fp16"
