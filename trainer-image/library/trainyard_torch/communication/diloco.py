@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from trainyard_torch.communication.island import Island
 
 MESSAGE = 1 << 26
-"""Elements that are sent at once, 256 MiB of fp32: what an exchange needs of memory beyond its state."""
+"""Elements that are sent at once: 256 MiB of fp32."""
 
 
 class DiLoCo:
     """The outer optimizer of one model. Call `step` after each step of the inner one.
 
-    It holds, in fp32 at least, the parameters of the last exchange and a momentum: twice the model.
+    It holds, in fp32 at least, the parameters of the last exchange and a momentum: twice the model, and once more while it exchanges.
 
     Args:
         model: all of its parameters on each process, alike on all; wrapped in DDP over `island.inside` where islands have several.
