@@ -37,8 +37,8 @@ def run(world: int, folder: Path, act: Callable[..., Any], *words: Any, patience
         RankError: with the words of the first that failed.
     """
     context = multiprocessing.get_context("forkserver")
-    # Once for all tests: to import torch takes seconds.
-    context.set_forkserver_preload(["torch", "torch.distributed", "torch.distributed.checkpoint", "s3fs", HERE])
+    # Once for all tests: to import torch, and what a rank needs of it, takes seconds.
+    context.set_forkserver_preload(["torch.distributed.checkpoint", "torch._dynamo", "pytest", "s3fs", HERE])
     store = folder / f"store-{time.monotonic_ns()}"
     pipes: list[Connection] = []
     ranks: list[BaseProcess] = []

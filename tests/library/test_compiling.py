@@ -1,0 +1,122 @@
+"""torch.compile: what it needs is told before it is missed, and what it has compiled is found again."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from trainyard_torch.compiling import Image, compiled, lacks, this_image
+
+ALL = {"g++", "gcc", "setuptools.command", "triton", "Python.h", "ATen/ATen.h"}
+
+
+@pytest.mark.parametrize(
+    ("device", "environ", "there", "missing"),
+    [
+        ("cpu", {}, ALL - {"triton", "gcc"}, []),
+        ("cpu", {}, ALL - {"g++"}, ["a C++ compiler (g++)"]),
+        ("cpu", {"CXX": "/opt/c++"}, ALL, ["a C++ compiler (/opt/c++)"]),
+        (
+            "cpu",
+            {"CC": "no"},
+            ALL - {"setuptools.command", "ATen/ATen.h"},
+            ["setuptools", "torch's headers (libtorch-dev)"],
+        ),
+        ("cuda", {}, {"clang", "triton", "Python.h"}, []),
+        ("cuda", {}, ALL - {"triton", "Python.h"}, ["Python's headers (python3-dev)", "triton"]),
+        ("cuda", {"CC": "icc"}, ALL, ["a C compiler (icc)"]),
+    ],
+)
+def test_what_it_needs(device: str, environ: dict[str, str], there: set[str], missing: list[str]) -> None:
+    has = there.__contains__
+    assert lacks(device, environ, Image(has, has, has)) == missing
+
+
+MISSING = lacks("cpu", os.environ, this_image())
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.gelu(self.layer(x))
+
+
+def test_names_stay_as_they_are() -> None:
+    model = Network()
+    x = torch.ones(1, 3)
+    plain = model(x)
+    counters.clear()
+    assert compiled(model, backend="aot_eager") is model
+    assert torch.allclose(model(x), plain)
+    assert counters["frames"]["ok"] == 1, "it is compiled"
+    assert list(model.state_dict()) == ["layer.weight", "layer.bias"]
+
+
+def test_what_torch_would_leave_as_it_is() -> None:
+    class Mine(nn.Sequential):
+        pass
+
+    for model in (nn.Sequential(Network()), Mine(Network())):
+        with pytest.raises(
+            ValueError, match=r"forward of (Sequential|Mine) is torch's own, which torch does not compile"
+        ):
+            compiled(model, backend="eager")
+
+
+def test_a_backend_that_is_none() -> None:
+    with pytest.raises(ValueError, match=r"one of .*inductor.*, and is 'gcc'"):
+        compiled(Network(), backend="gcc")
+
+
+@pytest.mark.skipif(not MISSING, reason="there is a C++ compiler, and what it needs")
+def test_without_a_compiler() -> None:
+    with pytest.raises(ValueError, match=r"torch.compile needs .*, which this image does not have: build one that has"):
+        compiled(Network())
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainyard_torch.compiling.lacks", lambda *_: [])
+    # Set first, so that what is set meanwhile is taken back.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"cannot be made in .*file/cache: Not a directory"):
+        compiled(Network(), tmp_path / "file" / "cache")
+    compiled(Network(), tmp_path / "cache")
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "cache")
+    compiled(Network(), tmp_path / "other")
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "cache"), "the environment goes first"
+
+
+PROGRAM = """
+import sys, torch
+from torch._dynamo.utils import counters
+from trainyard_torch.compiling import compiled
+from tests.library.test_compiling import Network
+model = compiled(Network(), sys.argv[1])
+model(torch.ones(2, 3)).sum().backward()
+print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"])
+"""
+
+
+@pytest.mark.skipif(bool(MISSING), reason=f"this image does not have {', '.join(MISSING)}")
+def test_what_was_compiled_is_found_again(tmp_path: Path) -> None:
+    def counted() -> list[int]:
+        out = subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=False
+        )
+        assert out.returncode == 0, out.stderr
+        return [int(word) for word in out.stdout.split()]
+
+    (hits, misses), (hits_again, misses_again) = counted(), counted()
+    assert hits == 0
+    assert misses == hits_again > 0
+    assert misses_again == 0

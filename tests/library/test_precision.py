@@ -1,0 +1,150 @@
+"""Number formats on a CPU: what they do to the numbers, and what an overflow does. A GPU's own are skipped where there is none."""
+
+import math
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+
+from trainyard_torch.precision import Precision, with_float8
+
+GPU = torch.cuda.is_available()
+
+
+@pytest.fixture(autouse=True)
+def _settings() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    yield
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.allow_tf32 = before[1]
+
+
+def trained(precision: Precision, model: nn.Module, steps: int = 20) -> list[bool]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    done = []
+    for step in range(steps):
+        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        with precision.autocast():
+            out = model(x)
+            loss = nn.functional.mse_loss(out.float(), x.sum(1, keepdim=True))
+        assert out.dtype == precision.dtype
+        precision.backward(loss)
+        precision.unscale(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        done.append(precision.step(optimizer))
+    return done
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+
+
+@pytest.mark.parametrize(("name", "far"), [("bf16", 3e-2), ("fp16", 3e-3)])
+def test_nearly_what_fp32_does(name: str, far: float) -> None:
+    full, half = network(), network()
+    assert all(trained(Precision("fp32", "cpu"), full))
+    assert all(trained(Precision(name, "cpu", scale=1024.0), half))
+    most = max(
+        float((one - other).detach().abs().max())
+        for one, other in zip(full.parameters(), half.parameters(), strict=True)
+    )
+    assert 0 < most < far
+    assert {value.dtype for value in half.parameters()} == {torch.float32}
+
+
+def test_an_overflow_is_left_out_and_told() -> None:
+    model = network()
+    precision = Precision("fp16", "cpu", scale=2.0**40)
+    before = model[0].weight.detach().clone()  # type: ignore[index, union-attr]
+    assert trained(precision, model, 1) == [False]
+    assert torch.equal(before, model[0].weight)  # type: ignore[index, arg-type]
+    assert precision.scale == 2.0**39
+    done = trained(precision, model, 40)
+    assert done == sorted(done), "once the scale fits, no step is left out"
+    assert done[-1]
+
+
+def test_what_is_nan_by_itself_ends_it() -> None:
+    model = nn.Linear(8, 1)
+    precision = Precision("fp16", "cpu", scale=2.0**-20)
+    nn.init.constant_(model.weight, math.nan)
+    with pytest.raises(FloatingPointError, match="the loss is NaN or infinite by itself"):
+        trained(precision, model, 10)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning", "ignore:TypedStorage is deprecated:UserWarning")
+def test_the_scale_goes_on_after_a_restart(tmp_path: Path) -> None:
+    model = network()
+    precision = Precision("fp16", "cpu", scale=64.0, growth_interval=3)
+    trained(precision, model, 4)
+    assert precision.scale == 128, "it has grown after three good steps"
+    dcp.save({"precision": precision}, checkpoint_id=str(tmp_path))
+    resumed = Precision("fp16", "cpu", growth_interval=3)
+    dcp.load({"precision": resumed}, checkpoint_id=str(tmp_path))
+    assert resumed.scale == 128
+    trained(resumed, model, 2)
+    assert resumed.scale == 256, "the fourth step counts for the next growth"
+    Precision("bf16", "cpu").load_state_dict(resumed.state_dict())
+    assert Precision("bf16", "cpu").state_dict() == {}
+
+
+def test_fp32_is_fp32() -> None:
+    torch.set_float32_matmul_precision("medium")
+    Precision("fp32", "cpu")
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert not torch.backends.cudnn.allow_tf32
+    Precision("bf16", "cpu")
+    assert torch.get_float32_matmul_precision() == "high"
+
+
+def test_the_device_decides() -> None:
+    with pytest.raises(ValueError, match="tf32 is of NVIDIA GPUs, and this device is a CPU"):
+        Precision("tf32", "cpu")
+    with pytest.raises(ValueError, match="scale and growth_interval must be positive"):
+        Precision("fp16", "cpu", scale=0)
+    if not GPU:
+        with pytest.raises(ValueError, match="device is cuda, and this process sees no GPU"):
+            Precision("bf16", "cuda")
+
+
+def test_fp8_has_its_conditions() -> None:
+    with pytest.raises(ValueError, match="sides are multiples of 16, and the model has none"):
+        with_float8(network())
+    if not find_spec("torchao"):
+        with pytest.raises(ValueError, match="pip install torchao"):
+            with_float8(nn.Linear(16, 32))
+    model = network()
+    assert Precision("bf16", "cpu").convert(model) is model
+
+
+@pytest.mark.skipif(not GPU, reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("name", ["tf32", "bf16", "fp16"])
+def test_on_a_gpu(name: str) -> None:
+    model = network().cuda()
+    x = torch.randn(64, 8, device="cuda")
+    precision = Precision(name, "cuda", scale=64.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with precision.autocast():
+        assert model(x).dtype == precision.dtype
+        loss = model(x).float().square().mean()
+    precision.backward(loss)
+    assert precision.step(optimizer)
+
+
+@pytest.mark.skipif(
+    not (GPU and torch.cuda.get_device_capability() >= (8, 9) and find_spec("torchao")),
+    reason="needs an NVIDIA GPU of compute capability 8.9 and torchao",
+)
+def test_fp8_on_a_gpu() -> None:
+    model = Precision("fp8", "cuda").convert(nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 10)).cuda())
+    assert type(model[0]).__name__ == "Float8Linear"  # type: ignore[index]
+    assert type(model[1]) is nn.Linear  # type: ignore[index]
+    with Precision("fp8", "cuda").autocast():
+        model(torch.randn(16, 64, device="cuda")).sum().backward()
+    assert all(torch.isfinite(value.grad).all() for value in model.parameters() if value.grad is not None)

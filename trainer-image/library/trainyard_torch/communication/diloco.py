@@ -1,0 +1,161 @@
+"""DiLoCo: islands train for themselves for many steps, then their changes are averaged and applied by an optimizer of their own.
+
+The averaged change is taken for a gradient, with which Nesterov's momentum moves the parameters that all islands begin the next round
+from. Between islands only this change is sent, once in a round. It does not choose how an island trains inside: that is DDP, or one process.
+
+Source: A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023, algorithm 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import Tensor, nn
+
+    from trainyard_torch.communication.island import Island
+
+MESSAGE = 1 << 26
+"""Elements that are sent at once: 256 MiB of fp32."""
+
+
+class DiLoCo:
+    """The outer optimizer of one model. Call `step` after each step of the inner one.
+
+    It holds, in fp32 at least, the parameters of the last exchange and a momentum: twice the model, and once more while it exchanges.
+
+    Args:
+        model: all of its parameters on each process, alike on all; wrapped in DDP over `island.inside` where islands have several.
+        island: from `join`.
+        every: inner steps of a round, H in the paper, where it is 500.
+        rate: the outer learning rate.
+        momentum: the outer momentum, by Nesterov; from 0 to less than 1.
+
+    Attributes:
+        steps: inner steps so far.
+        sent_bytes: what this process has handed to all-reduces between islands so far. Each process of an island sends its share.
+
+    Raises:
+        ValueError: a number is out of its range, or the model is wrapped over other processes.
+    """
+
+    def __init__(
+        self, model: nn.Module, island: Island, *, every: int = 500, rate: float = 0.7, momentum: float = 0.9
+    ) -> None:
+        if every < 1:
+            raise ValueError(f"every must be from 1 on, and is {every}")
+        if not 0 < rate < float("inf"):
+            raise ValueError(f"rate must be positive, and is {rate}")
+        if not 0 <= momentum < 1:
+            raise ValueError(f"momentum must be from 0 to less than 1, and is {momentum}")
+        wrapped = isinstance(model, DistributedDataParallel)
+        over = model.process_group.size() if wrapped else 1
+        if over != island.islands.size:
+            raise ValueError(
+                f"model is trained by {over} processes together, and an island has {island.islands.size}: wrap it with "
+                "DistributedDataParallel(model, process_group=island.inside)"
+            )
+        self._island, self._every, self.steps, self.sent_bytes = island, every, 0, 0
+        named = (model.module if wrapped else model).named_parameters()
+        self._local = {name: value for name, value in named if value.requires_grad}
+        self._global = {name: _wide(value.detach()).clone() for name, value in self._local.items()}
+        # Nobody else sees to it that islands begin alike.
+        for value in self._global.values():
+            dist.broadcast(value, src=0)
+        self._outer = torch.optim.SGD(self._global.values(), rate, momentum, nesterov=momentum > 0)
+        for value in self._global.values():
+            # Zeros are what torch begins with; made now, so that each checkpoint has the same keys.
+            self._outer.state[value]["momentum_buffer"] = torch.zeros_like(value)
+        self._begin()
+
+    @property
+    def equal(self) -> bool:
+        """Whether all islands have the same parameters now: the best moment for a checkpoint."""
+        return self.steps % self._every == 0
+
+    def step(self) -> bool:
+        """Count an inner step, and exchange where a round ends with it. To be called by all processes alike.
+
+        Returns:
+            Whether it did: all islands have the same parameters then.
+        """
+        self.steps += 1
+        if not self.equal:
+            return False
+        with torch.no_grad():
+            for names in _messages(self._global):
+                self._average(names)
+        self._outer.step()
+        self._outer.zero_grad()
+        self._begin()
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint has to hold, beside model and inner optimizer: the same on all processes, for any number of islands."""
+        moved = {name: self._outer.state[value]["momentum_buffer"] for name, value in self._global.items()}
+        return {"steps": self.steps, "parameters": dict(self._global), "momentum": moved}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave. The model's own parameters are the model's to load.
+
+        Raises:
+            ValueError: it is of another model.
+        """
+        if state["parameters"].keys() != self._global.keys():
+            odd = sorted(state["parameters"].keys() ^ self._global.keys())
+            raise ValueError(f"the checkpoint's DiLoCo is of another model: {odd[0]} is in one of them only")
+        self.steps = state["steps"]
+        with torch.no_grad():
+            for name, value in self._global.items():
+                value.copy_(state["parameters"][name])
+                self._outer.state[value]["momentum_buffer"].copy_(state["momentum"][name])
+
+    def _begin(self) -> None:
+        """All islands begin a round from the same parameters."""
+        with torch.no_grad():
+            for name, value in self._global.items():
+                self._local[name].copy_(value)
+
+    def _average(self, names: list[str]) -> None:
+        """The mean change of these parameters over all islands, as their gradient."""
+        island = self._island
+        changes = torch.cat([(self._global[name] - _wide(self._local[name])).reshape(-1) for name in names])
+        size, places = changes.numel(), island.islands.size
+        # Each process of an island exchanges its part with the other islands, all at once; then the island puts the parts together.
+        parts = torch.nn.functional.pad(changes, (0, -size % places)).chunk(places)
+        mine = parts[island.inside.rank()].clone()
+        dist.all_reduce(mine, group=island.across)
+        mine /= island.islands.count
+        self.sent_bytes += mine.nbytes
+        whole = mine
+        if places > 1:
+            whole = torch.empty(places * mine.numel(), dtype=mine.dtype, device=mine.device)
+            dist.all_gather_into_tensor(whole, mine, group=island.inside)
+        sizes = [self._global[name].numel() for name in names]
+        for name, change in zip(names, whole[:size].split(sizes), strict=True):
+            self._global[name].grad = change.view_as(self._global[name])
+
+
+def _wide(value: Tensor) -> Tensor:
+    """In fp32 at least: a small outer step would be lost in 16 bits."""
+    return value.to(torch.promote_types(value.dtype, torch.float32))
+
+
+def _messages(parameters: Mapping[str, Tensor]) -> Iterator[list[str]]:
+    """Names of parameters that are sent together: of one type, and few enough."""
+    names: list[str] = []
+    elements = 0
+    for name, value in parameters.items():
+        if names and (elements + value.numel() > MESSAGE or value.dtype != parameters[names[0]].dtype):
+            yield names
+            names, elements = [], 0
+        names.append(name)
+        elements += value.numel()
+    if names:
+        yield names

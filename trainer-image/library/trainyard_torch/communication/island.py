@@ -1,0 +1,80 @@
+"""The island that this process is part of: its process groups, and what it alone knows, for checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from trainyard_torch.communication.islands import Islands
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class Island:
+    """The island of this process. `join` makes it.
+
+    Attributes:
+        islands: how all processes are divided.
+        index: which of the islands it is, from 0 on.
+        inside: its processes; what DDP takes as `process_group`.
+        across: this process and those at its place in the other islands.
+    """
+
+    islands: Islands
+    index: int
+    inside: dist.ProcessGroup
+    across: dist.ProcessGroup
+
+
+def join(islands: int) -> Island:
+    """Divide all processes into so many islands. To be called by all of them at the same time.
+
+    Raises:
+        ValueError: the number of processes cannot be divided so, or there is no process group yet.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        raise ValueError("islands need a process group: call torch.distributed.init_process_group before")
+    divided = Islands(dist.get_world_size(), islands)
+    inside, _ = dist.new_subgroups_by_enumeration(divided.inside)
+    across, _ = dist.new_subgroups_by_enumeration(divided.across)
+    return Island(divided, divided.of(dist.get_rank()), inside, across)
+
+
+class IslandState:
+    """Model and optimizer as this island has them, where islands differ: for a checkpoint from which a run goes on exactly.
+
+    Each island writes its own, under its number. Without it, a resumed run begins on all islands with what island 0 had. With another
+    number of islands it fits no more: leave it out of what is loaded then.
+
+    Args:
+        model: as it is trained.
+        optimizer: that of its parameters.
+        island: this one.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, island: Island) -> None:
+        self._model, self._optimizer, self._name = model, optimizer, f"island{island.index}"
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint has to hold of this island."""
+        model, optimizer = get_state_dict(self._model, self._optimizer)
+        return {self._name: {"model": model, "optimizer": optimizer}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave on this island.
+
+        Raises:
+            ValueError: it holds nothing of this island.
+        """
+        if self._name not in state:
+            raise ValueError(f"the checkpoint has no {self._name}: leave the state of islands out of what is loaded")
+        mine = state[self._name]
+        set_state_dict(self._model, self._optimizer, model_state_dict=mine["model"], optim_state_dict=mine["optimizer"])

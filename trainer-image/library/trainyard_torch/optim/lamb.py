@@ -1,0 +1,99 @@
+"""LAMB: Adam with decoupled weight decay, and a learning rate for each layer.
+
+Source: Y. You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", ICLR 2020, algorithm 2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from trainyard_torch.optim.layerwise import checked, gradients, norm, ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch import Tensor
+
+
+class Lamb(Optimizer):  # type: ignore[misc]  # torch is there where this runs
+    """For networks that are trained with Adam, at batches of tens of thousands of samples.
+
+    With m and v as Adam has them, corrected for their beginning, w the weight and b the weight decay:
+
+        r = m / (sqrt(v) + eps) + b * w,    w = w - lr * |w| / |r| * r
+
+    Args:
+        params: parameters, or groups of them: `layerwise.split` makes those that are usual.
+        lr: the learning rate; what `Schedule` says.
+        betas: those of m and v, each from 0 to less than 1.
+        eps: keeps the division from 0.
+        weight_decay: b.
+        adapt: False: without |w| / |r|, for biases and norms.
+        most: the largest |w| that counts: phi in the paper. None: all of it.
+
+    Raises:
+        ValueError: a number is out of its range.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        adapt: bool = True,
+        most: float | None = None,
+    ) -> None:
+        checked(lr=lr, eps=eps, weight_decay=weight_decay, most=0.0 if most is None else most)
+        checked(below=1, beta1=betas[0], beta2=betas[1])
+        super().__init__(
+            params,
+            {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "adapt": adapt, "most": most},
+        )
+
+    @override
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """Take a step.
+
+        Args:
+            closure: computes the loss anew, with its gradients.
+
+        Returns:
+            What the closure returned.
+
+        Raises:
+            ValueError: a gradient is sparse.
+        """
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        with torch.no_grad():
+            for group in self.param_groups:
+                for weight, gradient in gradients(group):
+                    self._move(weight, gradient, group)
+        return loss
+
+    def _move(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state, (first, second) = self.state[weight], group["betas"]
+        if not state:
+            # On the host, as in torch's Adam: nobody waits for the device to read it.
+            state["step"] = torch.tensor(0.0)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
+        state["step"] += 1
+        steps = state["step"].item()
+        mean = state["exp_avg"].lerp_(gradient, 1 - first)
+        square = state["exp_avg_sq"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        change = (mean / (1 - first**steps)) / ((square / (1 - second**steps)).sqrt_().add_(group["eps"]))
+        if group["weight_decay"]:
+            change.add_(weight, alpha=group["weight_decay"])
+        rate = group["lr"]
+        if group["adapt"]:
+            size = norm(weight)
+            size = size if group["most"] is None else size.clamp(max=group["most"])
+            rate = (rate * ratio(size, norm(change))).to(change.dtype)
+        weight.sub_(change.mul_(rate))

@@ -1,0 +1,90 @@
+"""LARS: SGD with momentum, and a learning rate for each layer.
+
+Source: Y. You, I. Gitman, B. Ginsburg, "Large Batch Training of Convolutional Networks", 2017, algorithm 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from trainyard_torch.optim.layerwise import checked, gradients, norm, ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch import Tensor
+
+
+class Lars(Optimizer):  # type: ignore[misc]  # torch is there where this runs
+    """For networks that are trained with SGD, at batches of thousands of samples.
+
+    With g the gradient, w the weight, b the weight decay:
+
+        v = momentum * v + lr * local * (g + b * w),    w = w - v,    local = trust * |w| / (|g| + b * |w|)
+
+    Args:
+        params: parameters, or groups of them: `layerwise.split` makes those that are usual.
+        lr: the learning rate; what `Schedule` says.
+        momentum: of v, from 0 to less than 1.
+        weight_decay: b.
+        trust: eta in the paper: the share of its norm by which a layer changes at lr 1.
+        adapt: False: local is 1, for biases and norms.
+
+    Raises:
+        ValueError: a number is out of its range.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        *,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust: float = 0.001,
+        adapt: bool = True,
+    ) -> None:
+        checked(lr=lr, weight_decay=weight_decay, trust=trust)
+        checked(below=1, momentum=momentum)
+        super().__init__(
+            params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "adapt": adapt}
+        )
+
+    @override
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """Take a step.
+
+        Args:
+            closure: computes the loss anew, with its gradients.
+
+        Returns:
+            What the closure returned.
+
+        Raises:
+            ValueError: a gradient is sparse.
+        """
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        with torch.no_grad():
+            for group in self.param_groups:
+                for weight, gradient in gradients(group):
+                    self._move(weight, gradient, group)
+        return loss
+
+    def _move(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state, decay = self.state[weight], group["weight_decay"]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(weight)
+        change = gradient.add(weight, alpha=decay) if decay else gradient
+        rate = group["lr"]
+        if group["adapt"]:
+            size = norm(weight)
+            local = ratio(group["trust"] * size, norm(gradient) + decay * size)
+            change = change * (rate * local).to(change.dtype)
+        else:
+            change = change * rate
+        weight.sub_(state["momentum_buffer"].mul_(group["momentum"]).add_(change))
