@@ -1,0 +1,166 @@
+"""How the processes of a training are laid out: which of them share samples, sequences, layers and matrices.
+
+The sizes are pure and need no torch. To join a process group, and to choose a device, is done before; nothing here wraps a model.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from math import prod
+from typing import TYPE_CHECKING
+
+from trainyard_torch.data.batches import Member
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+DIMENSIONS = ("pipeline", "replicate", "shard", "context", "tensor")
+"""Those of the mesh, outermost first."""
+
+JOINED = {
+    "data": ("replicate", "shard"),
+    "shards": ("shard", "context"),
+    "gradients": ("replicate", "shard", "context"),
+}
+"""Dimensions that are also to be had as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """How many processes share what; data parallel is what is left of them.
+
+    Attributes:
+        tensor: processes that share each matrix (tensor parallel).
+        pipeline: processes that share the layers, in stages (pipeline parallel).
+        context: processes that share each sequence (context parallel).
+        replicate: copies of the parameters among the data-parallel processes, for hybrid sharding (HSDP): each copy is spread over
+            data / replicate processes, say those of one node. 1: one copy, spread over all of them.
+
+    Raises:
+        ValueError: a size is no whole number from 1 on.
+    """
+
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    replicate: int = 1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            size = getattr(self, field.name)
+            if type(size) is not int or size < 1:
+                raise ValueError(f"parallelism: {field.name} must be a whole number from 1 on, and is {size!r}")
+
+    @classmethod
+    def parse(cls, text: str | None) -> Parallelism:
+        """What the environment variable TRAINYARD_PARALLELISM says: a JSON object such as {"tensor":2,"pipeline":2,"context":1}.
+
+        None or an empty text: nothing is shared but the samples.
+
+        Raises:
+            ValueError: it is no JSON object, has an unknown key, one twice, or a size that is none.
+        """
+        if not text:
+            return cls()
+        try:
+            sizes = json.loads(text, object_pairs_hook=_once)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"TRAINYARD_PARALLELISM is no JSON ({error}): {text!r}") from None
+        if not isinstance(sizes, dict):
+            raise ValueError(  # noqa: TRY004 - it is a text's value
+                f'TRAINYARD_PARALLELISM must be a JSON object such as {{"tensor": 2}}, and is {text!r}'
+            )
+        known = [field.name for field in fields(cls)]
+        if unknown := sorted(sizes.keys() - set(known)):
+            raise ValueError(f"TRAINYARD_PARALLELISM has {', '.join(unknown)}, and may have {', '.join(known)} only")
+        return cls(**sizes)
+
+    def data(self, world: int) -> int:
+        """How many ways the samples are shared by `world` processes.
+
+        Raises:
+            ValueError: they cannot be laid out like this.
+        """
+        if world < 1:
+            raise ValueError(f"world must be from 1 on, and is {world}")
+        model = self.tensor * self.pipeline * self.context
+        data, rest = divmod(world, model)
+        if rest:
+            raise ValueError(
+                f"{world} processes cannot be laid out as tensor {self.tensor} x pipeline {self.pipeline} x context {self.context}: "
+                f"use a multiple of {model} processes, or another parallelism"
+            )
+        if data % self.replicate:
+            raise ValueError(
+                f"{data} data-parallel processes cannot hold {self.replicate} copies of the parameters: replicate must divide {data}"
+            )
+        return data
+
+    def shape(self, world: int) -> tuple[int, int, int, int, int]:
+        """The sizes of DIMENSIONS.
+
+        Raises:
+            ValueError: as `data`.
+        """
+        return (self.pipeline, self.replicate, self.data(world) // self.replicate, self.context, self.tensor)
+
+    def mesh(self, world: int, device_type: str) -> DeviceMesh:
+        """The mesh of all processes, to be made once, by all of them at the same time.
+
+        Its dimensions are DIMENSIONS, all of them always there: those that talk more are further inside, as neighbouring ranks are on one
+        node. Tensor parallel exchanges activations several times a layer, context parallel once a layer, shards are gathered once a layer but
+        ahead of their use, copies are averaged once a step, and stages send one activation a micro-batch. Beside them are the joined ones
+        of JOINED: `mesh["data"]` are the processes that share the samples, `mesh["shards"]` those that share one copy of the
+        parameters, and `mesh["gradients"]` those whose gradients are averaged.
+
+        Args:
+            world: how many processes there are.
+            device_type: "cuda" or "cpu".
+
+        Raises:
+            ValueError: the sizes do not fit the world, or there is no process group of that size.
+        """
+        shape = self.shape(world)
+        import torch.distributed as dist  # noqa: PLC0415 - the sizes are also read where there is no torch
+        from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
+
+        found = dist.get_world_size() if dist.is_initialized() else None
+        if found != world:
+            raise ValueError(
+                f"a mesh of {world} processes needs a process group of as many, and "
+                + ("there is none: call init_process_group first" if found is None else f"this one has {found}")
+            )
+        mesh = init_device_mesh(device_type, shape, mesh_dim_names=DIMENSIONS)
+        for name, parts in JOINED.items():
+            # Private, and the only way: FSDP and tensor parallel on one model have to find their dimensions in one mesh.
+            mesh[parts]._flatten(name)  # noqa: SLF001
+        return mesh
+
+
+def member(mesh: DeviceMesh) -> Member:
+    """Which part of the samples this process is to see: what `Batches.step` takes."""
+    data = mesh["data"]
+    return Member(data.get_local_rank(), data.size())
+
+
+def size(mesh: DeviceMesh, dimension: str) -> int:
+    """How many processes share what is named.
+
+    Raises:
+        ValueError: the mesh has no such dimension.
+    """
+    parts = JOINED.get(dimension, (dimension,))
+    names = mesh.mesh_dim_names or ()
+    if missing := [part for part in parts if part not in names]:
+        raise ValueError(
+            f"the mesh has no {' or '.join(missing)}, only {', '.join(names)}: make it with Parallelism.mesh"
+        )
+    return prod(mesh.shape[names.index(part)] for part in parts)
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"TRAINYARD_PARALLELISM has a key twice: {', '.join(key for key, _ in pairs)}")
+    return found
