@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from math import inf, nan
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,7 +32,6 @@ from trainyard_torch.parallel.pipeline import cuts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 def places() -> tuple[Member, dict[str, list[int]]]:
@@ -192,6 +192,30 @@ def test_gradients_are_exchanged_with_the_last_micro_batch_only(tmp_path: Path) 
     assert run(2, tmp_path, exchanged, "shard") == [[[], [3, 3]]] * 2
 
 
+def seeded() -> list[bool]:
+    """Whether models that each rank has made by itself are rank 0's afterwards."""
+    wanted = layers()
+    found = []
+    for sizes in (Parallelism(), Parallelism(replicate=2), Parallelism(tensor=2)):
+        mesh = sizes.mesh(2, "cpu")
+        model = layers()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(dist.get_rank())
+        model = split_tensors(model, mesh, {"0": ColwiseParallel()})
+        model = shard(model, mesh, blocks=[model[2]])
+        whole = [parameter.full_tensor() for parameter in model.parameters()]
+        # As another rank sees it: full_tensor asks none of those that hold a copy.
+        told: list[Any] = [None, None]
+        dist.all_gather_object(told, whole)
+        found.append(all(torch.equal(a, b) for own in told for a, b in zip(own, wanted.parameters(), strict=True)))
+    return found
+
+
+def test_copies_begin_alike_however_they_were_seeded(tmp_path: Path) -> None:
+    assert run(2, tmp_path, seeded) == [[True] * 3] * 2
+
+
 def halves(technique: str) -> list[list[float]]:
     """Gradients of a model that looks at each token by itself: each rank with its half of the sequence."""
     mesh = Parallelism(context=2).mesh(2, "cpu")
@@ -282,3 +306,18 @@ def attended(store: str) -> float:
 )
 def test_attention_over_parts_of_a_sequence(tmp_path: Path) -> None:
     assert max(run(2, tmp_path, attended, os.fspath(tmp_path / "nccl"))) < 1e-2
+
+
+def example(number: int) -> float:
+    """The loss in the end of one of the page's programs."""
+    os.environ["TRAINYARD_PARALLELISM"] = '{"tensor":2,"pipeline":1,"context":1}'
+    page = Path("docs/training/parallelism.md").read_text()
+    names: dict[str, Any] = {"__name__": "__main__"}
+    torch.manual_seed(0)
+    exec(page.split("```python\n")[number].split("```")[0], names)  # noqa: S102 - it is ours
+    return float(names["loss"])
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_programs_of_the_page_run(number: int, tmp_path: Path) -> None:
+    assert all(0 < loss < 4 for loss in run(4, tmp_path, example, number))

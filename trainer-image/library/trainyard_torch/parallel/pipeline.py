@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from inspect import signature
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -143,8 +143,10 @@ class Pipeline:
             own_output(self.modules[-1])
         kind = ScheduleInterleaved1F1B if own > 1 else Schedule1F1B
         # Newer ones divide gradients by the number of micro-batches, and cannot know of a weight; here the loss is divided.
-        whole = {"scale_grads": False} if "scale_grads" in signature(kind).parameters else {}
-        self._schedule = kind(made if own > 1 else made[0], micro_batches, loss_fn=self._weighted, **whole)
+        unscaled = _known(kind, scale_grads=False)
+        self._schedule = kind(made if own > 1 else made[0], micro_batches, loss_fn=self._weighted, **unscaled)
+        # Nobody looks at the outputs; older ones put them together all the same.
+        self._quiet = _known(self._schedule.step, return_outputs=False)
 
     def step(self, inputs: torch.Tensor, target: torch.Tensor, *, weight: float = 1.0) -> torch.Tensor:
         """The loss of this process's samples, and their gradients in the parameters: exchanged with the other data-parallel processes.
@@ -168,7 +170,7 @@ class Pipeline:
         # Torch compares strides with those of an empty tensor.
         own = (inputs.contiguous(),) if self._first else ()
         with whole_batches():
-            self._schedule.step(*own, target=target if self._last else None)
+            self._schedule.step(*own, target=target if self._last else None, **self._quiet)
         told = torch.zeros((), dtype=torch.float64, device=self._device)
         if self._last:
             told += torch.stack(self._losses).mean()
@@ -199,6 +201,11 @@ class Pipeline:
                 f"this step has {inputs} samples, and the first had {self._samples}: all steps must have as many"
             )
         self._samples = inputs
+
+
+def _known(call: Callable[..., Any], **words: Any) -> dict[str, Any]:
+    """Those of the keywords that this torch's has."""
+    return {name: value for name, value in words.items() if name in signature(call).parameters}
 
 
 def _check(ranks: int, own: int, micro_batches: int) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from trainyard_torch.mesh import size
+from trainyard_torch.parallel.alike import make_alike
 from trainyard_torch.parallel.older import complete_cpu
 
 if TYPE_CHECKING:
@@ -35,11 +36,12 @@ def shard(
     Source: Zhao et al. 2023, PyTorch FSDP; Rajbhandari et al. 2020, ZeRO.
 
     Args:
-        model: on this process's device, or on the meta device to be filled later.
+        model: on this process's device, where the first process's values count; or elsewhere, such as on the meta device, to be filled or
+            made alike by the caller.
         mesh: that of `Parallelism.mesh`.
         blocks: the modules that are gathered as a whole, such as the layers of a transformer; what is in none of them is gathered with the
             model. Empty: the whole model at once, which saves memory only between steps.
-        reshard: True, a block is given up after its forward pass and gathered again for backward (known as ZeRO-3, a third more traffic);
+        reshard: True, a block is given up after its forward pass and gathered again for backward (known as ZeRO-3: half as much traffic again);
             False, it is kept until then (known as ZeRO-2).
         offload: whether parameters, gradients and optimizer states live in the memory of the host. The process group then needs gloo for
             the CPU beside nccl ("cpu:gloo,cuda:nccl"), as the norm of gradients is formed there.
@@ -62,6 +64,8 @@ def shard(
         complete_cpu()
         # Gloo refuses to average float32 and bfloat16, or adds them up in silence (pytorch issue 162338); float64 FSDP divides itself.
         policy = replace(policy, reduce_dtype=torch.float64)
+    # Copies that begin apart would stay apart: only gradients are averaged.
+    make_alike(model, mesh["gradients"])
     within = mesh["replicate", "shards"] if copies > 1 else mesh["shards"]
     for module in (*chosen, model):
         fully_shard(

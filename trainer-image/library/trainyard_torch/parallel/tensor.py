@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from trainyard_torch.mesh import size
+from trainyard_torch.parallel.alike import make_alike
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +29,7 @@ def split_tensors(model: M, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle])
     Source: Shoeybi et al. 2019, Megatron-LM.
 
     Args:
-        model: with the same parameters on all processes; each keeps its part, rank 0's values.
+        model: on this process's device; the first process's values count.
         mesh: that of `Parallelism.mesh`.
         plan: style by name of module, * for any one part of a name: {"layers.*.up": ColwiseParallel(), "layers.*.down": RowwiseParallel()}.
 
@@ -51,6 +52,8 @@ def split_tensors(model: M, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle])
             seen[name] = pattern
             _check(name, modules[name], style, degree)
     if degree > 1:
+        # What is whole on each process has to stay the same on all of them.
+        make_alike(model, mesh["tensor"])
         parallelize_module(model, mesh["tensor"], dict(plan))
     return model
 
