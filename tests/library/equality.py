@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
 from trainyard_torch.data import Batches, Order
-from trainyard_torch.mesh import Parallelism, member
+from trainyard_torch.mesh import Parallelism, member, submesh
 from trainyard_torch.parallel import (
     Pipeline,
     by_mesh,
@@ -145,8 +145,8 @@ def train(layout: Layout) -> Run:
         norms.append(float(clip_gradients(parameters, mesh, LONGEST)))
         optimizer.step()
         optimizer.zero_grad()
-        dist.all_reduce(loss, group=mesh["data"].get_group())
-        losses.append(float(loss) / mesh["data"].size())
+        dist.all_reduce(loss, group=submesh(mesh, "data").get_group())
+        losses.append(float(loss) / member(mesh).world)
     return Run(losses, norms, _together(modules, mesh))
 
 

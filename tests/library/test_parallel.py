@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 from tests.library.processes import run
 from trainyard_torch.data import Member
-from trainyard_torch.mesh import Parallelism, member, size
+from trainyard_torch.mesh import Parallelism, member, sharding, size, submesh
 from trainyard_torch.parallel import (
     Pipeline,
     by_mesh,
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 def places() -> tuple[Member, dict[str, list[int]]]:
     mesh = Parallelism(tensor=2, replicate=2).mesh(4, "cpu")
     names = ("pipeline", "replicate", "shard", "context", "tensor", "data", "shards", "gradients")
-    assert [size(mesh, name) for name in names] == [mesh[name].size() for name in names]
-    return member(mesh), {name: mesh[name].mesh.flatten().tolist() for name in names}
+    assert [size(mesh, name) for name in names] == [submesh(mesh, name).size() for name in names]
+    return member(mesh), {name: submesh(mesh, name).mesh.flatten().tolist() for name in names}
 
 
 def test_neighbours_share_a_matrix_and_the_same_samples(tmp_path: Path) -> None:
@@ -170,6 +170,10 @@ def test_stages_are_as_even_as_their_order_allows(sizes: list[int], count: int, 
     assert all(a < b for a, b in zip([0, *found], found, strict=False))
 
 
+def both_exchanged() -> list[list[list[float]]]:
+    return [exchanged("replicate"), exchanged("shard")]
+
+
 def exchanged(technique: str) -> list[list[float]]:
     """The gradients after a backward pass without exchange, and after one with it."""
     mesh = Parallelism().mesh(2, "cpu")
@@ -187,9 +191,9 @@ def exchanged(technique: str) -> list[list[float]]:
 
 
 def test_gradients_are_exchanged_with_the_last_micro_batch_only(tmp_path: Path) -> None:
-    assert run(2, tmp_path, exchanged, "replicate") == [[[1, 1], [3, 3]], [[2, 2], [3, 3]]]
     # FSDP keeps what it has not exchanged to itself; and gloo would add float32 where it is to average.
-    assert run(2, tmp_path, exchanged, "shard") == [[[], [3, 3]]] * 2
+    fsdp = [[], [3, 3]]
+    assert run(2, tmp_path, both_exchanged) == [[[[1, 1], [3, 3]], fsdp], [[[2, 2], [3, 3]], fsdp]]
 
 
 def seeded() -> list[bool]:
@@ -216,25 +220,30 @@ def test_copies_begin_alike_however_they_were_seeded(tmp_path: Path) -> None:
     assert run(2, tmp_path, seeded) == [[True] * 3] * 2
 
 
-def halves(technique: str) -> list[list[float]]:
-    """Gradients of a model that looks at each token by itself: each rank with its half of the sequence."""
-    mesh = Parallelism(context=2).mesh(2, "cpu")
+def quarters(technique: str, copies: int) -> list[list[float]]:
+    """Gradients of a model that looks at each token by itself: each rank with half of the samples, and half of each sequence."""
+    mesh = Parallelism(context=2, replicate=copies).mesh(4, "cpu")
     model = layers().double()
     torch.manual_seed(1)
-    tokens = torch.randn(3, 8, 4, dtype=torch.float64)
+    tokens = torch.randn(6, 8, 4, dtype=torch.float64)
     wanted = torch.autograd.grad(model(tokens).square().mean(), list(model.parameters()))
     wrapped = replicate(model, mesh) if technique == "replicate" else shard(model, mesh, blocks=[model[0]])
-    wrapped(tokens.chunk(2, 1)[dist.get_rank()]).square().mean().backward()
+    own = tokens.chunk(2, 0)[member(mesh).rank].chunk(2, 1)[submesh(mesh, "context").get_local_rank()]
+    wrapped(own).square().mean().backward()
     found = [parameter.grad for parameter in model.parameters()]
     if technique == "shard":
+        assert sharding(mesh).size() == submesh(mesh, "gradients").size() == 4
         found = [gradient.full_tensor() for gradient in found]
     return [[float((a - b).abs().max()), float(b.abs().max())] for a, b in zip(found, wanted, strict=True)]
 
 
-@pytest.mark.parametrize("technique", ["replicate", "shard"])
-def test_gradients_are_averaged_over_parts_of_a_sequence(technique: str, tmp_path: Path) -> None:
-    for differences in run(2, tmp_path, halves, technique):
-        assert all(wrong < 1e-12 < large for wrong, large in differences)
+def all_quarters() -> list[list[list[float]]]:
+    return [quarters(*words) for words in (("replicate", 1), ("shard", 1), ("shard", 2))]
+
+
+def test_gradients_are_averaged_over_samples_and_parts_of_a_sequence(tmp_path: Path) -> None:
+    for found in run(4, tmp_path, all_quarters):
+        assert all(wrong < 1e-12 < large for differences in found for wrong, large in differences)
 
 
 def lengths() -> list[Any]:
@@ -275,12 +284,37 @@ def test_an_optimizer_takes_plain_and_spread_parameters_in_groups(tmp_path: Path
         assert groups == 2
 
 
+def on_gpus(backend: str, store: str) -> int:
+    """How many ranks there are, with a device each, and a process group that knows of it."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.cuda.set_device(rank)
+    dist.destroy_process_group()
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
+    return world
+
+
+def offloaded(store: str) -> float:
+    """How far a step with parameters in the host's memory is from one without."""
+    mesh = Parallelism().mesh(on_gpus("cpu:gloo,cuda:nccl", store), "cuda")
+    found = []
+    for offload in (False, True):
+        model = shard(layers().cuda(), mesh, blocks=[], offload=offload)
+        model(torch.ones(2, 4, device="cuda")).square().sum().backward()
+        clip_gradients(model.parameters(), mesh, 0.5)
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        found.append([parameter.to_local().detach() for parameter in model.parameters()])
+    assert {values.device.type for values in found[1]} == {"cpu"}
+    return max(float((a.cpu() - b).abs().max()) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="offload moves parameters from a GPU, and there is none")
+def test_parameters_in_the_host_s_memory(tmp_path: Path) -> None:
+    assert run(1, tmp_path, offloaded, os.fspath(tmp_path / "nccl")) == [pytest.approx(0, abs=1e-6)]
+
+
 def attended(store: str) -> float:
     """How far attention over parts of a sequence is from that over all of it, and so the gradient of its queries."""
-    torch.cuda.set_device(dist.get_rank())
-    rank, world = dist.get_rank(), dist.get_world_size()
-    dist.destroy_process_group()
-    dist.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=world)
+    world = on_gpus("nccl", store)
     mesh = Parallelism(context=world).mesh(world, "cuda")
     torch.manual_seed(0)
     parts = [torch.randn(2, 2, 64, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]

@@ -8,7 +8,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from trainyard_torch.mesh import size
+from trainyard_torch.mesh import submesh
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def replicate(
     model: nn.Module, mesh: DeviceMesh, *, bucket_mib: float = 25.0, unused: bool = False
 ) -> DistributedDataParallel:
-    """The model, its gradients averaged over `mesh["gradients"]` during the backward pass; parameters are rank 0's at first.
+    """The model, its gradients averaged over the processes of the mesh during the backward pass; parameters are rank 0's at first.
 
     Works with `Pipeline` (each stage is wrapped) and with context parallel. With one process it averages over itself alone.
     Source: Li et al. 2020, PyTorch Distributed.
@@ -32,7 +32,7 @@ def replicate(
     Raises:
         ValueError: parameters are spread over processes already, none is to be trained, or a number is out of its range.
     """
-    size(mesh, "gradients")
+    group = submesh(mesh, "gradients").get_group()
     if bucket_mib <= 0:
         raise ValueError(f"bucket_mib must be positive, and is {bucket_mib}")
     spread = [name for name, parameter in model.named_parameters() if isinstance(parameter, DTensor)]
@@ -46,7 +46,7 @@ def replicate(
     return DistributedDataParallel(
         model,
         device_ids=[torch.cuda.current_device()] if mesh.device_type == "cuda" else None,
-        process_group=mesh["gradients"].get_group(),
+        process_group=group,
         bucket_cap_mb=bucket_mib,
         find_unused_parameters=unused,
         # Otherwise there are two copies of all gradients.

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from trainyard_torch.mesh import size
+from trainyard_torch.mesh import sharding, submesh
 from trainyard_torch.parallel.alike import make_alike
 from trainyard_torch.parallel.older import complete_cpu
 
@@ -30,7 +30,7 @@ def shard(
     offload: bool = False,
     precision: MixedPrecisionPolicy | None = None,
 ) -> M:
-    """The same model, each of its parameters spread over `mesh["shards"]`; where the mesh has copies, these are averaged (HSDP).
+    """The same model, each of its parameters spread over the data-parallel processes; where the mesh has copies, these are averaged (HSDP).
 
     The parameters are DTensors afterwards: an optimizer is made after this, not before. After `split_tensors`, not before it.
     Source: Zhao et al. 2023, PyTorch FSDP; Rajbhandari et al. 2020, ZeRO.
@@ -51,22 +51,20 @@ def shard(
         ValueError: a block is none of the model's, has no forward of its own, or is sharded already; one parameter is in two of them; or
             there is nothing to offload from.
     """
-    size(mesh, "shards")
+    within = sharding(mesh)
     if offload and mesh.device_type == "cpu":
         raise ValueError(
             "offload moves parameters to the host's memory, and on a mesh of CPUs they are there already: leave it out"
         )
     chosen = list(blocks)
     _check(model, chosen)
-    copies = size(mesh, "replicate")
     policy = precision or MixedPrecisionPolicy()
     if mesh.device_type == "cpu":
         complete_cpu()
         # Gloo refuses to average float32 and bfloat16, or adds them up in silence (pytorch issue 162338); float64 FSDP divides itself.
         policy = replace(policy, reduce_dtype=torch.float64)
     # Copies that begin apart would stay apart: only gradients are averaged.
-    make_alike(model, mesh["gradients"])
-    within = mesh["replicate", "shards"] if copies > 1 else mesh["shards"]
+    make_alike(model, submesh(mesh, "gradients"))
     for module in (*chosen, model):
         fully_shard(
             module,
