@@ -86,6 +86,7 @@ def refusals() -> dict[str, str]:
     refused("offload", lambda: shard(model, data, blocks=[], offload=True))
     model[3].weight = model[2].weight
     refused("tied blocks", lambda: shard(model, data, blocks=[model[2], model[3]]))
+    refused("tied to the rest", lambda: shard(model, data, blocks=[model[2]]))
     refused("tied stages", lambda: stages(nn.Sequential(model[2], model[3]), pipeline))
     whole = shard(layers(), data, blocks=[])
     refused("sharded twice", lambda: shard(whole, data, blocks=[]))
@@ -126,6 +127,7 @@ WORDS = {
     "list for a block": "0 is a ModuleList, which has no forward",
     "offload": "they are there already",
     "tied blocks": "one parameter is in both 2 and 3",
+    "tied to the rest": "one parameter is in both 2 and the rest of the model",
     "tied stages": "stages 0 and 1 share the parameter 1.weight",
     "sharded twice": "the model is sharded already",
     "few parts": "4 parts cannot be cut into 6 stages",
@@ -168,6 +170,21 @@ def test_stages_are_as_even_as_their_order_allows(sizes: list[int], count: int, 
     heaviest = [max(sum(sizes[a:b]) for a, b in zip([0, *e[:-1]], e, strict=True)) for e in (found, ends)]
     assert (len(found), found[-1], heaviest[0]) == (count, len(sizes), heaviest[1])
     assert all(a < b for a, b in zip([0, *found], found, strict=False))
+
+
+def nested() -> list[float]:
+    """The gradient of weights that are tied within a block that holds another one, the outer one named first."""
+    model = nn.Sequential(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False), nn.Linear(1, 1)))
+    model[0][1].weight = model[0][0].weight
+    with torch.no_grad():
+        model[0][0].weight.fill_(3)
+        model[0][2].weight.fill_(1)
+    shard(model, Parallelism().mesh(2, "cpu"), blocks=[model[0], model[0][2]])(torch.ones(1, 1)).sum().backward()
+    return [float(parameter.grad.full_tensor()) for parameter in model.parameters()]
+
+
+def test_blocks_may_hold_others_and_tied_weights(tmp_path: Path) -> None:
+    assert run(2, tmp_path, nested) == [[6, 9, 1]] * 2
 
 
 def both_exchanged() -> list[list[list[float]]]:

@@ -56,8 +56,7 @@ def shard(
         raise ValueError(
             "offload moves parameters to the host's memory, and on a mesh of CPUs they are there already: leave it out"
         )
-    chosen = list(blocks)
-    _check(model, chosen)
+    chosen = _inner_first(model, list(blocks))
     policy = precision or MixedPrecisionPolicy()
     if mesh.device_type == "cpu":
         complete_cpu()
@@ -76,7 +75,8 @@ def shard(
     return model
 
 
-def _check(model: nn.Module, blocks: list[nn.Module]) -> None:
+def _inner_first(model: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
+    """The blocks as FSDP wants them: those within another one before it."""
     names = {module: name for name, module in model.named_modules()}
     for block in blocks:
         if block is model or block not in names:
@@ -89,19 +89,19 @@ def _check(model: nn.Module, blocks: list[nn.Module]) -> None:
         raise ValueError("blocks: a module is there twice")
     if whole := [name for module, name in names.items() if isinstance(module, FSDPModule)]:
         raise ValueError(f"{whole[0] or 'the model'} is sharded already")
-    owners: dict[nn.Parameter, nn.Module] = {}
-    # The inner ones first, as each parameter belongs to the innermost block around it.
-    for module in (*blocks, model):
-        taken = {
-            name for child in blocks if child is not module and child in set(module.modules()) for name in _held(child)
-        }
-        for parameter in _held(module) - taken:
-            if owners.setdefault(parameter, module) is not module:
+    _refuse_ties(model, {names[block] for block in blocks})
+    return sorted(blocks, key=lambda block: -names[block].count("."))
+
+
+def _refuse_ties(model: nn.Module, blocks: set[str]) -> None:
+    owners: dict[nn.Parameter, str] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        block = name
+        while block and block not in blocks:
+            block = block.rpartition(".")[0]
+        for parameter in module.parameters(recurse=False):
+            if (other := owners.setdefault(parameter, block)) != block:
                 raise ValueError(
-                    f"one parameter is in both {names[owners[parameter]]} and {names[module] or 'the rest of the model'} (tied weights): "
-                    "put both into one block, or into none"
+                    f"one parameter is in both {other or 'the rest of the model'} and {block or 'the rest of the model'} "
+                    "(tied weights): put both into one block, or into none"
                 )
-
-
-def _held(module: nn.Module) -> set[nn.Parameter]:
-    return set(module.parameters())
