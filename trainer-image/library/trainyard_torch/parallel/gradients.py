@@ -80,7 +80,9 @@ def clip_gradients(
     if size(mesh, "pipeline") > 1:
         total = _of_stages(total, mesh, norm)
     for group in groups:
-        clip_grads_with_norm_(group, longest, total)
+        # A factor of another type than the gradients' would be applied to one tensor after the other on a GPU.
+        double = group[0].grad.dtype == torch.float64
+        clip_grads_with_norm_(group, longest, total if double else total.float())
     return total
 
 

@@ -1,4 +1,7 @@
-"""What torch 2.6 and 2.7 lack for FSDP2 and pipelines on CPUs, where gloo speaks. With torch 2.8 nothing here does anything; on GPUs neither."""
+"""What torch 2.6 and 2.7 lack: FSDP2 on CPUs, pipelines over gloo, and a last stage whose output is a view.
+
+Nothing here does anything with torch 2.8, and nobody but this package uses it.
+"""
 
 from __future__ import annotations
 
