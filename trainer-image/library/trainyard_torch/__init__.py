@@ -1,6 +1,7 @@
 """Training on a cluster with stock PyTorch.
 
-All public names are here. Each is imported when it is asked for: a program that uses one part needs the libraries of that part alone.
+What programs use is here by name. Each name is imported when it is asked for: a program that uses one part needs the libraries of that
+part alone.
 """
 
 from importlib import import_module
@@ -16,11 +17,39 @@ if TYPE_CHECKING:
     from trainyard_torch.checkpoint.restoring import CheckpointError, NoneWholeError
     from trainyard_torch.checkpoint.state import Trained
     from trainyard_torch.checkpoint.store import Store, StoreError
+    from trainyard_torch.communication.averaging import hierarchical, local_sgd
+    from trainyard_torch.communication.compression import compress
+    from trainyard_torch.communication.diloco import DiLoCo
+    from trainyard_torch.communication.island import join
+    from trainyard_torch.communication.powersgd import PowerSGD
+    from trainyard_torch.compiling import compiled
     from trainyard_torch.context import SAVED, Training, start
     from trainyard_torch.data.batches import Batches, Member, MicroBatch
+    from trainyard_torch.data.disk import Disk
+    from trainyard_torch.data.loader import Loader
     from trainyard_torch.data.order import Order
-    from trainyard_torch.mesh import Parallelism
+    from trainyard_torch.data.processes import Steps
+    from trainyard_torch.data.records import Records, write_records
+    from trainyard_torch.data.tokens import token_file
+    from trainyard_torch.mesh import Parallelism, member, submesh
+    from trainyard_torch.optim.lamb import Lamb
+    from trainyard_torch.optim.lars import Lars
+    from trainyard_torch.optim.schedule import Schedule
+    from trainyard_torch.parallel import (
+        Pipeline,
+        by_mesh,
+        clip_gradients,
+        replicate,
+        shard,
+        split_sequences,
+        split_tensors,
+        stages,
+        synchronising,
+    )
     from trainyard_torch.place import Place
+    from trainyard_torch.precision import Precision
+    from trainyard_torch.watch.profile import Capture
+    from trainyard_torch.watch.watch import Watch
 
 _WHERE = {
     "checkpoint.checkpoints": ("Checkpoints",),
@@ -32,37 +61,95 @@ _WHERE = {
     "checkpoint.restoring": ("CheckpointError", "NoneWholeError"),
     "checkpoint.state": ("Trained",),
     "checkpoint.store": ("Store", "StoreError"),
-    "data.batches": ("Batches", "Member", "MicroBatch"),
+    "communication.averaging": ("hierarchical", "local_sgd"),
+    "communication.compression": ("compress",),
+    "communication.diloco": ("DiLoCo",),
+    "communication.island": ("join",),
+    "communication.powersgd": ("PowerSGD",),
+    "compiling": ("compiled",),
     "context": ("SAVED", "Training", "start"),
+    "data.batches": ("Batches", "Member", "MicroBatch"),
+    "data.disk": ("Disk",),
+    "data.loader": ("Loader",),
     "data.order": ("Order",),
-    "mesh": ("Parallelism",),
+    "data.processes": ("Steps",),
+    "data.records": ("Records", "write_records"),
+    "data.tokens": ("token_file",),
+    "mesh": ("Parallelism", "member", "submesh"),
+    "optim.lamb": ("Lamb",),
+    "optim.lars": ("Lars",),
+    "optim.schedule": ("Schedule",),
+    "parallel": (
+        "Pipeline",
+        "by_mesh",
+        "clip_gradients",
+        "replicate",
+        "shard",
+        "split_sequences",
+        "split_tensors",
+        "stages",
+        "synchronising",
+    ),
     "place": ("Place",),
+    "precision": ("Precision",),
+    "watch.profile": ("Capture",),
+    "watch.watch": ("Watch",),
 }
 _MODULES = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
     "SAVED",
     "Batches",
+    "Capture",
     "CheckpointError",
     "Checkpoints",
+    "DiLoCo",
+    "Disk",
     "Due",
     "Incarnation",
     "Keep",
+    "Lamb",
+    "Lars",
     "LeftBehindError",
+    "Loader",
     "Manifest",
     "Member",
     "MicroBatch",
     "NoneWholeError",
     "Order",
     "Parallelism",
+    "Pipeline",
     "Place",
     "Plan",
+    "PowerSGD",
+    "Precision",
+    "Records",
+    "Schedule",
+    "Steps",
     "Store",
     "StoreError",
     "Tier",
     "Trained",
     "Training",
+    "Watch",
+    "by_mesh",
+    "clip_gradients",
+    "compiled",
+    "compress",
+    "hierarchical",
+    "join",
+    "local_sgd",
+    "member",
+    "replicate",
+    "shard",
+    "split_sequences",
+    "split_tensors",
+    "stages",
     "start",
+    "submesh",
+    "synchronising",
+    "token_file",
+    "write_records",
 ]
 
 

@@ -23,7 +23,7 @@ JOINED = {
     "shards": ("shard", "context"),
     "gradients": ("replicate", "shard", "context"),
 }
-"""Dimensions that are also to be had as one."""
+"""Dimensions that `submesh` gives as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,9 @@ class Parallelism:
 
         Its dimensions are DIMENSIONS, all of them always there: those that talk more are further inside, as neighbouring ranks are on one
         node. Tensor parallel exchanges activations several times a layer, context parallel once a layer, shards are gathered once a layer but
-        ahead of their use, copies are averaged once a step, and stages send one activation a micro-batch. Beside them are the joined ones
-        of JOINED: `mesh["data"]` are the processes that share the samples, `mesh["shards"]` those that share one copy of the
-        parameters, and `mesh["gradients"]` those whose gradients are averaged.
+        ahead of their use, copies are averaged once a step, and stages send one activation a micro-batch. `submesh` gives those of JOINED
+        too: "data" are the processes that share the samples, "shards" those that share one copy of the parameters, and
+        "gradients" those whose gradients are averaged.
 
         Args:
             world: how many processes there are.
@@ -132,15 +132,34 @@ class Parallelism:
                 + ("there is none: call init_process_group first" if found is None else f"this one has {found}")
             )
         mesh = init_device_mesh(device_type, shape, mesh_dim_names=DIMENSIONS)
-        for name, parts in JOINED.items():
-            # Private, and the only way: FSDP and tensor parallel on one model have to find their dimensions in one mesh.
-            mesh[parts]._flatten(name)  # noqa: SLF001
+        for name in JOINED:
+            submesh(mesh, name)
         return mesh
+
+
+def submesh(mesh: DeviceMesh, dimension: str) -> DeviceMesh:
+    """The processes that share with this one what is named, as a mesh of one dimension.
+
+    Args:
+        mesh: that of `Parallelism.mesh`.
+        dimension: one of DIMENSIONS or JOINED.
+
+    Raises:
+        ValueError: the mesh has no such dimension.
+    """
+    name = _named(mesh, dimension)
+    # Private, and the only way to join dimensions of one mesh, as FSDP needs them. Torch looks up one that is made already.
+    return mesh[JOINED[name]]._flatten(name) if name in JOINED else mesh[name]  # noqa: SLF001
+
+
+def sharding(mesh: DeviceMesh) -> DeviceMesh:
+    """What FSDP takes: the processes that share one copy of the parameters, and before them the copies, where there is more than one."""
+    return mesh["replicate", _named(mesh, "shards")] if size(mesh, "replicate") > 1 else submesh(mesh, "shards")
 
 
 def member(mesh: DeviceMesh) -> Member:
     """Which part of the samples this process is to see: what `Batches.step` takes."""
-    data = mesh["data"]
+    data = submesh(mesh, "data")
     return Member(data.get_local_rank(), data.size())
 
 
@@ -157,6 +176,15 @@ def size(mesh: DeviceMesh, dimension: str) -> int:
             f"the mesh has no {' or '.join(missing)}, only {', '.join(names)}: make it with Parallelism.mesh"
         )
     return prod(mesh.shape[names.index(part)] for part in parts)
+
+
+def _named(mesh: DeviceMesh, dimension: str) -> str:
+    """The dimension itself, or the one of its parts that alone has more than one process: so that no group is made twice."""
+    size(mesh, dimension)
+    wide = [part for part in JOINED.get(dimension, ()) if size(mesh, part) > 1]
+    if dimension not in JOINED or len(wide) > 1:
+        return dimension
+    return wide[0] if wide else "shard"
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:

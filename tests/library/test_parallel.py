@@ -1,0 +1,374 @@
+"""Each technique by itself: what it refuses, and what equality with one process does not show."""
+
+from __future__ import annotations
+
+import os
+from math import inf, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812 - as everywhere
+from torch import nn
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+from tests.library.processes import run
+from trainyard_torch.data import Member
+from trainyard_torch.mesh import Parallelism, member, sharding, size, submesh
+from trainyard_torch.parallel import (
+    Pipeline,
+    by_mesh,
+    clip_gradients,
+    replicate,
+    shard,
+    split_sequences,
+    split_tensors,
+    stages,
+    synchronising,
+)
+from trainyard_torch.parallel.pipeline import cuts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def places() -> tuple[Member, dict[str, list[int]]]:
+    mesh = Parallelism(tensor=2, replicate=2).mesh(4, "cpu")
+    names = ("pipeline", "replicate", "shard", "context", "tensor", "data", "shards", "gradients")
+    assert [size(mesh, name) for name in names] == [submesh(mesh, name).size() for name in names]
+    return member(mesh), {name: submesh(mesh, name).mesh.flatten().tolist() for name in names}
+
+
+def test_neighbours_share_a_matrix_and_the_same_samples(tmp_path: Path) -> None:
+    found = run(4, tmp_path, places)
+    assert [own for own, _ in found] == [Member(0, 2), Member(0, 2), Member(1, 2), Member(1, 2)]
+    own = found[3][1]
+    assert (own["tensor"], own["data"], own["gradients"], own["shards"]) == ([2, 3], [1, 3], [1, 3], [3])
+
+
+def layers() -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3), nn.Linear(3, 4))
+
+
+def refusals() -> dict[str, str]:
+    """What each wrong call was told."""
+    told = {}
+
+    def refused(name: str, call: Callable[[], Any]) -> None:
+        with pytest.raises(ValueError) as error:  # noqa: PT011 - the test looks at the words
+            call()
+        told[name] = str(error.value)
+
+    tensor, pipeline, context, data = (
+        Parallelism(**sizes).mesh(2, "cpu") for sizes in ({"tensor": 2}, {"pipeline": 2}, {"context": 2}, {})
+    )
+    refused("world", lambda: Parallelism().mesh(4, "cpu"))
+    refused(
+        "foreign mesh", lambda: size(dist.device_mesh.init_device_mesh("cpu", (2,), mesh_dim_names=("dp",)), "data")
+    )
+    refused("no module", lambda: split_tensors(layers(), tensor, {"7": ColwiseParallel()}))
+    refused("odd size", lambda: split_tensors(layers(), tensor, {"2": ColwiseParallel()}))
+    refused("odd rows", lambda: split_tensors(layers(), tensor, {"3": RowwiseParallel()}))
+    refused("no matrix", lambda: split_tensors(layers(), tensor, {"1": ColwiseParallel()}))
+    refused("matched twice", lambda: split_tensors(layers(), tensor, {"0": ColwiseParallel(), "*": RowwiseParallel()}))
+    split = split_tensors(layers(), tensor, {"0": ColwiseParallel()})
+    refused("DDP of a split one", lambda: replicate(split, tensor))
+    refused("nothing to train", lambda: replicate(nn.Tanh(), data))
+    refused("bucket", lambda: replicate(layers(), data, bucket_mib=0))
+    model = layers()
+    refused("foreign block", lambda: shard(model, data, blocks=[layers()]))
+    refused("block twice", lambda: shard(model, data, blocks=[model[0], model[0]]))
+    listed = nn.ModuleList([layers()])
+    refused("list for a block", lambda: shard(nn.Sequential(listed), data, blocks=[listed]))
+    refused("offload", lambda: shard(model, data, blocks=[], offload=True))
+    model[3].weight = model[2].weight
+    refused("tied blocks", lambda: shard(model, data, blocks=[model[2], model[3]]))
+    refused("tied to the rest", lambda: shard(model, data, blocks=[model[2]]))
+    refused("tied stages", lambda: stages(nn.Sequential(model[2], model[3]), pipeline))
+    whole = shard(layers(), data, blocks=[])
+    refused("sharded twice", lambda: shard(whole, data, blocks=[]))
+    refused("few parts", lambda: stages(layers(), pipeline, per_rank=3))
+    refused("no stages", lambda: stages(layers(), pipeline, per_rank=0))
+    refused("no sequence of parts", lambda: stages(layers()[0], pipeline))
+    refused("few micro-batches", lambda: Pipeline([layers()], F.mse_loss, pipeline, micro_batches=1))
+    refused("odd micro-batches", lambda: Pipeline([layers(), layers()], F.mse_loss, pipeline, micro_batches=3))
+    refused("empty pipeline", lambda: Pipeline([], F.mse_loss, pipeline, micro_batches=2))
+    pipe = Pipeline(stages(layers(), pipeline), F.mse_loss, pipeline, micro_batches=2)
+    refused("odd samples", lambda: pipe.step(torch.zeros(3, 4), torch.zeros(3, 4)))
+    refused("no samples", lambda: pipe.step(torch.zeros(0, 4), torch.zeros(0, 4)))
+    refused("targets", lambda: pipe.step(torch.zeros(4, 4), torch.zeros(2, 4)))
+    pipe.step(torch.zeros(4, 4), torch.zeros(4, 4))
+    refused("other samples", lambda: pipe.step(torch.zeros(2, 4), torch.zeros(2, 4)))
+    refused("length", lambda: split_sequences(context, [torch.zeros(2, 6)], [1]).__enter__())
+    refused("dimension", lambda: split_sequences(context, [torch.zeros(2, 8)], [2]).__enter__())
+    refused("dimensions", lambda: split_sequences(context, [torch.zeros(2, 8)], []).__enter__())
+    refused("attention on CPUs", lambda: split_sequences(context, [torch.zeros(2, 8)], [1]).__enter__())
+    refused("longest", lambda: clip_gradients([], data, 0))
+    refused("norm", lambda: clip_gradients([], data, 1, norm=nan))
+    return told
+
+
+WORDS = {
+    "world": "a mesh of 4 processes needs a process group of as many, and this one has 2",
+    "foreign mesh": "has no replicate or shard, only dp",
+    "no module": "no module is named '7'; there are 0, 1, 2",
+    "odd size": "out_features of 2 is 3, which the tensor degree 2 does not divide",
+    "odd rows": "in_features of 3 is 3",
+    "no matrix": "1 is a Tanh, and ColwiseParallel takes",
+    "matched twice": "0 is matched by both '0' and '*'",
+    "DDP of a split one": "spread over processes .0.weight.: use shard",
+    "nothing to train": "no parameter of the model is to be trained",
+    "bucket": "bucket_mib must be positive, and is 0",
+    "foreign block": "a Sequential is no part of the model",
+    "block twice": "a module is there twice",
+    "list for a block": "0 is a ModuleList, which has no forward",
+    "offload": "they are there already",
+    "tied blocks": "one parameter is in both 2 and 3",
+    "tied to the rest": "one parameter is in both 2 and the rest of the model",
+    "tied stages": "stages 0 and 1 share the parameter 1.weight",
+    "sharded twice": "the model is sharded already",
+    "few parts": "4 parts cannot be cut into 6 stages",
+    "no stages": "per_rank must be from 1 on, and is 0",
+    "no sequence of parts": "a Linear cannot be cut into stages",
+    "few micro-batches": "1 micro-batches are too few for 2 processes",
+    "odd micro-batches": "a multiple of 2 micro-batches",
+    "empty pipeline": "one stage at least",
+    "odd samples": "3 samples cannot be cut into 2 equal micro-batches",
+    "no samples": "0 samples cannot be cut",
+    "targets": "inputs are 4 samples, and target 2",
+    "other samples": "this step has 2 samples, and the first had 4",
+    "length": "6 long, which twice the context degree, 4,",
+    "dimension": "has 2 dimensions, and no dimension 2",
+    "dimensions": "1 tensors have 0 dimensions here",
+    "attention on CPUs": "context parallel needs GPUs",
+    "longest": "longest must be positive",
+    "norm": "norm must be from 1 on",
+}
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return run(2, tmp_path_factory.mktemp("told"), refusals)[1]
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_what_cannot_work_is_refused(name: str, told: dict[str, str]) -> None:
+    assert told.keys() == WORDS.keys()
+    with pytest.raises(ValueError, match=WORDS[name]):
+        raise ValueError(told[name])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count", "ends"),
+    [([1, 1, 1, 1], 2, [2, 4]), ([9, 1, 1, 1], 2, [1, 4]), ([0, 0, 5], 3, [1, 2, 3]), ([2, 3, 4, 5, 6], 3, [2, 4, 5])],
+)
+def test_stages_are_as_even_as_their_order_allows(sizes: list[int], count: int, ends: list[int]) -> None:
+    found = cuts(sizes, count)
+    heaviest = [max(sum(sizes[a:b]) for a, b in zip([0, *e[:-1]], e, strict=True)) for e in (found, ends)]
+    assert (len(found), found[-1], heaviest[0]) == (count, len(sizes), heaviest[1])
+    assert all(a < b for a, b in zip([0, *found], found, strict=False))
+
+
+def nested() -> list[float]:
+    """The gradient of weights that are tied within a block that holds another one, the outer one named first."""
+    model = nn.Sequential(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False), nn.Linear(1, 1)))
+    model[0][1].weight = model[0][0].weight
+    with torch.no_grad():
+        model[0][0].weight.fill_(3)
+        model[0][2].weight.fill_(1)
+    shard(model, Parallelism().mesh(2, "cpu"), blocks=[model[0], model[0][2]])(torch.ones(1, 1)).sum().backward()
+    return [float(parameter.grad.full_tensor()) for parameter in model.parameters()]
+
+
+def test_blocks_may_hold_others_and_tied_weights(tmp_path: Path) -> None:
+    assert run(2, tmp_path, nested) == [[6, 9, 1]] * 2
+
+
+def both_exchanged() -> list[list[list[float]]]:
+    return [exchanged("replicate"), exchanged("shard")]
+
+
+def exchanged(technique: str) -> list[list[float]]:
+    """The gradients after a backward pass without exchange, and after one with it."""
+    mesh = Parallelism().mesh(2, "cpu")
+    model = nn.Linear(2, 1, bias=False)
+    wrapped = replicate(model, mesh) if technique == "replicate" else shard(model, mesh, blocks=[])
+    found = []
+    for yes in (False, True):
+        with synchronising(nn.Sequential(wrapped), yes):
+            wrapped(torch.ones(1, 2) * (dist.get_rank() + 1)).sum().backward()
+        gradient = model.weight.grad
+        if gradient is not None:
+            gradient = gradient.full_tensor() if technique == "shard" else gradient
+        found.append([] if gradient is None else gradient.flatten().tolist())
+    return found
+
+
+def test_gradients_are_exchanged_with_the_last_micro_batch_only(tmp_path: Path) -> None:
+    # FSDP keeps what it has not exchanged to itself; and gloo would add float32 where it is to average.
+    fsdp = [[], [3, 3]]
+    assert run(2, tmp_path, both_exchanged) == [[[[1, 1], [3, 3]], fsdp], [[[2, 2], [3, 3]], fsdp]]
+
+
+def seeded() -> list[bool]:
+    """Whether models that each rank has made by itself are rank 0's afterwards."""
+    wanted = layers()
+    found = []
+    for sizes in (Parallelism(), Parallelism(replicate=2), Parallelism(tensor=2)):
+        mesh = sizes.mesh(2, "cpu")
+        model = layers()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(dist.get_rank())
+        model = split_tensors(model, mesh, {"0": ColwiseParallel()})
+        model = shard(model, mesh, blocks=[model[2]])
+        whole = [parameter.full_tensor() for parameter in model.parameters()]
+        # As another rank sees it: full_tensor asks none of those that hold a copy.
+        told: list[Any] = [None, None]
+        dist.all_gather_object(told, whole)
+        found.append(all(torch.equal(a, b) for own in told for a, b in zip(own, wanted.parameters(), strict=True)))
+    return found
+
+
+def test_copies_begin_alike_however_they_were_seeded(tmp_path: Path) -> None:
+    assert run(2, tmp_path, seeded) == [[True] * 3] * 2
+
+
+def quarters(technique: str, copies: int) -> list[list[float]]:
+    """Gradients of a model that looks at each token by itself: each rank with half of the samples, and half of each sequence."""
+    mesh = Parallelism(context=2, replicate=copies).mesh(4, "cpu")
+    model = layers().double()
+    torch.manual_seed(1)
+    tokens = torch.randn(6, 8, 4, dtype=torch.float64)
+    wanted = torch.autograd.grad(model(tokens).square().mean(), list(model.parameters()))
+    wrapped = replicate(model, mesh) if technique == "replicate" else shard(model, mesh, blocks=[model[0]])
+    own = tokens.chunk(2, 0)[member(mesh).rank].chunk(2, 1)[submesh(mesh, "context").get_local_rank()]
+    wrapped(own).square().mean().backward()
+    found = [parameter.grad for parameter in model.parameters()]
+    if technique == "shard":
+        assert sharding(mesh).size() == submesh(mesh, "gradients").size() == 4
+        found = [gradient.full_tensor() for gradient in found]
+    return [[float((a - b).abs().max()), float(b.abs().max())] for a, b in zip(found, wanted, strict=True)]
+
+
+def all_quarters() -> list[list[list[float]]]:
+    return [quarters(*words) for words in (("replicate", 1), ("shard", 1), ("shard", 2))]
+
+
+def test_gradients_are_averaged_over_samples_and_parts_of_a_sequence(tmp_path: Path) -> None:
+    for found in run(4, tmp_path, all_quarters):
+        assert all(wrong < 1e-12 < large for differences in found for wrong, large in differences)
+
+
+def lengths() -> list[Any]:
+    """Norms over two stages whose gradients are 3 and 4, and what is left of them."""
+    mesh = Parallelism(pipeline=2).mesh(2, "cpu")
+    parameter, idle = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+    found = []
+    for longest, norm in ((1.0, 2.0), (inf, 2.0), (2.0, inf), (70.0, 1.0)):
+        parameter.grad = torch.tensor([3.0 + mesh["pipeline"].get_local_rank()])
+        total = clip_gradients([parameter, idle], mesh, longest, norm=norm)
+        found.append((round(float(total), 6), round(float(parameter.grad), 4)))
+    parameter.grad = torch.tensor([nan]) if dist.get_rank() else None
+    return [*found, bool(clip_gradients([parameter], mesh, 1.0).isnan())]
+
+
+def test_a_gradient_is_as_long_as_all_stages_make_it(tmp_path: Path) -> None:
+    assert run(2, tmp_path, lengths) == [
+        [(5.0, 0.6), (5.0, 3.0), (4.0, 1.5), (7.0, 3.0), True],
+        [(5.0, 0.8), (5.0, 4.0), (4.0, 2.0), (7.0, 4.0), True],
+    ]
+
+
+def grouped() -> tuple[str, int]:
+    """What an optimizer that takes many at once says to parameters of two kinds, and how many groups mend it."""
+    mesh = Parallelism(tensor=2).mesh(2, "cpu")
+    model = split_tensors(layers(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    model(torch.ones(1, 4)).sum().backward()
+    with pytest.raises(RuntimeError) as error:
+        torch.optim.AdamW(model.parameters(), foreach=True).step()
+    groups = by_mesh(model.parameters())
+    torch.optim.AdamW([{"params": group} for group in groups], foreach=True).step()
+    return str(error.value), len(groups)
+
+
+def test_an_optimizer_takes_plain_and_spread_parameters_in_groups(tmp_path: Path) -> None:
+    for words, groups in run(2, tmp_path, grouped):
+        assert "mixed torch.Tensor and DTensor" in words
+        assert groups == 2
+
+
+def on_gpus(backend: str, store: str) -> int:
+    """How many ranks there are, with a device each, and a process group that knows of it."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.cuda.set_device(rank)
+    dist.destroy_process_group()
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
+    return world
+
+
+def offloaded(store: str) -> float:
+    """How far a step with parameters in the host's memory is from one without."""
+    mesh = Parallelism().mesh(on_gpus("cpu:gloo,cuda:nccl", store), "cuda")
+    found = []
+    for offload in (False, True):
+        model = shard(layers().cuda(), mesh, blocks=[], offload=offload)
+        model(torch.ones(2, 4, device="cuda")).square().sum().backward()
+        clip_gradients(model.parameters(), mesh, 0.5)
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        found.append([parameter.to_local().detach() for parameter in model.parameters()])
+    assert {values.device.type for values in found[1]} == {"cpu"}
+    return max(float((a.cpu() - b).abs().max()) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="offload moves parameters from a GPU, and there is none")
+def test_parameters_in_the_host_s_memory(tmp_path: Path) -> None:
+    assert run(1, tmp_path, offloaded, os.fspath(tmp_path / "nccl")) == [pytest.approx(0, abs=1e-6)]
+
+
+def attended(store: str) -> float:
+    """How far attention over parts of a sequence is from that over all of it, and so the gradient of its queries."""
+    world = on_gpus("nccl", store)
+    mesh = Parallelism(context=world).mesh(world, "cuda")
+    torch.manual_seed(0)
+    parts = [torch.randn(2, 2, 64, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    attention = F.scaled_dot_product_attention(*parts, is_causal=True).float().square().sum()
+    (wanted,) = torch.autograd.grad(attention, parts[0])
+    cut = [part.detach().clone() for part in parts]
+    with split_sequences(mesh, cut, [2, 2, 2]):
+        own = (
+            F.scaled_dot_product_attention(*(part.requires_grad_() for part in cut), is_causal=True)
+            .float()
+            .square()
+            .sum()
+        )
+        (gradient,) = torch.autograd.grad(own, cut[0])
+    sums = torch.stack([own.detach(), gradient.float().square().sum()])
+    dist.all_reduce(sums)
+    whole = torch.stack([attention.detach(), wanted.float().square().sum()])
+    return float(((sums - whole).abs() / whole).max())
+
+
+@pytest.mark.skipif(
+    torch.cuda.device_count() < 2, reason="context parallel needs two GPUs: torch has no ring attention on CPUs"
+)
+def test_attention_over_parts_of_a_sequence(tmp_path: Path) -> None:
+    assert max(run(2, tmp_path, attended, os.fspath(tmp_path / "nccl"))) < 1e-2
+
+
+def example(number: int) -> float:
+    """The loss in the end of one of the page's programs."""
+    os.environ["TRAINYARD_PARALLELISM"] = '{"tensor":2,"pipeline":1,"context":1}'
+    page = Path("docs/training/parallelism.md").read_text()
+    names: dict[str, Any] = {"__name__": "__main__"}
+    torch.manual_seed(0)
+    exec(page.split("```python\n")[number].split("```")[0], names)  # noqa: S102 - it is ours
+    return float(names["loss"])
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_programs_of_the_page_run(number: int, tmp_path: Path) -> None:
+    assert all(0 < loss < 4 for loss in run(4, tmp_path, example, number))

@@ -1,0 +1,112 @@
+"""What is done with gradients however they are spread: when they are exchanged, and how long they may be."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from math import inf, isnan
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from trainyard_torch.mesh import size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+@contextmanager
+def synchronising(model: nn.Module, yes: bool) -> Iterator[None]:  # noqa: FBT001 - the one thing that is said
+    """Whether the backward passes inside exchange gradients: no for all micro-batches of a step but the last.
+
+    Forward passes belong inside too. What is wrapped inside the model (DDP, FSDP) counts as the model itself does; a plain module exchanges
+    nothing in any case. Not for the modules of a `Pipeline`, which exchanges after the last micro-batch of a step by itself.
+
+    Args:
+        model: what `replicate` or `shard` returned, or a module that holds such ones.
+        yes: `MicroBatch.last`.
+    """
+    averaged = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
+    sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    with ExitStack() as stack:
+        if not yes:
+            for module in averaged:
+                stack.enter_context(module.no_sync())
+        for module in sharded:
+            module.set_requires_gradient_sync(yes, recurse=False)
+            stack.callback(module.set_requires_gradient_sync, True, recurse=False)  # noqa: FBT003 - it is positional there
+        yield
+
+
+def clip_gradients(
+    parameters: Iterable[nn.Parameter], mesh: DeviceMesh, longest: float, *, norm: float = 2.0
+) -> torch.Tensor:
+    """Scale all gradients of the model by one factor, so that together they are no longer than `longest`.
+
+    To be called by all processes, after the backward pass of the last micro-batch, and after `GradScaler.unscale_` where there is one.
+    Right for plain gradients, for those spread by `shard` and `split_tensors`, and for stages of a pipeline.
+    Source: Pascanu et al. 2013.
+
+    Args:
+        parameters: all of this process's, of all its stages; those without a gradient count for nothing.
+        mesh: that of `Parallelism.mesh`.
+        longest: the norm that is left at most; infinity only measures.
+        norm: which: 2 is Euclid's, infinity the largest element.
+
+    Returns:
+        The norm before, of the whole model, the same on all processes; not finite where a gradient is not, and then gradients are spoilt.
+
+    Raises:
+        ValueError: longest is not positive, or norm is less than 1.
+    """
+    if isnan(longest) or longest <= 0:
+        raise ValueError(f"longest must be positive, and is {longest}")
+    if isnan(norm) or norm < 1:
+        raise ValueError(f"norm must be from 1 on, or infinity, and is {norm}")
+    groups = by_mesh(parameter for parameter in parameters if parameter.grad is not None)
+    device = torch.device(mesh.device_type)
+    # One by one: torch refuses to stack norms of different meshes.
+    parts = [
+        _whole(get_total_norm([parameter.grad for parameter in group], norm)).to(device).double() for group in groups
+    ]
+    total = torch.linalg.vector_norm(torch.stack(parts), norm) if parts else torch.zeros((), device=device).double()
+    if size(mesh, "pipeline") > 1:
+        total = _of_stages(total, mesh, norm)
+    for group in groups:
+        # A factor of another type than the gradients' would be applied to one tensor after the other on a GPU.
+        double = group[0].grad.dtype == torch.float64
+        clip_grads_with_norm_(group, longest, total if double else total.float())
+    return total
+
+
+def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """The parameters, those together that are spread over the same processes: as groups for an optimizer.
+
+    With `foreach` or `fused`, the default on GPUs, an optimizer takes many parameters at once, and torch cannot do that with DTensors of
+    different meshes, or with DTensors and plain tensors: AdamW([{"params": group} for group in by_mesh(model.parameters())]).
+    """
+    groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        groups.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
+    return list(groups.values())
+
+
+def _whole(norm: torch.Tensor) -> torch.Tensor:
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def _of_stages(total: torch.Tensor, mesh: DeviceMesh, norm: float) -> torch.Tensor:
+    group = mesh["pipeline"].get_group()
+    if norm == inf:
+        dist.all_reduce(total, dist.ReduceOp.MAX, group)
+        return total
+    power = total**norm
+    dist.all_reduce(power, dist.ReduceOp.SUM, group)
+    return power ** (1 / norm)
