@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @contextmanager
 def started(program: Path, world: int, **more: str) -> Iterator[list[subprocess.Popen[str]]]:
     """All processes of a training, which are gone afterwards; `more`: further variables."""
-    port = str(_free_port())
+    port = str(free_port())
     made = [
         subprocess.Popen(
             [sys.executable, str(program)],
@@ -46,7 +46,8 @@ def started(program: Path, world: int, **more: str) -> Iterator[list[subprocess.
             each.communicate()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One of this machine that nobody listens at."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trainyard_torch.data.processes import Steps
     from trainyard_torch.data.records import Records, write_records
     from trainyard_torch.data.tokens import token_file
+    from trainyard_torch.loop import Loop, Step
     from trainyard_torch.mesh import Parallelism, member, submesh
     from trainyard_torch.optim.lamb import Lamb
     from trainyard_torch.optim.lars import Lars
@@ -75,6 +76,7 @@ _WHERE = {
     "data.processes": ("Steps",),
     "data.records": ("Records", "write_records"),
     "data.tokens": ("token_file",),
+    "loop": ("Loop", "Step"),
     "mesh": ("Parallelism", "member", "submesh"),
     "optim.lamb": ("Lamb",),
     "optim.lars": ("Lars",),
@@ -112,6 +114,7 @@ __all__ = [
     "Lars",
     "LeftBehindError",
     "Loader",
+    "Loop",
     "Manifest",
     "Member",
     "MicroBatch",
@@ -125,6 +128,7 @@ __all__ = [
     "Precision",
     "Records",
     "Schedule",
+    "Step",
     "Steps",
     "Store",
     "StoreError",

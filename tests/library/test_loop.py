@@ -1,0 +1,204 @@
+"""The loop does what one would write by hand, from wherever it begins, at any number of processes."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.library.processes import run
+from tests.library.programs import free_port, started
+from trainyard_torch import (
+    Batches,
+    Checkpoints,
+    Due,
+    Loader,
+    Loop,
+    Member,
+    Order,
+    Plan,
+    Precision,
+    Schedule,
+    Step,
+    replicate,
+    start,
+)
+
+SIZE, BATCH, STEPS = 22, 10, 12
+torch.manual_seed(5)
+SAMPLES = [(torch.randn(3, dtype=torch.float64), torch.randn(1, dtype=torch.float64)) for _ in range(SIZE)]
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1)).double()
+
+
+def by_hand() -> list[float]:
+    """The losses of the same training, without the library's loop: whole batches in one process."""
+    torch.manual_seed(0)
+    model, batches = net(), Batches(Order(SIZE, seed=2), BATCH, micro=BATCH)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    schedule, losses = Schedule(rate=0.1, batch=BATCH, reference=BATCH, warmup=40, begin=0.0), []
+    for _ in range(STEPS):
+        schedule.set(optimizer, batches.cursor)
+        (part,) = batches.step(Member(0, 1))
+        inputs, targets = (
+            torch.stack(each) for each in zip(*(SAMPLES[number] for number in part.samples), strict=True)
+        )
+        loss = (model(inputs) - targets).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        batches = batches.after()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def made(training: Any, folder: Path | None, **more: Any) -> tuple[nn.Module, Loop]:
+    model = replicate(net(), training.mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    data = Loader(SAMPLES, Batches(Order(SIZE, seed=2), BATCH, micro=2), training.member, workers=0)
+    checkpoints = Checkpoints(str(folder), plan=Plan(store=Due(steps=1))) if folder else None
+    schedule = Schedule(rate=0.1, batch=BATCH, reference=BATCH, warmup=40, begin=0.0)
+    settings = {"until": STEPS, "checkpoints": checkpoints, "schedule": schedule, "longest": 0.5, **more}
+    return model, Loop(training, model, optimizer, data, **settings)
+
+
+def train(port: int, folder: Path | None, until: int = STEPS) -> list[tuple[int, float]]:
+    """Each step with its mean loss over all processes."""
+    # The harness has made a group; the library makes its own.
+    dist.destroy_process_group()
+    os.environ["MASTER_PORT"] = str(port)
+    losses = []
+    with start() as training:
+        model, loop = made(training, folder, until=until)
+        for step in loop:
+            for inputs, targets in step:
+                step.backward((model(inputs) - targets).square().mean())
+            assert step.loss is not None
+            # Uneven shares count by their size.
+            mine = step.loss * sum(part.weight for part in step._parts)
+            dist.all_reduce(mine)
+            losses.append((step.number, float(mine) / dist.get_world_size()))
+    return losses
+
+
+def launch(world: int, folder: Path, *words: Any) -> list[list[tuple[int, float]]]:
+    return run(world, folder, train, free_port(), *words)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_as_by_hand(tmp_path: Path, world: int) -> None:
+    expected = by_hand()
+    for losses in launch(world, tmp_path, None):
+        assert [step for step, _ in losses] == [*range(1, STEPS + 1)]
+        assert [loss for _, loss in losses] == pytest.approx(expected, rel=1e-12)
+
+
+def test_it_goes_on_at_another_number_of_processes(tmp_path: Path) -> None:
+    expected = by_hand()
+    first = launch(2, tmp_path, tmp_path / "kept", 5)[0]
+    rest = launch(3, tmp_path, tmp_path / "kept")[0]
+    assert [step for step, _ in first + rest] == [*range(1, STEPS + 1)]
+    assert [loss for _, loss in first + rest] == pytest.approx(expected, rel=1e-12)
+    assert launch(1, tmp_path, tmp_path / "kept") == [[]], "there is nothing left to do"
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "TRAINYARD_PARALLELISM"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def careless(step: Step, model: nn.Module) -> None:
+    """Calls backward for one micro-batch alone."""
+    for inputs, targets in step:
+        step.backward((model(inputs) - targets).square().mean())
+        break
+
+
+def each_sample(step: Step, model: nn.Module) -> None:
+    """Forgets the mean."""
+    for inputs, targets in step:
+        step.backward((model(inputs) - targets).square())
+
+
+def go(loop: Loop, body: Callable[[Step, nn.Module], None], model: nn.Module) -> None:
+    for step in loop:
+        body(step, model)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("body", "kind", "said"),
+    [
+        (careless, RuntimeError, "step 1 has 5 micro-batches, and gradients of 1: iterate over the step"),
+        (each_sample, ValueError, r"one number, and has shape \(2, 1\)"),
+    ],
+)
+def test_bodies_that_are_wrong(body: Callable[[Step, nn.Module], None], kind: type[Exception], said: str) -> None:
+    with start() as training:
+        model, loop = made(training, None)
+        with pytest.raises(kind, match=said):
+            go(loop, body, model)
+        assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"until": 0}, "until must be from 1 on"), ({"state": {"trained": 1}}, "state has trained, which the loop keeps")],
+)
+def test_what_does_not_go_together(wrong: dict[str, Any], said: str) -> None:
+    with start() as training, pytest.raises(ValueError, match=said):
+        made(training, None, **wrong)
+
+
+@pytest.mark.usefixtures("alone")
+def test_in_16_bits_on_a_cpu() -> None:
+    with start() as training:
+        model = replicate(nn.Linear(3, 1), training.mesh)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        samples = [(inputs.float(), targets.float()) for inputs, targets in SAMPLES]
+        data = Loader(samples, Batches(Order(SIZE), BATCH, micro=BATCH), training.member, workers=0)
+        kinds = set()
+        for step in Loop(training, model, optimizer, data, until=2, precision=Precision("bf16", "cpu")):
+            for inputs, targets in step:
+                answers = model(inputs)
+                kinds.add(answers.dtype)
+                step.backward((answers - targets).square().mean())
+        assert kinds == {torch.bfloat16}
+        assert not torch.is_autocast_enabled("cpu")
+
+
+PROGRAM = """
+import sys, time, torch
+from trainyard_torch import *
+with start() as training:
+    model = replicate(torch.nn.Linear(3, 1), training.mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = Loader([torch.ones(3)] * 8, Batches(Order(8), 4, micro=4), training.member)
+    for step in Loop(training, model, optimizer, data, until=100000, checkpoints=Checkpoints(sys.argv[0] + ".kept")):
+        for inputs in step:
+            step.backward(model(inputs).mean())
+        time.sleep(0.01)
+        if step.number == 5: print("five", flush=True)
+"""
+
+
+def test_who_is_asked_to_end_has_saved(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    with started(tmp_path / "program.py", 2) as ranks:
+        for each in ranks:
+            assert each.stdout
+            assert each.stdout.readline() == "five\n"
+        ranks[0].terminate()
+        said = [each.communicate(timeout=60) for each in ranks]
+        assert [each.returncode for each in ranks] == [90, 90], said
+    latest = (tmp_path / "program.py.kept/LATEST").read_text()
+    assert int(latest[5:17]) > 5
