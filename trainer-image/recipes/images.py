@@ -1,0 +1,98 @@
+# ruff: noqa: INP001, T201 - a user's program: it is run, not imported, and it prints
+"""Image classification with DistributedDataParallel: a small CNN learns which of four shapes is in a noisy picture.
+
+torchrun --nproc-per-node=2 images.py --checkpoints /tmp/images
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainyard_torch import Batches, Checkpoints, Loader, Loop, Order, Schedule, replicate, start
+
+SIDE, SHAPES = 16, 4
+
+
+class Pictures:
+    """Pictures of shape (1, 16, 16) and what is on them: each is made when it is asked for, always the same one for a number."""
+
+    def __init__(self, first: int, count: int) -> None:
+        self._first, self._count = first, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        random = torch.Generator().manual_seed(self._first + number)
+        kind = (self._first + number) % SHAPES
+        row, column, size = torch.randint(3, 10, (3,), generator=random).tolist()
+        picture = torch.randn(1, SIDE, SIDE, generator=random) * 0.5
+        for at in range(size):
+            down, right = min(row + at, SIDE - 1), min(column + at, SIDE - 1)
+            # A line down, one to the right, one askew, and a cross.
+            if kind in {0, 3}:
+                picture[0, down, column] += 2
+            if kind in {1, 3}:
+                picture[0, row, right] += 2
+            if kind == 2:
+                picture[0, down, right] += 2
+        return picture, kind
+
+
+def net() -> nn.Module:
+    """About 30,000 parameters."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(32 * (SIDE // 4) ** 2, 48), nn.ReLU(), nn.Linear(48, SHAPES)),
+    )
+
+
+def right(model: nn.Module, pictures: Pictures, device: torch.device) -> float:
+    """The share that is told right; each process looks at its own part."""
+    mine = [pictures[number] for number in range(dist.get_rank(), len(pictures), dist.get_world_size())]
+    inputs, kinds = torch.stack([picture for picture, _ in mine]).to(device), torch.tensor([kind for _, kind in mine])
+    with torch.no_grad():
+        found = (model(inputs).argmax(1).cpu() == kinds).sum()
+    found = found.to(device)
+    dist.all_reduce(found)
+    return float(found) / len(pictures)
+
+
+def main() -> None:
+    """Train, and say how well it went."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoints", required=True, help="a folder that all processes share, or s3://…")
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--batch", type=int, default=96, help="pictures of a step, all processes together")
+    options = parser.parse_args()
+    with start(seed=1) as training:
+        pictures = Pictures(0, 4096)
+        model = replicate(net().to(training.device), training.mesh)
+        optimizer = torch.optim.AdamW(model.parameters())
+        batches = Batches(Order(len(pictures), seed=1), options.batch, micro=48)
+        loop = Loop(
+            training,
+            model,
+            optimizer,
+            Loader(pictures, batches, training.member, device=training.device),
+            until=options.steps,
+            checkpoints=Checkpoints(options.checkpoints, who=training.place.who),
+            schedule=Schedule(rate=3e-3, batch=options.batch, reference=options.batch, warmup=10 * options.batch),
+        )
+        for step in loop:
+            for inputs, kinds in step:
+                step.backward(nn.functional.cross_entropy(model(inputs), kinds))
+            if training.is_first and step.number % 25 == 0:
+                print(f"step {step.number} loss {float(step.loss):.4f}", flush=True)
+        share = right(model, Pictures(10**6, 512), training.device)
+        if training.is_first:
+            print(f"{share:.1%} of pictures that it has not seen are told right", flush=True)
+
+
+if __name__ == "__main__":
+    main()
