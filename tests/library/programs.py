@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def started(program: Path, world: int, **more: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """All processes of a training, which are gone afterwards; `more`: further variables."""
+def started(program: Path, world: int, *words: str, **more: str) -> Iterator[list[subprocess.Popen[str]]]:
+    """All processes of a training, which are gone afterwards; `words`: arguments, `more`: further variables."""
     port = str(free_port())
     made = [
         subprocess.Popen(
-            [sys.executable, str(program)],
+            [sys.executable, str(program), *words],
             env={
                 **os.environ,
                 **({"RANK": str(rank), "WORLD_SIZE": str(world)} if world > 1 else {}),

@@ -1,0 +1,81 @@
+"""Each recipe runs as it is, and learns what it is to learn."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.library.programs import started
+
+RECIPES = Path(__file__).parents[2] / "trainer-image/recipes"
+
+
+def output(name: str, world: int, *words: str, parallelism: str = "") -> str:
+    """What the first process has printed."""
+    with started(RECIPES / name, world, *words, TRAINYARD_PARALLELISM=parallelism) as ranks:
+        said = [rank.communicate(timeout=180) for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0] * world, said
+    return said[0][0]
+
+
+def number(pattern: str, text: str) -> float:
+    """The last that the pattern finds."""
+    found = re.findall(pattern, text)
+    assert found, text
+    return float(found[-1])
+
+
+def losses(text: str) -> list[float]:
+    return [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", text)]
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("images.py", 90), ("powersgd.py", 90), ("large_batch.py", 80)],
+    ids=["DDP", "PowerSGD", "large batch"],
+)
+def test_pictures(tmp_path: Path, name: str, least: float) -> None:
+    text = output(name, 2, "--checkpoints", str(tmp_path / "kept"))
+    assert number(r"([\d.]+)% of pictures", text) > least
+
+
+def test_powersgd_saves_most_of_the_bytes(tmp_path: Path) -> None:
+    text = output("powersgd.py", 2, "--checkpoints", str(tmp_path / "kept"), "--steps", "60")
+    assert number(r"with (\d+)% of the bytes", text) < 25
+
+
+def test_characters_sharded_and_then_by_tensors(tmp_path: Path) -> None:
+    kept = ("--checkpoints", str(tmp_path / "kept"))
+    first = losses(output("characters.py", 2, *kept, "--steps", "40"))
+    then = losses(output("characters.py", 2, *kept, "--steps", "80", parallelism='{"tensor": 2}'))
+    assert (len(first), len(then)) == (2, 2), "it did not go on where the other one was"
+    # What is told by chance is 2.6, by how often a letter comes 2.3.
+    assert then[-1] < 1.35 < first[0]
+
+
+@pytest.mark.parametrize(("parallelism", "world"), [('{"pipeline": 2}', 2), ('{"pipeline": 2, "tensor": 2}', 4)])
+def test_layers_in_stages(tmp_path: Path, parallelism: str, world: int) -> None:
+    text = output("stages.py", world, "--checkpoints", str(tmp_path / "kept"), "--steps", "40", parallelism=parallelism)
+    assert losses(text)[-1] < 1.5
+
+
+def test_islands_meet_and_learn() -> None:
+    found = losses(output("islands.py", 2))
+    assert len(found) == 8
+    assert found[-1] < found[0] / 3
+
+
+@pytest.mark.parametrize("pace", [(), ("--staleness", "2")], ids=["in step", "out of step"])
+def test_a_parameter_server(pace: tuple[str, ...]) -> None:
+    assert losses(output("server.py", 3, "--steps", "100", *pace))[-1] < 0.2
+
+
+def test_the_program_of_the_page(tmp_path: Path) -> None:
+    page = (RECIPES.parents[1] / "docs/training/README.md").read_text()
+    program = page.split("```python\n")[1].split("```")[0].replace("/checkpoints/run-1", str(tmp_path / "kept"))
+    (tmp_path / "program.py").write_text(program)
+    for _ in range(2):
+        with started(tmp_path / "program.py", 2) as ranks:
+            said = [rank.communicate(timeout=120) for rank in ranks]
+            assert [rank.returncode for rank in ranks] == [0, 0], said
+    assert (tmp_path / "kept/LATEST").read_text().startswith("step-000000000200-")

@@ -1,0 +1,64 @@
+# ruff: noqa: INP001, T201 - a user's program: it is run, not imported, and it prints
+"""A large batch: the pictures of images.py in steps of 1024, by LARS, with a rate that grows with the batch and a warm-up.
+
+    torchrun --nproc-per-node=2 large_batch.py --checkpoints /tmp/large
+
+Sources: P. Goyal et al., 2017 (linear scaling, warm-up); Y. You et al., 2017 (LARS).
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from torch import nn
+
+from trainyard_torch import Batches, Checkpoints, Lars, Loader, Loop, Order, Schedule, replicate, start
+
+from images import Pictures, net, right  # isort: skip - the program's own, below what is prepared for a restart
+
+
+def main() -> None:
+    """Train, and say how well it went."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoints", required=True, help="a folder that all processes share, or s3://…")
+    parser.add_argument("--batch", type=int, default=1024, help="pictures of a step, all processes together")
+    parser.add_argument("--epochs", type=int, default=10)
+    options = parser.parse_args()
+    with start(seed=1) as training:
+        pictures = Pictures(0, 4096)
+        model = replicate(net().to(training.device), training.mesh)
+        optimizer = Lars(model.parameters(), lr=1.0, momentum=0.9, weight_decay=1e-4)
+        steps = options.epochs * len(pictures) // options.batch
+        loop = Loop(
+            training,
+            model,
+            optimizer,
+            # What does not fit into a device at once is accumulated.
+            Loader(
+                pictures,
+                Batches(Order(len(pictures), seed=1), options.batch, micro=256),
+                training.member,
+                device=training.device,
+            ),
+            until=steps,
+            checkpoints=Checkpoints(options.checkpoints, who=training.place.who),
+            schedule=Schedule(
+                rate=4.0,
+                batch=options.batch,
+                warmup=2 * len(pictures),
+                then="cosine",
+                total=options.epochs * len(pictures),
+            ),
+        )
+        for step in loop:
+            for inputs, kinds in step:
+                step.backward(nn.functional.cross_entropy(model(inputs), kinds))
+            if training.is_first and step.number % 5 == 0:
+                print(f"step {step.number} loss {float(step.loss):.4f}", flush=True)
+        share = right(model, Pictures(10**6, 512), training.device)
+        if training.is_first:
+            print(f"{share:.1%} of pictures that it has not seen are told right", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+# ruff: noqa: INP001, T201 - a user's program: it is run, not imported, and it prints
+"""A parameter server: the last process holds the parameters, the others compute gradients; in step, or each at its own pace.
+
+    torchrun --nproc-per-node=3 server.py
+    torchrun --nproc-per-node=3 server.py --staleness 4
+
+Source: M. Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from functools import partial
+
+import torch
+from torch import nn
+
+from trainyard_torch import Batches, Member, Order
+from trainyard_torch.server import Roles
+from trainyard_torch.server.session import joined
+
+try:
+    from trainyard_agent import progress
+except ImportError:  # no agent here: nobody to tell
+
+    def progress(step: int, *, total: int) -> None:
+        """Say how far this process is."""
+
+
+FEATURES, SAMPLES = 16, 2048
+
+
+def main() -> None:
+    """Train, and say how far it came."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=150, help="of each trainer")
+    parser.add_argument("--servers", type=int, default=1)
+    parser.add_argument("--staleness", type=int, help="updates that a gradient may be late; left out: all in step")
+    options = parser.parse_args()
+    torch.manual_seed(1)
+    rank, roles = int(os.environ["RANK"]), Roles(int(os.environ["WORLD_SIZE"]), servers=options.servers)
+    model = nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, 1))
+    inputs = torch.randn(SAMPLES, FEATURES)
+    wanted = inputs[:, :4].square().sum(1, keepdim=True) / 4 - 1
+    # Each gradient is a step by itself out of step, and late: less of it, and no momentum beside that which being late is.
+    pace = {"lr": 0.05, "momentum": 0.9} if options.staleness is None else {"lr": 0.1}
+    sgd = partial(torch.optim.SGD, **pace)
+    with joined(model, sgd, roles, rank, staleness=options.staleness) as parameters:
+        if parameters is None:
+            return
+        batches = Batches(Order(SAMPLES, seed=1), 64, micro=64)
+        for step, (part,) in zip(
+            range(1, options.steps + 1), batches.steps(Member(rank, roles.trainers)), strict=False
+        ):
+            loss = nn.functional.mse_loss(model(inputs[part.samples]), wanted[part.samples])
+            loss.backward()
+            parameters.push()
+            progress(step, total=options.steps)
+            if rank == 0 and step % 50 == 0:
+                print(f"step {step} loss {float(loss.detach()):.4f} {parameters.counts()}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
