@@ -22,6 +22,7 @@ from trainyard_torch import (
     LeftBehindError,
     NoneWholeError,
     Plan,
+    StoreError,
     Tier,
     Trained,
 )
@@ -122,7 +123,7 @@ def test_where_none_is_whole_nobody_begins_anew(tmp_path: Path) -> None:
     assert first == second
     assert "step-000000000002-000001: rank" in first
     assert "its checksum is another one" in first
-    assert "restore one, or empty the folder" in first
+    assert "restore one, or begin in another folder" in first
 
 
 def expect_misfit(folder: Path) -> str:
@@ -136,7 +137,7 @@ def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
     run(2, tmp_path, save_each, tmp_path, 1)
     first, second = run(2, tmp_path, expect_misfit, tmp_path)
     assert first == second
-    assert first.startswith("checkpoint step-000000000001-000001 does not fit this program: rank 0: ")
+    assert first.startswith("checkpoint step-000000000001-000001 cannot be loaded into this program: rank 0: ")
     assert len(first) < 400
 
 
@@ -268,7 +269,7 @@ def test_what_is_in_memory_outlives_the_processes(tmp_path: Path) -> None:
         assert losses == pytest.approx(undisturbed(8)[5:], rel=1e-12)
 
 
-@pytest.mark.parametrize("lost", ["a part", "all", "the store", "another world"])
+@pytest.mark.parametrize("lost", ["a part", "all", "the store", "another world", "fewer"])
 def test_where_memory_is_of_no_use_the_store_is(tmp_path: Path, lost: str) -> None:
     run(2, tmp_path, tiers, tmp_path)
     parts = sorted((tmp_path / "shm").rglob("rank-*"))
@@ -284,7 +285,7 @@ def test_where_memory_is_of_no_use_the_store_is(tmp_path: Path, lost: str) -> No
         with pytest.raises(RankError, match="assert found"):
             run(2, tmp_path, go_on, tmp_path, 8, 1, 1)
         return
-    world = 3 if lost == "another world" else 2
+    world = {"another world": 3, "fewer": 1}.get(lost, 2)
     for step, losses, _ in run(world, tmp_path, go_on, tmp_path, 6, 1, 1):
         assert (step, losses) == (3, pytest.approx(undisturbed(6)[3:], rel=1e-12))
 
@@ -310,6 +311,57 @@ def test_the_training_does_not_change_what_is_being_written(tmp_path: Path) -> N
     checkpoints.close()
     Checkpoints(str(tmp_path)).load({"weights": {"w": weights}})
     assert weights.sum() == 0
+
+
+def test_a_step_that_is_stored_is_not_written_again(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    state = {"weights": {"w": torch.zeros(3)}}
+    checkpoints.load(state)
+    checkpoints.save(1, state)
+    checkpoints.save(1, state, wait=True)
+    metadata = tmp_path / "step-000000000001-000001/.metadata"
+    made = metadata.stat().st_ino
+    checkpoints.save(1, state, wait=True)
+    assert metadata.stat().st_ino == made
+    assert Checkpoints(str(tmp_path)).load(state)
+
+
+def differ(folder: Path) -> tuple[float, float]:
+    """Each rank saves values of its own under the same names; what comes back."""
+    state = {"buffers": {"mean": torch.full((64,), float(dist.get_rank())), "count": torch.tensor(dist.get_rank())}}
+    checkpoints = Checkpoints(str(folder / "store"))
+    checkpoints.load(state)
+    checkpoints.save(1, state, wait=True)
+    found = {"buffers": {"mean": torch.full((64,), -1.0), "count": torch.tensor(-1)}}
+    Checkpoints(str(folder / "store")).load(found)
+    return float(found["buffers"]["mean"].mean()), float(found["buffers"]["count"])
+
+
+def test_where_ranks_differ_rank_0_is_what_is_stored(tmp_path: Path) -> None:
+    assert run(3, tmp_path, differ, tmp_path) == [(0.0, 0.0)] * 3
+
+
+def away_while_verified(folder: Path) -> str:
+    """One rank's store fails while the files are looked at."""
+    model, optimizer = built()
+    checkpoints = Checkpoints(str(folder / "store"))
+    if dist.get_rank() == 1:
+
+        def away(path: str) -> Any:
+            raise StoreError(f"cannot read {path}: 503")
+
+        checkpoints._store.measure = away  # type: ignore[method-assign]
+    with pytest.raises(StoreError) as raised:
+        checkpoints.load({"trained": Trained(model, optimizer)})
+    return str(raised.value)
+
+
+def test_a_store_that_does_not_answer_breaks_no_checkpoint(tmp_path: Path) -> None:
+    run(2, tmp_path, save_each, tmp_path, 2)
+    first, second = run(2, tmp_path, away_while_verified, tmp_path)
+    assert first == second
+    assert first.startswith("rank 1: cannot read step-000000000002-000001/")
+    assert [step for step, *_ in run(2, tmp_path, go_on, tmp_path, 2)] == [2, 2]
 
 
 def test_load_comes_first(tmp_path: Path) -> None:

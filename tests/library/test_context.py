@@ -94,15 +94,16 @@ def exit_of(code: int) -> Iterator[None]:
     with pytest.raises(SystemExit) as raised:
         yield
     assert raised.value.code == code
-    dist.destroy_process_group()
 
 
 def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     with exit_of(95), start():
         raise NoneWholeError("all are broken")
+    dist.destroy_process_group()
     assert "NoneWholeError: all are broken" in capsys.readouterr().err
     with exit_of(90), start() as training:
         training.leave()
+    assert not dist.is_initialized()
     with pytest.raises(KeyError), start():
         raise KeyError("its own")
     dist.destroy_process_group()
@@ -177,3 +178,25 @@ def test_a_notice_gives_back_what_it_took() -> None:
     time.sleep(0.5)
     assert signal.getsignal(signal.SIGTERM) is usual
     assert signal.set_wakeup_fd(-1) == -1
+
+
+FORKS = """
+import os, signal, time
+from trainyard_torch.notice import Notice
+notice = Notice(patience=0.5)
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+time.sleep(0.2)
+os.kill(child, signal.SIGTERM)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+time.sleep(1.5)
+print("alive", notice.given, flush=True)
+"""
+
+
+def test_what_a_forked_process_is_told_ends_that_one_alone(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(FORKS)
+    with started(tmp_path / "program.py", 1) as (one,):
+        out, errors = one.communicate(timeout=60)
+    assert (out, one.returncode) == ("-15\nalive False\n", 0), errors

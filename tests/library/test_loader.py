@@ -289,3 +289,52 @@ def test_blocks_and_order_have_to_fit(bucket: str) -> None:
 
 
 PINNED = [66, 766, 264, 707]
+
+
+class Stubborn:
+    """A batch that is moved to a device at its second try only."""
+
+    left = 1
+
+    def __init__(self, numbers: list[int]) -> None:
+        self.numbers = numbers
+
+
+def test_a_step_that_could_not_be_moved_is_the_next_one_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    def move(batch: Stubborn, _: torch.device) -> list[int]:
+        if batch.numbers[0] == 8 and Stubborn.left:
+            Stubborn.left -= 1
+            raise RuntimeError("out of memory")
+        return batch.numbers
+
+    monkeypatch.setattr("trainyard_torch.data.loader.moved", move)
+    batches = Batches(Order(40, shuffled=False), 4, 4)
+    with Loader(NUMBERS, batches, ALONE, collate=Stubborn, device="meta") as loader:
+        seen = [next(loader)[0].batch[0] for _ in range(2)]
+        with pytest.raises(RuntimeError, match="out of memory"):
+            next(loader)
+        assert loader.state_dict()["cursor"] == 8
+        seen += [next(loader)[0].batch[0] for _ in range(4)]
+    assert seen == [0, 4, 8, 12, 16, 20]
+
+
+class Foreign(list[int]):
+    """A data set of the user's, with methods of such names."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    def prepare(self) -> None:
+        raise AssertionError("it was not asked")
+
+    check = prepare
+
+
+def test_a_data_set_of_the_users_is_left_alone() -> None:
+    source = Foreign(NUMBERS)
+    with Loader(source, Batches(Order(40), 4, 4), ALONE) as loader:
+        loader.load_state_dict(loader.state_dict())
+        next(loader)
+    assert not source.closed

@@ -2,7 +2,7 @@ from math import inf, nan
 
 import pytest
 
-from trainyard_torch.checkpoint.lineage import Claim, Keep, usable
+from trainyard_torch.checkpoint.lineage import Claim, Incarnation, Keep, past, usable
 from trainyard_torch.checkpoint.manifest import Name
 
 N = Name
@@ -66,3 +66,13 @@ def test_the_worst_of_all_values() -> None:
 def test_rules_that_make_no_sense(bad: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"last must|best needs"):
         Keep(**bad)  # type: ignore[arg-type]  # numbers alone
+
+
+def test_how_long_a_job_has_run_and_how_often_it_began() -> None:
+    job, other = Incarnation("job", 3), Incarnation("other", 1)
+    claims = [Claim(1, None, "a", Incarnation("job", 1), 1000.0), Claim(2, None, "b", other, 500.0)]
+    claims += [Claim(3, None, "c", Incarnation("job", 2), 1500.0, legible=False), Claim(4, None, "d", job, 1600.0)]
+    assert past(claims, job, 2000.0) == (1000.0, 2)
+    assert past(claims, other, 2000.0) == (1500.0, 0)
+    assert past([], job, 2000.0) == (0.0, 0)
+    assert past([Claim(1, None, "a", job, 9000.0)], job, 2000.0) == (0.0, 0), "a clock that was set back"

@@ -1,6 +1,8 @@
 import hashlib
 import json
+import os
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -304,3 +306,69 @@ def test_a_source_that_gives_too_few_is_told() -> None:
     with pytest.raises(ValueError, match="Short was asked for 2 samples and gave 1"):
         found(Short([1, 2, 3]), [0, 1])
     assert found([5, 6, 7], [2, 0]) == [7, 5]
+
+
+def no_matter(_: bytes) -> bool:
+    return True
+
+
+def test_a_fork_while_a_lock_is_held_holds_nobody_up(tmp_path: Path) -> None:
+    disk = Disk(str(tmp_path), 1000)
+    gone_r, gone_w = os.pipe()
+
+    def read() -> bytes:
+        # As a data loader's worker may be forked while a thread is reading.
+        if os.fork() == 0:
+            os.close(gone_w)
+            os.read(gone_r, 1)
+            os._exit(0)
+        return b"block"
+
+    assert disk.get("key", no_matter, read) == b"block"
+    (tmp_path / hashlib.sha256(b"key").hexdigest()).unlink()
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: (disk.get("key", no_matter, lambda: b"block"), done.set()), daemon=True)
+    thread.start()
+    assert done.wait(10), "the child has the lock still"
+    os.close(gone_w)
+    os.wait()
+    os.close(gone_r)
+
+
+def test_what_goes_wrong_with_the_cache_is_told_once_and_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(str(tmp_path / "cache"), 10)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert [disk.get(f"key-{number}", no_matter, lambda: b"block") for number in range(3)] == [b"block"] * 3
+    monkeypatch.undo()
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == (
+        f"the cache of blocks in {tmp_path}/cache is of no use: [Errno 28] No space left on device; blocks are read without it"
+    )
+    (tmp_path / "file").write_text("no folder")
+    assert Disk(str(tmp_path / "file"), 10).get("key", no_matter, lambda: b"block") == b"block"
+
+
+def test_what_is_not_of_the_cache_stays(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "mine.txt").write_text("x" * 1000)
+    disk = Disk(str(tmp_path), 10)
+    for number in range(5):
+        assert disk.get(f"key-{number}", no_matter, lambda: b"block") == b"block"
+    names = {path.name for path in tmp_path.iterdir() if not path.name.startswith("lock-")}
+    assert {"lost+found", "mine.txt"} < names
+    assert len(names) == 4, "two blocks fit"
+
+
+def test_a_store_that_fails_is_no_fault_of_the_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def away() -> bytes:
+        raise OSError("the store is away")
+
+    with pytest.raises(OSError, match="the store is away"):
+        Disk(str(tmp_path), 10).get("key", no_matter, away)
+    assert not caplog.records

@@ -20,6 +20,7 @@ from trainyard_torch.data.order import mixed
 from trainyard_torch.mesh import Parallelism, member
 from trainyard_torch.notice import Notice
 from trainyard_torch.place import Place
+from trainyard_torch.watch.recorder import flight_recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,12 +142,18 @@ def start(
         # Read by cuBLAS when it is first used.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(mode=True)
+    os.environ.update(flight_recorder(os.environ))
     _join(place, where, timeout)
     # The agent speaks for the ranks that it has started itself. Handlers are for the main thread alone.
     free = not place.supervised and threading.current_thread() is threading.main_thread()
     notice = Notice() if free else None
     try:
         yield Training(place, where, chosen.mesh(place.world, where.type), seed, notice)
+    except SystemExit as error:
+        if error.code == SAVED:
+            # All come here together; gloo aborts a process that goes with groups of its own.
+            dist.destroy_process_group()
+        raise
     except Exception as error:
         code = getattr(error, "exit_code", None)
         if code is None:
@@ -180,11 +187,10 @@ def _device(place: Place, wanted: str | None) -> torch.device:
 def _join(place: Place, device: torch.device, timeout: timedelta | None) -> None:
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     more: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
-    if device.type == "cuda":
-        # With it nccl is set up at once, and an error of the network is seen here and not in the first step.
-        more["device_id"] = device
     if not place.launched:
         more["store"] = dist.HashStore()
+    # Without device_id: with it, torch splits nccl's communicator for each dimension of a mesh, and several releases fail in that (#148162,
+    # #159200). The device is set already.
     dist.init_process_group(backend, rank=place.rank, world_size=place.world, **more)
 
 

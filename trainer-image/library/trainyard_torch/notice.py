@@ -34,6 +34,7 @@ class Notice:
         self._there.setblocking(False)  # noqa: FBT003 - its only parameter
         # The handler runs between two instructions of Python; this is written at once, also while the main thread is elsewhere.
         self._usual = signal.set_wakeup_fd(self._there.fileno(), warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=self._forget)
         threading.Thread(target=self._watch, args=(here, patience), name="notice", daemon=True).start()
 
     @property
@@ -51,6 +52,12 @@ class Notice:
         signal.set_wakeup_fd(self._usual)
         signal.signal(signal.SIGTERM, self._before)
         self._there.close()
+
+    def _forget(self) -> None:
+        """In a process that was forked: what it is told is not for this one, and ends it."""
+        if not self._heeded.is_set():
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _note(self, _: int, __: FrameType | None) -> None:
         self._given = True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from trainyard_torch.checkpoint.history import History, LeftBehindError
 from trainyard_torch.checkpoint.manifest import Manifest, Name
@@ -63,6 +64,7 @@ class Checkpoints:
         self._pending: Future[None] | None = None
         self._pace = Pace(self._plan, time.monotonic())
         self._slow = False
+        self._made, self._tier = -1, Tier.MEMORY
         mend()
 
     @property
@@ -83,10 +85,12 @@ class Checkpoints:
             LeftBehindError: a later attempt has begun already.
             StoreError: the store cannot be read.
         """
+        self._main.first(self._history.begin)
         restoring = Restoring(self._main, self._store, self._history, self._memory, self._mesh)
         manifest, remembered = restoring.best(state)
         base = manifest.name if manifest else None
-        self._attempt, self._mark = self._main.first(lambda: self._claimed(base))
+        self._attempt, self._mark, past = self._main.first(lambda: self._claimed(base))
+        self._pace.began(*past, time.monotonic())
         if self._memory:
             self._memory.keep(base if remembered else None)
         if manifest:
@@ -115,7 +119,7 @@ class Checkpoints:
         tier: Tier = Tier.STORE,
         wait: bool = False,
     ) -> None:
-        """Save what `state` is now. Comes back as soon as it is copied; the rest happens beside the training.
+        """Save what `state` is now. Comes back as soon as it is copied; the rest happens beside the training. A step that is saved is not again.
 
         A checkpoint that could not be written is logged, and the training goes on; the next one is tried when it is due.
 
@@ -136,10 +140,14 @@ class Checkpoints:
             raise RuntimeError("load() comes before save(): it says what this attempt goes on from")
         began = time.monotonic()
         self._finish_last()
+        if self._made == step and tier <= self._tier:
+            # It is stored. A second time, it would for a moment be neither.
+            return
         manifest = Manifest(
             step, self._attempt, self._main.world, self._mesh, dict(data or {}), dict(metrics or {}), time.time()
         )
         self._pending = self._worker.submit(self._write, manifest, staged(plain(state)), tier)
+        self._made, self._tier = step, tier
         self._pace.made(tier, step, began=began, now=time.monotonic())
         self._slow = False
         if wait:
@@ -152,15 +160,15 @@ class Checkpoints:
         finally:
             self._worker.shutdown()
 
-    def _claimed(self, base: Name | None) -> tuple[int, str]:
+    def _claimed(self, base: Name | None) -> tuple[int, str, tuple[float, int]]:
         self._history.claim(base)
-        return self._history.attempt, self._history.mark
+        return self._history.attempt, self._history.mark, self._history.past()
 
     def _wished(self) -> int:
         """On rank 0 it counts."""
         now = time.monotonic()
         if self._pending is None or self._pending.done():
-            return self._pace.by(now, failures=self._attempt - 1) or 0
+            return self._pace.by(now) or 0
         if self._pace.since(now) > SLOW_SECONDS and not self._slow:
             self._slow = True
             self._say(
@@ -176,7 +184,9 @@ class Checkpoints:
         if tier < Tier.STORE:
             return
         out, streams = writer(self._store, folder)
-        dcp.save(state, storage_writer=out, process_group=ranks.group)
+        # Of what all have, rank 0's is taken, whole: where ranks differ by intent or by a running mean, a mixture would be nobody's.
+        planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+        dcp.save(state, storage_writer=out, planner=planner, process_group=ranks.group)
         files = {path.removeprefix(f"{folder}/"): file for path, file in streams.written.items()}
         every = {path: file for found in ranks.gather(files) for path, file in found.items()}
         ranks.first(lambda: self._history.commit(manifest.of(every)))
@@ -185,13 +195,11 @@ class Checkpoints:
     def _remember(self, memory: Memory, manifest: Manifest, state: dict[str, Any]) -> None:
         try:
             self._background.each(lambda: memory.write(manifest, self._mark, local(state)))
+            # Not before all have theirs.
+            self._background.each(lambda: memory.keep(manifest.name))
         except FailedElsewhereError as error:
             self._say(logging.WARNING, f"checkpoints are kept in memory no more: {error}")
             self._memory = None
-            memory.keep(None)
-        else:
-            # Not before all have theirs.
-            memory.keep(manifest.name)
 
     def _tidy(self) -> None:
         try:
@@ -208,6 +216,7 @@ class Checkpoints:
         except LeftBehindError:
             raise
         except (Exception, CheckpointException) as error:
+            self._made = -1
             text = f"the checkpoint of step {self._pace.step} was not written: {reason(error)}"
             if strict:
                 raise CheckpointError(text) from error

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from trainyard_torch.checkpoint.lineage import Claim, Incarnation, Keep, usable
+from trainyard_torch.checkpoint.lineage import Claim, Incarnation, Keep, past, usable
 from trainyard_torch.checkpoint.manifest import NAME, BrokenError, Manifest, Name
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class History:
     """
 
     def __init__(self, store: Store, who: Incarnation | None = None) -> None:
-        self._store, self._who = store, who or Incarnation()
+        self._store, self._who, self._began = store, who or Incarnation(), time.time()
         self._read: dict[str, Claim] = {}
         self.attempt, self.mark = 0, ""
 
@@ -52,7 +53,8 @@ class History:
 
     def counting(self, names: Iterable[Name]) -> list[Name]:
         """Those of these checkpoints that this attempt may go on from, wherever they are, the best first."""
-        return usable(names, self.claims(), self.attempt or self._next())
+        # Also by its own claim: what it passed over, and what others have written beyond that, counts no more.
+        return usable(names, self.claims(), 1 + (self.attempt or self._next()))
 
     def has_any(self) -> bool:
         """Whether there was a whole checkpoint ever: what a training leaves that ends amid its first one is none."""
@@ -61,6 +63,10 @@ class History:
     def claims(self) -> list[Claim]:
         """Those of all attempts so far."""
         return [self._claim(file) for file in self._files()]
+
+    def past(self) -> tuple[float, int]:
+        """Seconds since this job first began, and how often it has begun again."""
+        return past(self.claims(), self._who, time.time())
 
     def listed(self, name: Name) -> Manifest:
         """The manifest of a checkpoint that has all its files in their sizes. Raises BrokenError, with what is wrong, where it has not."""
@@ -73,8 +79,8 @@ class History:
                 raise BrokenError(f"{path} has {size} bytes in place of {expected.size}")
         return manifest
 
-    def claim(self, base: Name | None) -> None:
-        """From now on this attempt alone writes checkpoints, having gone on from `base`.
+    def begin(self) -> None:
+        """From now on no earlier attempt writes or removes checkpoints; what this one goes on from is still to be found, and claimed.
 
         Raises:
             LeftBehindError: a later attempt of the same job has begun already, or so many others are starting that none gets through.
@@ -86,8 +92,7 @@ class History:
                     "checkpoints do not count any more"
                 )
             self.attempt, self.mark = self._next(), uuid.uuid4().hex[:8]
-            said = {"base": str(base) if base else None, "job": self._who.job, "attempt": self._who.attempt}
-            self._store.write(f"{CLAIMS}/{self._own}", json.dumps(said).encode())
+            self._say({})
             # Who has begun at the same moment has the same number, and sees the same: both take another one.
             if [file for file in self._files() if file.startswith(f"{self.attempt:06}")] == [self._own]:
                 return
@@ -95,6 +100,15 @@ class History:
         raise LeftBehindError(
             f"others begin to use {self._store.url} all the time: give each training a folder of its own"
         )
+
+    def claim(self, base: Name | None) -> None:
+        """This attempt goes on from `base`: what others have beyond it counts no more. After `begin`.
+
+        Raises:
+            LeftBehindError: a later attempt has begun.
+        """
+        self._check()
+        self._say({"base": str(base) if base else None})
 
     def commit(self, manifest: Manifest) -> None:
         """All files of this checkpoint are stored: from now on it is one.
@@ -128,6 +142,10 @@ class History:
             self._store.remove(str(name))
         return [*superfluous, *unfinished]
 
+    def _say(self, said: dict[str, str | None]) -> None:
+        who = {"job": self._who.job, "attempt": self._who.attempt, "time": self._began}
+        self._store.write(f"{CLAIMS}/{self._own}", json.dumps({**said, **who}).encode())
+
     def _check(self) -> None:
         last = max(self._files(), default="")
         if last != self._own:
@@ -156,9 +174,12 @@ class History:
         return sorted(file for file in self._store.files(CLAIMS) if CLAIM.fullmatch(file))
 
     def _claim(self, file: str) -> Claim:
-        # A claim does not change once it is made.
         if file not in self._read:
-            self._read[file] = _parsed(file, self._store.read(f"{CLAIMS}/{file}"))
+            claim = _parsed(file, self._store.read(f"{CLAIMS}/{file}"))
+            if not claim.legible:
+                # Its attempt may still be looking for what it goes on from.
+                return claim
+            self._read[file] = claim
         return self._read[file]
 
 
@@ -171,12 +192,14 @@ def verify(store: Store, manifest: Manifest, paths: Iterable[str]) -> None:
 
 def _parsed(file: str, text: bytes | None) -> Claim:
     attempt, mark = int(file[:6]), file[7:15]
+    who, began = Incarnation(), 0.0
     try:
         said = json.loads(text or b"")
+        who, began = Incarnation(str(said["job"]), int(said["attempt"])), float(said["time"])
         base = said["base"]
         name = Name.parse(base) if base is not None else None
         if base is None or name is not None:
-            return Claim(attempt, name, mark, Incarnation(str(said["job"]), int(said["attempt"])))
+            return Claim(attempt, name, mark, who, began)
     except (ValueError, KeyError, TypeError):
         pass
-    return Claim(attempt, None, mark, legible=False)
+    return Claim(attempt, None, mark, who, began, legible=False)

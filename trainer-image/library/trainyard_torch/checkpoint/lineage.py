@@ -33,18 +33,26 @@ class Claim:
         base: the checkpoint that it went on from; None where it began anew.
         mark: a word that no other claim has.
         who: which start of which job it is.
-        legible: whether the claim could be read at all.
+        time: when it began, in seconds since 1970; 0 where it does not say.
+        legible: whether it says what it went on from: one that has only begun does not, nor one that cannot be read.
     """
 
     attempt: int
     base: Name | None
     mark: str = ""
     who: Incarnation = Incarnation()
+    time: float = 0.0
     legible: bool = True
 
     def is_before(self, other: Incarnation) -> bool:
         """Whether that is no earlier start of the same job, as a process may be that was left behind."""
         return not (self.who.job and self.who.job == other.job and self.who.attempt > other.attempt)
+
+
+def past(claims: Iterable[Claim], who: Incarnation, now: float) -> tuple[float, int]:
+    """Seconds since a job first began, and how often it has begun again: with the claim of `who` among them."""
+    began = [claim.time for claim in claims if claim.who.job == who.job and 0 < claim.time <= now]
+    return (now - min(began), len(began) - 1) if began else (0.0, 0)
 
 
 def usable(names: Iterable[Name], claims: Collection[Claim], attempt: int) -> list[Name]:

@@ -48,8 +48,12 @@ class Pace:
     def __init__(self, plan: Plan, now: float) -> None:
         self._rules = {Tier.STORE: plan.store, Tier.MEMORY: plan.memory}
         self._last = dict.fromkeys(Tier, now)
-        self._began = now
+        self._began, self._failures = now, 0
         self.stall, self.step = 0.0, 0
+
+    def began(self, seconds: float, failures: int, now: float) -> None:
+        """The training began so many seconds ago, and has begun again so many times since."""
+        self._began, self._failures = now - seconds, failures
 
     def made(self, tier: Tier, step: int, *, began: float, now: float) -> None:
         """A checkpoint of this step was made; the training stood still from `began` on."""
@@ -67,10 +71,10 @@ class Pace:
         """What is due after this step by its number: the same answer wherever it is asked."""
         return next((tier for tier, due in self._rules.items() if due and due.at(step)), None)
 
-    def by(self, now: float, *, failures: int) -> Tier | None:
-        """What is due by the time; `failures`: how often the training had to begin again so far."""
+    def by(self, now: float) -> Tier | None:
+        """What is due by the time."""
         for tier, due in self._rules.items():
             elapsed, age = now - self._last[tier], now - self._began
-            if due and due.by(elapsed, stall=self.stall, age=age, failures=failures):
+            if due and due.by(elapsed, stall=self.stall, age=age, failures=self._failures):
                 return tier
         return None

@@ -14,7 +14,15 @@ T = TypeVar("T")
 
 
 class FailedElsewhereError(Exception):
-    """A process could not do its part; the text is what it said, with its rank."""
+    """A process could not do its part; the text is what it said, with its rank.
+
+    Attributes:
+        kinds: the names of the classes of what was raised.
+    """
+
+    def __init__(self, text: str, kinds: set[str]) -> None:
+        super().__init__(text)
+        self.kinds = kinds
 
 
 class Ranks:
@@ -66,18 +74,18 @@ class Ranks:
         """What all of them found when each did this, by rank.
 
         Raises:
-            FailedElsewhereError: it failed somewhere: the same words on all.
+            FailedElsewhereError: it failed somewhere: the same words on all. `kinds` says by what.
         """
         found: T | None = None
-        wrong = ""
+        kind, wrong = "", ""
         try:
             found = act()
         except Exception as error:  # noqa: BLE001 - as above
-            wrong = f"rank {self.rank}: {str(error) or type(error).__name__}"
-        words = self.gather((found, wrong))
-        if said := [text for _, text in words if text]:
-            raise FailedElsewhereError("; ".join(said))
-        return [cast("T", word) for word, _ in words]
+            kind, wrong = type(error).__name__, f"rank {self.rank}: {str(error) or type(error).__name__}"
+        words = self.gather((found, kind, wrong))
+        if said := [text for *_, text in words if text]:
+            raise FailedElsewhereError("; ".join(said), {kind for _, kind, _ in words if kind})
+        return [cast("T", word) for word, *_ in words]
 
     def tell(self, wish: int) -> None:
         """Begin to tell the others what rank 0 wishes, a number from 0 to 255; nobody waits."""

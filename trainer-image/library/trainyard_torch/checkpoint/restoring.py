@@ -13,7 +13,8 @@ from torch.distributed.checkpoint.stateful import Stateful
 from trainyard_torch.checkpoint.history import verify
 from trainyard_torch.checkpoint.manifest import BrokenError, Manifest, Name
 from trainyard_torch.checkpoint.ranks import FailedElsewhereError
-from trainyard_torch.checkpoint.state import plain, put
+from trainyard_torch.checkpoint.state import fits, plain, put
+from trainyard_torch.checkpoint.store import StoreError
 from trainyard_torch.checkpoint.streams import reader
 
 if TYPE_CHECKING:
@@ -76,55 +77,65 @@ class Restoring:
 
     def _recalled(self, state: Mapping[str, Any], name: Name, marks: Mapping[int, str]) -> Manifest | None:
         try:
-            return self.ranks.each(lambda: self._recall(state, name, marks))[0]
+            manifest = self.ranks.each(lambda: self._read(name, marks)[0])[0]
         except FailedElsewhereError as error:
             self._pass_over(name, f"in memory {error}")
             return None
-
-    def _recall(self, state: Mapping[str, Any], name: Name, marks: Mapping[int, str]) -> Manifest:
-        if self.memory is None:
-            raise BrokenError("this process keeps none")
-        manifest, saved = self.memory.read(name, marks)
-        made, here = (manifest.world, dict(manifest.mesh)), (self.ranks.world, dict(self.mesh))
-        if made != here:
-            raise BrokenError(f"it is of {made[0]} processes, mesh {made[1]}, and these are {here[0]}, mesh {here[1]}")
+        # All have theirs. To ask for the state may be done by all together alone, so not before.
+        _, saved = self._read(name, marks)
         target = plain(state)
+        try:
+            self.ranks.each(lambda: fits(target, saved))
+        except FailedElsewhereError as error:
+            self._pass_over(name, f"in memory {error}")
+            return None
         put(target, saved)
         for key, each in state.items():
             if isinstance(each, Stateful):
                 each.load_state_dict(target[key])
         return manifest
 
+    def _read(self, name: Name, marks: Mapping[int, str]) -> tuple[Manifest, dict[str, Any]]:
+        if self.memory is None:
+            raise BrokenError("this process keeps none")
+        manifest, saved = self.memory.read(name, marks)
+        made, here = (manifest.world, dict(manifest.mesh)), (self.ranks.world, dict(self.mesh))
+        if made != here:
+            raise BrokenError(f"it is of {made[0]} processes, mesh {made[1]}, and these are {here[0]}, mesh {here[1]}")
+        return manifest, saved
+
     def _loaded(self, state: Mapping[str, Any], names: list[Name]) -> Manifest | None:
-        wrong, group = list[str](), self.ranks.group
+        wrong: list[str] = []
         for name in names:
             try:
                 manifest = self._verified(name)
-            except (BrokenError, FailedElsewhereError) as error:
+            except BrokenError as error:
                 wrong.append(f"{name}: {error}")
                 self._pass_over(name, str(error))
                 continue
             try:
-                dcp.load(
-                    dict(state),
-                    storage_reader=reader(self.store, str(name)),
-                    process_group=group,
-                )
+                dcp.load(dict(state), storage_reader=reader(self.store, str(name)), process_group=self.ranks.group)
             except (Exception, CheckpointException) as error:
-                raise CheckpointError(f"checkpoint {name} does not fit this program: {reason(error)}") from error
+                raise CheckpointError(
+                    f"checkpoint {name} cannot be loaded into this program: {reason(error)}"
+                ) from error
             return manifest
-        any_whole = self.ranks.first(self.history.has_any)
-        if wrong and any_whole:
+        if self.ranks.first(self.history.has_any):
             raise NoneWholeError(
-                f"no checkpoint in {self.store.url} is whole ({'; '.join(wrong)}): restore one, or empty the folder"
+                f"no checkpoint in {self.store.url} is whole ({'; '.join(wrong) or 'the last one is gone'}): restore one, or begin in "
+                "another folder"
             )
         return None
 
     def _verified(self, name: Name) -> Manifest:
+        """Raises BrokenError where it is not whole; StoreError where nobody can tell, as the store did not answer."""
         manifest = self.ranks.first(lambda: self.history.listed(name))
         # Each reads its share of the files.
         mine = sorted(manifest.files)[self.ranks.rank :: self.ranks.world]
-        self.ranks.each(lambda: verify(self.store, manifest, mine))
+        try:
+            self.ranks.each(lambda: verify(self.store, manifest, mine))
+        except FailedElsewhereError as error:
+            raise (BrokenError if error.kinds == {"BrokenError"} else StoreError)(str(error)) from None
         return manifest
 
     def _pass_over(self, name: Name, why: str) -> None:

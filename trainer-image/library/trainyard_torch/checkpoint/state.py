@@ -97,8 +97,8 @@ def local(state: Any) -> Any:
     return state
 
 
-def put(target: dict[str, Any], saved: Mapping[str, Any], path: str = "") -> None:
-    """Put what `local` made back into a state dict: tensors in place, all else in its place.
+def fits(target: Mapping[str, Any], saved: Mapping[str, Any], path: str = "") -> None:
+    """That what `local` made can be put back into a state dict.
 
     Raises:
         ValueError: one has something that the other has not, or a tensor of another shape.
@@ -109,13 +109,24 @@ def put(target: dict[str, Any], saved: Mapping[str, Any], path: str = "") -> Non
     for name, value in saved.items():
         here, below = target[name], f"{path}.{name}" if path else str(name)
         if isinstance(here, dict) and isinstance(value, dict):
-            put(here, value, below)
+            fits(here, value, below)
+        elif isinstance(here, torch.Tensor) and isinstance(value, torch.Tensor) and _own(here).shape != value.shape:
+            raise ValueError(
+                f"{below} has shape {tuple(_own(here).shape)} here, and {tuple(value.shape)} in the checkpoint"
+            )
+
+
+def put(target: dict[str, Any], saved: Mapping[str, Any]) -> None:
+    """Put what `local` made back into a state dict that it fits: tensors in place, all else in its place."""
+    for name, value in saved.items():
+        here = target[name]
+        if isinstance(here, dict) and isinstance(value, dict):
+            put(here, value)
         elif isinstance(here, torch.Tensor) and isinstance(value, torch.Tensor):
-            tensor = here.to_local() if isinstance(here, DTensor) else here
-            if tensor.shape != value.shape:
-                raise ValueError(
-                    f"{below} has shape {tuple(tensor.shape)} here, and {tuple(value.shape)} in the checkpoint"
-                )
-            tensor.detach().copy_(value)
+            _own(here).detach().copy_(value)
         else:
             target[name] = value
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -7,23 +7,27 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
+import re
 import uuid
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+logger = logging.getLogger(__name__)
 LOCKS = 256
 PARTIAL = ".partial"
+OURS = re.compile(rf"[0-9a-f]{{64}}({PARTIAL}-[0-9a-f]{{32}})?")
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A folder that belongs to this cache: what else lies in it may be removed.
+    """A folder that belongs to this cache. What else lies in it stays, and does not count.
 
     Attributes:
         folder: on a disk of the node. Made where there is none.
@@ -35,6 +39,7 @@ class Disk:
 
     folder: str
     size: int
+    _told: list[bool] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.size < 0:
@@ -48,21 +53,31 @@ class Disk:
             whole: whether this is what it should be. A file that is not is read anew.
             read: brings it, or raises.
 
-        Raises:
-            OSError: the folder cannot be written to.
+        What goes wrong with the folder costs time and is logged; the block is read all the same.
         """
         name = hashlib.sha256(key.encode()).hexdigest()
         path = Path(self.folder, name)
-        with suppress(FileNotFoundError):
-            return self._found(path, whole)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with self._locked(f"lock-{int(name, 16) % LOCKS:03}"):
-            with suppress(FileNotFoundError):
-                return self._found(path, whole)
+        with ExitStack() as stack:
+            try:
+                with suppress(FileNotFoundError):
+                    return self._found(path, whole)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(self._locked(f"lock-{int(name, 16) % LOCKS:03}"))
+                with suppress(FileNotFoundError):
+                    return self._found(path, whole)
+            except OSError as error:
+                self._tell(error)
             content = read()
-            self._write(path, content)
-        with self._locked("lock-room"):
-            self._make_room()
+            try:
+                self._write(path, content)
+            except OSError as error:
+                self._tell(error)
+                return content
+        try:
+            with self._locked("lock-room"):
+                self._make_room()
+        except OSError as error:
+            self._tell(error)
         return content
 
     def _found(self, path: Path, whole: Callable[[bytes], bool]) -> bytes:
@@ -86,7 +101,7 @@ class Disk:
     def _make_room(self) -> None:
         files = []
         for path in Path(self.folder).iterdir():
-            if path.name.startswith("lock-"):
+            if not OURS.fullmatch(path.name):
                 continue
             # Another process may have removed it meanwhile.
             with suppress(FileNotFoundError):
@@ -97,12 +112,23 @@ class Disk:
             if taken <= self.size:
                 return
             # A partial one that nobody writes any more is of a process that was killed: it goes as it grows old.
-            path.unlink(missing_ok=True)
-            taken -= size
+            # What is another user's stays.
+            with suppress(PermissionError):
+                path.unlink(missing_ok=True)
+                taken -= size
+
+    def _tell(self, error: OSError) -> None:
+        if not self._told:
+            self._told.append(True)
+            logger.warning("the cache of blocks in %s is of no use: %s; blocks are read without it", self.folder, error)
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        """The kernel gives a lock back when its process dies."""
+        """The kernel gives a lock back when its process dies, and all that were forked from it while it held it."""
         with Path(self.folder, name).open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+            try:
+                yield
+            finally:
+                # To close it would leave the lock to a process that was forked meanwhile.
+                fcntl.flock(file, fcntl.LOCK_UN)

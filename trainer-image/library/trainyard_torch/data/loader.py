@@ -16,6 +16,7 @@ from torch.utils.data import default_collate
 
 from trainyard_torch.data.blocks import ClosedError
 from trainyard_torch.data.recipe import Part, Recipe, Transform, moved, pinned
+from trainyard_torch.data.sources import BlockSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -102,6 +103,9 @@ class Loader:
         step = self._loaded() if self._workers else self._load(self._batches)
         if self._device is not None:
             step = [part._replace(batch=moved(part.batch, self._device)) for part in step]
+        # Both together, when nothing can fail any more: else the queue would be a step ahead of the count.
+        if self._coming:
+            self._coming.popleft()
         self._batches = self._batches.after()
         self.waited = time.perf_counter() - begin
         return step
@@ -128,12 +132,14 @@ class Loader:
         pool, self._pool = self._pool, None
         coming, self._coming = self._coming, deque()
         loading = [future for future in coming if not future.cancel()]
-        if end := getattr(self._recipe.source, "close", None):
-            end()
+        source = self._recipe.source
+        # One that is not ours is its owner's to close.
+        if isinstance(source, BlockSource):
+            source.close()
             # A thread that was about to ask for a block has begun anew what was closed.
             while wait(loading, timeout=MOMENT).not_done:
-                end()
-            end()
+                source.close()
+            source.close()
         if pool is not None:
             pool.shutdown(wait=True)
 
@@ -160,7 +166,6 @@ class Loader:
             # Further steps may have failed likewise: whoever goes on is to have all of them tried again.
             self.close()
             raise
-        coming.popleft()
         return step
 
     def _load(self, batches: Batches) -> list[Part]:

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import default_collate
 
 from trainyard_torch.data.order import mixed
-from trainyard_torch.data.sources import found
+from trainyard_torch.data.sources import BlockSource, found
 
 if TYPE_CHECKING:
     from trainyard_torch.data.batches import Batches, Member, MicroBatch
@@ -62,8 +62,8 @@ class Recipe:
 
     def prepare(self, batches: Batches, member: Member) -> None:
         """A source that reads from afar begins to read what the next step of these batches needs."""
-        if begin := getattr(self.source, "prepare", None):
-            begin(np.concatenate([micro.samples for micro in batches.step(member)]))
+        if isinstance(self.source, BlockSource):
+            self.source.prepare(np.concatenate([micro.samples for micro in batches.step(member)]))
 
     def check(self, batches: Batches, ahead: int) -> None:
         """That source and order fit together, where `ahead` steps are loaded beside the one that is used.
@@ -76,8 +76,8 @@ class Recipe:
             raise ValueError(
                 f"the order has size {size}, and the source has {len(self.source)} samples: make it Order({len(self.source)})"
             )
-        if fits := getattr(self.source, "check", None):
-            fits(batches.order, (ahead + 1) * batches.batch)
+        if isinstance(self.source, BlockSource):
+            self.source.check(batches.order, (ahead + 1) * batches.batch)
 
     def _part(self, micro: MicroBatch, seed: int) -> Part:
         numbers, epochs = micro.samples.tolist(), micro.epochs.tolist()

@@ -29,7 +29,7 @@ GIB = 2**30
 
 @runtime_checkable
 class Source(Protocol):
-    """What the loader needs. Other methods it calls where they are there: those of `BlockSource`."""
+    """What the loader needs."""
 
     def __len__(self) -> int:
         """How many samples there are."""
