@@ -24,7 +24,7 @@ def main(folder: str) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         state = {"trained": Trained(model, optimizer)}
         plan = Plan(store=Due(steps=10), memory=Due(steps=1))
-        checkpoints = Checkpoints(folder, plan=plan, who=training.place.who)
+        checkpoints = Checkpoints(folder, plan=plan, mesh=training.mesh)
         batches = Batches(Order(len(samples), seed=1), batch=12, micro=4)
         found = checkpoints.load(state)
         if found:

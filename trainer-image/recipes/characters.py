@@ -100,7 +100,7 @@ def main() -> None:
             optimizer,
             Loader(lines, Batches(Order(len(lines), seed=1), 32, micro=16), training.member, device=training.device),
             until=options.steps,
-            checkpoints=Checkpoints(options.checkpoints, who=training.place.who),
+            checkpoints=Checkpoints(options.checkpoints, mesh=training.mesh),
             precision=Precision(options.precision, training.device),
             longest=1.0,
         )

@@ -81,7 +81,7 @@ def main() -> None:
             optimizer,
             Loader(pictures, batches, training.member, device=training.device),
             until=options.steps,
-            checkpoints=Checkpoints(options.checkpoints, who=training.place.who),
+            checkpoints=Checkpoints(options.checkpoints, mesh=training.mesh),
             schedule=Schedule(rate=3e-3, batch=options.batch, reference=options.batch, warmup=10 * options.batch),
         )
         for step in loop:

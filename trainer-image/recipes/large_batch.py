@@ -41,7 +41,7 @@ def main() -> None:
                 device=training.device,
             ),
             until=steps,
-            checkpoints=Checkpoints(options.checkpoints, who=training.place.who),
+            checkpoints=Checkpoints(options.checkpoints, mesh=training.mesh),
             schedule=Schedule(
                 rate=4.0,
                 batch=options.batch,

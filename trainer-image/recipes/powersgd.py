@@ -37,7 +37,7 @@ def main() -> None:
                 pictures, Batches(Order(len(pictures), seed=1), 96, micro=48), training.member, device=training.device
             ),
             until=options.steps,
-            checkpoints=Checkpoints(options.checkpoints, who=training.place.who),
+            checkpoints=Checkpoints(options.checkpoints, mesh=training.mesh),
             state={"compression": compression},
         )
         for step in loop:

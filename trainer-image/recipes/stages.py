@@ -85,7 +85,7 @@ def main() -> None:
                 device=training.device,
             ),
             until=options.steps,
-            checkpoints=Checkpoints(options.checkpoints, who=training.place.who),
+            checkpoints=Checkpoints(options.checkpoints, mesh=training.mesh),
             longest=1.0,
         )
         for step in loop:

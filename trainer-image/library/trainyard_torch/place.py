@@ -58,7 +58,7 @@ class Place:
         Raises:
             ValueError: a variable is no number, does not fit the others, or is missing beside others.
         """
-        who = Incarnation(environ.get("TRAINYARD_JOB_UID", ""), _number(environ, "TRAINYARD_ATTEMPT", 0))
+        who = Incarnation.of(environ)
         given = [name for name in ("RANK", "WORLD_SIZE") if environ.get(name)]
         if not given:
             return cls(who=who)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from trainyard_torch.checkpoint.history import History, LeftBehindError
+from trainyard_torch.checkpoint.lineage import Incarnation
 from trainyard_torch.checkpoint.manifest import Manifest, Name
 from trainyard_torch.checkpoint.memory import Memory
 from trainyard_torch.checkpoint.pace import Pace, Plan, Tier
@@ -24,7 +26,8 @@ from trainyard_torch.checkpoint.streams import mend, writer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainyard_torch.checkpoint.lineage import Incarnation
+    from torch.distributed.device_mesh import DeviceMesh
+
 
 logger = logging.getLogger(__name__)
 SLOW_SECONDS = 600.0
@@ -37,12 +40,13 @@ class Checkpoints:
     Args:
         url: the folder of all checkpoints of this training: a path that all processes share, or `s3://bucket/folder` and the like.
         plan: when they are made, and which stay.
-        who: which start of which job this is, so that a process that was left behind writes no more.
-        mesh: how the processes are arranged, for the record: `{"data": 2, "tensor": 4}`.
+        mesh: how the processes are laid out: `training.mesh`. What is in memory is taken up in the same layout alone.
+        who: which start of which job this is, so that a process that was left behind writes no more; by default what the operator says.
         options: for fsspec's file system.
 
     Raises:
         StoreError: there is no such store.
+        ValueError: TRAINYARD_ATTEMPT is no number.
     """
 
     def __init__(
@@ -50,14 +54,15 @@ class Checkpoints:
         url: str,
         *,
         plan: Plan | None = None,
+        mesh: DeviceMesh | None = None,
         who: Incarnation | None = None,
-        mesh: Mapping[str, int] | None = None,
         **options: object,
     ) -> None:
-        self._plan, self._mesh = plan or Plan(), dict(mesh or {})
+        self._plan = plan or Plan()
+        self._mesh = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=False)) if mesh else {}
         self._store = Store(url, **options)
         self._main, self._background = Ranks(), Ranks()
-        self._history = History(self._store, who)
+        self._history = History(self._store, who or Incarnation.of(os.environ))
         self._memory = Memory(self._plan.folder, url, self._main.rank) if self._plan.memory else None
         self._attempt, self._mark = 0, ""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")

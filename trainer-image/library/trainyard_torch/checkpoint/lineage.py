@@ -23,6 +23,18 @@ class Incarnation:
     job: str = ""
     attempt: int = 0
 
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Incarnation:
+        """What the operator has set.
+
+        Raises:
+            ValueError: TRAINYARD_ATTEMPT is no number.
+        """
+        attempt = environ.get("TRAINYARD_ATTEMPT") or "0"
+        if not (attempt.isascii() and attempt.isdigit()):
+            raise ValueError(f"TRAINYARD_ATTEMPT must be a whole number, and is {attempt!r}")
+        return cls(environ.get("TRAINYARD_JOB_UID", ""), int(attempt))
+
 
 @dataclass(frozen=True)
 class Claim:
