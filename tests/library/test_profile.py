@@ -196,11 +196,12 @@ def one_that_waits(seconds: float) -> tuple[Communication | None, float | None]:
 
 
 def test_the_share_in_which_a_rank_waits_for_another_is_seen(tmp_path: Path) -> None:
-    (waits, told), (late, _) = run(2, tmp_path, one_that_waits, 0.2)
+    (waits, told), (late, _) = run(2, tmp_path, one_that_waits, 0.4)
     assert waits
     assert late
-    assert waits.exposed > 0.6
-    assert late.exposed < 0.4
+    # How much the late one waits itself is a matter of how busy the machine is.
+    assert waits.exposed > 0.5
+    assert waits.exposed > late.exposed + 0.2
     assert waits.ratio >= waits.exposed == told
 
 
