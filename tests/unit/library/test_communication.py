@@ -76,6 +76,10 @@ def test_without_a_collective_there_is_none() -> None:
     assert observed([*STEPS, event("aten::mm", 10, 30)]) == Communication(0, 0)
 
 
+def test_of_a_collective_that_was_not_seen_to_end_nothing_is_known() -> None:
+    assert observed([*STEPS, event("c10d::allreduce_", 20, 60)]) is None
+
+
 def test_without_a_step_nothing_is_known() -> None:
     assert observed([]) is None
     assert observed([event("gloo:barrier", 0, 9)]) is None
