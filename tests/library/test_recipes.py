@@ -29,19 +29,16 @@ def losses(text: str) -> list[float]:
     return [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", text)]
 
 
-@pytest.mark.parametrize(
-    ("name", "least"),
-    [("images.py", 90), ("powersgd.py", 90), ("large_batch.py", 80)],
-    ids=["DDP", "PowerSGD", "large batch"],
-)
+@pytest.mark.parametrize(("name", "least"), [("images.py", 90), ("large_batch.py", 80)], ids=["DDP", "large batch"])
 def test_pictures(tmp_path: Path, name: str, least: float) -> None:
     text = output(name, 2, "--checkpoints", str(tmp_path / "kept"))
     assert number(r"([\d.]+)% of pictures", text) > least
 
 
-def test_powersgd_saves_most_of_the_bytes(tmp_path: Path) -> None:
-    text = output("powersgd.py", 2, "--checkpoints", str(tmp_path / "kept"), "--steps", "60")
-    assert number(r"with (\d+)% of the bytes", text) < 25
+def test_powersgd_learns_with_a_part_of_the_bytes(tmp_path: Path) -> None:
+    text = output("powersgd.py", 2, "--checkpoints", str(tmp_path / "kept"))
+    assert number(r"([\d.]+)% of pictures", text) > 90
+    assert number(r"with (\d+)% of the bytes", text) < 20
 
 
 def test_characters_sharded_and_then_by_tensors(tmp_path: Path) -> None:
@@ -53,9 +50,9 @@ def test_characters_sharded_and_then_by_tensors(tmp_path: Path) -> None:
     assert then[-1] < 1.35 < first[0]
 
 
-@pytest.mark.parametrize(("parallelism", "world"), [('{"pipeline": 2}', 2), ('{"pipeline": 2, "tensor": 2}', 4)])
-def test_layers_in_stages(tmp_path: Path, parallelism: str, world: int) -> None:
-    text = output("stages.py", world, "--checkpoints", str(tmp_path / "kept"), "--steps", "40", parallelism=parallelism)
+def test_layers_in_stages(tmp_path: Path) -> None:
+    kept = ("--checkpoints", str(tmp_path / "kept"))
+    text = output("stages.py", 2, *kept, "--steps", "40", parallelism='{"pipeline": 2}')
     assert losses(text)[-1] < 1.5
 
 
