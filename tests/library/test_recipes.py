@@ -62,9 +62,14 @@ def test_islands_meet_and_learn() -> None:
     assert found[-1] < found[0] / 3
 
 
-@pytest.mark.parametrize("pace", [(), ("--staleness", "2")], ids=["in step", "out of step"])
-def test_a_parameter_server(pace: tuple[str, ...]) -> None:
-    assert losses(output("server.py", 3, "--steps", "100", *pace))[-1] < 0.2
+@pytest.mark.parametrize(
+    ("pace", "below"),
+    # Who says nothing is wrong by 0.5; out of step no two runs are alike.
+    [(("--steps", "100"), 0.2), (("--steps", "250", "--staleness", "2"), 0.1)],
+    ids=["in step", "out of step"],
+)
+def test_a_parameter_server(pace: tuple[str, ...], below: float) -> None:
+    assert losses(output("server.py", 3, *pace))[-1] < below
 
 
 def test_the_program_of_the_page(tmp_path: Path) -> None:
