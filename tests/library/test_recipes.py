@@ -43,11 +43,11 @@ def test_powersgd_learns_with_a_part_of_the_bytes(tmp_path: Path) -> None:
 
 def test_characters_sharded_and_then_by_tensors(tmp_path: Path) -> None:
     kept = ("--checkpoints", str(tmp_path / "kept"))
-    first = losses(output("characters.py", 2, *kept, "--steps", "40"))
-    then = losses(output("characters.py", 2, *kept, "--steps", "80", parallelism='{"tensor": 2}'))
-    assert (len(first), len(then)) == (2, 2), "it did not go on where the other one was"
+    first = losses(output("characters.py", 2, *kept, "--steps", "20"))
+    then = losses(output("characters.py", 2, *kept, "--steps", "40", parallelism='{"tensor": 2}'))
+    assert (len(first), len(then)) == (1, 1), "it did not go on where the other one was"
     # What is told by chance is 2.6, by how often a letter comes 2.3.
-    assert then[-1] < 1.35 < first[0]
+    assert then[0] < 1.5 < first[0] < 2
 
 
 def test_layers_in_stages(tmp_path: Path) -> None:
