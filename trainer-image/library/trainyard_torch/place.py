@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trainyard_torch.checkpoint.lineage import Incarnation
+from trainyard_torch.variables import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,20 +67,13 @@ class Place:
             raise ValueError(
                 f"{given[0]} is set without {'WORLD_SIZE' if given == ['RANK'] else 'RANK'}: set both, or neither"
             )
-        world = _number(environ, "WORLD_SIZE", 1)
+        world = whole(environ, "WORLD_SIZE", 1)
         return cls(
-            rank=_number(environ, "RANK", 0),
+            rank=whole(environ, "RANK", 0),
             world=world,
-            local_rank=_number(environ, "LOCAL_RANK", 0),
-            local_world=_number(environ, "LOCAL_WORLD_SIZE", 1),
+            local_rank=whole(environ, "LOCAL_RANK", 0),
+            local_world=whole(environ, "LOCAL_WORLD_SIZE", 1),
             launched=True,
             supervised=bool(environ.get("TRAINYARD_PROGRESS_FILE")),
             who=who,
         )
-
-
-def _number(environ: Mapping[str, str], name: str, usual: int) -> int:
-    text = environ.get(name) or str(usual)
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"{name} must be a whole number, and is {text!r}")
-    return int(text)

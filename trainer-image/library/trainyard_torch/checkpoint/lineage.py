@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainyard_torch.variables import whole
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
@@ -30,10 +32,7 @@ class Incarnation:
         Raises:
             ValueError: TRAINYARD_ATTEMPT is no number.
         """
-        attempt = environ.get("TRAINYARD_ATTEMPT") or "0"
-        if not (attempt.isascii() and attempt.isdigit()):
-            raise ValueError(f"TRAINYARD_ATTEMPT must be a whole number, and is {attempt!r}")
-        return cls(environ.get("TRAINYARD_JOB_UID", ""), int(attempt))
+        return cls(environ.get("TRAINYARD_JOB_UID", ""), whole(environ, "TRAINYARD_ATTEMPT", 0))
 
 
 @dataclass(frozen=True)

@@ -76,13 +76,14 @@ class Restoring:
         return [*set(names[0]).intersection(*names)]
 
     def _recalled(self, state: Mapping[str, Any], name: Name, marks: Mapping[int, str]) -> Manifest | None:
+        mine: list[tuple[Manifest, dict[str, Any]]] = []
         try:
-            manifest = self.ranks.each(lambda: self._read(name, marks)[0])[0]
+            self.ranks.each(lambda: mine.append(self._read(name, marks)))
         except FailedElsewhereError as error:
             self._pass_over(name, f"in memory {error}")
             return None
         # All have theirs. To ask for the state may be done by all together alone, so not before.
-        _, saved = self._read(name, marks)
+        ((manifest, saved),) = mine
         target = plain(state)
         try:
             self.ranks.each(lambda: fits(target, saved))

@@ -8,18 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim import Optimizer
 from typing_extensions import override
 
-from trainyard_torch.optim.layerwise import checked, gradients, norm, ratio
+from trainyard_torch.optim.layerwise import Layerwise, checked, norm, ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from torch import Tensor
 
 
-class Lamb(Optimizer):  # type: ignore[misc]  # torch is there where this runs
+class Lamb(Layerwise):
     """For networks that are trained with Adam, at batches of tens of thousands of samples.
 
     With m and v as Adam has them, corrected for their beginning, w the weight and b the weight decay:
@@ -58,27 +57,7 @@ class Lamb(Optimizer):  # type: ignore[misc]  # torch is there where this runs
         )
 
     @override
-    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Take a step.
-
-        Args:
-            closure: computes the loss anew, with its gradients.
-
-        Returns:
-            What the closure returned.
-
-        Raises:
-            ValueError: a gradient is sparse.
-        """
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
-        with torch.no_grad():
-            for group in self.param_groups:
-                for weight, gradient in gradients(group):
-                    self._move(weight, gradient, group)
-        return loss
-
-    def _move(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+    def move(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state, (first, second) = self.state[weight], group["betas"]
         if not state:
             # On the host, as in torch's Adam: nobody waits for the device to read it.

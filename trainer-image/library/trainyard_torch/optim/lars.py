@@ -8,18 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim import Optimizer
 from typing_extensions import override
 
-from trainyard_torch.optim.layerwise import checked, gradients, norm, ratio
+from trainyard_torch.optim.layerwise import Layerwise, checked, norm, ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from torch import Tensor
 
 
-class Lars(Optimizer):  # type: ignore[misc]  # torch is there where this runs
+class Lars(Layerwise):
     """For networks that are trained with SGD, at batches of thousands of samples.
 
     With g the gradient, w the weight, b the weight decay:
@@ -55,27 +54,7 @@ class Lars(Optimizer):  # type: ignore[misc]  # torch is there where this runs
         )
 
     @override
-    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Take a step.
-
-        Args:
-            closure: computes the loss anew, with its gradients.
-
-        Returns:
-            What the closure returned.
-
-        Raises:
-            ValueError: a gradient is sparse.
-        """
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
-        with torch.no_grad():
-            for group in self.param_groups:
-                for weight, gradient in gradients(group):
-                    self._move(weight, gradient, group)
-        return loss
-
-    def _move(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+    def move(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state, decay = self.state[weight], group["weight_decay"]
         if not state:
             state["momentum_buffer"] = torch.zeros_like(weight)

@@ -6,15 +6,47 @@ Plain loops over parameters: `torch.compile(optimizer.step)` makes few kernels o
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from typing_extensions import override
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor, nn
+
+
+class Layerwise(Optimizer, ABC):  # type: ignore[misc]  # torch is there where this runs
+    """An optimizer that moves each parameter by itself."""
+
+    @override
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """Take a step.
+
+        Args:
+            closure: computes the loss anew, with its gradients.
+
+        Returns:
+            What the closure returned.
+
+        Raises:
+            ValueError: a gradient is sparse.
+        """
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        with torch.no_grad():
+            for group in self.param_groups:
+                for weight, gradient in gradients(group):
+                    self.move(weight, gradient, group)
+        return loss
+
+    @abstractmethod
+    def move(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        """Take a step of one parameter, in place."""
 
 
 def split(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
