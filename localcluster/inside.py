@@ -78,10 +78,11 @@ def _tools(paths: Paths) -> Path:
     folder = paths.cache / "inside" / sha256(f"{IMAGE_PYTHON}\n{wanted.read_text()}".encode()).hexdigest()[:16]
     if not folder.exists():
         partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
-        command = [uv, "pip", "install", "--quiet", "--target", str(partial), "--python-version", IMAGE_PYTHON]
+        # The locked list is whole but for what the image has.
+        command = [uv, "pip", "install", "--quiet", "--no-deps", "--target", str(partial)]
         try:
             made = subprocess.run(
-                [*command, "--require-hashes", "--requirement", str(wanted)],
+                [*command, "--python-version", IMAGE_PYTHON, "--require-hashes", "--requirement", str(wanted)],
                 capture_output=True,
                 text=True,
                 check=False,
