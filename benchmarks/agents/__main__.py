@@ -32,6 +32,8 @@ from trainyard.coordinator.server import REPORT
 WORKERS = 8
 """Of a job."""
 FOLDER = Path("build/bench")
+IDLE_SECONDS = 5.0
+"""So long nobody reports."""
 
 
 @dataclass(slots=True)
@@ -112,7 +114,7 @@ async def measure(agents: int, seconds: float, burst: int) -> list[dict[str, Any
 
         async with AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(_client(n)) for n in range(waiting.ADDRESSES)]
-            await asyncio.sleep(5)
+            await asyncio.sleep(IDLE_SECONDS)
             idle = await cost()
             warm = agents / REPORTS_A_SECOND
             end = time.monotonic() + warm + seconds

@@ -25,6 +25,7 @@ from trainyard.engine.loop import ReconcileLoop
 from trainyard.engine.queue import WorkQueue
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.frameworks.worker import Worker
+from trainyard.kube.clock import ServerClock
 
 if TYPE_CHECKING:
     from trainyard.kube.session import Session
@@ -60,10 +61,11 @@ def fill(caches: Caches, jobs: int, workers: int) -> None:
 
 
 class _Cluster:
-    """The one thing that the coordinator asks of the API server."""
+    """What the coordinator asks of the API server: the keys that tokens are signed with, and the time."""
 
     def __init__(self, documents: Mapping[str, Any]) -> None:
         self._documents = documents
+        self.clock = ServerClock()
 
     async def request(self, _method: str, path: str, **_: object) -> Mapping[str, Any]:
         return cast("Mapping[str, Any]", self._documents[path])

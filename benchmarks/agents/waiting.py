@@ -18,6 +18,8 @@ HANDSHAKES = 32
 ADDRESSES = 200
 ROUNDS = 20
 PATIENCE = 60.0
+HELD_SECONDS = 20.0
+"""So long they only wait."""
 
 
 def address(agent: int) -> str:
@@ -44,6 +46,12 @@ class Crowd:
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", self.port, ssl=self.tls, server_hostname="localhost", local_addr=(address(agent), 0)
             )
+        try:
+            await self._follow(agent, reader, writer)
+        finally:
+            writer.close()
+
+    async def _follow(self, agent: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         attempt, state = 1, "running"
         while True:
             body = json.dumps({"attempt": attempt, "state": state}).encode()
@@ -80,7 +88,7 @@ class Crowd:
 
 
 async def measure(crowd: Crowd, ask: Ask, jobs: int, workers: int) -> list[dict[str, Any]]:
-    """The rows: what it costs to have them wait, then a new attempt of one job, of 125, of all."""
+    """The rows: what it costs to have them wait, then a new attempt of one job, of a tenth of all, of all."""
     room = asyncio.Semaphore(HANDSHAKES)
     before = await ask("")
     waits = [asyncio.create_task(crowd.wait(agent, room)) for agent in range(jobs * workers)]
@@ -91,7 +99,7 @@ async def measure(crowd: Crowd, ask: Ask, jobs: int, workers: int) -> list[dict[
             task.result()
     await ask("")
     calm = await ask("")
-    await asyncio.sleep(20)
+    await asyncio.sleep(HELD_SECONDS)
     held = await ask("")
     kib = (held["rss_mib"] - before["rss_mib"]) * 1024 / len(waits)
     rows: list[dict[str, Any]] = [
@@ -99,14 +107,14 @@ async def measure(crowd: Crowd, ask: Ask, jobs: int, workers: int) -> list[dict[
             "what": "all wait for a word",
             "agents": len(waits),
             "kib_an_agent": kib,
-            "cpu_share": (held["cpu_s"] - calm["cpu_s"]) / 20,
+            "cpu_share": (held["cpu_s"] - calm["cpu_s"]) / HELD_SECONDS,
             "late_ms": held["late_ms"],
             "peak_mib": held["peak_mib"],
         }
     ]
     for what, count, rounds in (
         ("a new attempt of one job", 1, ROUNDS),
-        ("of a tenth of all", jobs // 10, 3),
+        ("of a tenth of all", max(1, jobs // 10), 3),
         ("of all", jobs, 1),
     ):
         told, begun = list[float](), list[float]()
