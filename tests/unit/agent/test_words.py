@@ -53,6 +53,9 @@ def test_the_exception_stands_in_the_first_line() -> None:
 
 def test_without_a_traceback_the_last_lines_tell() -> None:
     assert message("rank 0", 139, "loading\n", NOBODY, NOBODY) == "rank 0 was killed by SIGSEGV\nloading"
+    assert message("rank 0", 135, "loading\n", NOBODY, NOBODY).startswith(
+        "rank 0 was killed by SIGBUS: memory that it had"
+    )
     assert message("rank 0", 1, "", NOBODY, NOBODY) == "rank 0 ended with exit code 1"
     told = "rank 0 ended with exit code 3: cannot find the data\nloading\ncannot find the data"
     assert message("rank 0", 3, "loading\ncannot find the data\n\n", NOBODY, NOBODY) == told

@@ -108,6 +108,10 @@ def message(who: str, code: int, said: str, before: Memory, after: Memory, step:
     told = f"{who} {how(code)}"
     if killed := _killed(before, after):
         told += f": {killed}"
+    elif code == SIGNALLED + Signals.SIGBUS:
+        told += (
+            ": memory that it had mapped is not there; as a rule /dev/shm is full, or a file was cut off that it read"
+        )
     elif exception:
         told += f": {exception}"
     elif code <= SIGNALLED and (last := said.strip().rpartition("\n")[2].strip()):
