@@ -12,7 +12,10 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 BEGAN = time.monotonic()
 
@@ -32,6 +35,7 @@ except ImportError:  # no agent here: nobody to tell
         total: int | None = None,
         loss: float | None = None,
         own_seconds: float | None = None,
+        measured: Mapping[str, float] | None = None,
     ) -> None:
         """Say how far this rank is."""
 

@@ -59,7 +59,8 @@ time.sleep(600)
 HANGS = """
 import os, time
 from trainyard_agent import progress
-def load_a_batch(): time.sleep(600)
+def load_a_batch():
+    while True: pass
 def wait_for_the_others(): time.sleep(600)
 for step in range(8):
     progress(step)

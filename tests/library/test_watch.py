@@ -120,11 +120,20 @@ def test_the_agent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
                 time.sleep(0.02)
             with watch.phase("backward"):
                 time.sleep(0.2)
-            watch.step(step, loss=torch.tensor(0.5))
-        assert said()._replace(pid=None, seconds=None, own=None) == report.Said(8, "train", 90, 0.5, first=7)
+            watch.step(step, samples=8, loss=torch.tensor(0.5), grad_norm=2.0)
+        assert said()._replace(pid=None, seconds=None, own=None, measured={}) == report.Said(
+            8, "train", 90, 0.5, first=7
+        )
         own = said().own
         assert own
         assert 0.02 <= own < 0.2, "what others take is not in it"
+        assert said().measured["grad_norm"] == 2, "told with the first step, and then once a second"
+        time.sleep(1)
+        watch.step(9, samples=8)
+        measured = said().measured
+        assert 8 < measured["samples_per_second"] < 40
+        assert 0 < measured["data_share"] < 0.2
+        assert measured["memory_bytes"] > 1e6
         for phase in ("checkpoint", "evaluate", "compile"):
             with watch.phase(phase), watch.phase("data"):
                 assert said().phase == phase

@@ -8,9 +8,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from trainyard.api.progress import LostSeconds
 from trainyard.api.recovery import Rung
 from trainyard.api.spec import Framework
-from trainyard.api.status import ConditionType, LostSeconds, Phase, TrainingJobStatus
+from trainyard.api.status import ConditionType, Phase, TrainingJobStatus
 from trainyard.controller.caches import Caches
 from trainyard.controller.resources import JobRecord
 from trainyard.domain.model import JobView

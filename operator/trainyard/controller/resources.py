@@ -8,8 +8,9 @@ import orjson
 from pydantic import ValidationError
 
 from trainyard.api.constants import CONTROLLER_NAME, GROUP, KIND, LABEL_JOB_UID, PLURAL, VERSION
+from trainyard.api.progress import Goodput
 from trainyard.api.spec import Framework
-from trainyard.api.status import Goodput, Phase, TrainingJobStatus
+from trainyard.api.status import Phase, TrainingJobStatus
 from trainyard.domain.model import JobView, PodView
 from trainyard.domain.observe import job_view, owner_uid, pod_view
 from trainyard.domain.stragglers import confirmed

@@ -8,21 +8,35 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from trainyard.api.status import MOST, MOST_ATTEMPTS
+from trainyard.api.base import MOST, MOST_ATTEMPTS
 from trainyard.coordinator.refusals import RefusedError, Why
 from trainyard.domain.model import Doing
 
-LONGEST_REPORT = 256 * 1024
+LONGEST_REPORT = 512 * 1024
 """Bytes: of 1,024 ranks, the most that an agent starts, half of it; of 250 that hang, all."""
 LONGEST_MESSAGE = 16 * 1024
 FRAMES, LONGEST_FRAME = 8, 256
 LARGEST = 1e100
 """Of a loss: no mean of such numbers is too large to be written."""
+Amount = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 
 
 class _Part(BaseModel):
     # Fields of a newer agent are passed over; words where a number belongs are not.
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+
+class MeasuredReport(_Part):
+    """What else the program of a rank measures."""
+
+    samples_per_second: Amount | None = None
+    tokens_per_second: Amount | None = None
+    mfu: Amount | None = None
+    grad_norm: Amount | None = None
+    communication_share: Amount | None = None
+    data_share: Amount | None = None
+    checkpoint_share: Amount | None = None
+    memory_bytes: Amount | None = None
 
 
 class RankReport(_Part):
@@ -32,12 +46,13 @@ class RankReport(_Part):
     phase: Literal["start", "compile", "train", "evaluate", "checkpoint"] = "train"
     total: int | None = Field(default=None, ge=0, le=MOST)
     loss: float | None = Field(default=None, ge=-LARGEST, le=LARGEST, allow_inf_nan=False)
-    seconds: float | None = Field(default=None, ge=0, le=LARGEST, allow_inf_nan=False)
+    seconds: Amount | None = None
     """That a step takes as a rule."""
-    own: float | None = Field(default=None, ge=0, le=LARGEST, allow_inf_nan=False)
+    own: Amount | None = None
     """That the rank itself works in a step, as a rule, where its program tells."""
     first: int | None = Field(default=None, ge=0, le=MOST)
     """The first step of this attempt."""
+    measured: MeasuredReport | None = None
     stack: list[Annotated[str, Field(max_length=LONGEST_FRAME)]] | None = Field(default=None, max_length=FRAMES)
     """Where it stands while it hangs, the innermost frame first: `train.py:57 in load`."""
 
@@ -55,7 +70,7 @@ class Failure(_Part):
     code: int = Field(ge=1, le=255)
     message: str = Field(default="", max_length=LONGEST_MESSAGE)
     """What would stand in the container's termination message, were it over."""
-    age: float = Field(default=0.0, ge=0, le=LARGEST, allow_inf_nan=False)
+    age: Amount = 0.0
     """Seconds since then: clocks differ."""
 
 

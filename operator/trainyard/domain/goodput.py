@@ -11,7 +11,9 @@ is not concerned: whatever step a job comes to, it counts once.
 
 from datetime import datetime, timedelta
 
-from trainyard.api.status import MOST, Goodput, LostSeconds, Progress, TrainingJobStatus
+from trainyard.api.base import MOST
+from trainyard.api.progress import Goodput, LostSeconds, Progress
+from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.model import Snapshot
 
 BEHIND = 60.0

@@ -95,6 +95,20 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """What else the program of a rank measures. None: it does not tell."""
+
+    samples_per_second: float | None = None
+    tokens_per_second: float | None = None
+    mfu: float | None = None
+    grad_norm: float | None = None
+    communication_share: float | None = None
+    data_share: float | None = None
+    checkpoint_share: float | None = None
+    memory_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RankProgress:
     """How far a rank is."""
 
@@ -112,6 +126,7 @@ class RankProgress:
     """The first step that it has told in this attempt, where its program uses our library."""
     own_seconds: float | None = None
     """Those of a step in which it works itself and does not wait for others, where its program tells."""
+    measured: Measured = Measured()
 
 
 @dataclass(frozen=True, slots=True)

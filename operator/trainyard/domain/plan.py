@@ -11,10 +11,9 @@ from typing import assert_never
 
 from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.api.reasons import Reason
-from trainyard.api.recovery import Action as Reaction
 from trainyard.api.spec import CleanPods, Success
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain import agents, goodput, graceful, stragglers, suspects, times, verdict
+from trainyard.domain import aftermath, agents, goodput, graceful, stragglers, suspects, times, verdict
 from trainyard.domain.actions import (
     Action,
     CreateService,
@@ -25,15 +24,13 @@ from trainyard.domain.actions import (
     Plan,
     whole_seconds,
 )
-from trainyard.domain.cause import Cause, describe, find_cause, settling
-from trainyard.domain.hang import culprit
+from trainyard.domain.cause import find_cause, settling
 from trainyard.domain.ladder import opening, told_by_all
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.progress import progress, reported_by
 from trainyard.domain.ranks import misfit
 from trainyard.domain.removal import removals
 from trainyard.domain.report import report, unfollowed
-from trainyard.domain.rules import Ruling, restarts_after, ruling, starved, used
 from trainyard.domain.supervision import not_for
 from trainyard.domain.wording import counted
 from trainyard.domain.worker import State, everyone, has_stopped, health, state
@@ -106,7 +103,7 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
         if snapshot.agent and (why := not_for(job, cause)):
             return verdict.without_agent(job, why, now)
         cause = replace(cause, told=reported_by(snapshot, cause.index))
-        return _after(_blaming(cause, snapshot), snapshot, now)
+        return aftermath.settle(cause, snapshot, now)
     if free := suspects.released(job, pods, now):
         return verdict.release(job, free, now)
     limit, begun = spec.lifecycle.startup_deadline_seconds, _startup_began(status)
@@ -122,46 +119,6 @@ def _created(snapshot: Snapshot) -> list[int]:
     status = snapshot.job.status
     launched = status.launched_attempt == status.attempt
     return [i for i in range(snapshot.job.spec.replicas) if launched or status.made_in(i) < status.attempt]
-
-
-def _blaming(cause: Cause, snapshot: Snapshot) -> Cause:
-    """The cause of a hang with the rank that the others wait for, unless the agent that ended first has named it."""
-    found = culprit(snapshot) if cause.hung else None
-    named = cause.pod.exit.rank if cause.pod and cause.pod.exit else None
-    return cause if found is None or found.rank == named else replace(cause, culprit=found)
-
-
-def _after(cause: Cause, snapshot: Snapshot, now: datetime) -> Plan:
-    """The verdict on a job whose attempt has ended."""
-    job = snapshot.job
-    recovery, told = job.spec.recovery, describe(cause, job.status.attempt) + graceful.told(job.status)
-    ordered = graceful.ordered(job.status, cause)
-    ruled = Ruling(Reaction.IGNORE, "it was told to") if ordered else ruling(cause, recovery)
-    elsewhere = ruled.action is Reaction.RESTART_ELSEWHERE and suspects.can_go_elsewhere(job, cause.pod, now)
-    if ruled.action is Reaction.FAIL:
-        return verdict.fail(job, Reason.NON_RETRYABLE, f"{told}; {ruled.why}", now, cause)
-    if cause.failed and (elsewhere or ruled.action is Reaction.IGNORE):
-        cause, told = replace(cause, counts=False), f"{told} (not counted: {ruled.why})"
-    elif not cause.failed and ruled.why and ruled.action is Reaction.RESTART:
-        cause, told = replace(cause, counts=True), f"{told} (counted: {ruled.why})"
-    if not cause.charged:
-        limit = recovery.max_disruptions
-        if limit is not None and job.status.restarts.disruptions >= limit and not ordered:
-            told += f"; recovery.maxDisruptions is {limit}"
-            return verdict.fail(job, Reason.DISRUPTIONS_EXHAUSTED, told, now, cause)
-        return verdict.restart(snapshot, cause, told, now, elsewhere=elsewhere)
-    after = restarts_after(job.status, recovery, cause, now)
-    if not ruled.why and (why := starved(after, job.spec, cause)):
-        return verdict.fail(job, Reason.NON_RETRYABLE, f"{told}; {why}", now, cause)
-    if after.at_same_step and after.at_same_step >= recovery.no_progress_limit:
-        told += f"; the last {after.at_same_step} failures were all after step {cause.step}"
-        return verdict.fail(job, Reason.NO_PROGRESS, told, now, cause)
-    count = used(after, recovery, now)
-    within = f" in {recovery.window_seconds} seconds" if recovery.window_seconds else ""
-    if count > recovery.max_restarts:
-        told += f"; recovery.maxRestarts is {recovery.max_restarts}{within}"
-        return verdict.fail(job, Reason.RESTARTS_EXHAUSTED, told, now, cause)
-    return verdict.restart(snapshot, cause, f"{told} ({count} of {recovery.max_restarts} restarts used{within})", now)
 
 
 def _act(snapshot: Snapshot, now: datetime) -> Plan:

@@ -1,11 +1,20 @@
 """How far the training of a job is, from what the agents of its workers have told. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from statistics import fmean, median
+from typing import Final
 
-from trainyard.api.status import Progress
-from trainyard.domain.model import RankProgress, Snapshot
+from trainyard.api.progress import MeasuredProgress, Progress
+from trainyard.domain.model import Measured, RankProgress, Snapshot
+
+_TOGETHER: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
+    "samples_per_second": sum,
+    "tokens_per_second": sum,
+    "memory_bytes": max,
+}
+"""How the numbers of the ranks become that of the group, where that is not their mean."""
 
 
 def progress(snapshot: Snapshot, now: datetime) -> Progress | None:
@@ -38,5 +47,15 @@ def _together(ranks: Sequence[RankProgress], now: datetime) -> Progress:
         phase=last.phase,
         loss=float(f"{fmean(losses):.6g}") if losses else None,
         step_seconds=float(f"{median(took):.4g}") if took else None,
+        measured=_measured([rank.measured for rank in ranks]),
         updated_at=now,
     )
+
+
+def _measured(ranks: Sequence[Measured]) -> MeasuredProgress | None:
+    told = {
+        field.name: [number for rank in ranks if (number := getattr(rank, field.name)) is not None]
+        for field in fields(Measured)
+    }
+    known = {name: _TOGETHER.get(name, fmean)(numbers) for name, numbers in told.items() if numbers}
+    return MeasuredProgress(**{name: float(f"{number:.4g}") for name, number in known.items()}) if known else None

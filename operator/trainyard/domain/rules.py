@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from trainyard.api.base import MOST
 from trainyard.api.recovery import MEANINGS, Action, Recovery, Rule
 from trainyard.api.spec import TrainingJobSpec
-from trainyard.api.status import MOST, Restarts, TrainingJobStatus
+from trainyard.api.status import Restarts, TrainingJobStatus
 from trainyard.domain.cause import Cause
 from trainyard.domain.model import Exit, PodView
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
 
+from trainyard.api.progress import MOST_STRAGGLERS, Straggler
 from trainyard.api.reasons import Reason
-from trainyard.api.status import MOST_STRAGGLERS, ConditionType as C, Straggler, TrainingJobStatus
+from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.actions import Event
 from trainyard.domain.conditions import Saying, no, yes
 from trainyard.domain.model import PodView, Snapshot

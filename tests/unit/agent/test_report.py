@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainyard_agent import progress, report
-from trainyard_agent.report import FILE, FOLDER, LONGEST, RANKS, STACK, STACKS, Said, read
+from trainyard_agent.report import FILE, FOLDER, LONGEST, MEASURED, RANKS, STACK, STACKS, Said, read
 
 
 @pytest.fixture
@@ -83,6 +83,34 @@ def test_a_rank_s_own_seconds_are_those_of_its_last_step(file: str) -> None:
     assert read(file) == said_here(1, "train")._replace(own=0.25, first=1)
     progress(2, loss=0.5)
     assert read(file) == said_here(2, "train", None, 0.5)._replace(first=1), "what is not told is not known"
+
+
+def test_what_else_is_measured_stays_until_it_is_measured_anew(file: str) -> None:
+    progress(1, measured={"samples_per_second": 512, "mfu": 0.41})
+    progress(2)
+    found = read(file)
+    assert found
+    assert (found.step, found.measured) == (2, {"samples_per_second": 512.0, "mfu": 0.41})
+    # As a run may have them that went wrong: they are no numbers, and no reason to end it.
+    progress(3, measured={"grad_norm": float("nan"), "mfu": float("inf"), "data_share": -0.1, "memory_bytes": 0})
+    found = read(file)
+    assert found
+    assert found.measured == {"memory_bytes": 0.0}
+
+
+def test_all_that_can_be_said_has_room(file: str) -> None:
+    most, longest = 2**53, 1.2345678901234567e-300
+    progress(most - 1, total=most)
+    progress(most, phase="checkpoint", loss=-longest, own_seconds=longest, measured=dict.fromkeys(MEASURED, longest))
+    found = read(file)
+    assert found
+    assert found.measured == dict.fromkeys(MEASURED, longest)
+
+
+@pytest.mark.parametrize("measured", [{"samples": 1.0}, {"mfu": "half"}, {"mfu": None}])
+def test_what_nobody_can_measure_is_refused_where_it_is_said(file: str, measured: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        progress(1, measured=measured)
 
 
 def test_a_file_that_was_removed_is_written_anew(file: str) -> None:

@@ -182,13 +182,16 @@ def test_what_the_program_has_measured_is_told_instead_of_what_the_agent_has_see
 ) -> None:
     ranks = Ranks()
     ranks.said = {
-        0: Said(7, "train", first=3, seconds=0.0123456),
+        0: Said(7, "train", first=3, seconds=0.0123456, measured={"mfu": 0.41237, "tokens_per_second": 1e300}),
         1: Said(7, "train", first=2**60, seconds=float("inf")),
     }
     with reporting(environment(folder, operator.port), ranks):
         until(lambda: operator.heard, 10, "a report")
     step = {"step": 7, "phase": "train"}
-    assert operator.heard[0]["ranks"] == {"0": {**step, "seconds": 0.01235, "first": 3}, "1": step}
+    assert operator.heard[0]["ranks"] == {
+        "0": {**step, "seconds": 0.01235, "first": 3, "measured": {"mfu": 0.4124}},
+        "1": step,
+    }
 
 
 @pytest.mark.parametrize(

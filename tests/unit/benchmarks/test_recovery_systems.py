@@ -10,8 +10,8 @@ from benchmarks.recovery.milestones import WORKERS
 from benchmarks.recovery.operators import PEERS
 from benchmarks.recovery.systems import DEFAULT, SYSTEMS, Job
 from benchmarks.scale.systems import SYSTEMS as SCALED
+from trainyard.api.progress import Goodput, LostSeconds
 from trainyard.api.spec import TrainingJobSpec
-from trainyard.api.status import Goodput, LostSeconds
 
 JOB = Job("kill-0", Path("/somewhere"))
 MANIFESTS = {name: system.manifest(JOB) for name, system in SYSTEMS.items()}

@@ -5,7 +5,9 @@ from prometheus_client import CollectorRegistry
 
 from tests.support.jobs import NOW, Scene, job
 from tests.unit.controller.test_resources import RAW
-from trainyard.api.status import MOST, Goodput, LostSeconds, Restarts, Straggler, TrainingJobStatus
+from trainyard.api.base import MOST
+from trainyard.api.progress import Goodput, LostSeconds, Straggler
+from trainyard.api.status import Restarts, TrainingJobStatus
 from trainyard.controller.caches import Caches
 from trainyard.controller.metrics import CacheMetrics, JobMetrics
 from trainyard.controller.resources import job_record

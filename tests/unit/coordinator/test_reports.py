@@ -19,6 +19,16 @@ def test_a_whole_report() -> None:
         "first": 9,
         "stack": ["a.py:3 in f"],
     }
+    rank["measured"] = {
+        "samples_per_second": 512.5,
+        "tokens_per_second": 65536.0,
+        "mfu": 0.41,
+        "grad_norm": 1.5,
+        "communication_share": 0.25,
+        "data_share": 0.0,
+        "checkpoint_share": 0.01,
+        "memory_bytes": 8e9,
+    }
     report = read(Report, json.dumps({"attempt": 2, "ranks": {"4": rank, "5": {"phase": "start"}}}).encode())
     assert report.ranks["4"].model_dump() == rank
     assert (report.attempt, report.ranks["5"].step) == (2, None)
@@ -58,6 +68,10 @@ def test_fields_of_a_newer_agent_are_passed_over() -> None:
         (b'{"attempt": 1, "ranks": {"0": {"own": -0.1}}}', "ranks.0.own"),
         (b'{"attempt": 1, "ranks": {"0": {"own": NaN}}}', "ranks.0.own"),
         (b'{"attempt": 1, "ranks": {"0": {"own": "0.1"}}}', "ranks.0.own"),
+        (b'{"attempt": 1, "ranks": {"0": {"measured": {"mfu": -0.1}}}}', "ranks.0.measured.mfu"),
+        (b'{"attempt": 1, "ranks": {"0": {"measured": {"mfu": NaN}}}}', "ranks.0.measured.mfu"),
+        (b'{"attempt": 1, "ranks": {"0": {"measured": {"tokens_per_second": 1e200}}}}', "ranks.0.measured.tokens_per"),
+        (b'{"attempt": 1, "ranks": {"0": {"measured": 0.5}}}', "ranks.0.measured"),
         (b'{"attempt": 1, "ranks": {"0": {"phase": "lunch"}}}', "ranks.0.phase"),
         (b'{"attempt": 1, "ranks": {"0": {"first": -1}}}', "ranks.0.first"),
         (b'{"attempt": 1, "ranks": {"0": {"stack": "a.py:3 in f"}}}', "ranks.0.stack"),

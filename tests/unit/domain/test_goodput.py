@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tests.support.jobs import NOW, job, stored
-from trainyard.api.status import MOST, Goodput, LastFailure, LostSeconds, TrainingJobStatus
+from trainyard.api.base import MOST
+from trainyard.api.progress import Goodput, LostSeconds
+from trainyard.api.status import LastFailure, TrainingJobStatus
 from trainyard.domain.goodput import at_restart, reported, settled
 from trainyard.domain.model import RankProgress, Snapshot, WorkerReport
 from trainyard.domain.progress import progress

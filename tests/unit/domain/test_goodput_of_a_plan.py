@@ -4,7 +4,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from tests.support.jobs import NOW, Scene, ago, job, stored
-from trainyard.api.status import Goodput, LostSeconds, Phase, TrainingJobStatus
+from trainyard.api.progress import Goodput, LostSeconds
+from trainyard.api.status import Phase, TrainingJobStatus
 from trainyard.domain.goodput import told_at
 from trainyard.domain.model import RankProgress, WorkerReport
 from trainyard.domain.plan import plan

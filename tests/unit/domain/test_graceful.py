@@ -7,8 +7,9 @@ import pytest
 
 from tests.support.jobs import NOW, Scene, ago, job
 from tests.unit.domain.recovering import RUNS, act, after, made_in
+from trainyard.api.base import MOST
 from trainyard.api.reasons import Reason
-from trainyard.api.status import MOST, ConditionType as C, GracefulStop
+from trainyard.api.status import ConditionType as C, GracefulStop
 from trainyard.domain.graceful import hold
 from trainyard.domain.model import AgentView, Doing, LeaveView
 from trainyard.domain.plan import plan

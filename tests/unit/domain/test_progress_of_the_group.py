@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.jobs import NOW, Scene, ago, job, stored
-from trainyard.api.status import Progress
-from trainyard.domain.model import RankProgress, WorkerReport
+from trainyard.api.progress import MeasuredProgress, Progress
+from trainyard.domain.model import Measured, RankProgress, WorkerReport
 from trainyard.domain.plan import plan
 
 
@@ -33,6 +33,26 @@ def test_the_group_is_as_far_as_its_last() -> None:
         RankProgress(0, 12, "train", 100, None, 0.3),
     )
     assert seen == Progress(step=11, total_steps=100, phase="checkpoint", loss=0.375, step_seconds=0.3, updated_at=NOW)
+
+
+def test_what_ranks_measure_is_added_up_or_is_their_mean_or_the_most_of_them() -> None:
+    seen = told(
+        job(3).running(),
+        RankProgress(0, 1, "train", measured=Measured(500.0, 8000.0, 0.4, 2.0, 0.25, 0.0, 0.125, 1e9)),
+        RankProgress(0, 1, "train", measured=Measured(524.0, 8384.0, 0.5, 2.0, 0.75, 0.5, 0.375, 3e9)),
+        RankProgress(0, 1, "train"),
+    )
+    assert seen is not None
+    assert seen.measured == MeasuredProgress(
+        samples_per_second=1024,
+        tokens_per_second=16_380,
+        mfu=0.45,
+        grad_norm=2,
+        communication_share=0.5,
+        data_share=0.25,
+        checkpoint_share=0.25,
+        memory_bytes=3e9,
+    )
 
 
 def test_a_phase_is_told_before_there_is_a_step() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import NOW, Scene, job, stored
+from trainyard.api.progress import MOST_STRAGGLERS, Straggler
 from trainyard.api.reasons import Reason
-from trainyard.api.status import MOST_STRAGGLERS, ConditionType as C, Straggler, TrainingJobStatus
+from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.actions import Plan
 from trainyard.domain.model import RankProgress, WorkerReport
 from trainyard.domain.plan import plan

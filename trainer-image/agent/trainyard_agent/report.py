@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
 FILE = "TRAINYARD_PROGRESS_FILE"
@@ -26,11 +27,22 @@ STACKS = getattr(signal, "SIGRTMAX", 64) - 2
 """The signal at which a program that tells its progress writes down where all its threads stand, and goes on."""
 MOST = 2**53
 """The highest number of a step: the operator takes no higher one, since JSON is read with floats in many places."""
-LONGEST = 256
+LONGEST = 1024
 """Bytes of what is said."""
 KNOWN, REMEMBERED = 3, 31
 """After so many steps it is known how long one takes; so many are remembered."""
 PHASES = ("start", "compile", "train", "evaluate", "checkpoint")
+MEASURED = (
+    "samples_per_second",
+    "tokens_per_second",
+    "mfu",
+    "grad_norm",
+    "communication_share",
+    "data_share",
+    "checkpoint_share",
+    "memory_bytes",
+)
+"""What else may be said of a rank: numbers from 0 on."""
 
 
 class Said(NamedTuple):
@@ -50,6 +62,8 @@ class Said(NamedTuple):
     """The first step that this process has said, where the library was used."""
     seconds: Optional[float] = None  # noqa: UP045 - Python 3.9
     """That a step takes as a rule: the median over the last of them, where the library was used."""
+    measured: Mapping[str, float] = {}
+    """What else the program measures, by its names in `MEASURED`."""
 
 
 def progress(
@@ -59,6 +73,7 @@ def progress(
     total: int | None = None,
     loss: float | None = None,
     own_seconds: float | None = None,
+    measured: Mapping[str, float] | None = None,
 ) -> None:
     """Say that `step` is done and what comes next: `start`, `compile`, `train`, `evaluate` or `checkpoint`.
 
@@ -66,15 +81,19 @@ def progress(
     in their phase says the same as they. `total` is the step at which training ends, `loss` that of this rank's last batch (a number, so
     no tensor on a GPU, which would be waited for); both are shown in the job's status, and what is left out stays as it was. `own_seconds`
     is how long this rank worked itself in the step that is done, without waiting for others: by it a slow one is told from those that
-    wait for it. A loss that is NaN or infinite is left out, and so is a time that is not more than 0. Costs some microseconds. Raises ValueError for what is no step or no phase. Where the file cannot be written training goes on, and this rank is
-    not judged.
+    wait for it. `measured` takes the place of what was measured before: numbers of this rank by the names in `MEASURED`, shares of the time
+    between 0 and 1. A loss that is NaN or infinite is left out, and so are such numbers, those below 0 and a time that is not more than 0.
+    Costs some microseconds. Raises ValueError for what is no step, no phase or no such name. Where the file cannot be written training goes
+    on, and this rank is not judged.
     """
     if phase not in PHASES:
         raise ValueError(f"phase must be one of {', '.join(PHASES)}, and is {phase!r}")
+    if unknown := sorted(set(measured or ()) - {*MEASURED}):
+        raise ValueError(f"measured has {', '.join(map(repr, unknown))}, and may have {', '.join(MEASURED)}")
     done, end = count("step", step), count("total", total)
     if path := own_file():
         with contextlib.suppress(OSError):
-            _opened(path).write(done, phase, end, _float(loss), _float(own_seconds))
+            _opened(path).write(done, phase, end, _float(loss), _float(own_seconds), measured)
 
 
 def own_file() -> str | None:
@@ -126,7 +145,18 @@ def _sound(text: bytes) -> Said:
             raise ValueError(f"{name} is no number")
     if not (seconds is None or (type(seconds) in {int, float} and seconds >= 0)):
         raise ValueError("seconds is no number from 0 on")
-    return Said(step, phase, total, loss, pid, own, first, seconds)
+    return Said(step, phase, total, loss, pid, own, first, seconds, _measured(fields.get("measured")))
+
+
+def _measured(said: object) -> Mapping[str, float]:
+    """Those of a newer library are passed over."""
+    if not (said is None or isinstance(said, dict)):
+        raise ValueError("measured is no object")
+    known = {name: said[name] for name in MEASURED if said and name in said}
+    for name, number in known.items():
+        if not (type(number) in {int, float} and 0 <= number < math.inf):
+            raise ValueError(f"measured.{name} is no number from 0 on")
+    return known
 
 
 def _text(path: str) -> bytes:
@@ -158,7 +188,15 @@ class _File:
         with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
             faulthandler.register(STACKS, file=self._stack, all_threads=True)
 
-    def write(self, step: int | None, phase: str, total: int | None, loss: float | None, own: float | None) -> None:
+    def write(
+        self,
+        step: int | None,
+        phase: str,
+        total: int | None,
+        loss: float | None,
+        own: float | None,
+        measured: Mapping[str, float] | None,
+    ) -> None:
         self._time(step, phase)
         if not os.fstat(self._file).st_nlink:
             self._open_again()
@@ -171,6 +209,9 @@ class _File:
         self._said.pop("own", None)
         if own is not None and 0 < own < math.inf:
             self._said["own"] = own
+        if measured is not None:
+            numbers = {name: float(number) for name, number in measured.items()}
+            self._said["measured"] = {name: number for name, number in numbers.items() if 0 <= number < math.inf}
         said = json.dumps(self._said).encode()
         # In one write, and always as long: whoever reads it sees the one or the other.
         os.pwrite(self._file, said.ljust(LONGEST), 0)

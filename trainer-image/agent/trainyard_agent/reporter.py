@@ -134,7 +134,12 @@ def _words(said: Said, usual: Usual, stack: Sequence[str] | None) -> dict[str, o
     words: dict[str, object] = {
         name: value for name, value in known.items() if isinstance(value, str) or _is_sound(name, value)
     }
-    return {**words, "stack": [*stack]} if stack else words
+    measured = {name: float(f"{value:.4g}") for name, value in said.measured.items() if value <= LARGEST}
+    if measured:
+        words["measured"] = measured
+    if stack:
+        words["stack"] = [*stack]
+    return words
 
 
 def _is_sound(name: str, value: float | None) -> bool:

@@ -52,6 +52,22 @@ class Reading:
     communication: float | None = None
     exposed_communication: float | None = None
 
+    @property
+    def measured(self) -> dict[str, float]:
+        """What the agent is told of it, by the names of `trainyard_agent.progress`. Phases that take no time have a share of 0."""
+        collectives = self.shares.get("communication") if self.communication is None else self.communication
+        known = {
+            "samples_per_second": self.samples_per_second,
+            "tokens_per_second": self.tokens_per_second,
+            "mfu": self.mfu,
+            "grad_norm": self.grad_norm,
+            "communication_share": collectives,
+            "data_share": self.shares.get("data", 0.0) if self.shares else None,
+            "checkpoint_share": self.shares.get("checkpoint", 0.0) if self.shares else None,
+            "memory_bytes": self.memory.get("peak", self.memory.get("host")),
+        }
+        return {name: number for name, number in known.items() if number is not None}
+
     def text(self) -> bytes:
         """A line with a checksum, then JSON: whoever reads it while it is written can tell."""
         content = json.dumps({"format": FORMAT, **asdict(self)}).encode()

@@ -6,6 +6,7 @@ Nothing here ends a training, or makes it wait for a GPU or another process.
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import math
 import operator
@@ -74,6 +75,8 @@ class Watch:
         self._total, self._peak = total, peak
         self._own = OwnWork(own, self._device)
         self._progress = _agent()
+        # The agent's package may be an older one, which knows of nothing but steps.
+        self._tells_measured = "measured" in inspect.signature(self._progress).parameters
         self._meter = Meter()
         self._loss, self._grad_norm = Late(), Late()
         self._flops: float | None = None
@@ -159,13 +162,12 @@ class Watch:
         for seconds in worked:
             self._meter.worked(seconds)
         self._step, self._done_at = step, time.time()
-        self._progress(step, total=self._total, loss=self._loss.newest, own_seconds=worked[-1] if worked else None)
+        fresh = self._publish()
+        more = {"measured": fresh.measured} if fresh and self._tells_measured else {}
+        self._progress(
+            step, total=self._total, loss=self._loss.newest, own_seconds=worked[-1] if worked else None, **more
+        )
         self._profiler.step(step)
-        if (self._board or self._end) and (now := time.monotonic()) >= self._publish_at:
-            self._publish_at = now + PUBLISH_SECONDS
-            self._published = self.reading()
-            if self._board:
-                self._board.put(self._published)
 
     def set_flops(self, flops: float) -> None:
         """A step takes this process so many floating-point operations (`flops.counted`, `flops.transformer`): from now on there is an MFU.
@@ -219,6 +221,17 @@ class Watch:
             self._end = None
         if self._board:
             self._board.close()
+
+    def _publish(self) -> Reading | None:
+        """What others can see, where it is time for it to be new."""
+        now = time.monotonic()
+        if now < self._publish_at:
+            return None
+        self._publish_at = now + PUBLISH_SECONDS
+        self._published = self.reading()
+        if self._board:
+            self._board.put(self._published)
+        return self._published
 
     def _of_the_pod(self) -> list[Reading]:
         """In a thread of the endpoint's."""

@@ -1,0 +1,53 @@
+"""What follows from the end of an attempt: the group starts anew, or the job has failed. Pure."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from trainyard.api.reasons import Reason
+from trainyard.api.recovery import Action as Reaction
+from trainyard.domain import graceful, suspects, verdict
+from trainyard.domain.actions import Plan
+from trainyard.domain.cause import Cause, describe
+from trainyard.domain.hang import culprit
+from trainyard.domain.model import Snapshot
+from trainyard.domain.rules import Ruling, restarts_after, ruling, starved, used
+
+
+def settle(cause: Cause, snapshot: Snapshot, now: datetime) -> Plan:
+    """The verdict on a job whose attempt has ended because of `cause`."""
+    job, cause = snapshot.job, _blaming(cause, snapshot)
+    recovery, told = job.spec.recovery, describe(cause, job.status.attempt) + graceful.told(job.status)
+    ordered = graceful.ordered(job.status, cause)
+    ruled = Ruling(Reaction.IGNORE, "it was told to") if ordered else ruling(cause, recovery)
+    elsewhere = ruled.action is Reaction.RESTART_ELSEWHERE and suspects.can_go_elsewhere(job, cause.pod, now)
+    if ruled.action is Reaction.FAIL:
+        return verdict.fail(job, Reason.NON_RETRYABLE, f"{told}; {ruled.why}", now, cause)
+    if cause.failed and (elsewhere or ruled.action is Reaction.IGNORE):
+        cause, told = replace(cause, counts=False), f"{told} (not counted: {ruled.why})"
+    elif not cause.failed and ruled.why and ruled.action is Reaction.RESTART:
+        cause, told = replace(cause, counts=True), f"{told} (counted: {ruled.why})"
+    if not cause.charged:
+        limit = recovery.max_disruptions
+        if limit is not None and job.status.restarts.disruptions >= limit and not ordered:
+            told += f"; recovery.maxDisruptions is {limit}"
+            return verdict.fail(job, Reason.DISRUPTIONS_EXHAUSTED, told, now, cause)
+        return verdict.restart(snapshot, cause, told, now, elsewhere=elsewhere)
+    after = restarts_after(job.status, recovery, cause, now)
+    if not ruled.why and (why := starved(after, job.spec, cause)):
+        return verdict.fail(job, Reason.NON_RETRYABLE, f"{told}; {why}", now, cause)
+    if after.at_same_step and after.at_same_step >= recovery.no_progress_limit:
+        told += f"; the last {after.at_same_step} failures were all after step {cause.step}"
+        return verdict.fail(job, Reason.NO_PROGRESS, told, now, cause)
+    count = used(after, recovery, now)
+    within = f" in {recovery.window_seconds} seconds" if recovery.window_seconds else ""
+    if count > recovery.max_restarts:
+        told += f"; recovery.maxRestarts is {recovery.max_restarts}{within}"
+        return verdict.fail(job, Reason.RESTARTS_EXHAUSTED, told, now, cause)
+    return verdict.restart(snapshot, cause, f"{told} ({count} of {recovery.max_restarts} restarts used{within})", now)
+
+
+def _blaming(cause: Cause, snapshot: Snapshot) -> Cause:
+    """The cause of a hang with the rank that the others wait for, unless the agent that ended first has named it."""
+    found = culprit(snapshot) if cause.hung else None
+    named = cause.pod.exit.rank if cause.pod and cause.pod.exit else None
+    return cause if found is None or found.rank == named else replace(cause, culprit=found)
