@@ -19,7 +19,7 @@ from trainyard_agent import progress
 attempt = int(os.environ["TRAINYARD_ATTEMPT"])
 dist.init_process_group("gloo")
 rank, fault = dist.get_rank(), pathlib.Path("/tmp/fault")
-print(f"attempt {attempt} at port {os.environ['MASTER_PORT']}", flush=True)
+print(f"attempt {attempt} at port {os.environ['MASTER_PORT']} as one of {dist.get_world_size()}", flush=True)
 if os.environ.get("FAIL_UNTIL") and attempt < int(os.environ["FAIL_UNTIL"]) and rank == 1:
     raise RuntimeError(f"boom in attempt {attempt}")
 for step in range(1, 100_000):
@@ -123,6 +123,30 @@ def test_what_does_not_help_makes_room_for_the_next(kube: Kube) -> None:
     status = runs(kube, 4, 180)
     assert (status["restarts"]["failures"], status["retry"]["rung"]) == (3, "FailedPods")
     assert kube.uids("job").keys() == {"job-worker-0-1", "job-worker-1-4", "job-worker-2-1"}
+
+
+def test_another_size_leaves_pods_where_they_are(kube: Kube) -> None:
+    kube.apply(training())
+    runs(kube, 1)
+    before = kube.uids("job")
+    kube.run("scale", "tj/job", "--replicas=2")
+    runs(kube, 2)
+    first = {name: uid for name, uid in before.items() if name != "job-worker-2-1"}
+    assert kube.uids("job") == first
+    kube.run("scale", "tj/job", "--replicas=4")
+    status = runs(kube, 3)
+    after = kube.uids("job")
+    assert after.keys() == {"job-worker-0-1", "job-worker-1-1", "job-worker-2-2", "job-worker-3-2"}
+    assert first.items() <= after.items()
+    assert status["restarts"] == {
+        "failures": 0,
+        "disruptions": 0,
+        "resizes": 2,
+        "furthestStep": status["restarts"]["furthestStep"],
+    }
+    said = kube.run("logs", "job-worker-0-1")
+    assert [f"one of {size}" in said for size in (3, 2, 4)] == [True] * 3
+    assert "2 workers keep their pods, 2 workers join, and all start anew as attempt 3" in kube.run("get", "events")
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

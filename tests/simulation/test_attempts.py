@@ -23,6 +23,8 @@ def test_no_two_attempts_run_and_all_get_well() -> None:
     assert sum(world.in_place for world in worlds) > SCHEDULES // 2
     assert sum(world.status.attempt for world in worlds) > 2 * SCHEDULES
     assert sum(len(world.stopped) for world in worlds) > SCHEDULES // 20
+    assert sum(world.resized_in_place for world in worlds) > SCHEDULES // 20
+    assert sum(world.joined for world in worlds) > SCHEDULES // 40
 
 
 def test_each_step_counts_once() -> None:
@@ -59,6 +61,9 @@ BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
     "names the step that the furthest has passed": (graceful, "_agree", lambda it: lambda *said: one_less(it(*said))),
     "what was done before is forgotten": (goodput, "_reached", lambda _: always(0)),
     "what is lost is not counted": (goodput, "_lost", lambda _: lambda before, *_, **__: before.lost_seconds),
+    "workers are told of the wish in place of the group": (assignments, "_as_made", lambda _: lambda job, _pod: job),
+    "who is to join is not made to wait": (TrainingJobStatus, "awaits", lambda _: always("")),
+    "those beyond a new size go on": (TrainingJobStatus, "includes", lambda _: always("yes")),
     "an end is no new attempt": (
         verdict,
         "_next_attempt",

@@ -31,6 +31,8 @@ class Reason(StrEnum):
     """A node refused a pod that was bound to it, for want of a device, say. The group is restarted, at no charge where no rule says otherwise."""
     RESIZED = "Resized"
     """`replicas` was changed. The group is restarted with the new number of workers, at no charge."""
+    WORKERS_JOINING = "WorkersJoining"
+    """`replicas` was raised. The new workers get ready while the others train on; then the group is restarted with all of them."""
     NODES_RELEASED = "NodesReleased"
     """Workers wait for a place, and nodes that the job avoided are not avoided any more. The group is restarted at no charge."""
     ATTEMPT_ADOPTED = "AttemptAdopted"

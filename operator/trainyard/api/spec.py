@@ -163,7 +163,8 @@ class TrainingJobSpec(Model):
     framework: Framework = Framework.TORCH
     """How workers find each other: torch sets what torchrun and torch.distributed read, none sets only TRAINYARD_*."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
-    """Number of worker pods. `kubectl scale` writes it; a change restarts the group with the new number."""
+    """Number of worker pods. `kubectl scale` writes it; a change starts the group anew with the new
+    number. Where the agent runs in them, workers that stay keep their pods, and train on until those that join are ready."""
     processes_per_replica: Annotated[
         int | Literal["auto"],
         WithJsonSchema(

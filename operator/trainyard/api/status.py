@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from trainyard.api.base import MOST, MOST_ATTEMPTS, Model, Time
+from trainyard.api.constants import MAX_REPLICAS
 from trainyard.api.progress import MOST_STRAGGLERS, Goodput, Progress, Straggler
 from trainyard.api.recovery import MOST_IN_A_WINDOW, Rung
 
@@ -34,6 +35,7 @@ class ConditionType(StrEnum):
     SCHEDULED = "Scheduled"
     RUNNING = "Running"
     RESTARTING = "Restarting"
+    RESIZING = "Resizing"
     SUSPENDED = "Suspended"
     STRAGGLING = "Straggling"
     SUPERVISED = "Supervised"
@@ -161,12 +163,25 @@ class Group(Model):
 
     since: int = Field(ge=1, le=MOST_ATTEMPTS)
     """The attempt for which they were made."""
+    workers: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
+    """How many there are. Not set: as many as the annotation of the pods says."""
     replaced: list[Replacement] = Field(
         default=[],
         max_length=MOST_REPLACED,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["worker"]},
     )
     """Those that were made since."""
+
+
+class Joining(Model):
+    """Workers that are to join the group. They get ready while it trains on."""
+
+    size: int = Field(ge=1, le=MAX_REPLICAS)
+    """How many workers the group has."""
+    workers: int = Field(ge=1, le=MAX_REPLICAS)
+    """How many it is to have; as many as it has where nobody is to join any more, and those that were to have yet to go."""
+    attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    """The attempt in the names of their pods: the one that ran when they were asked for."""
 
 
 class Rendezvous(Model):
@@ -223,6 +238,8 @@ class TrainingJobStatus(Model):
     """The current incarnation of the whole group. It begins with new pods, or in those of an earlier one (`group`)."""
     group: Group | None = None
     """The pods that it is made of, where some began with an earlier one: their processes were started anew in place."""
+    joining: Joining | None = None
+    """Workers that are to join, while the others train on: `replicas` was raised."""
     rendezvous: Rendezvous | None = None
     """Where the workers of such an attempt meet, once all of them are ready."""
     graceful_stop: GracefulStop | None = None
@@ -294,6 +311,21 @@ class TrainingJobStatus(Model):
     def holds(self, kind: ConditionType) -> bool:
         """Whether the condition is True."""
         return (c := self.condition(kind)) is not None and c.status == "True"
+
+    def includes(self, worker: int) -> bool:
+        """Whether the current attempt has such a worker, as far as it is known from here."""
+        return self.size is None or worker < self.size
+
+    @property
+    def size(self) -> int | None:
+        """How many workers the current attempt has, where that is stored; else its pods tell."""
+        if self.group and self.group.workers:
+            return self.group.workers
+        return self.joining.size if self.joining else None
+
+    def awaits(self, worker: int) -> bool:
+        """Whether this worker does not belong to the current attempt, and is to join the next of another size."""
+        return self.joining is not None and self.joining.size <= worker < self.joining.workers
 
     def made_in(self, worker: int) -> int:
         """The attempt for which the pod of this worker was made, or is to be."""

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 from trainyard.api.reasons import Reason
@@ -113,8 +113,10 @@ class Executor:
         match action:
             case CreateService():
                 return lambda: self._create(job, SERVICES, manifests.service(job))
-            case CreateWorker(index, attempt):
-                worker = Worker(job, index, attempt)
+            case CreateWorker(index, attempt, workers):
+                # The wish may be another one by now.
+                spec = job.spec.model_copy(update={"replicas": workers})
+                worker = Worker(replace(job, spec=spec), index, attempt)
                 return lambda: self._create(job, PODS, _worker_pod(worker, self.agent, self.contact()))
             case DeletePod(name, uid, reason):
                 return lambda: self._delete(job, PODS, name, uid, reason)

@@ -42,6 +42,8 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
     status = job.status
     if status.finished:
         raise RefusedError(Why.OVER, "the job has ended")
+    if _joins(pod, job):
+        return Assignment(pod.attempt, run=False, environment={})
     if is_replaced(pod, job):
         raise RefusedError(
             Why.REPLACED, f"the job is at attempt {status.attempt}, to which pod {pod.name} does not belong"
@@ -59,12 +61,22 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
 
 
 def _as_made(job: JobView, pod: PodView) -> JobView:
-    """The job with as many workers as this pod's group has: where `replicas` is another number now, new pods follow it, or nobody does."""
-    if pod.workers in {0, job.spec.replicas}:
+    """The job with as many workers as this pod's group has: where `replicas` is another number now, another attempt follows it, or nobody does."""
+    workers = job.status.size or pod.workers
+    if workers in {0, job.spec.replicas}:
         return job
-    return replace(job, spec=job.spec.model_copy(update={"replicas": pod.workers}))
+    return replace(job, spec=job.spec.model_copy(update={"replicas": workers}))
+
+
+def _joins(pod: PodView, job: JobView) -> bool:
+    """Whether it is to wait until the group has another size."""
+    joining = job.status.joining
+    waits = joining is not None and job.status.awaits(pod.index) and pod.attempt == joining.attempt
+    return waits and not job.status.holds(ConditionType.SUSPENDED)
 
 
 def is_replaced(pod: PodView, job: JobView) -> bool:
-    """Whether another pod is in its place, or will be."""
-    return pod.attempt < job.status.made_in(pod.index) or job.status.holds(ConditionType.SUSPENDED)
+    """Whether another pod is in its place, or will be, or none: the group has fewer workers now."""
+    status = job.status
+    replaced = pod.attempt < status.made_in(pod.index) or not status.includes(pod.index)
+    return replaced or status.holds(ConditionType.SUSPENDED)

@@ -21,6 +21,8 @@ class CreateWorker:
 
     index: int
     attempt: int
+    workers: int
+    """How many the group has that it is made for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import MOST_REPLACED, Avoidance, Group, Replacement, SuspectNode, TrainingJobStatus
 from trainyard.domain.agents import stays
 from trainyard.domain.cause import Cause
-from trainyard.domain.model import PodView, Snapshot
+from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.rules import LONG, got_further, in_a_row, more
 from trainyard.domain.supervision import accompanied
 from trainyard.domain.wording import counted
@@ -22,6 +22,8 @@ STEADY = timedelta(seconds=60)
 RUNGS = tuple(Rung)
 FIXED = re.compile(r"\$\((?:TRAINYARD_ATTEMPT|(?:PET_)?MASTER_(?:ADDR|PORT)|PET_RDZV_(?:ENDPOINT|ID))\)")
 """What the kubelet writes into a command or a variable once, when it starts the container: in a later attempt it would be wrong."""
+COUNTED = re.compile(r"\$\((?:TRAINYARD_REPLICAS|WORLD_SIZE|PET_NNODES)\)")
+"""Likewise, in a group of another size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +56,42 @@ def climb(snapshot: Snapshot, cause: Cause, suspects: Sequence[SuspectNode], ran
     rung = max(least, Rung.FAILED_PODS if failing else Rung.PROCESSES, key=RUNGS.index)
     # One without an agent could not be told when to begin.
     alone = bool(failing) and not accompanied(job, brought=snapshot.agent)
-    group = None if rung is Rung.ALL_PODS or alone or failing >= everyone else _group(status, failing)
+    group = (
+        None
+        if rung is Rung.ALL_PODS or alone or failing >= everyone
+        else _group(job, dict.fromkeys(failing, status.attempt + 1))
+    )
     rung = rung if group else Rung.ALL_PODS
     again = not further and status.retry.rung is rung
     return Step(rung, more(status.retry.tries or 0) if again else 1, group, _told(rung, failing, len(everyone)))
 
 
-def is_fixed(spec: TrainingJobSpec) -> bool:
-    """Whether the main container's command or environment holds what differs from attempt to attempt."""
+def resized(snapshot: Snapshot) -> tuple[Group | None, str]:
+    """The pods of an attempt with as many workers as `replicas` says now: those that stay, and new ones. And what happens to the workers, in words.
+
+    None: all are made anew.
+    """
+    job, wished = snapshot.job, snapshot.job.spec.replicas
+    kept = {pod.index for pod in snapshot.current if pod.index < wished and stays(snapshot, pod)}
+    came = {pod.index: pod.attempt for pod in snapshot.joining if pod.index < wished and stays(snapshot, pod)}
+    new = set(range(wished)) - kept - came.keys()
+    in_place = job.spec.recovery.lowest_rung is not Rung.ALL_PODS and not is_fixed(job.spec, COUNTED)
+    joined = not new or accompanied(job, brought=snapshot.agent)
+    group = _group(job, came | dict.fromkeys(new, job.status.attempt + 1)) if kept and in_place and joined else None
+    if group is None:
+        return None, "all workers start anew"
+    stay = f"{counted(len(kept), 'worker')} {'keeps its pod' if len(kept) == 1 else 'keep their pods'}"
+    join = f"{counted(len(came), 'worker')} {'joins' if len(came) == 1 else 'join'}"
+    return group, f"{', '.join([stay, *([join] if came else []), *([_few(new)] if new else [])])}, and all start anew"
+
+
+def is_fixed(spec: TrainingJobSpec, also: re.Pattern[str] | None = None) -> bool:
+    """Whether the main container's command or environment holds what differs from attempt to attempt, or is like `also`."""
     main = spec.template["spec"]["containers"][0]
     words = [*(main.get("command") or ()), *(main.get("args") or ())]
     values = [variable.get("value") or "" for variable in main.get("env") or ()]
-    return any(FIXED.search(str(text)) for text in (*words, *values))
+    patterns = [FIXED, also] if also else [FIXED]
+    return any(pattern.search(str(text)) for text in (*words, *values) for pattern in patterns)
 
 
 def known_group(snapshot: Snapshot, attempt: int) -> tuple[list[PodView], Group | None]:
@@ -74,7 +100,7 @@ def known_group(snapshot: Snapshot, attempt: int) -> tuple[list[PodView], Group 
     pods = [newest[i] for i in sorted(newest) if i < snapshot.job.spec.replicas]
     since = min((pod.attempt for pod in pods), default=attempt)
     replaced = {pod.index: pod.attempt for pod in pods if pod.attempt > since}
-    return pods, None if since == attempt else _made_of(since, replaced)
+    return pods, None if since == attempt else _made_of(since, replaced, snapshot.job.spec.replicas)
 
 
 def told_by_all(snapshot: Snapshot) -> int:
@@ -120,18 +146,18 @@ def _above(status: TrainingJobStatus, cause: Cause, *, further: bool) -> Rung:
     return RUNGS[RUNGS.index(tried) + 1]
 
 
-def _group(status: TrainingJobStatus, failing: AbstractSet[int]) -> Group | None:
-    """The pods of the next attempt where those of `failing` are made anew, or None where too many differ."""
+def _group(job: JobView, others: Mapping[int, int]) -> Group | None:
+    """The pods of the next attempt, where `others` are made for which attempt, by worker; None where too many differ."""
+    status, workers = job.status, job.spec.replicas
     before = {each.worker: each.attempt for each in status.group.replaced} if status.group else {}
     since = status.group.since if status.group else status.attempt
-    return _made_of(since, before | dict.fromkeys(failing, status.attempt + 1))
+    return _made_of(since, {**before, **others}, workers)
 
 
-def _made_of(since: int, replaced: Mapping[int, int]) -> Group | None:
+def _made_of(since: int, replaced: Mapping[int, int], workers: int) -> Group | None:
     """The group; `replaced`: for which attempt other pods were made, by worker. None where too many were."""
-    if len(replaced) > MOST_REPLACED:
-        return None
-    return Group(since=since, replaced=[Replacement(worker=w, attempt=replaced[w]) for w in sorted(replaced)])
+    others = [Replacement(worker=w, attempt=replaced[w]) for w in sorted(replaced) if w < workers]
+    return None if len(others) > MOST_REPLACED else Group(since=since, replaced=others, workers=workers)
 
 
 def _told(rung: Rung, failing: AbstractSet[int], workers: int) -> str:
@@ -139,11 +165,11 @@ def _told(rung: Rung, failing: AbstractSet[int], workers: int) -> str:
         return "all processes start anew in place" if workers > 1 else "its processes start anew in place"
     if rung is Rung.ALL_PODS:
         return "all workers start anew"
-    few = sorted(failing)
-    who = (
-        f"worker {few[0]}"
-        if len(few) == 1
-        else f"{counted(len(few), 'worker')} ({', '.join(map(str, few[:8]))}{' …' if len(few) > 8 else ''})"
-    )
-    verb = "gets a new pod" if len(few) == 1 else "get new pods"
-    return f"{who} {verb}, the processes of the others start anew in place,"
+    return f"{_few(failing)}, the processes of the others start anew in place,"
+
+
+def _few(new: AbstractSet[int]) -> str:
+    few = sorted(new)
+    if len(few) == 1:
+        return f"worker {few[0]} gets a new pod"
+    return f"{counted(len(few), 'worker')} ({', '.join(map(str, few[:8]))}{' …' if len(few) > 8 else ''}) get new pods"

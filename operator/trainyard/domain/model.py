@@ -208,14 +208,15 @@ class Snapshot:
     """The agents that have called, by the UID of their pod."""
     hearing_since: datetime | None = None
     """Since when all agents can call; None where there is no coordinator. Begins anew where not all of them were let in."""
+    wish: int | None = None
+    """The number of workers that the user wishes for, where the group keeps a smaller one until those that join are ready."""
     misfit: str = ""
     """Why `replicas`, as the user wishes it, is not followed."""
 
     @cached_property
     def current(self) -> tuple[PodView, ...]:
         """The pods of which the current attempt is made, by index."""
-        made_in = self.job.status.made_in
-        return tuple(sorted((p for p in self.pods if p.attempt == made_in(p.index)), key=lambda p: p.index))
+        return tuple(sorted((p for p in self.pods if self._belongs(p)), key=lambda p: p.index))
 
     @cached_property
     def told(self) -> tuple[WorkerReport, ...]:
@@ -230,15 +231,30 @@ class Snapshot:
     @cached_property
     def size(self) -> int:
         """The number of workers that the current attempt was made for, which `replicas` may have left behind."""
-        return next((p.workers for p in self.current if p.workers), self.job.spec.replicas)
+        return self.job.status.size or next((p.workers for p in self.current if p.workers), self.job.spec.replicas)
 
     @cached_property
     def resized_from(self) -> int | None:
-        """The number of workers for which a pod of the current attempt was made, where `replicas` is another one now."""
-        return next((p.workers for p in self.current if p.workers not in {0, self.job.spec.replicas}), None)
+        """The number of workers that the current attempt, or a pod of it, was made for, where `replicas` is another one now."""
+        stored = self.job.status.size
+        made_for = [stored] if stored else [p.workers for p in self.current]
+        return next((workers for workers in made_for if workers not in {0, self.job.spec.replicas}), None)
 
     @cached_property
     def old(self) -> tuple[PodView, ...]:
         """The pods of earlier attempts that are not used any more."""
+        attempt = self.job.status.attempt
+        return tuple(p for p in self.pods if p.attempt <= attempt and not (self._belongs(p) or self._joins(p)))
+
+    @cached_property
+    def joining(self) -> tuple[PodView, ...]:
+        """The pods of the workers that are to join the group."""
+        return tuple(p for p in self.pods if self._joins(p))
+
+    def _joins(self, pod: PodView) -> bool:
+        told = self.job.status.joining
+        return told is not None and self.job.status.awaits(pod.index) and pod.attempt == told.attempt
+
+    def _belongs(self, pod: PodView) -> bool:
         status = self.job.status
-        return tuple(p for p in self.pods if p.attempt <= status.attempt and p.attempt != status.made_in(p.index))
+        return status.includes(pod.index) and pod.attempt == status.made_in(pod.index)

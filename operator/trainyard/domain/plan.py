@@ -13,7 +13,7 @@ from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods, Success
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain import aftermath, agents, goodput, graceful, stragglers, suspects, times, verdict
+from trainyard.domain import aftermath, agents, goodput, graceful, growth, stragglers, suspects, times, verdict
 from trainyard.domain.actions import (
     Action,
     CreateService,
@@ -65,6 +65,8 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         status = status.model_copy(update=heard)
         job = replace(job, status=status)
         snapshot = replace(snapshot, job=job)
+    snapshot = growth.held_back(snapshot)
+    job = snapshot.job
     told = [*(pod.attempt for pod in snapshot.pods), told_by_all(snapshot)]
     newest = max((attempt for attempt in told if attempt < BEYOND_ALL_ATTEMPTS), default=0)
     if newest > status.attempt:
@@ -93,7 +95,7 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
         message = f"the job was active for longer than lifecycle.activeDeadlineSeconds, which is {limit}"
         return verdict.fail(job, Reason.DEADLINE_EXCEEDED, message, now)
     if was := snapshot.resized_from:
-        return verdict.resize(job, was, now)
+        return verdict.resize(snapshot, was, now)
     if status.meeting and snapshot.hearing_since is None:
         return verdict.regroup(job, now)
     if cause := find_cause(pods, _created(snapshot)):
@@ -124,6 +126,8 @@ def _created(snapshot: Snapshot) -> list[int]:
 def _act(snapshot: Snapshot, now: datetime) -> Plan:
     """Bring the pods to what the status says: the old attempts gone, then all workers of the current one there."""
     job, status = snapshot.job, snapshot.job.status
+    if (joining := growth.joining(snapshot)) != status.joining:
+        return Plan(status.model_copy(update={"joining": joining}), events=growth.told(joining))
     # A worker without others is looked for by nobody: a thousand jobs of one GPU need no thousand Services.
     fits = not misfit(job.spec)
     actions: list[Action] = [CreateService()] if fits and job.spec.replicas > 1 and not snapshot.has_service else []
@@ -131,7 +135,7 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     waiting = not_before is not None and now < not_before
     # While the next attempt has to wait, those that have ended keep their logs.
     actions += _delete([p for p in snapshot.old if not (waiting and p.ended)], Reason.OLD_ATTEMPT)
-    removed, again = removals(snapshot, snapshot.old, now)
+    removed, again = removals(snapshot, [*snapshot.old, *(p for p in snapshot.joining if p.deletion_time)], now)
     actions += removed
     events = [*stragglers.begun(snapshot), *unfollowed(snapshot)]
     waits = [*_deadlines(snapshot, now), *stragglers.deadlines(status, now), *again]
@@ -145,7 +149,7 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
         return report(snapshot, Plan(status, actions, events, _soonest(waits)), now)
     if fits and status.launched_attempt < status.attempt:
         missing = [i for i in range(job.spec.replicas) if i not in present]
-        actions += [CreateWorker(i, status.made_in(i)) for i in missing]
+        actions += [CreateWorker(i, status.made_in(i), job.spec.replicas) for i in missing]
         if not missing and (made := [i for i in present if status.made_in(i) == status.attempt]):
             note = f"created {counted(len(made), 'worker')} of attempt {status.attempt}"
             events.append(Event("Normal", Reason.WORKERS_CREATED, note))
@@ -154,6 +158,7 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
         if address and everyone(snapshot.current, job.spec.replicas):
             # Told together with what follows from it: one write less for all to wait for.
             status = verdict.open_rendezvous(status, address)
+    actions += growth.newcomers(snapshot)
     return report(snapshot, Plan(status, actions, events, _soonest(waits)), now)
 
 

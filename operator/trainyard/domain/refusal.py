@@ -38,8 +38,10 @@ def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
             f"no pod can be made of spec.template: {refusal.message}",
             now,
         )
-    # Where only deletions are left to be refused, why it does not run stays what it was.
-    saying = (yes if over else no)(C.STALLED if over else C.RUNNING, refusal.reason, refusal.message)
+    # A group that trains goes on where those that are to join it are refused; and where only deletions are, why it does not run stays what it was.
+    joins = plan.status.joining is not None and plan.status.holds(C.RUNNING)
+    kind = C.STALLED if over else C.RESIZING if joins else C.RUNNING
+    saying = (no if kind is C.RUNNING else yes)(kind, refusal.reason, refusal.message)
     stored = job.status.condition(saying.kind)
     # The plan may have said that all is well again. That was never stored, so nothing has changed in between.
     others = [c for c in plan.status.conditions if c.type != saying.kind]

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, TrainingJobStatus, WorkerStatus
-from trainyard.domain import stragglers
+from trainyard.domain import growth, stragglers
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.agents import ready
 from trainyard.domain.conditions import Saying, no, said, yes
@@ -15,6 +15,7 @@ from trainyard.domain.names import selector
 from trainyard.domain.ranks import misfit
 from trainyard.domain.supervision import sayings as of_agent
 from trainyard.domain.suspects import always
+from trainyard.domain.wording import counted
 from trainyard.domain.worker import State, everyone, has_stopped, health, state
 
 LISTED = 16
@@ -31,7 +32,7 @@ def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
         "selector": selector(job.uid),
     }
     if not plan.status.finished:
-        update["ready"] = f"{well}/{job.spec.replicas}"
+        update["ready"] = f"{well}/{snapshot.wish or job.spec.replicas}"
     if plan.status.finished or plan.status.holds(C.SUSPENDED):
         update |= _at_rest(job, plan.status, now)
     else:
@@ -61,7 +62,10 @@ def is_news(job: JobView, after: TrainingJobStatus) -> bool:
 def _moves(status: TrainingJobStatus, *, grouped: bool) -> tuple[Any, ...]:
     holds = {c.type for c in status.conditions if c.status == "True" and c.type != C.SCHEDULED}
     launched = grouped and status.launched_attempt
-    return status.phase, status.attempt, launched, status.meeting, status.graceful_stop, status.restarts, holds
+    return (
+        *(status.phase, status.attempt, launched, status.meeting, status.joining),
+        *(status.graceful_stop, status.restarts, holds),
+    )
 
 
 def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
@@ -95,6 +99,10 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
     if everyone(pods, job.spec.replicas):
         update["launched_attempt"] = status.attempt
     sayings += _stalled(snapshot, status, seen.reason)
+    if snapshot.wish:
+        sayings.append(yes(C.RESIZING, Reason.WORKERS_JOINING, growth.story(snapshot)))
+    else:
+        sayings += growth.over(status, Reason.RESIZED, f"the group has {counted(job.spec.replicas, 'worker')}")
     sayings += of_agent(job, status, brought=snapshot.agent)
     if straggling := stragglers.saying(snapshot):
         sayings.append(straggling)

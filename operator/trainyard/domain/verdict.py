@@ -12,15 +12,15 @@ from trainyard.api.constants import AGENT
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Rung
 from trainyard.api.spec import Success
-from trainyard.api.status import ConditionType as C, LastFailure, Phase, Rendezvous, Retry, TrainingJobStatus
-from trainyard.domain import goodput
+from trainyard.api.status import ConditionType as C, Phase, Rendezvous, Retry, TrainingJobStatus
+from trainyard.domain import goodput, growth
 from trainyard.domain.actions import Event, Plan
-from trainyard.domain.cause import Cause, blame
+from trainyard.domain.cause import Cause
 from trainyard.domain.conditions import Saying, no, said, yes
-from trainyard.domain.ladder import STEADY, climb, known_group
-from trainyard.domain.model import JobView, PodView, Snapshot, Trouble
-from trainyard.domain.observe import MESSAGE_LIMIT
-from trainyard.domain.rules import got_further, more, restarts_after
+from trainyard.domain.counting import ended
+from trainyard.domain.ladder import STEADY, climb, known_group, resized
+from trainyard.domain.model import Doing, JobView, PodView, Snapshot
+from trainyard.domain.rules import got_further, more
 from trainyard.domain.stragglers import over
 from trainyard.domain.supervision import unfit
 from trainyard.domain.suspects import known, struck, told as told_of
@@ -63,7 +63,7 @@ def suspend(job: JobView, pods: Sequence[PodView], now: datetime) -> Plan:
     ]
     if status.holds(C.RESTARTING):
         sayings.append(no(C.RESTARTING, Reason.SUSPENDED, message))
-    sayings += over(status, Reason.SUSPENDED, message)
+    sayings += [*over(status, Reason.SUSPENDED, message), *growth.over(status, Reason.SUSPENDED, message)]
     update: dict[str, Any] = {
         "phase": Phase.SUSPENDED,
         "active_since": None,
@@ -75,6 +75,7 @@ def suspend(job: JobView, pods: Sequence[PodView], now: datetime) -> Plan:
         "restarts": status.restarts.model_copy(update=CHANGED),
         "workers": [],
         "stragglers": [],
+        "joining": None,
     }
     if pods or status.launched_attempt == status.attempt:
         update |= _next_attempt(status, now)
@@ -95,7 +96,7 @@ def restart(snapshot: Snapshot, cause: Cause, told: str, now: datetime, *, elsew
     retry = Retry(count=more(count), not_before=now + timedelta(seconds=delay), rung=by.rung, tries=by.tries)
     told += told_of(status.suspect_nodes, nodes)
     when = f", in {delay} seconds" if delay else ""
-    update = {**_counted(job, cause, now), "retry": retry, "suspect_nodes": nodes, "group": by.group}
+    update = {**ended(job, cause, now), "retry": retry, "suspect_nodes": nodes, "group": by.group}
     if by.rung is Rung.PROCESSES:
         update["launched_attempt"] = status.attempt + 1
     return _new_attempt(job, cause.reason, told, update, now, how=f"{by.told} as attempt {{}}{when}")
@@ -112,11 +113,17 @@ def regroup(job: JobView, now: datetime) -> Plan:
     return _new_attempt(job, Reason.AGENT_OFF, message, {}, now)
 
 
-def resize(job: JobView, was: int, now: datetime) -> Plan:
+def resize(snapshot: Snapshot, was: int, now: datetime) -> Plan:
     """The group starts anew with another number of workers."""
-    restarts = job.status.restarts.model_copy(update={"resizes": more(job.status.restarts.resizes), **CHANGED})
-    update = {"restarts": restarts, "retry": Retry()}
-    return _new_attempt(job, Reason.RESIZED, f"replicas was changed from {was} to {job.spec.replicas}", update, now)
+    job, status = snapshot.job, snapshot.job.status
+    restarts = status.restarts.model_copy(update={"resizes": more(status.restarts.resizes), **CHANGED})
+    group, told = resized(snapshot)
+    update: dict[str, Any] = {"restarts": restarts, "retry": Retry(), "group": group, "joining": None}
+    if group and all(each.attempt <= status.attempt for each in group.replaced):
+        # No pod is to be made.
+        update["launched_attempt"] = status.attempt + 1
+    why = f"replicas was changed from {was} to {job.spec.replicas}"
+    return _new_attempt(job, Reason.RESIZED, why, update, now, how=f"{told} as attempt {{}}")
 
 
 def release(job: JobView, nodes: Sequence[str], now: datetime) -> Plan:
@@ -137,7 +144,10 @@ def adopt(snapshot: Snapshot, attempt: int) -> Plan:
     pods, group = known_group(snapshot, attempt)
     note = f"workers are at attempt {attempt}, the status knew of {status.attempt} only: the job goes on from there"
     update: dict[str, Any] = {"attempt": attempt, "launched_attempt": attempt - 1, "group": group, "stragglers": []}
-    if group and (address := next((pod.ip for pod in pods if pod.index == 0), "")):
+    agents = [snapshot.agents.get(pod.uid) for pod in pods]
+    # Some that wait beside others that run are perhaps none of them: they were to join. Then none is told to begin.
+    mixed = {agent.doing for agent in agents if agent} >= {Doing.RUNNING, Doing.WAITING}
+    if group and not mixed and (address := next((pod.ip for pod in pods if pod.index == 0), "")):
         # They run, or were about to.
         update["rendezvous"] = Rendezvous(attempt=attempt, address=address)
     return Plan(status.model_copy(update=update), events=[Event("Warning", Reason.ATTEMPT_ADOPTED, note)])
@@ -158,7 +168,7 @@ def fail(job: JobView, reason: Reason, message: str, now: datetime, cause: Cause
     plan = _finish(job, Phase.FAILED, sayings, Event("Warning", reason, message), f"0/{job.spec.replicas}", now)
     if cause is None:
         return plan
-    return Plan(plan.status.model_copy(update=_counted(job, cause, now)), events=plan.events)
+    return Plan(plan.status.model_copy(update=ended(job, cause, now)), events=plan.events)
 
 
 def active(status: TrainingJobStatus, now: datetime) -> timedelta:
@@ -205,7 +215,8 @@ def _next_attempt(status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
 def _finish(job: JobView, phase: Phase, sayings: Sequence[Saying], event: Event, ready: str, now: datetime) -> Plan:
     status = job.status
     # Why it does not run any more is why it is over: `kubectl get -o wide` prints this reason.
-    sayings = [no(C.RUNNING, event.reason, event.note), *over(status, event.reason, event.note), *sayings]
+    ended = [*over(status, event.reason, event.note), *growth.over(status, event.reason, event.note)]
+    sayings = [no(C.RUNNING, event.reason, event.note), *ended, *sayings]
     if status.holds(C.RESTARTING):
         sayings.append(no(C.RESTARTING, Reason.JOB_FINISHED, "the job has finished"))
     update = {
@@ -218,39 +229,10 @@ def _finish(job: JobView, phase: Phase, sayings: Sequence[Saying], event: Event,
         "ready": ready,
         "workers": [],
         "stragglers": [],
+        "joining": None,
     }
     return Plan(_observed(job, status.model_copy(update=update)), events=[event])
 
 
 def _observed(job: JobView, status: TrainingJobStatus) -> TrainingJobStatus:
     return status.model_copy(update={"observed_generation": job.generation})
-
-
-def _counted(job: JobView, cause: Cause, now: datetime) -> dict[str, Any]:
-    """The end of the attempt, counted by its cause."""
-    update: dict[str, Any] = {"restarts": restarts_after(job.status, job.spec.recovery, cause, now)}
-    return {**update, "last_failure": _last_failure(cause, job.status.attempt, now)} if cause.charged else update
-
-
-def _last_failure(cause: Cause, attempt: int, now: datetime) -> LastFailure:
-    pod = cause.pod
-    if pod is None:
-        raise ValueError(f"what is charged has a pod: {cause}")
-    end = pod.exit if cause.failed else None
-    why = end or pod.taken_by or pod.trouble or Trouble(cause.reason, "")
-    message, at, rank = why.message, pod, pod.index if end is None or end.rank is None else end.rank
-    if guilty := cause.culprit:
-        at, rank = guilty.pod, guilty.rank
-        message = f"{blame(guilty)}\n{message}"
-    return LastFailure(
-        time=end.time if end else pod.taken_at or now,
-        attempt=attempt,
-        pod=at.name,
-        pod_uid=at.uid,
-        node=at.node,
-        rank=rank,
-        exit_code=end.code if end else None,
-        step=cause.step,
-        reason=why.reason,
-        message=message[:MESSAGE_LIMIT],
-    )

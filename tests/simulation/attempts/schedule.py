@@ -45,6 +45,7 @@ def _one_of(random: Random, world: World, *, faults: bool) -> None:
     bad: list[tuple[float, Callable[[], object]]] = [
         (0.5, world.die),
         (0.3, lambda: world.answer(random.choice(NODES))),
+        (0.15, lambda: world.resize(random.randint(1, 4))),
     ]
     if pods:
         uid = random.choice(pods)
@@ -76,6 +77,6 @@ def _check(world: World) -> None:
         raise BrokenError(f"an agent is at attempt {ahead[0]}, and stored is {status.attempt}")
     if status.phase is Phase.RUNNING and status.meeting:
         raise BrokenError("the phase is Running while the workers wait for each other")
-    counted = status.restarts.failures + status.restarts.disruptions
+    counted = status.restarts.failures + status.restarts.disruptions + status.restarts.resizes
     if counted != status.attempt - 1:
         raise BrokenError(f"{counted} causes for {status.attempt - 1} ends")

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
 
+from tests.simulation.attempts.agent import Agent
+from tests.simulation.attempts.goodput import miscounted
 from tests.support.jobs import NOW, SUPERVISED, UID, spec, stored
 from trainyard.api.recovery import SAVED_CODE
 from trainyard.api.status import GracefulStop, TrainingJobStatus
@@ -32,6 +34,7 @@ from trainyard.domain.names import worker_pod
 from trainyard.domain.plan import plan
 
 GRACE = timedelta(seconds=30)
+KILLED = timedelta(seconds=5)
 RANKS_WAIT = timedelta(seconds=20)
 CHECKPOINT_EVERY = 10
 """Steps, each of a second."""
@@ -40,23 +43,6 @@ NODES = ("node0", "node1", "node2", "node3")
 
 class BrokenError(AssertionError):
     """A law does not hold."""
-
-
-@dataclass(slots=True)
-class Agent:
-    """One, as it is: what it knows, and what runs below it."""
-
-    attempt: int
-    doing: Doing
-    ranks: int | None  # the attempt whose ranks run
-    exit: Exit | None = None
-    stubborn: bool = False  # whether its ranks do not end when they are told to
-    leave: LeaveView | None = None
-    """How far its ranks are on the way to an end together with all others; None where they take no part."""
-    passed: int = -1  # the last step that its ranks have passed
-    asked_at: datetime | None = None
-    """Since when they wait for the step after which they end."""
-    replaced_at: datetime | None = None  # since when it knows that another has its place
 
 
 @dataclass(slots=True)
@@ -82,6 +68,12 @@ class World:
     hearing_since: datetime = NOW
     begun: dict[int, set[str]] = field(default_factory=dict)
     """Where the ranks of each attempt were told to meet."""
+    sizes: dict[int, int] = field(default_factory=dict)
+    """Of how many workers the ranks of each attempt were told."""
+    resized_in_place: int = 0
+    """Starts of ranks in a container that had run an attempt of another size."""
+    joined: int = 0
+    """Starts of ranks in a container that had waited while the others trained on."""
     stopped: dict[int, set[int]] = field(default_factory=dict)
     """After which step ranks of each attempt have ended because all were to."""
     reports: dict[str, WorkerReport] = field(default_factory=dict)
@@ -145,14 +137,14 @@ class World:
             match action:
                 case CreateService():
                     self.service = True
-                case CreateWorker(index, attempt):
-                    self._make(index, attempt)
+                case CreateWorker(index, attempt, workers):
+                    self._make(index, attempt, workers)
                 case DeletePod(_, uid, _):
                     self.ask_to_go(uid)
                 case _:
                     raise BrokenError(f"nobody asked for {action}")
         if not actions and decided.status != self.status:
-            if why := objection(self.status, decided.status) or self._miscounted(decided.status):
+            if why := objection(self.status, decided.status) or miscounted(self.status, decided.status, self.furthest):
                 raise BrokenError(why)
             stops = decided.status.graceful_stop != self.status.graceful_stop
             self.status = stored(decided.status)
@@ -160,20 +152,6 @@ class World:
                 self._check_stop()
             if stops and self.random.random() < 0.8:
                 self._wake()
-
-    def _miscounted(self, after: TrainingJobStatus) -> str | None:
-        """What is wrong with the goodput of the next status."""
-        if (goodput := after.goodput) is None:
-            return "the goodput is gone" if self.status.goodput else None
-        parts = [goodput.productive_seconds, *goodput.lost_seconds.model_dump().values()]
-        if abs(sum(parts) - goodput.accounted_seconds) > 1:
-            return f"the parts of {goodput} are not all of its time"
-        if goodput.productive_seconds > self.furthest:
-            return f"{goodput} has more steps in it than the {self.furthest} that there are"
-        old = self.status.goodput or goodput
-        if goodput.accounted_seconds < old.accounted_seconds or goodput.productive_seconds < old.productive_seconds:
-            return f"the goodput goes back from {old} to {goodput}"
-        return None
 
     def die(self) -> None:
         """The operator's process ends, and another one begins: it knows what is stored."""
@@ -196,17 +174,17 @@ class World:
                 if self.random.random() < 0.95:
                     self.call(uid)
 
-    def _make(self, index: int, attempt: int) -> None:
+    def _make(self, index: int, attempt: int, workers: int) -> None:
         if any(pod.name == worker_pod("train", index, attempt) for pod in self.pods.values()):
             raise BrokenError(f"a second pod for worker {index} of attempt {attempt}")
         self.made += 1
         uid = f"pod-{self.made}"
         self.pods[uid] = PodView(
-            uid, "lab", worker_pod("train", index, attempt), 1, UID, attempt, index, self.workers, "Pending"
+            uid, "lab", worker_pod("train", index, attempt), 1, UID, attempt, index, workers, "Pending"
         )
         # What the manifest says of it, at this moment.
-        joins = self.status.group is not None
-        self.agents[uid] = Agent(attempt, Doing.WAITING if joins else Doing.RUNNING, None)
+        joins = self.status.group is not None or self.status.awaits(index)
+        self.agents[uid] = Agent(attempt, Doing.WAITING if joins else Doing.RUNNING, None, workers)
 
     # The nodes.
 
@@ -240,6 +218,10 @@ class World:
             return
         by = Trouble("Deleted", "somebody deleted the pod")
         self.pods[uid] = replace(pod, taken_by=by, taken_at=self.now, deletion_time=self.now + GRACE)
+
+    def resize(self, workers: int) -> None:
+        """The user, or an autoscaler, wishes for another number of workers."""
+        self.workers = workers
 
     def end(self, uid: str, code: int) -> None:
         """The container ends of itself, its agent with it."""
@@ -292,7 +274,7 @@ class World:
         """The ranks of a worker make a step, if those of all others have made the one before: and go on, wait, or end."""
         agent = self.agents[uid]
         peers = [other for other in self.agents.values() if other.ranks == agent.ranks]
-        if agent.ranks is None or len(peers) < self.workers or any(other.passed < agent.passed for other in peers):
+        if agent.ranks is None or len(peers) < agent.size or any(other.passed < agent.passed for other in peers):
             return
         leave, done = agent.leave, agent.passed + 1
         if leave and leave.at is not None and done >= leave.at:
@@ -337,8 +319,11 @@ class World:
             agent.leave = None
             # Told by the next call; until then what was said before stands.
         elif word.run and agent.doing is Doing.WAITING:
+            size = int(word.environment["TRAINYARD_REPLICAS"])
             self.in_place += pod.attempt < word.attempt
-            agent.doing = Doing.RUNNING
+            self.resized_in_place += agent.has_run and size != agent.size
+            self.joined += not agent.has_run and pod.attempt < word.attempt
+            agent.doing, agent.size = Doing.RUNNING, size
             self._begin(uid, word.attempt, word.environment["MASTER_ADDR"])
         elif agent.leave:
             self._follow(agent, agent.leave, word.stop)
@@ -377,15 +362,26 @@ class World:
         if len(self.begun[attempt]) > 1:
             raise BrokenError(f"the workers of attempt {attempt} meet at {self.begun[attempt]}")
         agent = self.agents[uid]
-        agent.ranks, agent.passed, agent.asked_at = attempt, -1, None
+        if self.sizes.setdefault(attempt, agent.size) != agent.size:
+            raise BrokenError(
+                f"{uid} of attempt {attempt} knows of {agent.size} workers, others of {self.sizes[attempt]}"
+            )
+        pod, whole = self.pods[uid], self.status.size or self.pods[uid].workers
+        if attempt == self.status.attempt and (agent.size != whole or pod.index >= whole):
+            raise BrokenError(f"worker {pod.index} begins as one of {agent.size}, and attempt {attempt} has {whole}")
+        agent.ranks, agent.passed, agent.asked_at, agent.has_run = attempt, -1, None, True
         agent.leave = LeaveView() if self.takes_part else None
 
     def tick(self, seconds: float) -> None:
         """Time passes. A group of which all ranks run does a step each second."""
         self.now += timedelta(seconds=seconds)
+        for uid, pod in self.pods.items():
+            # Kubelets that are there kill in time what does not end by itself.
+            if pod.deletion_time and pod.deletion_time + KILLED <= self.now and pod.node not in self.silent:
+                self._stop(uid, 137)
         running = [agent.ranks for uid, agent in self.agents.items() if agent.ranks and uid not in self.cut_off]
         steps, attempt = int(seconds), self.status.attempt
-        if steps and running == [attempt] * self.workers:
+        if steps and running and running == [attempt] * self.sizes.get(attempt, 0):
             if self.trains != attempt:
                 self.trains, self.step = attempt, self.step // CHECKPOINT_EVERY * CHECKPOINT_EVERY
                 self.first = self.step + 1

@@ -27,7 +27,7 @@ def test_a_failed_process_leaves_all_pods_in_place() -> None:
     decided = plan(RUNS.told_failed(1, exit_code=3, message="rank 1 ended with exit code 3: boom").snapshot, NOW)
     status = decided.status
     assert (status.attempt, status.phase, status.retry.rung) == (2, Phase.RESTARTING, Rung.PROCESSES)
-    assert (status.group, status.launched_attempt, status.restarts.failures) == (Group(since=1), 2, 1)
+    assert (status.group, status.launched_attempt, status.restarts.failures) == (Group(since=1, workers=3), 2, 1)
     assert status.last_failure is not None
     assert (status.last_failure.exit_code, status.last_failure.pod) == (3, "train-worker-1-1")
     assert decided.events[0].note == (
@@ -83,7 +83,7 @@ def test_a_deleted_pod_is_replaced_alone() -> None:
         "; worker 1 gets a new pod, the processes of the others start anew in place, as attempt 2"
     )
     # Without waiting for the old one to be gone.
-    assert act(meets).actions == [CreateWorker(1, 2)]
+    assert act(meets).actions == [CreateWorker(1, 2, 3)]
 
 
 def test_its_replacement_joins_when_the_old_one_has_ended() -> None:
@@ -135,7 +135,7 @@ def test_who_is_replaced_twice_counts_once() -> None:
     meets = after(RUNS.deleted(1))
     more = replace(meets, pods=(*meets.pods, job(3).running(2).pods[1])).attended(Doing.WAITING)
     again = after(replace(more, status=act(more).status.model_copy(update={"retry": Retry()})).deleted(1))
-    assert again.status.group == Group(since=1, replaced=[Replacement(worker=1, attempt=3)])
+    assert again.status.group == Group(since=1, workers=3, replaced=[Replacement(worker=1, attempt=3)])
     other = after(replace(more, status=more.status.model_copy(update={"retry": Retry()})).deleted(2))
     assert made_in(other) == [1, 2, 3]
 

@@ -71,7 +71,7 @@ class TestSuspend:
         assert told(decided.status.conditions)[C.SUSPENDED] == because(Reason.RESUMED, holds=False)
         assert [e.reason for e in decided.events] == [Reason.RESUMED]
         goes_on = replace(scene, status=stored(decided.status), has_service=True)
-        assert plan(goes_on.snapshot, NOW).actions == [CreateWorker(0, 2), CreateWorker(1, 2)]
+        assert plan(goes_on.snapshot, NOW).actions == [CreateWorker(0, 2, 2), CreateWorker(1, 2, 2)]
 
     def test_taken_back_waits_for_the_old_pods(self) -> None:
         scene = replace(job(1).started(attempt=2), has_service=True, pods=(worker(0, deletion_time=ago(-10)),))

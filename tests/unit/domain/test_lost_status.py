@@ -23,7 +23,7 @@ def test_agents_know_the_attempt_where_the_status_was_lost() -> None:
     lost = at(replace(job(3), pods=pods, has_service=True), 7, 7, 7)
     adopted = after(lost).status
     assert (adopted.attempt, adopted.launched_attempt) == (7, 6)
-    assert adopted.group == Group(since=1, replaced=[Replacement(worker=1, attempt=4)])
+    assert adopted.group == Group(since=1, workers=3, replaced=[Replacement(worker=1, attempt=4)])
     assert adopted.rendezvous == Rendezvous(attempt=7, address="10.0.0.0")
     goes_on = act(replace(lost, status=adopted))
     assert (goes_on.actions, goes_on.status.phase) == ([], Phase.RUNNING)

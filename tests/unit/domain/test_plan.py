@@ -10,7 +10,7 @@ from trainyard.api.status import ConditionType as C, Phase, Restarts, Retry, Tra
 from trainyard.domain.actions import CreateService, CreateWorker, DeletePod, Plan
 from trainyard.domain.plan import plan
 
-ALL_THREE = [CreateWorker(0, 1), CreateWorker(1, 1), CreateWorker(2, 1)]
+ALL_THREE = [CreateWorker(0, 1, 3), CreateWorker(1, 1, 3), CreateWorker(2, 1, 3)]
 
 
 def carried_out(scene: Scene) -> Scene:
@@ -28,9 +28,9 @@ def test_first_look_makes_the_service_and_then_the_pods() -> None:
 
 
 def test_a_worker_without_others_needs_no_service() -> None:
-    assert plan(job(1).snapshot, NOW).actions == [CreateWorker(0, 1)]
+    assert plan(job(1).snapshot, NOW).actions == [CreateWorker(0, 1, 1)]
     grown = plan(job(1).started(attempt=2).wishing(replicas=2).snapshot, NOW)
-    assert grown.actions == [CreateService(), CreateWorker(0, 2), CreateWorker(1, 2)]
+    assert grown.actions == [CreateService(), CreateWorker(0, 2, 2), CreateWorker(1, 2, 2)]
 
 
 def test_status_is_decided_in_whole_seconds_as_it_is_stored() -> None:
@@ -40,7 +40,7 @@ def test_status_is_decided_in_whole_seconds_as_it_is_stored() -> None:
 
 def test_pods_that_are_missing_are_made() -> None:
     scene = replace(job(3).started(), has_service=True, pods=(worker(1),))
-    assert plan(scene.snapshot, NOW).actions == [CreateWorker(0, 1), CreateWorker(2, 1)]
+    assert plan(scene.snapshot, NOW).actions == [CreateWorker(0, 1, 3), CreateWorker(2, 1, 3)]
 
 
 def test_complete_group_is_told_of_once() -> None:
@@ -83,13 +83,13 @@ def test_old_pods_go_before_new_ones_come() -> None:
     going = tuple(replace(p, deletion_time=ago(-20)) for p in scene.pods)
     waiting = plan(replace(scene, pods=going).snapshot, NOW)
     assert (waiting.actions, waiting.requeue_after) == ([], 50.0)
-    assert plan(replace(scene, pods=()).snapshot, NOW).actions == [CreateWorker(0, 2), CreateWorker(1, 2)]
+    assert plan(replace(scene, pods=()).snapshot, NOW).actions == [CreateWorker(0, 2, 2), CreateWorker(1, 2, 2)]
 
 
 def test_pod_that_stays_on_a_lost_node_is_not_waited_for() -> None:
     scene = replace(job(2).started(attempt=2), has_service=True, pods=(worker(1, deletion_time=ago(30)),))
     decided = plan(scene.snapshot, NOW)
-    assert decided.actions == [CreateWorker(0, 2), CreateWorker(1, 2)]
+    assert decided.actions == [CreateWorker(0, 2, 2), CreateWorker(1, 2, 2)]
     assert decided.status.replicas == 1
 
 
@@ -112,7 +112,7 @@ def test_delay_between_attempts_is_kept() -> None:
     waiting = plan(replace(scene, has_service=True).snapshot, NOW)
     assert (waiting.actions, waiting.requeue_after) == ([], 4.0)
     over = plan(replace(scene, has_service=True).snapshot, ago(-4))
-    assert over.actions == [CreateWorker(0, 2), CreateWorker(1, 2)]
+    assert over.actions == [CreateWorker(0, 2, 2), CreateWorker(1, 2, 2)]
 
 
 @pytest.mark.parametrize(
@@ -167,11 +167,11 @@ class TestResize:
     def test_before_any_pod_needs_no_restart(self) -> None:
         scene = replace(job(3).started().wishing(replicas=1), has_service=True)
         decided = plan(scene.snapshot, NOW)
-        assert (decided.status.attempt, decided.actions) == (1, [CreateWorker(0, 1)])
+        assert (decided.status.attempt, decided.actions) == (1, [CreateWorker(0, 1, 1)])
 
     def test_between_attempts_needs_no_other_one(self) -> None:
         scene = replace(job(3).running().started(attempt=2).wishing(replicas=1), pods=(), has_service=True)
-        assert plan(scene.snapshot, NOW).actions == [CreateWorker(0, 2)]
+        assert plan(scene.snapshot, NOW).actions == [CreateWorker(0, 2, 1)]
 
     def test_back_again_before_anybody_looked_is_none(self) -> None:
         scene = job(3).running().wishing(replicas=5).wishing(replicas=3)

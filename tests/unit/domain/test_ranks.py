@@ -110,7 +110,7 @@ def test_once_it_fits_the_job_begins() -> None:
     stalled = decided(job(3, **PAIRS))
     mended = replace(job(3, **PAIRS), status=stored(stalled.status)).wishing(replicas=4)
     begun = decided(mended)
-    assert list(begun.actions) == [CreateService(), *(CreateWorker(index, 1) for index in range(4))]
+    assert list(begun.actions) == [CreateService(), *(CreateWorker(index, 1, 4) for index in range(4))]
     assert told(begun.status.conditions)[C.STALLED][0] is False
 
 
@@ -145,7 +145,7 @@ class TestAGroupThatIsThere:
     def test_gets_all_its_workers_if_it_was_just_being_made(self) -> None:
         half = job(4, **PAIRS).started().wishing(replicas=5)
         half = replace(half, pods=job(4).created().pods[:2], has_service=True)
-        assert list(decided(half).actions) == [CreateWorker(2, 1), CreateWorker(3, 1)]
+        assert list(decided(half).actions) == [CreateWorker(2, 1, 4), CreateWorker(3, 1, 4)]
 
     def test_follows_a_size_that_fits(self) -> None:
         stalled = replace(self.scaled, status=stored(decided(self.scaled).status))

@@ -1,0 +1,25 @@
+"""What is so of an agent, whether the operator has heard of it or not."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from trainyard.domain.model import Doing, Exit, LeaveView
+
+
+@dataclass(slots=True)
+class Agent:
+    """One, as it is: what it knows, and what runs below it."""
+
+    attempt: int
+    doing: Doing
+    ranks: int | None  # the attempt whose ranks run
+    size: int = 0  # of how many workers they have been told
+    has_run: bool = False
+    exit: Exit | None = None
+    stubborn: bool = False  # whether its ranks do not end when they are told to
+    leave: LeaveView | None = None
+    """How far its ranks are on the way to an end together with all others; None where they take no part."""
+    passed: int = -1  # the last step that its ranks have passed
+    asked_at: datetime | None = None
+    """Since when they wait for the step after which they end."""
+    replaced_at: datetime | None = None  # since when it knows that another has its place
