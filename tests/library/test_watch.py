@@ -196,7 +196,7 @@ def test_values_that_make_no_sense(wrong: Callable[[], object], said: str) -> No
 
 def test_a_launcher_that_says_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "first")
-    with pytest.raises(ValueError, match="RANK must be a whole number, as launchers set it, and is 'first'"):
+    with pytest.raises(ValueError, match="RANK must be a whole number, and is 'first'"):
         Watch()
 
 

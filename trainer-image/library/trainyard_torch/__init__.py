@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from trainyard_torch.data.processes import Steps
     from trainyard_torch.data.records import Records, write_records
     from trainyard_torch.data.tokens import token_file
+    from trainyard_torch.export.exporting import export_model, read_record
+    from trainyard_torch.export.record import About, ExportError
+    from trainyard_torch.export.weights import load_weights
     from trainyard_torch.loop import Loop, Step
     from trainyard_torch.mesh import Parallelism, member, submesh
     from trainyard_torch.optim.lamb import Lamb
@@ -49,8 +52,13 @@ if TYPE_CHECKING:
     )
     from trainyard_torch.place import Place
     from trainyard_torch.precision import Precision
+    from trainyard_torch.tracking.mlflow import MLflow
+    from trainyard_torch.tracking.tensorboard import TensorBoard
+    from trainyard_torch.tracking.tracking import Tracking
     from trainyard_torch.watch.profile import Capture
     from trainyard_torch.watch.watch import Watch
+
+__version__ = "0.1.0"
 
 _WHERE = {
     "checkpoint.checkpoints": ("Checkpoints",),
@@ -76,6 +84,9 @@ _WHERE = {
     "data.processes": ("Steps",),
     "data.records": ("Records", "write_records"),
     "data.tokens": ("token_file",),
+    "export.exporting": ("export_model", "read_record"),
+    "export.record": ("About", "ExportError"),
+    "export.weights": ("load_weights",),
     "loop": ("Loop", "Step"),
     "mesh": ("Parallelism", "member", "submesh"),
     "optim.lamb": ("Lamb",),
@@ -94,6 +105,9 @@ _WHERE = {
     ),
     "place": ("Place",),
     "precision": ("Precision",),
+    "tracking.mlflow": ("MLflow",),
+    "tracking.tensorboard": ("TensorBoard",),
+    "tracking.tracking": ("Tracking",),
     "watch.profile": ("Capture",),
     "watch.watch": ("Watch",),
 }
@@ -101,6 +115,7 @@ _MODULES = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
     "SAVED",
+    "About",
     "Batches",
     "Capture",
     "CheckpointError",
@@ -108,6 +123,7 @@ __all__ = [
     "DiLoCo",
     "Disk",
     "Due",
+    "ExportError",
     "Incarnation",
     "Keep",
     "Lamb",
@@ -115,6 +131,7 @@ __all__ = [
     "LeftBehindError",
     "Loader",
     "Loop",
+    "MLflow",
     "Manifest",
     "Member",
     "MicroBatch",
@@ -132,7 +149,9 @@ __all__ = [
     "Steps",
     "Store",
     "StoreError",
+    "TensorBoard",
     "Tier",
+    "Tracking",
     "Trained",
     "Training",
     "Watch",
@@ -140,10 +159,13 @@ __all__ = [
     "clip_gradients",
     "compiled",
     "compress",
+    "export_model",
     "hierarchical",
     "join",
+    "load_weights",
     "local_sgd",
     "member",
+    "read_record",
     "replicate",
     "shard",
     "split_sequences",

@@ -8,7 +8,7 @@ import random
 import sys
 import threading
 import traceback
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -43,10 +43,12 @@ class Training:
         device: where its tensors are to be.
         mesh: how all processes are laid out (`Parallelism.mesh`).
         seed: of the training.
+        ending: what is to be closed when the training ends, and to be told by what exception, if by one.
     """
 
     def __init__(self, place: Place, device: torch.device, mesh: DeviceMesh, seed: int, notice: Notice | None) -> None:
         self.place, self.device, self.mesh, self.seed = place, device, mesh, seed
+        self.ending = ExitStack()
         self._notice, self._agent = notice, _agent()
         self._group = dist.new_group(backend="gloo")
         self._asked: tuple[dist.Work, torch.Tensor] | None = None
@@ -148,7 +150,9 @@ def start(
     free = not place.supervised and threading.current_thread() is threading.main_thread()
     notice = Notice() if free else None
     try:
-        yield Training(place, where, chosen.mesh(place.world, where.type), seed, notice)
+        training = Training(place, where, chosen.mesh(place.world, where.type), seed, notice)
+        with training.ending:
+            yield training
     except SystemExit as error:
         if error.code == SAVED:
             # All come here together; gloo aborts a process that goes with groups of its own.

@@ -9,6 +9,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from trainyard_torch.checkpoint.pace import Tier
 from trainyard_torch.checkpoint.state import Trained
+from trainyard_torch.export.record import About
 from trainyard_torch.mesh import size
 from trainyard_torch.parallel.gradients import clip_gradients, synchronising
 from trainyard_torch.precision import Precision
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from trainyard_torch.data.loader import Loader
     from trainyard_torch.data.recipe import Part
     from trainyard_torch.optim.schedule import Schedule
+    from trainyard_torch.tracking.tracking import Tracking
 
 
 class Step:
@@ -101,6 +103,7 @@ class Loop:
         precision: the number format; by default fp32, where TF32 is allowed for matrices.
         longest: the norm that gradients are clipped to; None: they are not.
         watch: by default one with the usual settings.
+        tracking: whom the training is told to besides: MLflow or TensorBoard.
 
     Attributes:
         watch: for phases of the program's own: `with loop.watch.phase("evaluate")`.
@@ -123,6 +126,7 @@ class Loop:
         precision: Precision | None = None,
         longest: float | None = None,
         watch: Watch | None = None,
+        tracking: Tracking | None = None,
     ) -> None:
         if until < 1:
             raise ValueError(f"until must be from 1 on, and is {until}")
@@ -134,7 +138,7 @@ class Loop:
             raise ValueError(
                 f"fp16 scales the loss for one optimizer, and there are {len(self._optimizers)}: take bf16"
             )
-        self._checkpoints, self._schedule, self._longest = checkpoints, schedule, longest
+        self._checkpoints, self._tracking, self._schedule, self._longest = checkpoints, tracking, schedule, longest
         ours: dict[str, Any] = {"trained": Trained(self._models, self._optimizers)}
         if self._precision.name == "fp16":
             ours["precision"] = self._precision
@@ -168,9 +172,28 @@ class Loop:
         self._data.close()
         self.watch.close()
 
+    def about(self, *, configuration: Any = None, source: str = "") -> About:
+        """What the record of an export says of this training, for `export_model`: data, last numbers, last checkpoint.
+
+        Args:
+            configuration: the program's arguments, as `About` takes them.
+            source: where the data lie.
+        """
+        known = self.watch.reading()
+        return About(
+            configuration=configuration,
+            data={"source": source, **self._data.state_dict()},
+            metrics={"loss": known.loss, "grad_norm": known.grad_norm},
+            checkpoint=self._checkpoints.newest if self._checkpoints else None,
+            checkpoints=self._checkpoints.url if self._checkpoints else "",
+        )
+
     def _begin(self) -> int:
         """The last step that is done already."""
         found = self._checkpoints.load(self._state) if self._checkpoints else None
+        if self._tracking:
+            self._training.ending.push(self._tracking)  # by what it ends is known outside alone
+            self._tracking.begin(self.watch, checkpoints=self._checkpoints, found=found)
         if found is None:
             return 0
         self._data.load_state_dict(found.data)

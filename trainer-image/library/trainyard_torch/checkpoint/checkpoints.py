@@ -24,7 +24,7 @@ from trainyard_torch.checkpoint.store import Store, StoreError
 from trainyard_torch.checkpoint.streams import mend, writer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -43,6 +43,12 @@ class Checkpoints:
         mesh: how the processes are laid out: `training.mesh`. What is in memory is taken up in the same layout alone.
         who: which start of which job this is, so that a process that was left behind writes no more; by default what the operator says.
         options: for fsspec's file system.
+
+    Attributes:
+        url: the folder.
+        attempt: the number of this attempt in the folder, from 1 on; 0 before `load`.
+        newest: the checkpoint in the store that was made last, or that `load` found. Rank 0 alone knows what was made.
+        observers: called on rank 0, in a thread, with each one that is stored as a whole and with `url`. They must not raise.
 
     Raises:
         StoreError: there is no such store.
@@ -64,7 +70,9 @@ class Checkpoints:
         self._main, self._background = Ranks(), Ranks()
         self._history = History(self._store, who or Incarnation.of(os.environ))
         self._memory = Memory(self._plan.folder, url, self._main.rank) if self._plan.memory else None
-        self._attempt, self._mark = 0, ""
+        self.url, self.attempt, self._mark = self._store.url, 0, ""
+        self.newest: Manifest | None = None
+        self.observers: list[Callable[[Manifest, str], None]] = []
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
         self._pace = Pace(self._plan, time.monotonic())
@@ -94,10 +102,11 @@ class Checkpoints:
         restoring = Restoring(self._main, self._store, self._history, self._memory, self._mesh)
         manifest, remembered = restoring.best(state)
         base = manifest.name if manifest else None
-        self._attempt, self._mark, past = self._main.first(lambda: self._claimed(base))
+        self.attempt, self._mark, past = self._main.first(lambda: self._claimed(base))
         self._pace.began(*past, time.monotonic())
         if self._memory:
             self._memory.keep(base if remembered else None)
+        self.newest = manifest
         if manifest:
             where = "memory" if remembered else self._store.url
             self._say(logging.INFO, f"the training goes on from step {manifest.step}, checkpoint {base} in {where}")
@@ -141,7 +150,7 @@ class Checkpoints:
             LeftBehindError: a later attempt has begun, now or when the last one was written: this process is to end.
             RuntimeError: `load` was not called.
         """
-        if not self._attempt:
+        if not self.attempt:
             raise RuntimeError("load() comes before save(): it says what this attempt goes on from")
         began = time.monotonic()
         self._finish_last()
@@ -149,7 +158,7 @@ class Checkpoints:
             # It is stored. A second time, it would for a moment be neither.
             return
         manifest = Manifest(
-            step, self._attempt, self._main.world, self._mesh, dict(data or {}), dict(metrics or {}), time.time()
+            step, self.attempt, self._main.world, self._mesh, dict(data or {}), dict(metrics or {}), time.time()
         )
         self._pending = self._worker.submit(self._write, manifest, staged(plain(state)), tier)
         self._made, self._tier = step, tier
@@ -194,8 +203,14 @@ class Checkpoints:
         dcp.save(state, storage_writer=out, planner=planner, process_group=ranks.group)
         files = {path.removeprefix(f"{folder}/"): file for path, file in streams.written.items()}
         every = {path: file for found in ranks.gather(files) for path, file in found.items()}
-        ranks.first(lambda: self._history.commit(manifest.of(every)))
+        ranks.first(lambda: self._commit(manifest.of(every)))
         ranks.first(self._tidy)
+
+    def _commit(self, manifest: Manifest) -> None:
+        self._history.commit(manifest)
+        self.newest = manifest
+        for tell in self.observers:
+            tell(manifest, self.url)
 
     def _remember(self, memory: Memory, manifest: Manifest, state: dict[str, Any]) -> None:
         try:

@@ -28,17 +28,22 @@ class FailedElsewhereError(Exception):
 class Ranks:
     """The processes of the default group, or this one alone where there is none. To be made by all of them at the same time.
 
+    Args:
+        borrow: whether to use the default group itself, where that is of gloo: for a few words in the thread that trains. A group of their
+            own stays until the program ends, as torch's destructor may wait for ever.
+
     Attributes:
         rank: from 0 on.
         world: how many there are.
         group: what torch.distributed.checkpoint takes; None where there is no other process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, borrow: bool = False) -> None:
         alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
         self.rank = 0 if alone else dist.get_rank()
         self.world = 1 if alone else dist.get_world_size()
-        self.group = None if alone else dist.new_group(backend="gloo")
+        lent = not alone and borrow and "cpu:gloo" in dist.get_backend_config()
+        self.group = None if alone else dist.group.WORLD if lent else dist.new_group(backend="gloo")
         self._told: tuple[Any, torch.Tensor] | None = None
 
     def gather(self, word: T) -> list[T]:

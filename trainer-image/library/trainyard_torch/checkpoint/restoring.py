@@ -48,8 +48,12 @@ class Restoring:
     memory: Memory | None
     mesh: Mapping[str, int]
 
-    def best(self, state: Mapping[str, Any]) -> tuple[Manifest | None, bool]:
+    def best(self, state: Mapping[str, Any], *, step: int | None = None) -> tuple[Manifest | None, bool]:
         """Put it into `state`. Returns its manifest, or None where there is nothing yet, and whether it came from memory.
+
+        Args:
+            state: as `Checkpoints.load` takes it.
+            step: of the one in the store that is wished for; None: the newest.
 
         Raises:
             NoneWholeError: there are checkpoints, and all of them are broken.
@@ -64,6 +68,7 @@ class Restoring:
                 {claim.attempt: claim.mark for claim in self.history.claims()},
             )
         )
+        stored = [name for name in stored if step in (None, name.step)]
         newest = stored[0].step if stored else 0
         for name in remembered:
             if name.step >= newest and (found := self._recalled(state, name, marks)):

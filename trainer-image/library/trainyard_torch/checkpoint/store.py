@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import tempfile
 import uuid
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -107,6 +109,35 @@ class Store:
                     self._fs.rm_file(self._path(path))
                 raise
             stream.close()
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """An empty folder on this machine, gone with the end of the `with`: for files of which not all may come to be. `take` brings them in.
+
+        On a volume it lies below this one, so that nothing is copied.
+        """
+        if not self._local:
+            with tempfile.TemporaryDirectory() as made:
+                yield Path(made)
+            return
+        folder = Path(self._root) / f"scratch{PARTIAL}{uuid.uuid4().hex}"
+        with self._told("write", folder.name):
+            folder.mkdir(parents=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def take(self, source: Path, path: str) -> None:
+        """A file of `scratch` is here, in place of what was there, as a whole."""
+        with self._told("write", path):
+            if self._local:
+                _sync(source)
+                target = Path(self._path(path))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                source.replace(target)
+            else:
+                self._fs.put_file(str(source), self._path(path))
 
     def rename(self, path: str, new: str) -> None:
         """A file has another name, in place of what had it before."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from trainyard_torch.variables import whole
 from trainyard_torch.watch import board, endpoint, flops as flop
 from trainyard_torch.watch.late import Late
 from trainyard_torch.watch.memory import memory
@@ -25,7 +26,7 @@ from trainyard_torch.watch.profile import Capture, Profiler
 from trainyard_torch.watch.reading import Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -50,6 +51,9 @@ class Watch:
         device: on which the model is; by default the current GPU, or the CPU.
         peak: FLOP/s of the device, where its name is not known or bf16 is not what is computed in.
 
+    Attributes:
+        observers: called with what is known, by the thread that trains: each after the steps whose number is a multiple of its own.
+
     Raises:
         ValueError: a value is none that it may have.
     """
@@ -70,7 +74,7 @@ class Watch:
             raise ValueError(f"total must be from 0 on, and is {total}")
         at = endpoint.wished(port, os.environ)
         self._device = _device(device)
-        self._rank, local, beside = (_number(os.environ, name, usual) for name, usual in PLACE)
+        self._rank, local, beside = (whole(os.environ, name, usual) for name, usual in PLACE)
         self._total, self._peak = total, peak
         self._own = OwnWork(own, self._device)
         self._progress = _agent()
@@ -81,6 +85,7 @@ class Watch:
         self._published: Reading | None = None
         self._publish_at = 0.0
         self._profiler = Profiler(capture or Capture(), self._rank)
+        self.observers: list[tuple[int, Callable[[Reading], None]]] = []
         self._board: board.Board | None = None
         self._end: Callable[[], None] | None = None
         if at:
@@ -166,6 +171,9 @@ class Watch:
             self._published = self.reading()
             if self._board:
                 self._board.put(self._published)
+        for every, tell in self.observers:
+            if step % every == 0:
+                tell(self.reading())
 
     def set_flops(self, flops: float) -> None:
         """A step takes this process so many floating-point operations (`flops.counted`, `flops.transformer`): from now on there is an MFU.
@@ -240,11 +248,3 @@ def _agent() -> Callable[..., None]:
     except ImportError:
         return lambda *_, **__: None
     return progress
-
-
-def _number(environ: Mapping[str, str], name: str, usual: int) -> int:
-    """What the launcher says. Raises ValueError where it is no number."""
-    text = environ.get(name, "") or str(usual)
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise ValueError(f"{name} must be a whole number, as launchers set it, and is {text!r}")
-    return int(text)
