@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,7 @@ from localcluster.paths import Paths, from_environment
 from localcluster.say import complain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 REPOSITORY: Final = "/repository"
@@ -34,8 +35,21 @@ IMPORTED: Final = ("trainer-image/library", "trainer-image/agent", ".")
 """Below the repository: what Python finds there, before what the image has of the same name."""
 
 
-def run(image: str, command: Sequence[str], paths: Paths | None = None) -> int:
-    """Run a command; its exit code. The repository is read-only, /tmp is the image's own and gone afterwards.
+def run(image: str, command: Sequence[str]) -> int:
+    """Run a command; its exit code.
+
+    Raises:
+        LocalClusterError: the image cannot be built, or a container of it not be made.
+    """
+    with entered(image) as inside:
+        return subprocess.run(inside(command), check=False).returncode
+
+
+@contextmanager
+def entered(image: str, paths: Paths | None = None) -> Iterator[Callable[[Sequence[str]], list[str]]]:
+    """What makes of a command the one that runs it inside: several at a time, each in the network namespace of who starts it.
+
+    The repository is read-only. All else is the image's own, the same for all of the commands, and gone afterwards.
 
     Raises:
         LocalClusterError: the image cannot be built, or a container of it not be made.
@@ -55,17 +69,18 @@ def run(image: str, command: Sequence[str], paths: Paths | None = None) -> int:
         if made.returncode != 0:
             raise LocalClusterError(f"there is no container of the {image} image: {made.stderr.strip()}")
         container = made.stdout.strip()
+
+        def inside(command: Sequence[str]) -> list[str]:
+            return storage.command(
+                *("run", "--isolation", "chroot", "--network", "host", "--user", "0:0", "--workingdir", REPOSITORY),
+                *("--volume", f"{images.REPOSITORY}:{REPOSITORY}:ro", "--volume", f"{tools}:{TOOLS}:ro"),
+                *("--env", f"PYTHONPATH={':'.join([*(f'{REPOSITORY}/{path}' for path in IMPORTED), TOOLS])}"),
+                *("--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "PYTHONHASHSEED=0"),
+                *(container, "--", *command),
+            )
+
         try:
-            return subprocess.run(
-                storage.command(
-                    *("run", "--isolation", "chroot", "--network", "host", "--user", "0:0", "--workingdir", REPOSITORY),
-                    *("--volume", f"{images.REPOSITORY}:{REPOSITORY}:ro", "--volume", f"{tools}:{TOOLS}:ro"),
-                    *("--env", f"PYTHONPATH={':'.join([*(f'{REPOSITORY}/{path}' for path in IMPORTED), TOOLS])}"),
-                    *("--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "PYTHONHASHSEED=0"),
-                    *(container, "--", *command),
-                ),
-                check=False,
-            ).returncode
+            yield inside
         finally:
             subprocess.run(storage.command("rm", container), capture_output=True, check=False)
 

@@ -1,0 +1,199 @@
+"""`python -m benchmarks.training.loop`: the programs take turns on one machine; a line of JSON for each turn of each.
+
+All of them are started once and train on and on; whoever's turn it is not, stands still (SIGSTOP). A program is watched by the lines that it
+prints, and knows of nothing. Runs where torch is; its results are read by `python -m benchmarks.training`.
+"""
+
+import argparse
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Final
+
+from benchmarks.options import some_of, turns
+from benchmarks.training.ranks import Group, started
+from benchmarks.training.sizes import SIZES
+
+SYSTEMS: Final = {
+    "plain": "plain_loop",
+    "trainyard": "trainyard_loop",
+    "trainyard-torchrun": "trainyard_loop",
+    "accelerate": "accelerate_loop",
+    "fabric": "fabric_loop",
+}
+"""Each with its program. `trainyard` runs as under the agent; with `-torchrun`, processes agree by themselves when to end."""
+UNDER_AGENT: Final = frozenset({"trainyard"})
+ENDLESS: Final = 10**7
+"""Steps: more than are done."""
+PATIENCE_SECONDS: Final = 120.0
+LINE: Final = re.compile(r"step (\d+) loss \S+")
+PORT: Final = 29410
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn of one program.
+
+    Attributes:
+        system: whose.
+        size: of the task.
+        world: processes.
+        number: of the turn, from 0 on.
+        step_seconds: the mean time of a step, from each line that it has printed to the next.
+    """
+
+    system: str
+    size: str
+    world: int
+    number: int
+    step_seconds: list[float]
+
+
+class StoppedError(Exception):
+    """A program has ended, or said nothing for too long."""
+
+
+class Competitor:
+    """A program that trains while it is its turn.
+
+    Args:
+        name: one of SYSTEMS.
+        processes: all of them.
+        errors: the file that its errors go to.
+    """
+
+    def __init__(self, name: str, processes: Sequence[subprocess.Popen[str]], errors: Path) -> None:
+        self.name, self._processes, self._errors = name, processes, errors
+        self._lines: queue.Queue[tuple[float, int] | None] = queue.Queue()
+        out = processes[0].stdout
+        if out is None:
+            raise ValueError(f"the output of {name} must be a pipe")
+        threading.Thread(target=self._read, args=(out,), daemon=True).start()
+
+    def go(self) -> None:
+        """Its turn begins. What it said before does not count."""
+        while not self._lines.empty():
+            self._lines.get()
+        self._signal(signal.SIGCONT)
+
+    def stand(self) -> None:
+        """Its turn is over."""
+        self._signal(signal.SIGSTOP)
+
+    def line(self) -> tuple[float, int]:
+        """When the next line came, and the step that it tells of.
+
+        Raises:
+            StoppedError: there is none. The text has the end of what it said to stderr.
+        """
+        try:
+            found = self._lines.get(timeout=PATIENCE_SECONDS)
+        except queue.Empty:
+            found = None
+        if found is None:
+            said = self._errors.read_text(errors="replace").splitlines()[-20:]
+            raise StoppedError("\n".join([f"{self.name} has ended, or stands still", *said]))
+        return found
+
+    def _signal(self, number: signal.Signals) -> None:
+        for each in self._processes:
+            each.send_signal(number)
+
+    def _read(self, out: IO[str]) -> None:
+        for text in out:
+            now = time.perf_counter()
+            if found := LINE.match(text):
+                self._lines.put((now, int(found[1])))
+        self._lines.put(None)
+
+
+def measure(
+    competitors: Mapping[str, Competitor], size: str, world: int, repeats: int, segments: int
+) -> Iterator[Turn]:
+    """Turn by turn, each program once in a turn, and another one first each time."""
+    for number in range(repeats):
+        for name in turns([*competitors], number):
+            one = competitors[name]
+            one.go()
+            # From the first line on: the step in which it was stopped, and cold caches, are before it.
+            marks = [one.line() for _ in range(segments + 1)]
+            one.stand()
+            seconds = [(then - now) / (end - begin) for (now, begin), (then, end) in pairwise(marks)]
+            yield Turn(name, size, world, number, seconds)
+
+
+@contextmanager
+def ready(names: Sequence[str], size: str, world: int, folder: Path) -> Iterator[dict[str, Competitor]]:
+    """All programs, each in the middle of its training, and standing still."""
+    with ExitStack() as stack:
+        made: dict[str, Competitor] = {}
+        for place, name in enumerate(names):
+            own = folder / f"{name}-{size}-{world}"
+            own.mkdir()
+            errors = own / "errors"
+            sink = stack.enter_context(errors.open("w"))
+            words = [
+                f"benchmarks.training.programs.{SYSTEMS[name]}",
+                *("--size", size, "--steps", str(ENDLESS), "--total", str(ENDLESS), "--save-every", str(ENDLESS)),
+                *("--print-every", str(SIZES[size].print_every), "--folder", str(own / "kept")),
+            ]
+            (own / "kept").mkdir()
+            processes = stack.enter_context(
+                started(
+                    words,
+                    Group(world, count=world, port=PORT + place),
+                    first_output=subprocess.PIPE,
+                    errors=sink.fileno(),
+                    more=lambda local, name=name, own=own: _listening(name, own, local),  # type: ignore[misc]
+                )
+            )
+            made[name] = Competitor(name, processes, errors)
+            made[name].line()
+            made[name].stand()
+        yield made
+
+
+def _listening(name: str, folder: Path, local: int) -> Mapping[str, str]:
+    """The file by which the agent that has started a rank hears of its steps."""
+    return {"TRAINYARD_PROGRESS_FILE": str(folder / f"progress-{local}")} if name in UNDER_AGENT else {}
+
+
+def main() -> int:
+    """The command line; its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.training.loop", description=__doc__)
+    parser.add_argument("--systems", type=lambda text: some_of(list(SYSTEMS), text), default=list(SYSTEMS))
+    parser.add_argument("--sizes", type=lambda text: some_of(list(SIZES), text), default=list(SIZES))
+    parser.add_argument("--worlds", type=lambda text: [int(word) for word in text.split(",")], default=[2, 1])
+    parser.add_argument("--repeats", type=int, default=8)
+    parser.add_argument("--segments", type=int, default=3, help="lines that are measured in a turn")
+    said = parser.parse_args()
+    # What is SIGSTOPped ends with us all the same: by SIGKILL, when the `with` ends.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
+        for world in said.worlds:
+            for size in said.sizes:
+                try:
+                    with ready(said.systems, size, world, Path(name)) as competitors:
+                        for turn in measure(competitors, size, world, said.repeats, said.segments):
+                            print(json.dumps({"turn": asdict(turn)}), flush=True)  # noqa: T201 - for who has started it
+                except StoppedError as error:
+                    print(error, file=sys.stderr)  # noqa: T201 - likewise
+                    return 1
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    sys.exit(main())
