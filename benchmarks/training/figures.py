@@ -127,7 +127,7 @@ def restores(restored: Sequence[Record]) -> list[RestoreRow]:
     rows = []
     for (how,), own in found.items():
         seconds = [turn["seconds"] for turn in own]
-        rows.append(RestoreRow(how, median(seconds), ratio(seconds, first)))
+        rows.append(RestoreRow(how, median(seconds), ratio(seconds[: len(first)], first[: len(seconds)])))
     return rows
 
 
@@ -135,15 +135,12 @@ def links(exchanged: Sequence[Record]) -> list[LinkRow]:
     """Rows of `exchanged` records; those of a rate at which DDP was not measured are left out."""
     found = _grouped(exchanged, "mbit", "way")
     rows = []
-    for (mbit, way), own in found.items():
-        base = found.get((mbit, DDP))
-        if base is None:
-            continue
+    for (mbit, way), turns in found.items():
         # Where it was interrupted, one may be a turn ahead of the other.
-        pairs = [*zip(own, base, strict=False)]
-        own, base = [turn for turn, _ in pairs], [turn for _, turn in pairs]
+        pairs = [*zip(turns, found.get((mbit, DDP), []), strict=False)]
         if not pairs:
             continue
+        own, base = [turn for turn, _ in pairs], [turn for _, turn in pairs]
         seconds, ddp = [turn["seconds"] for turn in own], [turn["seconds"] for turn in base]
         goals = {turn["turn"]: NEAR * turn["curve"][-1][1] for turn in base}
         times = [reached(turn["curve"], goals[turn["turn"]]) for turn in own]
