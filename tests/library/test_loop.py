@@ -1,6 +1,7 @@
 """The loop does what one would write by hand, from wherever it begins, at any number of processes."""
 
 import os
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from tests.library.processes import run
 from tests.library.programs import free_port, started
@@ -202,3 +204,23 @@ def test_who_is_asked_to_end_has_saved(tmp_path: Path) -> None:
         assert [each.returncode for each in ranks] == [90, 90], said
     latest = (tmp_path / "program.py.kept/LATEST").read_text()
     assert int(latest[5:17]) > 5
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_step_looks_up_nothing_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mesh takes a tenth of a millisecond for each question, and so does a traceback: torch makes one when it seeds devices that are not there."""
+    asked: list[str] = []
+
+    def noted(what: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *words, **more: (asked.append(what), act(*words, **more))[1]
+
+    with start() as training:
+        model, loop = made(training, None)
+        for step in loop:
+            for inputs, targets in step:
+                step.backward((model(inputs) - targets).square().mean())
+            if step.number == 1:
+                monkeypatch.setattr(DeviceMesh, "__getitem__", noted("mesh", DeviceMesh.__getitem__))
+                monkeypatch.setattr(traceback, "format_stack", noted("traceback", traceback.format_stack))
+        monkeypatch.undo()
+    assert asked == []

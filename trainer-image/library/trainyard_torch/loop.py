@@ -10,7 +10,7 @@ from torch.distributed.fsdp import FSDPModule
 from trainyard_torch.checkpoint.pace import Tier
 from trainyard_torch.checkpoint.state import Trained
 from trainyard_torch.mesh import size
-from trainyard_torch.parallel.gradients import clip_gradients, synchronising
+from trainyard_torch.parallel.gradients import Exchange, clip_gradients
 from trainyard_torch.precision import Precision
 from trainyard_torch.watch.watch import Watch
 
@@ -36,12 +36,10 @@ class Step:
         loss: of this process's samples so far, without a gradient, not waited for; None before the first.
     """
 
-    def __init__(
-        self, number: int, parts: list[Part], models: Sequence[nn.Module], precision: Precision, watch: Watch
-    ) -> None:
+    def __init__(self, number: int, parts: list[Part], exchange: Exchange, precision: Precision, watch: Watch) -> None:
         self.number, self.weight = number, 0.0
         self.loss: Tensor | None = None
-        self._parts, self._models, self._precision, self._watch = parts, models, precision, watch
+        self._parts, self._exchange, self._precision, self._watch = parts, exchange, precision, watch
         self._share = sum(part.weight for part in parts)
         self._due = len(parts)
 
@@ -49,7 +47,7 @@ class Step:
         """What `collate` made of each micro-batch. In the loop's body the number format holds, and gradients are exchanged after the last."""
         for part in self._parts:
             self.weight = part.weight
-            with _synchronising(self._models, part.last), self._watch.phase("forward"), self._precision.autocast():
+            with self._exchange.when(part.last), self._watch.phase("forward"), self._precision.autocast():
                 yield part.batch
 
     def backward(self, loss: Tensor) -> None:
@@ -144,6 +142,11 @@ class Loop:
             )
         self._state = {**ours, **(state or {})}
         self.watch = watch or Watch(total=until, own=self._own(), device=training.device)
+        # The stages of a pipeline exchange by themselves.
+        self._exchange = Exchange(self._models[0] if len(self._models) == 1 else torch.nn.Identity())
+        # To ask the mesh takes longer than all else that the loop does in a step.
+        mesh = training.mesh
+        self._counts = not any(mesh[name].get_local_rank() for name in ("pipeline", "context", "tensor"))
 
     def __iter__(self) -> Iterator[Step]:
         """The steps from where the last start of the training stood.
@@ -159,7 +162,7 @@ class Loop:
                     self._schedule.set(optimizer, self._data.batches.cursor)
             with self.watch.phase("data"):
                 parts = next(self._data)
-            step = Step(number, parts, self._models, self._precision, self.watch)
+            step = Step(number, parts, self._exchange, self._precision, self.watch)
             yield step
             step.check()
             norm = self._update()
@@ -206,8 +209,7 @@ class Loop:
 
     def _samples(self, parts: list[Part]) -> int:
         """What this process counts: of those that work on the same samples, the first counts them all."""
-        mesh = self._training.mesh
-        if any(mesh[name].get_local_rank() for name in ("pipeline", "context", "tensor")):
+        if not self._counts:
             return 0
         return round(sum(part.weight for part in parts) * self._data.batches.batch / self._training.member.world)
 
@@ -220,8 +222,3 @@ class Loop:
             isinstance(module, FSDPModule) for model in self._models for module in model.modules()
         )
         return ("data",) if waits else ("data", "forward")
-
-
-def _synchronising(models: Sequence[nn.Module], yes: bool) -> Any:  # noqa: FBT001 - the one thing that is said
-    # The stages of a pipeline exchange by themselves.
-    return synchronising(models[0], yes) if len(models) == 1 else synchronising(torch.nn.Identity(), yes)
