@@ -10,7 +10,7 @@ INSIDE := $(RUN) python -m localcluster.inside trainer env HYPOTHESIS_PROFILE=ci
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long unit library-test api-test host-test cluster-test test-chaos lint crds bench-scale bench-agents bench-recovery cluster-up cluster-down fix setup
+.PHONY: help demo test test-long unit library-test api-test host-test cluster-test test-chaos lint crds bench-scale bench-agents bench-recovery bench-training cluster-up cluster-down fix setup
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ bench-agents: setup ## 10,000 agents report to one coordinator: build/bench/agen
 
 bench-recovery: setup ## What a fault costs, beside the peers: a table, and build/bench/recovery.json (root; takes 2 hours)
 	@$(RUN) python -m benchmarks.recovery
+
+bench-training: setup ## The training library beside plain torch, Accelerate and Lightning: tables, and build/bench/training.json (root; takes 15 minutes)
+	@$(RUN) python -m benchmarks.training
 
 cluster-up: setup ## A local Kubernetes of three nodes with eight pretend GPUs each (root)
 	@$(RUN) python -m localcluster up

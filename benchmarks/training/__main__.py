@@ -23,7 +23,7 @@ from typing import IO, Any, Final
 from benchmarks.options import some_of
 from benchmarks.scale.api import BenchmarkError
 from benchmarks.training import link
-from benchmarks.training.figures import Record, links, loops, restores, saves
+from benchmarks.training.figures import Record, SaveRow, links, loops, restores, saves
 from benchmarks.training.lines import counted
 from benchmarks.training.loop import SYSTEMS
 from benchmarks.training.table import link_table, loop_table, save_table, shortfalls
@@ -146,7 +146,8 @@ def _rows(records: Sequence[Record]) -> dict[str, Any]:
 
 def _tables(records: Sequence[Record], lines: dict[str, int]) -> str:
     kept = _by_kind(records)
-    loop_rows, save_rows = loops(kept["turn"]), []
+    loop_rows = loops(kept["turn"])
+    save_rows: list[SaveRow] = []
     blocks = [loop_table(loop_rows, lines)] if loop_rows else []
     if kept["default"]:
         interval = kept["default"][0]["interval"]

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Final
@@ -156,7 +157,7 @@ def ready(names: Sequence[str], size: str, world: int, folder: Path) -> Iterator
                     Group(world, count=world, port=PORT + place),
                     first_output=subprocess.PIPE,
                     errors=sink.fileno(),
-                    more=lambda local, name=name, own=own: _listening(name, own, local),  # type: ignore[misc]
+                    more=partial(_listening, name, own),
                 )
             )
             made[name] = Competitor(name, processes, errors)

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from typing_extensions import override
 
 from benchmarks.options import turns
 from benchmarks.training.figures import NOTHING, OURS
@@ -41,8 +42,8 @@ class Heard(logging.Handler):
         super().__init__(logging.INFO)
         self.last = ""
 
+    @override
     def emit(self, record: logging.LogRecord) -> None:
-        """Note what was said."""
         self.last = record.getMessage()
 
 
