@@ -12,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -36,6 +37,7 @@ PROGRAMS: Final = Path(__file__).parent / "programs"
 PARTS: Final = ("loop", "checkpoints", "link")
 PER_ISLAND: Final = 2
 PORT: Final = 29400
+"""In namespaces of our own nobody else has it."""
 
 Enter = Callable[[Sequence[str]], list[str]]
 
@@ -84,7 +86,7 @@ def _measured(part: str, said: argparse.Namespace, enter: Enter, log: IO[str]) -
             module = "benchmarks.training.loop"
             yield from _told([enter(["python3", "-m", module, "--systems", ",".join(said.systems), *repeats])], log)
         case "checkpoints":
-            yield from _told([enter(_ranks(0, 2, 2, "127.0.0.1", "lo", "benchmarks.training.saving", *repeats))], log)
+            yield from _told([enter(_ranks(0, 2, 2, "benchmarks.training.saving", *repeats))], log)
         case _:
             for mbit in said.mbit:
                 yield from _over(mbit, repeats, enter, log)
@@ -95,20 +97,19 @@ def _over(mbit: int, repeats: Sequence[str], enter: Enter, log: IO[str]) -> Iter
     with link.cable(mbit):
         commands = []
         for place, name in enumerate(link.NAMESPACES):
-            words = ("benchmarks.training.exchange", "--interface", link.INTERFACE, *repeats)
             first, world = place * PER_ISLAND, PER_ISLAND * len(link.NAMESPACES)
-            ranks = _ranks(first, PER_ISLAND, world, link.ADDRESSES[0], link.INTERFACE, *words)
+            meet = ("--address", link.ADDRESSES[0], "--port", str(PORT), "--interface", link.INTERFACE)
+            words = ("benchmarks.training.exchange", "--interface", link.INTERFACE, *repeats)
+            ranks = _ranks(first, PER_ISLAND, world, *meet, *words)
             commands.append(link.within(name, enter(ranks)))
         for record in _told(commands, log):
             yield {kind: {**figures, "mbit": mbit} for kind, figures in record.items()}
 
 
-def _ranks(first: int, count: int, world: int, address: str, interface: str, *words: str) -> list[str]:
-    return [
-        *("python3", "-m", "benchmarks.training.ranks"),
-        *("--first", str(first), "--count", str(count), "--world", str(world)),
-        *("--address", address, "--port", str(PORT), "--interface", interface, *words),
-    ]
+def _ranks(first: int, count: int, world: int, *words: str) -> list[str]:
+    numbers = {"first": first, "count": count, "world": world}
+    said = [word for name, number in numbers.items() for word in (f"--{name}", str(number))]
+    return ["python3", "-m", "benchmarks.training.ranks", *said, *words]
 
 
 def _told(commands: Sequence[Sequence[str]], log: IO[str]) -> Iterator[Record]:
@@ -122,16 +123,24 @@ def _told(commands: Sequence[Sequence[str]], log: IO[str]) -> Iterator[Record]:
         for command in commands:
             out = log if made else subprocess.PIPE
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=log, text=True)
+            stack.enter_context(process)
             # By SIGTERM, at which what it has started is ended too.
-            stack.callback(process.wait)
             stack.callback(process.terminate)
             made.append(process)
+            if len(made) > 1:
+                threading.Thread(target=_ends_with, args=(made[0], process), daemon=True).start()
         for line in made[0].stdout or ():
             if line.startswith("{"):
                 say(f"  {line.strip()[:160]}")
                 yield json.loads(line)
         if codes := [code for each in made if (code := each.wait())]:
             raise BenchmarkError(f"a program has ended with exit code {codes[0]}; what it said is in {log.name}")
+
+
+def _ends_with(first: subprocess.Popen[str], other: subprocess.Popen[str]) -> None:
+    """Who would wait for one that has failed does not."""
+    if other.wait():
+        first.terminate()
 
 
 def _rows(records: Sequence[Record]) -> dict[str, Any]:
@@ -141,7 +150,8 @@ def _rows(records: Sequence[Record]) -> dict[str, Any]:
     if kept["default"]:
         rows["checkpoints"] = saves(kept["saved"], kept["default"][0]["interval"])
         rows["restore"] = restores(kept["restored"])
-    return {name: [asdict(row) for row in of_part] for name, of_part in rows.items() if of_part}
+    plain = {name: [asdict(row) for row in of_part] for name, of_part in rows.items() if of_part}
+    return {"versions": kept["versions"][0], **plain} if kept["versions"] else plain
 
 
 def _tables(records: Sequence[Record], lines: dict[str, int]) -> str:
@@ -159,7 +169,7 @@ def _tables(records: Sequence[Record], lines: dict[str, int]) -> str:
 
 
 def _by_kind(records: Sequence[Record]) -> dict[str, list[Record]]:
-    kinds = ("turn", "state", "saved", "default", "restored", "exchanged")
+    kinds = ("versions", "turn", "state", "saved", "default", "restored", "exchanged")
     return {kind: [record[kind] for record in records if kind in record] for kind in kinds}
 
 

@@ -121,7 +121,8 @@ def train(training: Training, way: str, steps: int, interface: str) -> dict[str,
     made = WAYS[way](training)
     optimizer = torch.optim.AdamW(made.model.parameters(), lr=RATE)
     test = data(10**9, TEST)
-    seconds, sent, curve = 0.0, 0, []
+    seconds, sent = 0.0, 0
+    curve: list[list[float]] = []
     for first in range(0, steps, ROUND):
         batches = [
             data(step * training.place.world + training.place.rank, SHARE) for step in range(first, first + ROUND)

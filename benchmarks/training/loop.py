@@ -6,7 +6,7 @@ prints, and knows of nothing. Runs where torch is; its results are read by `pyth
 
 import argparse
 import json
-import os
+import platform
 import queue
 import re
 import signal
@@ -16,15 +16,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Final
 
 from benchmarks.options import some_of, turns
-from benchmarks.training.ranks import Group, started
+from benchmarks.training.ranks import Group, free_port, started
 from benchmarks.training.sizes import SIZES
 
 SYSTEMS: Final = {
@@ -40,7 +41,6 @@ ENDLESS: Final = 10**7
 """Steps: more than are done."""
 PATIENCE_SECONDS: Final = 120.0
 LINE: Final = re.compile(r"step (\d+) loss \S+")
-PORT: Final = 29410
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +113,11 @@ class Competitor:
             each.send_signal(number)
 
     def _read(self, out: IO[str]) -> None:
-        for text in out:
-            now = time.perf_counter()
-            if found := LINE.match(text):
-                self._lines.put((now, int(found[1])))
+        with out:
+            for text in out:
+                now = time.perf_counter()
+                if found := LINE.match(text):
+                    self._lines.put((now, int(found[1])))
         self._lines.put(None)
 
 
@@ -140,7 +141,7 @@ def ready(names: Sequence[str], size: str, world: int, folder: Path) -> Iterator
     """All programs, each in the middle of its training, and standing still."""
     with ExitStack() as stack:
         made: dict[str, Competitor] = {}
-        for place, name in enumerate(names):
+        for name in names:
             own = folder / f"{name}-{size}-{world}"
             own.mkdir()
             errors = own / "errors"
@@ -154,10 +155,10 @@ def ready(names: Sequence[str], size: str, world: int, folder: Path) -> Iterator
             processes = stack.enter_context(
                 started(
                     words,
-                    Group(world, count=world, port=PORT + place),
+                    Group(world, count=world, port=free_port()),
                     first_output=subprocess.PIPE,
                     errors=sink.fileno(),
-                    more=partial(_listening, name, own),
+                    more=partial(_agent, name, world, own),
                 )
             )
             made[name] = Competitor(name, processes, errors)
@@ -166,9 +167,21 @@ def ready(names: Sequence[str], size: str, world: int, folder: Path) -> Iterator
         yield made
 
 
-def _listening(name: str, folder: Path, local: int) -> Mapping[str, str]:
-    """The file by which the agent that has started a rank hears of its steps."""
-    return {"TRAINYARD_PROGRESS_FILE": str(folder / f"progress-{local}")} if name in UNDER_AGENT else {}
+def _agent(name: str, world: int, folder: Path, local: int) -> Mapping[str, str]:
+    """What a rank finds set that the agent has started: the file by which it hears of its steps, and also of one by itself which rank it is."""
+    if name not in UNDER_AGENT:
+        return {}
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return {"TRAINYARD_PROGRESS_FILE": str(folder / f"progress-{local}"), **(alone if world == 1 else {})}
+
+
+def _versions() -> dict[str, str]:
+    """Of what is measured, as it is installed here."""
+    found = {"python": platform.python_version()}
+    for name in ("torch", "accelerate", "lightning"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def main() -> int:
@@ -180,6 +193,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=8)
     parser.add_argument("--segments", type=int, default=3, help="lines that are measured in a turn")
     said = parser.parse_args()
+    print(json.dumps({"versions": _versions()}), flush=True)  # noqa: T201 - for who has started it
     # What is SIGSTOPped ends with us all the same: by SIGKILL, when the `with` ends.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
@@ -188,7 +202,7 @@ def main() -> int:
                 try:
                     with ready(said.systems, size, world, Path(name)) as competitors:
                         for turn in measure(competitors, size, world, said.repeats, said.segments):
-                            print(json.dumps({"turn": asdict(turn)}), flush=True)  # noqa: T201 - for who has started it
+                            print(json.dumps({"turn": asdict(turn)}), flush=True)  # noqa: T201 - likewise
                 except StoppedError as error:
                     print(error, file=sys.stderr)  # noqa: T201 - likewise
                     return 1
@@ -196,5 +210,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYTHONUNBUFFERED", "1")
     sys.exit(main())

@@ -7,6 +7,7 @@ the others; its exit code is ours.
 import argparse
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 LOOK_SECONDS = 0.05
+STDERR = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Group:
         first: the rank of the first one here.
         count: how many of them are here.
         address: where the first rank of all listens.
-        port: likewise.
+        port: likewise; of a training that has more than one process.
         interface: by which gloo reaches the others.
     """
 
@@ -34,7 +36,7 @@ class Group:
     first: int = 0
     count: int = 1
     address: str = "127.0.0.1"
-    port: int = 29400
+    port: int = 0
     interface: str = "lo"
 
     def environment(self, local: int) -> dict[str, str]:
@@ -61,7 +63,7 @@ def started(
     group: Group,
     *,
     first_output: int | None = None,
-    errors: int | None = None,
+    errors: int = STDERR,
     more: Callable[[int], Mapping[str, str]] = lambda _: {},
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """The processes, which are gone afterwards.
@@ -70,10 +72,9 @@ def started(
         words: the module and its arguments.
         group: those to start.
         first_output: where that of the first goes, as for Popen; the others' goes to the errors.
-        errors: a file's descriptor; by default our own.
+        errors: the descriptor of the file for all errors; by default our own.
         more: variables of the process of this local rank beside the usual ones.
     """
-    sink = errors if errors is not None else sys.stderr.fileno()
     made: list[subprocess.Popen[str]] = []
     try:
         for local in range(group.count):
@@ -82,8 +83,8 @@ def started(
                     [sys.executable, "-m", *words],
                     env={**os.environ, **group.environment(local), **more(local)},
                     stdin=subprocess.DEVNULL,
-                    stdout=sink if local else first_output,
-                    stderr=sink,
+                    stdout=errors if local else first_output,
+                    stderr=errors,
                     text=True,
                 )
             )
@@ -93,6 +94,13 @@ def started(
             each.kill()
         for each in made:
             each.wait()
+
+
+def free_port() -> int:
+    """One of this machine that nobody listens at."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 def wait(processes: Sequence[subprocess.Popen[str]]) -> int:
@@ -113,13 +121,13 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--address", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=29400)
+    parser.add_argument("--port", type=int, help="by default one that is free here")
     parser.add_argument("--interface", default="lo")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="MODULE …")
     said = parser.parse_args()
     # Whoever ends us means all of them.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    group = Group(said.world, said.first, said.count, said.address, said.port, said.interface)
+    group = Group(said.world, said.first, said.count, said.address, said.port or free_port(), said.interface)
     with started(said.words, group) as processes:
         return wait(processes)
 
