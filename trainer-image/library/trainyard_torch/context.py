@@ -20,6 +20,7 @@ from trainyard_torch.data.order import mixed
 from trainyard_torch.mesh import Parallelism, member
 from trainyard_torch.notice import Notice
 from trainyard_torch.place import Place
+from trainyard_torch.throttle import Throttle
 from trainyard_torch.watch.recorder import flight_recorder
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Training:
         self._member = member(mesh)
         self._group = dist.new_group(backend="gloo")
         self._asked: tuple[dist.Work, torch.Tensor] | None = None
+        self._throttle = Throttle()
 
     @property
     def member(self) -> Member:
@@ -79,18 +81,22 @@ class Training:
     def must_stop(self, step: int) -> bool:
         """Whether all processes are to save and to `leave` after this step: an eviction, a drain, a suspended job, SIGTERM to one of them.
 
-        To be asked by all after each step, with the same number. The answer is the same on all.
+        To be asked by all after each step, with the same number. The answer is the same on all. Without an agent, it comes a tenth of a second
+        late at most, or a step where that takes longer.
         """
         if self.place.supervised and self._agent:
             return bool(self._agent.must_stop(step))
         answer = False
         if self._asked:
-            work, told = self._asked
+            (work, told), self._asked = self._asked, None
             work.wait()
-            answer = bool(told.item())
-        told = torch.tensor([self._notice is not None and self._notice.given], dtype=torch.uint8)
-        # It is looked at after the next step: nobody waits for the others.
-        self._asked = dist.all_reduce(told, dist.ReduceOp.MAX, group=self._group, async_op=True), told
+            answer, pause = bool(told[0]), int(told[1])
+            self._throttle.agree(pause)
+        if self._throttle.due():
+            given = self._notice is not None and self._notice.given
+            told = torch.tensor([given, self._throttle.wish()], dtype=torch.uint8)
+            # It is looked at after the next step: nobody waits for the others.
+            self._asked = dist.all_reduce(told, dist.ReduceOp.MAX, group=self._group, async_op=True), told
         if answer and self._notice:
             self._notice.heed()
         return answer

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
+from trainyard_torch.throttle import Throttle
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -40,6 +42,7 @@ class Ranks:
         self.world = 1 if alone else dist.get_world_size()
         self.group = None if alone else dist.new_group(backend="gloo")
         self._told: tuple[Any, torch.Tensor] | None = None
+        self._throttle = Throttle()
 
     def gather(self, word: T) -> list[T]:
         """The words of all, by rank; everybody has to say one."""
@@ -88,17 +91,23 @@ class Ranks:
         return [cast("T", word) for word, *_ in words]
 
     def tell(self, wish: int) -> None:
-        """Begin to tell the others what rank 0 wishes, a number from 0 to 255; nobody waits."""
-        told = torch.tensor([wish], dtype=torch.uint8)
+        """Begin to tell the others what rank 0 wishes, a number from 0 to 255; nobody waits. To be called by all in each step.
+
+        Where steps are short, most wishes are not told: then the next one is.
+        """
+        if self.group is not None and not self._throttle.due():
+            return
+        told = torch.tensor([wish, self._throttle.wish()], dtype=torch.uint8)
         work = None if self.group is None else dist.broadcast(told, src=0, group=self.group, async_op=True)
         self._told = (work, told)
 
     def told(self) -> int:
-        """What rank 0 wished when `tell` was called last; 0 where it was not."""
+        """What rank 0 wished when `tell` was called last; 0 where it was not, or the wish was not told."""
         if self._told is None:
             return 0
         work, told = self._told
         if work is not None:
             work.wait()
         self._told = None
-        return int(told.item())
+        self._throttle.agree(int(told[1]))
+        return int(told[0])
