@@ -26,9 +26,11 @@ from trainyard_torch import (
     Precision,
     Schedule,
     Step,
+    compress,
     replicate,
     start,
 )
+from trainyard_torch.parallel.gradients import Exchange
 
 SIZE, BATCH, STEPS = 22, 10, 12
 torch.manual_seed(5)
@@ -224,3 +226,17 @@ def test_a_step_looks_up_nothing_that_it_knows(monkeypatch: pytest.MonkeyPatch) 
                 monkeypatch.setattr(traceback, "format_stack", noted("traceback", traceback.format_stack))
         monkeypatch.undo()
     assert asked == []
+
+
+@pytest.mark.usefixtures("alone")
+def test_one_process_exchanges_gradients_with_nobody_unless_a_hook_is_to_see_them() -> None:
+    with start() as training:
+        model = replicate(net(), training.mesh)
+        exchange = Exchange(model)
+        with exchange.when(yes=True):
+            assert not model.require_backward_grad_sync
+        compress(model, "bf16")
+        with exchange.when(yes=True):
+            assert model.require_backward_grad_sync
+        with exchange.when(yes=False):
+            assert not model.require_backward_grad_sync

@@ -62,7 +62,7 @@ class Step:
             )
         # torch's advice: gradients are computed outside of autocast.
         with self._watch.phase("backward"), torch.autocast(loss.device.type, enabled=False):
-            self._precision.backward(loss * self.weight)
+            self._precision.backward(loss if self.weight == 1 else loss * self.weight)
         self.note(loss)
 
     def note(self, loss: Tensor) -> None:

@@ -50,13 +50,19 @@ class Exchange:
     def when(self, yes: bool) -> Iterator[None]:  # noqa: FBT001 - as above
         """As `synchronising`."""
         with ExitStack() as stack:
-            if not yes:
-                for module in self._averaged:
+            for module in self._averaged:
+                if not yes or _alone(module):
                     stack.enter_context(module.no_sync())
             for module in self._sharded:
                 module.set_requires_gradient_sync(yes, recurse=False)
                 stack.callback(module.set_requires_gradient_sync, True, recurse=False)  # noqa: FBT003 - it is positional there
             yield
+
+
+def _alone(module: DistributedDataParallel) -> bool:
+    """Whether it would exchange with itself only, and nothing else is done with its gradients: the mean of one is what it is."""
+    # Private, and the only way to see whether there is a hook, which may count, or remember.
+    return module.process_group.size() == 1 and not getattr(module, "_comm_hooks", True)
 
 
 def clip_gradients(
