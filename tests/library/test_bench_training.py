@@ -96,3 +96,17 @@ def test_each_way_to_communicate_trains_and_is_counted(tmp_path: Path) -> None:
     exact = by_way["DDP"]
     assert by_way["fp16"]["curve"][-1][1] == pytest.approx(exact["curve"][-1][1], rel=0.02)
     assert by_way["DiLoCo"]["bytes"] < exact["bytes"]
+
+
+def test_bytes_of_an_interface_go_to_and_fro(tmp_path: Path) -> None:
+    table = tmp_path / "dev"
+    table.write_text(
+        "Inter-|   Receive                          |  Transmit\n"
+        " face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs\n"
+        "    lo:     100       2    0    0    0     0          0         0      100       2    0    0    0     0       0          0\n"
+        "cable@if2: 1      1    0    0    0     0          0         0        2       1    0    0    0     0       0          0\n"
+        " cable:1000       9    0    0    0     0          0         0       30       7    0    0    0     0       0          0\n"
+    )
+    assert exchange.passed("cable", table) == 1030
+    with pytest.raises(ValueError, match="no interface other"):
+        exchange.passed("other", table)
