@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from typing_extensions import override
+
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
@@ -19,6 +21,7 @@ class Ratio:
     low: float
     high: float
 
+    @override
     def __str__(self) -> str:
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 

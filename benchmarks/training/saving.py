@@ -82,7 +82,8 @@ class Saving:
     @property
     def size(self) -> int:
         """Bytes of a checkpoint: parameters and the two moments of each."""
-        return 3 * sum(parameter.numel() * parameter.element_size() for parameter in self.plain.parameters())
+        parameters: int = sum(parameter.numel() * parameter.element_size() for parameter in self.plain.parameters())
+        return 3 * parameters
 
     def saved(self, repeats: int) -> None:
         """Each means, in turns."""
