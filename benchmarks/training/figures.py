@@ -27,6 +27,8 @@ class LoopRow:
         samples_per_second: of all processes.
         beside_plain: samples per second, against the plain loop. Above 1: faster.
         overhead_us: of a step, beyond the plain loop's.
+        cpu_ms: of all processes for a step.
+        cpu_beside_plain: CPU time, against the plain loop. Below 1: less.
     """
 
     size: str
@@ -36,6 +38,8 @@ class LoopRow:
     samples_per_second: float
     beside_plain: Ratio
     overhead_us: float
+    cpu_ms: float
+    cpu_beside_plain: Ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,11 @@ def loops(turns: Sequence[Record]) -> list[LoopRow]:
         plain = [median(turn["step_seconds"]) for turn in found[size, world, PLAIN]]
         step, beside = median(steps), ratio(plain[: len(steps)], steps[: len(plain)])
         rate = SIZES[size].share * world / step
-        rows.append(LoopRow(size, world, system, 1e3 * step, rate, beside, 1e6 * (step - median(plain))))
+        cpu = [median(turn["cpu_seconds"]) for turn in own]
+        plain_cpu = [median(turn["cpu_seconds"]) for turn in found[size, world, PLAIN]]
+        cpu_beside = ratio(cpu[: len(plain_cpu)], plain_cpu[: len(cpu)])
+        more = 1e6 * (step - median(plain))
+        rows.append(LoopRow(size, world, system, 1e3 * step, rate, beside, more, 1e3 * median(cpu), cpu_beside))
     return rows
 
 

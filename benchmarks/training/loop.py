@@ -22,7 +22,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
 
 from benchmarks.options import some_of, turns
 from benchmarks.training.ranks import Group, free_port, started
@@ -53,6 +53,7 @@ class Turn:
         world: processes.
         number: of the turn, from 0 on.
         step_seconds: the mean time of a step, from each line that it has printed to the next.
+        cpu_seconds: of all its processes and threads for a step, likewise: what else the machine does is hardly in it.
     """
 
     system: str
@@ -60,6 +61,15 @@ class Turn:
     world: int
     number: int
     step_seconds: list[float]
+    cpu_seconds: list[float]
+
+
+class Mark(NamedTuple):
+    """A line of a program: when it came, the step that it tells of, and the CPU time of all processes so far, both in seconds."""
+
+    at: float
+    step: int
+    cpu: float
 
 
 class StoppedError(Exception):
@@ -77,7 +87,7 @@ class Competitor:
 
     def __init__(self, name: str, processes: Sequence[subprocess.Popen[str]], errors: Path) -> None:
         self.name, self._processes, self._errors = name, processes, errors
-        self._lines: queue.Queue[tuple[float, int] | None] = queue.Queue()
+        self._lines: queue.Queue[Mark | None] = queue.Queue()
         out = processes[0].stdout
         if out is None:
             raise ValueError(f"the output of {name} must be a pipe")
@@ -93,8 +103,8 @@ class Competitor:
         """Its turn is over."""
         self._signal(signal.SIGSTOP)
 
-    def line(self) -> tuple[float, int]:
-        """When the next line came, and the step that it tells of.
+    def line(self) -> Mark:
+        """The next line.
 
         Raises:
             StoppedError: there is none. The text has the end of what it said to stderr.
@@ -117,8 +127,17 @@ class Competitor:
             for text in out:
                 now = time.perf_counter()
                 if found := LINE.match(text):
-                    self._lines.put((now, int(found[1])))
+                    self._lines.put(Mark(now, int(found[1]), sum(cpu(each.pid) for each in self._processes)))
         self._lines.put(None)
+
+
+def cpu(pid: int, proc: Path = Path("/proc")) -> float:
+    """Seconds that the threads which a process has now have run so far; 0 where there is no such process any more."""
+    total = 0
+    for each in (proc / str(pid) / "task").glob("*/schedstat"):
+        with suppress(OSError):
+            total += int(each.read_text().split()[0])
+    return total / 1e9
 
 
 def measure(
@@ -132,8 +151,9 @@ def measure(
             # From the first line on: the step in which it was stopped, and cold caches, are before it.
             marks = [one.line() for _ in range(segments + 1)]
             one.stand()
-            seconds = [(then - now) / (end - begin) for (now, begin), (then, end) in pairwise(marks)]
-            yield Turn(name, size, world, number, seconds)
+            seconds = [(then.at - now.at) / (then.step - now.step) for now, then in pairwise(marks)]
+            worked = [(then.cpu - now.cpu) / (then.step - now.step) for now, then in pairwise(marks)]
+            yield Turn(name, size, world, number, seconds, worked)
 
 
 @contextmanager

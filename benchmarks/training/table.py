@@ -14,7 +14,16 @@ def loop_table(rows: Sequence[LoopRow], lines: Mapping[str, int]) -> str:
     """A block for each size and number of processes."""
     blocks = []
     for size, world in dict.fromkeys((row.size, row.world) for row in rows):
-        head = ["system", "step ms", "samples/s", "x plain (least to most)", "us/step more", "lines"]
+        head = [
+            "system",
+            "step ms",
+            "samples/s",
+            "x plain (least to most)",
+            "us/step more",
+            "CPU ms",
+            "x plain (least to most)",
+            "lines",
+        ]
         body = [
             [
                 row.system,
@@ -22,6 +31,8 @@ def loop_table(rows: Sequence[LoopRow], lines: Mapping[str, int]) -> str:
                 f"{row.samples_per_second:,.0f}",
                 str(row.beside_plain),
                 f"{row.overhead_us:+,.0f}",
+                f"{row.cpu_ms:.2f}",
+                str(row.cpu_beside_plain),
                 str(lines.get(row.system, "-")),
             ]
             for row in rows

@@ -1,4 +1,6 @@
+import os
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -6,7 +8,7 @@ import pytest
 from benchmarks.training.figures import NOTHING, links, loops, reached, restores, saves
 from benchmarks.training.lines import counted
 from benchmarks.training.link import burst
-from benchmarks.training.loop import measure
+from benchmarks.training.loop import Mark, cpu, measure
 from benchmarks.training.ratios import ratio
 from benchmarks.training.table import link_table, loop_table, save_table, shortfalls
 
@@ -62,11 +64,11 @@ class Program:
         assert self.going
         self.going = False
 
-    def line(self) -> tuple[float, int]:
+    def line(self) -> Mark:
         assert self.going
         number = next(self._lines)
         # The line that ends the step in which it was stopped is late, which nobody is to see.
-        return self.turns * 100 + number * self.seconds + 1, 10 * number
+        return Mark(self.turns * 100 + number * self.seconds + 1, 10 * number, number * 2.0)
 
 
 def test_one_at_a_time_and_each_first_in_turn() -> None:
@@ -77,11 +79,20 @@ def test_one_at_a_time_and_each_first_in_turn() -> None:
     ]  # fmt: skip
     assert found[0].step_seconds == pytest.approx([0.05] * 3)
     assert found[1].step_seconds == pytest.approx([0.025] * 3)
+    assert found[1].cpu_seconds == pytest.approx([0.2] * 3)
     assert not any(program.going for program in programs.values())
 
 
 def turn(system: str, number: int, *step_seconds: float, size: str = "usual") -> dict[str, Any]:
-    return {"system": system, "size": size, "world": 2, "number": number, "step_seconds": step_seconds}
+    cpu = [2 * seconds for seconds in step_seconds]
+    return {
+        "system": system,
+        "size": size,
+        "world": 2,
+        "number": number,
+        "step_seconds": step_seconds,
+        "cpu_seconds": cpu,
+    }
 
 
 TURNS = [
@@ -104,8 +115,8 @@ def test_loops_are_told_by_samples_a_second() -> None:
     assert by_system["accelerate"].overhead_us == pytest.approx(10_000)
     assert loop_table([by_system["trainyard"]], {"trainyard": 30}).splitlines() == [
         "usual steps, 2 processes",
-        "  system     step ms  samples/s  x plain (least to most)  us/step more  lines",
-        "  trainyard    40.00      1,600   1.000 (0.976 to 1.026)            +0     30",
+        "  system     step ms  samples/s  x plain (least to most)  us/step more  CPU ms  x plain (least to most)  lines",
+        "  trainyard    40.00      1,600   1.000 (0.976 to 1.026)            +0   80.00   1.000 (0.975 to 1.025)     30",
     ]
 
 
@@ -172,3 +183,14 @@ def test_a_loss_is_reached_once() -> None:
 @pytest.mark.parametrize(("mbit", "size"), [(10, 65536), (500, 250_000)], ids=["a packet", "a tick"])
 def test_the_bucket_holds_a_packet_and_what_goes_in_a_tick(mbit: int, size: int) -> None:
     assert burst(mbit) == size
+
+
+def test_cpu_time_is_that_of_all_threads(tmp_path: Path) -> None:
+    for thread, nanoseconds in ((7, 1_500_000_000), (8, 500_000_000)):
+        (tmp_path / f"7/task/{thread}").mkdir(parents=True)
+        (tmp_path / f"7/task/{thread}/schedstat").write_text(f"{nanoseconds} 12 3\n")
+    assert cpu(7, tmp_path) == 2
+    assert cpu(9, tmp_path) == 0, "it has ended"
+    begin = cpu(os.getpid())
+    while cpu(os.getpid()) == begin:
+        pass
