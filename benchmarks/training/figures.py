@@ -51,6 +51,7 @@ class SaveRow:
         stall_share: of the time, at the library's default interval.
         cost_ms: what the training takes longer in all: standing still, and what is written beside it.
         cost_share: of the time, likewise.
+        cpu_ms: that all processes work more for it, in the call and beside the training.
         beside_ours: the standstill, against the library's.
     """
 
@@ -59,6 +60,7 @@ class SaveRow:
     stall_share: float
     cost_ms: float
     cost_share: float
+    cpu_ms: float
     beside_ours: Ratio
 
 
@@ -115,7 +117,7 @@ def loops(turns: Sequence[Record]) -> list[LoopRow]:
 def saves(saved: Sequence[Record], interval: float) -> list[SaveRow]:
     """Rows of `saved` records. `interval`: seconds from one checkpoint to the next, by the library's default."""
     found = _grouped(saved, "how")
-    without = [turn["seconds"] for turn in found[NOTHING,]]
+    without = found[NOTHING,]
     ours = [turn["stall"] for turn in found[OURS,]]
     rows = []
     for (how,), own in found.items():
@@ -123,8 +125,12 @@ def saves(saved: Sequence[Record], interval: float) -> list[SaveRow]:
             continue
         stalls = [turn["stall"] for turn in own]
         stall = median(stalls)
-        cost = median(turn["seconds"] - base for turn, base in zip(own, without, strict=True))
-        rows.append(SaveRow(how, 1e3 * stall, stall / interval, 1e3 * cost, cost / interval, ratio(stalls, ours)))
+        cost, cpu = (
+            median(turn[name] - base[name] for turn, base in zip(own, without, strict=True))
+            for name in ("seconds", "cpu")
+        )
+        beside = ratio(stalls, ours)
+        rows.append(SaveRow(how, 1e3 * stall, stall / interval, 1e3 * cost, cost / interval, 1e3 * cpu, beside))
     return rows
 
 

@@ -92,9 +92,9 @@ class Saving:
             for name in turns([*self._saves], repeat):
                 self._number += 1
                 dist.barrier()
-                began = time.perf_counter()
+                began, worked = time.perf_counter(), time.process_time()
                 self._saves[name]()
-                stall = self._longest(time.perf_counter() - began)
+                stall = self._of_all(time.perf_counter() - began, dist.ReduceOp.MAX)
                 began = time.perf_counter() - stall
                 for _ in range(self._steps):
                     self._step()
@@ -102,7 +102,9 @@ class Saving:
                 seconds = time.perf_counter() - began
                 if name == OURS and self._training.is_first:
                     self._check_written()
-                self._tell("saved", {"how": name, "turn": repeat, "stall": stall, "seconds": seconds})
+                cpu = self._of_all(time.process_time() - worked, dist.ReduceOp.SUM)
+                figures = {"how": name, "turn": repeat, "stall": stall, "seconds": seconds, "cpu": cpu}
+                self._tell("saved", figures)
                 if name == OURS:
                     stalls.append(stall)
         self._tell("default", {"interval": Due().interval(median(stalls), 0.0, 0)})
@@ -121,10 +123,8 @@ class Saving:
                 dist.barrier()
                 began = time.perf_counter()
                 loads[name]()
-                self._tell(
-                    "restored",
-                    {"how": name, "turn": repeat, "seconds": self._longest(time.perf_counter() - began)},
-                )
+                seconds = self._of_all(time.perf_counter() - began, dist.ReduceOp.MAX)
+                self._tell("restored", {"how": name, "turn": repeat, "seconds": seconds})
 
     def _made(self, plan: Plan) -> Checkpoints:
         return Checkpoints(str(self._disk / "ours"), plan=plan, mesh=self._training.mesh)
@@ -168,11 +168,11 @@ class Saving:
         if self._training.is_first and where not in heard.last:
             raise SystemExit(f"the checkpoint was to come from {where}, and the library said: {heard.last}")
 
-    def _longest(self, seconds: float) -> float:
-        """Of all processes."""
-        all_of_them = torch.tensor(seconds, dtype=torch.float64)
-        dist.all_reduce(all_of_them, dist.ReduceOp.MAX)
-        return float(all_of_them)
+    def _of_all(self, seconds: float, how: Any) -> float:
+        """The longest of all processes, or their sum."""
+        together = torch.tensor(seconds, dtype=torch.float64)
+        dist.all_reduce(together, how)
+        return float(together)
 
     def _tell(self, kind: str, figures: Mapping[str, Any]) -> None:
         if self._training.is_first:

@@ -44,7 +44,7 @@ def loop_table(rows: Sequence[LoopRow], lines: Mapping[str, int]) -> str:
 
 def save_table(rows: Sequence[SaveRow], restored: Sequence[RestoreRow], size: int, interval: float) -> str:
     """One block for saving, one for taking up."""
-    head = ["saved by", "stall ms", "of the time", "cost ms", "of the time", "x ours (least to most)"]
+    head = ["saved by", "stall ms", "of the time", "cost ms", "of the time", "CPU ms", "x ours (least to most)"]
     body = [
         [
             row.how,
@@ -52,6 +52,7 @@ def save_table(rows: Sequence[SaveRow], restored: Sequence[RestoreRow], size: in
             f"{row.stall_share:.2%}",
             f"{row.cost_ms:.0f}",
             f"{row.cost_share:.2%}",
+            f"{row.cpu_ms:.0f}",
             str(row.beside_ours),
         ]
         for row in rows

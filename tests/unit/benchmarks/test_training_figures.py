@@ -131,7 +131,7 @@ def test_what_falls_short_has_its_sentence() -> None:
 
 
 SAVED = [
-    {"how": how, "turn": number, "stall": stall, "seconds": 4 + more}
+    {"how": how, "turn": number, "stall": stall, "seconds": 4 + more, "cpu": 8 + 2 * more}
     for number in (0, 1)
     for how, stall, more in ((NOTHING, 0.0, 0.0), ("trainyard", 0.2, 0.5), ("torch.save", 0.6, 0.6))
 ]
@@ -140,7 +140,7 @@ SAVED = [
 def test_checkpoints_cost_a_standstill_and_what_is_written_beside() -> None:
     ours, theirs = saves(SAVED, interval=40)
     assert (ours.how, ours.stall_ms, ours.stall_share, ours.cost_ms) == pytest.approx(("trainyard", 200, 0.005, 500))
-    assert (theirs.cost_share, theirs.beside_ours.value) == pytest.approx((0.015, 3))
+    assert (theirs.cost_share, theirs.cpu_ms, theirs.beside_ours.value) == pytest.approx((0.015, 1200, 3))
     back = restores([{"how": "memory", "seconds": 0.1}, {"how": "disk", "seconds": 0.4}])
     assert back[1].beside_first.value == pytest.approx(4)
     assert "checkpoints of 100 MB, 2 processes, one in 40 s (the default)" in save_table([ours], back, 10**8, 40)
