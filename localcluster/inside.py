@@ -49,7 +49,7 @@ def run(image: str, command: Sequence[str]) -> int:
 def entered(image: str, paths: Paths | None = None) -> Iterator[Callable[[Sequence[str]], list[str]]]:
     """What makes of a command the one that runs it inside: several at a time, each in the network namespace of who starts it.
 
-    The repository is read-only. All else is the image's own, the same for all of the commands, and gone afterwards.
+    The repository is read-only. All else is the image's own, for each command anew, and gone afterwards.
 
     Raises:
         LocalClusterError: the image cannot be built, or a container of it not be made.
@@ -62,27 +62,30 @@ def entered(image: str, paths: Paths | None = None) -> Iterator[Callable[[Sequen
     # Whoever opens the storage clears away containers of those that were killed: one at a time, then.
     with exclusive(paths.images / ".lock", patience=images.BUILD_WAIT_SECONDS, busy="another process uses the images"):
         storage = open_storage(paths.cache / "buildah")
-        made = subprocess.run(
-            storage.command("from", "--pull-never", images.IMAGES[image].reference),
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if made.returncode != 0:
-            raise LocalClusterError(f"there is no container of the {image} image: {made.stderr.strip()}")
-        container = made.stdout.strip()
+        containers: list[str] = []
 
         def inside(command: Sequence[str]) -> list[str]:
+            # One each: buildah does not bear that two commands in the same one end at the same time.
+            made = subprocess.run(
+                storage.command("from", "--pull-never", images.IMAGES[image].reference),
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if made.returncode != 0:
+                raise LocalClusterError(f"there is no container of the {image} image: {made.stderr.strip()}")
+            containers.append(made.stdout.strip())
             return storage.command(
                 *("run", "--isolation", "chroot", "--network", "host", "--user", "0:0", "--workingdir", REPOSITORY),
                 *("--volume", f"{images.REPOSITORY}:{REPOSITORY}:ro", "--volume", f"{tools}:{TOOLS}:ro"),
                 *("--env", f"PYTHONPATH={':'.join([*(f'{REPOSITORY}/{path}' for path in IMPORTED), TOOLS])}"),
                 *("--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "PYTHONHASHSEED=0"),
-                *(container, "--", *command),
+                *(containers[-1], "--", *command),
             )
 
         try:
             yield inside
         finally:
-            subprocess.run(storage.command("rm", container), capture_output=True, check=False)
+            for container in containers:
+                subprocess.run(storage.command("rm", container), capture_output=True, check=False)
 
 
 def _tools(paths: Paths) -> Path:
