@@ -30,7 +30,7 @@ def losses(system: str, folder: Path, until: int) -> dict[int, float]:
     words += [word for name, value in numbers.items() for word in (f"--{name}", str(value))]
     group = Group(2, count=2, port=free_port())
     with started([*words, "--folder", str(folder)], group, first_output=subprocess.PIPE) as processes:
-        said, _ = processes[0].communicate(timeout=120)
+        said, _ = processes[0].communicate(timeout=300)
         assert wait(processes) == 0
     return {int(step): float(loss) for step, loss in re.findall(r"step (\d+) loss ([\d.]+)", said)}
 
