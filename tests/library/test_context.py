@@ -78,7 +78,7 @@ def test_the_agent_is_told_and_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = SimpleNamespace(
         progress=lambda step, **more: told.append((step, more["loss"])), must_stop=lambda step: step == 2
     )
-    monkeypatch.setattr(context, "_agent", lambda: agent)
+    monkeypatch.setattr(context, "agent", lambda: agent)
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "TRAINYARD_PROGRESS_FILE": "/x", "MASTER_PORT": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

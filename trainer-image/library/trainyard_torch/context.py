@@ -7,16 +7,16 @@ import os
 import random
 import sys
 import threading
-import traceback
 from contextlib import contextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from trainyard_torch.agent import agent
 from trainyard_torch.data.order import mixed
+from trainyard_torch.errors import ends
 from trainyard_torch.mesh import Parallelism, member
 from trainyard_torch.notice import Notice
 from trainyard_torch.place import Place
@@ -47,7 +47,7 @@ class Training:
 
     def __init__(self, place: Place, device: torch.device, mesh: DeviceMesh, seed: int, notice: Notice | None) -> None:
         self.place, self.device, self.mesh, self.seed = place, device, mesh, seed
-        self._notice, self._agent = notice, _agent()
+        self._notice, self._agent = notice, agent()
         self._group = dist.new_group(backend="gloo")
         self._asked: tuple[dist.Work, torch.Tensor] | None = None
 
@@ -148,18 +148,13 @@ def start(
     free = not place.supervised and threading.current_thread() is threading.main_thread()
     notice = Notice() if free else None
     try:
-        yield Training(place, where, chosen.mesh(place.world, where.type), seed, notice)
+        with ends():
+            yield Training(place, where, chosen.mesh(place.world, where.type), seed, notice)
     except SystemExit as error:
         if error.code == SAVED:
             # All come here together; gloo aborts a process that goes with groups of its own.
             dist.destroy_process_group()
         raise
-    except Exception as error:
-        code = getattr(error, "exit_code", None)
-        if code is None:
-            raise
-        traceback.print_exc()
-        raise SystemExit(code) from error
     else:
         # Not after an exception: it waits for processes that are perhaps no more.
         dist.destroy_process_group()
@@ -192,13 +187,6 @@ def _join(place: Place, device: torch.device, timeout: timedelta | None) -> None
     # Without device_id: with it, torch splits nccl's communicator for each dimension of a mesh, and several releases fail in that (#148162,
     # #159200). The device is set already.
     dist.init_process_group(backend, rank=place.rank, world_size=place.world, **more)
-
-
-def _agent() -> Any:
-    try:
-        return import_module("trainyard_agent")
-    except ImportError:
-        return None
 
 
 def _log() -> None:

@@ -16,6 +16,7 @@ from trainyard_torch.checkpoint.ranks import FailedElsewhereError
 from trainyard_torch.checkpoint.state import fits, plain, put
 from trainyard_torch.checkpoint.store import StoreError
 from trainyard_torch.checkpoint.streams import reader
+from trainyard_torch.errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,9 +149,5 @@ def reason(error: BaseException) -> str:
     """The first line of what torch says of it, which else is a page with each rank's traceback."""
     if isinstance(error, CheckpointException):
         rank, (first, _) = min(error.failures.items())
-        return f"rank {rank}: {_line(first)}"
-    return _line(error)
-
-
-def _line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        return f"rank {rank}: {first_line(first)}"
+    return first_line(error)
