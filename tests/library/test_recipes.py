@@ -72,6 +72,24 @@ def test_a_parameter_server(pace: tuple[str, ...], below: float) -> None:
     assert losses(output("server.py", 3, *pace))[-1] < below
 
 
+def test_a_parameter_server_ends_when_it_is_asked_to_and_goes_on(tmp_path: Path) -> None:
+    kept = ("--checkpoints", str(tmp_path / "kept"))
+    with started(RECIPES / "server.py", 3, *kept, "--steps", "1000000") as ranks:
+        out = ranks[0].stdout
+        assert out
+        assert out.readline().startswith("step 50 ")
+        # The server: nobody told the trainers.
+        ranks[2].terminate()
+        said = [rank.communicate(timeout=60) for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [90, 90, 90], said
+    stopped = int((tmp_path / "kept/LATEST").read_text()[5:17])
+    assert stopped >= 50
+    further = stopped // 50 * 50 + 50
+    text = output("server.py", 3, *kept, "--steps", str(further))
+    assert re.findall(r"step (\d+) loss", text) == [str(further)], "it did not go on from there"
+    assert losses(text)[-1] < 0.3
+
+
 def test_the_program_of_the_page(tmp_path: Path) -> None:
     page = (RECIPES.parents[1] / "docs/training/README.md").read_text()
     program = page.split("```python\n")[1].split("```")[0].replace("/checkpoints/run-1", str(tmp_path / "kept"))
