@@ -47,7 +47,6 @@ def test_the_folder_is_looked_at_now_and_then(tmp_path: Path, monkeypatch: pytes
         most = max(most, sum(entry.stat().st_size for entry in os.scandir(tmp_path) if len(entry.name) == 64))
     assert most == SIZE
     assert len(looks) <= 16, "one for each filling, and the first"
-    assert block(tmp_path, 15 * FITS - 1).exists()
 
 
 def test_what_was_used_since_the_last_look_stays(tmp_path: Path) -> None:

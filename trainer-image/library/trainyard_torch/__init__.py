@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trainyard_torch.context import SAVED, Training, start
     from trainyard_torch.data.batches import Batches, Member, MicroBatch
     from trainyard_torch.data.disk import Disk
+    from trainyard_torch.data.evaluation import Evaluation
     from trainyard_torch.data.loader import Loader
     from trainyard_torch.data.order import Order
     from trainyard_torch.data.processes import Steps
@@ -71,6 +72,7 @@ _WHERE = {
     "context": ("SAVED", "Training", "start"),
     "data.batches": ("Batches", "Member", "MicroBatch"),
     "data.disk": ("Disk",),
+    "data.evaluation": ("Evaluation",),
     "data.loader": ("Loader",),
     "data.order": ("Order",),
     "data.processes": ("Steps",),
@@ -108,6 +110,7 @@ __all__ = [
     "DiLoCo",
     "Disk",
     "Due",
+    "Evaluation",
     "Incarnation",
     "Keep",
     "Lamb",
