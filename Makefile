@@ -5,12 +5,16 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/trainyard
 UV := $(or $(shell command -v uv 2>/dev/null),$(CACHE)/uv/bin/uv)
 RUN := $(UV) run --frozen --quiet
 PYTEST := $(RUN) pytest
-INSIDE := $(RUN) python -m localcluster.inside trainer env HYPOTHESIS_PROFILE=ci python3 -m pytest -p no:cacheprovider
+# TORCH=current: by the release that the image for GPUs has, in place of the image's own.
+CURRENT := --requirements trainer-image/requirements-cuda.txt
+OTHER_TORCH = $(if $(TORCH),$(if $(filter current,$(TORCH)),$(CURRENT),$(error TORCH is '$(TORCH)': say current, or leave it out)))
+INSIDE := python -m localcluster.inside
+LIBRARY_TESTS := trainer env HYPOTHESIS_PROFILE=ci python3 -m pytest -p no:cacheprovider tests/library
 # Sets of strings in the same order each time: a schedule of the simulation can then be repeated by its seed.
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long unit library-test api-test host-test cluster-test test-chaos lint crds bench-scale bench-agents bench-recovery cluster-up cluster-down fix setup
+.PHONY: help demo test test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint crds bench-scale bench-agents bench-recovery cluster-up cluster-down fix setup
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,17 +28,22 @@ test: setup lint ## All tests, those on a real cluster included
 	@$(RUN) python -m localcluster.images build
 	@$(PYTEST) -n 2 tests/unit tests/simulation
 	@$(PYTEST) -n 2 tests/api tests/chaos
-	@$(INSIDE) tests/library
+	@$(RUN) $(INSIDE) $(LIBRARY_TESTS)
 	@$(PYTEST) tests/host tests/cluster
 
-test-long: setup ## A million random schedules of faults (about five hours on 2 idle cores)
+test-long: setup ## The library by torch's current release, and a million random schedules of faults (six hours on 2 idle cores)
+	@$(RUN) $(INSIDE) $(CURRENT) $(LIBRARY_TESTS)
 	@SIMULATION_SCHEDULES=$(or $(SCHEDULES),1000000) $(PYTEST) -n 2 tests/simulation/test_engine.py
 
 unit: setup ## The tests that need nothing but Python
 	@$(PYTEST) -n 2 tests/unit tests/simulation
 
-library-test: setup ## The training library, in the trainer image (root)
-	@$(INSIDE) tests/library
+library-test: setup ## The training library, in the trainer image (root); TORCH=current: by torch's current release
+	@$(RUN) $(INSIDE) $(OTHER_TORCH) $(LIBRARY_TESTS)
+
+# Without `setup`: a machine with a GPU may have neither uv nor a network.
+test-gpu: ## The tests that need a GPU, by a Python that has torch: PYTHON=/path/to/python3 make test-gpu
+	@$(or $(PYTHON),python3) -m tests.gpu
 
 api-test: setup ## The operator on a real API server without nodes, faults included; no root
 	@$(PYTEST) -n 2 tests/api tests/chaos

@@ -324,7 +324,7 @@ def offloaded(store: str) -> float:
     return max(float((a.cpu() - b).abs().max()) for a, b in zip(*found, strict=True))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="offload moves parameters from a GPU, and there is none")
+@pytest.mark.gpu
 def test_parameters_in_the_host_s_memory(tmp_path: Path) -> None:
     assert run(1, tmp_path, offloaded, os.fspath(tmp_path / "nccl")) == [pytest.approx(0, abs=1e-6)]
 
@@ -352,11 +352,26 @@ def attended(store: str) -> float:
     return float(((sums - whole).abs() / whole).max())
 
 
-@pytest.mark.skipif(
-    torch.cuda.device_count() < 2, reason="context parallel needs two GPUs: torch has no ring attention on CPUs"
-)
+@pytest.mark.gpu(count=2)
 def test_attention_over_parts_of_a_sequence(tmp_path: Path) -> None:
     assert max(run(2, tmp_path, attended, os.fspath(tmp_path / "nccl"))) < 1e-2
+
+
+def staged(store: str) -> float:
+    """How far the loss of a pipeline over two devices is from that of the model on one."""
+    world = on_gpus("cpu:gloo,cuda:nccl", store)
+    mesh = Parallelism(pipeline=world).mesh(world, "cuda")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 2)).cuda()
+    inputs, targets = torch.randn(8, 4, device="cuda"), torch.randn(8, 2, device="cuda")
+    alone = float(F.mse_loss(model(inputs), targets).detach())
+    pipeline = Pipeline(stages(model, mesh), F.mse_loss, mesh, micro_batches=4)
+    return abs(float(pipeline.step(inputs, targets)) - alone)
+
+
+@pytest.mark.gpu(count=2)
+def test_stages_on_two_devices(tmp_path: Path) -> None:
+    assert max(run(2, tmp_path, staged, os.fspath(tmp_path / "nccl"))) < 1e-4
 
 
 def example(number: int) -> float:

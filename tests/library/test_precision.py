@@ -123,7 +123,7 @@ def test_fp8_has_its_conditions() -> None:
     assert Precision("bf16", "cpu").convert(model) is model
 
 
-@pytest.mark.skipif(not GPU, reason="needs an NVIDIA GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["tf32", "bf16", "fp16"])
 def test_on_a_gpu(name: str) -> None:
     model = network().cuda()
@@ -137,10 +137,8 @@ def test_on_a_gpu(name: str) -> None:
     assert precision.step(optimizer)
 
 
-@pytest.mark.skipif(
-    not (GPU and torch.cuda.get_device_capability() >= (8, 9) and find_spec("torchao")),
-    reason="needs an NVIDIA GPU of compute capability 8.9 and torchao",
-)
+@pytest.mark.gpu(capability=(8, 9))
+@pytest.mark.skipif(not find_spec("torchao"), reason="needs torchao, which is not installed")
 def test_fp8_on_a_gpu() -> None:
     model = Precision("fp8", "cuda").convert(nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 10)).cuda())
     assert type(model[0]).__name__ == "Float8Linear"  # type: ignore[index]

@@ -35,6 +35,11 @@ def test_pictures(tmp_path: Path, name: str, least: float) -> None:
     assert number(r"([\d.]+)% of pictures", text) > least
 
 
+@pytest.mark.gpu
+def test_pictures_on_a_gpu(tmp_path: Path) -> None:
+    assert number(r"([\d.]+)% of pictures", output("images.py", 1, "--checkpoints", str(tmp_path / "kept"))) > 90
+
+
 def test_powersgd_learns_with_a_part_of_the_bytes(tmp_path: Path) -> None:
     text = output("powersgd.py", 2, "--checkpoints", str(tmp_path / "kept"))
     assert number(r"([\d.]+)% of pictures", text) > 90

@@ -23,7 +23,15 @@ from trainyard_torch.watch.watch import Watch
 
 @pytest.fixture(autouse=True)
 def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", report.FILE, report.FOLDER, "TRAINYARD_METRICS_PORT"):
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        report.FILE,
+        report.FOLDER,
+        "TRAINYARD_METRICS_PORT",
+    ):
         monkeypatch.delenv(name, raising=False)
     before = signal.getsignal(signal.SIGUSR2)
     yield

@@ -167,6 +167,7 @@ def _device(place: Place, wanted: str | None) -> torch.device:
     if wanted not in {None, "cpu", "cuda"}:
         raise ValueError(f'device must be "cuda" or "cpu", and is {wanted!r}')
     found = torch.cuda.device_count() if wanted != "cpu" else 0
+    # gpu-only: the device of a local rank
     if wanted == "cuda" or found:
         if found <= place.local_rank or found < place.local_world:
             raise ValueError(
@@ -180,6 +181,7 @@ def _device(place: Place, wanted: str | None) -> torch.device:
 
 
 def _join(place: Place, device: torch.device, timeout: timedelta | None) -> None:
+    # gpu-only: nccl beside gloo
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     more: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     if not place.launched:

@@ -129,6 +129,7 @@ class Loop:
         self._training, self._data, self._until = training, data, until
         self._models = [model] if isinstance(model, torch.nn.Module) else list(model)
         self._optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+        # gpu-only: TF32 by default
         self._precision = precision or Precision("tf32" if training.device.type == "cuda" else "fp32", training.device)
         if self._precision.name == "fp16" and len(self._optimizers) > 1:
             raise ValueError(

@@ -64,6 +64,7 @@ class Precision:
             raise ValueError(
                 "device is cuda, and this process sees no GPU: ask for one in the pod's resources, or take cpu"
             )
+        # gpu-only: formats by compute capability
         cuda = device.type == "cuda" and torch.version.hip is None
         self.name = checked(name, device.type, torch.cuda.get_device_capability(device) if cuda else None)
         self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}.get(name, torch.float32)
@@ -158,6 +159,7 @@ def with_float8(model: nn.Module) -> nn.Module:
         from torchao.float8 import convert_to_float8_training  # noqa: PLC0415
     except ImportError as error:
         raise ValueError("fp8 is done by torchao, which is not installed: pip install torchao, or take bf16") from error
+    # gpu-only: layers in fp8
     converted: nn.Module = convert_to_float8_training(
         model,
         module_filter_fn=lambda layer, _name: fits_fp8(

@@ -223,4 +223,5 @@ def _check(ranks: int, own: int, micro_batches: int) -> None:
 
 
 def _current(device_type: str) -> torch.device:
+    # gpu-only: stages on GPUs
     return torch.device("cuda", torch.cuda.current_device()) if device_type == "cuda" else torch.device(device_type)

@@ -79,6 +79,7 @@ class TorchWindow(Window):
     """By torch's profiler. The first step is not in it: starting takes its time."""
 
     def __init__(self, steps: int, done: Callable[[profile], None]) -> None:
+        # gpu-only: kernels in a profile
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
         # There is no public way to ask. A second profile is not refused: it makes the end of the first one fail, in the program.
         if getattr(torch.autograd, "_profiler_enabled", bool)():
@@ -112,6 +113,7 @@ class NsightWindow(Window):
 
     def __init__(self, steps: int) -> None:
         self._left = steps
+        # gpu-only: a capture of Nsight Systems
         torch.cuda.profiler.start()
 
     @override

@@ -178,6 +178,7 @@ class Watch:
         """
         if not 0 < flops < math.inf:
             raise ValueError(f"flops must be positive, and is {flops}")
+        # gpu-only: the name of the device
         name = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "CPU"
         self._peak = self._peak or flop.peak(name)
         if self._peak is None:
