@@ -95,12 +95,13 @@ def test_a_parameter_server_ends_when_it_is_asked_to_and_goes_on(tmp_path: Path)
     assert losses(text)[-1] < 0.3
 
 
-def test_the_program_of_the_page(tmp_path: Path) -> None:
-    page = (RECIPES.parents[1] / "docs/training/README.md").read_text()
-    program = page.split("```python\n")[1].split("```")[0].replace("/checkpoints/run-1", str(tmp_path / "kept"))
+@pytest.mark.parametrize(("page", "step"), [("README.md", 200), ("parameter-server.md", 20)])
+def test_the_program_of_the_page(tmp_path: Path, page: str, step: int) -> None:
+    text = (RECIPES.parents[1] / "docs/training" / page).read_text()
+    program = text.split("```python\n")[1].split("```")[0].replace("/checkpoints/run-1", str(tmp_path / "kept"))
     (tmp_path / "program.py").write_text(program)
     for _ in range(2):
         with started(tmp_path / "program.py", 2) as ranks:
             said = [rank.communicate(timeout=120) for rank in ranks]
             assert [rank.returncode for rank in ranks] == [0, 0], said
-    assert (tmp_path / "kept/LATEST").read_text().startswith("step-000000000200-")
+    assert (tmp_path / "kept/LATEST").read_text().startswith(f"step-{step:012}-")
