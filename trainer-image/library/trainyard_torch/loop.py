@@ -98,7 +98,7 @@ class Loop:
         checkpoints: where they are; None: none are made, and each start begins anew.
         state: more to go into them, beside model, optimizer, scale and place in the data: objects with a state dict, by name.
         schedule: of the learning rate.
-        precision: the number format; by default fp32, where TF32 is allowed for matrices.
+        precision: the number format; by default fp32, with matrices in TF32 where the device has it.
         longest: the norm that gradients are clipped to; None: they are not.
         watch: by default one with the usual settings.
 
@@ -129,8 +129,7 @@ class Loop:
         self._training, self._data, self._until = training, data, until
         self._models = [model] if isinstance(model, torch.nn.Module) else list(model)
         self._optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-        # gpu-only: TF32 by default
-        self._precision = precision or Precision("tf32" if training.device.type == "cuda" else "fp32", training.device)
+        self._precision = precision or Precision(None, training.device)
         if self._precision.name == "fp16" and len(self._optimizers) > 1:
             raise ValueError(
                 f"fp16 scales the loss for one optimizer, and there are {len(self._optimizers)}: take bf16"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trainyard_torch.formats import checked, fits_fp8
+from trainyard_torch.formats import checked, fits_fp8, usual
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,13 +41,14 @@ class Precision:
 
     Args:
         name: "fp32": nothing less, convolutions neither. "tf32": fp32 with matrices in TF32. "bf16", "fp16": matrices and convolutions in
-            16 bits; fp16 with a scaled loss. "fp8": as bf16, and linear layers in fp8, by torchao.
+            16 bits; fp16 with a scaled loss. "fp8": as bf16, and linear layers in fp8, by torchao. None: "tf32" where the device has it, else
+            "fp32".
         device: where the model is.
         scale: fp16: what the loss is multiplied with at first.
         growth_interval: fp16: steps without an overflow until the scale is doubled.
 
     Attributes:
-        name: as given.
+        name: the one that was chosen.
         dtype: in which matrices are multiplied; for FSDP2's `MixedPrecisionPolicy(param_dtype=…)`, which is used instead of autocast.
 
     Raises:
@@ -55,7 +56,7 @@ class Precision:
     """
 
     def __init__(
-        self, name: str, device: torch.device | str, *, scale: float = 65536.0, growth_interval: int = 2000
+        self, name: str | None, device: torch.device | str, *, scale: float = 65536.0, growth_interval: int = 2000
     ) -> None:
         if not 0 < scale < float("inf") or growth_interval < 1:
             raise ValueError(f"scale and growth_interval must be positive, and are {scale} and {growth_interval}")
@@ -64,9 +65,10 @@ class Precision:
             raise ValueError(
                 "device is cuda, and this process sees no GPU: ask for one in the pod's resources, or take cpu"
             )
-        # gpu-only: formats by compute capability
+        # gpu-only: formats by compute capability, TF32 by default
         cuda = device.type == "cuda" and torch.version.hip is None
-        self.name = checked(name, device.type, torch.cuda.get_device_capability(device) if cuda else None)
+        capability = torch.cuda.get_device_capability(device) if cuda else None
+        self.name = name = checked(usual(device.type, capability) if name is None else name, device.type, capability)
         self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}.get(name, torch.float32)
         self._device = device.type
         # Both count in the backward pass too, which is outside of any `with`. Not the settings that torch 2.9 has brought: they may not
