@@ -57,18 +57,21 @@ class Room:
         Raises:
             OSError: the folder or the ledger cannot be used.
         """
-        taken = _read(ledger)
-        if taken is None:
-            # The first of all, or what a power failure has left.
-            taken = self._look()
-        else:
-            taken += size
-        if taken > self._size:
-            taken = self._remove(taken)
-        if taken > self._size:
-            # Those that were seen the last time are gone, or in use again.
-            taken = self._remove(self._look())
-        ledger.write_text(f"{taken:0{DIGITS}}")
+        try:
+            taken = _read(ledger)
+            # Not known: the first of all, or what a power failure has left.
+            taken = self._look() if taken is None else taken + size
+            if taken > self._size:
+                taken = self._remove(taken)
+            if taken > self._size:
+                # Those that were seen the last time are gone, or in use again.
+                taken = self._remove(self._look())
+            ledger.write_text(f"{taken:0{DIGITS}}")
+        except OSError:
+            # Then the sum is not known either.
+            with suppress(OSError):
+                ledger.write_text("")
+            raise
 
     def _remove(self, taken: int) -> int:
         """What is left when the oldest that are known have gone, as far as needed."""
