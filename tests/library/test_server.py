@@ -208,7 +208,8 @@ def test_all_are_told_to_stop_by_the_same_update() -> None:
     first = pushed(held, 0, 1.0)
     held.stop()
     assert [answer.wait().stop for answer in (first, pushed(held, 1, 1.0))] == [True, True]
-    held.leave(0, stopped=True)
+    held.heed()
+    held.leave(0)
     held.leave(1)
     assert (held.standing().here, held.standing().stopped) == ([], True)
 

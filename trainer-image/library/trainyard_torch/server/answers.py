@@ -75,7 +75,7 @@ class Standing(NamedTuple):
         missing: those that are waited for: for their gradient, or for trainer 0 to begin.
         ignorant: those of `here` that were not told of what was lost.
         lost: what was; "" where nothing was.
-        stopped: whether a trainer has left because the training was asked to end.
+        stopped: whether a trainer comes to its end because it was asked to.
         counts: what it has done.
     """
 

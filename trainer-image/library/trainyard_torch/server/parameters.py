@@ -84,9 +84,12 @@ class Parameters:
         In step the answer is the same on all trainers after the same update; out of step each has it after its own next one. The end of the
         block ends the process with exit code 90 then.
         """
-        self._stopped = self._end.must_stop(self.versions[FIRST]) if self._end.agreed else self._told
-        if self._stopped:
+        stops = self._end.must_stop(self.versions[FIRST]) if self._end.agreed else self._told
+        if stops and not self._stopped:
+            self._stopped = True
             self._end.heed()
+            # A server that was sent SIGTERM knows now that it is heeded.
+            self._all(serving.heed, dict.fromkeys(self._held, ()))
         return self._stopped
 
     def alone(self) -> None:
@@ -135,7 +138,7 @@ class Parameters:
             ServerError: a server does not answer.
             LostError: another process has died.
         """
-        self._all(serving.leave, dict.fromkeys(self._held, (self._trainer, self._stopped)))
+        self._all(serving.leave, dict.fromkeys(self._held, (self._trainer,)))
         self._until_only(set())
         return self._stopped
 

@@ -87,6 +87,8 @@ def serve(here: str, shard: Shard, roles: Roles, end: End, timeout: float) -> bo
             time.sleep(SENT_SECONDS)
             lost |= peers.lost(names)
             _give_up(shard, lost, {trainers[name] for name in lost if name in trainers})
+        if stands.stopped:
+            end.heed()
         if end.agreed:
             end.must_stop(stands.version)
         elif end.wished and not wished:
@@ -94,7 +96,6 @@ def serve(here: str, shard: Shard, roles: Roles, end: End, timeout: float) -> bo
             # Where that one is lost, the next look tells.
             with suppress(RuntimeError):
                 rpc.rpc_sync(FIRST, stop, (FIRST,), timeout=timeout)
-            end.heed()
         time.sleep(LOOK_SECONDS)
     return stands.stopped
 
@@ -148,9 +149,14 @@ def stop(server: str) -> None:
     SERVED[server].stop()
 
 
-def leave(server: str, trainer: int, stopped: bool) -> None:  # noqa: FBT001 - as above
+def heed(server: str) -> None:
+    """A trainer comes to its end because it was asked to."""
+    SERVED[server].heed()
+
+
+def leave(server: str, trainer: int) -> None:
     """A trainer is done."""
-    SERVED[server].leave(trainer, stopped=stopped)
+    SERVED[server].leave(trainer)
 
 
 def standing(server: str) -> Standing:

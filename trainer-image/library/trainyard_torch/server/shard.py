@@ -131,13 +131,9 @@ class Shard:
         self._tell(ready)
         return push.answer
 
-    def leave(self, trainer: int, *, stopped: bool = False) -> None:
-        """This trainer pushes no more: others do not wait for it, and with synchronous training who waits for it is told.
-
-        `stopped`: because the training was asked to end.
-        """
+    def leave(self, trainer: int) -> None:
+        """This trainer pushes no more: others do not wait for it, and with synchronous training who waits for it is told."""
         with self._lock:
-            self._stopped |= stopped
             self._left.add(trainer)
             self._has.pop(trainer, None)
             self._waiting.pop(trainer, None)
@@ -152,6 +148,11 @@ class Shard:
         """The training is to end: who gets the answer to a gradient is told so. In step that is all of them after the same update."""
         with self._lock:
             self._stopping = True
+
+    def heed(self) -> None:
+        """A trainer comes to its end because it was asked to."""
+        with self._lock:
+            self._stopped = True
 
     def lose(self, text: str) -> None:
         """A process was lost, as the text says: nothing is applied any more, and whoever waits or pushes is told."""
