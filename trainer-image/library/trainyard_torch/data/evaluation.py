@@ -30,18 +30,18 @@ class Counted(NamedTuple):
 
     Attributes:
         batch: what `collate` made of its samples; by default tensors with the samples as their first dimension.
-        count: how many of its samples count: all of them, or 0 where the process takes part for the others' sake alone.
+        counted: how many of its samples count: all of them, or 0 where the process takes part for the others' sake alone.
     """
 
     batch: Any
-    count: int
+    counted: int
 
 
 class Evaluation:
     """Each sample of a source exactly once, over all processes: `for batch, count in evaluation`. Each time it is gone through is the same.
 
     All processes have the same number of batches, and have to go through all of them. What they found is put together by torch's own
-    `all_reduce`, over the data dimension of the mesh: sums of what was counted, and of `count`.
+    `all_reduce`, over the data dimension of the mesh: sums of what was found, and of the second number, how many samples count.
 
     Args:
         source: a list, a torch data set with numbers for keys, or one of `tokens.token_file` and `records.Records`. It stays open.
@@ -118,4 +118,4 @@ class Evaluation:
 
     def _load(self, turn: Turn) -> Counted:
         samples, epochs = turn.samples, np.zeros_like(turn.samples)
-        return Counted(self._recipe.part(MicroBatch(samples, epochs, 1.0, last=True), self._seed).batch, turn.count)
+        return Counted(self._recipe.part(MicroBatch(samples, epochs, 1.0, last=True), self._seed).batch, turn.counted)

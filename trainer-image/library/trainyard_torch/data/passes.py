@@ -23,11 +23,11 @@ class Turn(NamedTuple):
 
     Attributes:
         samples: their numbers in the data set, shape (n,), from 1 on.
-        count: how many of them count: all, or none.
+        counted: how many of them count: all, or none.
     """
 
     samples: NDArray[np.int64]
-    count: int
+    counted: int
 
 
 def turns(size: int, batch: int, member: Member) -> Iterator[Turn]:
