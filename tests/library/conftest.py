@@ -9,7 +9,7 @@ OF_TORCH = (
     # 2.6 on Python 3.13, when its communication hooks are imported.
     "functools.partial will be a method descriptor:FutureWarning",
     "TypedStorage is deprecated:UserWarning",
-    "torch.distributed is unavailable or uninitialized:UserWarning",
+    "torch.distributed is (disabled, )?unavailable or uninitialized:UserWarning",
 )
 """What it warns of that nobody but torch can mend."""
 
