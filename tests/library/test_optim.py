@@ -132,7 +132,7 @@ def test_a_small_network_learns(kind: Any) -> None:
     for step in range(300):
         schedule.set(optimizer, step * 8)
         train(model, optimizer, step, step + 1)
-    after = sum(float(loss(model, step)) for step in range(1000, 1020))
+    after = sum(loss(model, step).item() for step in range(1000, 1020))
     assert after < 0.4 * before
 
 
