@@ -30,6 +30,8 @@ TOOLS: Final = "/tools"
 REQUIREMENTS: Final = "tests/library/requirements.txt"
 """What is at hand inside, whatever the image itself has."""
 IMAGE_PYTHON: Final = "3.13"
+COMPILED: Final = "PYTHONPYCACHEPREFIX=/tmp/compiled"
+"""Wheels come without compiled modules: with some thousands of them more, to compile them in each process takes longer than all else."""
 IMPORTED: Final = ("trainer-image/library", "trainer-image/agent", ".")
 """Below the repository: what Python finds there, before what the image has of the same name."""
 
@@ -70,7 +72,7 @@ def run(image: str, command: Sequence[str], paths: Paths | None = None, *, more:
                     *("run", "--isolation", "chroot", "--network", "host", "--user", "0:0", "--workingdir", REPOSITORY),
                     *(word for volume in volumes for word in ("--volume", volume)),
                     *("--env", f"PYTHONPATH={':'.join(found)}"),
-                    *("--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "PYTHONHASHSEED=0"),
+                    *("--env", COMPILED if more else "PYTHONDONTWRITEBYTECODE=1", "--env", "PYTHONHASHSEED=0"),
                     *(container, "--", *command),
                 ),
                 check=False,
