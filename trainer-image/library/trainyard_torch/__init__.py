@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from trainyard_torch.checkpoint.lineage import Incarnation, Keep
     from trainyard_torch.checkpoint.manifest import Manifest
     from trainyard_torch.checkpoint.pace import Plan, Tier
-    from trainyard_torch.checkpoint.restoring import CheckpointError, NoneWholeError
-    from trainyard_torch.checkpoint.state import Trained
+    from trainyard_torch.checkpoint.restoring import CheckpointError, NoneWholeError, NotStoredError
     from trainyard_torch.checkpoint.store import Store, StoreError
+    from trainyard_torch.checkpoint.trained import Trained
     from trainyard_torch.communication.averaging import hierarchical, local_sgd
     from trainyard_torch.communication.compression import compress
     from trainyard_torch.communication.diloco import DiLoCo
@@ -59,9 +59,9 @@ _WHERE = {
     "checkpoint.lineage": ("Incarnation", "Keep"),
     "checkpoint.manifest": ("Manifest",),
     "checkpoint.pace": ("Plan", "Tier"),
-    "checkpoint.restoring": ("CheckpointError", "NoneWholeError"),
-    "checkpoint.state": ("Trained",),
+    "checkpoint.restoring": ("CheckpointError", "NoneWholeError", "NotStoredError"),
     "checkpoint.store": ("Store", "StoreError"),
+    "checkpoint.trained": ("Trained",),
     "communication.averaging": ("hierarchical", "local_sgd"),
     "communication.compression": ("compress",),
     "communication.diloco": ("DiLoCo",),
@@ -119,6 +119,7 @@ __all__ = [
     "Member",
     "MicroBatch",
     "NoneWholeError",
+    "NotStoredError",
     "Order",
     "Parallelism",
     "Pipeline",

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from trainyard_torch.data.order import mixed
 from trainyard_torch.mesh import Parallelism, member
-from trainyard_torch.notice import Notice
+from trainyard_torch.notice import LONGEST_GRACE_SECONDS, Notice, patience_seconds
 from trainyard_torch.place import Place
 from trainyard_torch.watch.recorder import flight_recorder
 
@@ -114,6 +114,7 @@ def start(
     device: str | None = None,
     timeout: timedelta | None = None,
     deterministic: bool = False,
+    patience: float | None = None,
 ) -> Iterator[Training]:
     """Join the other processes of the training: under trainyard-agent, torchrun, any launcher that sets RANK, or alone.
 
@@ -126,12 +127,19 @@ def start(
         device: "cuda" or "cpu"; by default a GPU where there is one for each process of this pod.
         timeout: of a collective; by default torch's.
         deterministic: torch's algorithms that give the same bits each time, or an error where there is none.
+        patience: seconds after SIGTERM in which the step in hand has to come to its end, or the process ends as it is; by default two
+            thirds of what the pod gets to end (TRAINYARD_GRACE_SECONDS, else 30 s). Under trainyard-agent it is the agent's matter.
 
     Raises:
         ValueError: a variable or parameter does not fit; the text says which.
     """
     if not 0 <= seed < SEED:
         raise ValueError(f"seed must be from 0 to {SEED - 1}, and is {seed}")
+    if patience is not None and not 0 < patience <= LONGEST_GRACE_SECONDS:
+        raise ValueError(
+            f"patience must be a positive number of seconds up to {LONGEST_GRACE_SECONDS}, and is {patience}"
+        )
+    bound = patience_seconds(os.environ) if patience is None else patience
     place = Place.of(os.environ)
     chosen = parallelism or Parallelism.parse(os.environ.get("TRAINYARD_PARALLELISM"))
     chosen.data(place.world)
@@ -146,7 +154,7 @@ def start(
     _join(place, where, timeout)
     # The agent speaks for the ranks that it has started itself. Handlers are for the main thread alone.
     free = not place.supervised and threading.current_thread() is threading.main_thread()
-    notice = Notice() if free else None
+    notice = Notice(bound) if free else None
     try:
         yield Training(place, where, chosen.mesh(place.world, where.type), seed, notice)
     except SystemExit as error:

@@ -8,7 +8,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from trainyard_torch.checkpoint.pace import Tier
-from trainyard_torch.checkpoint.state import Trained
+from trainyard_torch.checkpoint.trained import Trained
 from trainyard_torch.mesh import size
 from trainyard_torch.parallel.gradients import clip_gradients, synchronising
 from trainyard_torch.precision import Precision
@@ -92,7 +92,7 @@ class Loop:
     Args:
         training: what `start` gave.
         model: as it was wrapped; of a pipeline this process's stages.
-        optimizer: of the model; as many as there are stages.
+        optimizer: of the model: one for all stages, one for each, or any others.
         data: the steps' micro-batches.
         until: the last step.
         checkpoints: where they are; None: none are made, and each start begins anew.
@@ -133,6 +133,10 @@ class Loop:
         if self._precision.name == "fp16" and len(self._optimizers) > 1:
             raise ValueError(
                 f"fp16 scales the loss for one optimizer, and there are {len(self._optimizers)}: take bf16"
+            )
+        if self._precision.name == "fp16" and size(training.mesh, "pipeline") > 1:
+            raise ValueError(
+                "fp16 scales the loss of one backward pass, and stages of a pipeline judge their gradients each by itself: take bf16"
             )
         self._checkpoints, self._schedule, self._longest = checkpoints, schedule, longest
         ours: dict[str, Any] = {"trained": Trained(self._models, self._optimizers)}

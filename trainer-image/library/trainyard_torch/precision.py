@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainyard_torch.formats import checked, fits_fp8
+from trainyard_torch.unscaling import Unscaled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,6 +77,7 @@ class Precision:
         self._scaler = torch.amp.GradScaler(
             device.type, init_scale=scale, growth_interval=growth_interval, enabled=scaled
         )
+        self._unscaled: Unscaled | None = None
 
     @property
     def scale(self) -> float:
@@ -104,16 +106,23 @@ class Precision:
         self._scaler.scale(loss).backward()
 
     def unscale(self, optimizer: Optimizer) -> None:
-        """Divide gradients by the scale, so that they can be clipped or looked at; once before `step`, which does it else itself."""
-        self._scaler.unscale_(optimizer)
+        """Divide gradients by the scale, so that they can be clipped or looked at; once before `step`, which does it else itself.
+
+        Raises:
+            RuntimeError: that was done already in this step.
+        """
+        if self._unscaled:
+            raise RuntimeError("unscale() was called already in this step: call it once, before step()")
+        if self._scaler.is_enabled():
+            self._unscaled = Unscaled(self._scaler, optimizer)
 
     def step(self, optimizer: Optimizer) -> bool:
         """Take a step of the optimizer.
 
         Returns:
             Whether it was taken: in fp16, gradients that are not finite are left out, and the scale is halved. The learning rate's
-            schedule, progress and averaging go on as if it had been. With one optimizer for all of the model, it is the same on all
-            processes of DDP and FSDP2; over pipeline stages take bf16.
+            schedule, progress and averaging go on as if it had been. With one optimizer for all of the model, it is the same on all processes
+            of DDP, FSDP2 and tensor parallel, also together; over pipeline stages take bf16.
 
         Raises:
             FloatingPointError: gradients are not finite at any scale.
@@ -122,15 +131,15 @@ class Precision:
             optimizer.step()
             return True
         before = self.scale
-        self._scaler.step(optimizer)
-        self._scaler.update()
+        unscaled, self._unscaled = self._unscaled or Unscaled(self._scaler, optimizer), None
+        done = unscaled.step()
         after = self.scale
         if after < LEAST_SCALE:
             raise FloatingPointError(
                 f"gradients are not finite at a loss scale of {before:g} either: the loss is NaN or infinite by itself; go back to "
                 "a checkpoint with a lower learning rate, or take bf16"
             )
-        return after >= before
+        return done
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint has to hold: the scale and how it came about; empty but for fp16."""

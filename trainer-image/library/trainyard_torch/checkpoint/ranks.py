@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -28,17 +29,21 @@ class FailedElsewhereError(Exception):
 class Ranks:
     """The processes of the default group, or this one alone where there is none. To be made by all of them at the same time.
 
+    Args:
+        timeout: seconds for which they wait for each other; by default torch's half an hour.
+
     Attributes:
         rank: from 0 on.
         world: how many there are.
         group: what torch.distributed.checkpoint takes; None where there is no other process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float | None = None) -> None:
         alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
         self.rank = 0 if alone else dist.get_rank()
         self.world = 1 if alone else dist.get_world_size()
-        self.group = None if alone else dist.new_group(backend="gloo")
+        bound = None if timeout is None else timedelta(seconds=timeout)
+        self.group = None if alone else dist.new_group(backend="gloo", timeout=bound)
         self._told: tuple[Any, torch.Tensor] | None = None
 
     def gather(self, word: T) -> list[T]:
@@ -102,3 +107,8 @@ class Ranks:
             work.wait()
         self._told = None
         return int(told.item())
+
+    def close(self) -> None:
+        """Give the group up, in this process: none of its threads uses it any more."""
+        if self.group is not None:
+            dist.destroy_process_group(self.group)
