@@ -22,7 +22,7 @@ from trainyard_torch.notice import Notice
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "TRAINYARD_PARALLELISM", "TRAINYARD_ATTEMPT"):
+    for name in ("RANK", "WORLD_SIZE", "TRAINYARD_PARALLELISM", "TRAINYARD_ATTEMPT", "TRAINYARD_GRACE_SECONDS"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -61,6 +61,9 @@ def test_what_is_drawn_is_a_function_of_seed_and_step() -> None:
         ({}, {"parallelism": Parallelism(tensor=2)}, "1 processes cannot be laid out"),
         ({"TRAINYARD_PARALLELISM": '{"tensor": 3}'}, {}, "1 processes cannot be laid out as tensor 3"),
         ({"RANK": "0"}, {}, "RANK is set without WORLD_SIZE"),
+        ({}, {"patience": 0}, "patience must be a positive number of seconds up to 1000000000, and is 0"),
+        ({}, {"patience": float("inf")}, "patience must be a positive number"),
+        ({"TRAINYARD_GRACE_SECONDS": "soon"}, {}, "TRAINYARD_GRACE_SECONDS must be the seconds that the pod gets"),
     ],
 )
 def test_what_does_not_fit_is_said_before_anything_is_set_up(
@@ -146,6 +149,21 @@ def test_sigterm_to_one_of_them_ends_all_after_the_same_step(tmp_path: Path) -> 
         assert (one.returncode, other.returncode) == (90, 90), first[1] + second[1]
     assert first[0].startswith("saved ")
     assert first[0] == second[0]
+
+
+@pytest.mark.parametrize(
+    ("grace", "more", "seconds"), [(None, {}, 20.0), ("600", {}, 400.0), ("600", {"patience": 7}, 7)]
+)
+def test_a_step_has_the_time_that_the_pod_has(
+    monkeypatch: pytest.MonkeyPatch, grace: str | None, more: dict[str, float], seconds: float
+) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(context, "Notice", lambda patience: given.append(patience) or Notice(patience))
+    if grace:
+        monkeypatch.setenv("TRAINYARD_GRACE_SECONDS", grace)
+    with start(**more):  # type: ignore[arg-type]  # one parameter of them
+        pass
+    assert given == [pytest.approx(seconds)]
 
 
 STUCK = """

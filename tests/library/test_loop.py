@@ -24,6 +24,7 @@ from trainyard_torch import (
     Precision,
     Schedule,
     Step,
+    loop as module,
     replicate,
     start,
 )
@@ -174,6 +175,15 @@ def test_in_16_bits_on_a_cpu() -> None:
                 step.backward((answers - targets).square().mean())
         assert kinds == {torch.bfloat16}
         assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.usefixtures("alone")
+def test_fp16_is_not_scaled_over_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    with start() as training:
+        # As if there were two.
+        monkeypatch.setattr(module, "size", lambda _, dimension: 2 if dimension == "pipeline" else 1)
+        with pytest.raises(ValueError, match="stages of a pipeline judge their gradients each by itself: take bf16"):
+            made(training, None, precision=Precision("fp16", "cpu"))
 
 
 PROGRAM = """

@@ -53,6 +53,12 @@ def layers() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3), nn.Linear(3, 4))
 
 
+def tied() -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    return model
+
+
 def refusals() -> dict[str, str]:
     """What each wrong call was told."""
     told = {}
@@ -70,6 +76,9 @@ def refusals() -> dict[str, str]:
         "foreign mesh", lambda: size(dist.device_mesh.init_device_mesh("cpu", (2,), mesh_dim_names=("dp",)), "data")
     )
     refused("no module", lambda: split_tensors(layers(), tensor, {"7": ColwiseParallel()}))
+    columns, rows = ColwiseParallel(), RowwiseParallel()
+    refused("tied to what is whole", lambda: split_tensors(tied(), tensor, {"0": columns}))
+    refused("tied and split in two ways", lambda: split_tensors(tied(), tensor, {"0": columns, "1": rows}))
     refused("odd size", lambda: split_tensors(layers(), tensor, {"2": ColwiseParallel()}))
     refused("odd rows", lambda: split_tensors(layers(), tensor, {"3": RowwiseParallel()}))
     refused("no matrix", lambda: split_tensors(layers(), tensor, {"1": ColwiseParallel()}))
@@ -115,6 +124,8 @@ WORDS = {
     "world": "a mesh of 4 processes needs a process group of as many, and this one has 2",
     "foreign mesh": "has no replicate or shard, only dp",
     "no module": "no module is named '7'; there are 0, 1, 2",
+    "tied to what is whole": "0 and 1 share a parameter .tied weights.: name both, or none",
+    "tied and split in two ways": "0 and 1 share a parameter .tied weights., which would be split in different ways",
     "odd size": "out_features of 2 is 3, which the tensor degree 2 does not divide",
     "odd rows": "in_features of 3 is 3",
     "no matrix": "1 is a Tanh, and ColwiseParallel takes",
