@@ -76,9 +76,11 @@ def refusals() -> dict[str, str]:
         "foreign mesh", lambda: size(dist.device_mesh.init_device_mesh("cpu", (2,), mesh_dim_names=("dp",)), "data")
     )
     refused("no module", lambda: split_tensors(layers(), tensor, {"7": ColwiseParallel()}))
-    columns, rows = ColwiseParallel(), RowwiseParallel()
-    refused("tied to what is whole", lambda: split_tensors(tied(), tensor, {"0": columns}))
-    refused("tied and split in two ways", lambda: split_tensors(tied(), tensor, {"0": columns, "1": rows}))
+    refused("tied to what is whole", lambda: split_tensors(tied(), tensor, {"0": ColwiseParallel()}))
+    refused(
+        "tied and split in two ways",
+        lambda: split_tensors(tied(), tensor, {"0": ColwiseParallel(), "1": RowwiseParallel()}),
+    )
     refused("odd size", lambda: split_tensors(layers(), tensor, {"2": ColwiseParallel()}))
     refused("odd rows", lambda: split_tensors(layers(), tensor, {"3": RowwiseParallel()}))
     refused("no matrix", lambda: split_tensors(layers(), tensor, {"1": ColwiseParallel()}))
