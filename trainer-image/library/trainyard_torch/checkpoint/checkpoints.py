@@ -26,12 +26,9 @@ if TYPE_CHECKING:
 
     from torch.distributed.device_mesh import DeviceMesh
 
-
 logger = logging.getLogger(__name__)
 SLOW_SECONDS = 600.0
 """A checkpoint that takes longer to be stored is told of."""
-HALF_AN_HOUR = 1800.0
-"""torch's own patience with a process group."""
 
 
 class Checkpoints:
@@ -64,8 +61,8 @@ class Checkpoints:
         self._plan = plan or Plan()
         self._mesh = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=False)) if mesh else {}
         self._store = Store(url, patience=self._plan.operation_seconds, **options)
-        # Where one process waits for its thread to the last moment, the others wait for its word.
-        self._main = Ranks(max(HALF_AN_HOUR, 2 * self._plan.patience))
+        # Where one process waits for its thread to the last moment, the others wait for its word; torch has half an hour.
+        self._main = Ranks(max(1800.0, 2 * self._plan.patience))
         self._background = Ranks(self._plan.patience)
         self._history = History(self._store, who or Incarnation.of(os.environ))
         self._memory = Memory(self._plan.folder, url, self._main.rank) if self._plan.memory else None

@@ -56,6 +56,7 @@ def ready(optimizer: Optimizer, names: Mapping[nn.Parameter, str], keys: Collect
     Raises:
         ValueError: the checkpoint has a state that this optimizer does not keep.
     """
+    keys = frozenset(keys)
     mine = {names[parameter]: parameter for group in optimizer.param_groups for parameter in group["params"]}
     saved = of([key.removeprefix(STATE) for key in keys if key.startswith(STATE)], mine)
     if any(not optimizer.state.get(mine[name]) for name in saved):
