@@ -19,7 +19,7 @@ DDP, ONE = Layout(), Layout(micro=12)
 FSDP, TENSOR = Layout(data=ZERO3), Layout(Parallelism(tensor=2), data=ZERO3)
 STAGES, INTERLEAVED = Layout(PIPELINE, micro=3), Layout(PIPELINE, micro=3, per_rank=2)
 LAYOUTS = {
-    "DDP": DDP, "FSDP2": FSDP, "ZeRO-2": Layout(data={"reshard": False}), "tensor": TENSOR, "pipeline": STAGES,
+    "DDP": DDP, "FSDP2": FSDP, "tensor": TENSOR, "pipeline": STAGES,
     "interleaved, with one optimizer": INTERLEAVED,
 }  # fmt: skip
 LEG = 2

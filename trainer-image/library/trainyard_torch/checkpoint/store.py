@@ -104,7 +104,7 @@ class Store:
             return self._asked("read", path, act)
 
         with self._told("read", path), self._opened(path) as stream:
-            yield io.BufferedReader(Source(stream, bound), AHEAD)  # type: ignore[misc]  # mypy knows no IO[bytes] but that of open()
+            yield io.BufferedReader(Source(stream, bound), AHEAD)
 
     @contextmanager
     def writing(self, path: str) -> Iterator[IO[bytes]]:
@@ -118,7 +118,7 @@ class Store:
             out = bound(lambda: self._output(path))
             sink = Sink(out.write, bound)
             try:
-                yield sink  # type: ignore[misc]  # as above
+                yield sink  # type: ignore[misc]  # mypy knows no IO[bytes] that is written here
                 sink.finish()
                 bound(out.finish)
             except BaseException:
