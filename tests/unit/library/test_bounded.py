@@ -1,5 +1,6 @@
 """A store that does not answer is waited for so long and no longer, and everything else of it is as without a bound."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from trainyard_torch.checkpoint import outputs
 from trainyard_torch.checkpoint.bounded import AHEAD, CHUNK, SilentError, within
 from trainyard_torch.checkpoint.outputs import LocalOutput, ObjectOutput
 from trainyard_torch.checkpoint.store import Store, StoreError
@@ -152,3 +154,15 @@ def test_a_file_is_read_as_it_is(store: Store) -> None:
 def test_a_patience_that_is_none() -> None:
     with pytest.raises(ValueError, match="patience must be a positive number of seconds, and is 0"):
         Store("memory://x", patience=0)
+
+
+def test_a_large_file_is_on_the_disk_before_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the end alone would take longer than an answer is waited for."""
+    synced: list[int] = []
+    monkeypatch.setattr(outputs, "SYNC", 2 * CHUNK)
+    whole = os.fsync
+    monkeypatch.setattr("os.fsync", lambda handle: (synced.append(os.fstat(handle).st_size), whole(handle))[1])
+    with patient("local", tmp_path, 20).writing("a") as stream:
+        for _ in range(5):
+            stream.write(bytes(CHUNK))
+    assert synced[:3] == [2 * CHUNK, 4 * CHUNK, 5 * CHUNK]

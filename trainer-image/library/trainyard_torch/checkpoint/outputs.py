@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 PARTIAL = ".partial-"
 """In the name of a file that is being written."""
+SYNC = 2**28
+"""So many bytes at a time are brought to the disk: all of a large file at its end could take longer than an answer is waited for."""
 
 
 class Output(Protocol):
@@ -42,12 +44,17 @@ class LocalOutput:
         self._path, self._partial = path, path.with_name(f"{path.name}{PARTIAL}{uuid.uuid4().hex}")
         # A number, and no file object: that is closed when it is thrown away, and to close what does not answer may take for ever.
         self._handle = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        self._unsaved = 0
 
     def write(self, content: bytes | bytearray, /) -> None:
         """Add this."""
         rest = memoryview(content)
         while rest:
             rest = rest[os.write(self._handle, rest) :]
+        self._unsaved += len(content)
+        if self._unsaved >= SYNC:
+            os.fsync(self._handle)
+            self._unsaved = 0
 
     def finish(self) -> None:
         """That was all: the file is there."""
