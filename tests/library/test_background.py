@@ -221,7 +221,7 @@ def test_the_last_checkpoint_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     with started(tmp_path / "program.py", 2, str(tmp_path / "store")) as ranks:
         for each in ranks:
-            _, errors = each.communicate(timeout=60)
+            _, errors = each.communicate(timeout=120)
             assert "NotStoredError: the checkpoint of step 1 was not written: rank 1: cannot write " in errors
             assert "no answer for 1 s" in errors
             assert each.returncode == 97, errors

@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 
 from tests.library.programs import started
-from trainyard_torch import NoneWholeError, Parallelism, context, start
+from trainyard_torch import NoneWholeError, NotStoredError, Parallelism, context, start
+from trainyard_torch.checkpoint.bounded import SilentError
 from trainyard_torch.notice import Notice
 
 
@@ -102,13 +103,28 @@ def exit_of(code: int) -> Iterator[None]:
 def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     with exit_of(95), start():
         raise NoneWholeError("all are broken")
-    dist.destroy_process_group()
+    assert not dist.is_initialized(), "gloo aborts a process that goes with groups of its own"
     assert "NoneWholeError: all are broken" in capsys.readouterr().err
     with exit_of(90), start() as training:
         training.leave()
     assert not dist.is_initialized()
     with pytest.raises(KeyError), start():
         raise KeyError("its own")
+    dist.destroy_process_group()
+
+
+def test_groups_that_do_not_come_to_their_end_hold_no_exit_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+
+    def silent(*_: object) -> None:
+        raise SilentError
+
+    monkeypatch.setattr(context, "within", silent)
+    monkeypatch.setattr(context.logging, "shutdown", lambda: None)
+    monkeypatch.setattr(os, "_exit", left.append)
+    with exit_of(97), start():
+        raise NotStoredError("the last one")
+    assert left == [97]
     dist.destroy_process_group()
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from trainyard_torch.checkpoint.bounded import SilentError, within
 from trainyard_torch.data.order import mixed
 from trainyard_torch.mesh import Parallelism, member
 from trainyard_torch.notice import LONGEST_GRACE_SECONDS, Notice, patience_seconds
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 SAVED = 90
 """The exit code of a training that has saved its state and ended because it was asked to: charged to nobody."""
 SEED = 2**64
+PART_SECONDS = 10.0
+"""How long a process that ends with an exit code of its own waits for its process groups to be given up."""
 
 
 class Training:
@@ -167,6 +170,7 @@ def start(
         if code is None:
             raise
         traceback.print_exc()
+        _part(code)
         raise SystemExit(code) from error
     else:
         # Not after an exception: it waits for processes that are perhaps no more.
@@ -174,6 +178,18 @@ def start(
     finally:
         if notice:
             notice.close()
+
+
+def _part(code: int) -> None:
+    """Give up the process groups before the process ends: gloo aborts one that still has them, or has it wait for ever."""
+    try:
+        within(PART_SECONDS, dist.destroy_process_group)
+    except SilentError:
+        # It waits for processes that are no more, and so would the interpreter's end.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _device(place: Place, wanted: str | None) -> torch.device:
