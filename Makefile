@@ -27,7 +27,9 @@ test: setup lint ## All tests, those on a real cluster included
 	@$(INSIDE) tests/library
 	@$(PYTEST) tests/host tests/cluster
 
-test-long: setup ## A million random schedules of faults (about five hours on 2 idle cores)
+test-long: setup ## All recipes on the cluster, and a million random schedules of faults (about five hours on 2 idle cores)
+	@$(RUN) python -m localcluster down
+	@RECIPES='*' $(PYTEST) tests/cluster/test_recipes.py
 	@SIMULATION_SCHEDULES=$(or $(SCHEDULES),1000000) $(PYTEST) -n 2 tests/simulation/test_engine.py
 
 unit: setup ## The tests that need nothing but Python
