@@ -5,12 +5,16 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/trainyard
 UV := $(or $(shell command -v uv 2>/dev/null),$(CACHE)/uv/bin/uv)
 RUN := $(UV) run --frozen --quiet
 PYTEST := $(RUN) pytest
-INSIDE := $(RUN) python -m localcluster.inside trainer env HYPOTHESIS_PROFILE=ci python3 -m pytest -p no:cacheprovider
+# TORCH=current: by the release that the image for GPUs has, in place of the image's own.
+CURRENT := --requirements trainer-image/requirements-cuda.txt
+OTHER_TORCH = $(if $(TORCH),$(if $(filter current,$(TORCH)),$(CURRENT),$(error TORCH is '$(TORCH)': say current, or leave it out)))
+INSIDE := python -m localcluster.inside
+LIBRARY_TESTS := trainer env HYPOTHESIS_PROFILE=ci python3 -m pytest -p no:cacheprovider tests/library
 # Sets of strings in the same order each time: a schedule of the simulation can then be repeated by its seed.
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test tests-that-compute tests-that-wait test-long unit library-test api-test host-test cluster-test test-chaos lint crds bench-scale bench-agents bench-recovery cluster-up cluster-down fix setup
+.PHONY: help demo test tests-that-compute tests-that-wait test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint crds bench-scale bench-agents bench-recovery bench-training cluster-up cluster-down fix setup
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,25 +26,32 @@ test: setup lint ## All tests, those on a real cluster included
 	@$(RUN) python -m localcluster down
 	@$(RUN) python -m localcluster build
 	@$(RUN) python -m localcluster.images build
+	@$(RUN) $(INSIDE) $(LIBRARY_TESTS)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line tests-that-compute tests-that-wait
+	@$(PYTEST) -n 2 tests/api tests/chaos
 
 # Two processors are busy for most of the time only where these run beside each other. Clusters, whose tests have deadlines, come first.
 tests-that-compute:
-	@nice -n 19 $(PYTEST) -n 2 tests/unit tests/simulation
-	@nice -n 19 $(INSIDE) tests/library
+	@nice -n 10 $(PYTEST) -n 2 tests/unit tests/simulation
 
 tests-that-wait:
 	@$(PYTEST) tests/host tests/cluster
-	@$(PYTEST) -n 2 tests/api tests/chaos
 
-test-long: setup ## A million random schedules of faults (about five hours on 2 idle cores)
+test-long: setup ## The library by torch's current release, all recipes on the cluster, and a million random schedules of faults (six hours on 2 idle cores)
+	@$(RUN) $(INSIDE) $(CURRENT) $(LIBRARY_TESTS)
+	@$(RUN) python -m localcluster down
+	@RECIPES='*' $(PYTEST) tests/cluster/test_recipes.py
 	@SIMULATION_SCHEDULES=$(or $(SCHEDULES),1000000) $(PYTEST) -n 2 tests/simulation/test_engine.py
 
 unit: setup ## The tests that need nothing but Python
 	@$(PYTEST) -n 2 tests/unit tests/simulation
 
-library-test: setup ## The training library, in the trainer image (root)
-	@$(INSIDE) tests/library
+library-test: setup ## The training library, in the trainer image (root); TORCH=current: by torch's current release
+	@$(RUN) $(INSIDE) $(OTHER_TORCH) $(LIBRARY_TESTS)
+
+# Without `setup`: a machine with a GPU may have neither uv nor a network.
+test-gpu: ## The tests that need a GPU, by a Python that has torch: PYTHON=/path/to/python3 make test-gpu
+	@$(or $(PYTHON),python3) -m tests.gpu
 
 api-test: setup ## The operator on a real API server without nodes, faults included; no root
 	@$(PYTEST) -n 2 tests/api tests/chaos
@@ -72,6 +83,9 @@ bench-agents: setup ## 10,000 agents report to one coordinator: build/bench/agen
 
 bench-recovery: setup ## What a fault costs, beside the peers: a table, and build/bench/recovery.json (root; takes 2 hours)
 	@$(RUN) python -m benchmarks.recovery
+
+bench-training: setup ## The training library beside plain torch, Accelerate and Lightning: tables, and build/bench/training.json (root; takes 15 minutes)
+	@$(RUN) python -m benchmarks.training
 
 cluster-up: setup ## A local Kubernetes of three nodes with eight pretend GPUs each (root)
 	@$(RUN) python -m localcluster up

@@ -1,6 +1,6 @@
 """Builds the images of the local cluster from the Dockerfiles that users build, without Docker.
 
-`python -m localcluster.images build [operator|trainer]` leaves one OCI archive an image in the cache folder, named by
+`python -m localcluster.images build [operator|trainer|frameworks]` leaves one OCI archive an image in the cache folder, named by
 the hash of all that went into it, so that nothing is built twice. It must not know what a cluster is.
 """
 
@@ -48,6 +48,8 @@ class Image:
     inputs: tuple[str, ...]
     takes: str
     gigabytes: float
+    stands_on: str | None = None
+    """The image of ours that is its base; such a one is built only where it is asked for. None: Debian."""
 
     @property
     def reference(self) -> str:
@@ -59,9 +61,15 @@ class Image:
         """The Dockerfile, for users and for us the same."""
         return REPOSITORY / self.context / "Dockerfile"
 
+    @property
+    def contents(self) -> str:
+        """The hash of all that goes into it."""
+        below = IMAGES[self.stands_on].contents if self.stands_on else base.REFERENCE
+        return content_hash(REPOSITORY, self.inputs, (below,))
+
     def archive(self, folder: Path) -> Path:
         """Where the archive of the present contents lies, once built."""
-        return folder / f"{self.name}-{content_hash(REPOSITORY, self.inputs, (base.REFERENCE,))}.tar"
+        return folder / f"{self.name}-{self.contents}.tar"
 
 
 SOURCES_OF_AGENT: Final = ("trainer-image/agent", "trainer-image/start-agent.sh")
@@ -85,12 +93,31 @@ IMAGES: Final = {
             2,
         ),
         Image("trainer", "trainer-image", ("trainer-image",), "about 2 min", 5),
+        Image(
+            "frameworks",
+            "examples/frameworks",
+            tuple(
+                f"examples/frameworks/{name}"
+                for name in (
+                    "Dockerfile",
+                    "requirements.txt",
+                    "accelerate_train.py",
+                    "lightning_train.py",
+                    "transformers_train.py",
+                )
+            ),
+            "about 2 min",
+            6,
+            stands_on="trainer",
+        ),
     )
 }
+USUAL: Final = tuple(image.name for image in IMAGES.values() if image.stands_on is None)
+"""What is built where no names are given."""
 
 
 def build(*names: str, paths: Paths | None = None) -> list[Path]:
-    """The archives of the images of these names (all, if none is given), built where their contents have changed.
+    """The archives of the images of these names (if none is given, of those that stand on Debian), built where their contents have changed.
 
     Raises:
         LocalClusterError: a name is unknown, a tool or disk space is missing, or a build failed.
@@ -98,7 +125,7 @@ def build(*names: str, paths: Paths | None = None) -> list[Path]:
     paths = paths or from_environment()
     if unknown := [name for name in names if name not in IMAGES]:
         raise LocalClusterError(f"there is no image {unknown[0]}; there are {', '.join(IMAGES)}")
-    images = [IMAGES[name] for name in names or IMAGES]
+    images = [IMAGES[name] for name in names or USUAL]
     built = [image.archive(paths.images) for image in images]
     if all(path.exists() for path in built):
         # Nobody is waited for: a command may run in an image for minutes (`inside`).
@@ -115,15 +142,29 @@ def _ensure(image: Image, paths: Paths) -> Path:
     target = image.archive(paths.images)
     if not target.exists():
         require_free(paths.images, gigabytes=image.gigabytes, purpose=f"building the {image.name} image")
+        if image.stands_on:
+            _have(IMAGES[image.stands_on], paths)
         _build(image, target, paths)
     archive.remove_others(target, image.name)
     return target
 
 
-def _build(image: Image, target: Path, paths: Paths) -> None:
+def _have(image: Image, paths: Paths) -> None:
+    """The image itself in our storage, for another to stand on: its archive may be there without it."""
+    target = _ensure(image, paths)
+    _require_tools()
+    if not open_storage(paths.cache / "buildah").identity(image.reference):
+        _build(image, target, paths)
+
+
+def _require_tools() -> None:
     require_root()
     widen_path()
     require_commands(BUILD_COMMANDS)
+
+
+def _build(image: Image, target: Path, paths: Paths) -> None:
+    _require_tools()
     folder = paths.cache / "buildah"
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(f"{SCRATCH}*"):  # of a build that was killed: the lock says that none runs
@@ -134,14 +175,14 @@ def _build(image: Image, target: Path, paths: Paths) -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=folder, prefix=SCRATCH) as name:
         scratch = Path(name)
-        base_image = base.ensure(storage, scratch, log)
+        below = IMAGES[image.stands_on].reference if image.stands_on else base.ensure(storage, scratch, log)
         say(f"building {image.reference}: {image.takes} (log {log})")
         replaced = storage.identity(image.reference)
         command = storage.build(
             context=REPOSITORY / image.context,
             dockerfile=image.dockerfile,
             reference=image.reference,
-            arguments={"BASE_IMAGE": base_image},
+            arguments={"BASE_IMAGE": below},
             secrets=_secrets(scratch, os.environ),
         )
         run_logged(command, log, doing=f"building {image.reference}")
@@ -178,7 +219,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m localcluster.images", description=__doc__)
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("build", help="build what has changed, and print where the archives are")
-    command.add_argument("names", nargs="*", metavar="|".join(IMAGES), help="the images, by default all")
+    command.add_argument(
+        "names", nargs="*", metavar="|".join(IMAGES), help=f"the images, by default {' and '.join(USUAL)}"
+    )
     names = parser.parse_args(arguments).names
     try:
         for path in build(*names):

@@ -73,7 +73,7 @@ def refresh(paths: Paths, tools: dict[str, Path], more: Sequence[Archive] = ()) 
         shutil.rmtree(paths.seed, ignore_errors=True)
     # Oldest first: where two archives bear the same image name, the newer one shall have it in the end.
     wanted = [*sorted(map(archive, paths.images.glob("*.tar")), key=lambda entry: entry.modified), *more]
-    new = [entry for entry in wanted if entry not in held]
+    new = [entry for entry in dict.fromkeys(wanted) if entry not in held]
     if not new:
         return
     size = sum(entry.size for entry in new) / 1e9

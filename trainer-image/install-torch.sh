@@ -1,5 +1,6 @@
 #!/bin/sh
-# Install torch and numpy into the image: $1 is cpu (Debian's packages) or cuda (the locked wheels of the package index).
+# Install torch, numpy and what metrics need into the image: $1 is cpu (Debian's packages) or cuda (the locked wheels of the package index,
+# with what S3 needs: Debian has no s3fs).
 # An image that has torch already keeps its own. Runs as root while the image is built.
 set -eu
 
@@ -24,7 +25,7 @@ apt_install() {
 if python3 -c 'import torch' 2>/dev/null; then
     echo "torch is in the base image: it is kept"
 elif [ "$variant" = cpu ]; then
-    apt_install python3-torch python3-numpy
+    apt_install python3-torch python3-numpy python3-prometheus-client
 else
     apt_install python3-venv
     python3 -m venv /opt/torch

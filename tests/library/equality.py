@@ -28,7 +28,7 @@ from trainyard_torch.parallel import (
 )
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
+    from trainyard_torch.data import MicroBatch
 
 WORDS, WIDTH, LENGTH, HEADS, LAYERS = 11, 8, 6, 2, 2
 STEPS = 50
@@ -61,8 +61,8 @@ class Layer(nn.Module):
         return x + self.down(F.gelu(self.up(self.between(x))))
 
 
-def transformer() -> nn.Sequential:
-    torch.manual_seed(7)
+def transformer(seed: int = 7) -> nn.Sequential:
+    torch.manual_seed(seed)
     model = nn.Sequential(
         nn.Embedding(WORDS, WIDTH), *(Layer() for _ in range(LAYERS)), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS)
     )
@@ -111,54 +111,77 @@ class Run:
     parameters: dict[str, np.ndarray[Any, Any]]
 
 
-def train(layout: Layout) -> Run:
-    """By all ranks of the process group; all of them know the same in the end."""
-    mesh = layout.sizes.mesh(dist.get_world_size(), "cpu")
-    model = split_tensors(transformer(), mesh, PLAN)
-    parts = stages(model, mesh, per_rank=layout.per_rank) if layout.sizes.pipeline > 1 else [model]
-    spread = (
-        partial(replicate, mesh=mesh, bucket_mib=0.001)
-        if layout.data is None
-        else lambda part: shard(part, mesh, blocks=[m for m in part if isinstance(m, Layer)], **layout.data)
-    )
-    modules = [spread(part) for part in parts]
-    parameters = [parameter for module in modules for parameter in module.parameters()]
-    optimizer = torch.optim.AdamW([{"params": group} for group in by_mesh(parameters)], lr=0.01, foreach=True)
-    batches = Batches(Order(40, seed=3), layout.batch, layout.micro)
-    pipeline = None
-    if layout.sizes.pipeline > 1:
-        share = layout.batch // member(mesh).world
-        pipeline = Pipeline(modules, mean_loss, mesh, micro_batches=share // layout.micro)
-    losses, norms = [], []
-    for _, micro_batches in zip(range(STEPS), batches.steps(member(mesh)), strict=False):
-        if pipeline:
+class Training:
+    """A run that is laid out like this, by all ranks of the process group. `losses`: for who wants to keep some.
+
+    Args:
+        layout: how.
+        seed: of the weights: another one for a run that gets them from a checkpoint.
+    """
+
+    def __init__(self, layout: Layout, seed: int = 7) -> None:
+        self.mesh = mesh = layout.sizes.mesh(dist.get_world_size(), "cpu")
+        model = split_tensors(transformer(seed), mesh, PLAN)
+        parts = stages(model, mesh, per_rank=layout.per_rank) if layout.sizes.pipeline > 1 else [model]
+        spread = (
+            partial(replicate, mesh=mesh, bucket_mib=0.001)
+            if layout.data is None
+            else lambda part: shard(part, mesh, blocks=[m for m in part if isinstance(m, Layer)], **layout.data)
+        )
+        self.modules = [spread(part) for part in parts]
+        self._parameters = [parameter for module in self.modules for parameter in module.parameters()]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": group} for group in by_mesh(self._parameters)], lr=0.01, foreach=True
+        )
+        self.losses: list[float] = []
+        self._batches = Batches(Order(40, seed=3), layout.batch, layout.micro)
+        self._pipeline = None
+        if layout.sizes.pipeline > 1:
+            share = layout.batch // member(mesh).world
+            self._pipeline = Pipeline(self.modules, mean_loss, mesh, micro_batches=share // layout.micro)
+
+    def steps(self, first: int, last: int) -> tuple[list[float], list[float]]:
+        """The losses of these steps, counted from 1 on, and the norms of their gradients."""
+        found = [
+            self._step(self._batches.after(number - 1).step(member(self.mesh))) for number in range(first, last + 1)
+        ]
+        return [loss for loss, _ in found], [norm for _, norm in found]
+
+    def parameters(self) -> dict[str, np.ndarray[Any, Any]]:
+        """All of them, whole, on each rank."""
+        own = {}
+        for module in self.modules:
+            for name, parameter in module.named_parameters():
+                whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+                own[name.removeprefix("module.")] = whole.detach().numpy()
+        words: list[Any] = [None] * self.mesh["pipeline"].size()
+        dist.all_gather_object(words, own, group=self.mesh["pipeline"].get_group())
+        return {name: value for word in words for name, value in word.items()}
+
+    def _step(self, micro_batches: list[MicroBatch]) -> tuple[float, float]:
+        if self._pipeline:
             inputs, target = texts(np.concatenate([micro.samples for micro in micro_batches]))
-            loss = pipeline.step(inputs, target)
+            loss = self._pipeline.step(inputs, target)
         else:
             loss = torch.zeros((), dtype=torch.float64)
             for micro in micro_batches:
                 inputs, target = texts(micro.samples)
-                with synchronising(modules[0], micro.last):
-                    part = mean_loss(modules[0](inputs), target) * micro.weight
+                with synchronising(self.modules[0], micro.last):
+                    part = mean_loss(self.modules[0](inputs), target) * micro.weight
                     part.backward()
                 loss += part.detach()
-        norms.append(float(clip_gradients(parameters, mesh, LONGEST)))
-        optimizer.step()
-        optimizer.zero_grad()
-        dist.all_reduce(loss, group=submesh(mesh, "data").get_group())
-        losses.append(float(loss) / member(mesh).world)
-    return Run(losses, norms, _together(modules, mesh))
+        norm = float(clip_gradients(self._parameters, self.mesh, LONGEST))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        dist.all_reduce(loss, group=submesh(self.mesh, "data").get_group())
+        return float(loss) / member(self.mesh).world, norm
 
 
-def _together(modules: list[nn.Module], mesh: DeviceMesh) -> dict[str, np.ndarray[Any, Any]]:
-    own = {}
-    for module in modules:
-        for name, parameter in module.named_parameters():
-            whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
-            own[name.removeprefix("module.")] = whole.detach().numpy()
-    words: list[Any] = [None] * mesh["pipeline"].size()
-    dist.all_gather_object(words, own, group=mesh["pipeline"].get_group())
-    return {name: value for word in words for name, value in word.items()}
+def train(layout: Layout) -> Run:
+    """By all ranks of the process group; all of them know the same in the end."""
+    training = Training(layout)
+    losses, norms = training.steps(1, STEPS)
+    return Run(losses, norms, training.parameters())
 
 
 def trained(layouts: list[Layout]) -> list[Run]:

@@ -120,3 +120,15 @@ def test_what_was_compiled_is_found_again(tmp_path: Path) -> None:
     assert hits == 0
     assert misses == hits_again > 0
     assert misses_again == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    bool(WANTING := lacks("cuda", os.environ, this_image())), reason=f"this machine does not have {', '.join(WANTING)}"
+)
+def test_on_a_gpu(tmp_path: Path) -> None:
+    model, x = Network().cuda(), torch.ones(2, 3, device="cuda")
+    plain = model(x)
+    counters.clear()
+    assert torch.allclose(compiled(model, tmp_path)(x), plain, atol=1e-3)
+    assert counters["frames"]["ok"] == 1

@@ -16,13 +16,14 @@ import torch
 import torch.distributed as dist
 
 from tests.library.programs import started
-from trainyard_torch import NoneWholeError, Parallelism, context, start
+from trainyard_torch import NoneWholeError, NotStoredError, Parallelism, context, start
+from trainyard_torch.checkpoint.bounded import SilentError
 from trainyard_torch.notice import Notice
 
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "TRAINYARD_PARALLELISM", "TRAINYARD_ATTEMPT"):
+    for name in ("RANK", "WORLD_SIZE", "TRAINYARD_PARALLELISM", "TRAINYARD_ATTEMPT", "TRAINYARD_GRACE_SECONDS"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -61,6 +62,9 @@ def test_what_is_drawn_is_a_function_of_seed_and_step() -> None:
         ({}, {"parallelism": Parallelism(tensor=2)}, "1 processes cannot be laid out"),
         ({"TRAINYARD_PARALLELISM": '{"tensor": 3}'}, {}, "1 processes cannot be laid out as tensor 3"),
         ({"RANK": "0"}, {}, "RANK is set without WORLD_SIZE"),
+        ({}, {"patience": 0}, "patience must be a positive number of seconds up to 1000000000, and is 0"),
+        ({}, {"patience": float("inf")}, "patience must be a positive number"),
+        ({"TRAINYARD_GRACE_SECONDS": "soon"}, {}, "TRAINYARD_GRACE_SECONDS must be the seconds that the pod gets"),
     ],
 )
 def test_what_does_not_fit_is_said_before_anything_is_set_up(
@@ -78,7 +82,7 @@ def test_the_agent_is_told_and_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = SimpleNamespace(
         progress=lambda step, **more: told.append((step, more["loss"])), must_stop=lambda step: step == 2
     )
-    monkeypatch.setattr(context, "_agent", lambda: agent)
+    monkeypatch.setattr(context, "agent", lambda: agent)
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "TRAINYARD_PROGRESS_FILE": "/x", "MASTER_PORT": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
@@ -99,13 +103,28 @@ def exit_of(code: int) -> Iterator[None]:
 def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     with exit_of(95), start():
         raise NoneWholeError("all are broken")
-    dist.destroy_process_group()
+    assert not dist.is_initialized(), "gloo aborts a process that goes with groups of its own"
     assert "NoneWholeError: all are broken" in capsys.readouterr().err
     with exit_of(90), start() as training:
         training.leave()
     assert not dist.is_initialized()
     with pytest.raises(KeyError), start():
         raise KeyError("its own")
+    dist.destroy_process_group()
+
+
+def test_groups_that_do_not_come_to_their_end_hold_no_exit_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+
+    def silent(*_: object) -> None:
+        raise SilentError
+
+    monkeypatch.setattr(context, "within", silent)
+    monkeypatch.setattr(context.logging, "shutdown", lambda: None)
+    monkeypatch.setattr(os, "_exit", left.append)
+    with exit_of(97), start():
+        raise NotStoredError("the last one")
+    assert left == [97]
     dist.destroy_process_group()
 
 
@@ -146,6 +165,21 @@ def test_sigterm_to_one_of_them_ends_all_after_the_same_step(tmp_path: Path) -> 
         assert (one.returncode, other.returncode) == (90, 90), first[1] + second[1]
     assert first[0].startswith("saved ")
     assert first[0] == second[0]
+
+
+@pytest.mark.parametrize(
+    ("grace", "more", "seconds"), [(None, {}, 20.0), ("600", {}, 400.0), ("600", {"patience": 7}, 7)]
+)
+def test_a_step_has_the_time_that_the_pod_has(
+    monkeypatch: pytest.MonkeyPatch, grace: str | None, more: dict[str, float], seconds: float
+) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(context, "Notice", lambda patience: given.append(patience) or Notice(patience))
+    if grace:
+        monkeypatch.setenv("TRAINYARD_GRACE_SECONDS", grace)
+    with start(**more):  # type: ignore[arg-type]  # one parameter of them
+        pass
+    assert given == [pytest.approx(seconds)]
 
 
 STUCK = """

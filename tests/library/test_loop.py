@@ -1,6 +1,7 @@
 """The loop does what one would write by hand, from wherever it begins, at any number of processes."""
 
 import os
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from tests.library.processes import run
 from tests.library.programs import free_port, started
@@ -24,9 +26,12 @@ from trainyard_torch import (
     Precision,
     Schedule,
     Step,
+    compress,
+    loop as module,
     replicate,
     start,
 )
+from trainyard_torch.parallel.gradients import Exchange
 
 SIZE, BATCH, STEPS = 22, 10, 12
 torch.manual_seed(5)
@@ -176,6 +181,15 @@ def test_in_16_bits_on_a_cpu() -> None:
         assert not torch.is_autocast_enabled("cpu")
 
 
+@pytest.mark.usefixtures("alone")
+def test_fp16_is_not_scaled_over_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    with start() as training:
+        # As if there were two.
+        monkeypatch.setattr(module, "size", lambda _, dimension: 2 if dimension == "pipeline" else 1)
+        with pytest.raises(ValueError, match="stages of a pipeline judge their gradients each by itself: take bf16"):
+            made(training, None, precision=Precision("fp16", "cpu"))
+
+
 PROGRAM = """
 import sys, time, torch
 from trainyard_torch import *
@@ -202,3 +216,37 @@ def test_who_is_asked_to_end_has_saved(tmp_path: Path) -> None:
         assert [each.returncode for each in ranks] == [90, 90], said
     latest = (tmp_path / "program.py.kept/LATEST").read_text()
     assert int(latest[5:17]) > 5
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_step_looks_up_nothing_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mesh takes a tenth of a millisecond for each question, and so does a traceback: torch makes one when it seeds devices that are not there."""
+    asked: list[str] = []
+
+    def noted(what: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *words, **more: (asked.append(what), act(*words, **more))[1]
+
+    with start() as training:
+        model, loop = made(training, None)
+        for step in loop:
+            for inputs, targets in step:
+                step.backward((model(inputs) - targets).square().mean())
+            if step.number == 1:
+                monkeypatch.setattr(DeviceMesh, "__getitem__", noted("mesh", DeviceMesh.__getitem__))
+                monkeypatch.setattr(traceback, "format_stack", noted("traceback", traceback.format_stack))
+        monkeypatch.undo()
+    assert asked == []
+
+
+@pytest.mark.usefixtures("alone")
+def test_one_process_exchanges_gradients_with_nobody_unless_a_hook_is_to_see_them() -> None:
+    with start() as training:
+        model = replicate(net(), training.mesh)
+        exchange = Exchange(model)
+        with exchange.when(yes=True):
+            assert not model.require_backward_grad_sync
+        compress(model, "bf16")
+        with exchange.when(yes=True):
+            assert model.require_backward_grad_sync
+        with exchange.when(yes=False):
+            assert not model.require_backward_grad_sync

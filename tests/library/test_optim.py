@@ -128,11 +128,11 @@ def test_a_small_network_learns(kind: Any) -> None:
     # Where no norm tempers it, a rate of LARS is far too high.
     optimizer.param_groups[1]["lr_scale"] = 0.002 if kind is Lars else 1.0
     schedule = Schedule(rate={Lars: 10.0, Lamb: 0.02}[kind], batch=8, reference=8, warmup=80, begin=0.0)
-    before = sum(float(loss(model, step)) for step in range(1000, 1020))
+    before = sum(loss(model, step).item() for step in range(1000, 1020))
     for step in range(300):
         schedule.set(optimizer, step * 8)
         train(model, optimizer, step, step + 1)
-    after = sum(float(loss(model, step)) for step in range(1000, 1020))
+    after = sum(loss(model, step).item() for step in range(1000, 1020))
     assert after < 0.4 * before
 
 

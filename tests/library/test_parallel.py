@@ -53,6 +53,12 @@ def layers() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3), nn.Linear(3, 4))
 
 
+def tied() -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    return model
+
+
 def refusals() -> dict[str, str]:
     """What each wrong call was told."""
     told = {}
@@ -70,6 +76,11 @@ def refusals() -> dict[str, str]:
         "foreign mesh", lambda: size(dist.device_mesh.init_device_mesh("cpu", (2,), mesh_dim_names=("dp",)), "data")
     )
     refused("no module", lambda: split_tensors(layers(), tensor, {"7": ColwiseParallel()}))
+    refused("tied to what is whole", lambda: split_tensors(tied(), tensor, {"0": ColwiseParallel()}))
+    refused(
+        "tied and split in two ways",
+        lambda: split_tensors(tied(), tensor, {"0": ColwiseParallel(), "1": RowwiseParallel()}),
+    )
     refused("odd size", lambda: split_tensors(layers(), tensor, {"2": ColwiseParallel()}))
     refused("odd rows", lambda: split_tensors(layers(), tensor, {"3": RowwiseParallel()}))
     refused("no matrix", lambda: split_tensors(layers(), tensor, {"1": ColwiseParallel()}))
@@ -115,6 +126,8 @@ WORDS = {
     "world": "a mesh of 4 processes needs a process group of as many, and this one has 2",
     "foreign mesh": "has no replicate or shard, only dp",
     "no module": "no module is named '7'; there are 0, 1, 2",
+    "tied to what is whole": "0 and 1 share a parameter .tied weights.: name both, or none",
+    "tied and split in two ways": "0 and 1 share a parameter .tied weights., which would be split in different ways",
     "odd size": "out_features of 2 is 3, which the tensor degree 2 does not divide",
     "odd rows": "in_features of 3 is 3",
     "no matrix": "1 is a Tanh, and ColwiseParallel takes",
@@ -299,64 +312,6 @@ def test_an_optimizer_takes_plain_and_spread_parameters_in_groups(tmp_path: Path
     for words, groups in run(2, tmp_path, grouped):
         assert "mixed torch.Tensor and DTensor" in words
         assert groups == 2
-
-
-def on_gpus(backend: str, store: str) -> int:
-    """How many ranks there are, with a device each, and a process group that knows of it."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    torch.cuda.set_device(rank)
-    dist.destroy_process_group()
-    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
-    return world
-
-
-def offloaded(store: str) -> float:
-    """How far a step with parameters in the host's memory is from one without."""
-    mesh = Parallelism().mesh(on_gpus("cpu:gloo,cuda:nccl", store), "cuda")
-    found = []
-    for offload in (False, True):
-        model = shard(layers().cuda(), mesh, blocks=[], offload=offload)
-        model(torch.ones(2, 4, device="cuda")).square().sum().backward()
-        clip_gradients(model.parameters(), mesh, 0.5)
-        torch.optim.SGD(model.parameters(), lr=0.1).step()
-        found.append([parameter.to_local().detach() for parameter in model.parameters()])
-    assert {values.device.type for values in found[1]} == {"cpu"}
-    return max(float((a.cpu() - b).abs().max()) for a, b in zip(*found, strict=True))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="offload moves parameters from a GPU, and there is none")
-def test_parameters_in_the_host_s_memory(tmp_path: Path) -> None:
-    assert run(1, tmp_path, offloaded, os.fspath(tmp_path / "nccl")) == [pytest.approx(0, abs=1e-6)]
-
-
-def attended(store: str) -> float:
-    """How far attention over parts of a sequence is from that over all of it, and so the gradient of its queries."""
-    world = on_gpus("nccl", store)
-    mesh = Parallelism(context=world).mesh(world, "cuda")
-    torch.manual_seed(0)
-    parts = [torch.randn(2, 2, 64, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
-    attention = F.scaled_dot_product_attention(*parts, is_causal=True).float().square().sum()
-    (wanted,) = torch.autograd.grad(attention, parts[0])
-    cut = [part.detach().clone() for part in parts]
-    with split_sequences(mesh, cut, [2, 2, 2]):
-        own = (
-            F.scaled_dot_product_attention(*(part.requires_grad_() for part in cut), is_causal=True)
-            .float()
-            .square()
-            .sum()
-        )
-        (gradient,) = torch.autograd.grad(own, cut[0])
-    sums = torch.stack([own.detach(), gradient.float().square().sum()])
-    dist.all_reduce(sums)
-    whole = torch.stack([attention.detach(), wanted.float().square().sum()])
-    return float(((sums - whole).abs() / whole).max())
-
-
-@pytest.mark.skipif(
-    torch.cuda.device_count() < 2, reason="context parallel needs two GPUs: torch has no ring attention on CPUs"
-)
-def test_attention_over_parts_of_a_sequence(tmp_path: Path) -> None:
-    assert max(run(2, tmp_path, attended, os.fspath(tmp_path / "nccl"))) < 1e-2
 
 
 def example(number: int) -> float:

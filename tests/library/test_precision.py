@@ -4,12 +4,18 @@ import math
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
+from tests.library.processes import run
+from trainyard_torch import Parallelism, by_mesh, clip_gradients, shard, split_tensors
 from trainyard_torch.precision import Precision, with_float8
 
 GPU = torch.cuda.is_available()
@@ -123,7 +129,7 @@ def test_fp8_has_its_conditions() -> None:
     assert Precision("bf16", "cpu").convert(model) is model
 
 
-@pytest.mark.skipif(not GPU, reason="needs an NVIDIA GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["tf32", "bf16", "fp16"])
 def test_on_a_gpu(name: str) -> None:
     model = network().cuda()
@@ -137,10 +143,8 @@ def test_on_a_gpu(name: str) -> None:
     assert precision.step(optimizer)
 
 
-@pytest.mark.skipif(
-    not (GPU and torch.cuda.get_device_capability() >= (8, 9) and find_spec("torchao")),
-    reason="needs an NVIDIA GPU of compute capability 8.9 and torchao",
-)
+@pytest.mark.gpu(capability=(8, 9))
+@pytest.mark.skipif(not find_spec("torchao"), reason="needs torchao, which is not installed")
 def test_fp8_on_a_gpu() -> None:
     model = Precision("fp8", "cuda").convert(nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 10)).cuda())
     assert type(model[0]).__name__ == "Float8Linear"  # type: ignore[index]
@@ -148,3 +152,97 @@ def test_fp8_on_a_gpu() -> None:
     with Precision("fp8", "cuda").autocast():
         model(torch.randn(16, 64, device="cuda")).sum().backward()
     assert all(torch.isfinite(value.grad).all() for value in model.parameters() if value.grad is not None)
+
+
+SPLIT = {
+    "0": ColwiseParallel(output_layouts=Replicate()),
+    "2": RowwiseParallel(input_layouts=Replicate()),
+}
+
+
+class Fixed(nn.Module):
+    """Plain parameters beside those that are split."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        # The bias of what is split by rows is whole everywhere, and the first of all.
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layers(x)
+        return out
+
+
+def over_tensors(kind: str, overflow: bool) -> tuple[list[bool], list[float], float]:  # noqa: FBT001 - it is a case
+    """Ten steps in fp16 on two processes; in the fourth, one part of one gradient is infinite on rank 1 alone."""
+    mesh = Parallelism(tensor=1 if kind == "fsdp" else 2).mesh(dist.get_world_size(), "cpu")
+    model = Fixed()
+    if kind != "fsdp":
+        split_tensors(model.layers, mesh, SPLIT)
+    if kind != "tensor":
+        shard(model, mesh, blocks=[])
+    groups = by_mesh(sorted(model.parameters(), key=lambda each: each.dim()))
+    optimizer = torch.optim.AdamW([{"params": group} for group in groups], lr=0.01)
+    precision = Precision("fp16", "cpu", scale=1024.0)
+    done, losses = [], []
+    for step in range(10):
+        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(step))
+        with precision.autocast():
+            loss = nn.functional.mse_loss(model(x).float(), x.sum(1, keepdim=True))
+        precision.backward(loss)
+        if overflow and step == 3 and dist.get_rank() == 1:
+            gradient = model.layers[0].weight.grad
+            gradient.to_local().view(-1)[0] = math.inf
+        precision.unscale(optimizer)
+        clip_gradients(model.parameters(), mesh, 1.0)
+        done.append(precision.step(optimizer))
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    return done, losses, precision.scale
+
+
+def each_over_tensors() -> list[Any]:
+    return [over_tensors(kind, overflow) for kind in ("tensor", "fsdp", "both") for overflow in (False, True)]
+
+
+def test_fp16_over_split_tensors(tmp_path: Path) -> None:
+    model, precision = Fixed(), Precision("fp16", "cpu", scale=1024.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    wanted = []
+    for step in range(10):
+        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(step))
+        with precision.autocast():
+            loss = nn.functional.mse_loss(model(x).float(), x.sum(1, keepdim=True))
+        precision.backward(loss)
+        precision.unscale(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        assert precision.step(optimizer)
+        optimizer.zero_grad()
+        wanted.append(float(loss.detach()))
+    for found in run(2, tmp_path, each_over_tensors):
+        for number, (done, losses, scale) in enumerate(found):
+            if number % 2 == 0:
+                assert (all(done), scale) == (True, 1024.0)
+                assert losses == pytest.approx(wanted, rel=2e-2)
+            else:
+                assert done == [step != 3 for step in range(10)], "on rank 0 too"
+                assert scale == 512.0
+
+
+def test_unscaling_twice_is_told() -> None:
+    model, precision = network(), Precision("fp16", "cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    precision.backward(model(torch.ones(1, 8)).sum())
+    precision.unscale(optimizer)
+    with pytest.raises(RuntimeError, match="was called already in this step"):
+        precision.unscale(optimizer)
+    assert precision.step(optimizer)
+    assert precision.step(optimizer), "gradients are still there: that is a step of its own"
+
+
+def test_a_step_without_a_gradient_is_one() -> None:
+    model, precision = network(), Precision("fp16", "cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert precision.step(optimizer)
+    assert precision.scale == 65536

@@ -94,6 +94,7 @@ def test_a_file_asks_some_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("TRAINYARD_PROFILE_FOLDER", str(tmp_path / "traces"))
     for rank in (0, 3):
         monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "4")
         watch = Watch(device="cpu")
         (tmp_path / "annotation").write_text(f"steps=1 ranks=3 id={rank}")
         watch._profiler._requests._looked -= 1

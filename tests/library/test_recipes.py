@@ -35,6 +35,11 @@ def test_pictures(tmp_path: Path, name: str, least: float) -> None:
     assert number(r"([\d.]+)% of pictures", text) > least
 
 
+@pytest.mark.gpu
+def test_pictures_on_a_gpu(tmp_path: Path) -> None:
+    assert number(r"([\d.]+)% of pictures", output("images.py", 1, "--checkpoints", str(tmp_path / "kept"))) > 90
+
+
 def test_powersgd_learns_with_a_part_of_the_bytes(tmp_path: Path) -> None:
     text = output("powersgd.py", 2, "--checkpoints", str(tmp_path / "kept"))
     assert number(r"([\d.]+)% of pictures", text) > 90
@@ -72,12 +77,31 @@ def test_a_parameter_server(pace: tuple[str, ...], below: float) -> None:
     assert losses(output("server.py", 3, *pace))[-1] < below
 
 
-def test_the_program_of_the_page(tmp_path: Path) -> None:
-    page = (RECIPES.parents[1] / "docs/training/README.md").read_text()
-    program = page.split("```python\n")[1].split("```")[0].replace("/checkpoints/run-1", str(tmp_path / "kept"))
+def test_a_parameter_server_ends_when_it_is_asked_to_and_goes_on(tmp_path: Path) -> None:
+    kept = ("--checkpoints", str(tmp_path / "kept"))
+    with started(RECIPES / "server.py", 3, *kept, "--steps", "1000000") as ranks:
+        out = ranks[0].stdout
+        assert out
+        assert out.readline().startswith("step 50 ")
+        # The server: nobody told the trainers.
+        ranks[2].terminate()
+        said = [rank.communicate(timeout=60) for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [90, 90, 90], said
+    stopped = int((tmp_path / "kept/LATEST").read_text()[5:17])
+    assert stopped >= 50
+    further = stopped // 50 * 50 + 50
+    text = output("server.py", 3, *kept, "--steps", str(further))
+    assert re.findall(r"step (\d+) loss", text) == [str(further)], "it did not go on from there"
+    assert losses(text)[-1] < 0.3
+
+
+@pytest.mark.parametrize(("page", "starts", "step"), [("README.md", 2, 200), ("parameter-server.md", 1, 20)])
+def test_the_program_of_the_page(tmp_path: Path, page: str, starts: int, step: int) -> None:
+    text = (RECIPES.parents[1] / "docs/training" / page).read_text()
+    program = text.split("```python\n")[1].split("```")[0].replace("/checkpoints/run-1", str(tmp_path / "kept"))
     (tmp_path / "program.py").write_text(program)
-    for _ in range(2):
+    for _ in range(starts):
         with started(tmp_path / "program.py", 2) as ranks:
             said = [rank.communicate(timeout=120) for rank in ranks]
             assert [rank.returncode for rank in ranks] == [0, 0], said
-    assert (tmp_path / "kept/LATEST").read_text().startswith("step-000000000200-")
+    assert (tmp_path / "kept/LATEST").read_text().startswith(f"step-{step:012}-")

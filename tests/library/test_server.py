@@ -1,7 +1,6 @@
 """The parameter server: in step it is SGD of one process; out of step nothing is staler than its bound; who waits in vain is told for whom."""
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -12,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from tests.library.processes import RankError, run
+from tests.library.processes import run
 from trainyard_torch.server import Roles
+from trainyard_torch.server.answers import Counts, GoneError, LeftError
 from trainyard_torch.server.session import Parameters, ServerError, joined
-from trainyard_torch.server.shard import Counts, LeftError, Shard
+from trainyard_torch.server.shard import Shard
 
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01)
 PLAIN = partial(torch.optim.SGD, lr=0.1)
@@ -48,43 +48,47 @@ def alone() -> list[list[float]]:
 def together(folder: str, servers: tuple[int, int], world: int) -> Any:
     """Half of the training with some servers, the other half by as many others, that load their checkpoint."""
     rank = int(os.environ["RANK"])
-    state = Path(folder) / "state"
+    kept = Path(folder) / "state"
+
+    def state() -> Any:
+        # The others are there long before.
+        time.sleep(0.5)
+        return torch.load(kept) if kept.exists() else None
+
     for part, steps in enumerate((range(STEPS // 2), range(STEPS // 2, STEPS))):
         model, roles = made()[0], Roles(world, servers[part])
         if rank > 0:
             # Another start on each: the servers' counts.
             torch.manual_seed(rank if not roles.serves(rank) else 3)
             model = model if roles.serves(rank) else nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 1)).double()
-        with joined(model, SGD, roles, rank, timeout=60, init_method=f"file://{folder}/rpc-{part}") as parameters:
+        meet = f"file://{folder}/rpc-{part}"
+        with joined(model, SGD, roles, rank, state=state, timeout=60, init_method=meet) as parameters:
             if parameters is not None:
-                learn(parameters, model, roles, rank, steps, state)
+                assert parameters.begun == steps.start
+                learn(parameters, model, roles, rank, steps, kept)
         if rank == 0:
             answer = [parameter.flatten().tolist() for parameter in model.parameters()]
     return answer if rank == 0 else None
 
 
-def learn(parameters: Parameters, model: nn.Module, roles: Roles, rank: int, steps: range, state: Path) -> None:
+def learn(parameters: Parameters, model: nn.Module, roles: Roles, rank: int, steps: range, kept: Path) -> None:
     _, x, y = made()
-    if steps.start:
-        if rank == 0:
-            parameters.load_state_dict(torch.load(state))
-            parameters.configure(lr=0.01)
-        # Nobody pulls before it is loaded.
-        torch.distributed.barrier(
-            group=torch.distributed.new_group(range(roles.trainers), use_local_synchronization=True)
-        )
-        parameters.pull()
+    if steps.start and rank == 0:
+        # Before its first gradient nothing is applied.
+        parameters.configure(lr=0.01)
     share = BATCH // roles.trainers
     for step in steps:
         here = slice(rank * share, (rank + 1) * share)
         loss_of(model, x[step, here], y[step, here]).backward()
         parameters.push()
+    assert set(parameters.versions.values()) == {steps.stop}
     if rank == 0 and not steps.start:
-        torch.save(parameters.state_dict(), state)
+        torch.save(parameters.state_dict(), kept)
     with pytest.raises(ServerError, match=r"(?s)server-0 refused: .*no option rate: it has"):
         parameters.configure(rate=1)
     counts = parameters.counts()
     assert {(each.updates, each.applied, each.stalest) for each in counts.values()} == {(15, 15 * roles.trainers, 0)}
+    assert not parameters.must_stop()
 
 
 @pytest.mark.parametrize(("servers", "world"), [((1, 1), 3), ((2, 1), 4), ((1, 2), 4)])
@@ -123,63 +127,10 @@ def test_out_of_step_it_converges_and_nothing_is_too_stale(tmp_path: Path, bound
     assert counts.staleness <= bound * counts.applied
 
 
-def one_dies(folder: str) -> Any:
-    rank, roles = int(os.environ["RANK"]), Roles(3, 1)
-    model = nn.Linear(2, 1)
-    with joined(model, PLAIN, roles, rank, timeout=3, init_method=f"file://{folder}/rpc") as parameters:
-        if parameters is None:
-            return time.sleep(60)
-        if rank == 1:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        model(torch.ones(2)).sum().backward()
-        parameters.push()
-    return None
-
-
-def test_who_waits_for_a_dead_trainer_is_told_its_name(tmp_path: Path) -> None:
-    with pytest.raises(RankError, match="ServerError: server-0 has waited for trainer-1 for 3 s"):
-        run(3, tmp_path, one_dies, str(tmp_path), patience=50)
-
-
-def one_is_done(folder: str) -> Any:
-    rank, roles = int(os.environ["RANK"]), Roles(3, 1)
-    model = nn.Linear(2, 1)
-    with joined(model, PLAIN, roles, rank, timeout=30, init_method=f"file://{folder}/rpc") as parameters:
-        if parameters is None:
-            return None
-        if rank == 0:
-            parameters.push()
-        elif rank == 1:
-            time.sleep(1)
-    return None
-
-
-def test_who_waits_for_a_trainer_that_is_done_is_told(tmp_path: Path) -> None:
-    with pytest.raises(RankError, match=r"(?s)ServerError: server-0 .*trainer-1 has left"):
-        run(3, tmp_path, one_is_done, str(tmp_path), patience=50)
-
-
-def server_dies(folder: str) -> Any:
-    rank, roles = int(os.environ["RANK"]), Roles(2, 1)
-    model = nn.Linear(2, 1)
-    with joined(model, PLAIN, roles, rank, timeout=2, init_method=f"file://{folder}/rpc") as parameters:
-        if parameters is None:
-            time.sleep(0.5)
-            os.kill(os.getpid(), signal.SIGSTOP)
-            return None
-        time.sleep(1)
-        with pytest.raises(ServerError, match="server-0 does not answer: it has died"):
-            parameters.pull()
-        raise KeyError("as it should be")
-
-
-def test_a_server_that_died_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RankError, match="as it should be"):
-        run(2, tmp_path, server_dies, str(tmp_path), patience=50)
-
-
-def shard(trainers: int = 2, staleness: int | None = None, make: Callable[..., Any] = PLAIN) -> Shard:
-    return Shard({"w": torch.zeros(2)}, make, trainers, staleness)
+def shard(trainers: int = 2, staleness: int | None = None, make: Callable[..., Any] = PLAIN, at: float = 0.0) -> Shard:
+    made = Shard({"w": torch.full((2,), at)}, make, trainers, staleness)
+    made.begin(None)
+    return made
 
 
 def pushed(held: Shard, trainer: int, value: float | None) -> Any:
@@ -191,19 +142,18 @@ def test_a_step_waits_for_all_and_is_their_mean() -> None:
     assert [held.pull(trainer)[0] for trainer in range(2)] == [0, 0]
     first = pushed(held, 1, 1.0)
     assert not first.done()
-    assert held.missing() == [0]
+    assert held.standing().missing == [0]
     second = pushed(held, 0, 3.0)
     for answer in (first, second):
-        version, parameters = answer.wait()
+        version, parameters, _ = answer.wait()
         assert version == 1
         assert parameters["w"].tolist() == pytest.approx([-0.2, -0.2])
-    assert held.counts() == Counts(1, 2, 0, 0)
-    assert held.missing() == []
+    assert held.standing().counts == Counts(1, 2, 0, 0)
+    assert held.standing().missing == []
 
 
 def test_a_parameter_that_nobody_used_is_not_touched() -> None:
-    held = shard(make=partial(torch.optim.SGD, lr=0.1, weight_decay=0.5))
-    held.load({"parameters": {"w": torch.ones(2)}, "optimizer": {"w": {}}, "options": held.state()["options"]})
+    held = shard(make=partial(torch.optim.SGD, lr=0.1, weight_decay=0.5), at=1.0)
     held.pull(0), held.pull(1)
     pushed(held, 0, None)
     assert pushed(held, 1, None).wait()[1]["w"].tolist() == [1, 1]
@@ -235,14 +185,52 @@ def test_a_trainer_that_leaves_is_told_in_step() -> None:
             act()
 
 
-def test_after_a_load_each_has_to_pull() -> None:
-    held = shard()
-    held.pull(0), held.pull(1)
-    held.load({"parameters": {"w": torch.ones(2)}, "optimizer": {"w": {}}, "options": held.state()["options"]})
+def test_nobody_is_let_in_before_the_first_trainer_has_loaded() -> None:
+    held = Shard({"w": torch.zeros(2)}, PLAIN, 2, None)
+    let_in = held.begun()
+    assert not let_in.done()
+    assert held.standing().missing == [0]
+    options = held.state()["options"]
+    held.begin({"parameters": {"w": torch.ones(2)}, "optimizer": {"w": {}}, "options": options, "updates": 7})
+    assert let_in.wait() == 7
     with pytest.raises(ValueError, match="trainer-0 has other parameters than the server: pull"):
         pushed(held, 0, 1.0)
-    assert held.pull(0)[1]["w"].tolist() == [1, 1]
-    assert not pushed(held, 0, 1.0).done()
+    assert held.pull(0).parameters["w"].tolist() == [1, 1]
+    held.pull(1)
+    first, second = pushed(held, 0, 1.0), pushed(held, 1, 1.0)
+    assert [answer.wait().version for answer in (first, second)] == [8, 8]
+    assert held.standing().counts == Counts(1, 2, 0, 0)
+
+
+def test_all_are_told_to_stop_by_the_same_update() -> None:
+    held = shard()
+    held.pull(0), held.pull(1)
+    first = pushed(held, 0, 1.0)
+    held.stop()
+    assert [answer.wait().stop for answer in (first, pushed(held, 1, 1.0))] == [True, True]
+    held.heed()
+    held.leave(0)
+    held.leave(1)
+    assert (held.standing().here, held.standing().stopped) == ([], True)
+
+
+def test_what_was_lost_is_told_to_who_waits_and_to_who_comes() -> None:
+    held = shard(3)
+    for trainer in range(3):
+        held.pull(trainer)
+    waits = pushed(held, 0, 1.0)
+    assert held.standing().ignorant == [0, 1, 2]
+    held.lose("trainer-2 has died")
+    comes = pushed(held, 1, 1.0)
+    for answer in (waits, comes):
+        with pytest.raises(GoneError, match="trainer-2 has died"):
+            answer.wait()
+    assert (held.standing().ignorant, held.standing().version) == ([2], 0)
+    unbegun = Shard({"w": torch.zeros(2)}, PLAIN, 1, None)
+    let_in = unbegun.begun()
+    unbegun.lose("trainer-0 has died")
+    with pytest.raises(GoneError, match="trainer-0 has died"):
+        let_in.wait()
 
 
 def test_an_optimizer_that_fails_is_told_to_all() -> None:
@@ -262,10 +250,13 @@ def test_an_optimizer_that_fails_is_told_to_all() -> None:
         (lambda held: held.push(0, {"w": torch.ones(2).double()}), "of torch.float64, and the parameter is"),
         (lambda held: pushed(held, 1, 1.0), "trainer-1 has other parameters than the server: pull"),
         (lambda held: (pushed(held, 0, 1.0), pushed(held, 0, 1.0)), "trainer-0 has a gradient waiting"),
-        (lambda held: (pushed(held, 0, 1.0), held.load(held.state())), "a gradient of trainer-0 is waiting"),
+        (lambda held: held.begin(held.state()), "the training has begun already: a state is loaded before"),
         (lambda held: held.pull(7), "there is no trainer-7"),
         (lambda held: held.configure({"rate": 1}), "no option rate: it has .*lr"),
-        (lambda held: held.load({"parameters": {}}), "w has shape .*in the checkpoint no"),
+        (
+            lambda _: Shard({"w": torch.zeros(2)}, PLAIN, 1, None).begin({"parameters": {}}),
+            "w has shape .*checkpoint no",
+        ),
         (lambda _: shard(3, staleness=1), "staleness must be from 2 on"),
     ],
 )

@@ -23,7 +23,15 @@ from trainyard_torch.watch.watch import Watch
 
 @pytest.fixture(autouse=True)
 def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", report.FILE, report.FOLDER, "TRAINYARD_METRICS_PORT"):
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        report.FILE,
+        report.FOLDER,
+        "TRAINYARD_METRICS_PORT",
+    ):
         monkeypatch.delenv(name, raising=False)
     before = signal.getsignal(signal.SIGUSR2)
     yield
@@ -53,7 +61,8 @@ def scraped(port: int) -> dict[str, float]:
 def watched(rank: int, port: int, group: str, talk: Connection) -> None:
     """A rank that has done four steps, and lives until it is told to end."""
     os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="3", TORCHELASTIC_RUN_ID=group, TRAINYARD_METRICS_PORT=str(port)
+        RANK=str(rank), WORLD_SIZE="3", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="3", TORCHELASTIC_RUN_ID=group,
+        TRAINYARD_METRICS_PORT=str(port),
     )  # fmt: skip
     with Watch(device="cpu") as watch:
         for step in range(4):
@@ -205,7 +214,8 @@ def test_values_that_make_no_sense(wrong: Callable[[], object], said: str) -> No
 
 def test_a_launcher_that_says_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "first")
-    with pytest.raises(ValueError, match="RANK must be a whole number, as launchers set it, and is 'first'"):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="RANK must be a whole number, and is 'first'"):
         Watch()
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainyard_torch.watch.profile import Capture
+from trainyard_torch.watch.flops import peak
+from trainyard_torch.watch.profile import Capture, NsightWindow
 from trainyard_torch.watch.request import Wish
 from trainyard_torch.watch.watch import Watch
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="a machine without a GPU")
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture
@@ -57,3 +58,20 @@ def test_a_profile_has_the_kernels(tmp_path: Path) -> None:
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     assert [event for event in events if event.get("cat") == "kernel"]
     assert watch.reading().exposed_communication == 0
+
+
+@pytest.mark.usefixtures("waiting_is_an_error")
+def test_a_capture_of_nsight_waits_for_nothing() -> None:
+    """Without nsys nobody listens."""
+    window = NsightWindow(2)
+    with window.marked("forward"):
+        torch.ones(8, device="cuda").add_(1)
+    assert [window.step(), window.step()] == [False, True]
+    NsightWindow(1).abandon()
+
+
+def test_the_peak_of_the_device_is_found_by_its_name() -> None:
+    watch = Watch(capture=Capture(signal=False))
+    watch.set_flops(1e9)
+    train(watch, 5)
+    assert (watch.reading().mfu is None) == (peak(torch.cuda.get_device_name()) is None)

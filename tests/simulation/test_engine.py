@@ -14,7 +14,7 @@ from tests.simulation.engine.laws import told
 from tests.simulation.engine.machine import Pair, Schedule
 from tests.simulation.engine.weather import Fault
 
-WANTED = int(os.environ.get("SIMULATION_SCHEDULES", "12000"))
+WANTED = int(os.environ.get("SIMULATION_SCHEDULES", "8000"))
 FIRST = int(os.environ.get("SIMULATION_SEED", "1"))
 BATCH = min(WANTED, 1000)
 PAIRS = min(WANTED, 250)

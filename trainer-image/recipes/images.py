@@ -12,7 +12,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainyard_torch import Batches, Checkpoints, Loader, Loop, Order, Schedule, replicate, start
+from trainyard_torch import (
+    Batches,
+    Checkpoints,
+    Evaluation,
+    Loader,
+    Loop,
+    Order,
+    Schedule,
+    Training,
+    replicate,
+    start,
+    submesh,
+)
 
 SIDE, SHAPES = 16, 4
 
@@ -52,15 +64,17 @@ def net() -> nn.Module:
     )
 
 
-def right(model: nn.Module, pictures: Pictures, device: torch.device) -> float:
-    """The share that is told right; each process looks at its own part."""
-    mine = [pictures[number] for number in range(dist.get_rank(), len(pictures), dist.get_world_size())]
-    inputs, kinds = torch.stack([picture for picture, _ in mine]).to(device), torch.tensor([kind for _, kind in mine])
+def right(model: nn.Module, pictures: Evaluation, training: Training) -> float:
+    """The share that is told right: each process looks at its own part of them, once."""
+    told = torch.zeros(2, device=training.device)
+    model.eval()
     with torch.no_grad():
-        found = (model(inputs).argmax(1).cpu() == kinds).sum()
-    found = found.to(device)
-    dist.all_reduce(found)
-    return float(found) / len(pictures)
+        for (inputs, kinds), count in pictures:
+            found = model(inputs).argmax(1) == kinds
+            told += torch.tensor([int(found[:count].sum()), count], device=training.device)
+    model.train()
+    dist.all_reduce(told, group=submesh(training.mesh, "data").get_group())
+    return float(told[0] / told[1])
 
 
 def main() -> None:
@@ -72,6 +86,7 @@ def main() -> None:
     options = parser.parse_args()
     with start(seed=1) as training:
         pictures = Pictures(0, 4096)
+        unseen = Evaluation(Pictures(10**6, 512), 64, training.member, device=training.device)
         model = replicate(net().to(training.device), training.mesh)
         optimizer = torch.optim.AdamW(model.parameters())
         batches = Batches(Order(len(pictures), seed=1), options.batch, micro=48)
@@ -89,7 +104,12 @@ def main() -> None:
                 step.backward(nn.functional.cross_entropy(model(inputs), kinds))
             if training.is_first and step.number % 25 == 0:
                 print(f"step {step.number} loss {float(step.loss):.4f}", flush=True)
-        share = right(model, Pictures(10**6, 512), training.device)
+            if step.number % 50 == 0:
+                with loop.watch.phase("evaluate"):
+                    share = right(model, unseen, training)
+                if training.is_first:
+                    print(f"before step {step.number} {share:.1%} of unseen pictures are told right", flush=True)
+        share = right(model, unseen, training)
         if training.is_first:
             print(f"{share:.1%} of pictures that it has not seen are told right", flush=True)
 

@@ -12,7 +12,7 @@ import argparse
 
 from torch import nn
 
-from trainyard_torch import Batches, Checkpoints, Lars, Loader, Loop, Order, Schedule, replicate, start
+from trainyard_torch import Batches, Checkpoints, Evaluation, Lars, Loader, Loop, Order, Schedule, replicate, start
 
 from images import Pictures, net, right  # isort: skip - the program's own, below what is prepared for a restart
 
@@ -26,6 +26,7 @@ def main() -> None:
     options = parser.parse_args()
     with start(seed=1) as training:
         pictures = Pictures(0, 4096)
+        unseen = Evaluation(Pictures(10**6, 512), 64, training.member, device=training.device)
         model = replicate(net().to(training.device), training.mesh)
         optimizer = Lars(model.parameters(), lr=1.0, momentum=0.9, weight_decay=1e-4)
         steps = options.epochs * len(pictures) // options.batch
@@ -55,7 +56,7 @@ def main() -> None:
                 step.backward(nn.functional.cross_entropy(model(inputs), kinds))
             if training.is_first and step.number % 5 == 0:
                 print(f"step {step.number} loss {float(step.loss):.4f}", flush=True)
-        share = right(model, Pictures(10**6, 512), training.device)
+        share = right(model, unseen, training)
         if training.is_first:
             print(f"{share:.1%} of pictures that it has not seen are told right", flush=True)
 

@@ -13,7 +13,7 @@ import argparse
 import torch
 from torch import nn
 
-from trainyard_torch import Batches, Checkpoints, Loader, Loop, Order, PowerSGD, compress, replicate, start
+from trainyard_torch import Batches, Checkpoints, Evaluation, Loader, Loop, Order, PowerSGD, compress, replicate, start
 
 from images import Pictures, net, right  # isort: skip - the program's own, below what is prepared for a restart
 
@@ -27,6 +27,7 @@ def main() -> None:
     options = parser.parse_args()
     with start(seed=1) as training:
         pictures = Pictures(0, 4096)
+        unseen = Evaluation(Pictures(10**6, 512), 64, training.member, device=training.device)
         model = replicate(net().to(training.device), training.mesh)
         compression = compress(model, PowerSGD(rank=options.rank, start=10))
         loop = Loop(
@@ -45,7 +46,7 @@ def main() -> None:
                 step.backward(nn.functional.cross_entropy(model(inputs), kinds))
             if training.is_first and step.number % 25 == 0:
                 print(f"step {step.number} loss {float(step.loss):.4f}", flush=True)
-        share = right(model, Pictures(10**6, 512), training.device)
+        share = right(model, unseen, training)
         if training.is_first:
             sent = compression.sent_bytes / max(1, compression.full_bytes)
             print(

@@ -1,7 +1,7 @@
 # ruff: noqa: INP001, T201 - a user's program: it is run, not imported, and it prints
 """A parameter server: the last process holds the parameters, the others compute gradients; in step, or each at its own pace.
 
-    torchrun --nproc-per-node=3 server.py
+    torchrun --nproc-per-node=3 server.py --checkpoints /tmp/server
     torchrun --nproc-per-node=3 server.py --staleness 4
 
 Source: M. Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014.
@@ -12,12 +12,14 @@ from __future__ import annotations
 import argparse
 import os
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
-from trainyard_torch import Batches, Member, Order
+from trainyard_torch import Batches, Checkpoints, Member, Order
 from trainyard_torch.server import Roles
+from trainyard_torch.server.kept import Kept
 from trainyard_torch.server.session import joined
 
 try:
@@ -37,6 +39,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150, help="of each trainer")
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--staleness", type=int, help="updates that a gradient may be late; left out: all in step")
+    parser.add_argument("--checkpoints", help="a folder that outlives trainer 0, or s3://…; left out: there are none")
     options = parser.parse_args()
     torch.manual_seed(1)
     rank, roles = int(os.environ["RANK"]), Roles(int(os.environ["WORLD_SIZE"]), servers=options.servers)
@@ -46,12 +49,24 @@ def main() -> None:
     # Each gradient is a step by itself out of step, and late: less of it, and no momentum beside that which being late is.
     pace = {"lr": 0.05, "momentum": 0.9} if options.staleness is None else {"lr": 0.1}
     sgd = partial(torch.optim.SGD, **pace)
-    with joined(model, sgd, roles, rank, staleness=options.staleness) as parameters:
+    # Trainer 0 alone reads and writes them.
+    checkpoints = Checkpoints(options.checkpoints) if options.checkpoints and rank == 0 else None
+    kept = Kept()
+
+    def state() -> dict[str, Any] | None:
+        if checkpoints:
+            checkpoints.load({"servers": kept})
+        return kept.state
+
+    with joined(model, sgd, roles, rank, staleness=options.staleness, state=state) as parameters:
         if parameters is None:
             return
-        batches = Batches(Order(SAMPLES, seed=1), 64, micro=64)
+        # In step each update is one step of all; out of step it is one of a trainer.
+        done = parameters.begun // (1 if options.staleness is None else roles.trainers)
+        batches = Batches(Order(SAMPLES, seed=1), 64, micro=64).after(done)
+        step = done
         for step, (part,) in zip(
-            range(1, options.steps + 1), batches.steps(Member(rank, roles.trainers)), strict=False
+            range(done + 1, options.steps + 1), batches.steps(Member(rank, roles.trainers)), strict=False
         ):
             loss = nn.functional.mse_loss(model(inputs[part.samples]), wanted[part.samples])
             loss.backward()
@@ -59,6 +74,16 @@ def main() -> None:
             progress(step, total=options.steps)
             if rank == 0 and step % 50 == 0:
                 print(f"step {step} loss {float(loss.detach()):.4f} {parameters.counts()}", flush=True)
+            if parameters.must_stop():
+                break
+            if checkpoints and (tier := checkpoints.due(step)):
+                kept.state = parameters.state_dict()
+                checkpoints.save(step, {"servers": kept}, tier=tier)
+        if checkpoints and step > done:
+            # Out of step the others may have a gradient under way.
+            parameters.alone()
+            kept.state = parameters.state_dict()
+            checkpoints.save(step, {"servers": kept}, wait=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,20 @@
-"""The rules that both Dockerfiles keep: all is pinned, nobody is root at the end, no server or secret stays."""
+"""The rules that all Dockerfiles keep: all is pinned, nobody is root at the end, no server or secret stays."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from localcluster.images import IMAGES
+
 ROOT = Path(__file__).parents[3]
-DOCKERFILES = {"operator": ROOT / "Dockerfile", "trainer": ROOT / "trainer-image" / "Dockerfile"}
+DOCKERFILES = {
+    "operator": ROOT / "Dockerfile",
+    "trainer": ROOT / "trainer-image" / "Dockerfile",
+    "frameworks": ROOT / "examples" / "frameworks" / "Dockerfile",
+}
 SCRIPTS = [*DOCKERFILES.values(), *(ROOT / "trainer-image").glob("*.sh")]
-BOTH = pytest.mark.parametrize("path", DOCKERFILES.values(), ids=DOCKERFILES.keys())
+ALL = pytest.mark.parametrize("path", DOCKERFILES.values(), ids=DOCKERFILES.keys())
 
 
 def instructions(path: Path) -> list[tuple[str, str]]:
@@ -17,14 +23,15 @@ def instructions(path: Path) -> list[tuple[str, str]]:
     return [(name, rest.strip()) for name, _, rest in (line.partition(" ") for line in joined.splitlines())]
 
 
-@BOTH
-def test_the_base_is_an_argument_whose_default_is_a_dated_tag_and_a_digest(path: Path) -> None:
+@pytest.mark.parametrize("name", ["operator", "trainer"])
+def test_the_base_is_an_argument_whose_default_is_a_dated_tag_and_a_digest(name: str) -> None:
+    path = DOCKERFILES[name]
     (base,) = [rest for name, rest in instructions(path) if name == "ARG" and rest.startswith("BASE_IMAGE=")]
     assert re.fullmatch(r"BASE_IMAGE=debian:trixie-\d{8}-slim@sha256:[0-9a-f]{64}", base)
     assert instructions(path)[0] == ("ARG", base)
 
 
-@BOTH
+@ALL
 def test_every_stage_comes_from_the_base_or_a_stage_before(path: Path) -> None:
     known = {"${BASE_IMAGE}"}
     for rest in (rest for name, rest in instructions(path) if name == "FROM"):
@@ -33,13 +40,13 @@ def test_every_stage_comes_from_the_base_or_a_stage_before(path: Path) -> None:
         known.update(alias)
 
 
-@BOTH
+@ALL
 def test_it_ends_as_a_user_with_a_number(path: Path) -> None:
     users = [rest for name, rest in instructions(path) if name == "USER"]
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", users[-1])
 
 
-@BOTH
+@ALL
 def test_nothing_floats(path: Path) -> None:
     assert "latest" not in path.read_text()
 
@@ -66,14 +73,18 @@ def test_the_operators_image_starts_without_a_shell() -> None:
     assert (name, entrypoint) == ("ENTRYPOINT", '["/opt/trainyard/bin/trainyard-operator"]')
 
 
-@BOTH
+@ALL
 def test_secrets_are_mounted_where_nothing_of_the_image_lies(path: Path) -> None:
     # buildah removes the target of a secret's mount when the step is done, and with it what was there before.
     for mount in re.findall(r"--mount=type=secret,(\S+)", path.read_text()):
         assert "target=" not in mount
 
 
-@BOTH
+@ALL
 def test_files_are_copied_and_never_mounted(path: Path) -> None:
     # A mounted file is no part of the key under which buildah keeps a layer: its change would go unnoticed.
     assert "type=bind" not in path.read_text()
+
+
+def test_the_frameworks_stand_on_the_trainers_image() -> None:
+    assert instructions(DOCKERFILES["frameworks"])[0] == ("ARG", f"BASE_IMAGE={IMAGES['trainer'].reference}")

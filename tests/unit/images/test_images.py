@@ -48,7 +48,7 @@ def test_an_image_that_is_there_is_not_built_again(image: images.Image, tmp_path
 
 
 def test_an_unknown_name_is_refused_with_the_names_there_are(tmp_path: Path) -> None:
-    with pytest.raises(LocalClusterError, match="there is no image trainr; there are operator, trainer"):
+    with pytest.raises(LocalClusterError, match="there is no image trainr; there are operator, trainer, frameworks"):
         images.build("operator", "trainr", paths=Paths(tmp_path))
 
 
@@ -57,4 +57,33 @@ def test_the_command_line_says_what_is_wrong(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert images.main(["build", "trainr"]) == 1
-    assert capsys.readouterr().err == "there is no image trainr; there are operator, trainer\n"
+    assert capsys.readouterr().err == "there is no image trainr; there are operator, trainer, frameworks\n"
+
+
+def copy(root: Path) -> None:
+    """A repository that has every input of every image, as a file of a few bytes."""
+    for name in {name for image in images.IMAGES.values() for name in image.inputs}:
+        path = root / name / "file" if (images.REPOSITORY / name).is_dir() else root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+
+
+def test_an_image_is_another_one_when_what_it_stands_on_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy(tmp_path)
+    monkeypatch.setattr(images, "REPOSITORY", tmp_path)
+    before = {name: image.contents for name, image in images.IMAGES.items()}
+    (tmp_path / "trainer-image/file").write_text("changed")
+    # The agent's sources alone are the operator's too.
+    assert [name for name, image in images.IMAGES.items() if image.contents != before[name]] == [
+        "trainer",
+        "frameworks",
+    ]
+
+
+def test_an_image_that_stands_on_another_is_built_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    paths.images.mkdir()
+    there = [images.IMAGES[name].archive(paths.images) for name in ("operator", "trainer")]
+    for archive in there:
+        archive.touch()
+    assert images.build(paths=paths) == there

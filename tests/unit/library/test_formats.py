@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from trainyard_torch.formats import checked, fits_fp8
+from trainyard_torch.formats import checked, fits_fp8, usual
 
 V100, T4, A100, H100 = (7, 0), (7, 5), (8, 0), (9, 0)
 
@@ -63,3 +63,12 @@ def test_a_newer_device_has_what_an_older_one_has(name: str, capability: tuple[i
 
 def test_sides_of_16() -> None:
     assert [fits_fp8(16, 64), fits_fp8(10, 64), fits_fp8(64, 10)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "name"),
+    [("cuda", A100, "tf32"), ("cuda", T4, "fp32"), ("cuda", None, "fp32"), ("cpu", None, "fp32")],
+    ids=["Ampere", "Turing", "AMD", "CPU"],
+)
+def test_what_is_usual_is_had_everywhere(device: str, capability: tuple[int, int] | None, name: str) -> None:
+    assert checked(usual(device, capability), device, capability) == name

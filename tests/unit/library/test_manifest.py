@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from trainyard_torch.checkpoint.manifest import BrokenError, File, Manifest, Name, _digest
+from trainyard_torch.checkpoint.manifest import BrokenError, File, Manifest, Name, digest
 
 WHOLE = Manifest(
     120, 3, 4, {"data": 2, "tensor": 2}, {"cursor": 960}, {"loss": 0.5}, 1.5, {"a/__0_0.distcp": File(7, "ab" * 32)}
@@ -31,7 +31,7 @@ def resigned(drop: str = "", **fields: Any) -> str:
     """By somebody who knows how the checksum is made."""
     content = {**json.loads(WHOLE.text()), **fields}
     content = {name: value for name, value in content.items() if name not in {"sha256", drop}}
-    return json.dumps({**content, "sha256": _digest(content)})
+    return json.dumps({**content, "sha256": digest(content)})
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,7 @@
+import math
+
+import pytest
+
 from trainyard_torch.checkpoint.interval import Due
 from trainyard_torch.checkpoint.pace import Pace, Plan, Tier
 
@@ -33,3 +37,48 @@ def test_by_cost_and_failures() -> None:
         pace.made(S, 1, began=10, now=10.5)
     time = next(time for time in range(10, 4000) if storm.by(time))
     assert calm.by(time) is None
+
+
+def test_what_cannot_be_kept_in_memory_pauses_twice_as_long_each_time() -> None:
+    pace = Pace(Plan(store=Due(steps=1000), memory=Due(steps=5)), 0)
+    pace.began(0, 0, 0, step=100)
+    tried = []
+    for step in range(101, 400):
+        if pace.at(step):
+            pace.made(M, step, began=0, now=0)
+            pace.forgot()
+            tried.append(step)
+    assert tried == [105, 115, 135, 175, 255]
+
+
+def test_the_pause_ends_and_is_over_once_it_works() -> None:
+    pace = Pace(Plan(store=Due(steps=7), memory=Due(seconds=10)), 0)
+    pace.made(M, 4, began=0, now=0)
+    pace.forgot()
+    assert [pace.pauses(step) for step in (11, 12)] == [True, False]
+    assert [pace.by(10, step) for step in (11, 12)] == [None, M]
+    assert pace.at(7) == S, "what goes into the store is not held up"
+    pace.made(M, 12, began=10, now=10)
+    pace.remembered()
+    assert [pace.by(20, step) for step in (13, 14)] == [M, M]
+    pace.forgot()
+    assert [pace.pauses(step) for step in (27, 28)] == [True, False], "the first failure again"
+
+
+def test_a_pause_does_not_grow_for_ever() -> None:
+    pace = Pace(Plan(memory=Due(steps=1)), 0)
+    for step in range(1, 21):
+        pace.made(M, step, began=0, now=0)
+        pace.forgot()
+    assert (pace.pauses(20 + 255), pace.pauses(20 + 256)) == (True, False)
+
+
+@pytest.mark.parametrize("name", ["operation_seconds", "save_seconds"])
+@pytest.mark.parametrize("value", [0, -1, math.inf, math.nan])
+def test_times_that_are_none(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be a positive number of seconds, and is {value}"):
+        Plan(**{name: value})  # type: ignore[arg-type]
+
+
+def test_the_bound_of_what_is_waited_for() -> None:
+    assert Plan(operation_seconds=5, save_seconds=100).patience == 165

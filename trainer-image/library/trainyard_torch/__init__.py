@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from trainyard_torch.checkpoint.lineage import Incarnation, Keep
     from trainyard_torch.checkpoint.manifest import Manifest
     from trainyard_torch.checkpoint.pace import Plan, Tier
-    from trainyard_torch.checkpoint.restoring import CheckpointError, NoneWholeError
-    from trainyard_torch.checkpoint.state import Trained
+    from trainyard_torch.checkpoint.restoring import CheckpointError, NoneWholeError, NotStoredError
     from trainyard_torch.checkpoint.store import Store, StoreError
+    from trainyard_torch.checkpoint.trained import Trained
     from trainyard_torch.communication.averaging import hierarchical, local_sgd
     from trainyard_torch.communication.compression import compress
     from trainyard_torch.communication.diloco import DiLoCo
@@ -26,11 +26,15 @@ if TYPE_CHECKING:
     from trainyard_torch.context import SAVED, Training, start
     from trainyard_torch.data.batches import Batches, Member, MicroBatch
     from trainyard_torch.data.disk import Disk
+    from trainyard_torch.data.evaluation import Evaluation
     from trainyard_torch.data.loader import Loader
     from trainyard_torch.data.order import Order
     from trainyard_torch.data.processes import Steps
     from trainyard_torch.data.records import Records, write_records
     from trainyard_torch.data.tokens import token_file
+    from trainyard_torch.export.exporting import export_model, read_record
+    from trainyard_torch.export.record import About, ExportError
+    from trainyard_torch.export.weights import load_weights
     from trainyard_torch.loop import Loop, Step
     from trainyard_torch.mesh import Parallelism, member, submesh
     from trainyard_torch.optim.lamb import Lamb
@@ -49,8 +53,13 @@ if TYPE_CHECKING:
     )
     from trainyard_torch.place import Place
     from trainyard_torch.precision import Precision
+    from trainyard_torch.tracking.mlflow import MLflow
+    from trainyard_torch.tracking.tensorboard import TensorBoard
+    from trainyard_torch.tracking.tracking import Tracking
     from trainyard_torch.watch.profile import Capture
     from trainyard_torch.watch.watch import Watch
+
+__version__ = "0.1.0"
 
 _WHERE = {
     "checkpoint.checkpoints": ("Checkpoints",),
@@ -59,9 +68,9 @@ _WHERE = {
     "checkpoint.lineage": ("Incarnation", "Keep"),
     "checkpoint.manifest": ("Manifest",),
     "checkpoint.pace": ("Plan", "Tier"),
-    "checkpoint.restoring": ("CheckpointError", "NoneWholeError"),
-    "checkpoint.state": ("Trained",),
+    "checkpoint.restoring": ("CheckpointError", "NoneWholeError", "NotStoredError"),
     "checkpoint.store": ("Store", "StoreError"),
+    "checkpoint.trained": ("Trained",),
     "communication.averaging": ("hierarchical", "local_sgd"),
     "communication.compression": ("compress",),
     "communication.diloco": ("DiLoCo",),
@@ -71,11 +80,15 @@ _WHERE = {
     "context": ("SAVED", "Training", "start"),
     "data.batches": ("Batches", "Member", "MicroBatch"),
     "data.disk": ("Disk",),
+    "data.evaluation": ("Evaluation",),
     "data.loader": ("Loader",),
     "data.order": ("Order",),
     "data.processes": ("Steps",),
     "data.records": ("Records", "write_records"),
     "data.tokens": ("token_file",),
+    "export.exporting": ("export_model", "read_record"),
+    "export.record": ("About", "ExportError"),
+    "export.weights": ("load_weights",),
     "loop": ("Loop", "Step"),
     "mesh": ("Parallelism", "member", "submesh"),
     "optim.lamb": ("Lamb",),
@@ -94,6 +107,9 @@ _WHERE = {
     ),
     "place": ("Place",),
     "precision": ("Precision",),
+    "tracking.mlflow": ("MLflow",),
+    "tracking.tensorboard": ("TensorBoard",),
+    "tracking.tracking": ("Tracking",),
     "watch.profile": ("Capture",),
     "watch.watch": ("Watch",),
 }
@@ -101,6 +117,7 @@ _MODULES = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
     "SAVED",
+    "About",
     "Batches",
     "Capture",
     "CheckpointError",
@@ -108,6 +125,8 @@ __all__ = [
     "DiLoCo",
     "Disk",
     "Due",
+    "Evaluation",
+    "ExportError",
     "Incarnation",
     "Keep",
     "Lamb",
@@ -115,10 +134,12 @@ __all__ = [
     "LeftBehindError",
     "Loader",
     "Loop",
+    "MLflow",
     "Manifest",
     "Member",
     "MicroBatch",
     "NoneWholeError",
+    "NotStoredError",
     "Order",
     "Parallelism",
     "Pipeline",
@@ -132,7 +153,9 @@ __all__ = [
     "Steps",
     "Store",
     "StoreError",
+    "TensorBoard",
     "Tier",
+    "Tracking",
     "Trained",
     "Training",
     "Watch",
@@ -140,10 +163,13 @@ __all__ = [
     "clip_gradients",
     "compiled",
     "compress",
+    "export_model",
     "hierarchical",
     "join",
+    "load_weights",
     "local_sgd",
     "member",
+    "read_record",
     "replicate",
     "shard",
     "split_sequences",

@@ -93,6 +93,7 @@ def lacks(device: str, environ: Mapping[str, str], image: Image) -> list[str]:
         found["setuptools"] = image.module("setuptools.command")
         found["torch's headers (libtorch-dev)"] = image.header("ATen/ATen.h")
     else:
+        # gpu-only: what Triton needs
         # Triton compiles the launcher of each kernel.
         compilers = [environ["CC"]] if "CC" in environ else ["gcc", "clang"]
         found[f"a C compiler ({' or '.join(compilers)})"] = any(map(image.program, compilers))

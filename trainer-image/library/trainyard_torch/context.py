@@ -7,19 +7,21 @@ import os
 import random
 import sys
 import threading
-import traceback
-from contextlib import contextmanager
-from importlib import import_module
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from trainyard_torch.agent import agent
+from trainyard_torch.checkpoint.bounded import SilentError, within
 from trainyard_torch.data.order import mixed
+from trainyard_torch.errors import ends
 from trainyard_torch.mesh import Parallelism, member
-from trainyard_torch.notice import Notice
+from trainyard_torch.notice import LONGEST_GRACE_SECONDS, Notice, patience_seconds
 from trainyard_torch.place import Place
+from trainyard_torch.throttle import Throttle
 from trainyard_torch.watch.recorder import flight_recorder
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 SAVED = 90
 """The exit code of a training that has saved its state and ended because it was asked to: charged to nobody."""
 SEED = 2**64
+PART_SECONDS = 10.0
+"""How long a process that ends with an exit code of its own waits for its process groups to be given up."""
 
 
 class Training:
@@ -43,18 +47,23 @@ class Training:
         device: where its tensors are to be.
         mesh: how all processes are laid out (`Parallelism.mesh`).
         seed: of the training.
+        ending: what is to be closed when the training ends, and to be told by what exception, if by one.
     """
 
     def __init__(self, place: Place, device: torch.device, mesh: DeviceMesh, seed: int, notice: Notice | None) -> None:
         self.place, self.device, self.mesh, self.seed = place, device, mesh, seed
-        self._notice, self._agent = notice, _agent()
+        self.ending = ExitStack()
+        self._notice, self._agent = notice, agent()
+        # To look it up in the mesh takes a tenth of a millisecond, and it is asked for in each step.
+        self._member = member(mesh)
         self._group = dist.new_group(backend="gloo")
         self._asked: tuple[dist.Work, torch.Tensor] | None = None
+        self._throttle = Throttle()
 
     @property
     def member(self) -> Member:
         """Which part of the samples this process sees: what `Batches.step` takes."""
-        return member(self.mesh)
+        return self._member
 
     @property
     def is_first(self) -> bool:
@@ -77,18 +86,22 @@ class Training:
     def must_stop(self, step: int) -> bool:
         """Whether all processes are to save and to `leave` after this step: an eviction, a drain, a suspended job, SIGTERM to one of them.
 
-        To be asked by all after each step, with the same number. The answer is the same on all.
+        To be asked by all after each step, with the same number. The answer is the same on all. Without an agent, it comes a tenth of a second
+        late at most, or a step where that takes longer.
         """
         if self.place.supervised and self._agent:
             return bool(self._agent.must_stop(step))
         answer = False
         if self._asked:
-            work, told = self._asked
+            (work, told), self._asked = self._asked, None
             work.wait()
-            answer = bool(told.item())
-        told = torch.tensor([self._notice is not None and self._notice.given], dtype=torch.uint8)
-        # It is looked at after the next step: nobody waits for the others.
-        self._asked = dist.all_reduce(told, dist.ReduceOp.MAX, group=self._group, async_op=True), told
+            answer, pause = bool(told[0]), int(told[1])
+            self._throttle.agree(pause)
+        if self._throttle.due():
+            given = self._notice is not None and self._notice.given
+            told = torch.tensor([given, self._throttle.wish()], dtype=torch.uint8)
+            # It is looked at after the next step: nobody waits for the others.
+            self._asked = dist.all_reduce(told, dist.ReduceOp.MAX, group=self._group, async_op=True), told
         if answer and self._notice:
             self._notice.heed()
         return answer
@@ -103,7 +116,12 @@ class Training:
         To be called before each step: a run that goes on from a checkpoint then draws what the undisturbed one does, and no state of
         generators has to be kept. Processes that see the same samples draw the same.
         """
-        _seed_all(mixed(mixed(self.seed, step), self.member.rank))
+        seed = mixed(mixed(self.seed, step), self.member.rank)
+        _seed_host(seed)
+        # What `torch.manual_seed` does, but for kinds of devices that nobody uses: for each of those it takes a traceback each time.
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed_all(seed)
 
 
 @contextmanager
@@ -114,6 +132,7 @@ def start(
     device: str | None = None,
     timeout: timedelta | None = None,
     deterministic: bool = False,
+    patience: float | None = None,
 ) -> Iterator[Training]:
     """Join the other processes of the training: under trainyard-agent, torchrun, any launcher that sets RANK, or alone.
 
@@ -126,12 +145,19 @@ def start(
         device: "cuda" or "cpu"; by default a GPU where there is one for each process of this pod.
         timeout: of a collective; by default torch's.
         deterministic: torch's algorithms that give the same bits each time, or an error where there is none.
+        patience: seconds after SIGTERM in which the step in hand has to come to its end, or the process ends as it is; by default two
+            thirds of what the pod gets to end (TRAINYARD_GRACE_SECONDS, else 30 s). Under trainyard-agent it is the agent's matter.
 
     Raises:
         ValueError: a variable or parameter does not fit; the text says which.
     """
     if not 0 <= seed < SEED:
         raise ValueError(f"seed must be from 0 to {SEED - 1}, and is {seed}")
+    if patience is not None and not 0 < patience <= LONGEST_GRACE_SECONDS:
+        raise ValueError(
+            f"patience must be a positive number of seconds up to {LONGEST_GRACE_SECONDS}, and is {patience}"
+        )
+    bound = patience_seconds(os.environ) if patience is None else patience
     place = Place.of(os.environ)
     chosen = parallelism or Parallelism.parse(os.environ.get("TRAINYARD_PARALLELISM"))
     chosen.data(place.world)
@@ -146,20 +172,19 @@ def start(
     _join(place, where, timeout)
     # The agent speaks for the ranks that it has started itself. Handlers are for the main thread alone.
     free = not place.supervised and threading.current_thread() is threading.main_thread()
-    notice = Notice() if free else None
+    notice = Notice(bound) if free else None
     try:
-        yield Training(place, where, chosen.mesh(place.world, where.type), seed, notice)
+        with ends():
+            training = Training(place, where, chosen.mesh(place.world, where.type), seed, notice)
+            with training.ending:
+                yield training
     except SystemExit as error:
         if error.code == SAVED:
             # All come here together; gloo aborts a process that goes with groups of its own.
             dist.destroy_process_group()
+        elif isinstance(error.code, int) and error.__cause__ is not None:
+            _part(error.code)
         raise
-    except Exception as error:
-        code = getattr(error, "exit_code", None)
-        if code is None:
-            raise
-        traceback.print_exc()
-        raise SystemExit(code) from error
     else:
         # Not after an exception: it waits for processes that are perhaps no more.
         dist.destroy_process_group()
@@ -168,10 +193,23 @@ def start(
             notice.close()
 
 
+def _part(code: int) -> None:
+    """Give up the process groups before the process ends: gloo aborts one that still has them, or has it wait for ever."""
+    try:
+        within(PART_SECONDS, dist.destroy_process_group)
+    except SilentError:
+        # It waits for processes that are no more, and so would the interpreter's end.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
 def _device(place: Place, wanted: str | None) -> torch.device:
     if wanted not in {None, "cpu", "cuda"}:
         raise ValueError(f'device must be "cuda" or "cpu", and is {wanted!r}')
     found = torch.cuda.device_count() if wanted != "cpu" else 0
+    # gpu-only: the device of a local rank
     if wanted == "cuda" or found:
         if found <= place.local_rank or found < place.local_world:
             raise ValueError(
@@ -185,6 +223,7 @@ def _device(place: Place, wanted: str | None) -> torch.device:
 
 
 def _join(place: Place, device: torch.device, timeout: timedelta | None) -> None:
+    # gpu-only: nccl beside gloo
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     more: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     if not place.launched:
@@ -194,13 +233,6 @@ def _join(place: Place, device: torch.device, timeout: timedelta | None) -> None
     dist.init_process_group(backend, rank=place.rank, world_size=place.world, **more)
 
 
-def _agent() -> Any:
-    try:
-        return import_module("trainyard_agent")
-    except ImportError:
-        return None
-
-
 def _log() -> None:
     """What the library says is to be seen where the program has not said how."""
     if not logging.getLogger().handlers:
@@ -208,7 +240,11 @@ def _log() -> None:
 
 
 def _seed_all(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - programs and libraries draw from it
+    _seed_host(seed)
     # Also those of the devices.
     torch.manual_seed(seed)
+
+
+def _seed_host(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - programs and libraries draw from it

@@ -47,6 +47,16 @@ def checked(name: str, device: str, capability: tuple[int, int] | None = None) -
     return found
 
 
+def usual(device: str, capability: tuple[int, int] | None = None) -> Format:
+    """The format that loses nothing that matters in most trainings: fp32, with matrices in TF32 where the device has it.
+
+    Args:
+        device: as for `checked`.
+        capability: likewise.
+    """
+    return "tf32" if device == "cuda" and capability is not None and capability >= NEEDED["tf32"] else "fp32"
+
+
 def fits_fp8(rows: int, columns: int) -> bool:
     """Whether a matrix can be multiplied in fp8: the hardware takes multiples of 16."""
     return rows % 16 == 0 and columns % 16 == 0

@@ -8,9 +8,10 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from trainyard_torch.checkpoint.pace import Tier
-from trainyard_torch.checkpoint.state import Trained
+from trainyard_torch.checkpoint.trained import Trained
+from trainyard_torch.export.record import About
 from trainyard_torch.mesh import size
-from trainyard_torch.parallel.gradients import clip_gradients, synchronising
+from trainyard_torch.parallel.gradients import Exchange, clip_gradients
 from trainyard_torch.precision import Precision
 from trainyard_torch.watch.watch import Watch
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from trainyard_torch.data.loader import Loader
     from trainyard_torch.data.recipe import Part
     from trainyard_torch.optim.schedule import Schedule
+    from trainyard_torch.tracking.tracking import Tracking
 
 
 class Step:
@@ -36,12 +38,10 @@ class Step:
         loss: of this process's samples so far, without a gradient, not waited for; None before the first.
     """
 
-    def __init__(
-        self, number: int, parts: list[Part], models: Sequence[nn.Module], precision: Precision, watch: Watch
-    ) -> None:
+    def __init__(self, number: int, parts: list[Part], exchange: Exchange, precision: Precision, watch: Watch) -> None:
         self.number, self.weight = number, 0.0
         self.loss: Tensor | None = None
-        self._parts, self._models, self._precision, self._watch = parts, models, precision, watch
+        self._parts, self._exchange, self._precision, self._watch = parts, exchange, precision, watch
         self._share = sum(part.weight for part in parts)
         self._due = len(parts)
 
@@ -49,7 +49,7 @@ class Step:
         """What `collate` made of each micro-batch. In the loop's body the number format holds, and gradients are exchanged after the last."""
         for part in self._parts:
             self.weight = part.weight
-            with _synchronising(self._models, part.last), self._watch.phase("forward"), self._precision.autocast():
+            with self._exchange.when(part.last), self._watch.phase("forward"), self._precision.autocast():
                 yield part.batch
 
     def backward(self, loss: Tensor) -> None:
@@ -64,7 +64,7 @@ class Step:
             )
         # torch's advice: gradients are computed outside of autocast.
         with self._watch.phase("backward"), torch.autocast(loss.device.type, enabled=False):
-            self._precision.backward(loss * self.weight)
+            self._precision.backward(loss if self.weight == 1 else loss * self.weight)
         self.note(loss)
 
     def note(self, loss: Tensor) -> None:
@@ -92,15 +92,16 @@ class Loop:
     Args:
         training: what `start` gave.
         model: as it was wrapped; of a pipeline this process's stages.
-        optimizer: of the model; as many as there are stages.
+        optimizer: of the model: one for all stages, one for each, or any others.
         data: the steps' micro-batches.
         until: the last step.
         checkpoints: where they are; None: none are made, and each start begins anew.
         state: more to go into them, beside model, optimizer, scale and place in the data: objects with a state dict, by name.
         schedule: of the learning rate.
-        precision: the number format; by default fp32, where TF32 is allowed for matrices.
+        precision: the number format; by default fp32, with matrices in TF32 where the device has it.
         longest: the norm that gradients are clipped to; None: they are not.
         watch: by default one with the usual settings.
+        tracking: whom the training is told to besides: MLflow or TensorBoard.
 
     Attributes:
         watch: for phases of the program's own: `with loop.watch.phase("evaluate")`.
@@ -123,18 +124,23 @@ class Loop:
         precision: Precision | None = None,
         longest: float | None = None,
         watch: Watch | None = None,
+        tracking: Tracking | None = None,
     ) -> None:
         if until < 1:
             raise ValueError(f"until must be from 1 on, and is {until}")
         self._training, self._data, self._until = training, data, until
         self._models = [model] if isinstance(model, torch.nn.Module) else list(model)
         self._optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-        self._precision = precision or Precision("tf32" if training.device.type == "cuda" else "fp32", training.device)
+        self._precision = precision or Precision(None, training.device)
         if self._precision.name == "fp16" and len(self._optimizers) > 1:
             raise ValueError(
                 f"fp16 scales the loss for one optimizer, and there are {len(self._optimizers)}: take bf16"
             )
-        self._checkpoints, self._schedule, self._longest = checkpoints, schedule, longest
+        if self._precision.name == "fp16" and size(training.mesh, "pipeline") > 1:
+            raise ValueError(
+                "fp16 scales the loss of one backward pass, and stages of a pipeline judge their gradients each by itself: take bf16"
+            )
+        self._checkpoints, self._tracking, self._schedule, self._longest = checkpoints, tracking, schedule, longest
         ours: dict[str, Any] = {"trained": Trained(self._models, self._optimizers)}
         if self._precision.name == "fp16":
             ours["precision"] = self._precision
@@ -144,6 +150,11 @@ class Loop:
             )
         self._state = {**ours, **(state or {})}
         self.watch = watch or Watch(total=until, own=self._own(), device=training.device)
+        # The stages of a pipeline exchange by themselves.
+        self._exchange = Exchange(self._models[0] if len(self._models) == 1 else torch.nn.Identity())
+        # To ask the mesh takes longer than all else that the loop does in a step.
+        mesh = training.mesh
+        self._counts = not any(mesh[name].get_local_rank() for name in ("pipeline", "context", "tensor"))
 
     def __iter__(self) -> Iterator[Step]:
         """The steps from where the last start of the training stood.
@@ -159,7 +170,7 @@ class Loop:
                     self._schedule.set(optimizer, self._data.batches.cursor)
             with self.watch.phase("data"):
                 parts = next(self._data)
-            step = Step(number, parts, self._models, self._precision, self.watch)
+            step = Step(number, parts, self._exchange, self._precision, self.watch)
             yield step
             step.check()
             norm = self._update()
@@ -168,9 +179,28 @@ class Loop:
         self._data.close()
         self.watch.close()
 
+    def about(self, *, configuration: Any = None, source: str = "") -> About:
+        """What the record of an export says of this training, for `export_model`: data, last numbers, last checkpoint.
+
+        Args:
+            configuration: the program's arguments, as `About` takes them.
+            source: where the data lie.
+        """
+        known = self.watch.reading()
+        return About(
+            configuration=configuration,
+            data={"source": source, **self._data.state_dict()},
+            metrics={"loss": known.loss, "grad_norm": known.grad_norm},
+            checkpoint=self._checkpoints.newest if self._checkpoints else None,
+            checkpoints=self._checkpoints.url if self._checkpoints else "",
+        )
+
     def _begin(self) -> int:
         """The last step that is done already."""
         found = self._checkpoints.load(self._state) if self._checkpoints else None
+        if self._tracking:
+            self._training.ending.push(self._tracking)  # by what it ends is known outside alone
+            self._tracking.begin(self.watch, checkpoints=self._checkpoints, found=found)
         if found is None:
             return 0
         self._data.load_state_dict(found.data)
@@ -206,8 +236,7 @@ class Loop:
 
     def _samples(self, parts: list[Part]) -> int:
         """What this process counts: of those that work on the same samples, the first counts them all."""
-        mesh = self._training.mesh
-        if any(mesh[name].get_local_rank() for name in ("pipeline", "context", "tensor")):
+        if not self._counts:
             return 0
         return round(sum(part.weight for part in parts) * self._data.batches.batch / self._training.member.world)
 
@@ -220,8 +249,3 @@ class Loop:
             isinstance(module, FSDPModule) for model in self._models for module in model.modules()
         )
         return ("data",) if waits else ("data", "forward")
-
-
-def _synchronising(models: Sequence[nn.Module], yes: bool) -> Any:  # noqa: FBT001 - the one thing that is said
-    # The stages of a pipeline exchange by themselves.
-    return synchronising(models[0], yes) if len(models) == 1 else synchronising(torch.nn.Identity(), yes)

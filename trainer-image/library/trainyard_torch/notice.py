@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -9,10 +10,36 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import FrameType
 
-PATIENCE_SECONDS = 20.0
+GRACE = "TRAINYARD_GRACE_SECONDS"
+USUAL_GRACE_SECONDS, LONGEST_GRACE_SECONDS = 30.0, 10**9
+"""What Kubernetes gives a pod to end where the pod does not say, and the longest that is understood."""
+SHARE = 2 / 3
+"""Of that: the rest is for those who wait for this process, and for what it has on its way."""
 EXIT_CODE = 128 + signal.SIGTERM
+
+
+def patience_seconds(environ: Mapping[str, str]) -> float:
+    """How long a process may take to come to the end of its step once it was asked to end: two thirds of what its pod gets.
+
+    Args:
+        environ: the operator sets TRAINYARD_GRACE_SECONDS to the pod's `terminationGracePeriodSeconds` where that is not 30.
+
+    Raises:
+        ValueError: it is no number of seconds from 0 on.
+    """
+    text = environ.get(GRACE, "").strip()
+    try:
+        grace = float(text) if text else USUAL_GRACE_SECONDS
+    except ValueError:
+        grace = math.nan
+    if not 0 <= grace <= LONGEST_GRACE_SECONDS:
+        raise ValueError(
+            f"{GRACE} must be the seconds that the pod gets to end, from 0 to {LONGEST_GRACE_SECONDS}, and is {text!r}"
+        )
+    return grace * SHARE
 
 
 class Notice:
@@ -26,7 +53,7 @@ class Notice:
         ValueError: this is not the main thread.
     """
 
-    def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, patience: float) -> None:
         self._given = False
         self._heeded = threading.Event()
         self._before = signal.signal(signal.SIGTERM, self._note)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trainyard_torch.formats import checked, fits_fp8
+from trainyard_torch.formats import checked, fits_fp8, usual
+from trainyard_torch.unscaling import Unscaled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,13 +42,14 @@ class Precision:
 
     Args:
         name: "fp32": nothing less, convolutions neither. "tf32": fp32 with matrices in TF32. "bf16", "fp16": matrices and convolutions in
-            16 bits; fp16 with a scaled loss. "fp8": as bf16, and linear layers in fp8, by torchao.
+            16 bits; fp16 with a scaled loss. "fp8": as bf16, and linear layers in fp8, by torchao. None: "tf32" where the device has it, else
+            "fp32".
         device: where the model is.
         scale: fp16: what the loss is multiplied with at first.
         growth_interval: fp16: steps without an overflow until the scale is doubled.
 
     Attributes:
-        name: as given.
+        name: the one that was chosen.
         dtype: in which matrices are multiplied; for FSDP2's `MixedPrecisionPolicy(param_dtype=…)`, which is used instead of autocast.
 
     Raises:
@@ -55,7 +57,7 @@ class Precision:
     """
 
     def __init__(
-        self, name: str, device: torch.device | str, *, scale: float = 65536.0, growth_interval: int = 2000
+        self, name: str | None, device: torch.device | str, *, scale: float = 65536.0, growth_interval: int = 2000
     ) -> None:
         if not 0 < scale < float("inf") or growth_interval < 1:
             raise ValueError(f"scale and growth_interval must be positive, and are {scale} and {growth_interval}")
@@ -64,8 +66,10 @@ class Precision:
             raise ValueError(
                 "device is cuda, and this process sees no GPU: ask for one in the pod's resources, or take cpu"
             )
+        # gpu-only: formats by compute capability, TF32 by default
         cuda = device.type == "cuda" and torch.version.hip is None
-        self.name = checked(name, device.type, torch.cuda.get_device_capability(device) if cuda else None)
+        capability = torch.cuda.get_device_capability(device) if cuda else None
+        self.name = name = checked(usual(device.type, capability) if name is None else name, device.type, capability)
         self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}.get(name, torch.float32)
         self._device = device.type
         # Both count in the backward pass too, which is outside of any `with`. Not the settings that torch 2.9 has brought: they may not
@@ -76,6 +80,7 @@ class Precision:
         self._scaler = torch.amp.GradScaler(
             device.type, init_scale=scale, growth_interval=growth_interval, enabled=scaled
         )
+        self._unscaled: Unscaled | None = None
 
     @property
     def scale(self) -> float:
@@ -104,16 +109,23 @@ class Precision:
         self._scaler.scale(loss).backward()
 
     def unscale(self, optimizer: Optimizer) -> None:
-        """Divide gradients by the scale, so that they can be clipped or looked at; once before `step`, which does it else itself."""
-        self._scaler.unscale_(optimizer)
+        """Divide gradients by the scale, so that they can be clipped or looked at; once before `step`, which does it else itself.
+
+        Raises:
+            RuntimeError: that was done already in this step.
+        """
+        if self._unscaled:
+            raise RuntimeError("unscale() was called already in this step: call it once, before step()")
+        if self._scaler.is_enabled():
+            self._unscaled = Unscaled(self._scaler, optimizer)
 
     def step(self, optimizer: Optimizer) -> bool:
         """Take a step of the optimizer.
 
         Returns:
             Whether it was taken: in fp16, gradients that are not finite are left out, and the scale is halved. The learning rate's
-            schedule, progress and averaging go on as if it had been. With one optimizer for all of the model, it is the same on all
-            processes of DDP and FSDP2; over pipeline stages take bf16.
+            schedule, progress and averaging go on as if it had been. With one optimizer for all of the model, it is the same on all processes
+            of DDP, FSDP2 and tensor parallel, also together; over pipeline stages take bf16.
 
         Raises:
             FloatingPointError: gradients are not finite at any scale.
@@ -122,15 +134,15 @@ class Precision:
             optimizer.step()
             return True
         before = self.scale
-        self._scaler.step(optimizer)
-        self._scaler.update()
+        unscaled, self._unscaled = self._unscaled or Unscaled(self._scaler, optimizer), None
+        done = unscaled.step()
         after = self.scale
         if after < LEAST_SCALE:
             raise FloatingPointError(
                 f"gradients are not finite at a loss scale of {before:g} either: the loss is NaN or infinite by itself; go back to "
                 "a checkpoint with a lower learning rate, or take bf16"
             )
-        return after >= before
+        return done
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint has to hold: the scale and how it came about; empty but for fp16."""
@@ -158,6 +170,7 @@ def with_float8(model: nn.Module) -> nn.Module:
         from torchao.float8 import convert_to_float8_training  # noqa: PLC0415
     except ImportError as error:
         raise ValueError("fp8 is done by torchao, which is not installed: pip install torchao, or take bf16") from error
+    # gpu-only: layers in fp8
     converted: nn.Module = convert_to_float8_training(
         model,
         module_filter_fn=lambda layer, _name: fits_fp8(

@@ -95,7 +95,7 @@ class Manifest:
     def text(self) -> str:
         """What is written: JSON, with a checksum of its own."""
         content = {"format": FORMAT, **asdict(self)}
-        return json.dumps({**content, "sha256": _digest(content)}, indent=1) + "\n"
+        return json.dumps({**content, "sha256": digest(content)}, indent=1) + "\n"
 
     def of(self, files: Mapping[str, File]) -> Manifest:
         """The same, with these files."""
@@ -118,7 +118,7 @@ class Manifest:
             raise BrokenError(
                 f"{NAME} has format {made!r}, and this release reads {FORMAT}: a later one has written it"
             )
-        if _digest({"format": made, **content}) != stored:
+        if digest({"format": made, **content}) != stored:
             raise BrokenError(f"{NAME} was changed after it was written: its checksum is another one")
         try:
             files = {path: File(**each) for path, each in content.pop("files").items()}
@@ -130,5 +130,6 @@ class Manifest:
         return manifest
 
 
-def _digest(content: Mapping[str, Any]) -> str:
+def digest(content: Mapping[str, Any]) -> str:
+    """The checksum that stands in what is written: SHA-256 of the content as JSON, in hexadecimal."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from trainyard_torch.checkpoint.interval import Due
 from trainyard_torch.checkpoint.lineage import Keep
+
+SLACK_SECONDS = 60.0
+"""What a checkpoint that is given up takes until all processes know of it."""
+DOUBLINGS = 8
+"""After so many failures in a row, the pause of what is kept in memory grows no more."""
 
 
 class Tier(IntEnum):
@@ -18,19 +24,36 @@ class Tier(IntEnum):
 
 @dataclass(frozen=True)
 class Plan:
-    """When checkpoints are made, and which stay.
+    """When checkpoints are made, which stay, and for how long they are waited for.
 
     Attributes:
         store: when one is stored.
         memory: when one is kept in memory; None: never. What is stored is kept there too.
         keep: which ones stay in the store; in memory it is the last.
         folder: on a file system in memory that outlives a process. In a pod it counts against the memory limit.
+        operation_seconds: for one answer of the store (`Store`).
+        save_seconds: for a whole checkpoint.
+
+    Raises:
+        ValueError: a number of seconds is not positive.
     """
 
     store: Due = field(default_factory=Due)
     memory: Due | None = None
     keep: Keep = field(default_factory=Keep)
     folder: str = "/dev/shm"  # noqa: S108 - a file system in memory
+    operation_seconds: float = 300.0
+    save_seconds: float = 1800.0
+
+    def __post_init__(self) -> None:
+        for name in ("operation_seconds", "save_seconds"):
+            if not 0 < (value := getattr(self, name)) < math.inf:
+                raise ValueError(f"{name} must be a positive number of seconds, and is {value}")
+
+    @property
+    def patience(self) -> float:
+        """Seconds from the moment when the state is copied, for which the training waits for a checkpoint at most."""
+        return self.save_seconds + self.operation_seconds + SLACK_SECONDS
 
 
 class Pace:
@@ -42,18 +65,21 @@ class Pace:
 
     Attributes:
         stall: seconds for which the training stood still for the last checkpoint; 0 before the first.
-        step: that of the last one; 0 before the first.
+        step: that of the last one; before the first, where the training began.
     """
 
     def __init__(self, plan: Plan, now: float) -> None:
         self._rules = {Tier.STORE: plan.store, Tier.MEMORY: plan.memory}
         self._last = dict.fromkeys(Tier, now)
         self._began, self._failures = now, 0
+        self._before, self._interval = 0, 1
+        self._forgotten, self._paused_until = 0, 0
         self.stall, self.step = 0.0, 0
 
-    def began(self, seconds: float, failures: int, now: float) -> None:
-        """The training began so many seconds ago, and has begun again so many times since."""
+    def began(self, seconds: float, failures: int, now: float, step: int = 0) -> None:
+        """The training began so many seconds ago, and has begun again so many times since, now from this step."""
         self._began, self._failures = now - seconds, failures
+        self._before = self.step = step
 
     def made(self, tier: Tier, step: int, *, began: float, now: float) -> None:
         """A checkpoint of this step was made; the training stood still from `began` on."""
@@ -61,7 +87,25 @@ class Pace:
         for each in Tier:
             if each <= tier:
                 self._last[each] = now
-        self.step = step
+        self._before, self.step = self.step, step
+
+    def forgot(self) -> None:
+        """The last one could not be kept in memory, where the next one is not tried before a pause: of steps, so that all have the same.
+
+        It is twice the steps from the one before to this one, and each time in a row twice as many.
+        """
+        if not self._forgotten:
+            self._interval = max(1, self.step - self._before)
+        self._forgotten = min(self._forgotten + 1, DOUBLINGS)
+        self._paused_until = self.step + self._interval * 2**self._forgotten
+
+    def remembered(self) -> None:
+        """The last one is in memory."""
+        self._forgotten = 0
+
+    def pauses(self, step: int) -> bool:
+        """Whether one of this step is not to be kept in memory, because that has failed."""
+        return bool(self._forgotten) and step < self._paused_until
 
     def since(self, now: float) -> float:
         """Seconds since the last one was made, or since the beginning."""
@@ -69,12 +113,17 @@ class Pace:
 
     def at(self, step: int) -> Tier | None:
         """What is due after this step by its number: the same answer wherever it is asked."""
-        return next((tier for tier, due in self._rules.items() if due and due.at(step)), None)
+        return next((tier for tier, due in self._counting(step) if due.at(step)), None)
 
-    def by(self, now: float) -> Tier | None:
-        """What is due by the time."""
-        for tier, due in self._rules.items():
+    def by(self, now: float, step: int = 0) -> Tier | None:
+        """What is due by the time, after this step."""
+        for tier, due in self._counting(step):
             elapsed, age = now - self._last[tier], now - self._began
-            if due and due.by(elapsed, stall=self.stall, age=age, failures=self._failures):
+            if due.by(elapsed, stall=self.stall, age=age, failures=self._failures):
                 return tier
         return None
+
+    def _counting(self, step: int) -> list[tuple[Tier, Due]]:
+        return [
+            (tier, due) for tier, due in self._rules.items() if due and not (tier is Tier.MEMORY and self.pauses(step))
+        ]

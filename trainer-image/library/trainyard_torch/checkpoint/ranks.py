@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+
+from trainyard_torch.throttle import Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,18 +31,26 @@ class FailedElsewhereError(Exception):
 class Ranks:
     """The processes of the default group, or this one alone where there is none. To be made by all of them at the same time.
 
+    Args:
+        timeout: seconds for which they wait for each other; by default torch's half an hour.
+        borrow: whether to use the default group itself, where that is of gloo: for a few words in the thread that trains. A group of their
+            own stays until the program ends, as torch's destructor may wait for ever.
+
     Attributes:
         rank: from 0 on.
         world: how many there are.
         group: what torch.distributed.checkpoint takes; None where there is no other process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float | None = None, *, borrow: bool = False) -> None:
         alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
         self.rank = 0 if alone else dist.get_rank()
         self.world = 1 if alone else dist.get_world_size()
-        self.group = None if alone else dist.new_group(backend="gloo")
+        lent = not alone and borrow and "cpu:gloo" in dist.get_backend_config()
+        bound = None if timeout is None else timedelta(seconds=timeout)
+        self.group = None if alone else dist.group.WORLD if lent else dist.new_group(backend="gloo", timeout=bound)
         self._told: tuple[Any, torch.Tensor] | None = None
+        self._throttle = Throttle()
 
     def gather(self, word: T) -> list[T]:
         """The words of all, by rank; everybody has to say one."""
@@ -88,17 +99,28 @@ class Ranks:
         return [cast("T", word) for word, *_ in words]
 
     def tell(self, wish: int) -> None:
-        """Begin to tell the others what rank 0 wishes, a number from 0 to 255; nobody waits."""
-        told = torch.tensor([wish], dtype=torch.uint8)
+        """Begin to tell the others what rank 0 wishes, a number from 0 to 255; nobody waits. To be called by all in each step.
+
+        Where steps are short, most wishes are not told: then the next one is.
+        """
+        if self.group is not None and not self._throttle.due():
+            return
+        told = torch.tensor([wish, self._throttle.wish()], dtype=torch.uint8)
         work = None if self.group is None else dist.broadcast(told, src=0, group=self.group, async_op=True)
         self._told = (work, told)
 
     def told(self) -> int:
-        """What rank 0 wished when `tell` was called last; 0 where it was not."""
+        """What rank 0 wished when `tell` was called last; 0 where it was not, or the wish was not told."""
         if self._told is None:
             return 0
         work, told = self._told
         if work is not None:
             work.wait()
         self._told = None
-        return int(told.item())
+        self._throttle.agree(int(told[1]))
+        return int(told[0])
+
+    def close(self) -> None:
+        """Give the group up, in this process: none of its threads uses it any more."""
+        if self.group is not None:
+            dist.destroy_process_group(self.group)

@@ -13,9 +13,10 @@ from torch.distributed.checkpoint.stateful import Stateful
 from trainyard_torch.checkpoint.history import verify
 from trainyard_torch.checkpoint.manifest import BrokenError, Manifest, Name
 from trainyard_torch.checkpoint.ranks import FailedElsewhereError
-from trainyard_torch.checkpoint.state import fits, plain, put
+from trainyard_torch.checkpoint.state import fits, keys_of, plain, put
 from trainyard_torch.checkpoint.store import StoreError
 from trainyard_torch.checkpoint.streams import reader
+from trainyard_torch.errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +39,12 @@ class NoneWholeError(CheckpointError):
     exit_code = 95
 
 
+class NotStoredError(CheckpointError):
+    """A checkpoint that was waited for, such as the last of a training, could not be stored. A restart goes on from the one before."""
+
+    exit_code = 97
+
+
 @dataclass(frozen=True)
 class Restoring:
     """Where it is looked for, and by whom. `history` is asked on rank 0 alone; `mesh`: how the processes are arranged."""
@@ -48,8 +55,12 @@ class Restoring:
     memory: Memory | None
     mesh: Mapping[str, int]
 
-    def best(self, state: Mapping[str, Any]) -> tuple[Manifest | None, bool]:
+    def best(self, state: Mapping[str, Any], *, step: int | None = None) -> tuple[Manifest | None, bool]:
         """Put it into `state`. Returns its manifest, or None where there is nothing yet, and whether it came from memory.
+
+        Args:
+            state: as `Checkpoints.load` takes it.
+            step: of the one in the store that is wished for; None: the newest.
 
         Raises:
             NoneWholeError: there are checkpoints, and all of them are broken.
@@ -64,6 +75,7 @@ class Restoring:
                 {claim.attempt: claim.mark for claim in self.history.claims()},
             )
         )
+        stored = [name for name in stored if step in (None, name.step)]
         newest = stored[0].step if stored else 0
         for name in remembered:
             if name.step >= newest and (found := self._recalled(state, name, marks)):
@@ -79,22 +91,22 @@ class Restoring:
         mine: list[tuple[Manifest, dict[str, Any]]] = []
         try:
             self.ranks.each(lambda: mine.append(self._read(name, marks)))
-        except FailedElsewhereError as error:
-            self._pass_over(name, f"in memory {error}")
-            return None
-        # All have theirs. To ask for the state may be done by all together alone, so not before.
-        ((manifest, saved),) = mine
-        target = plain(state)
-        try:
+            # All have theirs. To ask for the state may be done by all together alone, so not before.
+            ((manifest, saved),) = mine
+            target = self._asked_for(state, [*keys_of(saved)])
             self.ranks.each(lambda: fits(target, saved))
         except FailedElsewhereError as error:
             self._pass_over(name, f"in memory {error}")
             return None
         put(target, saved)
-        for key, each in state.items():
-            if isinstance(each, Stateful):
-                each.load_state_dict(target[key])
+        _given(state, target)
         return manifest
+
+    def _asked_for(self, state: Mapping[str, Any], keys: list[str]) -> dict[str, Any]:
+        """What there is to fill in from a checkpoint with these keys. Raises FailedElsewhereError where a process cannot tell."""
+        made: list[dict[str, Any]] = []
+        self.ranks.each(lambda: made.append(plain(state, keys)))
+        return made[0]
 
     def _read(self, name: Name, marks: Mapping[int, str]) -> tuple[Manifest, dict[str, Any]]:
         if self.memory is None:
@@ -115,7 +127,7 @@ class Restoring:
                 self._pass_over(name, str(error))
                 continue
             try:
-                dcp.load(dict(state), storage_reader=reader(self.store, str(name)), process_group=self.ranks.group)
+                self._filled(state, name)
             except (Exception, CheckpointException) as error:
                 raise CheckpointError(
                     f"checkpoint {name} cannot be loaded into this program: {reason(error)}"
@@ -127,6 +139,13 @@ class Restoring:
                 "another folder"
             )
         return None
+
+    def _filled(self, state: Mapping[str, Any], name: Name) -> None:
+        source = reader(self.store, str(name))
+        keys = self.ranks.first(lambda: [*source.read_metadata().state_dict_metadata])
+        target = self._asked_for(state, keys)
+        dcp.load(target, storage_reader=source, process_group=self.ranks.group)
+        _given(state, target)
 
     def _verified(self, name: Name) -> Manifest:
         """Raises BrokenError where it is not whole; StoreError where nobody can tell, as the store did not answer."""
@@ -148,9 +167,12 @@ def reason(error: BaseException) -> str:
     """The first line of what torch says of it, which else is a page with each rank's traceback."""
     if isinstance(error, CheckpointException):
         rank, (first, _) = min(error.failures.items())
-        return f"rank {rank}: {_line(first)}"
-    return _line(error)
+        return f"rank {rank}: {first_line(first)}"
+    return first_line(error)
 
 
-def _line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+def _given(state: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Objects go on from what was found; of state dicts, tensors and nested values are filled in already."""
+    for name, value in state.items():
+        if isinstance(value, Stateful):
+            value.load_state_dict(found[name])

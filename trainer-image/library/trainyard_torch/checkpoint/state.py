@@ -1,4 +1,4 @@
-"""What a checkpoint is made of: the state of a model and its optimizer, copies of it, and how it is put back. Writes nothing."""
+"""What is made of the state of a training: copies of it, this process's part of it, and how that is put back. Writes nothing."""
 
 from __future__ import annotations
 
@@ -7,70 +7,41 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map  # private, and what torch's own stagers go by
-from typing_extensions import override
+
+from trainyard_torch.checkpoint.trained import Fillable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-# By parameter, not by number: so it fits another parallelism, and stages of a pipeline that hold other layers.
-OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
+    from collections.abc import Collection, Iterator, Mapping
 
 
-class Trained(Stateful):  # type: ignore[misc]  # torch is there where this runs
-    """A model and its optimizer, in whatever parallelism, under the names that the plain model has.
+def plain(state: Mapping[str, Any], keys: Collection[str] | None = None) -> dict[str, Any]:
+    """State dicts alone, in place of the objects that have one. Their tensors are those of the training.
 
     Args:
-        models: the model; of a pipeline all stages that this process holds.
-        optimizers: that of the model; as many as there are stages.
-
-    Raises:
-        ValueError: there are not as many optimizers as models.
+        state: objects and state dicts, by name.
+        keys: of a checkpoint from which it is to be filled in; None: it is to be saved.
     """
 
-    def __init__(
-        self,
-        models: torch.nn.Module | Sequence[torch.nn.Module],
-        optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-    ) -> None:
-        self._models = [models] if isinstance(models, torch.nn.Module) else list(models)
-        self._optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
-        if len(self._models) != len(self._optimizers):
-            raise ValueError(
-                f"there are {len(self._models)} models and {len(self._optimizers)} optimizers: each model needs one of its own"
-            )
+    def of(name: str, value: Any) -> Any:
+        if isinstance(value, Fillable):
+            inner = f"{name}."
+            own = None if keys is None else [key.removeprefix(inner) for key in keys if key.startswith(inner)]
+            return value.state_dict_for(own)
+        return value.state_dict() if isinstance(value, Stateful) else value
 
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        parts = [
-            get_state_dict(model, optimizer, options=OPTIONS)
-            for model, optimizer in zip(self._models, self._optimizers, strict=True)
-        ]
-        return {
-            "model": {name: value for model, _ in parts for name, value in model.items()},
-            "optimizer": {name: value for _, optimizer in parts for name, value in optimizer.items()},
-        }
-
-    @override
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        # Each takes its own out of the whole; of what is missing there torch tells.
-        for model, optimizer in zip(self._models, self._optimizers, strict=True):
-            own_model, own_optimizer = get_state_dict(model, optimizer, options=OPTIONS)
-            set_state_dict(
-                model,
-                optimizer,
-                model_state_dict={name: state_dict["model"][name] for name in own_model},
-                optim_state_dict={name: state_dict["optimizer"][name] for name in own_optimizer},
-                options=OPTIONS,
-            )
+    return {name: of(name, value) for name, value in state.items()}
 
 
-def plain(state: Mapping[str, Any]) -> dict[str, Any]:
-    """State dicts alone, in place of the objects that have one. Their tensors are those of the training."""
-    return {name: value.state_dict() if isinstance(value, Stateful) else value for name, value in state.items()}
+def keys_of(state: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """The keys of nested dictionaries, joined by dots."""
+    for name, value in state.items():
+        if isinstance(value, dict):
+            yield from keys_of(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}"
 
 
 def staged(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,24 +6,26 @@ A file appears whole or not at all: on a volume by a rename after all of it is o
 from __future__ import annotations
 
 import hashlib
-import os
+import io
+import shutil
+import tempfile
 import uuid
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from trainyard_torch.checkpoint.bounded import AHEAD, CHUNK, SilentError, Sink, Source, within
 from trainyard_torch.checkpoint.manifest import File
+from trainyard_torch.checkpoint.outputs import PARTIAL, LocalOutput, ObjectOutput, Output, sync
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import IO
 
-CHUNK = 2**22
-PARTIAL = ".partial-"
-"""In the name of a file that is being written."""
+T = TypeVar("T")
 
 
 class StoreError(Exception):
@@ -35,13 +37,23 @@ class Store:
 
     Args:
         url: a path, or anything that fsspec knows: `s3://bucket/folder`, `gs://…`, `file:///…`, `memory://…`.
+        patience: seconds for one answer: a listing, 4 MiB that are written, 1 MiB that is read, a file that is closed and on the disk.
+            None: any time.
         options: for fsspec's file system: `{"endpoint_url": …}`.
 
+    Attributes:
+        url: as given.
+        unanswered: how often there was no answer in time.
+
     Raises:
-        StoreError: this is no URL, or there is no such file system here.
+        StoreError: this is no URL, or there is no such file system here. All methods raise it where the store cannot be used, or does
+            not answer in time.
+        ValueError: patience is not positive.
     """
 
-    def __init__(self, url: str, **options: object) -> None:
+    def __init__(self, url: str, *, patience: float | None = None, **options: object) -> None:
+        if patience is not None and not patience > 0:
+            raise ValueError(f"patience must be a positive number of seconds, and is {patience}")
         self.url = url.rstrip("/") or "/"
         if ":" in url.partition("/")[0] and "://" not in url:
             raise StoreError(f"{url}: neither a path nor a URL, which has two slashes, as s3://bucket/folder has")
@@ -50,6 +62,8 @@ class Store:
         except (ImportError, ValueError, OSError) as error:
             raise StoreError(f"{url}: {error}") from error
         self._local = isinstance(self._fs, LocalFileSystem)
+        self._patience = patience
+        self.unanswered = 0
 
     def at(self, path: str) -> str:
         """The URL of what lies here, as fsspec and torch.distributed.checkpoint take it."""
@@ -65,107 +79,163 @@ class Store:
 
     def read(self, path: str) -> bytes | None:
         """The whole of a file, or None where there is none."""
-        with self._told("read", path):
-            try:
-                content: bytes = self._fs.cat_file(self._path(path))
-            except FileNotFoundError:
-                return None
-            return content
+        found: bytes | None = self._asked("read", path, lambda: _if_there(lambda: self._fs.cat_file(self._path(path))))
+        return found
 
     def write(self, path: str, content: bytes) -> None:
         """A file is there with this content, in place of what was there."""
-        with self._told("write", path):
-            if self._local:
-                with _partial(Path(self._path(path))) as file:
-                    file.write(content)
-            else:
+
+        def whole() -> None:
+            if not self._local:
                 self._fs.pipe_file(self._path(path), content)
+                return
+            out = self._output(path)
+            try:
+                out.write(content)
+                out.finish()
+            except BaseException:
+                out.drop()
+                raise
+
+        self._asked("write", path, whole)
 
     @contextmanager
     def reading(self, path: str) -> Iterator[IO[bytes]]:
         """A file as a stream in which one can seek."""
-        with self._told("read", path), self._fs.open(self._path(path), "rb") as stream:
-            yield stream
+
+        def bound(act: Callable[[], T]) -> T:
+            return self._asked("read", path, act)
+
+        with self._told("read", path), self._opened(path) as stream:
+            yield io.BufferedReader(Source(stream, bound), AHEAD)
 
     @contextmanager
     def writing(self, path: str) -> Iterator[IO[bytes]]:
         """A stream to write a file by: it is there with the end of the `with`, and not if that ends by an exception."""
+
+        def bound(act: Callable[[], T]) -> T:
+            return self._asked("write", path, act)
+
+        with self._told("write", path):
+            before = self.unanswered
+            out = bound(lambda: self._output(path))
+            sink = Sink(out.write, bound)
+            try:
+                yield sink  # type: ignore[misc]  # mypy knows no IO[bytes] that is written here
+                sink.finish()
+                bound(out.finish)
+            except BaseException:
+                if self.unanswered > before:
+                    out.leave()
+                else:
+                    with suppress(StoreError):
+                        bound(out.drop)
+                raise
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """An empty folder on this machine, gone with the end of the `with`: for files of which not all may come to be. `take` brings them in.
+
+        On a volume it lies below this one, so that nothing is copied.
+        """
+        if not self._local:
+            with tempfile.TemporaryDirectory() as made:
+                yield Path(made)
+            return
+        folder = Path(self._root) / f"scratch{PARTIAL}{uuid.uuid4().hex}"
+        with self._told("write", folder.name):
+            folder.mkdir(parents=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def take(self, source: Path, path: str) -> None:
+        """A file of `scratch` is here, in place of what was there, as a whole."""
         with self._told("write", path):
             if self._local:
-                with _partial(Path(self._path(path))) as stream:
-                    yield stream
-                return
-            stream = self._fs.open(self._path(path), "wb")
-            try:
-                yield stream
-            except BaseException:
-                # To close it would store what has come so far.
-                stream.close = lambda: None
-                with suppress(Exception):
-                    stream.discard()
-                with suppress(Exception):
-                    self._fs.rm_file(self._path(path))
-                raise
-            stream.close()
+                sync(source)
+                target = Path(self._path(path))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                source.replace(target)
+            else:
+                self._fs.put_file(str(source), self._path(path))
 
     def rename(self, path: str, new: str) -> None:
         """A file has another name, in place of what had it before."""
-        with self._told("write", new):
-            self._fs.mv(self._path(path), self._path(new))
+        self._asked("write", new, lambda: self._fs.mv(self._path(path), self._path(new)))
 
     def measure(self, path: str) -> File | None:
         """The size and the checksum of a file, from its content; None where there is none."""
         digest, size = hashlib.sha256(), 0
-        with self._told("read", path):
-            try:
-                with self._fs.open(self._path(path), "rb") as file:
-                    while chunk := file.read(CHUNK):
-                        digest.update(chunk)
-                        size += len(chunk)
-            except FileNotFoundError:
-                return None
+        try:
+            with self._opened(path) as stream:
+                while chunk := self._asked("read", path, lambda: stream.read(CHUNK)):
+                    digest.update(chunk)
+                    size += len(chunk)
+        except FileNotFoundError:
+            return None
         return File(size, digest.hexdigest())
 
     def size(self, path: str) -> int | None:
         """Bytes of a file; None where there is none."""
-        with self._told("look at", path):
-            try:
-                found: int = self._fs.size(self._path(path))
-            except FileNotFoundError:
-                return None
-            return found
+        found: int | None = self._asked("look at", path, lambda: _if_there(lambda: self._fs.size(self._path(path))))
+        return found
 
     def settle(self, path: str) -> None:
         """That there are these files in a folder outlives a power failure, as the files themselves do. Object stores promise that by themselves."""
-        if not self._local:
-            return
-        with self._told("write", path):
+
+        def all_of_it() -> None:
             folder = Path(self._path(path))
             for each in (folder, *(inner for inner in folder.rglob("*") if inner.is_dir())):
-                _sync(each)
+                sync(each)
+
+        if self._local:
+            self._asked("write", path, all_of_it)
 
     def remove(self, path: str) -> None:
         """Nothing lies here any more. Nothing happens where nothing did."""
-        with self._told("remove", path):
-            try:
-                self._fs.rm(self._path(path), recursive=True)
-            except FileNotFoundError:
-                return
+        self._asked("remove", path, lambda: _if_there(lambda: self._fs.rm(self._path(path), recursive=True)))
 
     def _listed(self, path: str) -> list[tuple[str, str]]:
-        with self._told("list", path):
+        here = self._path(path)
+
+        def now() -> list[dict[str, str]]:
             # What another process has written since counts.
             self._fs.invalidate_cache()
-            try:
-                found = self._fs.ls(self._path(path), detail=True)
-            except FileNotFoundError:
-                return []
-            here = self._path(path)
-            named = ((each["name"].rstrip("/"), each["type"]) for each in found)
-            return [(name.rpartition("/")[2], kind) for name, kind in named if name != here]
+            return _if_there(lambda: list(self._fs.ls(here, detail=True))) or []
+
+        named = ((each["name"].rstrip("/"), each["type"]) for each in self._asked("list", path, now))
+        return [(name.rpartition("/")[2], kind) for name, kind in named if name != here]
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[Any]:
+        """A file as the file system opens it. Raises FileNotFoundError too."""
+        before = self.unanswered
+        stream = self._asked("read", path, lambda: _if_there(lambda: self._fs.open(self._path(path), "rb")))
+        if stream is None:
+            raise FileNotFoundError(f"there is no {path}")
+        try:
+            yield stream
+        finally:
+            if self.unanswered == before:
+                with suppress(StoreError):
+                    self._asked("read", path, stream.close)
+
+    def _output(self, path: str) -> Output:
+        return LocalOutput(Path(self._path(path))) if self._local else ObjectOutput(self._fs, self._path(path))
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}".rstrip("/")
+
+    def _asked(self, what: str, path: str, act: Callable[[], T]) -> T:
+        """What the store answers, in time."""
+        with self._told(what, path):
+            try:
+                return within(self._patience, act)
+            except SilentError:
+                self.unanswered += 1
+                raise StoreError(f"cannot {what} {self.at(path)}: no answer for {self._patience:g} s") from None
 
     @contextmanager
     def _told(self, what: str, path: str) -> Iterator[None]:
@@ -178,24 +248,8 @@ class Store:
             raise StoreError(f"cannot {what} {self.at(path)}: {str(error) or type(error).__name__}") from error
 
 
-@contextmanager
-def _partial(path: Path) -> Iterator[IO[bytes]]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}{PARTIAL}{uuid.uuid4().hex}")
+def _if_there(act: Callable[[], T]) -> T | None:
     try:
-        with partial.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        return act()
+    except FileNotFoundError:
+        return None

@@ -17,7 +17,7 @@ from typing_extensions import override
 from trainyard_torch.checkpoint.manifest import File
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from trainyard_torch.checkpoint.store import Store
 
@@ -32,11 +32,15 @@ def mend() -> None:
     warnings.filterwarnings("ignore", "TypedStorage is deprecated", UserWarning)
 
 
-def writer(store: Store, folder: str) -> tuple[FileSystemWriter, Streams]:
-    """What `dcp.save` takes to write below this folder of the store, and what tells of the files afterwards."""
-    streams = Streams(store)
-    # Each file is on the disk before its stream is closed: torch would call os.sync() for streams that are no files.
-    made = FileSystemWriter(folder, sync_files=False)
+def writer(store: Store, folder: str, check: Callable[[], object]) -> tuple[FileSystemWriter, Streams]:
+    """What `dcp.save` takes to write below this folder of the store, and what tells of the files afterwards.
+
+    `check` is called before each write, and may end all of it by an exception.
+    """
+    streams = Streams(store, check)
+    # Each file is on the disk before its stream is closed: torch would call os.sync() for streams that are no files. And all tensors are in
+    # the memory of the host: torch would open the first GPU in each process, to copy ahead.
+    made = FileSystemWriter(folder, sync_files=False, per_thread_copy_ahead=0)
     made.fs, made.path = streams, folder
     return made, streams
 
@@ -55,8 +59,8 @@ class Streams(FileSystemBase):  # type: ignore[misc]  # torch is there where thi
         written: the files that were written through it, by path.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, check: Callable[[], object] = lambda: None) -> None:
+        self._store, self._check = store, check
         self.written: dict[str, File] = {}
 
     @override
@@ -68,8 +72,10 @@ class Streams(FileSystemBase):  # type: ignore[misc]  # torch is there where thi
                 yield stream
             return
         with self._store.writing(place) as stream:
-            measured = _Measured(stream)
+            measured = _Measured(stream, self._check)
             yield measured
+            if measured.wrong:
+                raise measured.wrong
         self.written[place] = measured.file
 
     @override
@@ -105,12 +111,13 @@ class Streams(FileSystemBase):  # type: ignore[misc]  # torch is there where thi
 
 
 class _Measured(io.RawIOBase):
-    """A stream that is written from beginning to end, and its size and checksum so far."""
+    """A stream that is written from beginning to end, its size and checksum so far, and why no more of it is to be written."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, check: Callable[[], object]) -> None:
         super().__init__()
-        self._stream = stream
+        self._stream, self._check = stream, check
         self._digest, self._size = hashlib.sha256(), 0
+        self.wrong: Exception | None = None
 
     @property
     def file(self) -> File:
@@ -119,9 +126,15 @@ class _Measured(io.RawIOBase):
     @override
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        self._stream.write(view)
-        self._digest.update(view)
         self._size += len(view)
+        if self.wrong:
+            return len(view)
+        try:
+            self._check()
+            self._stream.write(view)
+            self._digest.update(view)
+        except Exception as error:  # noqa: BLE001 - it is raised behind torch's writer, which would tell another one in its place
+            self.wrong = error
         return len(view)
 
     @override

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
+from trainyard_torch.checkpoint.trained import Trained
 from trainyard_torch.communication.islands import Islands
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from torch import nn
     from torch.optim import Optimizer
@@ -61,12 +61,17 @@ class IslandState:
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, island: Island) -> None:
-        self._model, self._optimizer, self._name = model, optimizer, f"island{island.index}"
+        self._trained, self._name = Trained(model, optimizer), f"island{island.index}"
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint has to hold of this island."""
-        model, optimizer = get_state_dict(self._model, self._optimizer)
-        return {self._name: {"model": model, "optimizer": optimizer}}
+        return {self._name: self._trained.state_dict()}
+
+    def state_dict_for(self, keys: Collection[str] | None) -> dict[str, Any]:
+        """The same, or what there is to fill in from a checkpoint with these keys (`Fillable`)."""
+        inner = f"{self._name}."
+        own = None if keys is None else [key.removeprefix(inner) for key in keys if key.startswith(inner)]
+        return {self._name: self._trained.state_dict_for(own)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave on this island.
@@ -76,5 +81,4 @@ class IslandState:
         """
         if self._name not in state:
             raise ValueError(f"the checkpoint has no {self._name}: leave the state of islands out of what is loaded")
-        mine = state[self._name]
-        set_state_dict(self._model, self._optimizer, model_state_dict=mine["model"], optim_state_dict=mine["optimizer"])
+        self._trained.load_state_dict(state[self._name])

@@ -8,6 +8,7 @@ remember is how many samples were taken.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainyard_torch.data.order import Order
+
+AHEAD = 1024
+"""Samples of a process that are looked up in the order at a time."""
 
 
 class Member(NamedTuple):
@@ -92,8 +96,8 @@ class Batches:
                 f"{world} processes cannot share a batch of {self.batch} samples: make it larger, or use fewer"
             )
         parts = -(-self._share(0, world) // self.micro)
-        begin, share = self._begin(rank, world), self._share(rank, world)
-        return [self._part(begin, share, part, parts, world) for part in range(parts)]
+        samples, epochs = self._taken(self._begin(rank, world), self._share(rank, world))
+        return [self._part(samples, epochs, part, parts, world) for part in range(parts)]
 
     def steps(self, member: Member) -> Iterator[list[MicroBatch]]:
         """What this process does from here on, step by step, without end."""
@@ -131,13 +135,46 @@ class Batches:
     def _begin(self, rank: int, world: int) -> int:
         return self.cursor + rank * (self.batch // world) + min(rank, self.batch % world)
 
-    def _part(self, begin: int, share: int, part: int, parts: int, world: int) -> MicroBatch:
+    def _taken(self, begin: int, share: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The samples from this position on, and the epoch of each."""
+        # Not beyond the next epoch: each takes its own time.
+        steps = max(1, min(AHEAD // share, self.order.size // self.batch))
+        at = self.cursor // self.batch % steps
+        samples, epochs = _ordered(self.order, begin - at * self.batch, self.batch, share, steps)
+        return samples[at], epochs[at]
+
+    def _part(
+        self, samples: NDArray[np.int64], epochs: NDArray[np.int64], part: int, parts: int, world: int
+    ) -> MicroBatch:
+        share = len(samples)
         low, high = share * part // parts, share * (part + 1) // parts
         # All take part in as many collectives: who has no sample left puts one through once more, at no weight.
-        taken = np.arange(begin + low, begin + max(high, low + 1), dtype=np.int64)
-        epochs, positions = np.divmod(taken, self.order.size)
-        samples = np.empty_like(positions)
-        for epoch in np.unique(epochs):
-            here = epochs == epoch
-            samples[here] = self.order.samples(int(epoch), positions[here])
-        return MicroBatch(samples, epochs, (high - low) * world / self.batch, last=part == parts - 1)
+        mine = slice(low, max(high, low + 1))
+        # Copies: they are the caller's to change.
+        return MicroBatch(
+            samples[mine].copy(), epochs[mine].copy(), (high - low) * world / self.batch, last=part == parts - 1
+        )
+
+
+@lru_cache(maxsize=16)
+def _ordered(
+    order: Order, begin: int, stride: int, share: int, steps: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The samples of a process in so many steps, and the epoch of each: shape (steps, share). Of numbers alone; to remember them saves time only.
+
+    To find a few samples in the order takes as long as to find a thousand.
+
+    Args:
+        order: that of the samples.
+        begin: the position of its first sample in the first step.
+        stride: from one step to the next.
+        share: samples that it has in a step.
+        steps: how many.
+    """
+    taken = begin + stride * np.arange(steps, dtype=np.int64)[:, None] + np.arange(share, dtype=np.int64)
+    epochs, positions = np.divmod(taken, order.size)
+    samples = np.empty_like(positions)
+    for epoch in np.unique(epochs):
+        here = epochs == epoch
+        samples[here] = order.samples(int(epoch), positions[here])
+    return samples, epochs

@@ -9,20 +9,21 @@ import fcntl
 import hashlib
 import logging
 import os
-import re
 import uuid
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainyard_torch.data.room import PARTIAL, Room
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 logger = logging.getLogger(__name__)
 LOCKS = 256
-PARTIAL = ".partial"
-OURS = re.compile(rf"[0-9a-f]{{64}}({PARTIAL}-[0-9a-f]{{32}})?")
+ROOM = "lock-room"
+"""Who has its lock may remove blocks; it holds the sum of their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class Disk:
 
     Attributes:
         folder: on a disk of the node. Made where there is none.
-        size: bytes that may lie there; the blocks that were not used for longest go first. For a moment it is one block a process more.
+        size: bytes that may lie there; the blocks that were not used for longest go first. It may be exceeded by the blocks that are just being
+            written, and by one for each process that was killed while it wrote, until the folder is looked at again, when room is wanting.
 
     Raises:
         ValueError: the size is negative.
@@ -40,10 +42,12 @@ class Disk:
     folder: str
     size: int
     _told: list[bool] = field(default_factory=list, init=False, repr=False, compare=False)
+    _room: Room = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.size < 0:
             raise ValueError(f"size must be from 0 on, in bytes, and is {self.size}")
+        object.__setattr__(self, "_room", Room(Path(self.folder), self.size))
 
     def get(self, key: str, whole: Callable[[bytes], bool], read: Callable[[], bytes]) -> bytes:
         """The block of this key: from the disk, or else by `read`, by one process of the node while the others wait for it.
@@ -74,8 +78,8 @@ class Disk:
                 self._tell(error)
                 return content
         try:
-            with self._locked("lock-room"):
-                self._make_room()
+            with self._locked(ROOM):
+                self._room.add(Path(self.folder, ROOM), len(content))
         except OSError as error:
             self._tell(error)
         return content
@@ -97,25 +101,6 @@ class Disk:
                 partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
-
-    def _make_room(self) -> None:
-        files = []
-        for path in Path(self.folder).iterdir():
-            if not OURS.fullmatch(path.name):
-                continue
-            # Another process may have removed it meanwhile.
-            with suppress(FileNotFoundError):
-                found = path.stat()
-                files.append((found.st_mtime_ns, found.st_size, path))
-        taken = sum(size for _, size, _ in files)
-        for _, size, path in sorted(files):
-            if taken <= self.size:
-                return
-            # A partial one that nobody writes any more is of a process that was killed: it goes as it grows old.
-            # What is another user's stays.
-            with suppress(PermissionError):
-                path.unlink(missing_ok=True)
-                taken -= size
 
     def _tell(self, error: OSError) -> None:
         if not self._told:

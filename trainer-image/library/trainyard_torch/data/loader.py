@@ -75,6 +75,7 @@ class Loader:
         self._batches, self._member = batches, member
         self._ahead, self._workers = ahead, workers
         self._device = None if device is None else torch.device(device)
+        # gpu-only: the current device
         if self._device is not None and self._device.type == "cuda" and self._device.index is None:
             # Which one is current is a matter of each thread.
             self._device = torch.device("cuda", torch.cuda.current_device())
@@ -170,6 +171,7 @@ class Loader:
 
     def _load(self, batches: Batches) -> list[Part]:
         step = self._recipe.step(batches, self._member)
+        # gpu-only: pinning in a thread
         if self._device is not None and self._device.type == "cuda":
             # Without it, memory is pinned by way of GPU 0, in whose memory each process would take its place.
             with torch.cuda.device(self._device):

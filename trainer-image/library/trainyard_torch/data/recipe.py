@@ -58,7 +58,7 @@ class Recipe:
         Raises:
             Exception: what the source, `transform` or `collate` raised, with a note of the samples.
         """
-        return [self._part(micro, batches.order.seed) for micro in batches.step(member)]
+        return [self.part(micro, batches.order.seed) for micro in batches.step(member)]
 
     def prepare(self, batches: Batches, member: Member) -> None:
         """A source that reads from afar begins to read what the next step of these batches needs."""
@@ -79,7 +79,12 @@ class Recipe:
         if isinstance(self.source, BlockSource):
             self.source.check(batches.order, (ahead + 1) * batches.batch)
 
-    def _part(self, micro: MicroBatch, seed: int) -> Part:
+    def part(self, micro: MicroBatch, seed: int) -> Part:
+        """A micro-batch of a training with this seed.
+
+        Raises:
+            Exception: as `step`.
+        """
         numbers, epochs = micro.samples.tolist(), micro.epochs.tolist()
         try:
             samples = found(self.source, numbers)
@@ -103,6 +108,7 @@ def randomness(seed: int, epoch: int, sample: int) -> np.random.Generator:
 
 def pinned(batch: Any) -> Any:
     """The same with its tensors in memory from which a GPU copies by itself."""
+    # gpu-only: memory from which a GPU copies by itself
     return _each(batch, lambda tensor: tensor.pin_memory())
 
 

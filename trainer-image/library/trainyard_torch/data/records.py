@@ -91,7 +91,7 @@ def write_records(url: str, samples: Iterable[bytes], *, block: int, options: di
     """
     if block < 1:
         raise ValueError(f"block must be from 1 on, and is {block}")
-    store = Store(url, **(options or {}))
+    store = Store(url, patience=None, **(options or {}))
     if store.size(INDEX) is not None:
         raise ValueError(f"{store.at(INDEX)} is there already: give a folder of its own, or remove it")
     shards: list[Shard] = []

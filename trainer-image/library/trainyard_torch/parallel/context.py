@@ -54,5 +54,6 @@ def split_sequences(mesh: DeviceMesh, tensors: Sequence[torch.Tensor], dimension
         raise ValueError(
             "context parallel needs GPUs: torch has no attention over several CPUs; leave spec.parallelism.context at 1 here"
         )
+    # gpu-only: attention over several devices
     with context_parallel(mesh["context"], buffers=list(tensors), buffer_seq_dims=list(dimensions)):
         yield

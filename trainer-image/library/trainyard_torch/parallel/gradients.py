@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from math import inf, isnan
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-@contextmanager
-def synchronising(model: nn.Module, yes: bool) -> Iterator[None]:  # noqa: FBT001 - the one thing that is said
+def synchronising(model: nn.Module, yes: bool) -> AbstractContextManager[None]:  # noqa: FBT001 - the one thing that is said
     """Whether the backward passes inside exchange gradients: no for all micro-batches of a step but the last.
 
     Forward passes belong inside too. What is wrapped inside the model (DDP, FSDP) counts as the model itself does; a plain module exchanges
@@ -33,16 +32,37 @@ def synchronising(model: nn.Module, yes: bool) -> Iterator[None]:  # noqa: FBT00
         model: what `replicate` or `shard` returned, or a module that holds such ones.
         yes: `MicroBatch.last`.
     """
-    averaged = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
-    sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
-    with ExitStack() as stack:
-        if not yes:
-            for module in averaged:
-                stack.enter_context(module.no_sync())
-        for module in sharded:
-            module.set_requires_gradient_sync(yes, recurse=False)
-            stack.callback(module.set_requires_gradient_sync, True, recurse=False)  # noqa: FBT003 - it is positional there
-        yield
+    return Exchange(model).when(yes)
+
+
+class Exchange:
+    """What of a model exchanges gradients: found once, as a model may have thousands of modules, and a step few milliseconds.
+
+    Args:
+        model: as for `synchronising`; what is wrapped later is not known.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._averaged = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
+        self._sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
+
+    @contextmanager
+    def when(self, yes: bool) -> Iterator[None]:  # noqa: FBT001 - as above
+        """As `synchronising`."""
+        with ExitStack() as stack:
+            for module in self._averaged:
+                if not yes or _alone(module):
+                    stack.enter_context(module.no_sync())
+            for module in self._sharded:
+                module.set_requires_gradient_sync(yes, recurse=False)
+                stack.callback(module.set_requires_gradient_sync, True, recurse=False)  # noqa: FBT003 - it is positional there
+            yield
+
+
+def _alone(module: DistributedDataParallel) -> bool:
+    """Whether it would exchange with itself only, and nothing else is done with its gradients: the mean of one is what it is."""
+    # Private, and the only way to see whether there is a hook, which may count, or remember.
+    return module.process_group.size() == 1 and not getattr(module, "_comm_hooks", True)
 
 
 def clip_gradients(

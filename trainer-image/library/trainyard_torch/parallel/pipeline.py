@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import ExitStack
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from trainyard_torch.mesh import size
 from trainyard_torch.parallel.older import own_output, whole_batches
@@ -169,11 +171,17 @@ class Pipeline:
         self._weight = weight
         # Torch compares strides with those of an empty tensor.
         own = (inputs.contiguous(),) if self._first else ()
-        with whole_batches():
+        with whole_batches(), ExitStack() as unsynchronised:
+            for module in self.modules:
+                if isinstance(module, DistributedDataParallel):
+                    # Newer ones run each stage once by itself, to learn its shapes, which DDP would take for the step it has to average.
+                    # The last backward pass of a step averages all the same: torch's schedule asks DDP's reducer for it.
+                    unsynchronised.enter_context(module.no_sync())
             self._schedule.step(*own, target=target if self._last else None, **self._quiet)
         told = torch.zeros((), dtype=torch.float64, device=self._device)
         if self._last:
-            told += torch.stack(self._losses).mean()
+            # To learn shapes, newer ones ask for a loss of their own before the first step.
+            told += torch.stack(self._losses[-self._micro_batches :]).mean()
             self._losses.clear()
         # The first stage does not wait longer for it: the last loss comes before the last backward pass.
         dist.broadcast(
@@ -223,4 +231,5 @@ def _check(ranks: int, own: int, micro_batches: int) -> None:
 
 
 def _current(device_type: str) -> torch.device:
+    # gpu-only: stages on GPUs
     return torch.device("cuda", torch.cuda.current_device()) if device_type == "cuda" else torch.device(device_type)

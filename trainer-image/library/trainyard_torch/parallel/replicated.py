@@ -45,6 +45,7 @@ def replicate(
         raise ValueError("no parameter of the model is to be trained (requires_grad): it needs no replicate")
     return DistributedDataParallel(
         model,
+        # gpu-only: the device of DDP
         device_ids=[torch.cuda.current_device()] if mesh.device_type == "cuda" else None,
         process_group=group,
         bucket_cap_mb=bucket_mib,

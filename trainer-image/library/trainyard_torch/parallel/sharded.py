@@ -70,6 +70,7 @@ def shard(
             mesh=within,
             reshard_after_forward=reshard,
             mp_policy=policy,
+            # gpu-only: parameters in the memory of the host
             offload_policy=CPUOffloadPolicy() if offload else OffloadPolicy(),
         )
     return model

@@ -12,7 +12,7 @@ from trainyard_torch.mesh import size
 from trainyard_torch.parallel.alike import make_alike
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.parallel import ParallelStyle
@@ -34,8 +34,8 @@ def split_tensors(model: M, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle])
         plan: style by name of module, * for any one part of a name: {"layers.*.up": ColwiseParallel(), "layers.*.down": RowwiseParallel()}.
 
     Raises:
-        ValueError: a name is none of the model's, a module is named twice, its style needs another kind of module, or a size is not
-            divided by the tensor degree.
+        ValueError: a name is none of the model's, a module is named twice, its style needs another kind of module, a size is not divided by
+            the tensor degree, or modules that share a parameter are split in different ways.
     """
     degree = size(mesh, "tensor")
     modules = dict(model.named_modules())
@@ -51,11 +51,55 @@ def split_tensors(model: M, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle])
                 raise ValueError(f"plan: {name} is matched by both {seen[name]!r} and {pattern!r}")
             seen[name] = pattern
             _check(name, modules[name], style, degree)
+    before = _Before(model, seen)
     if degree > 1:
         # What is whole on each process has to stay the same on all of them.
         make_alike(model, mesh["tensor"])
         parallelize_module(model, mesh["tensor"], dict(plan))
+        before.restore()
     return model
+
+
+class _Before:
+    """What is to be as it was though torch puts others in the place of parameters: which of them modules share, and which are frozen.
+
+    Raises:
+        ValueError: some of the modules that share one are in the plan, and some are not.
+    """
+
+    def __init__(self, model: nn.Module, planned: Collection[str]) -> None:
+        places: dict[nn.Parameter, list[tuple[str, nn.Module, str]]] = {}
+        for name, module in model.named_modules():
+            for own, parameter in module.named_parameters(recurse=False):
+                places.setdefault(parameter, []).append((name, module, own))
+        self._shared = [shared for shared in places.values() if len(shared) > 1]
+        self._frozen = [shared[0][1:] for parameter, shared in places.items() if not parameter.requires_grad]
+        for shared in self._shared:
+            within = [name for name, *_ in shared if name in planned]
+            without = [name for name, *_ in shared if name not in planned]
+            if within and without:
+                raise ValueError(
+                    f"plan: {within[0]} and {without[0]} share a parameter (tied weights): name both, or none of them"
+                )
+
+    def restore(self) -> None:
+        """Have them shared and frozen again.
+
+        Raises:
+            ValueError: it is split in one way here and in another there.
+        """
+        for (name, module, own), *others in self._shared:
+            first = getattr(module, own)
+            for other, place, called in others:
+                here = getattr(place, called)
+                if here is not first and getattr(first, "placements", None) != getattr(here, "placements", None):
+                    raise ValueError(
+                        f"plan: {name} and {other} share a parameter (tied weights), which would be split in different ways: an Embedding by "
+                        "RowwiseParallel goes with a Linear by ColwiseParallel"
+                    )
+                place.register_parameter(called, first)
+        for module, own in self._frozen:
+            getattr(module, own).requires_grad_(False)  # noqa: FBT003 - its only parameter
 
 
 def _matches(name: str, pattern: str) -> bool:

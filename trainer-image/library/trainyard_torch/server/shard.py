@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.futures import Future
 
-from trainyard_torch.server.held import Held, Tensors
+from trainyard_torch.server.answers import Answer, Counts, GoneError, LeftError, Standing
+from trainyard_torch.server.held import Held
 from trainyard_torch.server.rules import may_apply
 
 if TYPE_CHECKING:
@@ -20,41 +21,15 @@ if TYPE_CHECKING:
     import torch
 
 
-class LeftError(Exception):
-    """A trainer has left, and the others cannot go on without it. The text says which."""
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What a server has done.
-
-    Attributes:
-        updates: optimizer steps since it began.
-        applied: gradients since it began; with synchronous training several make one update.
-        stalest: the largest staleness of a gradient, in updates.
-        staleness: that of all gradients together: by `applied`, their mean.
-    """
-
-    updates: int = 0
-    applied: int = 0
-    stalest: int = 0
-    staleness: int = 0
-
-    def and_of(self, stale: list[int]) -> Counts:
-        """With one more update, made of gradients that are so stale."""
-        applied, staleness = self.applied + len(stale), self.staleness + sum(stale)
-        return Counts(self.updates + 1, applied, max(self.stalest, *stale), staleness)
-
-
 @dataclass
 class _Push:
     """A gradient that waits to be applied."""
 
     gradients: Mapping[str, torch.Tensor | None]
-    answer: Future[tuple[int, Tensors]] = field(default_factory=Future)
+    answer: Future[Answer] = field(default_factory=Future)
 
 
-_Told = tuple[_Push, tuple[int, Tensors] | Exception]
+_Told = tuple[_Push, Answer | Exception]
 
 
 class Shard:
@@ -91,11 +66,33 @@ class Shard:
         # Of each trainer that has not left, by its number: the version it has.
         self._has = dict.fromkeys(range(trainers), 0)
         self._left: set[int] = set()
-        # Those who have not yet asked for the parameters that are held now.
+        # Those who have not yet asked for the parameters.
         self._behind = set(self._has)
         self._waiting: dict[int, _Push] = {}
+        self._begun: Future[int] = Future()
+        self._stopping = self._stopped = False
+        self._lost, self._informed = "", set[int]()
 
-    def pull(self, trainer: int) -> tuple[int, Tensors]:
+    def begin(self, state: Mapping[str, Any] | None) -> None:
+        """Trainers are let in: to the parameters as they are, or to those of this state, of which there may be more than are held here.
+
+        Raises:
+            ValueError: a parameter lacks, or has another shape, or somebody is in already.
+        """
+        with self._lock:
+            if self._begun.done() or self._behind != self._has.keys():
+                raise ValueError("the training has begun already: a state is loaded before anybody pulls")
+            if state is not None:
+                self._held.load(state)
+                self._version = int(state["updates"])
+                self._has = dict.fromkeys(self._has, self._version)
+            self._begun.set_result(self._version)
+
+    def begun(self) -> Future[int]:
+        """When `begin` was called: the updates in the state that the training goes on from, 0 where it begins anew."""
+        return self._begun
+
+    def pull(self, trainer: int) -> Answer:
         """The version of the parameters and a copy of them, which this trainer works with from now on.
 
         Raises:
@@ -103,18 +100,19 @@ class Shard:
             ValueError: there is no such trainer, or it has a gradient waiting.
         """
         with self._lock:
-            self._here(trainer)
+            self._check(trainer)
             self._behind.discard(trainer)
             self._has[trainer] = self._version
             ready = self._apply()
-            answer = self._version, self._held.copy()
+            answer = Answer(self._version, self._held.copy())
         self._tell(ready)
         return answer
 
-    def push(self, trainer: int, gradients: Mapping[str, torch.Tensor | None]) -> Future[tuple[int, Tensors]]:
+    def push(self, trainer: int, gradients: Mapping[str, torch.Tensor | None]) -> Future[Answer]:
         """A gradient of the parameters that this trainer has; None for a parameter that it did not use.
 
-        The answer comes when the gradient was applied: the version, and a copy of the parameters, which it works with from now on.
+        The answer comes when the gradient was applied: the version, and a copy of the parameters, which it works with from now on; or
+        GoneError where that is not to be any more.
 
         Raises:
             LeftError: it has left, or with synchronous training another one.
@@ -122,14 +120,14 @@ class Shard:
         """
         push = _Push(gradients)
         with self._lock:
-            self._here(trainer)
+            self._check(trainer)
             if self._left and self._staleness is None:
                 raise LeftError(self._who_left())
             if trainer in self._behind:
                 raise ValueError(f"trainer-{trainer} has other parameters than the server: pull before the push")
             self._held.check(gradients)
             self._waiting[trainer] = push
-            ready = self._apply()
+            ready = self._given_up() if self._lost else self._apply()
         self._tell(ready)
         return push.answer
 
@@ -146,15 +144,39 @@ class Shard:
                 ready = self._apply()
         self._tell(ready)
 
-    def missing(self) -> list[int]:
-        """The trainers whose gradient is waited for."""
+    def stop(self) -> None:
+        """The training is to end: who gets the answer to a gradient is told so. In step that is all of them after the same update."""
         with self._lock:
-            return sorted(set(self._has) - set(self._waiting)) if self._waiting else []
+            self._stopping = True
 
-    def counts(self) -> Counts:
-        """What was done so far."""
+    def heed(self) -> None:
+        """A trainer comes to its end because it was asked to."""
         with self._lock:
-            return self._counts
+            self._stopped = True
+
+    def lose(self, text: str) -> None:
+        """A process was lost, as the text says: nothing is applied any more, and whoever waits or pushes is told."""
+        with self._lock:
+            self._lost = text
+            ready = self._given_up()
+            if not self._begun.done():
+                self._begun.set_exception(GoneError(text))
+        self._tell(ready)
+
+    def standing(self) -> Standing:
+        """How it stands now."""
+        with self._lock:
+            here = sorted(self._has)
+            waited_for = [each for each in here if each not in self._waiting] if self._waiting else []
+            return Standing(
+                version=self._version,
+                here=here,
+                missing=waited_for if self._begun.done() else [0],
+                ignorant=[each for each in here if each not in self._informed],
+                lost=self._lost,
+                stopped=self._stopped,
+                counts=self._counts,
+            )
 
     def configure(self, options: Mapping[str, Any]) -> None:
         """The optimizer goes on with these options, as `{"lr": 0.1}`.
@@ -166,24 +188,11 @@ class Shard:
             self._held.configure(options)
 
     def state(self) -> dict[str, Any]:
-        """Parameters and the optimizer's state by name, and its options: what a checkpoint has to hold."""
+        """Parameters and the optimizer's state by name, its options, and the number of updates: what a checkpoint has to hold."""
         with self._lock:
-            return self._held.state()
+            return {**self._held.state(), "updates": self._version}
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """These parameters and this state of the optimizer, of which there may be more than are held here. Each trainer has to pull then.
-
-        Raises:
-            ValueError: a parameter lacks, or has another shape, or a gradient is waiting.
-        """
-        with self._lock:
-            if self._waiting:
-                waiting = ", ".join(f"trainer-{trainer}" for trainer in sorted(self._waiting))
-                raise ValueError(f"a gradient of {waiting} is waiting: load before the first push")
-            self._held.load(state)
-            self._behind = set(self._has)
-
-    def _here(self, trainer: int) -> None:
+    def _check(self, trainer: int) -> None:
         if trainer in self._left:
             raise LeftError(self._who_left())
         if trainer not in self._has:
@@ -195,6 +204,13 @@ class Shard:
     def _who_left(self) -> str:
         left = ", ".join(f"trainer-{trainer}" for trainer in sorted(self._left))
         return f"{left} has left, and pushes no more gradients: the others cannot go on in step with it"
+
+    def _given_up(self) -> list[_Told]:
+        """Nobody who waits gets what it waits for."""
+        self._informed |= self._waiting.keys()
+        ready: list[_Told] = [(push, GoneError(self._lost)) for push in self._waiting.values()]
+        self._waiting.clear()
+        return ready
 
     def _apply(self) -> list[_Told]:
         """All gradients that may be applied by now are; who is to be told what."""
@@ -226,7 +242,7 @@ class Shard:
         self._version += 1
         self._counts = self._counts.and_of(stale)
         self._has.update(dict.fromkeys(trainers, self._version))
-        answer = self._version, self._held.copy()
+        answer = Answer(self._version, self._held.copy(), self._stopping)
         return [(push, answer) for push in pushes]
 
     @staticmethod

@@ -67,6 +67,7 @@ def observed(events: Sequence[Any]) -> Communication | None:
     """
     kernels = [event for event in events if event.device_type.name != "CPU" and not _mark(event)]
     if kernels:
+        # gpu-only: shares of kernels
         exchanged = [_span(event) for event in kernels if event.name.startswith("nccl")]
         worked = [_span(event) for event in kernels if not event.name.startswith("nccl")]
         # A GPU is behind its host: its own time counts, from the first kernel to the last.

@@ -20,6 +20,7 @@ def memory(device: torch.device) -> dict[str, float]:
     except (OSError, ValueError, IndexError):
         pass
     if device.type == "cuda":
+        # gpu-only: memory of the device
         found["allocated"] = float(torch.cuda.memory_allocated(device))
         found["reserved"] = float(torch.cuda.memory_reserved(device))
         found["peak"] = float(torch.cuda.max_memory_allocated(device))

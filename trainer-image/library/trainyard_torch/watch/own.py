@@ -51,6 +51,7 @@ class OwnWork:
         if phase not in self._on_device or self._open or len(self._spans) >= MOST_SPANS:
             return None
         self._open = True
+        # gpu-only: the time of kernels
         span = Span(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
         span.begin.record()
         return span

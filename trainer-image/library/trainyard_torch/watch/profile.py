@@ -15,6 +15,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from typing_extensions import override
 
+from trainyard_torch.errors import first_line
 from trainyard_torch.watch import trace
 from trainyard_torch.watch.communication import Communication, observed
 from trainyard_torch.watch.request import MOST_STEPS, Requests
@@ -78,6 +79,7 @@ class TorchWindow(Window):
     """By torch's profiler. The first step is not in it: starting takes its time."""
 
     def __init__(self, steps: int, done: Callable[[profile], None]) -> None:
+        # gpu-only: kernels in a profile
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
         # There is no public way to ask. A second profile is not refused: it makes the end of the first one fail, in the program.
         if getattr(torch.autograd, "_profiler_enabled", bool)():
@@ -111,6 +113,7 @@ class NsightWindow(Window):
 
     def __init__(self, steps: int) -> None:
         self._left = steps
+        # gpu-only: a capture of Nsight Systems
         torch.cuda.profiler.start()
 
     @override
@@ -167,7 +170,7 @@ class Profiler:
                 self._begin(step)
         except Exception as error:  # noqa: BLE001 - a profile is worth no training
             self._window = None
-            logger.warning("no profile of rank %s after step %s: %s", self._rank, step, _line(error))
+            logger.warning("no profile of rank %s after step %s: %s", self._rank, step, first_line(error))
 
     def close(self) -> None:
         """Wait for the trace that is being written, a minute at most. A profile that is not complete is none."""
@@ -205,8 +208,4 @@ class Profiler:
                 trace.save(made.export_chrome_trace, path)
                 logger.warning("the profile of rank %s is in %s", self._rank, path)
         except Exception as error:  # noqa: BLE001 - as above
-            logger.warning("no profile of rank %s: %s", self._rank, _line(error))
-
-
-def _line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+            logger.warning("no profile of rank %s: %s", self._rank, first_line(error))

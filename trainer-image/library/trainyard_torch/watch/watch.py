@@ -5,7 +5,6 @@ Nothing here ends a training, or makes it wait for a GPU or another process.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import logging
 import math
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from trainyard_torch.agent import agent
+from trainyard_torch.place import Place
 from trainyard_torch.watch import board, endpoint, flops as flop
 from trainyard_torch.watch.late import Late
 from trainyard_torch.watch.memory import memory
@@ -26,7 +27,7 @@ from trainyard_torch.watch.profile import Capture, Profiler
 from trainyard_torch.watch.reading import Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -35,8 +36,6 @@ PUBLISH_SECONDS = 1.0
 """From one reading to the next that others can see."""
 OWN = ("data", "forward")
 """Phases in which a process waits for no other, with DDP."""
-PLACE = (("RANK", 0), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))
-"""Who this process is, as launchers tell it, and else."""
 
 
 class Watch:
@@ -50,6 +49,9 @@ class Watch:
         capture: how profiles are made.
         device: on which the model is; by default the current GPU, or the CPU.
         peak: FLOP/s of the device, where its name is not known or bf16 is not what is computed in.
+
+    Attributes:
+        observers: called with what is known, by the thread that trains: each after the steps whose number is a multiple of its own.
 
     Raises:
         ValueError: a value is none that it may have.
@@ -71,10 +73,12 @@ class Watch:
             raise ValueError(f"total must be from 0 on, and is {total}")
         at = endpoint.wished(port, os.environ)
         self._device = _device(device)
-        self._rank, local, beside = (_number(os.environ, name, usual) for name, usual in PLACE)
+        place = Place.of(os.environ)
+        self._rank = place.rank
         self._total, self._peak = total, peak
         self._own = OwnWork(own, self._device)
-        self._progress = _agent()
+        told = agent()
+        self._progress: Callable[..., None] = told.progress if told else _nobody
         # The agent's package may be an older one, which knows of nothing but steps.
         self._tells_measured = "measured" in inspect.signature(self._progress).parameters
         self._meter = Meter()
@@ -84,12 +88,13 @@ class Watch:
         self._published: Reading | None = None
         self._publish_at = 0.0
         self._profiler = Profiler(capture or Capture(), self._rank)
+        self.observers: list[tuple[int, Callable[[Reading], None]]] = []
         self._board: board.Board | None = None
         self._end: Callable[[], None] | None = None
         if at:
-            if beside > 1:
+            if place.local_world > 1:
                 self._board = board.Board(board.place(os.environ), self._rank)
-            if local == 0:
+            if place.local_rank == 0:
                 self._end = endpoint.serve(at, self._of_the_pod)
 
     def __enter__(self) -> Self:
@@ -168,6 +173,9 @@ class Watch:
             step, total=self._total, loss=self._loss.newest, own_seconds=worked[-1] if worked else None, **more
         )
         self._profiler.step(step)
+        for every, tell in self.observers:
+            if step % every == 0:
+                tell(self.reading())
 
     def set_flops(self, flops: float) -> None:
         """A step takes this process so many floating-point operations (`flops.counted`, `flops.transformer`): from now on there is an MFU.
@@ -179,6 +187,7 @@ class Watch:
         """
         if not 0 < flops < math.inf:
             raise ValueError(f"flops must be positive, and is {flops}")
+        # gpu-only: the name of the device
         name = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "CPU"
         self._peak = self._peak or flop.peak(name)
         if self._peak is None:
@@ -246,18 +255,5 @@ def _device(given: torch.device | str | None) -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _agent() -> Callable[..., None]:
-    """What tells the agent how far this process is; nothing where its package is not there."""
-    try:
-        progress: Callable[..., None] = importlib.import_module("trainyard_agent").progress
-    except ImportError:
-        return lambda *_, **__: None
-    return progress
-
-
-def _number(environ: Mapping[str, str], name: str, usual: int) -> int:
-    """What the launcher says. Raises ValueError where it is no number."""
-    text = environ.get(name, "") or str(usual)
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise ValueError(f"{name} must be a whole number, as launchers set it, and is {text!r}")
-    return int(text)
+def _nobody(*_: object, **__: object) -> None:
+    """Where there is no agent's package, nobody is told."""

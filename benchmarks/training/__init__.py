@@ -1,0 +1,1 @@
+"""The training library beside plain torch, Accelerate and Lightning Fabric; its checkpoints and its ways to communicate less."""

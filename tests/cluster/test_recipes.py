@@ -1,0 +1,148 @@
+"""Every recipe runs as the TrainingJob that stands in `examples/recipes`, and learns; after a fault it goes on from its checkpoint.
+
+`make test` runs the sample, `make test-long` all of them; `RECIPES='stages*' make cluster-test` (or another pattern) those of that name.
+"""
+
+import fnmatch
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+
+from demo.commands import Cluster, show
+from demo.run import KILL
+from demo.target import ROOT, python
+from localcluster import images
+from tests.cluster.kube import Json, Kube, main_container
+
+FOLDER = ROOT / "examples/recipes"
+SAMPLE = ("images", "characters-tensor", "server")
+PATIENCE_SECONDS = 420
+
+
+class Fault(Enum):
+    """What happens to worker 1 when three losses have been told."""
+
+    KILL = "kill -9 of its process"
+    DELETE = "its pod is deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A job of the folder."""
+
+    name: str
+    learnt: str
+    """The number by which to tell, in what rank 0 says: the last one that this finds."""
+    least: float = 0.0
+    most: float = 100.0
+    fault: Fault | None = None
+    more: tuple[str, ...] = ()
+    """Arguments, so that it is still under way when the fault comes."""
+
+
+PICTURES, LOSS = r"([\d.]+)% of pictures", r"loss (\d+\.\d+)"
+RECIPES = (
+    Recipe("images", PICTURES, least=90, fault=Fault.DELETE, more=("--steps", "300")),
+    # Guessing gives 2.6, how often each letter comes 2.3.
+    Recipe("characters", LOSS, most=1.4, fault=Fault.DELETE),
+    Recipe("characters-tensor", LOSS, most=1.4),
+    Recipe("stages", LOSS, most=1.5, fault=Fault.DELETE, more=("--steps", "160")),
+    Recipe("stages-3d", LOSS, most=1.5),
+    # Saying nothing gives 0.5.
+    Recipe("server", LOSS, most=0.2),
+    # After the first round it is 1.
+    Recipe("islands", LOSS, most=0.4),
+    Recipe("powersgd", PICTURES, least=90),
+    Recipe("large-batch", PICTURES, least=80),
+    Recipe("accelerate", r"([\d.]+)% of signals", least=90, fault=Fault.KILL, more=("--steps", "600")),
+    Recipe("transformers", r"a loss of ([\d.]+)", most=0.3, fault=Fault.KILL),
+    Recipe("lightning", r"([\d.]+)% of points", least=90, fault=Fault.KILL, more=("--epochs", "100")),
+)
+
+
+def chosen() -> list[Recipe]:
+    """Those that RECIPES names, by a pattern; without it, the sample."""
+    pattern = os.environ.get("RECIPES")
+    if pattern is None:
+        return [recipe for recipe in RECIPES if recipe.name in SAMPLE]
+    found = [recipe for recipe in RECIPES if fnmatch.fnmatchcase(recipe.name, pattern)]
+    if not found:
+        names = ", ".join(recipe.name for recipe in RECIPES)
+        raise pytest.UsageError(f"RECIPES={pattern} is the name of none: there are {names}")
+    return found
+
+
+def manifest(recipe: Recipe) -> Json:
+    """As it stands there, with more arguments at most."""
+    job: Json = yaml.safe_load((FOLDER / f"{recipe.name}.yaml").read_text())
+    if recipe.more:
+        main_container(job)["args"] += recipe.more
+    return job
+
+
+@pytest.fixture(scope="module")
+def recipes(cluster: Cluster) -> Iterator[Kube]:
+    """A namespace with the recipes' volume, as their page says."""
+    name = f"t-{secrets.token_hex(4)}"
+    cluster.kube("create", "namespace", name)
+    kube = Kube(cluster, name)
+    # Of a run that was killed: no claim can have it any more.
+    cluster.kube("delete", "pv", "recipes", "--ignore-not-found")
+    kube.run("apply", "-f", str(FOLDER / "volume-local.yaml"))
+    kube.run("wait", "--for=condition=Complete", "job/recipes-volume", "--timeout=120s")
+    yield kube
+    cluster.kube("delete", "namespace", name, "--timeout=120s")
+    cluster.kube("delete", "pv", "recipes")
+    (volume,) = [
+        each for each in yaml.safe_load_all((FOLDER / "volume-local.yaml").read_text()) if "hostPath" in each["spec"]
+    ]
+    shutil.rmtree(Path(volume["spec"]["hostPath"]["path"]))
+
+
+@pytest.mark.parametrize("recipe", chosen(), ids=lambda recipe: recipe.name)
+def test_a_recipe_learns(recipes: Kube, recipe: Recipe) -> None:
+    job, log_of_worker_0 = manifest(recipe), ("logs", f"{recipe.name}-worker-0-1", "--tail=-1")
+    bring(recipes.cluster, main_container(job)["image"])
+    recipes.apply(job)
+    if recipe.fault:
+        recipes.wait_phase(recipe.name, "Running", PATIENCE_SECONDS)
+        told = partial(re.findall, r"\bloss\W+\d")
+        recipes.until(lambda: len(told(recipes.run(*log_of_worker_0))) >= 3, PATIENCE_SECONDS, "three losses")
+        strike(recipes, recipe)
+    recipes.until(lambda: "completionTime" in recipes.status(recipe.name), PATIENCE_SECONDS, f"{recipe.name} to end")
+    status, log = recipes.status(recipe.name), recipes.run(*log_of_worker_0)
+    assert status["phase"] == "Complete", log[-4000:]
+    assert recipe.least < float(re.findall(recipe.learnt, log)[-1]) < recipe.most, log[-4000:]
+    restarts = (status["restarts"]["failures"], status["restarts"]["disruptions"])
+    assert restarts == (recipe.fault is Fault.KILL, recipe.fault is Fault.DELETE), status
+    steps = [int(step) for step in re.findall(r"goes on from step (\d+)", log)]
+    assert len(steps) == (recipe.fault is not None)
+    assert all(steps)
+    recipes.run("delete", "tj", recipe.name)
+
+
+def bring(cluster: Cluster, image: str) -> None:
+    """The image is on all nodes."""
+    if image not in cluster.images.values():
+        (name,) = [each.name for each in images.IMAGES.values() if each.reference == image]
+        (archive,) = images.build(name)
+        show([*python("localcluster"), "load", str(archive)])
+
+
+def strike(kube: Kube, recipe: Recipe) -> None:
+    """Let the fault happen."""
+    pod = f"{recipe.name}-worker-1-1"
+    if recipe.fault is Fault.DELETE:
+        kube.delete_pod(pod)
+        return
+    program = Path(main_container(manifest(recipe))["command"][1]).name
+    kube.run("exec", pod, "--", "python3", "-c", KILL.replace("train.py", program))

@@ -1,0 +1,112 @@
+"""The benchmark measures what it says: all programs do the same, and go on where they were."""
+
+import io
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from benchmarks.training import exchange, saving
+from benchmarks.training.loop import SYSTEMS
+from benchmarks.training.ranks import Group, started, wait
+from tests.library.processes import run
+from tests.library.programs import free_port
+
+LAST, TOTAL = 9, 12
+
+
+def losses(system: str, folder: Path, until: int) -> dict[int, float]:
+    """Of each step that two processes have done, the mean over both."""
+    words = [f"benchmarks.training.programs.{SYSTEMS[system]}", "--size", "tiny", "--in-order"]
+    numbers = {"steps": until, "total": TOTAL, "save-every": 4, "print-every": 1}
+    words += [word for name, value in numbers.items() for word in (f"--{name}", str(value))]
+    group = Group(2, count=2, port=free_port())
+    with started([*words, "--folder", str(folder)], group, first_output=subprocess.PIPE) as processes:
+        said, _ = processes[0].communicate(timeout=300)
+        assert wait(processes) == 0
+    return {int(step): float(loss) for step, loss in re.findall(r"step (\d+) loss ([\d.]+)", said)}
+
+
+@pytest.fixture(scope="module")
+def by_hand(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    return losses("plain", tmp_path_factory.mktemp("plain"), LAST)
+
+
+@pytest.mark.parametrize("system", ["plain", "trainyard", "accelerate", "fabric"])
+def test_all_do_the_same_task_in_two_starts(by_hand: dict[int, float], tmp_path: Path, system: str) -> None:
+    first, then = losses(system, tmp_path, 6), losses(system, tmp_path, LAST)
+    assert ([*first], [*then]) == ([*range(1, 7)], [*range(7, LAST + 1)])
+    # Sums have another order in each.
+    assert first | then == pytest.approx(by_hand, rel=2e-5)
+
+
+def said(port: int, module: Any, *words: str) -> list[dict[str, Any]]:
+    """What it prints, run in a rank of the harness."""
+    # The harness has made a group; the program makes its own.
+    dist.destroy_process_group()
+    os.environ["MASTER_PORT"] = str(port)
+    sys.argv = [module.__name__, *words]
+    with redirect_stdout(io.StringIO()) as out:
+        assert module.main() == 0
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def told(world: int, folder: Path, act: Any, *words: str) -> list[dict[str, Any]]:
+    first, *others = run(world, folder, act, free_port(), *words)
+    assert not any(others), "the first alone speaks"
+    return list(first)
+
+
+def save(port: int, *words: str) -> list[dict[str, Any]]:
+    return said(port, saving, *words)
+
+
+def exchanged(port: int, *words: str) -> list[dict[str, Any]]:
+    return said(port, exchange, *words)
+
+
+def test_each_way_to_save_is_measured_and_nothing_is_left(tmp_path: Path) -> None:
+    (disk := tmp_path / "disk").mkdir()
+    before = {*Path("/dev/shm").iterdir()}  # noqa: S108
+    words = ("--repeats", "1", "--steps", "1000", "--width", "64", "--folder", str(disk))
+    found = told(2, tmp_path, save, *words)
+    kinds = [kind for record in found for kind in record]
+    assert [kinds.count(kind) for kind in ("state", "saved", "default", "restored")] == [1, 4, 1, 4]
+    ours = [record["saved"]["stall"] for record in found if record.get("saved", {}).get("how") == "trainyard"]
+    assert all(0 < stall < 5 for stall in ours)
+    assert not [*disk.iterdir()]
+    assert not [path for path in {*Path("/dev/shm").iterdir()} - before if path.name.startswith("trainyard-bench")]  # noqa: S108
+
+
+def test_each_way_to_communicate_trains_and_is_counted(tmp_path: Path) -> None:
+    found = told(4, tmp_path, exchanged, "--repeats", "1", "--steps", "32")
+    by_way = {record["exchanged"]["way"]: record["exchanged"] for record in found}
+    assert [*by_way] == [*exchange.WAYS]
+    for way in by_way.values():
+        (_, first), (_, last) = way["curve"]
+        assert last < first < math.log(exchange.KINDS) * 1.05
+    exact = by_way["DDP"]
+    assert by_way["fp16"]["curve"][-1][1] == pytest.approx(exact["curve"][-1][1], rel=0.02)
+    assert by_way["DiLoCo"]["bytes"] < exact["bytes"]
+
+
+def test_bytes_of_an_interface_go_to_and_fro(tmp_path: Path) -> None:
+    table = tmp_path / "dev"
+    table.write_text(
+        "Inter-|   Receive                          |  Transmit\n"
+        " face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs\n"
+        "    lo:     100       2    0    0    0     0          0         0      100       2    0    0    0     0       0          0\n"
+        "cable@if2: 1      1    0    0    0     0          0         0        2       1    0    0    0     0       0          0\n"
+        " cable:1000       9    0    0    0     0          0         0       30       7    0    0    0     0       0          0\n"
+    )
+    assert exchange.passed("cable", table) == 1030
+    with pytest.raises(ValueError, match="no interface other"):
+        exchange.passed("other", table)

@@ -1,0 +1,64 @@
+"""A training on a GPU, in one process: the device, both backends, batches through pinned memory, and a checkpoint that it goes on from."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainyard_torch import Batches, Checkpoints, Loader, Loop, Member, Order, replicate, start
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "TRAINYARD_PARALLELISM"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def train(folder: Path, until: int) -> list[float]:
+    """The loss of each step."""
+    losses = []
+    with start(seed=1) as training:
+        assert training.device == torch.device("cuda", 0)
+        for device in ("cuda", "cpu"):
+            told = torch.ones(1, device=device)
+            dist.all_reduce(told)
+            assert float(told) == 1
+        samples = [(torch.randn(8), torch.ones(1)) for _ in range(64)]
+        model = replicate(nn.Linear(8, 1).to(training.device), training.mesh)
+        loop = Loop(
+            training,
+            model,
+            torch.optim.AdamW(model.parameters(), lr=0.05),
+            Loader(samples, Batches(Order(64, seed=1), 16, micro=4), training.member, device=training.device),
+            until=until,
+            checkpoints=Checkpoints(str(folder), mesh=training.mesh),
+            longest=1.0,
+        )
+        for step in loop:
+            for inputs, targets in step:
+                assert inputs.is_cuda
+                step.backward(nn.functional.mse_loss(model(inputs), targets))
+            assert step.loss is not None
+            losses.append(float(step.loss))
+        has_tf32 = torch.cuda.get_device_capability() >= (8, 0)
+        assert torch.get_float32_matmul_precision() == ("high" if has_tf32 else "highest")
+    return losses
+
+
+def test_a_training_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole", 8)
+    assert len(whole) == 8
+    assert whole[-1] < whole[0]
+    assert train(tmp_path / "parts", 4) + train(tmp_path / "parts", 8) == pytest.approx(whole, rel=1e-4)
+
+
+def test_batches_come_through_pinned_memory() -> None:
+    with Loader([torch.ones(4)] * 8, Batches(Order(8), 4, micro=4), Member(0, 1), device="cuda") as loader:
+        (loaded,) = loader._load(loader.batches)
+        assert loaded.batch.is_pinned()
+        (part,) = next(loader)
+        assert part.batch.device == torch.device("cuda", torch.cuda.current_device())

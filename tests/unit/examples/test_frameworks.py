@@ -1,0 +1,52 @@
+"""Programs of other frameworks: they know nothing of Trainyard, and their image has the versions that the library's tests have at hand."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "examples/frameworks"
+PROGRAMS = {path.stem: path for path in FOLDER.glob("*.py")}
+EACH = pytest.mark.parametrize("name", PROGRAMS)
+
+
+def pins(path: Path) -> dict[str, str]:
+    """The versions in a locked list, by package."""
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+) \\$", path.read_text(), re.MULTILINE))
+
+
+@EACH
+def test_it_needs_its_framework_and_torch_alone(name: str) -> None:
+    nodes = [*ast.walk(ast.parse(PROGRAMS[name].read_text()))]
+    whole = {alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    parts = {(node.module or "").partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
+    framework = name.removesuffix("_train")
+    assert framework in whole | parts
+    # The Trainer is made of Accelerate, and asks for it.
+    needed = {framework, "torch", *({"accelerate"} if framework == "transformers" else ())}
+    assert whole | parts <= {*needed, *sys.stdlib_module_names}
+
+
+@EACH
+def test_it_is_short(name: str) -> None:
+    assert len(PROGRAMS[name].read_text().splitlines()) < 200
+
+
+def test_the_image_has_the_versions_that_are_tested() -> None:
+    ours, tested = pins(FOLDER / "requirements.txt"), pins(ROOT / "tests/library/requirements.txt")
+    assert {"accelerate", "lightning", "transformers"} <= ours.keys()
+    assert ours.items() <= tested.items()
+
+
+def test_the_bases_own_torch_and_numpy_stay() -> None:
+    assert not {"numpy", "torch"} & pins(FOLDER / "requirements.txt").keys()
+
+
+def test_every_wheel_has_a_hash() -> None:
+    lock = (FOLDER / "requirements.txt").read_text().replace("\\\n", " ")
+    lines = [line for line in lock.splitlines() if line and not line.startswith("#")]
+    assert all("==" in line and "--hash=sha256:" in line for line in lines)
+    assert "://" not in lock

@@ -1,0 +1,153 @@
+"""Every TrainingJob in `examples/` is one that the API server takes, and every recipe has one that starts it as it is meant."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from localcluster.images import IMAGES
+from trainyard.api.crd import custom_resource_definition
+from trainyard.api.spec import TrainingJobSpec
+
+Json = dict[str, Any]
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples"
+RECIPES = EXAMPLES / "recipes"
+IN_IMAGE = {
+    "/usr/local/share/trainyard/recipes": ROOT / "trainer-image/recipes",
+    "/usr/local/share/trainyard/frameworks": EXAMPLES / "frameworks",
+}
+SCHEMA: Json = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+
+def documents() -> Iterator[tuple[str, Json]]:
+    for path in sorted(EXAMPLES.rglob("*.yaml")):
+        for document in yaml.safe_load_all(path.read_text()):
+            yield str(path.relative_to(EXAMPLES)), document
+
+
+JOBS = {path: document for path, document in documents() if document["kind"] == "TrainingJob"}
+OF_RECIPES = {Path(path).stem: job for path, job in JOBS.items() if path.startswith("recipes/")}
+EACH = pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+EACH_RECIPE = pytest.mark.parametrize("name", OF_RECIPES)
+
+
+def unknown(value: Any, schema: Json, path: str) -> Iterator[str]:
+    """The fields that the schema does not know."""
+    if isinstance(value, list):
+        for each in value:
+            yield from unknown(each, schema["items"], f"{path}[]")
+    elif isinstance(value, dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        for name, child in value.items():
+            more = schema.get("additionalProperties")
+            known = schema.get("properties", {}).get(name, more if isinstance(more, dict) else None)
+            if known is None:
+                yield f"{path}.{name}"
+            else:
+                yield from unknown(child, known, f"{path}.{name}")
+
+
+def worker(job: Json) -> Json:
+    """The main container."""
+    container: Json = job["spec"]["template"]["spec"]["containers"][0]
+    return container
+
+
+def program(job: Json) -> Path:
+    """Where the program that it starts lies in the repository."""
+    start, path = worker(job)["command"]
+    assert start == "python3"
+    folder, _, name = path.rpartition("/")
+    return IN_IMAGE[folder] / name
+
+
+@EACH
+def test_it_is_a_trainingjob_without_a_field_that_is_none(job: Json) -> None:
+    assert job["apiVersion"] == "trainyard.dev/v1alpha1"
+    TrainingJobSpec.model_validate(job["spec"])
+    assert [*unknown(job["spec"], SCHEMA["properties"]["spec"], "spec")] == []
+
+
+def test_an_unknown_field_would_be_seen() -> None:
+    job: Json = {"replicas": 2, "template": {"spec": {"containers": [{"name": "main", "imagee": "x"}]}}, "reproduce": 1}
+    found = [*unknown(job, SCHEMA["properties"]["spec"], "spec")]
+    assert found == ["spec.template.spec.containers[].imagee", "spec.reproduce"]
+
+
+@EACH
+def test_its_image_is_one_that_the_local_cluster_has(job: Json) -> None:
+    assert worker(job)["image"] in {image.reference for image in IMAGES.values()}
+
+
+@EACH_RECIPE
+def test_a_file_is_named_as_its_job(name: str) -> None:
+    assert OF_RECIPES[name]["metadata"]["name"] == name
+
+
+@EACH_RECIPE
+def test_ranks_and_devices_fit(name: str) -> None:
+    job = OF_RECIPES[name]
+    spec = TrainingJobSpec.model_validate(job["spec"])
+    assert isinstance(spec.processes_per_replica, int)
+    ranks = spec.replicas * spec.processes_per_replica
+    assert ranks % (spec.parallelism.ranks if spec.parallelism else 1) == 0
+    # The parameter server is of the CPU.
+    assert worker(job)["resources"]["limits"].get("nvidia.com/gpu", 0) == spec.processes_per_replica * (
+        name != "server"
+    )
+
+
+@EACH_RECIPE
+def test_nobody_is_root_and_nothing_more_is_allowed_than_is_needed(name: str) -> None:
+    job = OF_RECIPES[name]
+    assert job["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert worker(job)["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+@EACH_RECIPE
+def test_the_program_is_there_and_knows_its_arguments(name: str) -> None:
+    text = program(OF_RECIPES[name]).read_text()
+    given = {word for word in worker(OF_RECIPES[name]).get("args", ()) if word.startswith("--")}
+    assert given <= set(re.findall(r'add_argument\("(--[a-z-]+)"', text))
+    needed = set(re.findall(r'add_argument\("(--[a-z-]+)".*required=True', text))
+    assert needed <= given
+
+
+@EACH_RECIPE
+def test_checkpoints_are_on_the_volume_in_a_folder_of_the_jobs_own(name: str) -> None:
+    job = OF_RECIPES[name]
+    main, pod = worker(job), job["spec"]["template"]["spec"]
+    if "args" not in main:
+        assert "volumes" not in pod
+        return
+    assert main["args"] == ["--checkpoints", "/checkpoints/$(TRAINYARD_JOB_UID)"]
+    assert main["volumeMounts"] == [{"name": "checkpoints", "mountPath": "/checkpoints"}]
+    (volume,) = pod["volumes"]
+    claims = [document["metadata"]["name"] for path, document in documents() if path == "recipes/volume.yaml"]
+    assert [volume["persistentVolumeClaim"]["claimName"]] == claims
+
+
+def test_every_program_has_a_job() -> None:
+    programs = {path for folder in IN_IMAGE.values() for path in folder.glob("*.py")}
+    assert {program(job) for job in OF_RECIPES.values()} == programs
+
+
+def test_the_page_tells_of_every_job_and_its_ranks() -> None:
+    told = re.findall(
+        r"^\| \[`([a-z0-9-]+)`\]\(\1\.yaml\) \| (\d+) \|", (RECIPES / "README.md").read_text(), re.MULTILINE
+    )
+    specs = {name: job["spec"] for name, job in OF_RECIPES.items()}
+    assert {name: int(ranks) for name, ranks in told} == {
+        name: spec["replicas"] * spec["processesPerReplica"] for name, spec in specs.items()
+    }
+
+
+def test_without_its_gpu_line_a_job_asks_for_no_gpu() -> None:
+    for path in RECIPES.glob("*.yaml"):
+        lines = [line for line in path.read_text().splitlines() if "nvidia.com" not in line]
+        for document in yaml.safe_load_all("\n".join(lines)):
+            if document["kind"] == "TrainingJob":
+                assert worker(document)["resources"]["limits"].keys() == {"memory"}, path

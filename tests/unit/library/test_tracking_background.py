@@ -1,0 +1,195 @@
+"""Whoever is told of a training may be slow, away or unwilling: nobody waits, nothing is lost in silence, and the order stays."""
+
+import argparse
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from trainyard_torch.tracking.background import Background, RefusedError
+from trainyard_torch.tracking.backlog import Backlog
+from trainyard_torch.tracking.events import Began, Ended, Event, Measured, Saved, flat
+
+PATIENCE = 30.0
+
+
+def measured(step: int) -> Measured:
+    return Measured(float(step), step, {"loss": 1 / (step + 1)})
+
+
+class Listener:
+    """Hears what it is told; `hear` may raise, or take its time."""
+
+    name = "the listener"
+
+    def __init__(self, hear: Callable[[Sequence[Event]], None] = lambda _: None) -> None:
+        self.hear, self.heard, self.closed = hear, list[Event](), False
+
+    def write(self, events: Sequence[Event], /) -> None:
+        self.hear(events)
+        self.heard.extend(events)
+
+    def register(self, *_: Any) -> str:
+        return "1"
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def told(listener: Listener, events: Sequence[Event], *, seconds: float = PATIENCE, room: int = 4096) -> Background:
+    background = Background(listener, room=room, pause=0.0, shortest=0.01)
+    for event in events:
+        background.put(event)
+    background.close(seconds)
+    return background
+
+
+COURSE: list[Event] = [Began(0.0), *map(measured, range(200)), Saved(0.0, 200, 1, "/c/1"), Ended(0.0, "finished")]
+
+
+def test_all_is_told_in_its_order() -> None:
+    listener = Listener()
+    told(listener, COURSE)
+    assert listener.heard == COURSE
+    assert listener.closed
+
+
+def test_nothing_to_tell_is_no_thread() -> None:
+    before = threading.active_count()
+    background = Background(Listener())
+    assert threading.active_count() == before
+    background.close(PATIENCE)
+
+
+def test_nobody_waits_for_a_slow_listener() -> None:
+    go = threading.Event()
+    listener = Listener(lambda _: go.wait(PATIENCE) and None)
+    background = Background(listener, pause=0.0)
+    for event in COURSE:
+        background.put(event)
+    assert not background.flush(0.0), "it has heard nothing yet"
+    assert listener.heard == []
+    go.set()
+    assert background.flush(PATIENCE)
+    assert listener.heard == COURSE
+    background.close(PATIENCE)
+
+
+def test_one_that_was_away_hears_all_once(caplog: pytest.LogCaptureFixture) -> None:
+    tries = iter(range(5))
+
+    def hear(_: Sequence[Event]) -> None:
+        if next(tries, None) is not None:
+            raise ConnectionError("no route to host\nand a page of more")
+
+    listener = Listener(hear)
+    with caplog.at_level(logging.INFO):
+        background = Background(listener, pause=0.0, shortest=0.001)
+        for event in COURSE:
+            background.put(event)
+        assert background.flush(PATIENCE)
+        background.close(PATIENCE)
+    assert listener.heard == COURSE
+    assert [record.getMessage() for record in caplog.records] == [
+        "the listener cannot be told of the training (no route to host): the training goes on, what is to be told is kept, and it is tried again",
+        "the listener is told again; 0 things were left out meanwhile",
+    ]
+
+
+def test_one_that_stays_away_is_given_up_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    def hear(_: Sequence[Event]) -> None:
+        raise ConnectionError
+
+    begin = time.monotonic()
+    told(Listener(hear), COURSE, seconds=0.3)
+    assert time.monotonic() - begin < PATIENCE / 2
+    assert caplog.messages[0].startswith("the listener cannot be told of the training (ConnectionError)")
+    assert caplog.messages[1:] == ["the listener was not told 203 things at the end: it does not answer"]
+
+
+def test_what_is_refused_is_left_out_alone(caplog: pytest.LogCaptureFixture) -> None:
+    unwanted = {measured(7).step, measured(150).step}
+
+    def hear(events: Sequence[Event]) -> None:
+        if bad := [event for event in events if isinstance(event, Measured) and event.step in unwanted]:
+            raise RefusedError(f"not step {bad[0].step}")
+
+    listener = Listener(hear)
+    told(listener, COURSE)
+    assert listener.heard == [event for event in COURSE if not (isinstance(event, Measured) and event.step in unwanted)]
+    assert caplog.messages == ["the listener refuses some of what it is told (not step 7): that is left out"]
+
+
+def test_a_full_backlog_grows_coarser_and_not_shorter() -> None:
+    go = threading.Event()
+    listener = Listener(lambda _: go.wait(PATIENCE) and None)
+    background = Background(listener, room=16, pause=0.0)
+    for event in COURSE:
+        background.put(event)
+    go.set()
+    background.close(PATIENCE)
+    steps = [event.step for event in listener.heard if isinstance(event, Measured)]
+    assert steps == sorted(set(steps))
+    assert len(listener.heard) + background._backlog.left_out == len(COURSE)
+    assert isinstance(listener.heard[0], Began)
+    assert isinstance(listener.heard[-1], Ended)
+
+
+@st.composite
+def courses(draw: st.DrawFn) -> list[Event]:
+    """Some attempts that begin and end, with measurements and checkpoints in between."""
+    steps = st.integers(0, 99)
+    events: list[Event] = draw(
+        st.lists(steps.map(measured) | steps.map(lambda step: Saved(0.0, step, 1, "/c")), max_size=200)
+    )
+    for event in draw(st.lists(st.sampled_from([Began(0.0), Ended(0.0, "failed")]), max_size=9)):
+        events.insert(draw(st.integers(0, len(events))), event)
+    return events
+
+
+@given(courses(), st.integers(16, 40), st.integers(1, 9))
+def test_a_backlog_is_never_larger_than_its_room(events: list[Event], room: int, most: int) -> None:
+    backlog = Backlog(room)
+    for event in events:
+        backlog.put(event)
+        assert len(backlog) <= room
+    given_back = backlog.take(most)
+    backlog.give_back(given_back)
+    found = backlog.take(room)
+    assert len(found) + backlog.left_out == len(events)
+    rest = iter(events)
+    assert all(any(event is other for other in rest) for event in found), "in the order in which they came"
+    assert [e for e in found if isinstance(e, (Began, Ended))] == [e for e in events if isinstance(e, (Began, Ended))]
+
+
+def test_too_little_room() -> None:
+    with pytest.raises(ValueError, match="room must be from 16 on, and is 3"):
+        Backlog(3)
+
+
+@dataclasses.dataclass
+class Optimizer:
+    rate: float
+    betas: tuple[float, float]
+
+
+@pytest.mark.parametrize(
+    ("given_ones", "names"),
+    [
+        ({"lr": 0.1, "data": {"path": "/d", "crop": {"size": 8}}}, {"lr": "0.1", "data.path": "/d", "data.crop.size": "8"}),
+        (argparse.Namespace(a=None, o=Optimizer(0.5, (0.9, 0.99))), {"a": "None", "o.rate": "0.5", "o.betas": "(0.9, 0.99)"}),
+        (Optimizer(1.0, (0.0, 0.0)), {"rate": "1.0", "betas": "(0.0, 0.0)"}),
+    ],
+)  # fmt: skip
+def test_parameters_by_name(given_ones: Any, names: dict[str, str]) -> None:
+    assert flat(given_ones) == names
+
+
+def test_parameters_that_are_none() -> None:
+    with pytest.raises(ValueError, match="parameters must be a mapping, a Namespace or a dataclass, and are a list"):
+        flat([1, 2])

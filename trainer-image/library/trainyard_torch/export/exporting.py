@@ -1,0 +1,203 @@
+"""A trained model as files in a folder, on a volume or in an object store, with a record: all of it, or nothing that counts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trainyard_torch.checkpoint.manifest import File
+from trainyard_torch.checkpoint.outputs import PARTIAL
+from trainyard_torch.checkpoint.ranks import Ranks
+from trainyard_torch.checkpoint.store import Store
+from trainyard_torch.export.code import version
+from trainyard_torch.export.environment import environment
+from trainyard_torch.export.formats import FILES, TRACED, Format, Program, checked, inputs, traced, write
+from trainyard_torch.export.piece import in_one_piece, unwrapped
+from trainyard_torch.export.record import NAME, About, ExportError, Record, configured, jsonable
+from trainyard_torch.export.weights import gathered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import nn
+
+    from trainyard_torch.export.record import Input
+    from trainyard_torch.export.weights import Weights
+
+UNFINISHED = "UNFINISHED"
+"""Stands in the folder while the files of an export come: who is killed meanwhile may begin again there."""
+
+
+def export_model(
+    model: nn.Module | Sequence[nn.Module],
+    url: str,
+    *,
+    formats: Collection[str] = ("safetensors",),
+    plain: Callable[[], nn.Module] | None = None,
+    example: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    about: About | None = None,
+    **options: Any,
+) -> Record:
+    """Export a model, in whatever parallelism it was trained. To be called by all processes; the first writes.
+
+    The files appear one by one and count from the moment at which the record is there. An export of the same weights in the same formats
+    that is there already is left as it is.
+
+    Args:
+        model: as it was trained; of a pipeline this process's stages.
+        url: the export's own folder: a path, or `s3://bucket/folder` and the like.
+        formats: "torch" (a state dict), "safetensors" (the same), "torch.export" and "onnx" (programs, in inference mode, on the CPU).
+        plain: makes the model as it is in one process, its weights of no interest; for programs, where the model is spread.
+        example: what `forward` takes: tensors for its first parameters; for programs.
+        dynamic: dimensions of the example that may have any size: `{"x": {0: "batch"}}`.
+        about: what the program tells of the training.
+        options: for fsspec's file system.
+
+    Returns:
+        What stands beside the files; the same on all processes.
+
+    Raises:
+        ValueError: a parameter does not fit.
+        ExportError: the model cannot be exported like this, a package is missing, or something else is in the folder.
+        StoreError: the store cannot be used.
+    """
+    models = [model] if isinstance(model, torch.nn.Module) else list(model)
+    chosen = checked(formats)
+    given = (example,) if isinstance(example, torch.Tensor) else example
+    if not models:
+        raise ValueError("model is an empty list: give the model, or all stages of it that this process holds")
+    if TRACED.intersection(chosen) and not given:
+        raise ValueError(
+            f"example is missing: {' and '.join(sorted(TRACED.intersection(chosen)))} need tensors to trace"
+        )
+    if given is not None and not (isinstance(given, tuple) and all(isinstance(each, torch.Tensor) for each in given)):
+        raise ValueError("example must be a tensor, or a tuple of tensors: what forward takes besides needs a default")
+    store, ranks = Store(url, **options), Ranks(borrow=True)
+    weights = gathered(models, ranks)
+
+    def act() -> Record:
+        program: Program | None = None
+        if given and TRACED.intersection(chosen):
+            whole = in_one_piece(models, plain, weights)
+            described = inputs(whole, given, dynamic or {})
+            program = traced(whole, tuple(each.detach().cpu() for each in given), described)
+        record = _record(models, weights, program.described if program else (), about or About(), ranks.world)
+        return _written(store, chosen, weights, program, record)
+
+    return ranks.first(act)
+
+
+def read_record(url: str, *, verify: bool = False, **options: Any) -> Record | None:
+    """The record of an export. None: there is none, or it is not finished.
+
+    Args:
+        url: the export's folder.
+        verify: whether to read all files and to compare their checksums; else their sizes are compared.
+        options: for fsspec's file system.
+
+    Raises:
+        ExportError: the record cannot be read, or a file is not what it says.
+        StoreError: the store cannot be used.
+    """
+    return _read(Store(url, **options), verify=verify)
+
+
+def _read(store: Store, *, verify: bool = False) -> Record | None:
+    text = store.read(NAME)
+    if text is None:
+        return None
+    try:
+        record = Record.parse(text)
+    except ExportError as error:
+        raise ExportError(f"{store.url}: {error}") from None
+    for name, expected in record.files.items():
+        size = store.size(name)
+        if size is None:
+            raise ExportError(f"{store.at(name)} is missing: export anew, into another folder")
+        if size != expected.size:
+            raise ExportError(
+                f"{store.at(name)} has {size} bytes in place of {expected.size}: export anew, into another folder"
+            )
+        if verify and store.measure(name) != expected:
+            raise ExportError(f"{store.at(name)} was changed after it was written: its checksum is another one")
+    return record
+
+
+def _record(
+    models: Sequence[nn.Module], weights: Weights, described: tuple[Input, ...], about: About, world: int
+) -> Record:
+    seen = about.data if about.data is not None else about.checkpoint.data if about.checkpoint else {}
+    return Record(
+        model=type(unwrapped(models[0])).__name__,
+        parameters=weights.parameters,
+        weights=weights.digest(),
+        tied=dict(weights.tied),
+        inputs=described,
+        code=about.code or version(os.environ),
+        configuration=configured(about.configuration, sys.argv[1:]),
+        data=jsonable(seen),
+        environment=environment(os.environ, world),
+        metrics=jsonable(about.metrics or (about.checkpoint.metrics if about.checkpoint else {})),
+        checkpoint=about.origin(),
+        time=time.time(),
+    )
+
+
+def _written(
+    store: Store, formats: tuple[Format, ...], weights: Weights, program: Program | None, record: Record
+) -> Record:
+    """On rank 0."""
+    names = {FILES[name] for name in formats}
+    if there := _read(store):
+        if there.fits(record, names):
+            return there
+        raise ExportError(
+            f"{store.url} holds another export, of {there.checkpoint.get('name') or there.model}: name another folder, or remove it"
+        )
+    left = _left(store)
+    with store.scratch() as folder:
+        metadata = {"format": "pt", "weights_sha256": record.weights}
+        write(formats, weights, program, folder, metadata)
+        made = sorted(path for path in folder.iterdir() if path.is_file())
+        files = {path.name: _measured(path) for path in made}
+        whole = replace(record, files=files)
+        store.write(UNFINISHED, json.dumps(sorted(files)).encode())
+        for name in left - files.keys():
+            store.remove(name)
+        for path in made:
+            store.take(path, path.name)
+    store.settle("")
+    store.write(NAME, whole.text().encode())
+    # With what a process has left behind that was killed.
+    for name in (UNFINISHED, *(name for name in store.folders() if PARTIAL in name)):
+        store.remove(name)
+    return whole
+
+
+def _left(store: Store) -> set[str]:
+    """The files of an export that was broken off here. Raises ExportError where there is anything else."""
+    ours: set[str] = set()
+    if text := store.read(UNFINISHED):
+        with suppress(ValueError, TypeError):
+            ours.update(json.loads(text))
+    found = {name for name in (*store.files(), *store.folders()) if PARTIAL not in name} - {UNFINISHED}
+    if others := sorted(found - ours):
+        raise ExportError(
+            f"{store.url} holds {', '.join(others[:3])}{' …' if len(others) > 3 else ''} and no export: name a folder of the export's own"
+        )
+    return found
+
+
+def _measured(path: Path) -> File:
+    with path.open("rb") as file:
+        return File(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())

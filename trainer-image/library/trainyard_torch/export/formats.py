@@ -1,0 +1,240 @@
+"""The files of an export, each made by the library whose format it is. Written to a folder of this machine; where they go, others decide."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import warnings
+from dataclasses import dataclass
+from importlib.util import find_spec
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+
+from trainyard_torch.checkpoint.restoring import reason
+from trainyard_torch.export.record import ExportError, Input
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from pathlib import Path
+
+    from torch import nn
+
+    from trainyard_torch.export.weights import Weights
+
+Format = Literal["torch", "safetensors", "torch.export", "onnx"]
+FILES: dict[Format, str] = {
+    "torch": "model.pt",
+    "safetensors": "model.safetensors",
+    "torch.export": "model.pt2",
+    "onnx": "model.onnx",
+}
+TRACED = frozenset({"torch.export", "onnx"})
+PACKAGES: dict[Format, tuple[str, ...]] = {"safetensors": ("safetensors",), "onnx": ("onnx", "onnxscript")}
+LARGE = 3 * 2**29
+"""Bytes of weights from which an ONNX file has them beside it: 2 GB is the most that one holds."""
+FULL = 2**20
+
+logger = logging.getLogger(__name__)
+
+
+def checked(formats: Collection[str]) -> tuple[Format, ...]:
+    """These formats, in the order in which they are written.
+
+    Raises:
+        ValueError: there is no such format, or none is given.
+        ExportError: a package that one needs is missing.
+    """
+    if isinstance(formats, str):
+        formats = (formats,)
+    known = get_args(Format)
+    if unknown := sorted(set(formats) - set(known)):
+        raise ValueError(f"formats must be of {', '.join(known)}, and has {', '.join(unknown)}")
+    if not formats:
+        raise ValueError(f"formats is empty: name one or more of {', '.join(known)}")
+    chosen = tuple(name for name in FILES if name in formats)
+    for name in chosen:
+        if missing := [package for package in PACKAGES.get(name, ()) if find_spec(package) is None]:
+            raise ExportError(
+                f"{name} needs packages that are not installed: pip install {' '.join(missing)}, or leave {name!r} out of formats"
+            )
+    return chosen
+
+
+def inputs(
+    model: nn.Module, example: tuple[torch.Tensor, ...], dynamic: Mapping[str, Mapping[int, str]]
+) -> tuple[Input, ...]:
+    """What the model is traced with, by the names of its `forward`'s parameters.
+
+    Args:
+        model: in one piece.
+        example: a tensor for each of the first parameters.
+        dynamic: dimensions that may have any size, by parameter and number of the dimension, with a name for each.
+
+    Raises:
+        ValueError: `forward` takes fewer, has no such parameter, or the tensor no such dimension; or a dynamic one is of size 0 or 1.
+    """
+    parameters = [
+        each.name for each in signature(model.forward).parameters.values() if each.kind is not each.KEYWORD_ONLY
+    ]
+    names = parameters[: len(example)]
+    if len(names) < len(example):
+        raise ValueError(
+            f"example has {len(example)} tensors, and forward of {type(model).__name__} takes {', '.join(parameters) or 'none'}"
+        )
+    if unknown := sorted(dynamic.keys() - set(names)):
+        raise ValueError(f"dynamic names {', '.join(unknown)}, and example has {', '.join(names)}")
+    for name, tensor in zip(names, example, strict=True):
+        for dimension, called in dynamic.get(name, {}).items():
+            if not 0 <= dimension < tensor.ndim:
+                raise ValueError(
+                    f"dynamic: {name} has {tensor.ndim} dimensions, from 0 on, and no dimension {dimension}"
+                )
+            if tensor.shape[dimension] < 2:
+                raise ValueError(
+                    f"dynamic: dimension {dimension} of {name} has size {tensor.shape[dimension]} in example, which torch takes for a "
+                    "constant: make it 2 or more"
+                )
+            if not called.isidentifier():
+                raise ValueError(
+                    f"dynamic: dimension {dimension} of {name} needs a name such as batch, and has {called!r}"
+                )
+    return tuple(
+        Input(
+            name,
+            str(tensor.dtype).removeprefix("torch."),
+            tuple(tensor.shape),
+            {str(dimension): called for dimension, called in dynamic.get(name, {}).items()},
+        )
+        for name, tensor in zip(names, example, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a model does, for formats that hold that.
+
+    Attributes:
+        model: in one piece.
+        example: what it was traced with.
+        described: the same in words.
+        exported: what torch.export makes of it.
+    """
+
+    model: nn.Module
+    example: tuple[torch.Tensor, ...]
+    described: tuple[Input, ...]
+    exported: Any
+
+
+def traced(model: nn.Module, example: tuple[torch.Tensor, ...], described: tuple[Input, ...]) -> Program:
+    """The model's program, as torch.export sees it.
+
+    Raises:
+        ExportError: torch cannot follow its `forward`.
+    """
+    # Of two dimensions with one name torch is to know that they are one.
+    named = {called: torch.export.Dim(called) for each in described for called in each.dynamic.values()}
+    shapes = {
+        each.name: {int(dimension): named[called] for dimension, called in each.dynamic.items()} or None
+        for each in described
+    }
+    try:
+        # strict: torch before 2.7 would go by the bytecode, which fails more often and gives the same program.
+        exported = torch.export.export(model, example, dynamic_shapes=shapes if named else None, strict=False)
+    except Exception as error:
+        raise ExportError(
+            f"torch.export cannot follow the forward of {type(model).__name__}: {reason(error)}. Steps that depend on values of tensors "
+            "need torch.cond or torch.where; or export the state alone (torch, safetensors)"
+        ) from error
+    return Program(model, example, described, exported)
+
+
+def write(
+    formats: tuple[Format, ...], weights: Weights, program: Program | None, folder: Path, metadata: Mapping[str, str]
+) -> None:
+    """Write these formats into a folder.
+
+    Args:
+        formats: as `checked` gives them.
+        weights: the model's.
+        program: what `traced` gave; None where no format needs it.
+        folder: an empty one.
+        metadata: texts for the head of the safetensors file.
+
+    Raises:
+        ExportError: a format cannot hold the model, or the folder no more files.
+    """
+    writers: dict[Format, Callable[[Path], None]] = {
+        "torch": lambda path: torch.save(dict(weights.state), path),
+        "safetensors": lambda path: _safetensors(weights, path, metadata),
+    }
+    if program:
+        writers["torch.export"] = lambda path: torch.export.save(program.exported, path)
+        writers["onnx"] = lambda path: _onnx(program, _size(weights), path)
+    for name in formats:
+        path = folder / FILES[name]
+        try:
+            writers[name](path)
+        except ExportError:
+            raise
+        except Exception as error:
+            # Each library has another word for it.
+            full = shutil.disk_usage(folder).free < FULL
+            why = f"the disk of {folder} is full" if full else reason(error)
+            raise ExportError(f"{path.name} cannot be written: {why}") from error
+
+
+def _safetensors(weights: Weights, path: Path, metadata: Mapping[str, str]) -> None:
+    from safetensors.torch import save_file  # noqa: PLC0415 - optional
+
+    tensors: dict[str, torch.Tensor] = {}
+    places: set[int] = set()
+    for name, value in weights.state.items():
+        if name in weights.tied:
+            continue
+        if not isinstance(value, torch.Tensor):
+            raise ExportError(
+                f"safetensors holds tensors alone, and {name} is a {type(value).__name__}: take the format torch for this model"
+            )
+        tensor = value.contiguous()
+        place = tensor.untyped_storage().data_ptr()
+        # The format has no two views of one memory.
+        tensors[name] = tensor.clone() if place in places else tensor
+        if tensor.numel():
+            places.add(place)
+    # As `safetensors.torch.save_model` does: `load_model` then finds the tied ones.
+    save_file(tensors, path, metadata={**metadata, **weights.tied})
+
+
+def _onnx(program: Program, size: int, path: Path) -> None:
+    """By torch's exporter, or, where that lacks something, by the older one: what torch.export could follow, both see alike."""
+    with warnings.catch_warnings():
+        # Of deprecated things that torch and onnxscript use themselves.
+        warnings.simplefilter("ignore")
+        try:
+            torch.onnx.export(program.exported, (), str(path), dynamo=True, verbose=False, external_data=size > LARGE)
+        except Exception as error:  # noqa: BLE001 - of many kinds
+            # Torch 2.6 has no batch norm, with the current onnxscript.
+            why = reason(error.__cause__ or error)
+            logger.warning("torch's ONNX exporter cannot translate the model (%s): the older one is used", why)
+            torch.onnx.export(
+                program.model,
+                program.example,
+                str(path),
+                dynamo=False,
+                input_names=[each.name for each in program.described],
+                dynamic_axes={
+                    each.name: {int(dimension): called for dimension, called in each.dynamic.items()}
+                    for each in program.described
+                },
+            )
+
+
+def _size(weights: Weights) -> int:
+    return sum(
+        value.numel() * value.element_size()
+        for name, value in weights.state.items()
+        if isinstance(value, torch.Tensor) and name not in weights.tied
+    )

@@ -1,0 +1,206 @@
+"""What stands beside each exported model: what it was made of and by, and how to tell that all of it is there. Pure.
+
+The record is written when all files of the export are stored, in one piece; a folder without one is no export.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence, Set as AbstractSet
+from dataclasses import dataclass, field, fields, is_dataclass
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+from trainyard_torch.checkpoint.manifest import File, digest
+
+if TYPE_CHECKING:
+    from trainyard_torch.checkpoint.manifest import Manifest
+
+FORMAT = 1
+NAME = "RECORD.json"
+
+
+class ExportError(Exception):
+    """A model could not be exported, or an export not be read. The text says what is wrong, and what to do."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """The version of the program.
+
+    Attributes:
+        commit: of its repository; "" where none is known.
+        dirty: whether files that belong to the commit differed from it; None where nobody can tell.
+    """
+
+    commit: str = ""
+    dirty: bool | None = None
+
+
+@dataclass(frozen=True)
+class About:
+    """What a program tells of the training that has made a model.
+
+    Attributes:
+        configuration: its arguments: a mapping, an `argparse.Namespace` or a dataclass. None: those of the command line, as they are.
+        data: which data the model has seen, and how far: `{"source": "s3://bucket/images", **batches.state()}`. None: what the checkpoint says.
+        metrics: numbers that tell how good it is.
+        checkpoint: what the model comes from, or was saved as: the manifest that `Checkpoints.load` or `load_weights` returned.
+        checkpoints: the folder of that checkpoint.
+        code: the version of the program. None: what TRAINYARD_COMMIT says, else git.
+    """
+
+    configuration: Any = None
+    data: Mapping[str, Any] | None = None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    checkpoint: Manifest | None = None
+    checkpoints: str = ""
+    code: Code | None = None
+
+    def origin(self) -> dict[str, Any]:
+        """The checkpoint, as the record has it; empty where there is none."""
+        if self.checkpoint is None:
+            return {}
+        name = self.checkpoint.name
+        return {"folder": self.checkpoints, "name": str(name), "step": name.step, "attempt": name.attempt}
+
+
+@dataclass(frozen=True)
+class Input:
+    """An example that the model was traced with.
+
+    Attributes:
+        name: of the parameter of `forward`.
+        dtype: of the tensor, such as float32.
+        shape: of the tensor.
+        dynamic: dimensions that may have any size, with the name of each.
+    """
+
+    name: str
+    dtype: str
+    shape: Sequence[int]
+    dynamic: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What an export is of.
+
+    Attributes:
+        model: the name of its class.
+        parameters: how many numbers its state has.
+        weights: SHA-256 of names, types, shapes and values: the same for the same weights, whatever the file's format.
+        tied: names that share the tensor of another one, with that one.
+        inputs: what it was traced with; empty where it was not.
+        code: the version of the program.
+        configuration: the program's arguments.
+        data: which data the model has seen, and how far.
+        environment: Python, torch, devices, the image and the job.
+        metrics: numbers that tell how good it is.
+        checkpoint: what the model comes from: folder, name, step and attempt; empty where that is not known.
+        time: when it was exported, in seconds since 1970.
+        files: all files of the export but the record itself, by name.
+    """
+
+    model: str
+    parameters: int
+    weights: str
+    tied: Mapping[str, str] = field(default_factory=dict)
+    inputs: Sequence[Input] = ()
+    code: Code = field(default_factory=Code)
+    configuration: Any = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint: Mapping[str, Any] = field(default_factory=dict)
+    time: float = 0.0
+    files: Mapping[str, File] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """What is written: JSON, with a checksum of its own."""
+        content = {"format": FORMAT, **jsonable(self)}
+        return json.dumps({**content, "sha256": digest(content)}, indent=1) + "\n"
+
+    def fits(self, other: Record, files: AbstractSet[str]) -> bool:
+        """Whether this is an export of the same weights with these files; programs traced with the same."""
+        same = not other.inputs or jsonable(self.inputs) == jsonable(other.inputs)
+        return same and self.weights == other.weights and files <= self.files.keys()
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> Record:
+        """The record that was found.
+
+        Raises:
+            ExportError: it is not whole, was changed, or is of a later release.
+        """
+        try:
+            content = json.loads(text)
+            stored, made = content.pop("sha256"), content["format"]
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+            raise ExportError(f"{NAME} cannot be read: it is no JSON of ours") from error
+        if made != FORMAT:
+            raise ExportError(
+                f"{NAME} has format {made!r}, and this release reads {FORMAT}: a later one has written it"
+            )
+        if digest(content) != stored:
+            raise ExportError(f"{NAME} was changed after it was written: its checksum is another one")
+        del content["format"]
+        try:
+            return cls(
+                **{
+                    **content,
+                    "code": Code(**content["code"]),
+                    "inputs": tuple(Input(**each) for each in content["inputs"]),
+                    "files": {name: File(**each) for name, each in content["files"].items()},
+                }
+            )
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ExportError(f"{NAME} lacks a field, or has one that is not known: {error}") from error
+
+
+def configured(given: Any, arguments: Sequence[str]) -> Any:
+    """What a record says of a program's configuration.
+
+    Args:
+        given: a mapping, an `argparse.Namespace`, a dataclass, or None.
+        arguments: of the command line, without the program's name; for None.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if given is None:
+        return {"arguments": list(arguments)}
+    if isinstance(given, Mapping):
+        return jsonable(given)
+    if is_dataclass(given) and not isinstance(given, type):
+        return jsonable({each.name: getattr(given, each.name) for each in fields(given)})
+    try:
+        return jsonable(vars(given))
+    except TypeError:
+        raise ValueError(
+            f"configuration must be a mapping, a Namespace or a dataclass, and is a {type(given).__name__}"
+        ) from None
+
+
+def jsonable(value: Any) -> Any:
+    """The same as JSON has it: what is no number, text, list or mapping becomes a text."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        # JSON has no NaN and no infinity.
+        return float(value) if math.isfinite(value) else str(float(value))
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(each) for each in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(str, value))
+    if isinstance(value, os.PathLike):
+        return str(os.fspath(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: jsonable(getattr(value, each.name)) for each in fields(value)}
+    return str(value)

@@ -1,0 +1,243 @@
+"""The whole state of a model, however it is spread over processes, in the memory of the first; and its way back out of a checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+from torch.distributed.tensor import DTensor
+
+from trainyard_torch.checkpoint.history import History
+from trainyard_torch.checkpoint.ranks import FailedElsewhereError, Ranks
+from trainyard_torch.checkpoint.restoring import CheckpointError, Restoring
+from trainyard_torch.checkpoint.store import Store
+from trainyard_torch.checkpoint.streams import mend
+from trainyard_torch.export.record import ExportError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import nn
+
+    from trainyard_torch.checkpoint.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The whole state dict of a model.
+
+    Attributes:
+        state: on the CPU, by the names that the plain model has; what is no tensor as the model keeps it.
+        tied: names whose tensor is that of another name, with that name.
+        spread: whether no process had all of it.
+    """
+
+    state: Mapping[str, Any]
+    tied: Mapping[str, str] = field(default_factory=dict)
+    spread: bool = False
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers there are, tied ones once."""
+        return sum(
+            value.numel()
+            for name, value in self.state.items()
+            if isinstance(value, torch.Tensor) and name not in self.tied
+        )
+
+    def digest(self) -> str:
+        """SHA-256 over names, types, shapes and values, in hexadecimal: whatever the order of the names."""
+        found = hashlib.sha256()
+        for name in sorted(self.state):
+            value = self.state[name]
+            if isinstance(value, torch.Tensor):
+                found.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+                found.update(_bytes(value.contiguous()).numpy())
+            else:
+                found.update(f"{name} {value!r}\n".encode())
+        return found.hexdigest()
+
+
+class _Word(NamedTuple):
+    """What a process says of one of its entries: of a tensor its shape, type and the name that it is tied to; else the value."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+    tied: str
+    value: Any
+
+
+def gathered(models: Sequence[nn.Module], ranks: Ranks) -> Weights:
+    """All of the state, on rank 0; nothing on the others. To be called by all.
+
+    Tensors that are spread (FSDP, tensor parallel) are put together one after the other; the stages of a pipeline are sent. Where a tensor
+    lies on the CPU of rank 0 as a whole, it is the model's own.
+
+    Args:
+        models: the model, or this process's stages of it.
+        ranks: all processes.
+
+    Raises:
+        ExportError: something of it has no values, or cannot be stored: on all processes.
+    """
+    own: dict[str, Any] = {}
+    try:
+        ranks.each(lambda: own.update(_own(models)))
+    except FailedElsewhereError as error:
+        raise ExportError(str(error)) from None
+    words, owners = _agreed(own, ranks)
+    # Nobody sends before all that is spread has been put together: who waits in the one cannot take part in the other.
+    kept: dict[str, Any] = {}
+    for name, value in own.items():
+        whole = _whole(value)
+        if owners[name] == ranks.rank and not words[name].tied:
+            kept[name] = whole.detach().cpu() if isinstance(whole, torch.Tensor) else whole
+    for name, owner in owners.items():
+        if owner and not words[name].tied:
+            _send(name, words[name], owner, kept, ranks)
+    if ranks.rank:
+        return Weights({})
+    tied = {name: word.tied for name, word in words.items() if word.tied}
+    state = {name: _alone(kept[tied.get(name, name)]) for name in owners}
+    # One object for all its names, so that files hold it once.
+    state.update({name: state[other] for name, other in tied.items()})
+    spread = any(owners.values()) or any(isinstance(value, DTensor) for value in own.values())
+    return Weights(state, tied, spread)
+
+
+def load_weights(
+    model: nn.Module | Sequence[nn.Module],
+    url: str,
+    *,
+    step: int | None = None,
+    key: str = "trained",
+    **options: Any,
+) -> Manifest:
+    """Put the weights of a checkpoint into a model, without its optimizer, and without disturbing a training that goes on there.
+
+    With a process group or without one; in whatever parallelism the model is now. To be called by all processes.
+
+    Args:
+        model: where the weights go; of a pipeline this process's stages.
+        url: the folder of all checkpoints of the training.
+        step: of the checkpoint; None: the newest that is whole.
+        key: the name under which `Trained` was saved; `Loop` says "trained".
+        options: for fsspec's file system.
+
+    Returns:
+        The manifest of the checkpoint.
+
+    Raises:
+        NoneWholeError: none of them is whole.
+        CheckpointError: there is none, none of this step, or it is of another model.
+        ExportError: something of the model has no memory to be filled.
+        StoreError: the store cannot be read.
+    """
+    models = [model] if isinstance(model, torch.nn.Module) else list(model)
+    mend()
+    store, ranks = Store(url, **options), Ranks(borrow=True)
+    history = History(store)
+    found = ranks.first(lambda: [name.step for name in history.usable()])
+    if step is not None and step not in found:
+        there = f"there are {', '.join(map(str, sorted(set(found))))}" if found else "there are none"
+        raise CheckpointError(f"there is no checkpoint of step {step} in {store.url}: {there}")
+    own = _own(models)
+    manifest, _ = Restoring(ranks, store, history, None, {}).best({key: {"model": own}}, step=step)
+    if manifest is None:
+        raise CheckpointError(f"there is no checkpoint in {store.url}: name the folder that Checkpoints was given")
+    # Tensors are filled in place; what is no tensor, the model has to be told.
+    if any(not isinstance(value, torch.Tensor) for value in own.values()):
+        for each in models:
+            set_model_state_dict(each, {name: own[name] for name in _state(each)})
+    return manifest
+
+
+def _own(models: Sequence[nn.Module]) -> dict[str, Any]:
+    """This process's entries. Raises ExportError where one cannot be exported."""
+    for model in models:
+        for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+            if tensor.is_meta:
+                raise ExportError(f"{name} is on the meta device and has no values: fill the model first")
+    found = {name: value for model in models for name, value in _state(model).items()}
+    for name, value in found.items():
+        if isinstance(value, torch.Tensor) and value.layout != torch.strided:
+            raise ExportError(f"{name} is no dense tensor ({value.layout}): make it one before the export")
+    return found
+
+
+def _state(model: nn.Module) -> dict[str, Any]:
+    """A part without any state, such as the activations between two stages, is an error to torch."""
+    has_any = next(chain(model.parameters(), model.buffers()), None) is not None
+    return dict(get_model_state_dict(model)) if has_any else {}
+
+
+def _agreed(own: Mapping[str, Any], ranks: Ranks) -> tuple[dict[str, _Word], dict[str, int]]:
+    """What there is under each name, and the lowest rank that has it: the same on all, in the same order."""
+    # With data parallelism thousands have the same names: one of them speaks for all.
+    names = hashlib.sha256("\n".join(own).encode()).hexdigest()
+    speaks = ranks.gather(names).index(names) == ranks.rank
+    words: dict[str, _Word] = {}
+    owners: dict[str, int] = {}
+    for rank, said in enumerate(ranks.gather(_words(own) if speaks else {})):
+        for name, word in said.items():
+            words.setdefault(name, word)
+            owners.setdefault(name, rank)
+    return words, owners
+
+
+def _words(own: Mapping[str, Any]) -> dict[str, _Word]:
+    seen: dict[Any, str] = {}
+    words = {}
+    for name, value in own.items():
+        if not isinstance(value, torch.Tensor):
+            words[name] = _Word((), None, "", value)
+            continue
+        here = value.to_local() if isinstance(value, DTensor) else value
+        first = name
+        # The part of a small tensor may be empty on some ranks, and so lie nowhere; never on the lowest one.
+        if here.numel():
+            place = (here.device, here.data_ptr(), tuple(here.shape), here.stride(), here.dtype)
+            first = seen.setdefault(place, name)
+        words[name] = _Word(tuple(value.shape), value.dtype, "" if first == name else first, None)
+    return words
+
+
+def _whole(value: Any) -> Any:
+    """Raises nothing by itself: a collective of all that have a part."""
+    if not isinstance(value, DTensor):
+        return value
+    # With CPU offload it lies elsewhere than its mesh.
+    return value.to(value.device_mesh.device_type).full_tensor()
+
+
+def _send(name: str, word: _Word, owner: int, kept: dict[str, Any], ranks: Ranks) -> None:
+    """From the rank that has it to rank 0."""
+    if word.dtype is None:
+        if ranks.rank == 0:
+            kept[name] = word.value
+        return
+    if ranks.rank == owner:
+        tensor = kept.pop(name).contiguous()
+        if tensor.numel():
+            dist.send(_bytes(tensor), dst=0, group=ranks.group)
+    elif ranks.rank == 0:
+        kept[name] = torch.empty(word.shape, dtype=word.dtype)
+        if kept[name].numel():
+            dist.recv(_bytes(kept[name]), src=owner, group=ranks.group)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a contiguous tensor, in its own memory: gloo and numpy do not know all types."""
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _alone(value: Any) -> Any:
+    """A tensor that is part of a larger memory by itself: files would hold all of that."""
+    if isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() != value.numel() * value.element_size():
+        return value.clone()
+    return value

@@ -1,0 +1,88 @@
+"""What a server tells trainers, and the errors by which a training with servers ends. Imports no torch by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from trainyard_torch.server.held import Tensors
+
+LOST = 92
+"""The exit code of a process that ends because another one was lost: charged to that one, where it is known."""
+
+
+class LeftError(Exception):
+    """A trainer has left, and the others cannot go on without it. The text says which."""
+
+
+class GoneError(Exception):
+    """A process was lost, and the server ends. The text says which, and is sent to all trainers."""
+
+
+class ServerError(Exception):
+    """A server refuses, or waits for a trainer in vain. The text says which, and whom it waits for."""
+
+
+class LostError(ServerError):
+    """A process has died, or cannot be reached, and this one ends because of it. The text says which."""
+
+    exit_code = LOST
+
+
+class Answer(NamedTuple):
+    """What a trainer works with from now on.
+
+    Attributes:
+        version: updates in these parameters.
+        parameters: a copy of them, by name.
+        stop: whether the training is to end after this update.
+    """
+
+    version: int
+    parameters: Tensors
+    stop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a server has done.
+
+    Attributes:
+        updates: optimizer steps since this start of the training.
+        applied: gradients since then; with synchronous training several make one update.
+        stalest: the largest staleness of a gradient, in updates.
+        staleness: that of all gradients together: by `applied`, their mean.
+    """
+
+    updates: int = 0
+    applied: int = 0
+    stalest: int = 0
+    staleness: int = 0
+
+    def and_of(self, stale: list[int]) -> Counts:
+        """With one more update, made of gradients that are so stale."""
+        applied, staleness = self.applied + len(stale), self.staleness + sum(stale)
+        return Counts(self.updates + 1, applied, max(self.stalest, *stale), staleness)
+
+
+class Standing(NamedTuple):
+    """How a server stands.
+
+    Attributes:
+        version: updates in its parameters.
+        here: the trainers that have not left.
+        missing: those that are waited for: for their gradient, or for trainer 0 to begin.
+        ignorant: those of `here` that were not told of what was lost.
+        lost: what was; "" where nothing was.
+        stopped: whether a trainer comes to its end because it was asked to.
+        counts: what it has done.
+    """
+
+    version: int
+    here: list[int]
+    missing: list[int]
+    ignorant: list[int]
+    lost: str
+    stopped: bool
+    counts: Counts

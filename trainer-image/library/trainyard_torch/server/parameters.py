@@ -1,0 +1,206 @@
+"""The parameters of a model, as a trainer sees them: what it says to servers, and what it makes of their answers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed import rpc
+
+from trainyard_torch.errors import first_line
+from trainyard_torch.server import serving
+from trainyard_torch.server.answers import Answer, Counts, GoneError, LostError, ServerError, Standing
+from trainyard_torch.server.serving import FIRST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from trainyard_torch.server.end import End
+
+SHORT = 10.0
+"""Seconds for a question that needs no gradient."""
+MOST_PAUSE = 1.0
+"""Seconds from one look at the others to the next."""
+
+
+class Parameters:
+    """The parameters of a model, as a trainer sees them. For one thread. Made by `joined`.
+
+    Attributes:
+        versions: updates in the parameters that this trainer has, by server.
+        begun: updates in the state that the training went on from; 0 where it began anew.
+    """
+
+    def __init__(
+        self, model: Mapping[str, torch.nn.Parameter], held: list[list[str]], trainer: int, timeout: float, end: End
+    ) -> None:
+        self._model, self._trainer, self._timeout, self._end = model, trainer, timeout, end
+        self._held = {f"server-{number}": names for number, names in enumerate(held)}
+        self._told = self._stopped = False
+        self.versions: dict[str, int] = {}
+        self.begun = 0
+
+    def begin(self, state: Callable[[], Mapping[str, Any] | None] | None) -> None:
+        """All servers have the state that the training goes on from, and this trainer their parameters. `joined` calls it.
+
+        Raises:
+            ServerError: it is of another model, or a server does not answer.
+        """
+        if self._trainer == 0:
+            found = state() if state else None
+            self._all(serving.begin, {server: (self._part(found, names),) for server, names in self._held.items()})
+        self.begun = max(self._all(serving.begun, dict.fromkeys(self._held, ())).values())
+        self.pull()
+
+    def pull(self) -> None:
+        """The model has the servers' parameters as they are now. Each push brings them too.
+
+        Raises:
+            ServerError: a server does not answer, or refuses.
+        """
+        self._take(self._all(serving.pull, dict.fromkeys(self._held, (self._trainer,))))
+
+    def push(self) -> None:
+        """The gradients of the model go to the servers; it has the new parameters when this returns, and no gradients.
+
+        Raises:
+            ServerError: a server does not answer, or refuses. The text says which trainers it waits for.
+            LostError: another process has died.
+        """
+        words, wish = {}, self._end.wished
+        for server, names in self._held.items():
+            gradients = {name: None if (found := self._model[name].grad) is None else found.cpu() for name in names}
+            words[server] = (self._trainer, gradients, wish)
+        answers = self._all(serving.push, words)
+        self._take(answers)
+        self._told = answers[FIRST].stop
+        for parameter in self._model.values():
+            parameter.grad = None
+
+    def must_stop(self) -> bool:
+        """Whether the training was asked to end, by its agent or by SIGTERM to one process of it: leave the block then. To be asked after each push.
+
+        In step the answer is the same on all trainers after the same update; out of step each has it after its own next one. The end of the
+        block ends the process with exit code 90 then.
+        """
+        stops = self._end.must_stop(self.versions[FIRST]) if self._end.agreed else self._told
+        if stops and not self._stopped:
+            self._stopped = True
+            self._end.heed()
+            # A server that was sent SIGTERM knows now that it is heeded.
+            self._all(serving.heed, dict.fromkeys(self._held, ()))
+        return self._stopped
+
+    def alone(self) -> None:
+        """Wait until all other trainers have left: from then on `state_dict` does not change. For one trainer, before it saves at the end.
+
+        Raises:
+            LostError: another process has died.
+        """
+        self._until_only({self._trainer})
+
+    def configure(self, **options: Any) -> None:
+        """The optimizers of all servers go on with these options: `configure(lr=0.01)`. For one trainer, between its steps.
+
+        Raises:
+            ServerError: there is no such option, or a server does not answer.
+        """
+        self._all(serving.configure, dict.fromkeys(self._held, (options,)))
+
+    def counts(self) -> dict[str, Counts]:
+        """What each server has done, and how stale gradients were.
+
+        Raises:
+            ServerError: a server does not answer.
+        """
+        found: dict[str, Standing] = self._all(serving.standing, dict.fromkeys(self._held, ()))
+        return {server: standing.counts for server, standing in found.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters and the optimizer's state, by the names of parameters: for a checkpoint that any number of servers can load.
+
+        With synchronous training it is of one step, if one trainer asks between two of its own; else each server's part is of a moment of its own.
+
+        Raises:
+            ServerError: a server does not answer.
+        """
+        parts = [*self._all(serving.state, dict.fromkeys(self._held, ())).values()]
+        whole: dict[str, Any] = {"updates": min(part["updates"] for part in parts)}
+        for kind in ("parameters", "optimizer", "options"):
+            whole[kind] = {name: value for part in parts for name, value in part[kind].items()}
+        return whole
+
+    def leave(self) -> bool:
+        """This trainer is done, and waits until all are. Whether it was asked to end. `joined` calls it at the end of its block.
+
+        Raises:
+            ServerError: a server does not answer.
+            LostError: another process has died.
+        """
+        self._all(serving.leave, dict.fromkeys(self._held, (self._trainer,)))
+        self._until_only(set())
+        return self._stopped
+
+    def _until_only(self, trainers: set[int]) -> None:
+        """Look again and again: how long the others take nobody knows, but the server sees whether they live."""
+        pause = 0.01
+        while True:
+            stands: Standing = self._all(serving.standing, {FIRST: ()})[FIRST]
+            if stands.lost:
+                raise LostError(stands.lost)
+            if trainers.issuperset(stands.here):
+                return
+            time.sleep(pause)
+            pause = min(2 * pause, MOST_PAUSE)
+
+    def _part(self, state: Mapping[str, Any] | None, names: list[str]) -> dict[str, Any] | None:
+        """What a server needs of a state."""
+        if state is None:
+            return None
+        parts = {kind: {n: state[kind][n] for n in names if n in state[kind]} for kind in ("parameters", "optimizer")}
+        return {**parts, "options": state["options"], "updates": state["updates"]}
+
+    def _take(self, answers: Mapping[str, Answer]) -> None:
+        with torch.no_grad():
+            for server, answer in answers.items():
+                self.versions[server] = answer.version
+                for name, tensor in answer.parameters.items():
+                    self._model[name].copy_(tensor)
+
+    def _all(self, act: Callable[..., Any], words: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+        """What all servers answer; they are asked at the same time."""
+        try:
+            asked = {server: rpc.rpc_async(server, act, (server, *each)) for server, each in words.items()}
+        except RuntimeError as error:
+            raise LostError(f"the servers cannot be asked: {first_line(error)}") from error
+        answers = {}
+        for server, future in asked.items():
+            try:
+                answer = future.wait()
+            # What the server raised comes as an error of its kind; a lost connection and the time-out as RuntimeError.
+            except Exception as error:
+                raise self._why(server, error) from error
+            # The exception of a future that a function with async_execution has returned is sent as if it were its answer.
+            if isinstance(answer, GoneError):
+                raise LostError(str(answer)) from answer
+            if isinstance(answer, Exception):
+                raise ServerError(f"{server} refused: {answer}") from answer
+            answers[server] = answer
+        return answers
+
+    def _why(self, server: str, error: Exception) -> ServerError:
+        if not isinstance(error, RuntimeError):
+            return ServerError(f"{server} refused: {str(error) or type(error).__name__}")
+        try:
+            stands: Standing = rpc.rpc_sync(server, serving.standing, (server,), timeout=min(SHORT, self._timeout))
+        except Exception:  # noqa: BLE001 - whatever it is, nothing is known of the server
+            return LostError(f"{server} does not answer: it has died, or cannot be reached ({first_line(error)})")
+        if stands.lost:
+            return LostError(stands.lost)
+        if stands.missing:
+            names = ", ".join(f"trainer-{trainer}" for trainer in stands.missing)
+            return ServerError(
+                f"{server} has waited for {names} for {self._timeout:g} s: it has died, hangs, or is slower than timeout allows"
+            )
+        return ServerError(f"{server} did not answer: {error}")

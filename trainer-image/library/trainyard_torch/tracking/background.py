@@ -1,0 +1,197 @@
+"""A thread that tells what is to be told, at the pace of whoever listens. Whoever gives it something never waits, and never sees an error."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from trainyard_torch.tracking.backlog import Backlog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainyard_torch.export.record import Record
+    from trainyard_torch.tracking.events import Event
+
+logger = logging.getLogger(__name__)
+MOST = 64
+"""Events that are told at once."""
+SHORTEST, LONGEST = 1.0, 60.0
+"""Seconds from one try to the next, where nobody answers."""
+AT_THE_END = 0.2
+"""The same, when the training is over and somebody waits."""
+
+
+class TrackingError(Exception):
+    """What was asked for could not be done. The text says what is wrong."""
+
+
+class RefusedError(Exception):
+    """What was told is not wanted, now or later."""
+
+
+class Sink(Protocol):
+    """Who is told. Used by one thread."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in a sentence."""
+
+    def write(self, events: Sequence[Event], /) -> None:
+        """Tell these, in their order. The first of all is a `Began`.
+
+        Raises:
+            RefusedError: one of them can never be told.
+            Exception: they could not be told now. They come again, all of them, also those that were told already.
+        """
+
+    def register(self, name: str, url: str, record: Record, local: str | None, /) -> str:
+        """An export is to be known under a name. Called by any thread, when all so far was told.
+
+        Args:
+            name: of the model.
+            url: of the export.
+            record: what stands beside it.
+            local: its path on this machine, where it has one.
+
+        Returns:
+            The version that it has there.
+
+        Raises:
+            TrackingError: it could not be told.
+        """
+
+    def close(self) -> None:
+        """Nothing more comes."""
+
+
+class Background:
+    """The thread, and what is before it. It begins with the first event, and does not outlive the process.
+
+    Args:
+        sink: who is told.
+        room: events that are kept while nobody listens.
+        pause: seconds from one telling to the next, in which more may come together.
+        shortest: seconds until the first try after one that failed.
+    """
+
+    def __init__(self, sink: Sink, *, room: int = 4096, pause: float = 1.0, shortest: float = SHORTEST) -> None:
+        self._sink, self._pause, self._shortest = sink, pause, shortest
+        self._backlog = Backlog(room)
+        self._changed = threading.Condition()
+        self._closing = self._given_up = self._failing = False
+        self._busy = 0
+        self._refused = 0
+        self._thread: threading.Thread | None = None
+
+    def put(self, event: Event) -> None:
+        """This is to be told, too."""
+        with self._changed:
+            if self._closing:
+                return
+            self._backlog.put(event)
+            self._changed.notify_all()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="tracking", daemon=True)
+                self._thread.start()
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until all so far is told, at most so long. Returns whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not (self._backlog or self._busy), seconds)
+
+    def close(self, seconds: float) -> None:
+        """Wait until all is told, at most so long. What is left then is told by nobody, and counted in the log."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is None:
+            return
+        self._thread.join(seconds)
+        with self._changed:
+            self._given_up = True
+            left = len(self._backlog) + self._busy
+            self._changed.notify_all()
+        if left:
+            logger.warning("%s was not told %d things at the end: it does not answer", self._sink.name, left)
+
+    def _run(self) -> None:
+        most, wait = MOST, self._shortest
+        while events := self._next(most):
+            try:
+                self._sink.write(events)
+            except RefusedError as error:
+                if len(events) == 1:
+                    self._done()
+                    self._say_refused(error)
+                else:
+                    # One of them is to blame: one by one, then.
+                    most = 1
+                    self._again(events)
+                continue
+            except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
+                self._again(events)
+                self._say_failed(error)
+                self._rest(wait)
+                wait = min(2 * wait, LONGEST)
+                continue
+            self._done()
+            self._say_well()
+            most, wait = min(2 * most, MOST), self._shortest
+            self._rest(self._pause)
+        self._sink.close()
+
+    def _next(self, most: int) -> list[Event]:
+        """Waits for something; nothing comes when it is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._backlog or self._closing)
+            if self._given_up:
+                return []
+            events = self._backlog.take(most)
+            self._busy = len(events)
+            return events
+
+    def _done(self) -> None:
+        with self._changed:
+            self._busy = 0
+            self._changed.notify_all()
+
+    def _again(self, events: list[Event]) -> None:
+        with self._changed:
+            self._busy = 0
+            self._backlog.give_back(events)
+
+    def _rest(self, seconds: float) -> None:
+        with self._changed:
+            if not self._closing:
+                self._changed.wait_for(lambda: self._closing, seconds)
+            elif self._failing:
+                # What is left of the time is used: it is tried again and again.
+                self._changed.wait_for(lambda: self._given_up, AT_THE_END)
+
+    def _say_failed(self, error: Exception) -> None:
+        if not self._failing:
+            self._failing = True
+            logger.warning(
+                "%s cannot be told of the training (%s): the training goes on, what is to be told is kept, and it is tried again",
+                self._sink.name,
+                first_line(error),
+            )
+
+    def _say_well(self) -> None:
+        if self._failing:
+            self._failing = False
+            logger.info("%s is told again; %d things were left out meanwhile", self._sink.name, self._backlog.left_out)
+
+    def _say_refused(self, error: Exception) -> None:
+        self._refused += 1
+        if self._refused == 1:
+            logger.warning(
+                "%s refuses some of what it is told (%s): that is left out", self._sink.name, first_line(error)
+            )
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without the pages that some add."""
+    return next(iter(str(error).strip().splitlines()), "")[:300] or type(error).__name__

@@ -1,0 +1,103 @@
+"""What is told of a training, whomever it is told to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal
+
+Status = Literal["finished", "stopped", "failed"]
+"""How an attempt ends: with the training's last step, saved and to be gone on with, or by an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """An attempt begins.
+
+    Attributes:
+        time: seconds since 1970, as in all of these.
+        job: the UID that the operator has given the job; "" without an operator.
+        name: of the job, or "".
+        attempt: its number, from 1 on; 0 where nobody counts.
+        step: the last that was done already; None where the training begins anew.
+        base: the name of the checkpoint that it goes on from; "" where it begins anew.
+        checkpoints: the folder of all checkpoints, or "".
+        parameters: of the training, as texts by name.
+    """
+
+    time: float
+    job: str = ""
+    name: str = ""
+    attempt: int = 0
+    step: int | None = None
+    base: str = ""
+    checkpoints: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Numbers of a step."""
+
+    time: float
+    step: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint is whole.
+
+    Attributes:
+        time: when.
+        step: the last that is in it.
+        attempt: that has made it, as they are counted in the checkpoints' folder.
+        path: its own folder.
+    """
+
+    time: float
+    step: int
+    attempt: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The attempt is over."""
+
+    time: float
+    status: Status
+
+
+Event = Began | Measured | Saved | Ended
+
+
+def flat(given: Any) -> dict[str, str]:
+    """Parameters as texts: those within others are named `outer.inner`.
+
+    Args:
+        given: a mapping, an `argparse.Namespace` or a dataclass.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    found: dict[str, str] = {}
+    for name, value in _items(given):
+        if isinstance(value, Mapping) or (is_dataclass(value) and not isinstance(value, type)):
+            found.update({f"{name}.{inner}": text for inner, text in flat(value).items()})
+        else:
+            found[name] = str(value)
+    return found
+
+
+def _items(given: Any) -> list[tuple[str, Any]]:
+    if isinstance(given, Mapping):
+        return [(str(name), value) for name, value in given.items()]
+    if is_dataclass(given) and not isinstance(given, type):
+        return [(each.name, getattr(given, each.name)) for each in fields(given)]
+    try:
+        return list(vars(given).items())
+    except TypeError:
+        raise ValueError(
+            f"parameters must be a mapping, a Namespace or a dataclass, and are a {type(given).__name__}"
+        ) from None

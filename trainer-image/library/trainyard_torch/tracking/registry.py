@@ -1,0 +1,61 @@
+"""Exports as versions of registered models of MLflow, each with where it comes from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainyard_torch.export.record import Record
+
+TAG = "trainyard.dev/"
+
+
+def registered(client: Any, run_id: str, name: str, url: str, record: Record, local: str | None) -> str:
+    """Make an export a version of a registered model; one that is a version of this run already is not made again.
+
+    Args:
+        client: `mlflow.MlflowClient`.
+        run_id: of the run that has made the model.
+        name: of the model.
+        url: of the export.
+        record: what stands beside it.
+        local: its path on this machine, where it is on a volume: then its files are uploaded to the run, as the server can reach no volume.
+
+    Returns:
+        The version.
+
+    Raises:
+        MlflowException: the server refuses, or does not answer.
+    """
+    from mlflow.exceptions import MlflowException  # noqa: PLC0415 - optional
+
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    for version in client.search_model_versions(f"name = '{name}'"):
+        if version.run_id == run_id and version.tags.get(f"{TAG}weights") == record.weights:
+            return str(version.version)
+    source = url
+    if local is not None:
+        path = f"exports/{record.weights[:16]}"
+        client.log_artifacts(run_id, local, path)
+        source = f"{client.get_run(run_id).info.artifact_uri}/{path}"
+    description = f"Where it comes from: RECORD.json in {url}"
+    made = client.create_model_version(name, source, run_id, tags=described(record), description=description)
+    return str(made.version)
+
+
+def described(record: Record) -> dict[str, str]:
+    """What of a record is looked for in a registry, as tags."""
+    told = {
+        "weights": record.weights,
+        "commit": record.code.commit + ("-dirty" if record.code.dirty else ""),
+        "checkpoint": record.checkpoint.get("name"),
+        "job-uid": record.environment.get("job", {}).get("uid"),
+        "image": record.environment.get("image"),
+        "torch": record.environment.get("torch"),
+        "files": ", ".join(sorted(record.files)),
+    }
+    return {f"{TAG}{key}": str(value) for key, value in told.items() if value}

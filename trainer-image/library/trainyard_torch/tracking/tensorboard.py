@@ -1,0 +1,116 @@
+"""TensorBoard as the one who is told: event files in one folder for all attempts, in which no step is seen twice."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, assert_never
+
+from typing_extensions import override
+
+from trainyard_torch.tracking.background import Sink, TrackingError, first_line
+from trainyard_torch.tracking.events import Began, Ended, Measured, Saved
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainyard_torch.export.record import Record
+    from trainyard_torch.tracking.events import Event
+
+
+class TensorBoard(Sink):
+    """A folder of event files, for `tensorboard --logdir`.
+
+    An attempt that goes on from step n purges what earlier ones have told of later steps.
+
+    Args:
+        folder: of this training alone, on a volume that its attempts share.
+
+    Raises:
+        ValueError: this is a URL.
+        ModuleNotFoundError: the package tensorboard is missing.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        if find_spec("tensorboard") is None:
+            raise ModuleNotFoundError("tracking by TensorBoard needs its package: pip install tensorboard")
+        path = os.fspath(folder)
+        if "://" in path:
+            raise ValueError(f"folder must be a path, and is {path}: mount a volume, or take MLflow")
+        self._folder = Path(path)
+        self._writer: Any = None
+
+    @property
+    @override
+    def name(self) -> str:
+        return f"TensorBoard in {self._folder}"
+
+    @override
+    def write(self, events: Sequence[Event], /) -> None:
+        try:
+            if self._writer is None:
+                self._writer = _opened(self._folder, events)
+            for event in events:
+                self._tell(event)
+            self._writer.flush()
+        except BaseException:
+            # A writer that has failed once never writes again; a new one purges what this one has still written.
+            writer, self._writer = self._writer, None
+            with suppress(Exception):
+                writer.close()
+            raise
+
+    @override
+    def register(self, name: str, url: str, record: Record, local: str | None, /) -> str:
+        """The record stands among the texts: TensorBoard has no registry. The version is the beginning of the weights' checksum."""
+        writer = self._writer
+        if writer is None:
+            raise TrackingError(f"{name} was not registered: nothing could be written to {self._folder} so far")
+        text = f"{url}\n\n```\n{record.text()}```"
+        try:
+            writer.add_text(f"models/{name}", text, record.checkpoint.get("step", 0))
+            writer.flush()
+        except Exception as error:
+            raise TrackingError(f"{name} was not registered in {self._folder}: {first_line(error)}") from error
+        return record.weights[:12]
+
+    @override
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _tell(self, event: Event) -> None:
+        match event:
+            case Began():
+                here = event.step or 0
+                self._writer.add_text("parameters", _table(event), here, event.time)
+                came = f"from {event.base}" if event.base else "from the beginning"
+                self._writer.add_text("attempts", f"attempt {event.attempt}, {came}", here, event.time)
+            case Measured():
+                for name, value in event.values.items():
+                    self._writer.add_scalar(name, value, event.step, event.time)
+            case Saved():
+                self._writer.add_text("checkpoints", event.path, event.step, event.time)
+            case Ended():
+                pass
+            case _:
+                assert_never(event)
+
+
+def _opened(folder: Path, events: Sequence[Event]) -> Any:
+    """A writer; what was told before of the steps that come now is purged."""
+    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - optional
+
+    began = next((event for event in events if isinstance(event, Began)), None)
+    purge = min((event.step for event in events if isinstance(event, Measured)), default=None)
+    if began:
+        purge = 0 if began.step is None else began.step + 1
+    return SummaryWriter(str(folder), purge_step=purge)
+
+
+def _table(began: Began) -> str:
+    """As Markdown."""
+    rows = (f"| {name} | {value} |" for name, value in began.parameters.items())
+    return "\n".join(("| parameter | value |", "|---|---|", *rows))

@@ -1,0 +1,184 @@
+"""What a program gives its `Loop`: a training that is told to MLflow or TensorBoard while it goes on."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from trainyard_torch.checkpoint.ranks import Ranks
+from trainyard_torch.context import SAVED
+from trainyard_torch.export.exporting import read_record
+from trainyard_torch.place import Place
+from trainyard_torch.tracking.background import Background, Sink, TrackingError
+from trainyard_torch.tracking.events import Began, Ended, Measured, Saved, flat
+from trainyard_torch.tracking.together import Together
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from trainyard_torch.checkpoint.checkpoints import Checkpoints
+    from trainyard_torch.checkpoint.manifest import Manifest
+    from trainyard_torch.tracking.events import Status
+    from trainyard_torch.watch.reading import Reading
+    from trainyard_torch.watch.watch import Watch
+
+PATIENCE = 15.0
+"""Seconds that the end of a training waits for a server that is slow."""
+IN_HASTE = 3.0
+"""The same, where the next attempt waits for this one to be gone."""
+
+
+class Tracking:
+    """Parameters once, numbers every so many steps, and each checkpoint, of the whole training; rank 0 tells them in a thread.
+
+    Nothing here ends a training or holds it up: a server that is slow, away or refuses is told of once in the log, and what it was not
+    told comes later, as far as there is room.
+
+    To be made by all processes, and given to `Loop`; a program with a loop of its own calls `begin`, and `close` at the end, or uses it in
+    a `with`.
+
+    Args:
+        to: who is told: `MLflow(…)` or `TensorBoard(…)`.
+        every: steps from one telling of numbers to the next, from 1 on.
+        parameters: of the training: a mapping, an `argparse.Namespace` or a dataclass; what is within others is named `outer.inner`.
+        room: what is kept for a server that is away: events, of which there is one for each telling.
+
+    Raises:
+        ValueError: a number is out of its range, or parameters are none.
+    """
+
+    def __init__(self, to: Sink, *, every: int = 10, parameters: Any = None, room: int = 4096) -> None:
+        if every < 1:
+            raise ValueError(f"every must be from 1 on, and is {every}")
+        self._every = every
+        self._parameters = flat({} if parameters is None else parameters)
+        self._sink = to
+        self._background = Background(to, room=room)
+        self._place = Place.of(os.environ)
+        self._watch: Watch | None = None
+        self._together: Together | None = None
+        self._told, self._closed = 0, False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        code = error.code if isinstance(error, SystemExit) else None if error is None else 1
+        self.close("finished" if code in (None, 0) else "stopped" if code == SAVED else "failed")
+
+    def begin(self, watch: Watch, *, checkpoints: Checkpoints | None = None, found: Manifest | None = None) -> None:
+        """The training begins, or goes on. To be called by all processes, once, before the first step; `Loop` does it.
+
+        Args:
+            watch: whose numbers are told.
+            checkpoints: those of the training, which were loaded already.
+            found: what `Checkpoints.load` returned.
+
+        Raises:
+            RuntimeError: it was called already.
+        """
+        if self._together is not None:
+            raise RuntimeError("this Tracking has begun already: make one for each loop")
+        self._watch, self._together = watch, Together(Ranks())
+        watch.observers.append((self._every, self._observe))
+        if self._place.rank:
+            return
+        if checkpoints:
+            checkpoints.observers.append(self._saved)
+        self._background.put(
+            Began(
+                time=time.time(),
+                job=self._place.who.job,
+                name=os.environ.get("TRAINYARD_JOB_NAME", ""),
+                attempt=checkpoints.attempt if checkpoints else self._place.who.attempt,
+                step=found.step if found else None,
+                base=str(found.name) if found else "",
+                checkpoints=checkpoints.url if checkpoints else "",
+                parameters=self._parameters,
+            )
+        )
+        if checkpoints and found:
+            # Who made it may have had no time to tell.
+            self._saved(found, checkpoints.url)
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Numbers of the program's own, such as those of an evaluation: rank 0's count, the others' are left out.
+
+        Raises:
+            RuntimeError: `begin` was not called.
+        """
+        if self._together is None:
+            raise RuntimeError("begin() comes before metrics(): give this Tracking to Loop, or call it yourself")
+        if self._place.rank == 0:
+            self._background.put(Measured(time.time(), step, {name: float(value) for name, value in values.items()}))
+
+    def register(self, name: str, url: str, **options: object) -> str | None:
+        """Make an export known under a name: with MLflow, as a version of a registered model. Waits for the server. After `begin`.
+
+        Args:
+            name: of the model.
+            url: of the export: `export_model` has written it.
+            options: for fsspec's file system.
+
+        Returns:
+            The version; None on all ranks but the first.
+
+        Raises:
+            TrackingError: there is no export, or the server refuses or does not answer.
+            ExportError: the export is not whole.
+            StoreError: its folder cannot be read.
+        """
+        if self._place.rank:
+            return None
+        record = read_record(url, verify=False, **options)
+        if record is None:
+            raise TrackingError(f"{name} was not registered: there is no export in {url}")
+        if not self._background.flush(PATIENCE):
+            raise TrackingError(f"{name} was not registered: {self._sink.name} does not answer")
+        local = url.removeprefix("file://") if "://" not in url.removeprefix("file://") else None
+        return self._sink.register(name, url, record, local)
+
+    def close(self, status: Status = "finished") -> None:
+        """The training, or this attempt of it, is over: what is still to be told is, if that takes seconds only. A second time, nothing happens.
+
+        Args:
+            status: "finished", "stopped" (saved, to be gone on with) or "failed".
+        """
+        if self._closed:
+            return
+        self._closed = True
+        last = [] if status == "failed" else self._last()
+        if self._place.rank:
+            return
+        for measured in last:
+            self._background.put(measured)
+        if self._together:
+            self._background.put(Ended(time.time(), status))
+        self._background.close(PATIENCE if status == "finished" else IN_HASTE)
+
+    def _observe(self, reading: Reading) -> None:
+        if self._together is None or self._closed:
+            return
+        self._together.put(reading)
+        self._told = reading.step
+        for measured in self._together.arrived():
+            if self._place.rank == 0:
+                self._background.put(measured)
+
+    def _last(self) -> list[Measured]:
+        """What is under way, and the last step, whatever its number: all processes come here after the same one."""
+        if self._watch is None or self._together is None:
+            return []
+        reading = self._watch.reading()
+        if reading.steps and reading.step != self._told:
+            self._together.put(reading)
+        return self._together.rest(1.0)
+
+    def _saved(self, manifest: Manifest, url: str) -> None:
+        """In the thread that writes checkpoints."""
+        self._background.put(Saved(manifest.time, manifest.step, manifest.attempt, f"{url}/{manifest.name}"))
