@@ -126,12 +126,9 @@ def build(*names: str, paths: Paths | None = None) -> list[Path]:
     if unknown := [name for name in names if name not in IMAGES]:
         raise LocalClusterError(f"there is no image {unknown[0]}; there are {', '.join(IMAGES)}")
     images = [IMAGES[name] for name in names or USUAL]
-    built = [image.archive(paths.images) for image in images]
-    if all(path.exists() for path in built):
+    if all(image.archive(paths.images).exists() for image in images):
         # Nobody is waited for: a command may run in an image for minutes (`inside`).
-        for image, path in zip(images, built, strict=True):
-            archive.remove_others(path, image.name)
-        return built
+        return [_ensure(image, paths) for image in images]
     lock = paths.images / ".lock"
     busy = f"another process has been building images for an hour (lock {lock}): end it and try again"
     with exclusive(lock, patience=BUILD_WAIT_SECONDS, busy=busy):

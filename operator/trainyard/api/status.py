@@ -323,9 +323,14 @@ class TrainingJobStatus(Model):
             return self.group.workers
         return self.joining.size if self.joining else None
 
-    def awaits(self, worker: int) -> bool:
-        """Whether this worker does not belong to the current attempt, and is to join the next of another size."""
-        return self.joining is not None and self.joining.size <= worker < self.joining.workers
+    def has(self, worker: int, attempt: int) -> bool:
+        """Whether the pod of this worker that was made for `attempt` is one of those that the current attempt is made of."""
+        return self.includes(worker) and attempt == self.made_in(worker)
+
+    def awaits(self, worker: int, attempt: int) -> bool:
+        """Whether that pod is none of them, and is to join the next attempt of another size."""
+        told = self.joining
+        return told is not None and told.size <= worker < told.workers and attempt == told.attempt
 
     def made_in(self, worker: int) -> int:
         """The attempt for which the pod of this worker was made, or is to be."""

@@ -42,7 +42,7 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
     status = job.status
     if status.finished:
         raise RefusedError(Why.OVER, "the job has ended")
-    if _joins(pod, job):
+    if status.awaits(pod.index, pod.attempt) and not status.holds(ConditionType.SUSPENDED):
         return Assignment(pod.attempt, run=False, environment={})
     if is_replaced(pod, job):
         raise RefusedError(
@@ -66,13 +66,6 @@ def _as_made(job: JobView, pod: PodView) -> JobView:
     if workers in {0, job.spec.replicas}:
         return job
     return replace(job, spec=job.spec.model_copy(update={"replicas": workers}))
-
-
-def _joins(pod: PodView, job: JobView) -> bool:
-    """Whether it is to wait until the group has another size."""
-    joining = job.status.joining
-    waits = joining is not None and job.status.awaits(pod.index) and pod.attempt == joining.attempt
-    return waits and not job.status.holds(ConditionType.SUSPENDED)
 
 
 def is_replaced(pod: PodView, job: JobView) -> bool:

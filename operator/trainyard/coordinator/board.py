@@ -8,7 +8,7 @@ from trainyard.coordinator.assignments import is_replaced
 from trainyard.coordinator.refusals import RefusedError, Why
 from trainyard.coordinator.reports import RankReport, Report
 from trainyard.coordinator.tokens import PodIdentity
-from trainyard.domain.model import JobView, Measured, PodView, RankProgress, WorkerReport
+from trainyard.domain.model import JobView, PodView, RankProgress, WorkerReport
 from trainyard.domain.ranks import processes
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 5.0, 60.0
@@ -91,5 +91,5 @@ def _rank(rank: int, said: RankReport) -> RankProgress:
         stack,
         own_seconds=said.own,
         first=said.first,
-        measured=Measured(**said.measured.model_dump()) if said.measured else Measured(),
+        measured=said.measured.model_dump(exclude_none=True) if said.measured else {},
     )

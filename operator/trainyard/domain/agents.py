@@ -129,7 +129,7 @@ def _ending(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None
 
 def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
     agent, status = snapshot.agents.get(pod.uid), snapshot.job.status
-    if pod.attempt != status.made_in(pod.index) or not status.includes(pod.index) or pod.taken_by:
+    if not status.has(pod.index, pod.attempt) or pod.taken_by:
         return pod
     if status.meeting and _kept(snapshot, pod) and state(pod) is State.SUCCEEDED:
         # It had done its work when the verdict fell that its pod stays.

@@ -31,6 +31,11 @@ def no(kind: ConditionType, reason: str, message: str) -> Saying:
     return Saying(kind, holds=False, reason=reason, message=message)
 
 
+def over(status: TrainingJobStatus, kinds: Iterable[ConditionType], reason: str, message: str) -> list[Saying]:
+    """Say of those of `kinds` that are so that they are so no more."""
+    return [no(kind, reason, message) for kind in kinds if status.holds(kind)]
+
+
 def said(status: TrainingJobStatus, sayings: Iterable[Saying], generation: int, now: datetime) -> list[Condition]:
     """The conditions of `status` with `sayings` in them. Those not spoken of stay as they are, unknown ones too."""
     result = {c.type: c for c in status.conditions}

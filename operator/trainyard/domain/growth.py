@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trainyard.api.reasons import Reason
-from trainyard.api.recovery import Rung
-from trainyard.api.status import MOST_REPLACED, ConditionType as C, Joining, TrainingJobStatus
+from trainyard.api.status import MOST_REPLACED, Joining
 from trainyard.domain.actions import Action, CreateWorker, Event
-from trainyard.domain.conditions import Saying, no
-from trainyard.domain.ladder import COUNTED, is_fixed
+from trainyard.domain.ladder import keeps_pods
 from trainyard.domain.model import Doing, PodView, Snapshot
 from trainyard.domain.supervision import accompanied
 from trainyard.domain.wording import counted
@@ -50,11 +48,11 @@ def told(begun: Joining | None) -> Sequence[Event]:
 
 def newcomers(snapshot: Snapshot) -> Sequence[Action]:
     """The pods that are to be made for those that join."""
-    told = snapshot.job.status.joining
-    if told is None or snapshot.wish is None:
+    asked = snapshot.job.status.joining
+    if asked is None or snapshot.wish is None:
         return []
     there = {pod.index for pod in snapshot.joining}
-    return [CreateWorker(i, told.attempt, told.workers) for i in range(told.size, told.workers) if i not in there]
+    return [CreateWorker(i, asked.attempt, asked.workers) for i in range(asked.size, asked.workers) if i not in there]
 
 
 def story(snapshot: Snapshot) -> str:
@@ -68,22 +66,12 @@ def story(snapshot: Snapshot) -> str:
     return f"{count} of {counted(wished, 'worker')} that join {'is' if count == 1 else 'are'} ready{why}; until all are, the others train on"
 
 
-def over(status: TrainingJobStatus, reason: str, message: str) -> list[Saying]:
-    """What is said when nobody is to join any more, if somebody was."""
-    return [no(C.RESIZING, reason, message)] if status.holds(C.RESIZING) else []
-
-
 def _can_wait(snapshot: Snapshot, more: int) -> bool:
     job, status = snapshot.job, snapshot.job.status
-    in_place = job.spec.recovery.lowest_rung is not Rung.ALL_PODS and not is_fixed(job.spec, COUNTED)
     few = more + len(status.group.replaced if status.group else ()) <= MOST_REPLACED
-    told = snapshot.hearing_since is not None and accompanied(job, brought=snapshot.agent)
-    return in_place and few and told and _has_begun(status)
-
-
-def _has_begun(status: TrainingJobStatus) -> bool:
-    """Whether there is a group that could train on."""
-    return status.launched_attempt > 0
+    heard = snapshot.hearing_since is not None and accompanied(job, brought=snapshot.agent)
+    begun = status.launched_attempt > 0
+    return keeps_pods(job.spec) and few and heard and begun
 
 
 def _is_settled(snapshot: Snapshot, wished: range) -> bool:

@@ -75,14 +75,22 @@ def resized(snapshot: Snapshot) -> tuple[Group | None, str]:
     kept = {pod.index for pod in snapshot.current if pod.index < wished and stays(snapshot, pod)}
     came = {pod.index: pod.attempt for pod in snapshot.joining if pod.index < wished and stays(snapshot, pod)}
     new = set(range(wished)) - kept - came.keys()
-    in_place = job.spec.recovery.lowest_rung is not Rung.ALL_PODS and not is_fixed(job.spec, COUNTED)
     joined = not new or accompanied(job, brought=snapshot.agent)
-    group = _group(job, came | dict.fromkeys(new, job.status.attempt + 1)) if kept and in_place and joined else None
+    group = (
+        _group(job, came | dict.fromkeys(new, job.status.attempt + 1))
+        if kept and keeps_pods(job.spec) and joined
+        else None
+    )
     if group is None:
         return None, "all workers start anew"
     stay = f"{counted(len(kept), 'worker')} {'keeps its pod' if len(kept) == 1 else 'keep their pods'}"
     join = f"{counted(len(came), 'worker')} {'joins' if len(came) == 1 else 'join'}"
     return group, f"{', '.join([stay, *([join] if came else []), *([_few(new)] if new else [])])}, and all start anew"
+
+
+def keeps_pods(spec: TrainingJobSpec) -> bool:
+    """Whether a pod can belong to a group of another size than that for which it was made."""
+    return spec.recovery.lowest_rung is not Rung.ALL_PODS and not is_fixed(spec, COUNTED)
 
 
 def is_fixed(spec: TrainingJobSpec, also: re.Pattern[str] | None = None) -> bool:

@@ -95,20 +95,6 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What else the program of a rank measures. None: it does not tell."""
-
-    samples_per_second: float | None = None
-    tokens_per_second: float | None = None
-    mfu: float | None = None
-    grad_norm: float | None = None
-    communication_share: float | None = None
-    data_share: float | None = None
-    checkpoint_share: float | None = None
-    memory_bytes: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class RankProgress:
     """How far a rank is."""
 
@@ -126,7 +112,8 @@ class RankProgress:
     """The first step that it has told in this attempt, where its program uses our library."""
     own_seconds: float | None = None
     """Those of a step in which it works itself and does not wait for others, where its program tells."""
-    measured: Measured = Measured()
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """What else its program measures, by the names of `MeasuredProgress`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +203,8 @@ class Snapshot:
     @cached_property
     def current(self) -> tuple[PodView, ...]:
         """The pods of which the current attempt is made, by index."""
-        return tuple(sorted((p for p in self.pods if self._belongs(p)), key=lambda p: p.index))
+        has = self.job.status.has
+        return tuple(sorted((p for p in self.pods if has(p.index, p.attempt)), key=lambda p: p.index))
 
     @cached_property
     def told(self) -> tuple[WorkerReport, ...]:
@@ -243,18 +231,12 @@ class Snapshot:
     @cached_property
     def old(self) -> tuple[PodView, ...]:
         """The pods of earlier attempts that are not used any more."""
-        attempt = self.job.status.attempt
-        return tuple(p for p in self.pods if p.attempt <= attempt and not (self._belongs(p) or self._joins(p)))
+        status = self.job.status
+        used = {p.uid for p in (*self.current, *self.joining)}
+        return tuple(p for p in self.pods if p.attempt <= status.attempt and p.uid not in used)
 
     @cached_property
     def joining(self) -> tuple[PodView, ...]:
         """The pods of the workers that are to join the group."""
-        return tuple(p for p in self.pods if self._joins(p))
-
-    def _joins(self, pod: PodView) -> bool:
-        told = self.job.status.joining
-        return told is not None and self.job.status.awaits(pod.index) and pod.attempt == told.attempt
-
-    def _belongs(self, pod: PodView) -> bool:
-        status = self.job.status
-        return status.includes(pod.index) and pod.attempt == status.made_in(pod.index)
+        awaits = self.job.status.awaits
+        return tuple(p for p in self.pods if awaits(p.index, p.attempt))

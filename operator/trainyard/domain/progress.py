@@ -1,13 +1,12 @@
 """How far the training of a job is, from what the agents of its workers have told. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from datetime import datetime
 from statistics import fmean, median
 from typing import Final
 
 from trainyard.api.progress import MeasuredProgress, Progress
-from trainyard.domain.model import Measured, RankProgress, Snapshot
+from trainyard.domain.model import RankProgress, Snapshot
 
 _TOGETHER: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
     "samples_per_second": sum,
@@ -52,10 +51,7 @@ def _together(ranks: Sequence[RankProgress], now: datetime) -> Progress:
     )
 
 
-def _measured(ranks: Sequence[Measured]) -> MeasuredProgress | None:
-    told = {
-        field.name: [number for rank in ranks if (number := getattr(rank, field.name)) is not None]
-        for field in fields(Measured)
-    }
+def _measured(ranks: Sequence[Mapping[str, float]]) -> MeasuredProgress | None:
+    told = {name: [rank[name] for rank in ranks if name in rank] for name in MeasuredProgress.model_fields}
     known = {name: _TOGETHER.get(name, fmean)(numbers) for name, numbers in told.items() if numbers}
     return MeasuredProgress(**{name: float(f"{number:.4g}") for name, number in known.items()}) if known else None

@@ -9,7 +9,7 @@ from trainyard.api.status import ConditionType as C, Phase, TrainingJobStatus, W
 from trainyard.domain import growth, stragglers
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.agents import ready
-from trainyard.domain.conditions import Saying, no, said, yes
+from trainyard.domain.conditions import Saying, no, over, said, yes
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.names import selector
 from trainyard.domain.ranks import misfit
@@ -76,8 +76,8 @@ def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> dict[str
     if failed is not None and failed.status == "True":
         saying = yes(C.STALLED, failed.reason, failed.message)
     else:
-        over = Reason.JOB_FINISHED if status.finished else Reason.SUSPENDED
-        saying = no(C.STALLED, over, "nothing is in the way")
+        ended = Reason.JOB_FINISHED if status.finished else Reason.SUSPENDED
+        saying = no(C.STALLED, ended, "nothing is in the way")
     return {"conditions": said(status, [saying], job.generation, now)}
 
 
@@ -102,7 +102,8 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
     if snapshot.wish:
         sayings.append(yes(C.RESIZING, Reason.WORKERS_JOINING, growth.story(snapshot)))
     else:
-        sayings += growth.over(status, Reason.RESIZED, f"the group has {counted(job.spec.replicas, 'worker')}")
+        size = counted(job.spec.replicas, "worker")
+        sayings += over(status, [C.RESIZING], Reason.RESIZED, f"the group has {size}")
     sayings += of_agent(job, status, brought=snapshot.agent)
     if straggling := stragglers.saying(snapshot):
         sayings.append(straggling)

@@ -13,7 +13,7 @@ from trainyard.api.progress import MOST_STRAGGLERS, Straggler
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.actions import Event
-from trainyard.domain.conditions import Saying, no, yes
+from trainyard.domain.conditions import Saying, over, yes
 from trainyard.domain.model import PodView, Snapshot
 from trainyard.domain.wording import counted
 
@@ -88,7 +88,7 @@ def saying(snapshot: Snapshot) -> Saying | None:
     """The condition, where there is something to say: as a rule nothing was ever slow."""
     slow = confirmed(snapshot.job.status)
     if not slow:
-        ended = over(snapshot.job.status, Reason.SAME_PACE, "all ranks keep the same pace")
+        ended = over(snapshot.job.status, [C.STRAGGLING], Reason.SAME_PACE, "all ranks keep the same pace")
         return next(iter(ended), None)
     told = paces(snapshot)
     if not told.seconds:
@@ -116,8 +116,3 @@ def deadlines(status: TrainingJobStatus, now: datetime) -> list[float]:
     """Seconds until a rank has been slow for long enough: where steps are long, nobody tells anything meanwhile."""
     ends = [(each.since - now + WINDOW).total_seconds() for each in status.stragglers if not each.confirmed]
     return [seconds for seconds in ends if seconds > 0]
-
-
-def over(status: TrainingJobStatus, reason: str, message: str) -> Sequence[Saying]:
-    """What is said when no rank is slow any more, if one was: with the attempt, if not before."""
-    return [no(C.STRAGGLING, reason, message)] if status.holds(C.STRAGGLING) else []

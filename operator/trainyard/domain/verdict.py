@@ -13,15 +13,14 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Rung
 from trainyard.api.spec import Success
 from trainyard.api.status import ConditionType as C, Phase, Rendezvous, Retry, TrainingJobStatus
-from trainyard.domain import goodput, growth
+from trainyard.domain import goodput
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.cause import Cause
-from trainyard.domain.conditions import Saying, no, said, yes
+from trainyard.domain.conditions import Saying, no, over, said, yes
 from trainyard.domain.counting import ended
 from trainyard.domain.ladder import STEADY, climb, known_group, resized
 from trainyard.domain.model import Doing, JobView, PodView, Snapshot
 from trainyard.domain.rules import got_further, more
-from trainyard.domain.stragglers import over
 from trainyard.domain.supervision import unfit
 from trainyard.domain.suspects import known, struck, told as told_of
 from trainyard.domain.times import delay_after
@@ -60,10 +59,8 @@ def suspend(job: JobView, pods: Sequence[PodView], now: datetime) -> Plan:
         yes(C.SUSPENDED, Reason.SUSPENDED, message),
         no(C.SCHEDULED, Reason.SUSPENDED, message),
         no(C.RUNNING, Reason.SUSPENDED, message),
+        *over(status, [C.RESTARTING, C.STRAGGLING, C.RESIZING], Reason.SUSPENDED, message),
     ]
-    if status.holds(C.RESTARTING):
-        sayings.append(no(C.RESTARTING, Reason.SUSPENDED, message))
-    sayings += [*over(status, Reason.SUSPENDED, message), *growth.over(status, Reason.SUSPENDED, message)]
     update: dict[str, Any] = {
         "phase": Phase.SUSPENDED,
         "active_since": None,
@@ -189,7 +186,12 @@ def _new_attempt(
 ) -> Plan:
     status = job.status
     told = f"{message}; {how.format(status.attempt + 1)}"
-    sayings = [yes(C.RESTARTING, reason, told), no(C.RUNNING, reason, told), *over(status, reason, told), *also]
+    sayings = [
+        yes(C.RESTARTING, reason, told),
+        no(C.RUNNING, reason, told),
+        *over(status, [C.STRAGGLING], reason, told),
+        *also,
+    ]
     restarts = update.get("restarts", status.restarts)
     update = (
         {"suspect_nodes": known(job, now), "goodput": goodput.at_restart(status, active(status, now))}
@@ -215,10 +217,12 @@ def _next_attempt(status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
 def _finish(job: JobView, phase: Phase, sayings: Sequence[Saying], event: Event, ready: str, now: datetime) -> Plan:
     status = job.status
     # Why it does not run any more is why it is over: `kubectl get -o wide` prints this reason.
-    ended = [*over(status, event.reason, event.note), *growth.over(status, event.reason, event.note)]
-    sayings = [no(C.RUNNING, event.reason, event.note), *ended, *sayings]
-    if status.holds(C.RESTARTING):
-        sayings.append(no(C.RESTARTING, Reason.JOB_FINISHED, "the job has finished"))
+    sayings = [
+        no(C.RUNNING, event.reason, event.note),
+        *over(status, [C.STRAGGLING, C.RESIZING], event.reason, event.note),
+        *over(status, [C.RESTARTING], Reason.JOB_FINISHED, "the job has finished"),
+        *sayings,
+    ]
     update = {
         "phase": phase,
         "completion_time": now,

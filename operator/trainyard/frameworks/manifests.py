@@ -48,7 +48,7 @@ def worker_pod(worker: Worker, agent: Source | None = None, contact: Contact | N
     if agent and supervised(job):
         bring_agent(worker, spec, agent)
     if contact and has_agent(spec):
-        introduce(spec, contact, joins=job.status.group is not None or job.status.awaits(worker.index))
+        introduce(spec, contact, joins=job.status.group is not None or job.status.awaits(worker.index, worker.attempt))
     spec["tolerations"] = [*(spec.get("tolerations") or []), *_tolerations(spec)]
     avoid(spec, [] if spec.get("nodeName") else job.status.suspect_nodes)
     spec |= {"restartPolicy": "Never", "hostname": worker.host, "subdomain": job.name}

@@ -183,7 +183,7 @@ class World:
             uid, "lab", worker_pod("train", index, attempt), 1, UID, attempt, index, workers, "Pending"
         )
         # What the manifest says of it, at this moment.
-        joins = self.status.group is not None or self.status.awaits(index)
+        joins = self.status.group is not None or self.status.awaits(index, attempt)
         self.agents[uid] = Agent(attempt, Doing.WAITING if joins else Doing.RUNNING, None, workers)
 
     # The nodes.

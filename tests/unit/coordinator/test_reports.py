@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from trainyard.api.progress import MeasuredProgress
 from trainyard.coordinator.refusals import RefusedError, Why
-from trainyard.coordinator.reports import Report, read
+from trainyard.coordinator.reports import MeasuredReport, Report, read
+from trainyard_agent.report import MEASURED
 
 
 def test_a_whole_report() -> None:
@@ -87,3 +89,9 @@ def test_nonsense_is_refused_with_its_field(body: bytes, field: str) -> None:
     assert refused.value.why is Why.MALFORMED
     assert refused.value.message.startswith(field)
     assert len(refused.value.message) < 500
+
+
+def test_agent_coordinator_and_status_know_the_same_measurements() -> None:
+    names = [*MeasuredProgress.model_fields]
+    assert [*MEASURED] == names
+    assert [*MeasuredReport.model_fields] == names

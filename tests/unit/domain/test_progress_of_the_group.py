@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.jobs import NOW, Scene, ago, job, stored
 from trainyard.api.progress import MeasuredProgress, Progress
-from trainyard.domain.model import Measured, RankProgress, WorkerReport
+from trainyard.domain.model import RankProgress, WorkerReport
 from trainyard.domain.plan import plan
 
 
@@ -36,10 +36,15 @@ def test_the_group_is_as_far_as_its_last() -> None:
 
 
 def test_what_ranks_measure_is_added_up_or_is_their_mean_or_the_most_of_them() -> None:
+    names = tuple(MeasuredProgress.model_fields)
     seen = told(
         job(3).running(),
-        RankProgress(0, 1, "train", measured=Measured(500.0, 8000.0, 0.4, 2.0, 0.25, 0.0, 0.125, 1e9)),
-        RankProgress(0, 1, "train", measured=Measured(524.0, 8384.0, 0.5, 2.0, 0.75, 0.5, 0.375, 3e9)),
+        RankProgress(
+            0, 1, "train", measured=dict(zip(names, (500.0, 8000.0, 0.4, 2.0, 0.25, 0.0, 0.125, 1e9), strict=True))
+        ),
+        RankProgress(
+            0, 1, "train", measured=dict(zip(names, (524.0, 8384.0, 0.5, 2.0, 0.75, 0.5, 0.375, 3e9), strict=True))
+        ),
         RankProgress(0, 1, "train"),
     )
     assert seen is not None

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+LONGEST = 500
+"""Characters of an error that are told."""
+
 
 def first_line(error: BaseException) -> str:
-    """The first line of what it says, or the name of its class: torch says a page."""
-    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    """The first line of what it says, or the name of its class: torch says a page, and servers may send one."""
+    return next(iter(str(error).strip().splitlines()), "")[:LONGEST] or type(error).__name__
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from trainyard_torch.errors import first_line
 from trainyard_torch.tracking.backlog import Backlog
 
 if TYPE_CHECKING:
@@ -190,8 +191,3 @@ class Background:
             logger.warning(
                 "%s refuses some of what it is told (%s): that is left out", self._sink.name, first_line(error)
             )
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, without the pages that some add."""
-    return next(iter(str(error).strip().splitlines()), "")[:300] or type(error).__name__

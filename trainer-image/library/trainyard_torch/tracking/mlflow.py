@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
-from trainyard_torch.tracking.background import RefusedError, Sink, TrackingError, first_line
+from trainyard_torch.errors import first_line
+from trainyard_torch.tracking.background import RefusedError, Sink, TrackingError
 from trainyard_torch.tracking.events import Began, Ended, Measured, Saved
 from trainyard_torch.tracking.registry import TAG, registered
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from typing_extensions import override
 
-from trainyard_torch.tracking.background import Sink, TrackingError, first_line
+from trainyard_torch.errors import first_line
+from trainyard_torch.tracking.background import Sink, TrackingError
 from trainyard_torch.tracking.events import Began, Ended, Measured, Saved
 
 if TYPE_CHECKING:
