@@ -10,7 +10,7 @@ from tests.simulation.attempts.schedule import play
 from tests.simulation.attempts.world import BrokenError
 from trainyard.api.status import TrainingJobStatus
 from trainyard.coordinator import assignments
-from trainyard.domain import agents, goodput, graceful, verdict
+from trainyard.domain import agents, capacity, goodput, graceful, growth, verdict
 from trainyard.domain.actions import Plan
 
 SCHEDULES = 600
@@ -25,6 +25,7 @@ def test_no_two_attempts_run_and_all_get_well() -> None:
     assert sum(len(world.stopped) for world in worlds) > SCHEDULES // 20
     assert sum(world.resized_in_place for world in worlds) > SCHEDULES // 20
     assert sum(world.joined for world in worlds) > SCHEDULES // 40
+    assert sum(world.shrunk for world in worlds) > SCHEDULES // 20
 
 
 def test_each_step_counts_once() -> None:
@@ -64,6 +65,12 @@ BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
     "workers are told of the wish in place of the group": (assignments, "_as_made", lambda _: lambda job, _pod: job),
     "who is to join is not made to wait": (TrainingJobStatus, "awaits", lambda _: always("")),
     "those beyond a new size go on": (TrainingJobStatus, "includes", lambda _: always("yes")),
+    "room is waited for without an end": (capacity, "_patience", lambda _: always(None)),
+    "where there is room for some, all are waited for": (
+        growth,
+        "aim",
+        lambda _: lambda snapshot, _now: snapshot.job.spec.replicas,
+    ),
     "an end is no new attempt": (
         verdict,
         "_next_attempt",

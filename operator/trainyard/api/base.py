@@ -32,7 +32,7 @@ class Model(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def rule(expression: str, message: str, **more: str) -> dict[str, JsonValue]:
+def rule(expression: str, message: str, **more: str | bool) -> dict[str, JsonValue]:
     """A CEL rule of the CRD. `message` names the field and the fix."""
     return {"rule": expression, "message": message, **more}
 

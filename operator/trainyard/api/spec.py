@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from trainyard.api.base import Model, rule
 from trainyard.api.constants import MAX_REPLICAS
+from trainyard.api.elastic import Elastic
 from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
 
@@ -22,6 +23,13 @@ RANKS_FIT = (
     " x parallelism.context, the ranks that hold one copy of the model; change one of these numbers"
 )
 """Said by the API server where it can count the ranks, and by the operator where it alone can."""
+SCALED = (
+    "oldSelf.hasValue() && has(self.elastic) && has(oldSelf.value().elastic) && self.elastic == oldSelf.value().elastic"
+    " && has(self.parallelism) == has(oldSelf.value().parallelism)"
+    " && (!has(self.parallelism) || self.parallelism == oldSelf.value().parallelism)"
+)
+"""An elastic job of which nothing else was changed than `replicas`, say. An autoscaler knows of bounds alone: what it wishes for in
+between is no error, and the group gets the next smaller size."""
 
 
 class Framework(StrEnum):
@@ -137,9 +145,26 @@ class TrainingJobSpec(Model):
                 rule(
                     "!has(self.parallelism) || type(self.processesPerReplica) != int"
                     " || (self.replicas * self.processesPerReplica)"
-                    " % (self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context) == 0",
+                    " % (self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context) == 0"
+                    f" || ({SCALED})",
                     RANKS_FIT,
                     fieldPath=".parallelism",
+                    optionalOldSelf=True,
+                ),
+                rule(
+                    "!has(self.elastic) || (has(self.elastic.sizes)"
+                    " ? (self.elastic.sizes[0] <= self.replicas && self.replicas <= self.elastic.sizes[self.elastic.sizes.size() - 1])"
+                    " : (self.replicas >= (has(self.elastic.minReplicas) ? self.elastic.minReplicas : self.elastic.multipleOf)"
+                    " && (!has(self.elastic.maxReplicas) || self.replicas <= self.elastic.maxReplicas)))",
+                    "replicas must lie within the bounds of elastic: from minReplicas to maxReplicas, or from the first to the last of sizes",
+                    fieldPath=".replicas",
+                ),
+                rule(
+                    "!has(self.elastic) || (has(self.elastic.sizes) ? self.replicas in self.elastic.sizes"
+                    f" : self.replicas % self.elastic.multipleOf == 0) || ({SCALED})",
+                    "replicas must be a multiple of elastic.multipleOf, or one of elastic.sizes",
+                    fieldPath=".replicas",
+                    optionalOldSelf=True,
                 ),
                 rule(
                     "(has(self.parallelism) == has(oldSelf.parallelism)"
@@ -165,6 +190,8 @@ class TrainingJobSpec(Model):
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """Number of worker pods. `kubectl scale` writes it; a change starts the group anew with the new
     number. Where the agent runs in them, workers that stay keep their pods, and train on until those that join are ready."""
+    elastic: Elastic | None = None
+    """Between which sizes the group may change. Not set: `replicas` may be any number, and the group has that size alone."""
     processes_per_replica: Annotated[
         int | Literal["auto"],
         WithJsonSchema(

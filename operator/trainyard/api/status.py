@@ -36,6 +36,7 @@ class ConditionType(StrEnum):
     RUNNING = "Running"
     RESTARTING = "Restarting"
     RESIZING = "Resizing"
+    SCALING_LIMITED = "ScalingLimited"
     SUSPENDED = "Suspended"
     STRAGGLING = "Straggling"
     SUPERVISED = "Supervised"
@@ -72,7 +73,7 @@ class Restarts(Model):
     """A worker was taken away: deleted, evicted, preempted, refused by its node, or lost with it; or it ended in a way that a
     rule ignores."""
     resizes: int = Field(default=0, ge=0, le=MOST)
-    """`replicas` was changed."""
+    """The group got another size: `replicas` was changed, or an elastic group followed what the cluster had room for."""
     recent: list[Time] | None = Field(default=None, max_length=MOST_IN_A_WINDOW + 1)
     """With `recovery.windowSeconds`: when the failures happened that still count."""
     forgiven: int | None = Field(default=None, ge=0, le=MOST)
@@ -182,6 +183,10 @@ class Joining(Model):
     """How many it is to have; as many as it has where nobody is to join any more, and those that were to have yet to go."""
     attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
     """The attempt in the names of their pods: the one that ran when they were asked for."""
+    since: Time | None = None
+    """When they were asked for, or for fewer of them."""
+    of: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
+    """Where there was no room for all that were wished for: how many the group was to have with those."""
 
 
 class Rendezvous(Model):
@@ -233,13 +238,18 @@ class TrainingJobStatus(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     """What is true of the job: Scheduled, Running, Restarting, Suspended, Stalled, Complete, Failed. Supervised is said where the
-    agent cannot be in the workers, and why; Straggling where ranks are slower than the others."""
+    agent cannot be in the workers, and why; ScalingLimited where the group has not the size that `replicas` says, since that is
+    not allowed; Straggling where ranks are slower than the others."""
     attempt: int = Field(default=1, ge=1, le=MOST_ATTEMPTS)
     """The current incarnation of the whole group. It begins with new pods, or in those of an earlier one (`group`)."""
     group: Group | None = None
     """The pods that it is made of, where some began with an earlier one: their processes were started anew in place."""
     joining: Joining | None = None
-    """Workers that are to join, while the others train on: `replicas` was raised."""
+    """Workers that are to join, while the others train on: `replicas` was raised, or the group lacks workers for want of room."""
+    growth_pause_time: Time | None = None
+    """Since when an elastic group does not grow (`elastic.growAfterSeconds`): it got another size then, or lost workers that were to join it."""
+    previous_workers: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
+    """How many workers the attempt before had."""
     rendezvous: Rendezvous | None = None
     """Where the workers of such an attempt meet, once all of them are ready."""
     graceful_stop: GracefulStop | None = None

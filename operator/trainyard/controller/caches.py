@@ -8,7 +8,7 @@ from typing import Any
 from trainyard.controller.resources import JobRecord, ServiceRecord, pod_record, service_record
 from trainyard.coordinator.attendance import Attendance
 from trainyard.domain.model import PodView, Snapshot, WorkerReport
-from trainyard.domain.ranks import fitted
+from trainyard.domain.sizes import fitted
 from trainyard.kube.resource import PODS, Resource
 from trainyard.kube.store import Store
 

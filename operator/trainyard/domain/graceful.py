@@ -91,7 +91,14 @@ def _await(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> Plan | None
 def _left(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> timedelta:
     """How much longer the ranks have: as long as the first pod that has to go."""
     going = [pod.deletion_time - now for pod in snapshot.current if pod.deletion_time]
-    return min(going, default=timedelta(seconds=snapshot.job.spec.grace_seconds) - (now - stop.time))
+    return min(going, default=timedelta(seconds=_usual(snapshot)) - (now - stop.time))
+
+
+def _usual(snapshot: Snapshot) -> int:
+    """Seconds that the ranks have where no pod has to go."""
+    spec = snapshot.job.spec
+    resized = spec.elastic.graceful_timeout_seconds if spec.elastic and snapshot.resized_from else None
+    return resized or spec.grace_seconds
 
 
 def _occasion(snapshot: Snapshot) -> str | None:
@@ -100,7 +107,7 @@ def _occasion(snapshot: Snapshot) -> str | None:
     if spec.lifecycle.suspend:
         return "lifecycle.suspend is set"
     if snapshot.resized_from:
-        return f"replicas was changed to {spec.replicas}"
+        return f"the group gets {spec.replicas} workers" if spec.elastic else f"replicas was changed to {spec.replicas}"
     for pod, agent in _agents(snapshot):
         if pod.taken_by and not pod.ended:
             return f"worker {pod.index} (pod {pod.name}) is taken away: {pod.taken_by.reason}"

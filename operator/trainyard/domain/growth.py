@@ -2,47 +2,78 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
 
 from trainyard.api.reasons import Reason
-from trainyard.api.status import MOST_REPLACED, Joining
+from trainyard.api.status import Joining
 from trainyard.domain.actions import Action, CreateWorker, Event
-from trainyard.domain.ladder import keeps_pods
+from trainyard.domain.capacity import aim, is_placed
+from trainyard.domain.ladder import can_join
 from trainyard.domain.model import Doing, PodView, Snapshot
-from trainyard.domain.supervision import accompanied
+from trainyard.domain.sizes import planned
 from trainyard.domain.wording import counted
 from trainyard.domain.worker import State, state
 
 
-def held_back(snapshot: Snapshot) -> Snapshot:
+def held_back(snapshot: Snapshot, now: datetime) -> Snapshot:
     """The snapshot as it is to be planned for: the group keeps its size until those that join are ready, or one of them has failed.
 
     Where they could not begin together with pods that are there, nothing is held back: all are made anew.
     """
-    job, size, wish = snapshot.job, snapshot.size, snapshot.job.spec.replicas
-    if wish <= size or not _can_wait(snapshot, wish - size) or _is_settled(snapshot, range(size, wish)):
+    status, size, wish = snapshot.job.status, snapshot.size, snapshot.job.spec.replicas
+    begun = status.launched_attempt > 0 or status.joining is not None
+    if wish <= size or not begun or not can_join(snapshot, wish - size):
         return snapshot
-    kept = job.spec.model_copy(update={"replicas": size})
-    return replace(snapshot, job=replace(job, spec=kept), wish=wish)
+    # With growAfterSeconds, several wishes become one change.
+    target = size if pause(snapshot, now) > timedelta() else aim(snapshot, now)
+    if target > size and _may_grow(snapshot) and _is_settled(snapshot, range(size, target)):
+        return planned(snapshot, target)
+    return replace(planned(snapshot, size), wish=wish, aim=target)
 
 
-def joining(snapshot: Snapshot) -> Joining | None:
-    """What the status is to say of those that join. Where nobody is to any more: that, until they are gone."""
-    before, status = snapshot.job.status.joining, snapshot.job.status
-    if snapshot.wish is None:
+def pause(snapshot: Snapshot, now: datetime) -> timedelta:
+    """How much longer an elastic group keeps its size, since it got it a moment ago, or those that were to join it have failed."""
+    elastic, since = snapshot.job.spec.elastic, snapshot.job.status.growth_pause_time
+    if elastic is None or since is None:
+        return timedelta()
+    return since + timedelta(seconds=elastic.grow_after_seconds) - now
+
+
+def changes(snapshot: Snapshot, now: datetime) -> dict[str, Any]:
+    """What else the status is to say of those that join; nothing where it does."""
+    before, status, size = snapshot.job.status.joining, snapshot.job.status, snapshot.size
+    if snapshot.wish is None or snapshot.aim is None:
+        # Nobody is to join any more: that is said until they are gone.
         left = before is not None and any(pod.index >= before.size for pod in snapshot.pods)
-        return before.model_copy(update={"workers": before.size}) if before and left else None
-    same = before is not None and before.size == snapshot.size
-    attempt = before.attempt if before and same else status.attempt
-    return Joining(size=snapshot.size, workers=snapshot.wish, attempt=attempt)
+        after = before.model_copy(update={"workers": before.size}) if before and left else None
+        return {} if after == before else {"joining": after}
+    if snapshot.job.spec.elastic and any(pod.ended for pod in snapshot.joining):
+        # Tried again after a while, with all others: the group does not stop for those that did not come to it.
+        return {"joining": Joining(size=size, workers=size, attempt=status.attempt), "growth_pause_time": now}
+    if before is not None and (before.size, before.workers) == (size, snapshot.aim):
+        return {}
+    attempt = before.attempt if before and before.size == size else status.attempt
+    after = Joining(size=size, workers=snapshot.aim, attempt=attempt)
+    if snapshot.job.spec.elastic:
+        narrower = size < snapshot.aim < snapshot.wish
+        after = after.model_copy(update={"since": now, "of": snapshot.wish if narrower else None})
+    return {"joining": after}
 
 
-def told(begun: Joining | None) -> Sequence[Event]:
-    """The event with which it begins."""
+def told(snapshot: Snapshot, changed: dict[str, Any]) -> Sequence[Event]:
+    """The event with which it begins, or ends before its time."""
+    begun: Joining | None = changed.get("joining")
+    if "growth_pause_time" in changed:
+        lost = next(pod for pod in snapshot.joining if pod.ended)
+        note = f"worker {lost.index} (pod {lost.name}) ended before it could join; the group trains on without it"
+        return [Event("Warning", Reason.WORKERS_JOINING, note)]
     more = begun.workers - begun.size if begun else 0
     if begun is None or not more:
         return []
     those = "one that joins is" if more == 1 else f"{more} that join are"
-    note = f"replicas was raised to {begun.workers}; the group of {begun.size} trains on until {those} ready"
+    why = "the group may grow" if snapshot.job.spec.elastic else "replicas was raised"
+    note = f"{why} to {begun.workers}; the group of {begun.size} trains on until {those} ready"
     return [Event("Normal", Reason.WORKERS_JOINING, note)]
 
 
@@ -51,33 +82,39 @@ def newcomers(snapshot: Snapshot) -> Sequence[Action]:
     asked = snapshot.job.status.joining
     if asked is None or snapshot.wish is None:
         return []
+    if not _may_grow(snapshot):
+        # They would take the place for which one of the group waits.
+        return []
     there = {pod.index for pod in snapshot.joining}
     return [CreateWorker(i, asked.attempt, asked.workers) for i in range(asked.size, asked.workers) if i not in there]
 
 
-def story(snapshot: Snapshot) -> str:
+def story(snapshot: Snapshot, now: datetime) -> str:
     """How far they are, for people."""
-    wished = (snapshot.wish or snapshot.size) - snapshot.size
+    wish, target = snapshot.wish or snapshot.size, snapshot.aim or snapshot.size
+    more = counted(wish - snapshot.size, "worker")
+    if target == snapshot.size:
+        return f"{more} more {'is' if wish - target == 1 else 'are'} asked for at {now + pause(snapshot, now):%H:%M:%S} UTC (elastic.growAfterSeconds)"
     count = sum(_is_ready(snapshot, pod) for pod in snapshot.joining)
     why = next(
         (f": pod {pod.name}: {pod.trouble.message or pod.trouble.reason}" for pod in snapshot.joining if pod.trouble),
         "",
     )
-    return f"{count} of {counted(wished, 'worker')} that join {'is' if count == 1 else 'are'} ready{why}; until all are, the others train on"
+    fewer = f" (there was no room for {wish - target} more)" if target < wish else ""
+    wished = counted(target - snapshot.size, "worker")
+    return f"{count} of {wished} that join {'is' if count == 1 else 'are'} ready{fewer}{why}; until all are, the others train on"
 
 
-def _can_wait(snapshot: Snapshot, more: int) -> bool:
-    job, status = snapshot.job, snapshot.job.status
-    few = more + len(status.group.replaced if status.group else ()) <= MOST_REPLACED
-    heard = snapshot.hearing_since is not None and accompanied(job, brought=snapshot.agent)
-    begun = status.launched_attempt > 0
-    return keeps_pods(job.spec) and few and heard and begun
+def _may_grow(snapshot: Snapshot) -> bool:
+    """Whether all workers that there are have a place, of a group that could do with fewer."""
+    return snapshot.job.spec.elastic is None or sum(map(is_placed, snapshot.current)) >= snapshot.size
 
 
 def _is_settled(snapshot: Snapshot, wished: range) -> bool:
     there = {pod.index: pod for pod in snapshot.joining}
-    failed = any(pod.ended or state(pod) is State.FAILED for pod in there.values())
-    return failed or all(index in there and _is_ready(snapshot, there[index]) for index in wished)
+    if any(pod.ended or state(pod) is State.FAILED for pod in there.values()):
+        return snapshot.job.spec.elastic is None
+    return all(index in there and _is_ready(snapshot, there[index]) for index in wished)
 
 
 def _is_ready(snapshot: Snapshot, pod: PodView) -> bool:

@@ -93,6 +93,14 @@ def keeps_pods(spec: TrainingJobSpec) -> bool:
     return spec.recovery.lowest_rung is not Rung.ALL_PODS and not is_fixed(spec, COUNTED)
 
 
+def can_join(snapshot: Snapshot, more: int) -> bool:
+    """Whether so many workers more could begin an attempt together with those that are there."""
+    status = snapshot.job.status
+    few = more + len(status.group.replaced if status.group else ()) <= MOST_REPLACED
+    heard = snapshot.hearing_since is not None and accompanied(snapshot.job, brought=snapshot.agent)
+    return keeps_pods(snapshot.job.spec) and few and heard
+
+
 def is_fixed(spec: TrainingJobSpec, also: re.Pattern[str] | None = None) -> bool:
     """Whether the main container's command or environment holds what differs from attempt to attempt, or is like `also`."""
     main = spec.template["spec"]["containers"][0]

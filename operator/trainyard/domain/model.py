@@ -197,6 +197,10 @@ class Snapshot:
     """Since when all agents can call; None where there is no coordinator. Begins anew where not all of them were let in."""
     wish: int | None = None
     """The number of workers that the user wishes for, where the group keeps a smaller one until those that join are ready."""
+    aim: int | None = None
+    """The number that it has with those: fewer where there was no room for all, and none more while it is not to grow yet."""
+    limit: str = ""
+    """Why the group is to have fewer workers than `replicas` says; empty where it is not."""
     misfit: str = ""
     """Why `replicas`, as the user wishes it, is not followed."""
 

@@ -13,7 +13,18 @@ from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods, Success
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain import aftermath, agents, goodput, graceful, growth, stragglers, suspects, times, verdict
+from trainyard.domain import (
+    aftermath,
+    agents,
+    capacity,
+    goodput,
+    graceful,
+    growth,
+    stragglers,
+    suspects,
+    times,
+    verdict,
+)
 from trainyard.domain.actions import (
     Action,
     CreateService,
@@ -65,7 +76,7 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         status = status.model_copy(update=heard)
         job = replace(job, status=status)
         snapshot = replace(snapshot, job=job)
-    snapshot = growth.held_back(snapshot)
+    snapshot = growth.held_back(snapshot, now)
     job = snapshot.job
     told = [*(pod.attempt for pod in snapshot.pods), told_by_all(snapshot)]
     newest = max((attempt for attempt in told if attempt < BEYOND_ALL_ATTEMPTS), default=0)
@@ -89,9 +100,9 @@ def ours(job: JobView) -> bool:
 
 def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
     """The verdict that is due on a job that has not succeeded, if any. The order decides between several."""
-    job, spec, status, pods = snapshot.job, snapshot.job.spec, snapshot.job.status, snapshot.current
+    job, status, pods = snapshot.job, snapshot.job.status, snapshot.current
     if _overdue(job, now):
-        limit = spec.lifecycle.active_deadline_seconds
+        limit = job.spec.lifecycle.active_deadline_seconds
         message = f"the job was active for longer than lifecycle.activeDeadlineSeconds, which is {limit}"
         return verdict.fail(job, Reason.DEADLINE_EXCEEDED, message, now)
     if was := snapshot.resized_from:
@@ -108,12 +119,20 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
         return aftermath.settle(cause, snapshot, now)
     if free := suspects.released(job, pods, now):
         return verdict.release(job, free, now)
-    limit, begun = spec.lifecycle.startup_deadline_seconds, _startup_began(status)
-    if limit and begun and now - begun >= timedelta(seconds=limit):
-        why = "; ".join(filter(None, (health(pods, spec.replicas).message, snapshot.misfit)))
-        message = f"not all workers ran within lifecycle.startupDeadlineSeconds, which is {limit}: {why}"
-        return verdict.fail(job, Reason.STARTUP_DEADLINE_EXCEEDED, message, now)
-    return None
+    if size := capacity.remaining(snapshot, now):
+        return verdict.shrink(snapshot, size, capacity.why(snapshot), now)
+    return _late(snapshot, now)
+
+
+def _late(snapshot: Snapshot, now: datetime) -> Plan | None:
+    """The verdict on an attempt that has not started in time."""
+    job, begun = snapshot.job, times.startup_began(snapshot.job.status)
+    limit = job.spec.lifecycle.startup_deadline_seconds
+    if not limit or not begun or now - begun < timedelta(seconds=limit):
+        return None
+    why = "; ".join(filter(None, (health(snapshot.current, job.spec.replicas).message, snapshot.misfit)))
+    message = f"not all workers ran within lifecycle.startupDeadlineSeconds, which is {limit}: {why}"
+    return verdict.fail(job, Reason.STARTUP_DEADLINE_EXCEEDED, message, now)
 
 
 def _created(snapshot: Snapshot) -> list[int]:
@@ -126,8 +145,8 @@ def _created(snapshot: Snapshot) -> list[int]:
 def _act(snapshot: Snapshot, now: datetime) -> Plan:
     """Bring the pods to what the status says: the old attempts gone, then all workers of the current one there."""
     job, status = snapshot.job, snapshot.job.status
-    if (joining := growth.joining(snapshot)) != status.joining:
-        return Plan(status.model_copy(update={"joining": joining}), events=growth.told(joining))
+    if changes := growth.changes(snapshot, now):
+        return Plan(status.model_copy(update=changes), events=growth.told(snapshot, changes))
     # A worker without others is looked for by nobody: a thousand jobs of one GPU need no thousand Services.
     fits = not misfit(job.spec)
     actions: list[Action] = [CreateService()] if fits and job.spec.replicas > 1 and not snapshot.has_service else []
@@ -138,7 +157,7 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     removed, again = removals(snapshot, [*snapshot.old, *(p for p in snapshot.joining if p.deletion_time)], now)
     actions += removed
     events = [*stragglers.begun(snapshot), *unfollowed(snapshot)]
-    waits = [*_deadlines(snapshot, now), *stragglers.deadlines(status, now), *again]
+    waits = [*_deadlines(snapshot, now), *stragglers.deadlines(status, now), *capacity.deadlines(snapshot, now), *again]
     present = {p.index for p in snapshot.current}
     if waiting and not_before:
         waits.append((not_before - now).total_seconds())
@@ -223,20 +242,13 @@ def _succeeded(snapshot: Snapshot) -> bool:
     return everyone(succeeded, wished)
 
 
-def _startup_began(status: TrainingJobStatus) -> datetime | None:
-    """Since when the current attempt tries to start, or None where all its workers ran already."""
-    if status.running_time or not status.attempt_start_time:
-        return None
-    return max(status.attempt_start_time, status.retry.not_before or status.attempt_start_time)
-
-
 def _deadlines(snapshot: Snapshot, now: datetime) -> list[float]:
     """Seconds until a deadline needs a look."""
     lifecycle, status = snapshot.job.spec.lifecycle, snapshot.job.status
     waits = []
     if lifecycle.active_deadline_seconds:
         waits.append(lifecycle.active_deadline_seconds - verdict.active(status, now).total_seconds())
-    if lifecycle.startup_deadline_seconds and (begun := _startup_began(status)):
+    if lifecycle.startup_deadline_seconds and (begun := times.startup_began(status)):
         waits.append(lifecycle.startup_deadline_seconds - (now - begun).total_seconds())
     if status.running_time is None:
         waits += [

@@ -4,13 +4,10 @@ The API server refuses numbers that do not fit, but it cannot count the accelera
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from trainyard.api.spec import RANKS_FIT, TrainingJobSpec
-from trainyard.domain.model import Snapshot
 from trainyard.domain.quantity import quantity
-from trainyard.domain.wording import counted
 
 ACCELERATORS = frozenset({"gpu", "gaudi", "neuron", "npu", "tpu"})
 """The last part of the extended resources that stand for one accelerator each (nvidia.com/gpu, habana.ai/gaudi …)."""
@@ -36,21 +33,6 @@ def misfit(spec: TrainingJobSpec) -> str:
         return ""
     one_copy = f"{split.tensor} x {split.pipeline} x {split.context} is {split.ranks}"
     return f"{RANKS_FIT}: {spec.replicas} x {each} is {spec.replicas * each}, and {one_copy}"
-
-
-def fitted(snapshot: Snapshot) -> Snapshot:
-    """The snapshot as it is to be planned for: a group does not follow `replicas` to a size that does not fit.
-
-    Training would stop for what cannot be. The group keeps the size that it was made for, and is recovered at it; where there
-    is none yet, none is made.
-    """
-    job, why = snapshot.job, misfit(snapshot.job.spec)
-    if not why:
-        return snapshot
-    kept = job.spec.model_copy(update={"replicas": snapshot.size})
-    group = f"until then the group keeps its {counted(kept.replicas, 'worker')}"
-    then = "no worker is started" if misfit(kept) else group
-    return replace(snapshot, job=replace(job, spec=kept), misfit=f"{why}; {then}")
 
 
 def _is_accelerator(resource: str) -> bool:

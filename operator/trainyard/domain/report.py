@@ -42,9 +42,15 @@ def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
 
 def unfollowed(snapshot: Snapshot) -> list[Event]:
     """The event with which it is told that `replicas` is not followed: once, with the condition."""
-    before = snapshot.job.status.condition(C.STALLED)
-    known = before is not None and before.status == "True" and before.message == snapshot.misfit
-    return [Event("Warning", Reason.INVALID_SPEC, snapshot.misfit)] if snapshot.misfit and not known else []
+    events = []
+    for kind, reason, why in (
+        (C.STALLED, Reason.INVALID_SPEC, snapshot.misfit),
+        (C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.limit),
+    ):
+        before = snapshot.job.status.condition(kind)
+        if why and not (before is not None and before.status == "True" and before.message == why):
+            events.append(Event("Warning", reason, why))
+    return events
 
 
 def is_news(job: JobView, after: TrainingJobStatus) -> bool:
@@ -99,11 +105,7 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
     if everyone(pods, job.spec.replicas):
         update["launched_attempt"] = status.attempt
     sayings += _stalled(snapshot, status, seen.reason)
-    if snapshot.wish:
-        sayings.append(yes(C.RESIZING, Reason.WORKERS_JOINING, growth.story(snapshot)))
-    else:
-        size = counted(job.spec.replicas, "worker")
-        sayings += over(status, [C.RESIZING], Reason.RESIZED, f"the group has {size}")
+    sayings += _sized(snapshot, status, now)
     sayings += of_agent(job, status, brought=snapshot.agent)
     if straggling := stragglers.saying(snapshot):
         sayings.append(straggling)
@@ -121,6 +123,16 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
         sayings.append(no(C.RUNNING, seen.reason, seen.message))
         update["phase"] = Phase.RESTARTING if restarting else Phase.PENDING
     return {**update, "conditions": said(status, sayings, job.generation, now)}
+
+
+def _sized(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> list[Saying]:
+    sayings = over(status, [C.SCALING_LIMITED], Reason.SIZE_ALLOWED, "replicas is a size that is allowed")
+    if snapshot.limit:
+        sayings = [yes(C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.limit)]
+    if snapshot.wish:
+        return [*sayings, yes(C.RESIZING, Reason.WORKERS_JOINING, growth.story(snapshot, now))]
+    size = counted(snapshot.job.spec.replicas, "worker")
+    return [*sayings, *over(status, [C.RESIZING], Reason.RESIZED, f"the group has {size}")]
 
 
 def _stalled(snapshot: Snapshot, status: TrainingJobStatus, reason: Reason) -> list[Saying]:

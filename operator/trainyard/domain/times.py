@@ -15,6 +15,13 @@ def delay_after(count: int) -> int:
     return 0 if count <= 0 else min(LONGEST_DELAY, 2 ** min(count, 10))
 
 
+def startup_began(status: TrainingJobStatus) -> datetime | None:
+    """Since when the current attempt tries to start, or None where all its workers ran already."""
+    if status.running_time or not status.attempt_start_time:
+        return None
+    return max(status.attempt_start_time, status.retry.not_before or status.attempt_start_time)
+
+
 def believed(status: TrainingJobStatus, now: datetime) -> TrainingJobStatus:
     """The status with what is yet to come no later than if it were written now; the same one where nothing is."""
     update: dict[str, Any] = {}
@@ -25,6 +32,10 @@ def believed(status: TrainingJobStatus, now: datetime) -> TrainingJobStatus:
     if any(time > now for time in restarts.recent or ()):
         recent = [min(time, now) for time in restarts.recent or ()]
         update["restarts"] = restarts.model_copy(update={"recent": recent})
+    if status.growth_pause_time and status.growth_pause_time > now:
+        update["growth_pause_time"] = now
+    if status.joining and status.joining.since and status.joining.since > now:
+        update["joining"] = status.joining.model_copy(update={"since": now})
     end = now + REMEMBERED
     if any(node.until > end for node in status.suspect_nodes):
         update["suspect_nodes"] = [

@@ -12,7 +12,7 @@ from trainyard.api.constants import AGENT
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Rung
 from trainyard.api.spec import Success
-from trainyard.api.status import ConditionType as C, Phase, Rendezvous, Retry, TrainingJobStatus
+from trainyard.api.status import ConditionType as C, Joining, Phase, Rendezvous, Retry, TrainingJobStatus
 from trainyard.domain import goodput
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.cause import Cause
@@ -21,9 +21,11 @@ from trainyard.domain.counting import ended
 from trainyard.domain.ladder import STEADY, climb, known_group, resized
 from trainyard.domain.model import Doing, JobView, PodView, Snapshot
 from trainyard.domain.rules import got_further, more
+from trainyard.domain.sizes import planned
 from trainyard.domain.supervision import unfit
 from trainyard.domain.suspects import known, struck, told as told_of
 from trainyard.domain.times import delay_after
+from trainyard.domain.wording import counted
 
 CHANGED: Mapping[str, None] = MappingProxyType({"at_same_step": None, "out_of_memory": None})
 """Rows of failures begin anew where somebody has changed the job."""
@@ -112,15 +114,37 @@ def regroup(job: JobView, now: datetime) -> Plan:
 
 def resize(snapshot: Snapshot, was: int, now: datetime) -> Plan:
     """The group starts anew with another number of workers."""
+    elastic, size = snapshot.job.spec.elastic, snapshot.job.spec.replicas
+    # By whom it was wished for is not known of an elastic one: it may have lacked these workers.
+    why = (
+        f"the group goes from {counted(was, 'worker')} to {size}"
+        if elastic
+        else f"replicas was changed from {was} to {size}"
+    )
+    return _resized(snapshot, was, Reason.RESIZED, why, None, now)
+
+
+def shrink(snapshot: Snapshot, size: int, why: str, now: datetime) -> Plan:
+    """The group goes on with fewer workers, because there is no room for the others."""
+    workers, elastic = snapshot.job.spec.replicas, snapshot.job.spec.elastic
+    seconds = elastic.shrink_after_seconds if elastic else 0
+    message = (
+        f"there was no room for all {workers} workers within {seconds} seconds ({why}): the group goes on with {size}"
+    )
+    joining = Joining(size=size, workers=size, attempt=snapshot.job.status.attempt + 1, since=now)
+    return _resized(planned(snapshot, size), workers, Reason.CAPACITY_LOST, message, joining, now)
+
+
+def _resized(snapshot: Snapshot, was: int, reason: Reason, why: str, joining: Joining | None, now: datetime) -> Plan:
     job, status = snapshot.job, snapshot.job.status
     restarts = status.restarts.model_copy(update={"resizes": more(status.restarts.resizes), **CHANGED})
     group, told = resized(snapshot)
-    update: dict[str, Any] = {"restarts": restarts, "retry": Retry(), "group": group, "joining": None}
+    update: dict[str, Any] = {"restarts": restarts, "retry": Retry(), "group": group, "joining": joining}
+    update |= {"previous_workers": was, "growth_pause_time": now}
     if group and all(each.attempt <= status.attempt for each in group.replaced):
         # No pod is to be made.
         update["launched_attempt"] = status.attempt + 1
-    why = f"replicas was changed from {was} to {job.spec.replicas}"
-    return _new_attempt(job, Reason.RESIZED, why, update, now, how=f"{told} as attempt {{}}")
+    return _new_attempt(job, reason, why, update, now, how=f"{told} as attempt {{}}")
 
 
 def release(job: JobView, nodes: Sequence[str], now: datetime) -> Plan:
@@ -194,7 +218,11 @@ def _new_attempt(
     ]
     restarts = update.get("restarts", status.restarts)
     update = (
-        {"suspect_nodes": known(job, now), "goodput": goodput.at_restart(status, active(status, now))}
+        {
+            "suspect_nodes": known(job, now),
+            "goodput": goodput.at_restart(status, active(status, now)),
+            "previous_workers": status.size or job.spec.replicas,
+        }
         | _next_attempt(status, now)
         | update
         | {

@@ -70,6 +70,8 @@ def common(worker: Worker) -> list[Json]:
         "TRAINYARD_REPLICA_INDEX": str(worker.index),
         "TRAINYARD_PROCESSES": str(processes(worker.spec)),
     }
+    if (before := worker.job.status.previous_workers) is not None:
+        variables["TRAINYARD_PREVIOUS_WORLD_SIZE"] = str(before * processes(worker.spec))
     if (parallelism := worker.spec.parallelism) is not None:
         # Not one of SETTINGS: it changes only while there are no pods.
         variables["TRAINYARD_PARALLELISM"] = parallelism.model_dump_json()

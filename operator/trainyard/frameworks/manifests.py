@@ -17,7 +17,7 @@ from trainyard.api.constants import (
 from trainyard.api.spec import DnsNames
 from trainyard.domain.model import JobView
 from trainyard.domain.supervision import supervised
-from trainyard.frameworks.affinity import avoid
+from trainyard.frameworks.affinity import avoid, on_demand, spot
 from trainyard.frameworks.agent import Source, bring_agent, has_agent
 from trainyard.frameworks.contact import Contact, introduce
 from trainyard.frameworks.environment import environment
@@ -50,7 +50,7 @@ def worker_pod(worker: Worker, agent: Source | None = None, contact: Contact | N
     if contact and has_agent(spec):
         introduce(spec, contact, joins=job.status.group is not None or job.status.awaits(worker.index, worker.attempt))
     spec["tolerations"] = [*(spec.get("tolerations") or []), *_tolerations(spec)]
-    avoid(spec, [] if spec.get("nodeName") else job.status.suspect_nodes)
+    _place(worker, spec)
     spec |= {"restartPolicy": "Never", "hostname": worker.host, "subdomain": job.name}
     # Variables for every Service of the namespace would only slow the start and clash with the program's own.
     spec.setdefault("enableServiceLinks", False)
@@ -130,6 +130,16 @@ def _shared_memory(spec: Json) -> None:
     spec["volumes"] = [*volumes, {"name": volume, "emptyDir": {"medium": "Memory"}}]
     for container in without:
         container["volumeMounts"] = [*(container.get("volumeMounts") or []), {"name": volume, "mountPath": SHM}]
+
+
+def _place(worker: Worker, spec: Json) -> None:
+    if spec.get("nodeName"):
+        return
+    elastic = worker.spec.elastic
+    if elastic and elastic.on_demand_replicas is not None:
+        choose = on_demand if worker.index < elastic.on_demand_replicas else spot
+        choose(spec)
+    avoid(spec, worker.job.status.suspect_nodes)
 
 
 def _tolerations(spec: Json) -> list[Json]:

@@ -3,33 +3,50 @@
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.simulation.attempts.world import NODES, BrokenError, World
+from tests.simulation.attempts.world import NODES, PLENTY, SIZES, BrokenError, World
 from trainyard.api.status import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 STEPS = 120
-PATIENCE = 400
+PATIENCE = 1500
 
 
 def play(seed: int) -> World:
     """One schedule. Raises BrokenError where a law does not hold, or where nothing gets well after the last fault."""
     random = Random(seed)  # noqa: S311 - a schedule, no secret
-    world = World(random, workers=random.randint(1, 4), takes_part=random.random() < 0.7)
+    world = World(
+        random,
+        workers=random.randint(1, 4),
+        takes_part=random.random() < 0.7,
+        elastic=random.choice([None, None, *SIZES]),
+    )
     for _ in range(STEPS):
         _one_of(random, world, faults=True)
         _check(world)
     for node in [*world.silent]:
         world.answer(node)
+    # An elastic group gets well with what there is, and whole again when there is room.
+    for room in (random.randint(1, 4), PLENTY) if world.elastic else (PLENTY,):
+        world.reclaim(room)
+        _get_well(random, world)
+    return world
+
+
+def _get_well(random: Random, world: World) -> None:
+    """Nothing bad happens any more. Raises BrokenError where that does not suffice."""
     for _ in range(PATIENCE):
         if world.well:
             for _ in range(3):
                 world.train(10)
-            return world
+            world.shrunk += world.room < world.workers
+            return
         _one_of(random, world, faults=False)
         _check(world)
-    raise BrokenError(f"not well after the last fault: {world.status.dump()}, {world.agents}, {world.pods}")
+    raise BrokenError(
+        f"not well after the last fault, with room for {world.room}: {world.status.dump()}, {world.agents}, {world.pods}"
+    )
 
 
 def _one_of(random: Random, world: World, *, faults: bool) -> None:
@@ -47,6 +64,8 @@ def _one_of(random: Random, world: World, *, faults: bool) -> None:
         (0.3, lambda: world.answer(random.choice(NODES))),
         (0.15, lambda: world.resize(random.randint(1, 4))),
     ]
+    if world.elastic:
+        bad.append((0.15, lambda: world.reclaim(random.randint(1, 6))))
     if pods:
         uid = random.choice(pods)
         bad += [

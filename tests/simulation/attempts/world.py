@@ -4,6 +4,7 @@ Everything is told in the worst order: agents call when they like, connections b
 kept here, and each start of a rank is held against it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
@@ -32,6 +33,7 @@ from trainyard.domain.model import (
 from trainyard.domain.moves import objection
 from trainyard.domain.names import worker_pod
 from trainyard.domain.plan import plan
+from trainyard.domain.sizes import at_most, fitted
 
 GRACE = timedelta(seconds=30)
 KILLED = timedelta(seconds=5)
@@ -39,6 +41,9 @@ RANKS_WAIT = timedelta(seconds=20)
 CHECKPOINT_EVERY = 10
 """Steps, each of a second."""
 NODES = ("node0", "node1", "node2", "node3")
+ELASTIC = {"shrinkAfterSeconds": 20, "growAfterSeconds": 10}
+SIZES: tuple[Mapping[str, object], ...] = ({**ELASTIC, "maxReplicas": 4}, {**ELASTIC, "sizes": [1, 2, 4]})
+PLENTY = 100
 
 
 class BrokenError(AssertionError):
@@ -53,6 +58,9 @@ class World:
     workers: int
     takes_part: bool = False
     """Whether the program asks whether to stop."""
+    elastic: Mapping[str, object] | None = None
+    room: int = PLENTY
+    """So many pods find a place."""
     status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
     pods: dict[str, PodView] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
@@ -74,6 +82,8 @@ class World:
     """Starts of ranks in a container that had run an attempt of another size."""
     joined: int = 0
     """Starts of ranks in a container that had waited while the others trained on."""
+    shrunk: int = 0
+    """How often the group got well with fewer workers than were wished for."""
     stopped: dict[int, set[int]] = field(default_factory=dict)
     """After which step ranks of each attempt have ended because all were to."""
     reports: dict[str, WorkerReport] = field(default_factory=dict)
@@ -98,7 +108,12 @@ class World:
             "train",
             1,
             1,
-            spec(self.workers, template=SUPERVISED, recovery={"maxRestarts": 10_000, "noProgressLimit": 10_000}),
+            spec(
+                self.workers,
+                template=SUPERVISED,
+                recovery={"maxRestarts": 10_000, "noProgressLimit": 10_000},
+                **({"elastic": self.elastic} if self.elastic else {}),
+            ),
             self.status,
         )
 
@@ -107,7 +122,7 @@ class World:
         """What the operator sees."""
         pods = tuple(self.pods.values())
         heard = {uid: agent for uid, agent in self.heard.items() if uid in self.pods}
-        return Snapshot(
+        seen = Snapshot(
             self.job,
             pods,
             self.service,
@@ -116,6 +131,7 @@ class World:
             agents=heard,
             hearing_since=self.hearing_since,
         )
+        return fitted(seen)
 
     @property
     def well(self) -> bool:
@@ -123,7 +139,10 @@ class World:
         running = [
             a.ranks for uid, a in self.agents.items() if uid in self.pods and self.pods[uid].node not in self.silent
         ]
-        return running == [self.status.attempt] * self.workers and self.status.phase == "Running"
+        # Those that are to join have no ranks, and no place.
+        running = [ranks for ranks in running if ranks is not None] if self.room < self.workers else running
+        size = at_most(self.job.spec, min(self.workers, self.room)) or self.workers
+        return running == [self.status.attempt] * size and self.status.phase == "Running"
 
     # The operator.
 
@@ -203,13 +222,27 @@ class World:
                 if self.random.random() < 0.7:
                     self._remove(uid)
             elif not pod.scheduled:
-                there = [node for node in NODES if node not in self.silent]
-                self.pods[uid] = replace(pod, scheduled=True, node=self.random.choice(there))
+                self._schedule(uid, pod)
             elif pod.phase == "Pending":
                 runs = replace(pod, phase="Running", running=True, running_since=self.now, ready=True)
                 self.pods[uid] = replace(runs, ip=f"10.0.0.{self.made}-{uid}")
                 if self.agents[uid].doing is Doing.RUNNING:
                     self._begin(uid, self.agents[uid].attempt, f"worker-0 of {self.agents[uid].attempt}")
+
+    def reclaim(self, room: int) -> None:
+        """The cluster takes places away, whoever holds them."""
+        self.room = room
+        placed = [uid for uid, pod in self.pods.items() if pod.scheduled and not (pod.ended or pod.deletion_time)]
+        for uid in self.random.sample(placed, max(0, len(placed) - room)):
+            self.ask_to_go(uid)
+
+    def _schedule(self, uid: str, pod: PodView) -> None:
+        if sum(other.scheduled and not other.ended for other in self.pods.values()) >= self.room:
+            none = Trouble("Unschedulable", "0/4 nodes are available: 4 Insufficient nvidia.com/gpu")
+            self.pods[uid] = replace(pod, trouble=none)
+            return
+        there = [node for node in NODES if node not in self.silent]
+        self.pods[uid] = replace(pod, scheduled=True, node=self.random.choice(there), trouble=None)
 
     def ask_to_go(self, uid: str) -> None:
         """A deletion is asked for."""

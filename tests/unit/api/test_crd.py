@@ -88,6 +88,9 @@ def test_defaults() -> None:
     assert defaults == {
         ".framework": "torch",
         ".replicas": 1,
+        ".elastic.multipleOf": 1,
+        ".elastic.shrinkAfterSeconds": 60,
+        ".elastic.growAfterSeconds": 60,
         ".processesPerReplica": "auto",
         ".parallelism.tensor": 1,
         ".parallelism.pipeline": 1,
@@ -138,5 +141,5 @@ def test_subresources_and_columns() -> None:
 
 def test_every_rule_says_what_to_do() -> None:
     rules = [rule for _, node in ALL for rule in node.get("x-kubernetes-validations", ())]
-    assert len(rules) == 17
+    assert len(rules) == 25
     assert [r for r in rules if " must " not in r["message"] and ";" not in r["message"]] == []

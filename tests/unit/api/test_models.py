@@ -79,8 +79,8 @@ def test_template_is_required() -> None:
 
 
 def test_fields_that_a_newer_operator_knows_are_passed_over() -> None:
-    spec = TrainingJobSpec.model_validate({"template": TEMPLATE, "elastic": {"minReplicas": 1}})
-    assert "elastic" not in spec.dump()
+    spec = TrainingJobSpec.model_validate({"template": TEMPLATE, "horoscope": {"minReplicas": 1}})
+    assert "horoscope" not in spec.dump()
     assert TrainingJobStatus.model_validate({"weather": {"rain": 1}}) == TrainingJobStatus()
 
 

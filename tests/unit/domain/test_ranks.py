@@ -11,7 +11,8 @@ from trainyard.api.spec import RANKS_FIT
 from trainyard.api.status import ConditionType as C, Phase
 from trainyard.domain.actions import CreateService, CreateWorker, DeletePod, Plan
 from trainyard.domain.plan import plan
-from trainyard.domain.ranks import fitted, misfit, processes
+from trainyard.domain.ranks import misfit, processes
+from trainyard.domain.sizes import fitted
 
 
 def asking(*limits: Any) -> dict[str, Any]:

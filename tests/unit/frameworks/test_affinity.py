@@ -84,3 +84,45 @@ def test_a_worker_keeps_away_unless_the_user_has_named_its_node() -> None:
     for each, expected in ((made, required({"matchFields": [no("x")]})), (bound, None)):
         object.__setattr__(each.job, "status", job)
         assert worker_pod(each)["spec"].get("affinity") == expected
+
+
+ON_DEMAND = [
+    {"key": "trainyard.dev/capacity-type", "operator": "NotIn", "values": ["spot"]},
+    {"key": "karpenter.sh/capacity-type", "operator": "NotIn", "values": ["spot"]},
+    {"key": "eks.amazonaws.com/capacityType", "operator": "NotIn", "values": ["SPOT"]},
+    {"key": "cloud.google.com/gke-spot", "operator": "NotIn", "values": ["true"]},
+    {"key": "cloud.google.com/gke-preemptible", "operator": "NotIn", "values": ["true"]},
+    {"key": "kubernetes.azure.com/scalesetpriority", "operator": "NotIn", "values": ["spot"]},
+]
+
+
+def test_the_first_workers_are_on_demand_and_the_others_where_they_are_cheap() -> None:
+    own = required({"matchExpressions": [ZONE]})
+    mixed: Json = {"replicas": 4, "pod": {"affinity": own}, "elastic": {"maxReplicas": 4, "onDemandReplicas": 2}}
+    made = worker(index=1, **mixed)
+    spec = worker_pod(made)["spec"]
+    assert spec["affinity"] == required({"matchExpressions": [ZONE, *ON_DEMAND]})
+    assert not any("spot" in each["key"] for each in spec["tolerations"])
+    made = worker(index=2, **mixed)
+    spec = worker_pod(made)["spec"]
+    affinity = spec["affinity"]["nodeAffinity"]
+    assert (
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+        == required({"matchExpressions": [ZONE]})["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    )
+    preferred = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert [each["preference"]["matchExpressions"][0]["key"] for each in preferred] == [
+        each["key"] for each in ON_DEMAND
+    ]
+    assert [(each["key"], each["value"], each["effect"]) for each in spec["tolerations"] if "value" in each] == [
+        ("cloud.google.com/gke-spot", "true", "NoSchedule"),
+        ("cloud.google.com/gke-preemptible", "true", "NoSchedule"),
+        ("kubernetes.azure.com/scalesetpriority", "spot", "NoSchedule"),
+    ]
+    assert own == required({"matchExpressions": [ZONE]}), "the job's own stays as it is"
+
+
+@pytest.mark.parametrize("elastic", [None, {"maxReplicas": 4}])
+def test_where_nothing_is_said_of_it_they_go_anywhere(elastic: Json | None) -> None:
+    spec = worker_pod(worker(index=0, replicas=2, **({"elastic": elastic} if elastic else {})))["spec"]
+    assert "affinity" not in spec

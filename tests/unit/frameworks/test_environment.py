@@ -1,5 +1,7 @@
 """The user's own value always wins, and nothing appears twice."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.frameworks.building import Json, container, environment_of, worker
@@ -36,6 +38,15 @@ def test_framework_none_is_told_nothing_else() -> None:
 def test_parallelism_is_told_where_it_is_given(framework: str, given: Json, text: str) -> None:
     made = worker(framework=framework, parallelism=given)
     assert environment_of(made)["TRAINYARD_PARALLELISM"] == renewed(made)["TRAINYARD_PARALLELISM"] == text
+
+
+def test_the_size_of_the_attempt_before_is_told_in_every_later_one() -> None:
+    made = worker(framework="none", processesPerReplica=4)
+    assert "TRAINYARD_PREVIOUS_WORLD_SIZE" not in environment_of(made)
+    job = replace(made.job, status=made.job.status.model_copy(update={"previous_workers": 2}))
+    later = replace(made, job=job)
+    assert environment_of(later)["TRAINYARD_PREVIOUS_WORLD_SIZE"] == "8"
+    assert renewed(later)["TRAINYARD_PREVIOUS_WORLD_SIZE"] == "8"
 
 
 def test_parallelism_that_is_not_given_is_no_variable_in_any_attempt() -> None:

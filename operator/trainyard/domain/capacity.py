@@ -1,0 +1,103 @@
+"""An elastic group follows what the cluster has room for: it goes on without workers that find no place, and grows when they do. Pure.
+
+Workers are numbered from 0 without gaps, in a smaller group too: where worker 1 lacks a place, the last one gives up its own.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from trainyard.api.reasons import Reason
+from trainyard.api.status import ConditionType as C
+from trainyard.domain.ladder import can_join
+from trainyard.domain.model import PodView, Snapshot
+from trainyard.domain.sizes import at_most
+from trainyard.domain.times import startup_began
+
+UNSCHEDULABLE = "Unschedulable"
+"""What the scheduler says of a pod for which it has looked for a node, and found none."""
+
+
+def remaining(snapshot: Snapshot, now: datetime) -> int | None:
+    """The size with which the group is to go on now, because some of its workers have waited for a place for long enough."""
+    left = _patience(snapshot, now)
+    if left is None or left > timedelta():
+        return None
+    workers = snapshot.job.spec.replicas
+    size = at_most(snapshot.job.spec, min(_room(snapshot), workers))
+    if size is None or not can_join(snapshot, (snapshot.wish or workers) - size + len(_lacking(snapshot))):
+        # Where the others could not join it again, it would start anew for them at once.
+        return None
+    return size if size < workers or snapshot.joining else None
+
+
+def is_placed(pod: PodView) -> bool:
+    """Whether it has a place, or needs none any more."""
+    return pod.scheduled or pod.ended
+
+
+def why(snapshot: Snapshot) -> str:
+    """What the workers that lack a place wait for, in the words of those who refuse it."""
+    waits = [pod for pod in snapshot.current if pod.trouble and not pod.scheduled]
+    if waits and waits[0].trouble:
+        return f"pod {waits[0].name}: {waits[0].trouble.message or waits[0].trouble.reason}"
+    told = snapshot.job.status.condition(C.RUNNING)
+    return told.message if told else "their pods are not there"
+
+
+def aim(snapshot: Snapshot, now: datetime) -> int:
+    """The size to which those that join are to bring the group: as wished for, or as many as have found a place."""
+    wish, joining = snapshot.job.spec.replicas, snapshot.job.status.joining
+    elastic = snapshot.job.spec.elastic
+    if elastic is None or joining is None or joining.size != snapshot.size:
+        return wish
+    # Where fewer were asked for, the rest has its turn when the group has grown.
+    asked = min(joining.workers, wish) if joining.of == wish else wish
+    waited = joining.since is not None and now - joining.since >= timedelta(seconds=elastic.shrink_after_seconds)
+    reached = at_most(snapshot.job.spec, _room(snapshot)) if waited else None
+    return asked if reached is None or reached <= joining.size else min(reached, asked)
+
+
+def deadlines(snapshot: Snapshot, now: datetime) -> Sequence[float]:
+    """Seconds until there is another look to take."""
+    left = [_patience(snapshot, now)]
+    elastic, status = snapshot.job.spec.elastic, snapshot.job.status
+    if elastic and status.joining and status.joining.since and snapshot.wish:
+        left.append(status.joining.since + timedelta(seconds=elastic.shrink_after_seconds) - now)
+    if elastic and status.growth_pause_time and snapshot.wish:
+        left.append(status.growth_pause_time + timedelta(seconds=elastic.grow_after_seconds) - now)
+    return [wait.total_seconds() for wait in left if wait is not None and wait > timedelta()]
+
+
+def _patience(snapshot: Snapshot, now: datetime) -> timedelta | None:
+    """How much longer workers that lack a place are waited for; None where none does, or the group cannot do without."""
+    spec, begun = snapshot.job.spec, startup_began(snapshot.job.status)
+    lacking = _lacking(snapshot)
+    if spec.elastic is None or begun is None or not lacking:
+        return None
+    return begun + timedelta(seconds=spec.elastic.shrink_after_seconds) - now
+
+
+def _room(snapshot: Snapshot) -> int:
+    """Of how many workers the group could be in the places that it has, those that are to join included."""
+    elastic = snapshot.job.spec.elastic
+    safe = (elastic.on_demand_replicas if elastic else None) or 0
+    placed = [pod.index for pod in (*snapshot.current, *snapshot.joining) if is_placed(pod)]
+    on_demand = sum(index < safe for index in placed)
+    # The first workers do not go where the others may.
+    return on_demand if on_demand < safe else len(placed)
+
+
+def _lacking(snapshot: Snapshot) -> list[int]:
+    """The workers of the group for which there is no room; none while the scheduler has yet to look at one of them."""
+    status, there = snapshot.job.status, {pod.index: pod for pod in snapshot.current}
+    said = status.condition(C.RUNNING)
+    refused = said is not None and said.status == "False" and said.reason == Reason.QUOTA_EXCEEDED
+    missing = [i for i in range(snapshot.job.spec.replicas) if i not in there]
+    unplaced = [pod for pod in there.values() if not is_placed(pod)]
+    if (missing and not refused) or not all(map(_looked_at, unplaced)):
+        return []
+    return sorted([*missing, *(pod.index for pod in unplaced)])
+
+
+def _looked_at(pod: PodView) -> bool:
+    return pod.trouble is not None and pod.trouble.reason == UNSCHEDULABLE

@@ -1,0 +1,86 @@
+"""Sizes of elastic jobs: what the API server refuses, with field and fix, and what it lets through for the operator to clamp."""
+
+from typing import Any
+
+import pytest
+
+from tests.api.nodes import Namespace
+from tests.api.plane import Plane
+from tests.api.process import operator
+from tests.support.control_plane import RefusedError
+from tests.support.patience import until
+
+EVEN = {"maxReplicas": 8, "multipleOf": 2}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "elastic", "told"),
+    [
+        (1, {}, "give either maxReplicas"),
+        (1, {"maxReplicas": 4, "sizes": [1, 2]}, "give either maxReplicas"),
+        (2, {"minReplicas": 4, "maxReplicas": 2}, "elastic.maxReplicas must not be smaller than elastic.minReplicas"),
+        (2, {"maxReplicas": 2, "multipleOf": 4}, "elastic.maxReplicas must not be smaller"),
+        (2, {"minReplicas": 0, "maxReplicas": 2}, r"spec.elastic.minReplicas.*greater than or equal to 1"),
+        (2, {"maxReplicas": 0}, r"spec.elastic.maxReplicas.*greater than or equal to 1"),
+        (2, {"maxReplicas": 4, "multipleOf": 0}, r"spec.elastic.multipleOf.*greater than or equal to 1"),
+        (2, {"minReplicas": 1, "maxReplicas": 4, "multipleOf": 2}, "elastic.minReplicas must be a multiple of"),
+        (2, {"maxReplicas": 5, "multipleOf": 2}, "elastic.maxReplicas must be a multiple of"),
+        (2, {"sizes": [2, 1]}, "elastic.sizes must be sorted"),
+        (2, {"sizes": [1, 2, 2]}, r"spec.elastic.sizes\[2\].*Duplicate value"),
+        (2, {"sizes": []}, r"spec.elastic.sizes.*at least 1 items"),
+        (2, {"sizes": [0, 2]}, r"spec.elastic.sizes\[0\].*greater than or equal to 1"),
+        (2, {"sizes": [1, 2], "multipleOf": 2}, "leave out minReplicas and multipleOf"),
+        (2, {"maxReplicas": 4, "growAfterSeconds": 1}, r"spec.elastic.growAfterSeconds.*greater than or equal to 5"),
+        (
+            2,
+            {"maxReplicas": 4, "shrinkAfterSeconds": -1},
+            r"spec.elastic.shrinkAfterSeconds.*greater than or equal to 0",
+        ),
+        (9, EVEN, "replicas must lie within the bounds of elastic"),
+        (1, {"minReplicas": 2, "maxReplicas": 4}, "replicas must lie within the bounds of elastic"),
+        (3, EVEN, "replicas must be a multiple of elastic.multipleOf, or one of elastic.sizes"),
+        (3, {"sizes": [2, 4]}, "replicas must be a multiple of elastic.multipleOf, or one of elastic.sizes"),
+        (5, {"sizes": [2, 4]}, "replicas must lie within the bounds of elastic"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_field_and_fix(
+    lab: Namespace, replicas: int, elastic: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(RefusedError, match=told):
+        lab.submit("never", replicas=replicas, elastic=elastic)
+
+
+def test_a_scale_may_come_between_two_sizes_and_never_beyond_the_last(lab: Namespace) -> None:
+    lab.submit("even", replicas=2, elastic=EVEN)
+    lab.scale("even", 3)
+    with pytest.raises(RefusedError, match="replicas must lie within the bounds of elastic"):
+        lab.scale("even", 9)
+    with pytest.raises(RefusedError, match="replicas must lie within the bounds of elastic"):
+        lab.scale("even", 1)
+    lab.change("even", lifecycle={"suspend": True})
+    with pytest.raises(RefusedError, match="replicas must be a multiple of"):
+        lab.change("even", elastic={**EVEN, "multipleOf": 4})
+    lab.change("even", elastic={**EVEN, "multipleOf": 4}, replicas=4)
+    lab.remove("even")
+    lab.submit("pairs", replicas=2, processesPerReplica=1, parallelism={"tensor": 2}, elastic={"maxReplicas": 8})
+    lab.scale("pairs", 5)
+    lab.remove("pairs")
+
+
+@pytest.mark.usefixtures("granted")
+def test_the_group_gets_the_next_smaller_size_and_the_condition_says_so(plane: Plane, lab: Namespace) -> None:
+    with operator(plane, "clamping") as op:
+        lab.submit("even", replicas=2, elastic=EVEN)
+        lab.until_phase("Running", "even")
+        lab.scale("even", 5)
+        until(lambda: lab.status("even")["attempt"] == 2, 20, "the new size")
+        lab.until_phase("Running", "even")
+        limited = lab.condition("ScalingLimited", "even")
+        assert (limited["status"], limited["reason"]) == ("True", "SizeNotAllowed")
+        assert limited["message"] == "replicas is 5, and elastic.multipleOf is 2: the group has 4 workers"
+        assert len(lab.pods("even")) == 4
+        lab.scale("even", 4)
+        until(lambda: lab.condition("ScalingLimited", "even")["status"] == "False", 20, "the condition")
+        assert lab.status("even")["attempt"] == 2
+        assert not op.bugs()
+    lab.remove("even")
