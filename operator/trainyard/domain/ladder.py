@@ -4,13 +4,24 @@ import re
 from collections.abc import Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from trainyard.api.recovery import Rung
 from trainyard.api.spec import TrainingJobSpec
-from trainyard.api.status import MOST_REPLACED, Avoidance, Group, Replacement, SuspectNode, TrainingJobStatus
+from trainyard.api.status import (
+    MOST_REPLACED,
+    Avoidance,
+    Group,
+    Rendezvous,
+    Replacement,
+    SuspectNode,
+    TrainingJobStatus,
+)
 from trainyard.domain.agents import stays
 from trainyard.domain.cause import Cause
 from trainyard.domain.model import JobView, PodView, Snapshot
+from trainyard.domain.names import worker_host
+from trainyard.domain.ranks import meets_by_itself
 from trainyard.domain.rules import LONG, got_further, in_a_row, more
 from trainyard.domain.supervision import accompanied
 from trainyard.domain.wording import counted
@@ -46,7 +57,7 @@ def climb(snapshot: Snapshot, cause: Cause, suspects: Sequence[SuspectNode], ran
     bad = {node.name for node in suspects if node.avoided is not Avoidance.NO}
     # Other nodes that are avoided where possible are not left: theirs were perhaps the only places.
     left = cause.pod.node if cause.pod and cause.pod.node in bad else None
-    fit = {pod.index for pod in snapshot.current if stays(snapshot, pod) and not (left and pod.node == left)}
+    fit = {pod.index for pod in snapshot.current if _stays(snapshot, pod) and not (left and pod.node == left)}
     further = _further(status, cause, ran)
     lowest = Rung.ALL_PODS if is_fixed(job.spec) else job.spec.recovery.lowest_rung
     failing = everyone - fit
@@ -54,8 +65,7 @@ def climb(snapshot: Snapshot, cause: Cause, suspects: Sequence[SuspectNode], ran
     if least is not Rung.PROCESSES:
         failing.add(cause.culprit.pod.index if cause.culprit else cause.index)
     rung = max(least, Rung.FAILED_PODS if failing else Rung.PROCESSES, key=RUNGS.index)
-    # One without an agent could not be told when to begin.
-    alone = bool(failing) and not accompanied(job, brought=snapshot.agent)
+    alone = bool(failing) and not _can_be_joined(snapshot, failing)
     group = (
         None
         if rung is Rung.ALL_PODS or alone or failing >= everyone
@@ -72,10 +82,10 @@ def resized(snapshot: Snapshot) -> tuple[Group | None, str]:
     None: all are made anew.
     """
     job, wished = snapshot.job, snapshot.job.spec.replicas
-    kept = {pod.index for pod in snapshot.current if pod.index < wished and stays(snapshot, pod)}
-    came = {pod.index: pod.attempt for pod in snapshot.joining if pod.index < wished and stays(snapshot, pod)}
+    kept = {pod.index for pod in snapshot.current if pod.index < wished and _stays(snapshot, pod)}
+    came = {pod.index: pod.attempt for pod in snapshot.joining if pod.index < wished and _stays(snapshot, pod)}
     new = set(range(wished)) - kept - came.keys()
-    joined = not new or accompanied(job, brought=snapshot.agent)
+    joined = not new or _can_be_joined(snapshot, new)
     group = (
         _group(job, came | dict.fromkeys(new, job.status.attempt + 1))
         if kept and keeps_pods(job.spec) and joined
@@ -86,6 +96,19 @@ def resized(snapshot: Snapshot) -> tuple[Group | None, str]:
     stay = f"{counted(len(kept), 'worker')} {'keeps its pod' if len(kept) == 1 else 'keep their pods'}"
     join = f"{counted(len(came), 'worker')} {'joins' if len(came) == 1 else 'join'}"
     return group, f"{', '.join([stay, *([join] if came else []), *([_few(new)] if new else [])])}, and all start anew"
+
+
+def _stays(snapshot: Snapshot, pod: PodView) -> bool:
+    """Whether the next attempt can begin in this pod."""
+    if meets_by_itself(snapshot.job.spec):
+        return pod.running and not (pod.taken_by or pod.ended)
+    return stays(snapshot, pod)
+
+
+def _can_be_joined(snapshot: Snapshot, new: AbstractSet[int]) -> bool:
+    """Whether those that stay can begin together with these new ones: an agent can be told when, and torchrun meets at worker 0."""
+    by_itself = meets_by_itself(snapshot.job.spec) and 0 not in new
+    return by_itself or accompanied(snapshot.job, brought=snapshot.agent)
 
 
 def keeps_pods(spec: TrainingJobSpec) -> bool:
@@ -132,6 +155,13 @@ def told_by_all(snapshot: Snapshot) -> int:
     agents = [snapshot.agents.get(pod.uid) for pod in pods if not pod.ended]
     agreed = all(agent is not None and agent.attempt > stored for agent in agents)
     return newest if agreed and len(pods) == snapshot.job.spec.replicas else 0
+
+
+def met(job: JobView, group: Group | None) -> dict[str, Any]:
+    """Where those that stay need no word of ours when the next attempt begins: torchrun has them meet."""
+    if group is None or not meets_by_itself(job.spec):
+        return {}
+    return {"rendezvous": Rendezvous(attempt=job.status.attempt + 1, address=worker_host(job.name, 0))}
 
 
 def opening(snapshot: Snapshot) -> str | None:

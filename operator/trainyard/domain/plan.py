@@ -17,9 +17,11 @@ from trainyard.domain import (
     aftermath,
     agents,
     capacity,
+    deadlines,
     goodput,
     graceful,
     growth,
+    resizing,
     stragglers,
     suspects,
     times,
@@ -44,7 +46,7 @@ from trainyard.domain.removal import removals
 from trainyard.domain.report import report, unfollowed
 from trainyard.domain.supervision import not_for
 from trainyard.domain.wording import counted
-from trainyard.domain.worker import State, everyone, has_stopped, health, state
+from trainyard.domain.worker import State, everyone, has_stopped, state
 
 BEYOND_ALL_ATTEMPTS = 1_000_000_000
 """No job ever has so many. A pod whose name says so was not made by us, and what it says is not believed; nor are agents that do."""
@@ -101,12 +103,12 @@ def ours(job: JobView) -> bool:
 def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
     """The verdict that is due on a job that has not succeeded, if any. The order decides between several."""
     job, status, pods = snapshot.job, snapshot.job.status, snapshot.current
-    if _overdue(job, now):
+    if deadlines.overdue(job, now):
         limit = job.spec.lifecycle.active_deadline_seconds
         message = f"the job was active for longer than lifecycle.activeDeadlineSeconds, which is {limit}"
         return verdict.fail(job, Reason.DEADLINE_EXCEEDED, message, now)
     if was := snapshot.resized_from:
-        return verdict.resize(snapshot, was, now)
+        return resizing.resize(snapshot, was, now)
     if status.meeting and snapshot.hearing_since is None:
         return verdict.regroup(job, now)
     if cause := find_cause(pods, _created(snapshot)):
@@ -120,19 +122,8 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
     if free := suspects.released(job, pods, now):
         return verdict.release(job, free, now)
     if size := capacity.remaining(snapshot, now):
-        return verdict.shrink(snapshot, size, capacity.why(snapshot), now)
-    return _late(snapshot, now)
-
-
-def _late(snapshot: Snapshot, now: datetime) -> Plan | None:
-    """The verdict on an attempt that has not started in time."""
-    job, begun = snapshot.job, times.startup_began(snapshot.job.status)
-    limit = job.spec.lifecycle.startup_deadline_seconds
-    if not limit or not begun or now - begun < timedelta(seconds=limit):
-        return None
-    why = "; ".join(filter(None, (health(snapshot.current, job.spec.replicas).message, snapshot.misfit)))
-    message = f"not all workers ran within lifecycle.startupDeadlineSeconds, which is {limit}: {why}"
-    return verdict.fail(job, Reason.STARTUP_DEADLINE_EXCEEDED, message, now)
+        return resizing.shrink(snapshot, size, capacity.why(snapshot), now)
+    return deadlines.late(snapshot, now)
 
 
 def _created(snapshot: Snapshot) -> list[int]:
@@ -157,14 +148,19 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     removed, again = removals(snapshot, [*snapshot.old, *(p for p in snapshot.joining if p.deletion_time)], now)
     actions += removed
     events = [*stragglers.begun(snapshot), *unfollowed(snapshot)]
-    waits = [*_deadlines(snapshot, now), *stragglers.deadlines(status, now), *capacity.deadlines(snapshot, now), *again]
+    waits = [
+        *deadlines.waits(snapshot, now),
+        *stragglers.deadlines(status, now),
+        *capacity.deadlines(snapshot, now),
+        *again,
+    ]
     present = {p.index for p in snapshot.current}
     if waiting and not_before:
         waits.append((not_before - now).total_seconds())
     waits += agents.deadlines(snapshot, now)
     in_the_way = [p for p in snapshot.old if not (_lost(p, now) or agents.gone(snapshot, p, now))]
     waits += [(LOST - (now - p.deletion_time)).total_seconds() for p in in_the_way if p.deletion_time]
-    if status.group is None and (waiting or in_the_way):
+    if (status.group is None and (waiting or in_the_way)) or (waiting and not status.meeting):
         return report(snapshot, Plan(status, actions, events, _soonest(waits)), now)
     if fits and status.launched_attempt < status.attempt:
         missing = [i for i in range(job.spec.replicas) if i not in present]
@@ -183,16 +179,11 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
 
 def _held(snapshot: Snapshot, now: datetime) -> Plan | None:
     """What a common end of the ranks asks for, while the job may go on at all."""
-    held = None if _overdue(snapshot.job, now) else graceful.hold(snapshot, now)
+    held = None if deadlines.overdue(snapshot.job, now) else graceful.hold(snapshot, now)
     if held is None or held.requeue_after is None:
         return held
-    waits = [each for each in _deadlines(snapshot, now) if each > 0]
+    waits = [each for each in deadlines.waits(snapshot, now) if each > 0]
     return replace(held, requeue_after=_soonest([held.requeue_after, *waits]))
-
-
-def _overdue(job: JobView, now: datetime) -> bool:
-    limit = job.spec.lifecycle.active_deadline_seconds
-    return bool(limit) and verdict.active(job.status, now) >= timedelta(seconds=limit or 0)
 
 
 def _paused(snapshot: Snapshot, now: datetime) -> Plan | None:
@@ -240,21 +231,6 @@ def _succeeded(snapshot: Snapshot) -> bool:
     succeeded = [p for p in snapshot.current if state(p) is State.SUCCEEDED]
     wished = 1 if snapshot.job.spec.lifecycle.success is Success.WORKER_0 else snapshot.size
     return everyone(succeeded, wished)
-
-
-def _deadlines(snapshot: Snapshot, now: datetime) -> list[float]:
-    """Seconds until a deadline needs a look."""
-    lifecycle, status = snapshot.job.spec.lifecycle, snapshot.job.status
-    waits = []
-    if lifecycle.active_deadline_seconds:
-        waits.append(lifecycle.active_deadline_seconds - verdict.active(status, now).total_seconds())
-    if lifecycle.startup_deadline_seconds and (begun := times.startup_began(status)):
-        waits.append(lifecycle.startup_deadline_seconds - (now - begun).total_seconds())
-    if status.running_time is None:
-        waits += [
-            (node.until - now).total_seconds() for node in suspects.always(status.suspect_nodes) if node.until > now
-        ]
-    return waits
 
 
 def _delete(pods: Sequence[PodView], reason: Reason) -> list[Action]:

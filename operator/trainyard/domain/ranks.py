@@ -6,7 +6,8 @@ The API server refuses numbers that do not fit, but it cannot count the accelera
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard.api.spec import RANKS_FIT, TrainingJobSpec
+from trainyard.api.recovery import Agent
+from trainyard.api.spec import RANKS_FIT, Framework, TrainingJobSpec
 from trainyard.domain.quantity import quantity
 
 ACCELERATORS = frozenset({"gpu", "gaudi", "neuron", "npu", "tpu"})
@@ -18,6 +19,11 @@ def processes(spec: TrainingJobSpec) -> int:
     if isinstance(spec.processes_per_replica, int):
         return spec.processes_per_replica
     return max(1, accelerators(spec.template["spec"]["containers"][0]))
+
+
+def meets_by_itself(spec: TrainingJobSpec) -> bool:
+    """Whether torchrun finds a new group by itself when workers come and go: an elastic job without the agent."""
+    return spec.elastic is not None and spec.framework is Framework.TORCH and spec.recovery.agent is Agent.NONE
 
 
 def accelerators(container: Mapping[str, Any]) -> int:

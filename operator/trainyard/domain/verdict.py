@@ -12,20 +12,18 @@ from trainyard.api.constants import AGENT
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Rung
 from trainyard.api.spec import Success
-from trainyard.api.status import ConditionType as C, Joining, Phase, Rendezvous, Retry, TrainingJobStatus
+from trainyard.api.status import ConditionType as C, Phase, Rendezvous, Retry, TrainingJobStatus
 from trainyard.domain import goodput
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.cause import Cause
 from trainyard.domain.conditions import Saying, no, over, said, yes
 from trainyard.domain.counting import ended
-from trainyard.domain.ladder import STEADY, climb, known_group, resized
+from trainyard.domain.ladder import STEADY, climb, known_group, met
 from trainyard.domain.model import Doing, JobView, PodView, Snapshot
 from trainyard.domain.rules import got_further, more
-from trainyard.domain.sizes import planned
 from trainyard.domain.supervision import unfit
 from trainyard.domain.suspects import known, struck, told as told_of
 from trainyard.domain.times import delay_after
-from trainyard.domain.wording import counted
 
 CHANGED: Mapping[str, None] = MappingProxyType({"at_same_step": None, "out_of_memory": None})
 """Rows of failures begin anew where somebody has changed the job."""
@@ -98,7 +96,8 @@ def restart(snapshot: Snapshot, cause: Cause, told: str, now: datetime, *, elsew
     update = {**ended(job, cause, now), "retry": retry, "suspect_nodes": nodes, "group": by.group}
     if by.rung is Rung.PROCESSES:
         update["launched_attempt"] = status.attempt + 1
-    return _new_attempt(job, cause.reason, told, update, now, how=f"{by.told} as attempt {{}}{when}")
+    update |= met(job, by.group)
+    return new_attempt(job, cause.reason, told, update, now, how=f"{by.told} as attempt {{}}{when}")
 
 
 def open_rendezvous(status: TrainingJobStatus, address: str) -> TrainingJobStatus:
@@ -109,54 +108,19 @@ def open_rendezvous(status: TrainingJobStatus, address: str) -> TrainingJobStatu
 def regroup(job: JobView, now: datetime) -> Plan:
     """Workers wait for each other, and nobody can tell them when to begin: the operator was set up anew without a coordinator."""
     message = "workers wait for a word of the operator, which is set up without a coordinator now"
-    return _new_attempt(job, Reason.AGENT_OFF, message, {}, now)
-
-
-def resize(snapshot: Snapshot, was: int, now: datetime) -> Plan:
-    """The group starts anew with another number of workers."""
-    elastic, size = snapshot.job.spec.elastic, snapshot.job.spec.replicas
-    # By whom it was wished for is not known of an elastic one: it may have lacked these workers.
-    why = (
-        f"the group goes from {counted(was, 'worker')} to {size}"
-        if elastic
-        else f"replicas was changed from {was} to {size}"
-    )
-    return _resized(snapshot, was, Reason.RESIZED, why, None, now)
-
-
-def shrink(snapshot: Snapshot, size: int, why: str, now: datetime) -> Plan:
-    """The group goes on with fewer workers, because there is no room for the others."""
-    workers, elastic = snapshot.job.spec.replicas, snapshot.job.spec.elastic
-    seconds = elastic.shrink_after_seconds if elastic else 0
-    message = (
-        f"there was no room for all {workers} workers within {seconds} seconds ({why}): the group goes on with {size}"
-    )
-    joining = Joining(size=size, workers=size, attempt=snapshot.job.status.attempt + 1, since=now)
-    return _resized(planned(snapshot, size), workers, Reason.CAPACITY_LOST, message, joining, now)
-
-
-def _resized(snapshot: Snapshot, was: int, reason: Reason, why: str, joining: Joining | None, now: datetime) -> Plan:
-    job, status = snapshot.job, snapshot.job.status
-    restarts = status.restarts.model_copy(update={"resizes": more(status.restarts.resizes), **CHANGED})
-    group, told = resized(snapshot)
-    update: dict[str, Any] = {"restarts": restarts, "retry": Retry(), "group": group, "joining": joining}
-    update |= {"previous_workers": was, "growth_pause_time": now}
-    if group and all(each.attempt <= status.attempt for each in group.replaced):
-        # No pod is to be made.
-        update["launched_attempt"] = status.attempt + 1
-    return _new_attempt(job, reason, why, update, now, how=f"{told} as attempt {{}}")
+    return new_attempt(job, Reason.AGENT_OFF, message, {}, now)
 
 
 def release(job: JobView, nodes: Sequence[str], now: datetime) -> Plan:
     """Workers wait for a place, and nodes that they were told to avoid are free to them again: their pods are made anew."""
     several = len(nodes) > 1
     message = f"workers wait for a node, and {', '.join(nodes)} {'are' if several else 'is'} not avoided any more"
-    return _new_attempt(job, Reason.NODES_RELEASED, message, {}, now)
+    return new_attempt(job, Reason.NODES_RELEASED, message, {}, now)
 
 
 def without_agent(job: JobView, why: str, now: datetime) -> Plan:
     """The agent cannot run in the image: the pods are made anew without it."""
-    return _new_attempt(job, Reason.NO_PYTHON, f"{why}: {AGENT} is left out", {}, now, also=[unfit(why)])
+    return new_attempt(job, Reason.NO_PYTHON, f"{why}: {AGENT} is left out", {}, now, also=[unfit(why)])
 
 
 def adopt(snapshot: Snapshot, attempt: int) -> Plan:
@@ -199,7 +163,7 @@ def active(status: TrainingJobStatus, now: datetime) -> timedelta:
     return before + max(timedelta(), now - status.active_since) if status.active_since else before
 
 
-def _new_attempt(
+def new_attempt(
     job: JobView,
     reason: Reason,
     message: str,
@@ -208,6 +172,7 @@ def _new_attempt(
     how: str = "all workers start anew as attempt {}",
     also: Sequence[Saying] = (),
 ) -> Plan:
+    """The attempt is over because of `reason`, and the next one is to begin: with `update` in the status."""
     status = job.status
     told = f"{message}; {how.format(status.attempt + 1)}"
     sayings = [

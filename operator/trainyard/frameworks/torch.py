@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
-from trainyard.domain.ranks import processes
+from trainyard.domain.ranks import meets_by_itself, processes
 from trainyard.frameworks.worker import Json, Worker, cpus
 
 PORT, PORTS = 29500, 500
@@ -31,7 +31,7 @@ def identity(worker: Worker) -> list[Json]:
         "MASTER_ADDR": worker.master,
         "MASTER_PORT": str(master_port),
         "NODE_RANK": str(worker.index),
-        "PET_NNODES": str(worker.spec.replicas),
+        "PET_NNODES": _workers(worker),
         "PET_NPROC_PER_NODE": str(per_worker),
         "PET_NODE_RANK": str(worker.index),
         "PET_MASTER_ADDR": worker.master,
@@ -47,10 +47,10 @@ def identity(worker: Worker) -> list[Json]:
         # Under this address torchrun announces the worker, and by it orders the ranks (as text). A pod's IP would do, but
         # by name worker 0 always holds rank 0: its log is the one to read, its death the one that takes the store along.
         "PET_LOCAL_ADDR": worker.address,
-        # Recovery is of the whole group, by the operator.
-        "PET_MAX_RESTARTS": "0",
+        # Recovery is of the whole group, by the operator, unless torchrun is to see to it.
+        "PET_MAX_RESTARTS": str(worker.spec.recovery.max_restarts) if meets_by_itself(worker.spec) else "0",
     }
-    if per_worker == 1:
+    if per_worker == 1 and not meets_by_itself(worker.spec):
         variables |= {
             "RANK": str(worker.index),
             "WORLD_SIZE": str(worker.spec.replicas),
@@ -58,6 +58,13 @@ def identity(worker: Worker) -> list[Json]:
             "LOCAL_WORLD_SIZE": "1",
         }
     return [{"name": name, "value": value} for name, value in variables.items()]
+
+
+def _workers(worker: Worker) -> str:
+    elastic = worker.spec.elastic
+    return (
+        f"{elastic.lowest}:{elastic.highest}" if elastic and meets_by_itself(worker.spec) else str(worker.spec.replicas)
+    )
 
 
 def tuning(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
@@ -98,5 +105,5 @@ def port(worker: Worker) -> int:
     Its own for each job where jobs share a node's ports.
     """
     if worker.host_network:
-        return 20000 + 2 * ((crc32(worker.job.uid.encode()) + worker.attempt) % 5000)
-    return PORT + (worker.attempt - 1) % PORTS
+        return 20000 + 2 * ((crc32(worker.job.uid.encode()) + worker.meeting) % 5000)
+    return PORT + (worker.meeting - 1) % PORTS

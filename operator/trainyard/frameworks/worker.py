@@ -8,6 +8,7 @@ from trainyard.api.spec import DnsNames, Framework, TrainingJobSpec
 from trainyard.domain.model import JobView
 from trainyard.domain.names import worker_host, worker_pod
 from trainyard.domain.quantity import quantity
+from trainyard.domain.ranks import meets_by_itself
 
 Json = dict[str, Any]
 
@@ -53,9 +54,15 @@ class Worker:
         return "localhost" if self.spec.replicas == 1 else f"{worker_host(self.job.name, index)}.{self.job.name}"
 
     @property
+    def meeting(self) -> int:
+        """The attempt by which the rendezvous is known: its own, or where workers meet by themselves that in which the first of them began."""
+        group = self.job.status.group
+        return group.since if group and meets_by_itself(self.spec) else self.attempt
+
+    @property
     def run_id(self) -> str:
         """The rendezvous id: a straggler of another attempt, or of a namesake, cannot join."""
-        return f"{self.job.uid}-{self.attempt}"
+        return f"{self.job.uid}-{self.meeting}"
 
     @property
     def host_network(self) -> bool:

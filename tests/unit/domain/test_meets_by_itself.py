@@ -1,0 +1,92 @@
+"""Elastic jobs without the agent: torchrun has workers meet anew when others come and go, and the operator leaves those alone that are well."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import NOW, SUPERVISED, Scene, job, worker
+from trainyard.api.recovery import Rung
+from trainyard.api.status import Group, Phase, Replacement
+from trainyard.domain.actions import CreateWorker, DeletePod, Plan
+from trainyard.domain.plan import plan
+
+
+def running(workers: int, **fields: Any) -> Scene:
+    """So many workers that run torchrun."""
+    wish = {"template": SUPERVISED, "elastic": {"maxReplicas": 6}, "recovery": {"agent": "none"}, **fields}
+    return job(workers, **wish).running()
+
+
+def decided(scene: Scene, seconds: float = 0) -> Plan:
+    return plan(scene.snapshot, NOW + timedelta(seconds=seconds))
+
+
+def act(scene: Scene, seconds: float = 0) -> Scene:
+    """After a pass: its status is stored, pods were made and are gone."""
+    made = decided(scene, seconds)
+    pods = [*scene.pods]
+    for action in made.actions:
+        match action:
+            case CreateWorker(index, attempt, workers):
+                pods.append(worker(index, attempt=attempt, workers=workers))
+            case DeletePod(_, uid, _):
+                pods = [pod for pod in pods if pod.uid != uid]
+            case _:
+                raise AssertionError(f"nobody asked for {action}")
+    return replace(scene.with_status(**dict(made.status)), pods=tuple(pods))
+
+
+def names(scene: Scene) -> list[str]:
+    return [pod.name.removeprefix("train-worker-") for pod in scene.pods]
+
+
+def test_a_worker_that_is_lost_is_replaced_and_the_others_train_on() -> None:
+    scene = act(running(3).disrupted(1))
+    assert (scene.status.attempt, scene.status.retry.rung) == (2, Rung.FAILED_PODS)
+    assert scene.status.group == Group(since=1, workers=3, replaced=[Replacement(worker=1, attempt=2)])
+    assert not scene.status.meeting, "nobody waits for a word of ours"
+    scene = act(act(scene))
+    assert names(scene) == ["0-1", "2-1", "1-2"]
+    scene = scene.pod(1, scheduled=True, phase="Running", running=True, ready=True, node="node7", ip="10.0.0.7")
+    assert act(scene).status.phase is Phase.RUNNING
+
+
+def test_one_that_fails_again_and_again_is_made_anew_later_and_later() -> None:
+    scene = act(running(3).failed(2))
+    assert scene.status.restarts.failures == 1
+    scene = act(act(scene))
+    scene = act(scene.failed(2), 1)
+    assert scene.status.retry.not_before == NOW + timedelta(seconds=3)
+    scene = act(scene, 1)
+    assert names(scene) == ["0-1", "1-1", "2-2"], "its log stays until then"
+    assert decided(scene, 1).requeue_after == 2
+    assert names(act(act(scene, 3), 3)) == ["0-1", "1-1", "2-3"]
+
+
+def test_with_worker_0_the_store_is_lost_and_all_start_anew() -> None:
+    scene = act(running(3).disrupted(0))
+    assert (scene.status.group, scene.status.retry.rung) == (None, Rung.ALL_PODS)
+
+
+@pytest.mark.parametrize(
+    ("wish", "pods"),
+    [(2, ["0-1", "1-1"]), (4, ["0-1", "1-1", "2-1", "3-2"])],
+)
+def test_another_size_leaves_those_that_are_well_alone(wish: int, pods: list[str]) -> None:
+    scene = act(act(running(3).wishing(replicas=wish)))
+    assert names(scene) == pods
+    assert (scene.status.attempt, scene.status.meeting) == (2, False)
+    assert scene.status.group
+    assert scene.status.group.workers == wish
+
+
+def test_nobody_is_done_without_for_torchrun_does_that_itself() -> None:
+    scene = act(act(running(3).disrupted(1)))
+    assert decided(scene, 3600).status.attempt == 2
+
+
+@pytest.mark.parametrize("fields", [{"elastic": None}, {"framework": "none"}], ids=["of a fixed size", "not torch"])
+def test_others_without_an_agent_start_anew_as_a_whole(fields: dict[str, Any]) -> None:
+    assert act(running(3, **fields).disrupted(1)).status.group is None
