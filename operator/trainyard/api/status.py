@@ -15,7 +15,7 @@ MOST_WORDS = 1024
 MOST_SUSPECTS = 16
 """Nodes that a job remembers. Where so many fail it, it is not the nodes."""
 MOST_REPLACED = 64
-"""Workers of a group that got pods of their own since it was made. Beyond that it is made anew as a whole."""
+"""Rows of workers of a group that got pods of their own since it was made. Beyond that it is made anew as a whole."""
 
 
 class Phase(StrEnum):
@@ -151,12 +151,19 @@ class Retry(Model):
 
 
 class Replacement(Model):
-    """A worker that got a new pod while the others kept theirs."""
+    """A worker, or several in a row, that got new pods while the others kept theirs."""
 
     worker: int = Field(ge=0, le=MOST)
-    """Its index."""
+    """Its index; of several that of the first."""
+    through: int | None = Field(default=None, ge=0, le=MAX_REPLICAS)
+    """The index of the last one, where there are several."""
     attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
-    """The attempt for which its pod was made."""
+    """The attempt for which the pods were made."""
+
+    @property
+    def workers(self) -> range:
+        """Their indexes."""
+        return range(self.worker, max(self.worker, self.through or 0) + 1)
 
 
 class Group(Model):
@@ -346,7 +353,7 @@ class TrainingJobStatus(Model):
         """The attempt for which the pod of this worker was made, or is to be."""
         if self.group is None:
             return self.attempt
-        own = next((each.attempt for each in self.group.replaced if each.worker == worker), self.group.since)
+        own = next((each.attempt for each in self.group.replaced if worker in each.workers), self.group.since)
         # Whatever somebody has written into the status by hand.
         return min(own, self.attempt)
 

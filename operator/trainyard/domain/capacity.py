@@ -24,7 +24,7 @@ def remaining(snapshot: Snapshot, now: datetime) -> int | None:
         return None
     workers = snapshot.job.spec.replicas
     size = at_most(snapshot.job.spec, min(_room(snapshot), workers))
-    if size is None or not can_join(snapshot, (snapshot.wish or workers) - size + len(_lacking(snapshot))):
+    if size is None or not can_join(snapshot):
         # Where the others could not join it again, it would start anew for them at once.
         return None
     return size if size < workers or snapshot.joining else None

@@ -23,7 +23,7 @@ def held_back(snapshot: Snapshot, now: datetime) -> Snapshot:
     """
     status, size, wish = snapshot.job.status, snapshot.size, snapshot.job.spec.replicas
     begun = status.launched_attempt > 0 or status.joining is not None
-    if wish <= size or not begun or not can_join(snapshot, wish - size):
+    if wish <= size or not begun or not can_join(snapshot):
         return snapshot
     # With growAfterSeconds, several wishes become one change.
     target = size if pause(snapshot, now) > timedelta() else aim(snapshot, now)

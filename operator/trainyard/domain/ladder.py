@@ -116,10 +116,10 @@ def keeps_pods(spec: TrainingJobSpec) -> bool:
     return spec.recovery.lowest_rung is not Rung.ALL_PODS and not is_fixed(spec, COUNTED)
 
 
-def can_join(snapshot: Snapshot, more: int) -> bool:
-    """Whether so many workers more could begin an attempt together with those that are there."""
+def can_join(snapshot: Snapshot) -> bool:
+    """Whether more workers could begin an attempt together with those that are there."""
     status = snapshot.job.status
-    few = more + len(status.group.replaced if status.group else ()) <= MOST_REPLACED
+    few = len(status.group.replaced if status.group else ()) < MOST_REPLACED
     heard = snapshot.hearing_since is not None and accompanied(snapshot.job, brought=snapshot.agent)
     return keeps_pods(snapshot.job.spec) and few and heard
 
@@ -195,14 +195,21 @@ def _above(status: TrainingJobStatus, cause: Cause, *, further: bool) -> Rung:
 def _group(job: JobView, others: Mapping[int, int]) -> Group | None:
     """The pods of the next attempt, where `others` are made for which attempt, by worker; None where too many differ."""
     status, workers = job.status, job.spec.replicas
-    before = {each.worker: each.attempt for each in status.group.replaced} if status.group else {}
+    replaced = status.group.replaced if status.group else ()
+    before = {worker: each.attempt for each in replaced for worker in each.workers}
     since = status.group.since if status.group else status.attempt
     return _made_of(since, {**before, **others}, workers)
 
 
 def _made_of(since: int, replaced: Mapping[int, int], workers: int) -> Group | None:
     """The group; `replaced`: for which attempt other pods were made, by worker. None where too many were."""
-    others = [Replacement(worker=w, attempt=replaced[w]) for w in sorted(replaced) if w < workers]
+    others: list[Replacement] = []
+    for worker in sorted(w for w in replaced if w < workers):
+        last = others[-1] if others else None
+        if last and (worker - 1 in last.workers) and replaced[worker] == last.attempt:
+            others[-1] = last.model_copy(update={"through": worker})
+        else:
+            others.append(Replacement(worker=worker, attempt=replaced[worker]))
     return None if len(others) > MOST_REPLACED else Group(since=since, replaced=others, workers=workers)
 
 

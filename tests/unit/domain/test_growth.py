@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.jobs import NOW, SUPERVISED, Scene, because, job, told, worker
 from trainyard.api.reasons import Reason
-from trainyard.api.status import ConditionType as C, Group, Joining, Phase, Replacement
+from trainyard.api.status import MOST_REPLACED, ConditionType as C, Group, Joining, Phase, Rendezvous, Replacement
 from trainyard.coordinator.assignments import assignment
 from trainyard.domain.actions import CreateWorker, DeletePod, Plan
 from trainyard.domain.model import AgentView, Doing
@@ -81,7 +81,7 @@ def test_the_others_train_on_until_all_that_join_are_ready() -> None:
     assert saying.message == "1 of 2 workers that join is ready; until all are, the others train on"
     scene = act(ready(scene, 3))
     assert (scene.status.attempt, scene.status.launched_attempt, scene.status.joining) == (2, 2, None)
-    others = [Replacement(worker=index, attempt=1) for index in (2, 3)]
+    others = [Replacement(worker=2, through=3, attempt=1)]
     assert scene.status.group == Group(since=1, workers=4, replaced=others)
     assert (scene.status.restarts.resizes, names(act(scene))) == (1, ["0-1", "1-1", "2-1", "3-1"])
     assert told(act(scene).status.conditions)["Resizing"] == because(Reason.RESIZED, holds=False)
@@ -202,9 +202,21 @@ def test_where_they_could_not_join_all_are_made_anew(spec: dict[str, Any]) -> No
     assert (scene.status.attempt, scene.status.group, scene.status.joining) == (2, None, None)
 
 
-def test_too_many_to_be_remembered_one_by_one_are_made_anew_with_all_others() -> None:
-    assert act(running(2).wishing(replicas=66)).status.joining
-    assert act(running(2).wishing(replicas=67)).status.attempt == 2
+def of_rows(number: int) -> Scene:
+    """A group in which so many workers, no two of them side by side, got new pods for attempt 2."""
+    rows = [Replacement(worker=2 * index, attempt=2) for index in range(number)]
+    scene = running(2 * number).with_status(attempt=2, launched_attempt=2)
+    scene = scene.with_status(group=Group(since=1, workers=2 * number, replaced=rows))
+    pods = tuple(replace(pod, attempt=scene.status.made_in(pod.index)) for pod in scene.pods)
+    agents = {uid: replace(agent, attempt=2) for uid, agent in (scene.agents or {}).items()}
+    scene = replace(scene, pods=pods, agents=agents)
+    return scene.with_status(rendezvous=Rendezvous(attempt=2, address="10.0.0.0"))
+
+
+def test_where_the_group_is_of_too_many_rows_all_are_made_anew() -> None:
+    assert act(of_rows(MOST_REPLACED - 1).wishing(replicas=1000)).status.joining
+    scene = act(of_rows(MOST_REPLACED).wishing(replicas=1000))
+    assert (scene.status.attempt, scene.status.group) == (3, None)
 
 
 def test_without_a_coordinator_all_are_made_anew() -> None:

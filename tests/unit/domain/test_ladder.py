@@ -227,13 +227,26 @@ def test_where_a_node_is_to_be_avoided_its_workers_leave() -> None:
 
 
 def test_where_too_many_differ_the_group_is_made_anew() -> None:
-    many = [Replacement(worker=index, attempt=2) for index in range(MOST_REPLACED)]
-    scene = job(MOST_REPLACED + 2, template=SUPERVISED).running()
-    old = tuple(replace(pod, attempt=2) if pod.index < MOST_REPLACED else pod for pod in scene.pods)
+    many = [Replacement(worker=2 * index, attempt=2) for index in range(MOST_REPLACED)]
+    scene = job(2 * MOST_REPLACED + 2, template=SUPERVISED).running()
+    old = tuple(
+        replace(pod, attempt=2) if pod.index < 2 * MOST_REPLACED and pod.index % 2 == 0 else pod for pod in scene.pods
+    )
     grown = replace(scene.with_status(attempt=2, launched_attempt=2, group=Group(since=1, replaced=many)), pods=old)
     opened = grown.with_status(rendezvous=Rendezvous(attempt=2, address="10.0.0.0")).attended()
-    assert after(opened.deleted(3)).status.group is not None
-    assert after(opened.deleted(MOST_REPLACED)).status.group is None
+    assert after(opened.deleted(4)).status.group is not None
+    assert after(opened.deleted(2 * MOST_REPLACED)).status.group is None
+
+
+def test_workers_in_a_row_are_remembered_as_one() -> None:
+    scene = job(5, template=SUPERVISED).running().attended()
+    status = after(scene.deleted(1).deleted(2).deleted(4)).status
+    assert status.group == Group(
+        since=1,
+        workers=5,
+        replaced=[Replacement(worker=1, through=2, attempt=2), Replacement(worker=4, attempt=2)],
+    )
+    assert [status.made_in(index) for index in range(5)] == [1, 2, 2, 1, 2]
 
 
 def test_a_pod_that_was_replaced_long_ago_is_deleted() -> None:
