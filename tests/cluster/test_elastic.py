@@ -1,0 +1,173 @@
+"""Groups that grow and shrink on a real cluster: by hand, by a quota, by nodes that are closed and open again."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.cluster.kube import Json, Kube, job, main_container
+from tests.cluster.test_in_place import TRAIN, fail
+
+PATIENT: Json = {"shrinkAfterSeconds": 5, "growAfterSeconds": 5}
+GPUS = 8
+"""Of a node: one worker takes them all."""
+
+
+def training(replicas: int, elastic: Json, **spec: Any) -> Json:
+    manifest = job(framework="torch", replicas=replicas, processesPerReplica=1, elastic={**PATIENT, **elastic}, **spec)
+    main_container(manifest)["command"] = ["python3", "-c", TRAIN]
+    return manifest
+
+
+def a_node_each(manifest: Json) -> Json:
+    main_container(manifest)["resources"]["limits"] = {"nvidia.com/gpu": GPUS}
+    return manifest
+
+
+def trains(kube: Kube, size: int, after: int = 0, seconds: float = 120) -> Json:
+    """The status, once so many ranks train in an attempt later than `after`, and have told steps of it."""
+
+    def seen() -> bool:
+        status = kube.status("job")
+        group = status.get("group", {}).get("workers") or status.get("joining", {}).get("size")
+        told = status.get("goodput", {}).get("attempt", 0)
+        return (
+            status.get("phase") == "Running"
+            and status["attempt"] > after
+            and told == status["attempt"]
+            and (group is None or group == size)
+            and f"attempt {told} at port {29499 + told} as one of {size}" in kube.run("logs", "-l", LABEL, "--tail=-1")
+        )
+
+    kube.until(seen, seconds, f"{size} ranks to train in an attempt after {after}")
+    return kube.status("job")
+
+
+LABEL = "trainyard.dev/job-name=job,trainyard.dev/index=0"
+
+
+@contextmanager
+def closed(kube: Kube, node: str) -> Iterator[None]:
+    """A node to which nothing new goes."""
+    kube.run("cordon", node)
+    try:
+        yield
+    finally:
+        kube.run("uncordon", node)
+
+
+def counts(status: Json) -> tuple[int, int, int]:
+    restarts = status["restarts"]
+    return restarts["failures"], restarts["disruptions"], restarts["resizes"]
+
+
+def test_4_2_4_6_by_hand(kube: Kube) -> None:
+    kube.apply(training(4, {"maxReplicas": 6, "multipleOf": 2}))
+    before = trains(kube, 4)
+    assert before["attempt"] == 1
+    for attempt, size in enumerate((2, 4, 6), start=2):
+        kube.run("scale", "tj/job", f"--replicas={size}")
+        assert trains(kube, size, attempt - 1)["attempt"] == attempt
+    status = kube.status("job")
+    assert counts(status) == (0, 0, 3)
+    assert kube.uids("job").keys() == {
+        *("job-worker-0-1", "job-worker-1-1", "job-worker-2-2", "job-worker-3-2", "job-worker-4-3", "job-worker-5-3")
+    }
+    said = kube.run("exec", "job-worker-0-1", "-c", "main", "--", "sh", "-c", "cat /proc/*/environ | tr '\\0' '\\n'")
+    assert "TRAINYARD_PREVIOUS_WORLD_SIZE=4" in said
+    kube.run("scale", "tj/job", "--replicas=5")
+    kube.until(lambda: kube.condition("job", "ScalingLimited").get("status") == "True", 30, "the condition")
+    assert "replicas is 5, and elastic.multipleOf is 2: the group has 4 workers" in kube.run("describe", "tj", "job")
+    assert "replicas must lie within the bounds of elastic" in kube.refused("scale", "tj/job", "--replicas=8")
+    assert counts(trains(kube, 4, 4)) == (0, 0, 4)
+
+
+def test_a_node_that_is_closed_is_done_without_and_come_back_to(kube: Kube) -> None:
+    kube.apply(a_node_each(training(3, {"maxReplicas": 3})))
+    trains(kube, 3)
+    node = kube.get("pod", "job-worker-1-1")["spec"]["nodeName"]
+    with closed(kube, node):
+        kube.delete_pod("job-worker-1-1")
+        status = trains(kube, 2, 1)
+        assert counts(status) == (0, 1, 1)
+        events = kube.run("get", "events")
+        assert "there was no room for all 3 workers within 5 seconds" in events
+        kube.until(lambda: "Insufficient" in kube.condition("job", "Resizing").get("message", ""), 60, "who joins")
+        assert kube.status("job")["ready"] == "2/3"
+    status = trains(kube, 3, status["attempt"])
+    assert counts(status) == (0, 1, 2)
+    assert kube.condition("job", "Resizing")["status"] == "False"
+
+
+def test_a_quota_has_room_for_fewer_and_later_for_all(kube: Kube) -> None:
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "pods"},
+        "spec": {"hard": {"pods": "2"}},
+    }
+    kube.apply(quota)
+    kube.apply(training(4, {"maxReplicas": 4, "multipleOf": 2}))
+    status = trains(kube, 2)
+    assert counts(status) == (0, 0, 1)
+    kube.apply({**quota, "spec": {"hard": {"pods": "10"}}})
+    assert counts(trains(kube, 4, status["attempt"])) == (0, 0, 2)
+
+
+def test_a_fault_while_others_join_and_a_wish_while_one_recovers(kube: Kube) -> None:
+    kube.apply(training(2, {"maxReplicas": 6}))
+    trains(kube, 2)
+    kube.run("scale", "tj/job", "--replicas=3")
+    fail(kube, "job-worker-1-1")
+    status = trains(kube, 3, 1)
+    assert counts(status) == (1, 0, 1)
+    kube.delete_pod("job-worker-2-1")
+    kube.run("scale", "tj/job", "--replicas=2")
+    status = trains(kube, 2, status["attempt"])
+    assert (status["restarts"]["failures"], status["restarts"]["resizes"]) == (1, 2)
+
+
+@pytest.mark.parametrize("sizes", [(2, 4)])
+def test_wishes_that_flap_cost_few_restarts(kube: Kube, sizes: tuple[int, int]) -> None:
+    kube.apply(training(4, {"maxReplicas": 4, "growAfterSeconds": 20}))
+    trains(kube, 4)
+    began = time.monotonic()
+    for turn in range(60):
+        kube.run("scale", "tj/job", f"--replicas={sizes[turn % 2]}")
+        time.sleep(max(0.0, began + turn + 1 - time.monotonic()))
+    kube.run("scale", "tj/job", "--replicas=4")
+    status = trains(kube, 4)
+    failures, disruptions, resizes = counts(status)
+    assert (failures, disruptions) == (0, 0)
+    # One shrinks it, and one makes it grow, in each twenty seconds.
+    assert resizes <= 8
+
+
+def test_without_the_agent_torchrun_goes_on_with_those_that_are_left(kube: Kube) -> None:
+    manifest = training(3, {"minReplicas": 2, "maxReplicas": 3}, recovery={"agent": "none"})
+    main_container(manifest)["command"] = ["sh", "-c", f"exec torchrun --no-python python3 -c '{TORCHRUN}'"]
+    kube.apply(manifest)
+    kube.wait_phase("job", "Running", 120)
+    kube.until(lambda: "one of 3" in kube.run("logs", "job-worker-0-1"), 120, "all three to meet")
+    before = kube.uids("job")
+    kube.delete_pod("job-worker-2-1")
+    kube.until(lambda: kube.run("logs", "job-worker-0-1").count("one of 3") >= 2, 180, "three to meet again")
+    after = kube.uids("job")
+    assert {name: after.get(name) for name in before if name != "job-worker-2-1"} == {
+        name: uid for name, uid in before.items() if name != "job-worker-2-1"
+    }
+    assert kube.uids("job").keys() == {"job-worker-0-1", "job-worker-1-1", "job-worker-2-2"}
+    assert counts(kube.status("job")) == (0, 1, 0)
+
+
+TORCHRUN = """
+import time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+print(f"one of {dist.get_world_size()}", flush=True)
+while True:
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.1)
+"""
