@@ -1,0 +1,47 @@
+"""A training with the library whose group changes its size: it writes down which samples each rank saw in each step, and their loss."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from trainyard_torch import Batches, Checkpoints, Due, Loader, Loop, Order, Plan, replicate, start
+
+
+def main(folder: Path, pause: float, steps: int, size: int, batch: int) -> None:
+    """Train for so many steps, which take so many seconds at least, with so many samples in an epoch and in a step."""
+    with start(seed=5) as training:
+        made = torch.Generator().manual_seed(1)
+        inputs = torch.randn(size, 16, generator=made)
+        targets = (inputs @ torch.randn(16, 1, generator=made)).tanh()
+        samples = [(torch.tensor(number), inputs[number], targets[number]) for number in range(size)]
+        model = replicate(nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1)), training.mesh)
+        batches = Batches(Order(size, seed=2), batch=batch, micro=4)
+        loop = Loop(
+            training,
+            model,
+            torch.optim.AdamW(model.parameters(), lr=0.003),
+            Loader(samples, batches, training.member),
+            until=steps,
+            checkpoints=Checkpoints(str(folder / "checkpoints"), plan=Plan(store=Due(steps=20)), mesh=training.mesh),
+        )
+        diary = folder / f"{os.environ['TRAINYARD_ATTEMPT']}-{os.environ['RANK']}.jsonl"
+        with diary.open("a", buffering=1) as file:
+            for step in loop:
+                seen: list[int] = []
+                loss = 0.0
+                for numbers, x, y in step:
+                    each = nn.functional.mse_loss(model(x), y)
+                    step.backward(each)
+                    seen += numbers.tolist()
+                    loss += float(each.detach()) * len(numbers)
+                time.sleep(pause)
+                file.write(json.dumps({"step": step.number, "samples": seen, "loss": loss}) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), float(sys.argv[2]), *map(int, sys.argv[3:]))
