@@ -14,7 +14,7 @@ LIBRARY_TESTS := trainer env HYPOTHESIS_PROFILE=ci python3 -m pytest -p no:cache
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test tests-that-compute tests-that-wait test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint crds bench-scale bench-agents bench-recovery bench-training cluster-up cluster-down fix setup
+.PHONY: help demo test tests-that-compute tests-that-wait test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint crds bench-scale bench-agents bench-recovery bench-elastic bench-training cluster-up cluster-down fix setup
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ bench-agents: setup ## 10,000 agents report to one coordinator: build/bench/agen
 
 bench-recovery: setup ## What a fault costs, beside the peers: a table, and build/bench/recovery.json (root; takes 2 hours)
 	@$(RUN) python -m benchmarks.recovery
+
+bench-elastic: setup ## What another size costs a group, beside Kubeflow's operator: a table, and build/bench/elastic.json (root; takes an hour)
+	@$(RUN) python -m benchmarks.elastic
 
 bench-training: setup ## The training library beside plain torch, Accelerate and Lightning: tables, and build/bench/training.json (root; takes 15 minutes)
 	@$(RUN) python -m benchmarks.training

@@ -18,6 +18,8 @@ class Life:
     pod: str = ""
     group: str = ""
     """The group that it joined, named by its rank 0; empty before that."""
+    size: int = WORKERS
+    """How many ranks that group has."""
     marks: dict[str, float] = field(default_factory=dict)
     """When it had come so far, in seconds of the machine's monotonic clock."""
     steps: list[tuple[int, float]] = field(default_factory=list)
@@ -33,6 +35,7 @@ class Life:
         self.rank = line.get("rank", self.rank)
         self.pod = line.get("pod", self.pod)
         self.group = line.get("group", self.group)
+        self.size = line.get("size", self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,14 @@ class Group:
     lives: tuple[Life, ...]
 
     @property
+    def size(self) -> int:
+        """How many ranks it has, as they were told."""
+        return self.lives[0].size
+
+    @property
     def complete(self) -> bool:
         """Whether each rank has made a step."""
-        return len(self.lives) == WORKERS and all(life.steps for life in self.lives)
+        return len(self.lives) == self.size and all(life.steps for life in self.lives)
 
     @property
     def first_step(self) -> tuple[int, float]:

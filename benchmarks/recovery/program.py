@@ -25,8 +25,12 @@ import torch.distributed  # noqa: E402 - see above
 IMPORTED = time.monotonic()
 
 try:
-    from trainyard_agent import progress
-except ImportError:  # no agent here: nobody to tell
+    from trainyard_agent import must_stop, progress
+except ImportError:  # no agent here: nobody to tell, or to ask
+
+    def must_stop(step: int) -> bool:  # noqa: ARG001 - as the agent's
+        """Whether all ranks are to end after this step."""
+        return False
 
     def progress(
         step: int | None = None,
@@ -43,6 +47,8 @@ except ImportError:  # no agent here: nobody to tell
 STEPS = 1_000_000
 """More than any run has time for."""
 STEP_SECONDS = 0.1
+SAVED = 90
+"""The exit code of a rank that was told to end, with a checkpoint."""
 WEIGHTS = 4096
 
 
@@ -79,13 +85,13 @@ def main(folder: Path, checkpoint_every: int) -> None:
     torch.distributed.init_process_group("gloo")
     group = [uuid.uuid4().hex]
     torch.distributed.broadcast_object_list(group)
-    diary.write("connected", group=group[0])
+    diary.write("connected", group=group[0], size=torch.distributed.get_world_size())
     path = folder / "checkpoint.pt"
     state = [torch.load(path, weights_only=True) if rank == 0 and path.exists() else None]
     torch.distributed.broadcast_object_list(state)
     first, weights = (state[0]["step"], state[0]["weights"]) if state[0] else (0, torch.zeros(WEIGHTS))
     diary.write("loaded", step=first)
-    flag = folder / f"raise-{rank}"
+    flag, agrees = folder / f"raise-{rank}", bool(os.environ.get("BENCH_AGREES"))
     for step in range(first + 1, STEPS + 1):
         time.sleep(STEP_SECONDS)
         gradient = weights / 2 + rank + step
@@ -93,8 +99,11 @@ def main(folder: Path, checkpoint_every: int) -> None:
         weights -= 1e-6 * gradient
         diary.write("step", step=step)
         progress(step, total=STEPS)
-        if rank == 0 and step % checkpoint_every == 0:
+        stop = agrees and must_stop(step)
+        if rank == 0 and (stop or step % checkpoint_every == 0):
             save(path, step, weights)
+        if stop:
+            sys.exit(SAVED)
         if flag.exists():
             flag.unlink()
             raise RuntimeError(f"rank {rank} was told to fail at step {step}")
