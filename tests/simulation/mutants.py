@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from trainyard.api.reasons import Reason
-from trainyard.controller import reconcile
+from trainyard.controller import caches, reconcile
 from trainyard.controller.feed import JobFeed
 from trainyard.domain import plan as planning, verdict, worker
 from trainyard.domain.actions import DeletePod, Plan, RemovePod
@@ -181,6 +181,11 @@ def resumes_the_old_attempt() -> Planted:
     return verdict, "suspend", suspend
 
 
+def takes_a_size_that_is_not_allowed() -> Planted:
+    """A group follows `replicas` to whatever number it says."""
+    return caches, "fitted", lambda snapshot: snapshot
+
+
 # How it writes
 
 
@@ -247,6 +252,7 @@ MUTANTS: tuple[Callable[[], Planted], ...] = (
     charges_those_that_were_told_to_go,
     begins_a_finished_job_anew,
     resumes_the_old_attempt,
+    takes_a_size_that_is_not_allowed,
     deletes_by_name_alone,
     writes_the_status_without_its_version,
     drops_a_key_that_failed,

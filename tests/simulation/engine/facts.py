@@ -120,6 +120,12 @@ def stored_attempt(job: Json) -> int:
     return int(job.get("status", {}).get("attempt", 1))
 
 
+def size(job: Json) -> int:
+    """How many workers it is to have: the most that are allowed and wished for."""
+    replicas: int = job["spec"]["replicas"]
+    return max(n for n in (job["spec"].get("elastic") or {}).get("sizes", [replicas]) if n <= replicas)
+
+
 def lifecycle(job: Json, field: str) -> object:
     return job["spec"].get("lifecycle", {}).get(field)
 

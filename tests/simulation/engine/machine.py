@@ -84,6 +84,8 @@ class Schedule(RuleBasedStateMachine):
                 "lifecycle": LIFECYCLES[lifecycle],
                 "template": {"spec": {"containers": [container]}},
             }
+            if oddity in {6, 7}:
+                spec["elastic"] = {"sizes": [1, 2, 4]}
             if oddity == 8:
                 spec["managedBy"] = "example.com/other"
             with world.server.acting("user") as cluster:

@@ -83,7 +83,7 @@ def _unused(job: Json, pod: Json) -> bool:
 
 
 def _active(job: Json, pods: list[Json], *, service: bool) -> Iterator[str]:
-    status, replicas, attempt = job.get("status", {}), job["spec"]["replicas"], facts.stored_attempt(job)
+    status, replicas, attempt = job.get("status", {}), facts.size(job), facts.stored_attempt(job)
     there = sorted((facts.rank(pod), facts.attempt(pod), facts.workers(pod)) for pod in pods)
     if there != [(rank, attempt, replicas) for rank in range(replicas)]:
         yield f"has the pods {there}"
