@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from demo.commands import show
+from demo.target import python
 from tests.cluster.kube import Json, Kube, job, main_container
 from tests.cluster.test_in_place import TRAIN, fail
 
@@ -99,6 +101,19 @@ def test_a_node_that_is_closed_is_done_without_and_come_back_to(kube: Kube) -> N
     status = trains(kube, 3, status["attempt"])
     assert counts(status) == (0, 1, 2)
     assert kube.condition("job", "Resizing")["status"] == "False"
+
+
+def test_a_node_without_power_is_done_without_until_it_is_back(kube: Kube) -> None:
+    kube.apply(a_node_each(training(3, {"maxReplicas": 3})))
+    trains(kube, 3)
+    number = kube.get("pod", "job-worker-1-1")["spec"]["nodeName"].removeprefix("node")
+    show([*python("localcluster"), "node", "stop", number])
+    try:
+        status = trains(kube, 2, 1, 180)
+        assert counts(status) == (0, 1, 1)
+    finally:
+        show([*python("localcluster"), "node", "start", number])
+    assert counts(trains(kube, 3, status["attempt"], 180)) == (0, 1, 2)
 
 
 def test_a_quota_has_room_for_fewer_and_later_for_all(kube: Kube) -> None:
