@@ -3,7 +3,8 @@
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.simulation.attempts.world import NODES, PLENTY, SIZES, BrokenError, World
+from tests.simulation.attempts.state import PLENTY, SIZES
+from tests.simulation.attempts.world import NODES, BrokenError, World
 from trainyard.api.status import Phase
 
 if TYPE_CHECKING:
