@@ -13,6 +13,11 @@ JUMP = timedelta(seconds=1)
 """A clock that goes so much otherwise than time does was set."""
 
 
+def _told(agent: AgentView) -> tuple[object, ...]:
+    """What may change while it does the same."""
+    return agent.leave, agent.prepared
+
+
 @dataclass(slots=True)
 class Attendance:
     """By job, then by pod: the UIDs."""
@@ -67,7 +72,7 @@ class Attendance:
             said = replace(said, exit=before.exit, said_at=before.said_at)
         agents[pod] = replace(said, said_at=said.said_at or now, since=began)
         self._last[pod] = call
-        if not same or before is None or before.left_at is not None or before.leave != said.leave:
+        if not same or before is None or before.left_at is not None or _told(before) != _told(said):
             self.news(job, 0.0)
         try:
             yield call

@@ -96,6 +96,8 @@ class Call(_Part):
     failure: Failure | None = None
     leave: Leave | None = None
     """Where its ranks can come to an end together with all others."""
+    prepared: bool = True
+    """Whether all that the start of its ranks can be spared is done."""
 
     @model_validator(mode="after")
     def _failed_of_something(self) -> Self:

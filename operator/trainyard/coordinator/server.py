@@ -145,7 +145,7 @@ class Coordinator:
         failed, told = call.failure, call.leave
         leave = LeaveView(told.leaving, told.asked, told.passed, told.at) if told else None
         if failed is None:
-            return AgentView(call.attempt, call.state, leave=leave)
+            return AgentView(call.attempt, call.state, leave=leave, prepared=call.prepared)
         age = timedelta(seconds=min(failed.age, LONGEST_AGE))
         return AgentView(call.attempt, call.state, an_exit(self.attendance.now() - age, failed.code, failed.message))
 

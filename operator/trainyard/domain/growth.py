@@ -119,4 +119,5 @@ def _is_settled(snapshot: Snapshot, wished: range) -> bool:
 
 def _is_ready(snapshot: Snapshot, pod: PodView) -> bool:
     agent = snapshot.agents.get(pod.uid)
-    return agent is not None and agent.connected and agent.doing is Doing.WAITING and not pod.taken_by
+    waits = agent is not None and agent.connected and agent.doing is Doing.WAITING and agent.prepared
+    return waits and not pod.taken_by

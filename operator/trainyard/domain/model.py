@@ -173,6 +173,8 @@ class AgentView:
     """Whether that was because its node did not answer any more."""
     leave: LeaveView | None = None
     """None where its ranks cannot come to an end together with all others."""
+    prepared: bool = True
+    """Whether its ranks' next start is prepared, as far as it can be."""
 
     @property
     def connected(self) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import until
 from tests.unit.agent.operator import Operator, credentials
 from tests.unit.agent.place import AGENT
 from tests.unit.agent.running import Agent, agent, alive
@@ -192,6 +193,23 @@ def test_what_has_run_here_and_is_gone_may_run_elsewhere(program: Path, folder: 
         assert (told["code"], told["message"]) == (1, "cannot start ./lost: No such file or directory")
     finally:
         run.kill()
+
+
+def test_a_replacement_tells_when_its_imports_are_done(program: Path, folder: Path, operator: Operator) -> None:
+    (folder / "heavy.py").write_text("import time, pathlib\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)\n")
+    script = f"""import heavy
+{STAY}
+say(f"warm{{R}}-{{A}}", os.getppid())
+"""
+    variables = {**credentials(folder, operator.port), "TRAINYARD_RENDEZVOUS": "wait", "TRAINYARD_ATTEMPT": "4"}
+    with agent(program, folder, script, PYTHONPATH=str(folder), **variables) as run:
+        first = operator.hears("waiting", 4)
+        assert first["prepared"] is False
+        operator.order(4, run=False)
+        (folder / "go").touch()
+        until(lambda: "prepared" not in operator.polls[-1], 60, "the worker to be prepared")
+        operator.order(4, run=True)
+        assert run.ends()[0] == 0
 
 
 def test_a_replacement_waits_until_it_is_told_to_begin(program: Path, folder: Path, operator: Operator) -> None:

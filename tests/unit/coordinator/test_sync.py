@@ -326,3 +326,16 @@ async def test_nonsense_about_a_stop(office: Office, leave: Any) -> None:
     assert (status, said["reason"]) == (400, "Malformed")
     assert said["message"].startswith("leave")
     assert office.attendance.connected == 0
+
+
+async def test_who_waits_tells_when_it_is_prepared(office: Office) -> None:
+    office.scene = office.scene.with_status(attempt=2, group=Group(since=1))
+    for told in ({"prepared": False}, {"prepared": False}, {}):
+        waits = await held(office, WAITING | told)
+        assert office.attendance.of(UID, [POD])[POD].prepared is (not told)
+        waits.cancel()
+        await until(lambda: office.attendance.connected == 0)
+    # Each comes over a connection of its own: three times back, and twice gone.
+    assert len(office.news) == 6
+    status, said = await call(office, WAITING | {"prepared": 1})
+    assert (status, said["message"].partition(":")[0]) == (400, "prepared")

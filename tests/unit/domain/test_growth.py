@@ -87,6 +87,14 @@ def test_the_others_train_on_until_all_that_join_are_ready() -> None:
     assert told(act(scene).status.conditions)["Resizing"] == because(Reason.RESIZED, holds=False)
 
 
+def test_imports_that_are_not_done_are_waited_for() -> None:
+    scene = ready(ready(growing(), 2), 3)
+    agents = {**(scene.agents or {})}
+    agents["pod-3-1"] = replace(agents["pod-3-1"], prepared=False)
+    assert decided(replace(scene, agents=agents)).status.attempt == 1
+    assert decided(scene).status.attempt == 2
+
+
 def test_events_say_who_does_what() -> None:
     assert [event.note for event in decided(running(2).wishing(replicas=3)).events] == [
         "replicas was raised to 3; the group of 2 trains on until one that joins is ready"

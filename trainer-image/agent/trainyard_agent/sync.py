@@ -68,7 +68,14 @@ class Sync:
     ) -> None:
         """`wake` is called, from the thread, when there is news. The last two are what is told first."""
         self._environment, self._say, self._wake = environment, say, wake
-        self._told: tuple[int, State, Failure | None, Leave | None] = (attempt, state, None, None)
+        # Who waits for the others tells by itself when it is prepared.
+        self._told: tuple[int, State, Failure | None, Leave | None, bool] = (
+            attempt,
+            state,
+            None,
+            None,
+            state is not State.WAITING,
+        )
         self._changed = threading.Event()
         self._channel: Channel | None = None
         self._thread: threading.Thread | None = None
@@ -105,10 +112,20 @@ class Sync:
     def _last_word(self) -> Final | None:
         return self._final or (Final.OFF if self._untrusted >= UNTRUSTED else None)
 
-    def tell(self, attempt: int, state: State, failure: Failure | None = None, leave: Leave | None = None) -> None:
-        """From now on this is so. It goes out at once. `leave`: where the ranks can come to an end together with all others."""
-        if self._told != (attempt, state, failure, leave):
-            self._told = attempt, state, failure, leave
+    def tell(
+        self,
+        attempt: int,
+        state: State,
+        failure: Failure | None = None,
+        leave: Leave | None = None,
+        *,
+        prepared: bool = True,
+    ) -> None:
+        """From now on this is so. It goes out at once. `leave`: where the ranks can come to an end together with all others;
+        `prepared`: whether all that the ranks' start can be spared is done.
+        """
+        if self._told != (attempt, state, failure, leave, prepared):
+            self._told = attempt, state, failure, leave, prepared
             self._interrupt()
 
     def news(self, since: float) -> News:
@@ -172,13 +189,15 @@ class Sync:
     def _words(self) -> dict[str, object]:
         # Asked for once there is a connection.
         self._untrusted = 0
-        attempt, state, failure, leave = self._told
+        attempt, state, failure, leave, prepared = self._told
         words: dict[str, object] = {"attempt": attempt, "state": state.value}
         if failure is not None:
             age = round(max(0.0, time.monotonic() - failure.at), 3)
             words["failure"] = {"code": failure.code, "message": failure.message[:LONGEST_MESSAGE], "age": age}
         if leave is not None:
             words["leave"] = leave._asdict()
+        if not prepared:
+            words["prepared"] = False
         return words
 
     def _hear(self, answer: Answer) -> None:

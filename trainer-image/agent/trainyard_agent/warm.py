@@ -51,6 +51,11 @@ class Warm:
         self.ready = False
         """Whether ranks can be forked from it."""
 
+    @property
+    def under_way(self) -> bool:
+        """Whether it is not known yet if they can."""
+        return self._socket is not None and not self.ready
+
     def prepare(self, environments: Sequence[Mapping[str, str]], *, delay: bool) -> None:
         """Begin, if the command is one for it, and has not begun before. `delay`: ranks start at this moment."""
         program = self._program

@@ -15,6 +15,8 @@ from trainyard_agent.sync import Failure, Sync
 from trainyard_agent.warm import Warm
 
 LOOK_SECONDS = 1.0
+PREPARED_SECONDS = 60.0
+"""A worker that waits for the others tells after so long that it is prepared, whatever its imports do."""
 """How often a worker at rest looks at the clock."""
 TERMINATED = 143
 
@@ -85,6 +87,8 @@ class Worker:
     def _wait(self) -> Mapping[str, str] | None:
         """Until the ranks are to be started. Returns their environment; None where this worker is to end."""
         while not self._group.asked_to_end:
+            if self._state is State.WAITING:
+                self._sync.tell(self._attempt, State.WAITING, prepared=self._is_prepared())
             do = self._next()
             order = self._sync.news(self._since).order
             if do is Do.LEAVE:
@@ -110,9 +114,14 @@ class Worker:
         patience = SILENCE_SECONDS if news.answered else self._patience
         return decide(self._state, self._attempt, news, patience, self._grace)
 
+    def _is_prepared(self) -> bool:
+        """Whether the ranks can be forked, or will be started from the beginning. What takes too long is not waited for."""
+        under_way = self._warm is not None and self._warm.under_way
+        return not under_way or time.monotonic() - self._since >= PREPARED_SECONDS
+
     def _tell(self, state: State, failure: Failure | None = None) -> None:
         self._state, self._since = state, time.monotonic()
-        self._sync.tell(self._attempt, state, failure)
+        self._sync.tell(self._attempt, state, failure, prepared=state is not State.WAITING or self._is_prepared())
 
     def _clear(self) -> None:
         """Nothing of an attempt runs when the next may begin: not what a rank has left behind either."""
