@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from trainyard.domain.actions import whole_seconds
+from trainyard.domain.cause import follows
 from trainyard.domain.model import Doing, PodView, Snapshot, Trouble
 from trainyard.domain.supervision import accompanied
 from trainyard.domain.suspects import AGENT_SILENT
@@ -110,13 +111,28 @@ def gone(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
 def _left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
     """How much longer an agent that has left without a word may be away; None where there is none, or nobody else is heard either."""
     agent = snapshot.agents.get(pod.uid)
-    if agent is None or agent.left_at is None or agent.doing is Doing.ENDED:
+    if agent is None:
+        return _never_heard(snapshot, pod, now)
+    if agent.left_at is None or agent.doing is Doing.ENDED:
         return None
     # All at once away is our own network: what counts begins when the first is back, and when all that call are let in.
     if snapshot.heard_since is None or snapshot.hearing_since is None:
         return None
     began = max(agent.left_at, snapshot.heard_since, snapshot.hearing_since)
     return (SILENCE if agent.vanished else ABSENCE) - (now - began)
+
+
+def _never_heard(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
+    """The same of one that has not called since this process hears: with the node of the leader before, its own was lost perhaps.
+
+    Others tell then that they have lost a peer. Where none does, nothing follows from it: it may not be able to call, and train.
+    """
+    heard, hearing = snapshot.heard_since, snapshot.hearing_since
+    if not pod.running or heard is None or hearing is None or not accompanied(snapshot.job, brought=snapshot.agent):
+        return None
+    ends = (agent.exit for each in snapshot.current if (agent := snapshot.agents.get(each.uid)) and agent.exit)
+    lost = any(follows(end) for end in ends) and snapshot.job.status.has(pod.index, pod.attempt)
+    return ABSENCE - (now - max(heard, _expected_since(pod, hearing, now))) if lost else None
 
 
 def _ending(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
@@ -139,13 +155,15 @@ def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
     if unheard is not None and unheard <= timedelta():
         deaf = Trouble("AgentNotReady", f"its agent has not reached the operator within {STUCK.seconds} seconds")
         return replace(pod, taken_by=deaf, taken_at=now)
-    if pod.ended or agent is None:
+    if pod.ended:
         return pod
-    if agent.exit and agent.attempt == status.attempt and pod.exit is None:
+    if agent and agent.exit and agent.attempt == status.attempt and pod.exit is None:
         return replace(pod, exit=agent.exit)
     if gone(snapshot, pod, now):
         lost = Trouble(AGENT_SILENT, "nothing is heard of it any more, while other workers are")
-        return replace(pod, taken_by=lost, taken_at=agent.left_at)
+        return replace(pod, taken_by=lost, taken_at=agent.left_at if agent else now)
+    if agent is None:
+        return pod
     begun = _meeting_since(snapshot)
     late = begun is not None and now - begun >= STUCK and _kept(snapshot, pod)
     if late and state(pod) is State.RUNNING and not ready(snapshot, pod):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import HANG_CODE, PEER_LOST_CODE, SAVED_CODE
 from trainyard.domain.hang import Culprit
-from trainyard.domain.model import PodView
+from trainyard.domain.model import Exit, PodView
 from trainyard.domain.wording import headline
 from trainyard.domain.worker import State, state
 
@@ -88,6 +88,11 @@ def find_cause(pods: Sequence[PodView], created: Iterable[int]) -> Cause | None:
     return min(causes, key=lambda c: (c.victim, c.time, c.charged, c.index), default=None)
 
 
+def follows(end: Exit) -> bool:
+    """Whether it says that it is a consequence: of a peer that was lost, or of being asked to end."""
+    return end.code in FOLLOWS or any(mark in end.message for mark in PEER_LOST)
+
+
 def settling(cause: Cause, now: datetime) -> timedelta | None:
     """How much longer to wait before `cause` is believed to be the first, or None to believe it now."""
     # The time is the node's own. A clock that is minutes ahead must not hold up the restart for minutes.
@@ -122,8 +127,7 @@ def _of(pod: PodView) -> Cause | None:
     match state(pod):
         case State.FAILED if pod.exit:
             # Who has saved its work was asked to: by what, is told in a moment.
-            victim = pod.exit.code in FOLLOWS or any(mark in pod.exit.message for mark in PEER_LOST)
-            return Cause(Reason.WORKER_FAILED, pod.index, pod, pod.exit.time, victim)
+            return Cause(Reason.WORKER_FAILED, pod.index, pod, pod.exit.time, follows(pod.exit))
         case State.DISRUPTED if pod.taken_by:
             return Cause(Reason.WORKER_DISRUPTED, pod.index, pod, pod.taken_at or LONG_AGO)
         case State.DISRUPTED:

@@ -14,6 +14,7 @@ from trainyard.domain.actions import Event, Plan, whole_seconds
 from trainyard.domain.agents import calling, gone
 from trainyard.domain.cause import Cause
 from trainyard.domain.model import AgentView, Doing, PodView, Snapshot
+from trainyard.domain.wording import counted
 from trainyard.domain.worker import everyone
 
 CALL_AGAIN = timedelta(seconds=3)
@@ -107,7 +108,11 @@ def _occasion(snapshot: Snapshot) -> str | None:
     if spec.lifecycle.suspend:
         return "lifecycle.suspend is set"
     if snapshot.resized_from:
-        return f"the group gets {spec.replicas} workers" if spec.elastic else f"replicas was changed to {spec.replicas}"
+        return (
+            f"the group gets {counted(spec.replicas, 'worker')}"
+            if spec.elastic
+            else f"replicas was changed to {spec.replicas}"
+        )
     for pod, agent in _agents(snapshot):
         if pod.taken_by and not pod.ended:
             return f"worker {pod.index} (pod {pod.name}) is taken away: {pod.taken_by.reason}"

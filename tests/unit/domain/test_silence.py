@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from tests.support.jobs import NOW, SUPERVISED, ago, job
+from tests.support.jobs import NOW, SUPERVISED, Scene, ago, job
 from tests.unit.domain.recovering import RUNS, act, after, made_in
 from trainyard.api.status import (
     Avoidance,
@@ -111,3 +111,32 @@ def test_who_lost_a_peer_that_is_silent_is_not_the_cause() -> None:
     assert (act(lost).status.attempt, act(lost).requeue_after) == (1, 7.0)
     later = lost.hung_up(1, seconds_ago=12)
     assert (after(later).status.restarts.disruptions, after(later).status.restarts.failures) == (1, 0)
+
+
+PEER = "RuntimeError: Read error [10.0.0.7]:9123: Connection reset by peer"
+
+
+def with_a_new_leader(seconds_ago: float, message: str = PEER) -> Scene:
+    """The leader before died with the node of worker 1: the others call the new one, and tell that they have lost a peer."""
+    scene = RUNS.told_failed(0, message=message, seconds_ago=20).told_failed(2, message=message, seconds_ago=20)
+    agents = {
+        uid: replace(agent, since=ago(seconds_ago)) for uid, agent in (scene.agents or {}).items() if uid != "pod-1-1"
+    }
+    return replace(scene, agents=agents, hearing_since=ago(seconds_ago))
+
+
+def test_who_was_lost_with_the_leader_is_the_cause_and_not_those_that_tell_of_it() -> None:
+    soon = act(with_a_new_leader(7))
+    assert (soon.status.attempt, soon.requeue_after) == (1, 5.0)
+    status = act(with_a_new_leader(13)).status
+    assert (status.attempt, status.restarts.failures, status.restarts.disruptions) == (2, 0, 1)
+    (event,) = act(with_a_new_leader(13)).events
+    assert "worker 1 of attempt 1 (pod train-worker-1-1 on node1) was taken away: AgentSilent" in event.note
+
+
+def test_who_cannot_call_and_trains_is_left_alone() -> None:
+    calm = replace(RUNS, hearing_since=ago(600))
+    agents = {uid: agent for uid, agent in (calm.agents or {}).items() if uid != "pod-1-1"}
+    assert act(replace(calm, agents=agents)).status.attempt == 1
+    status = act(with_a_new_leader(13, "ValueError: boom")).status
+    assert (status.attempt, status.restarts.failures) == (2, 1), "an error of their own is one"
