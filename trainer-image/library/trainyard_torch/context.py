@@ -179,10 +179,8 @@ def start(
             with training.ending:
                 yield training
     except SystemExit as error:
-        if error.code == SAVED:
-            # All come here together; gloo aborts a process that goes with groups of its own.
-            dist.destroy_process_group()
-        elif isinstance(error.code, int) and error.__cause__ is not None:
+        # Those that have saved come here together. All the same gloo has one wait for ever now and then, and the next attempt with it.
+        if isinstance(error.code, int) and (error.code == SAVED or error.__cause__ is not None):
             _part(error.code)
         raise
     else:
