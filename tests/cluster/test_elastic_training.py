@@ -12,7 +12,7 @@ from tests.cluster.kube import Json, Kube, job, main_container
 
 PROGRAM = Path(__file__).with_name("elastic_program.py")
 SIZES = (2, 5, 3, 6, 1)
-STEPS, SAMPLES, BATCH = 600, 360, 24
+STEPS, SAMPLES, BATCH = 450, 360, 24
 
 
 @dataclass
