@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import time
@@ -60,7 +61,9 @@ def _run(world: int, folder: Path, act: Callable[..., Any], words: tuple[Any, ..
     try:
         for rank in range(world):
             here, there = context.Pipe(duplex=False)
-            process = context.Process(target=_rank, args=(rank, world, str(store), there, act, words), daemon=True)
+            process = context.Process(
+                target=_rank, args=(rank, world, str(store), there, act, words, patience), daemon=True
+            )
             process.start()
             there.close()
             pipes.append(here)
@@ -92,7 +95,17 @@ def _answers(pipes: list[Connection], until: float) -> list[Any]:
     return [answers[rank] for rank in range(len(pipes))]
 
 
-def _rank(rank: int, world: int, store: str, out: Connection, act: Callable[..., Any], words: tuple[Any, ...]) -> None:
+def _rank(
+    rank: int,
+    world: int,
+    store: str,
+    out: Connection,
+    act: Callable[..., Any],
+    words: tuple[Any, ...],
+    patience: float,
+) -> None:
+    # Who is about to be given up says where it stands.
+    faulthandler.dump_traceback_later(0.9 * patience)
     import torch  # noqa: PLC0415 - where pytest collects, there may be none
     import torch.distributed as dist  # noqa: PLC0415
 

@@ -181,7 +181,7 @@ def start(
     except SystemExit as error:
         # Those that have saved come here together. All the same gloo has one wait for ever now and then, and the next attempt with it.
         if isinstance(error.code, int) and (error.code == SAVED or error.__cause__ is not None):
-            _part(error.code)
+            _part(error.code, where)
         raise
     else:
         # Not after an exception: it waits for processes that are perhaps no more.
@@ -191,10 +191,17 @@ def start(
             notice.close()
 
 
-def _part(code: int) -> None:
+def _part(code: int, device: torch.device) -> None:
     """Give up the process groups before the process ends: gloo aborts one that still has them, or has it wait for ever."""
+
+    def part() -> None:
+        if device.type == "cuda":
+            # A thread begins with the node's first one, on which it would take memory.
+            torch.cuda.set_device(device)
+        dist.destroy_process_group()
+
     try:
-        within(PART_SECONDS, dist.destroy_process_group)
+        within(PART_SECONDS, part)
     except SilentError:
         # It waits for processes that are no more, and so would the interpreter's end.
         logging.shutdown()
