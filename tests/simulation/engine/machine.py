@@ -83,9 +83,8 @@ class Schedule(RuleBasedStateMachine):
                 "recovery": {"maxRestarts": restarts},
                 "lifecycle": LIFECYCLES[lifecycle],
                 "template": {"spec": {"containers": [container]}},
+                **({"elastic": {"sizes": [1, 2, 4]}} if oddity in {6, 7} else {}),
             }
-            if oddity in {6, 7}:
-                spec["elastic"] = {"sizes": [1, 2, 4]}
             if oddity == 8:
                 spec["managedBy"] = "example.com/other"
             with world.server.acting("user") as cluster:
