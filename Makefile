@@ -28,19 +28,19 @@ test: setup lint ## All tests, those on a real cluster included
 	@$(RUN) python -m localcluster.images build
 	@$(RUN) $(INSIDE) $(LIBRARY_TESTS)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line tests-that-compute tests-that-wait
-	@$(PYTEST) -n 2 tests/api tests/chaos
 
 # Two processors are busy for most of the time only where these run beside each other. Clusters, whose tests have deadlines, come first.
 tests-that-compute:
 	@nice -n 10 $(PYTEST) -n 2 tests/unit tests/simulation
+	@nice -n 10 $(PYTEST) -n 2 tests/api tests/chaos
 
 tests-that-wait:
 	@$(PYTEST) tests/host tests/cluster
 
-test-long: setup ## The library by torch's current release, all recipes on the cluster, and a million random schedules of faults (six hours on 2 idle cores)
+test-long: setup ## The library by torch's current release, all recipes and elastic groups on the cluster, and a million random schedules of faults (six hours on 2 idle cores)
 	@$(RUN) $(INSIDE) $(CURRENT) $(LIBRARY_TESTS)
 	@$(RUN) python -m localcluster down
-	@RECIPES='*' $(PYTEST) tests/cluster/test_recipes.py
+	@LONG=1 RECIPES='*' $(PYTEST) tests/cluster/test_recipes.py tests/cluster/test_elastic.py
 	@SIMULATION_SCHEDULES=$(or $(SCHEDULES),1000000) $(PYTEST) -n 2 tests/simulation/test_engine.py
 
 unit: setup ## The tests that need nothing but Python

@@ -50,6 +50,7 @@ def trains(kube: Kube, size: int, after: int = 0, seconds: float = 120) -> Json:
     return kube.status("job")
 
 
+LONG = pytest.mark.skipif(not os.environ.get("LONG"), reason="takes a minute or more: make test-long")
 LABEL = "trainyard.dev/job-name=job,trainyard.dev/index=0"
 
 
@@ -115,6 +116,7 @@ def test_a_node_that_is_closed_is_done_without_and_come_back_to(kube: Kube) -> N
     assert kube.condition("job", "Resizing")["status"] == "False"
 
 
+@LONG
 def test_a_node_without_power_is_done_without_until_it_is_back(kube: Kube) -> None:
     kube.apply(a_node_each(training(3, {"maxReplicas": 3})))
     before = trains(kube, 3)
@@ -156,13 +158,13 @@ def test_a_fault_while_others_join_and_a_wish_while_one_recovers(kube: Kube) -> 
     assert (status["restarts"]["failures"], status["restarts"]["resizes"]) == (1, 2)
 
 
-@pytest.mark.parametrize("sizes", [(2, 4)])
-def test_wishes_that_flap_cost_few_restarts(kube: Kube, sizes: tuple[int, int]) -> None:
+@LONG
+def test_wishes_that_flap_cost_few_restarts(kube: Kube) -> None:
     kube.apply(training(4, {"maxReplicas": 4, "growAfterSeconds": 20}))
     trains(kube, 4)
     began = time.monotonic()
     for turn in range(60):
-        kube.run("scale", "tj/job", f"--replicas={sizes[turn % 2]}")
+        kube.run("scale", "tj/job", f"--replicas={(2, 4)[turn % 2]}")
         time.sleep(max(0.0, began + turn + 1 - time.monotonic()))
     kube.run("scale", "tj/job", "--replicas=4")
     status = trains(kube, 4)
@@ -172,6 +174,7 @@ def test_wishes_that_flap_cost_few_restarts(kube: Kube, sizes: tuple[int, int]) 
     assert resizes <= 8
 
 
+@LONG
 def test_without_the_agent_torchrun_goes_on_with_those_that_are_left(kube: Kube) -> None:
     manifest = training(3, {"minReplicas": 2, "maxReplicas": 3}, recovery={"agent": "none"})
     main_container(manifest)["command"] = ["sh", "-c", f"exec torchrun --no-python python3 -c '{TORCHRUN}'"]
