@@ -145,20 +145,22 @@ def _ending(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None
 
 def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
     agent, status = snapshot.agents.get(pod.uid), snapshot.job.status
-    if not status.has(pod.index, pod.attempt) or pod.taken_by:
+    if not status.has(pod.index, pod.attempt):
         return pod
-    if status.meeting and _kept(snapshot, pod) and state(pod) is State.SUCCEEDED:
-        # It had done its work when the verdict fell that its pod stays.
-        early = Trouble("EndedBefore", "it had done its work in an earlier attempt")
+    told = agent.exit if agent and agent.attempt == status.attempt and pod.exit is None else None
+    if pod.taken_by:
+        # What it was taken away after is not forgotten with it.
+        return replace(pod, exit=told) if told and pod.taken_at and told.time < pod.taken_at else pod
+    if status.meeting and _kept(snapshot, pod) and state(pod) in {State.SUCCEEDED, State.FAILED}:
+        # It had done its work when the verdict fell that its pod stays, or ended with its old failure, since nobody told it to go on.
+        early = Trouble("EndedBefore", "it ended before this attempt began")
         return replace(pod, exit=None, phase="Failed", taken_by=early, taken_at=now)
     unheard = _unheard(snapshot, pod, now)
     if unheard is not None and unheard <= timedelta():
         deaf = Trouble("AgentNotReady", f"its agent has not reached the operator within {STUCK.seconds} seconds")
         return replace(pod, taken_by=deaf, taken_at=now)
-    if pod.ended:
-        return pod
-    if agent and agent.exit and agent.attempt == status.attempt and pod.exit is None:
-        return replace(pod, exit=agent.exit)
+    if pod.ended or told:
+        return pod if pod.ended else replace(pod, exit=told)
     if gone(snapshot, pod, now):
         lost = Trouble(AGENT_SILENT, "nothing is heard of it any more, while other workers are")
         return replace(pod, taken_by=lost, taken_at=agent.left_at if agent else now)

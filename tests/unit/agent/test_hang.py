@@ -33,6 +33,19 @@ def test_five_usual_steps_and_half_a_minute_at_least(took: float, patience: floa
     assert hang == Hang(rank=0, step=9, phase="train", seconds=patience + 1, usual=took)
 
 
+@pytest.mark.parametrize(("took", "each"), [(0.5, 100), (3.5, 10), (5.0, 10), (4.0, 100), (10.0, 8)])
+def test_a_program_that_tells_some_of_its_steps_is_judged_by_how_often_it_does(took: float, each: int) -> None:
+    watch, said = Watch(), Said(0, "train")
+    for second in range(int(10 * took * each)):
+        said = Said(int(second / took) // each * each, "train")
+        assert watch.look({0: said}, second) is None
+    last = 10 * took * each - took * each
+    hang = stands(watch, last, 6 * took * each + SHORTEST, said)
+    assert hang is not None
+    assert hang.seconds >= 5 * took * each
+    assert hang.usual == pytest.approx(took, rel=0.1), "of a step"
+
+
 def test_a_limit_of_ones_own() -> None:
     watch = Watch(10.0)
     end = train(watch, took=0.5)

@@ -248,3 +248,10 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("/dev/zero")
     assert [read(str(tmp_path / name)) for name in ("pipe", "folder", "link", "none")] == [None] * 4
+
+
+@pytest.mark.parametrize("text", ['{"own": %s}', '{"loss": %s}', '{"seconds": %s}', '{"measured": {"mfu": %s}}'])
+def test_a_number_that_no_float_can_hold_is_none(file: str, text: str) -> None:
+    Path(file).write_text(text % ("1" + 400 * "0"))
+    with pytest.raises(ValueError, match="is no number"):
+        read(file)

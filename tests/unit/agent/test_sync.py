@@ -1,6 +1,7 @@
 """The agent and an operator that refuses, talks nonsense, or goes away: what becomes of the ranks."""
 
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from trainyard_agent import channel
 from trainyard_agent.coordinator import Coordinator
 from trainyard_agent.orders import Final, State
 from trainyard_agent.reporter import NoAnswerError
-from trainyard_agent.sync import Sync
+from trainyard_agent.sync import Failure, Sync
+from trainyard_agent.words import LONGEST
 
 COLD = {"TRAINYARD_WARM_START": "0"}
 STAY = """
@@ -198,6 +200,14 @@ def test_one_that_takes_questions_and_never_answers_is_not_waited_for_for_ever(
         operator.order(2, run=False)
         until(lambda: sync.news(0).order is not None, 60, "an order")
         assert (sync.news(0).answered, sync.on) == (True, True)
+
+
+def test_a_failure_is_told_as_a_whole(folder: Path, operator: Operator) -> None:
+    """Its sentence stands first, and the line that raised last."""
+    message = "rank 1 ended with exit code 1: boom\n" + "x" * (LONGEST - 50) + "\nboom"
+    with Sync(credentials(folder, operator.port), lambda _: None, lambda: None, 1, State.RUNNING) as sync:
+        sync.tell(1, State.FAILED, Failure(1, message, time.monotonic()))
+        assert operator.hears("failed")["failure"]["message"] == message
 
 
 def test_a_machine_that_is_gone_is_noticed(folder: Path, operator: Operator) -> None:

@@ -140,3 +140,22 @@ def test_who_cannot_call_and_trains_is_left_alone() -> None:
     assert act(replace(calm, agents=agents)).status.attempt == 1
     status = act(with_a_new_leader(13, "ValueError: boom")).status
     assert (status.attempt, status.restarts.failures) == (2, 1), "an error of their own is one"
+
+
+def test_a_failure_that_was_told_before_the_pod_was_taken_away_is_the_cause() -> None:
+    scene = RUNS.told_failed(1, message="rank 1 ended with exit code 1: boom", seconds_ago=9).deleted(1, seconds_ago=1)
+    status = act(scene).status
+    assert (status.restarts.failures, status.restarts.disruptions) == (1, 0)
+    assert status.last_failure
+    assert status.last_failure.message.endswith("boom")
+    later = RUNS.told_failed(1, message="asked to end", seconds_ago=1).deleted(1, seconds_ago=9)
+    assert act(later).status.restarts.disruptions == 1, "it ended because it was taken away"
+
+
+def test_who_gives_up_waiting_is_not_charged_again_with_what_was() -> None:
+    """Nobody told it when to begin: the operator was away."""
+    meets = after(RUNS.told_failed(1))
+    assert (meets.status.attempt, meets.status.restarts.failures, meets.status.meeting) == (2, 1, True)
+    status = act(meets.failed(1, exit_code=1, seconds_ago=1)).status
+    assert (status.attempt, status.restarts.failures, status.restarts.disruptions) == (3, 1, 1)
+    assert made_in(meets.with_status(**dict(status))) == [1, 3, 1]

@@ -90,6 +90,8 @@ class _Rank:
         self._begun = now if said.phase == "train" else None
         """When the step that is under way began, if nothing else was done since."""
         self._took: deque[float] = deque(maxlen=REMEMBERED)
+        self._words: deque[float] = deque(maxlen=REMEMBERED)
+        """Seconds from word to word: a program may tell each tenth step alone."""
         self.own: deque[float] = deque(maxlen=REMEMBERED)
         """Of the last steps that were seen: where many are made between two looks, of each last one."""
 
@@ -105,6 +107,7 @@ class _Rank:
         if step is not None and self.step is not None and step > self.step and self._begun is not None:
             steps = step - self.step
             self._took.extend([(now - self._begun) / steps] * min(steps, REMEMBERED))
+            self._words.append(now - self._begun)
         if step != self.step and said.own is not None and 0 < said.own < math.inf:
             self.own.append(said.own)
         self.step, self.phase, self.since = step, said.phase, now
@@ -118,7 +121,7 @@ class _Rank:
             return max(limit or 0.0, ALLOWANCES["evaluate" if done else self.phase])
         if self.usual is None:
             return max(limit or 0.0, ALLOWANCES["compile"])
-        return max(SHORTEST, FACTOR * self.usual) if limit is None else limit
+        return max(SHORTEST, FACTOR * median(self._words)) if limit is None else limit
 
 
 def _median(seconds: Collection[float]) -> float | None:

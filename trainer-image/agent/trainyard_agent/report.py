@@ -141,11 +141,16 @@ def _sound(text: bytes) -> Said:
     if phase not in PHASES:
         raise ValueError(f"phase is none of {', '.join(PHASES)}")
     for name, number in (("loss", loss), ("own", own)):
-        if not (number is None or type(number) in {int, float}):
+        if not (number is None or _is_number(number)):
             raise ValueError(f"{name} is no number")
-    if not (seconds is None or (type(seconds) in {int, float} and seconds >= 0)):
+    if not (seconds is None or (_is_number(seconds) and seconds >= 0)):
         raise ValueError("seconds is no number from 0 on")
     return Said(step, phase, total, loss, pid, own, first, seconds, _measured(fields.get("measured")))
+
+
+def _is_number(number: object) -> bool:
+    """One that a float can hold: those of JSON may be of any length."""
+    return type(number) is float or (type(number) is int and abs(number) < 2**1023)
 
 
 def _measured(said: object) -> Mapping[str, float]:
@@ -154,7 +159,7 @@ def _measured(said: object) -> Mapping[str, float]:
         raise ValueError("measured is no object")
     known = {name: said[name] for name in MEASURED if said and name in said}
     for name, number in known.items():
-        if not (type(number) in {int, float} and 0 <= number < math.inf):
+        if not (_is_number(number) and 0 <= number < math.inf):
             raise ValueError(f"measured.{name} is no number from 0 on")
     return known
 

@@ -26,7 +26,8 @@ QUICK_SECONDS = 1.0
 """An answer that came sooner is not followed by the next question before that, if nothing has changed here."""
 LAST_SECONDS = 2.0
 """For the last word, which the end of the worker waits for."""
-LONGEST_MESSAGE = 2048
+LONGEST_MESSAGE = 4096
+"""All of what `words.message` makes: the operator keeps its sentence and its end."""
 UNTRUSTED = 5
 """After so many certificates in a row that cannot be verified, the operator is taken for one that cannot be asked until one can."""
 

@@ -15,9 +15,9 @@ from trainyard_agent.sync import Failure, Sync
 from trainyard_agent.warm import Warm
 
 LOOK_SECONDS = 1.0
+"""How often a worker at rest looks at the clock."""
 PREPARED_SECONDS = 60.0
 """A worker that waits for the others tells after so long that it is prepared, whatever its imports do."""
-"""How often a worker at rest looks at the clock."""
 TERMINATED = 143
 
 
