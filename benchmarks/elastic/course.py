@@ -93,7 +93,7 @@ def run(system: Elastic, ground: Ground, repeat: int) -> Iterator[Change]:
         BenchmarkError: the job does not start.
     """
     with _training(system, ground, repeat) as (job, story):
-        group = _await(story, BEGIN, "", time.monotonic() + START_SECONDS)
+        group = _await(story, BEGIN, 0.0, time.monotonic() + START_SECONDS)
         if group is None:
             raise BenchmarkError(f"{job.name} does not train within {START_SECONDS:.0f} s")
         scene = Scene(system, ground, job, group)
@@ -103,7 +103,7 @@ def run(system: Elastic, ground: Ground, repeat: int) -> Iterator[Change]:
                 story.read()
                 at = time.monotonic()
                 event.do(scene)
-                new = _await(story, event.size, scene.group.name, at + BOUND_SECONDS)
+                new = _await(story, event.size, at, at + BOUND_SECONDS)
                 if new is None:
                     yield Change(event.name, system.name, repeat)
                     return
@@ -135,11 +135,11 @@ def _training(system: Elastic, ground: Ground, repeat: int) -> Iterator[tuple[Jo
         end_all(job)
 
 
-def _await(story: Story, size: int, old: str, deadline: float) -> Group | None:
-    """The group of this size that trains, and is not the old one."""
+def _await(story: Story, size: int, after: float, deadline: float) -> Group | None:
+    """The group of this size that has begun to train after that time."""
 
     def found() -> Group | None:
-        groups = [group for group in story.read() if group.complete and group.name != old]
+        groups = [group for group in story.read() if group.complete and group.first_step[1] > after]
         return groups[-1] if groups and groups[-1].size == size else None
 
     try:
