@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import NOW, SUPERVISED, Scene, because, condition, job, told, worker
+from tests.support.jobs import NOW, SUPERVISED, Scene, because, condition, job, told
+from tests.unit.domain import passing
+from tests.unit.domain.passing import act, decided, names
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Group, Joining, Phase, Replacement
-from trainyard.domain.actions import CreateWorker, DeletePod, Plan
 from trainyard.domain.model import AgentView, Doing, LeaveView, Trouble
-from trainyard.domain.plan import plan
 
 NO_ROOM = Trouble("Unschedulable", "0/3 nodes are available: 3 Insufficient nvidia.com/gpu")
 ELASTIC = {"maxReplicas": 6, "shrinkAfterSeconds": 60, "growAfterSeconds": 30}
@@ -19,27 +19,7 @@ ELASTIC = {"maxReplicas": 6, "shrinkAfterSeconds": 60, "growAfterSeconds": 30}
 
 def running(workers: int, **fields: Any) -> Scene:
     """So many workers with agents, all of which run."""
-    return job(workers, template=SUPERVISED, elastic={**ELASTIC, **fields}).running().attended()
-
-
-def decided(scene: Scene, seconds: float = 0) -> Plan:
-    """The plan of so many seconds later."""
-    return plan(scene.snapshot, NOW + timedelta(seconds=seconds))
-
-
-def act(scene: Scene, seconds: float = 0) -> Scene:
-    """After a pass: its status is stored, pods were made and are gone."""
-    made = decided(scene, seconds)
-    pods = [*scene.pods]
-    for action in made.actions:
-        match action:
-            case CreateWorker(index, attempt, workers):
-                pods.append(worker(index, attempt=attempt, workers=workers))
-            case DeletePod(_, uid, _):
-                pods = [pod for pod in pods if pod.uid != uid]
-            case _:
-                raise AssertionError(f"nobody asked for {action}")
-    return replace(scene.with_status(**dict(made.status)), pods=tuple(pods))
+    return passing.running(workers, elastic={**ELASTIC, **fields})
 
 
 def change(scene: Scene, index: int, agent: AgentView | None = None, **fields: Any) -> Scene:
@@ -57,10 +37,6 @@ def placed(scene: Scene, index: int, *, waiting: bool = True) -> Scene:
     agent = AgentView(attempt, Doing.WAITING if waiting else Doing.RUNNING, since=NOW, said_at=NOW)
     runs = {"scheduled": True, "phase": "Running", "running": True, "ready": True, "node": "node9", "ip": "10.0.0.9"}
     return change(scene, index, agent, trouble=None, **runs)
-
-
-def names(scene: Scene) -> list[str]:
-    return [pod.name.removeprefix("train-worker-") for pod in scene.pods]
 
 
 def short(workers: int = 4, lost: int = 1, **fields: Any) -> Scene:

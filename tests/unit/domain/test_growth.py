@@ -5,42 +5,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import NOW, SUPERVISED, Scene, because, job, told, worker
+from tests.support.jobs import NOW, Scene, because, told
+from tests.unit.domain.passing import act, decided, names, running
 from trainyard.api.reasons import Reason
 from trainyard.api.status import MOST_REPLACED, ConditionType as C, Group, Joining, Phase, Rendezvous, Replacement
 from trainyard.coordinator.assignments import assignment
-from trainyard.domain.actions import CreateWorker, DeletePod, Plan
+from trainyard.domain.actions import CreateWorker
 from trainyard.domain.model import AgentView, Doing
-from trainyard.domain.plan import plan
 from trainyard.domain.refusal import Refusal, refused
 from trainyard.frameworks.agent import Source
 from trainyard.frameworks.contact import Contact
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.frameworks.worker import Worker
-
-
-def running(workers: int, **spec: Any) -> Scene:
-    """So many workers with agents, all of which run."""
-    return job(workers, **{"template": SUPERVISED, **spec}).running().attended()
-
-
-def decided(scene: Scene) -> Plan:
-    return plan(scene.snapshot, NOW)
-
-
-def act(scene: Scene) -> Scene:
-    """After a pass: its status is stored, pods were made and are gone."""
-    made = decided(scene)
-    pods = [*scene.pods]
-    for action in made.actions:
-        match action:
-            case CreateWorker(index, attempt, workers):
-                pods.append(worker(index, attempt=attempt, workers=workers))
-            case DeletePod(_, uid, _):
-                pods = [pod for pod in pods if pod.uid != uid]
-            case _:
-                raise AssertionError(f"nobody asked for {action}")
-    return replace(scene.with_status(**dict(made.status)), pods=tuple(pods))
 
 
 def ready(scene: Scene, index: int, attempt: int = 1) -> Scene:
@@ -61,10 +37,6 @@ def growing() -> Scene:
     scene = act(running(2).wishing(replicas=4))
     assert scene.status.joining == Joining(size=2, workers=4, attempt=1)
     return act(scene)
-
-
-def names(scene: Scene) -> list[str]:
-    return [pod.name.removeprefix("train-worker-") for pod in scene.pods]
 
 
 def test_the_others_train_on_until_all_that_join_are_ready() -> None:

@@ -1,45 +1,20 @@
 """Elastic jobs without the agent: torchrun has workers meet anew when others come and go, and the operator leaves those alone that are well."""
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from tests.support.jobs import NOW, SUPERVISED, Scene, job, worker
+from tests.support.jobs import NOW, SUPERVISED, Scene, job
+from tests.unit.domain.passing import act, decided, names
 from trainyard.api.recovery import Rung
 from trainyard.api.status import Group, Phase, Replacement
-from trainyard.domain.actions import CreateWorker, DeletePod, Plan
-from trainyard.domain.plan import plan
 
 
 def running(workers: int, **fields: Any) -> Scene:
     """So many workers that run torchrun."""
     wish = {"template": SUPERVISED, "elastic": {"maxReplicas": 6}, "recovery": {"agent": "none"}, **fields}
     return job(workers, **wish).running()
-
-
-def decided(scene: Scene, seconds: float = 0) -> Plan:
-    return plan(scene.snapshot, NOW + timedelta(seconds=seconds))
-
-
-def act(scene: Scene, seconds: float = 0) -> Scene:
-    """After a pass: its status is stored, pods were made and are gone."""
-    made = decided(scene, seconds)
-    pods = [*scene.pods]
-    for action in made.actions:
-        match action:
-            case CreateWorker(index, attempt, workers):
-                pods.append(worker(index, attempt=attempt, workers=workers))
-            case DeletePod(_, uid, _):
-                pods = [pod for pod in pods if pod.uid != uid]
-            case _:
-                raise AssertionError(f"nobody asked for {action}")
-    return replace(scene.with_status(**dict(made.status)), pods=tuple(pods))
-
-
-def names(scene: Scene) -> list[str]:
-    return [pod.name.removeprefix("train-worker-") for pod in scene.pods]
 
 
 def test_a_worker_that_is_lost_is_replaced_and_the_others_train_on() -> None:

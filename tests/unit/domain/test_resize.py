@@ -6,22 +6,13 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import NOW, SUPERVISED, Scene, job
+from tests.unit.domain.passing import decided, running
 from trainyard.api.reasons import Reason
 from trainyard.api.status import Group, Phase, Rendezvous, Replacement, TrainingJobStatus
 from trainyard.coordinator.assignments import assignment
 from trainyard.coordinator.refusals import RefusedError, Why
-from trainyard.domain.actions import DeletePod, Plan
+from trainyard.domain.actions import DeletePod
 from trainyard.domain.model import AgentView, Doing
-from trainyard.domain.plan import plan
-
-
-def running(workers: int, **spec: Any) -> Scene:
-    """So many workers with agents, all of which run."""
-    return job(workers, **{"template": SUPERVISED, **spec}).running().attended()
-
-
-def decided(scene: Scene) -> Plan:
-    return plan(scene.snapshot, NOW)
 
 
 def after(scene: Scene) -> Scene:
