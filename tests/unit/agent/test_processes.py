@@ -3,12 +3,13 @@
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.patience import until
-from trainyard_agent.processes import descendants, kill_all, pass_on
+from trainyard_agent.processes import descendants, kill_all, lives, pass_on
 
 
 def test_processes_of_another_user_are_left_to_the_end_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,3 +39,39 @@ def test_whoever_is_spared_keeps_what_it_has_started(tmp_path: Path) -> None:
         root.send_signal(signal.SIGCONT)
         kill_all(root.pid, 60, lambda: None)
         assert root.wait(60) == 0
+
+
+WRITER = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print("saved", file=sys.stderr, flush=True), sys.exit(90)))
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("pipeline", ["| tee log", "2>&1 | tee log | cat > copy", "2>&1 | cat | tee log"])
+def test_who_only_reads_the_words_of_another_is_not_ended_before_it(tmp_path: Path, pipeline: str) -> None:
+    """The shell ends at once; the writer would at its next word, if nobody read it any more."""
+    (tmp_path / "writer.py").write_text(WRITER)
+    with subprocess.Popen(
+        ["sh", "-c", f"{sys.executable} writer.py {pipeline}"], cwd=tmp_path, stderr=subprocess.PIPE
+    ) as shell:
+        until(
+            lambda: (tmp_path / "log").exists() and "ready" in (tmp_path / "log").read_text(), 60, "the writer is ready"
+        )
+        below = descendants(shell.pid)
+        assert set(pass_on(signal.SIGTERM, shell.pid)) == {shell.pid, *below}
+        until(lambda: not any(map(lives, below)), 60, "the end of all")
+        said = (tmp_path / "log").read_text() + (shell.stderr.read().decode() if shell.stderr else "")
+    assert said.split() == ["ready", "saved"]
+
+
+def test_who_reads_and_wants_to_be_told_is(tmp_path: Path) -> None:
+    """A program that is fed by another one."""
+    (tmp_path / "program.py").write_text(WRITER)
+    with subprocess.Popen(["sh", "-c", f"sleep 600 | {sys.executable} program.py > log 2>&1"], cwd=tmp_path) as shell:
+        until(lambda: (tmp_path / "log").exists() and "ready" in (tmp_path / "log").read_text(), 60, "it is ready")
+        below = descendants(shell.pid)
+        pass_on(signal.SIGTERM, shell.pid)
+        until(lambda: not any(map(lives, below)), 60, "the end of all")
+    assert (tmp_path / "log").read_text().split() == ["ready", "saved"]

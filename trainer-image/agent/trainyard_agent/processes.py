@@ -77,13 +77,20 @@ def descendants(root: int, spared: Collection[int] = frozenset()) -> set[int]:
 
 
 def pass_on(number: int, pid: int) -> list[int]:
-    """Send a signal to a process; to a shell, also to what it waits for. Returns the PIDs of those that were told."""
-    table, targets = _table(), [pid]
+    """Send a signal to a process; to a shell, also to what it waits for. Returns the PIDs of these.
+
+    What only reads what another one writes, as `tee` does, is left to its end: it comes with the writer's, whose words it keeps.
+    """
+    table, concerned, readers = _table(), [pid], set[int]()
     if pid in table and table[pid].name in SHELLS:
-        targets += [child for child, process in table.items() if process.parent == pid and process.state not in GONE]
-    for target in targets:
-        _send(number, target)
-    return targets
+        children = [child for child, process in table.items() if process.parent == pid and process.state not in GONE]
+        concerned += children
+        written = {pipe for child in children for pipe in (_pipe(child, 1), _pipe(child, 2))} - {None}
+        readers = {child for child in children if _pipe(child, 0) in written and not _catches(child, number)}
+    for each in concerned:
+        if each not in readers:
+            _send(number, each)
+    return concerned
 
 
 def ask(number: int, pid: int) -> None:
@@ -141,6 +148,15 @@ def _stat(pid: int) -> _Process | None:
     before, _, after = text.rpartition(")")
     state, parent, *_ = after.split()
     return _Process(before.partition("(")[2], state, int(parent))
+
+
+def _pipe(pid: int, descriptor: int) -> str | None:
+    """The pipe behind a descriptor of a process, or None where it is another kind of file."""
+    try:
+        file = str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
+    except OSError:
+        return None
+    return file if file.startswith("pipe:") else None
 
 
 def _catches(pid: int, number: int) -> bool:
