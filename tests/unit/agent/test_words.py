@@ -6,29 +6,11 @@ from trainyard.api.recovery import PEER_LOST_CODE
 from trainyard.domain import cause
 from trainyard_agent import words
 from trainyard_agent.memory import Memory
-from trainyard_agent.words import BEGIN, KEPT, LONGEST, Tail, cut, how, message, of_rank, of_ranks, traceback
+from trainyard_agent.tracebacks import BEGIN
+from trainyard_agent.words import KEPT, LONGEST, Tail, cut, how, lost_a_peer, message, of_rank, of_ranks
 
 NOBODY = Memory(None, None, None)
 ONE = f'{BEGIN}\n  File "a.py", line 1, in <module>\n    f()\nValueError: one'
-TWO = f'{BEGIN}\n  File "b.py", line 2, in g\n    g()\nRuntimeError: two\nwith a second line'
-HANDLING = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
-
-
-@pytest.mark.parametrize(
-    ("said", "found"),
-    [
-        ("", ""),
-        ("no traceback here", ""),
-        (f"step 1\n{ONE}\n", ONE),
-        (f"{ONE}\ncleaning up\nbye\n", ONE),
-        (f"{ONE}\nhandled, going on\n{TWO}", f"{BEGIN}{TWO.removeprefix(BEGIN)}".rsplit("\n", 1)[0]),
-        (f"{ONE}{HANDLING}{TWO}", f"{ONE}{HANDLING}{TWO}".rsplit("\n", 1)[0]),
-        (f"{TWO}\nlater\n{ONE}{HANDLING}{ONE}\n[W] a warning of the shutdown\n", f"{ONE}{HANDLING}{ONE}"),
-        (f"{BEGIN}\nKeyboardInterrupt", f"{BEGIN}\nKeyboardInterrupt"),
-    ],
-)
-def test_the_traceback_that_ended_it_with_what_led_to_it(said: str, found: str) -> None:
-    assert traceback(said) == found
 
 
 @pytest.mark.parametrize(
@@ -59,6 +41,56 @@ def test_without_a_traceback_the_last_lines_tell() -> None:
     assert message("rank 0", 1, "", NOBODY, NOBODY) == "rank 0 ended with exit code 1"
     told = "rank 0 ended with exit code 3: cannot find the data\nloading\ncannot find the data"
     assert message("rank 0", 3, "loading\ncannot find the data\n\n", NOBODY, NOBODY) == told
+
+
+LOGGED = f"trying again\n{ONE}\n"
+ABORTED = (
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    "  what():  [Rank 1] NCCL watchdog thread terminated with exception: CUDA error\nframe #0: c10::Error::Error\n"
+)
+PEER = f'{BEGIN}\n  File "t.py", line 1, in f\nRuntimeError: [gloo] Connection closed by peer [127.0.0.1]:7\n'
+AT_EXIT = f'Exception ignored in: <_io.TextIOWrapper>\n{BEGIN}\n  File "t.py", line 1, in g\nBrokenPipeError: [Errno 32] Broken pipe\n'
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "first"),
+    [
+        (137, LOGGED, "rank 0 was killed by SIGKILL"),
+        (143, f"{LOGGED}step 8", "rank 0 was killed by SIGTERM"),
+        (139, LOGGED, "rank 0 was killed by SIGSEGV: ValueError: one"),
+        (139, LOGGED + "step 8\n" * 30, "rank 0 was killed by SIGSEGV"),
+        (
+            134,
+            f"{LOGGED}{ABORTED}",
+            "rank 0 was killed by SIGABRT: c10::DistBackendError: [Rank 1] NCCL watchdog thread terminated with exception: CUDA error",
+        ),
+        (134, "terminate called after throwing an instance of 'int'\n", "rank 0 was killed by SIGABRT: int"),
+        (1, f"{ONE}\n{AT_EXIT}", "rank 0 ended with exit code 1: ValueError: one"),
+        (255, LOGGED, "rank 0 ended with exit code 255: ValueError: one"),
+    ],
+)
+def test_after_a_signal_an_exception_is_told_only_where_it_came_at_the_end(code: int, said: str, first: str) -> None:
+    told = message("rank 0", code, said, NOBODY, NOBODY)
+    assert told.splitlines()[0] == first
+    assert said.strip()[-20:] in told or code in {1, 139}
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "victim"),
+    [
+        (1, PEER, True),
+        (1, f"{PEER}{AT_EXIT}", True),
+        (1, f"{ONE}\n{AT_EXIT}", False),
+        (1, f"{PEER}\ngoing on\n{ONE}\n", False),
+        (134, ABORTED, True),
+        (137, PEER, True),
+        (137, f"{PEER}trying again\n", False),
+        (92, "", True),
+        (1, "RendezvousConnectionError: gone", True),
+    ],
+)
+def test_a_victim_is_known_by_what_has_ended_it(code: int, said: str, *, victim: bool) -> None:
+    assert lost_a_peer(code, said) is victim
 
 
 def test_a_kill_for_want_of_memory_is_told_with_what_was_used() -> None:

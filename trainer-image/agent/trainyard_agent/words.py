@@ -5,20 +5,21 @@ from __future__ import annotations
 import re
 from signal import Signals
 
+from trainyard_agent import tracebacks
 from trainyard_agent.memory import Memory
+from trainyard_agent.tracebacks import BEGIN
 
 KEPT = 32 * 1024
 """Bytes of each rank's standard error that are kept."""
 LONGEST = 4096
 """Bytes; the kubelet cuts a termination message there."""
-BEGIN = "Traceback (most recent call last):"
 LONGEST_LINE = 256
-CHAINED = (
-    "During handling of the above exception, another exception occurred:",
-    "The above exception was the direct cause of the following exception:",
-)
-FAILED_RANK = re.compile(r"^\[rank(\d+)\]: Traceback", re.MULTILINE)
+FAILED_RANK = re.compile(r"^\[rank(\d+)\]: (  \+ Exception Group )?Traceback", re.MULTILINE)
 """How torch begins the traceback of a rank that ends with an exception."""
+THROWN = re.compile(
+    r"^terminate called after throwing an instance of '([^'\n]+)'(?:\n\s*what\(\): *(.*))?", re.MULTILINE
+)
+"""How C++ tells of an exception that nobody has caught."""
 NEWS_OF_OTHERS = ("ChildFailedError", "subprocess.CalledProcessError")
 """A launcher's own exceptions: that a rank failed, not why."""
 PEER_LOST = (
@@ -34,6 +35,10 @@ PEER_LOST = (
 """What gloo, NCCL and the store say in a rank that lost another one: the operator knows the same marks (`domain/cause.py`)."""
 PEER_LOST_CODE = 92
 SIGNALLED = 128
+CRASHES = frozenset({Signals.SIGABRT, Signals.SIGSEGV, Signals.SIGBUS, Signals.SIGFPE, Signals.SIGILL})
+"""Signals by which a program ends that does something wrong, at its end after an exception too."""
+AT_THE_END = 8
+"""Lines that are said after the traceback of a program that crashes as it ends, at most."""
 MIB = 1 << 20
 
 
@@ -53,18 +58,6 @@ class Tail:
     def text(self) -> str:
         """What is kept."""
         return self._bytes[-KEPT:].decode(errors="replace")
-
-
-def traceback(text: str) -> str:
-    """The last traceback in the text, with those that led to it: the first of a chain is the error that began it."""
-    *earlier, last = text.split(BEGIN)
-    if not earlier:
-        return ""
-    parts = [last]
-    while len(earlier) > 1 and earlier[-1].rstrip().endswith(CHAINED):
-        parts.insert(0, earlier.pop())
-    chain = BEGIN + BEGIN.join(parts)
-    return "\n".join(_until_the_exception(chain.splitlines()))
 
 
 def of_ranks(said: str) -> str:
@@ -87,24 +80,20 @@ def of_rank(said: str) -> str:
 
 def how(code: int) -> str:
     """The end of a process in words."""
-    if code <= SIGNALLED:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {Signals(code - SIGNALLED).name}"
-    except ValueError:
-        return f"ended with exit code {code}"
+    killed_by = _signal(code)
+    return f"was killed by {killed_by.name}" if killed_by else f"ended with exit code {code}"
 
 
 def lost_a_peer(code: int, said: str) -> bool:
-    """Whether a rank has ended because another one did, by its exit code or the end of its last traceback."""
-    last = traceback(of_rank(said)).rpartition("\n")[2] or said.strip().rpartition("\n")[2]
-    return code == PEER_LOST_CODE or any(mark in last for mark in PEER_LOST)
+    """Whether a rank has ended because another one did, by its exit code, the exception that ended it or its last line."""
+    said = of_rank(said)
+    told = _exception(code, said)[0] or said.strip().rpartition("\n")[2]
+    return code == PEER_LOST_CODE or any(mark in told for mark in PEER_LOST)
 
 
 def message(who: str, code: int, said: str, before: Memory, after: Memory, step: int | None = None) -> str:
     """Why the worker ended: a sentence that begins with `who`, the last step, the traceback or the last lines. At most 4,096 bytes."""
-    found = traceback(said)
-    exception = found.splitlines()[-1] if found else ""
+    exception, found = _exception(code, said)
     told = f"{who} {how(code)}"
     if killed := _killed(before, after):
         told += f": {killed}"
@@ -114,7 +103,7 @@ def message(who: str, code: int, said: str, before: Memory, after: Memory, step:
         )
     elif exception:
         told += f": {exception}"
-    elif code <= SIGNALLED and (last := said.strip().rpartition("\n")[2].strip()):
+    elif not _signal(code) and (last := said.strip().rpartition("\n")[2].strip()):
         told += f": {last[:LONGEST_LINE]}"
     return cut(told, found or said.strip(), step)
 
@@ -137,7 +126,22 @@ def _killed(before: Memory, after: Memory) -> str:
     return f"out of memory: the kernel killed {after.oom_kills - (before.oom_kills or 0)} of its processes{peak}{limit}"
 
 
-def _until_the_exception(lines: list[str]) -> list[str]:
-    """Without what was said after the traceback: its last line is the first that is not indented after its last frame."""
-    last_frame: int | None = max((i for i, line in enumerate(lines) if line.startswith("  ")), default=None)
-    return lines if last_frame is None else lines[: last_frame + 2]
+def _signal(code: int) -> Signals | None:
+    """That has ended a process with this exit code."""
+    try:
+        return Signals(code - SIGNALLED)
+    except ValueError:
+        return None
+
+
+def _exception(code: int, said: str) -> tuple[str, str]:
+    """What was raised and has ended the rank, as far as that can be told, and the text that tells of it."""
+    killed_by = _signal(code)
+    if killed_by and (thrown := [*THROWN.finditer(said)]):
+        kind, what = thrown[-1].groups("")
+        return f"{kind}: {what}".removesuffix(": "), said[thrown[-1].start() :].strip()
+    found = tracebacks.last(said)
+    # Who was killed may have logged an exception long ago.
+    if found is None or (killed_by and (killed_by not in CRASHES or found.after > AT_THE_END)):
+        return "", ""
+    return found.exception, found.text
