@@ -8,7 +8,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import HANG_CODE, PEER_LOST_CODE, SAVED_CODE
 from trainyard.domain.hang import Culprit
 from trainyard.domain.model import Exit, PodView
-from trainyard.domain.wording import headline
+from trainyard.domain.wording import AGENT, headline
 from trainyard.domain.worker import State, state
 
 PEER_LOST = (
@@ -90,7 +90,9 @@ def find_cause(pods: Sequence[PodView], created: Iterable[int]) -> Cause | None:
 
 def follows(end: Exit) -> bool:
     """Whether it says that it is a consequence: of a peer that was lost, or of being asked to end."""
-    return end.code in FOLLOWS or any(mark in end.message for mark in PEER_LOST)
+    # An agent names what ended the rank first. What that has said before may tell of a download that was tried again.
+    told = headline(end.message) if AGENT.match(end.message) else end.message
+    return end.code in FOLLOWS or any(mark in told for mark in PEER_LOST)
 
 
 def settling(cause: Cause, now: datetime) -> timedelta | None:

@@ -94,6 +94,35 @@ def test_the_others_end_with_it_and_begin_again_where_they_are(program: Path, fo
         assert run.file("ran2-2")
 
 
+@pytest.mark.parametrize("evicted", [True, False])
+def test_who_ends_well_because_it_was_told_to_has_not_done_its_work(
+    program: Path, folder: Path, operator: Operator, *, evicted: bool
+) -> None:
+    """A loop that `must_stop` ends is followed by the end of the program, where nobody thinks of the exit code."""
+    with agent(program, folder, STEPS, **credentials(folder, operator.port), **COLD) as run:
+        takes_part(operator)
+        if evicted:
+            run.process.send_signal(signal.SIGTERM)
+            leave(operator, leaving=True)
+        step = settle(operator)
+        told = f"the ranks ended after step {step}, as all were told to; their exit code 0 counts as 90"
+        if evicted:
+            assert (run.ends()[0], run.message) == (90, told)
+        else:
+            failure = operator.hears("failed")["failure"]
+            assert (failure["code"], failure["message"]) == (90, told)
+
+
+def test_who_ends_well_before_that_step_has_done_it(program: Path, folder: Path, operator: Operator) -> None:
+    script = STEPS.replace("progress(step)", "progress(step)\n    if step == int(os.environ['LAST']): sys.exit(0)")
+    with agent(program, folder, script, **credentials(folder, operator.port), **COLD, LAST="300") as run:
+        takes_part(operator)
+        operator.orders = {"attempt": 1, "run": True, "stop": {"step": None}}
+        leave(operator, asked=True)
+        operator.orders = {"attempt": 1, "run": True, "stop": {"step": 1000}}
+        assert run.ends()[0] == 0
+
+
 def test_when_nothing_comes_of_it_the_signal_reaches_the_ranks(program: Path, folder: Path, operator: Operator) -> None:
     variables = {**credentials(folder, operator.port), **COLD, "TRAINYARD_GRACE_SECONDS": "2"}
     with agent(program, folder, SAVES, **variables) as run:

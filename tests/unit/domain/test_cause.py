@@ -27,6 +27,22 @@ ALL = job(3).running()
             Reason.WORKER_FAILED,
             id="a victim that ended earlier is not the cause",
         ),
+        pytest.param(
+            ALL.failed(
+                0, seconds_ago=9, message=f"rank 0 ended with exit code 1: ValueError: x\n{PEER}\nValueError: x"
+            ).failed(1, seconds_ago=8),
+            0,
+            Reason.WORKER_FAILED,
+            id="what an agent quotes beside the exception makes no victim",
+        ),
+        pytest.param(
+            ALL.failed(0, seconds_ago=9, message=f"rank 0 ended with exit code 1: {PEER}\nTraceback").failed(
+                1, seconds_ago=8
+            ),
+            1,
+            Reason.WORKER_FAILED,
+            id="what an agent names does",
+        ),
         pytest.param(ALL.failed(0, message=PEER), 0, Reason.WORKER_FAILED, id="a victim alone is"),
         pytest.param(ALL.deleted(1), 1, Reason.WORKER_DISRUPTED, id="one is deleted"),
         pytest.param(

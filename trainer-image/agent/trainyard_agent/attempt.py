@@ -159,6 +159,10 @@ class Attempt:
                     return Outcome(self._hang(hang, progress, reporter, recorder, line.failed))
             while group.asked_to_end and group.outlasted():
                 group.wait(LOOK_AGAIN_SECONDS)
+            if not group.failed and (step := leaving.obeyed) is not None:
+                # They have not done all their work, whatever they call it.
+                told = f"the ranks ended after step {step}, as all were told to; their exit code 0 counts as {SAVED}"
+                line.failed(failure := Failure(SAVED, told, time.monotonic()))
         return Outcome(failure or (self._failure(progress) if group.failed else None))
 
     def _leaving(self, progress: Progress, line: Line) -> Leaving:

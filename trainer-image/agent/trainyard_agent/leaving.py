@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from trainyard_agent.orders import News, Order
@@ -49,6 +50,14 @@ class Leaving:
     def agreed(self) -> bool:
         """Whether it is known after which step the ranks end."""
         return self._told.at is not None
+
+    @property
+    def obeyed(self) -> int | None:
+        """The step after which a rank of this worker has ended because it was told to; None where none has."""
+        with suppress(OSError):
+            if self.agreed and any(slot.obeyed for slot in self._slots.values()):
+                return self._told.at
+        return None
 
     @property
     def holds(self) -> bool:

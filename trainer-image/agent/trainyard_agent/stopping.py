@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.005
 LOCK_SECONDS = 1.0
 """How long the agent tries to get at the file: a rank that was stopped holds its lock for ever."""
 FORM = struct.Struct("<qqq")
-"""The last step that the rank was let pass, whether it has to wait for an agreement, and the step of that."""
+"""The last step that the rank was let pass or has ended after, whether it has to wait for an agreement, and the step of that."""
 
 
 def must_stop(step: int) -> bool:
@@ -68,6 +68,7 @@ class Slot:
                 _, asked, at = self._read()
                 known = at != UNKNOWN
                 if known and step >= at:
+                    self._write(step, asked, at)
                     return True
                 if known or not asked or not self._patient:
                     self._write(step, asked, at)
@@ -90,6 +91,13 @@ class Slot:
             if passed >= at:
                 raise OSError("the rank is beyond that step")
             self._write(passed, asked, at)
+
+    @property
+    def obeyed(self) -> bool:
+        """Whether the rank knows that it was to end, and did."""
+        with self._held(LOCK_SECONDS):
+            passed, _, at = self._read()
+        return UNKNOWN < at <= passed
 
     def release(self) -> None:
         """The rank goes on: there is no agreement."""
