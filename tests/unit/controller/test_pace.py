@@ -7,12 +7,13 @@ import pytest
 from tests.support.jobs import NOW, job
 from tests.support.timers import FakeTimers
 from trainyard.api.status import Phase, Restarts, TrainingJobStatus
-from trainyard.controller.pace import LONGEST, PERIOD, SHARE, StatusPace
+from trainyard.controller.pace import BETWEEN, BURST, LONGEST, PERIOD, SHARE, StatusPace
 from trainyard.domain.plan import plan
 from trainyard.domain.report import is_news
 
 STARTING = plan(job(3).created().snapshot, NOW).status
 SNAPSHOT = replace(job(3).created().snapshot.job, status=STARTING)
+NEWS = STARTING.model_copy(update={"phase": Phase.RUNNING})
 MORE_READY = STARTING.model_copy(update={"ready": "1/3", "ready_replicas": 1})
 
 
@@ -81,10 +82,27 @@ def test_jobs_that_were_acted_upon_count_before_they_have_something_to_tell() ->
     assert pace.wait(jobs[0], MORE_READY) == 0
 
 
-def test_news_never_waits() -> None:
+def test_news_waits_for_nothing_that_was_written_before() -> None:
     pace = StatusPace(FakeTimers().time)
     pace.hold(SNAPSHOT.uid)
-    assert pace.wait(SNAPSHOT, STARTING.model_copy(update={"phase": Phase.RUNNING})) == 0
+    assert pace.wait(SNAPSHOT, NEWS) == 0
+
+
+def test_a_job_that_has_news_all_the_time_is_written_twice_a_second() -> None:
+    timers = FakeTimers()
+    pace, other, written = StatusPace(timers.time), replace(SNAPSHOT, uid="another"), 0
+    for _ in range(100 * 60):
+        if pace.wait(SNAPSHOT, NEWS) == 0:
+            pace.hold(SNAPSHOT.uid)
+            written += 1
+        assert pace.wait(other, NEWS) == 0
+        timers.advance(0.01)
+    assert written == pytest.approx(BURST + 60 / BETWEEN, abs=2)
+    assert 0 < pace.wait(SNAPSHOT, NEWS) <= BETWEEN
+    timers.advance(BURST * BETWEEN)
+    for _ in range(BURST):
+        assert pace.wait(SNAPSHOT, NEWS) == 0
+        pace.hold(SNAPSHOT.uid)
 
 
 def test_a_job_that_is_gone_leaves_nothing_behind() -> None:
