@@ -1,6 +1,8 @@
 #!/bin/sh
 # Stands beside the agent in workers of images that do not hold it, in place of their command, which follows:
 # finds a Python for the agent. Where there is none, 96 asks the operator for workers without it.
+# The kernel tells the first process of a container of no signal that it does not catch.
+trap 'exit 143' TERM INT
 for word in "$@"; do
     case ${word##*/} in
     -*) ;;

@@ -2,8 +2,13 @@
 
 import contextlib
 import os
+import signal
 import sys
 
+# The kernel tells PID 1 of no signal that it does not catch, and who is asked to end while it starts is not asked again.
+early: "list[int]" = []
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda number, _: early.append(number))
 try:
     from trainyard_agent.main import main
 except ImportError as error:
@@ -15,7 +20,7 @@ except ImportError as error:
         os.write(log, reason.encode(errors="replace"))
     sys.exit(96)
 
-code = main()
+code = main(heard=early)
 sys.stdout.flush()
 sys.stderr.flush()
 # Without the interpreter's own end: a report may be under way in a thread, and OpenSSL, cleaned up below it, would crash. The exit code

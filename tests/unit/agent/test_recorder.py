@@ -69,14 +69,14 @@ def test_a_rank_that_writes_nothing_is_not_waited_for_for_ever(program: Path, tm
     with agent(program, tmp_path, NCCL + HANGS, TRAINYARD_HANG_SECONDS="2", **own) as run:
         code, said = run.ends()
         assert (code, "flight recorder" in run.message + said) == (91, False)
-        assert [*(tmp_path / "kept").iterdir()] == []
+        assert not [each for each in (tmp_path / "kept").rglob("*") if each.is_file()]
 
 
 def test_where_there_is_no_nccl_nothing_is_written_and_nothing_is_said(program: Path, tmp_path: Path) -> None:
     with agent(program, tmp_path, HANGS, TRAINYARD_HANG_SECONDS="2", **{FOLDER: str(tmp_path / "kept")}) as run:
         code, said = run.ends()
         assert (code, "flight recorder" in run.message + said) == (91, False)
-        assert [*(tmp_path / "kept").iterdir()] == []
+        assert not [each for each in (tmp_path / "kept").rglob("*") if each.is_file()]
 
 
 def test_what_a_rank_writes_by_nccl_s_own_clock_is_said_too(program: Path, tmp_path: Path) -> None:
@@ -105,6 +105,22 @@ def test_the_last_attempts_that_left_something_are_kept(tmp_path: Path) -> None:
     (job / "notes").mkdir()
     with made(tmp_path, 8):
         assert sorted(folder.name for folder in job.iterdir()) == ["5", "7", "8", "notes"]
+
+
+def test_who_ends_first_takes_nobody_s_folder_away(tmp_path: Path) -> None:
+    """On a volume the workers of an attempt share one."""
+    folder = tmp_path / "flight-recorder-job/1"
+    with made(tmp_path) as ours:
+        with made(tmp_path):
+            pass
+        assert folder.is_dir(), "it has failed, and so may others"
+        with made(tmp_path) as other:
+            other.finish()
+        assert not folder.exists(), "it has done its work, and others will"
+        ours.keep()
+        assert folder.is_dir(), "or may not"
+    with made(tmp_path, 2):
+        assert [each.name for each in folder.parent.iterdir()] == ["2"]
 
 
 def test_what_a_namesake_has_left_on_a_volume_is_not_taken_for_ours(tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ class Attempt:
                 self._say(kept)
             if outcome == Outcome():
                 reporter.finish()
+                recorder.finish()
             return outcome
 
     def prepare(self, *, delay: bool) -> None:

@@ -46,10 +46,11 @@ class _Rank(NamedTuple):
 class Group:
     """The processes of one attempt at a time. Use it in a `with`: it takes over signals and children, and leaves none behind."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: list[int] | None = None) -> None:
+        """`heard`: the signals that have come before."""
         self.endings: list[Ending] = []
         """Those of the attempt that have ended, in that order."""
-        self.heard: list[int] = []
+        self.heard: list[int] = [] if heard is None else heard
         """The signals that came, in that order."""
         self.spared: set[int] = set()
         """PIDs that belong to no attempt, and outlast each, with all that they have started."""

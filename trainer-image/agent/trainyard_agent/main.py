@@ -25,12 +25,13 @@ LOG = "/dev/termination-log"
 USAGE, UNABLE = 2, 96
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, heard: list[int] | None = None) -> int:
     """Run the command. Returns the exit code of the worker: that of the rank that failed first, 91 after a hang, else 0.
 
+    `heard`: the signals that have come already.
     Whatever is raised before anything was started asks for a worker without this agent, by the exit code 96.
     """
-    group = Group()
+    group = Group(heard)
     try:
         return _run(arguments, group)
     except Exception as error:

@@ -66,6 +66,7 @@ class Recorder:
         self._begun: Mapping[int, Stamp] = {}
         self._asked: Mapping[int, Stamp | None] = {}
         self._seen: Mapping[int, Stamp] = {}
+        self._done = False
 
     def __enter__(self) -> Recorder:  # noqa: PYI034 - Self needs Python 3.11
         if not self._files and (folder := self._folder()):
@@ -83,18 +84,22 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         if PIPES in self.variables:
             shutil.rmtree(self._own.pop(), ignore_errors=True)
-        for folder in self._own:
+        for folder in self._own if self._done or not self._wished else ():
             # Those in which nothing is, as a rule.
             with contextlib.suppress(OSError):
                 folder.rmdir()
                 folder.parent.rmdir()
 
+    def finish(self) -> None:
+        """The ranks have done their work. Else others, whose files belong beside ours, may be about to write them."""
+        self._done = True
+
     def keep(self) -> None:
-        """Make the pipes' folder anew where a program has removed it, with all else that it found there, before its ranks make their pipes."""
-        if PIPES in self.variables:
+        """Make the folders anew where they were removed: by a program, with all else that it found there, or by another worker that was done."""
+        for folder in self._own:
             with contextlib.suppress(OSError):
-                self._own[-1].mkdir()
-                _open_to_all(self._own[-1])
+                folder.mkdir(parents=True)
+                _open_to_all(folder)
 
     def ask(self) -> bool:
         """Have all ranks that have a recorder write it down. Whether there is any."""
@@ -148,7 +153,7 @@ class Recorder:
             except OSError as why:
                 error = why
             else:
-                _prune(folder.parent)
+                _prune(folder)
                 return _open_to_all(folder)
         if self._wished:
             self._say(f"the flight recorder is not kept in {self._wished}, which {FOLDER} names: {error}")
@@ -162,9 +167,14 @@ def _open_to_all(folder: Path) -> Path:
     return folder
 
 
-def _prune(job: Path) -> None:
+def _prune(own: Path) -> None:
+    """Remove what earlier attempts have left, but for the last that hold something."""
     with contextlib.suppress(OSError):
-        attempts = [each for each in job.iterdir() if each.name.isdecimal() and not each.is_symlink()]
+        attempts = [each for each in own.parent.iterdir() if each.name.isdecimal() and not each.is_symlink()]
+        for folder in [each for each in attempts if int(each.name) < int(own.name)]:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+                attempts.remove(folder)
         for folder in sorted(attempts, key=lambda each: each.stat().st_mtime_ns)[:-KEPT]:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from trainyard_agent.attempt import STOP_SECONDS, Attempt, Command, Line, Outcome
 from trainyard_agent.group import Group
-from trainyard_agent.orders import FIRST_ANSWER_SECONDS, SILENCE_SECONDS, Do, State, decide
+from trainyard_agent.orders import FIRST_ANSWER_SECONDS, SILENCE_SECONDS, Do, Final, State, decide
 from trainyard_agent.ranks import SettingError, grace_seconds
 from trainyard_agent.sync import Failure, Sync
 from trainyard_agent.warm import Warm
+from trainyard_agent.words import PEER_LOST_CODE
 
 LOOK_SECONDS = 1.0
 """How often a worker at rest looks at the clock."""
@@ -54,7 +55,7 @@ class Worker:
             self._state = State.WAITING
             self._new(self._inherited).prepare(delay=False)
             environment = self._wait()
-        while environment is not None:
+        while environment is not None and not self._group.asked_to_end:
             outcome = self._one(environment)
             if outcome == Outcome():
                 return End(0)
@@ -64,7 +65,9 @@ class Worker:
             self._clear()
             self._patience = FIRST_ANSWER_SECONDS
             environment = self._wait()
-        if failure is None or (self._group.asked_to_end and self._state is State.WAITING):
+        if self._state is State.WAITING and not self._group.asked_to_end and (why := self._in_vain()):
+            return End(PEER_LOST_CODE, f"attempt {self._attempt} was waited for in vain: {why}")
+        if failure is None or self._state is State.WAITING:
             return End(TERMINATED)
         return End(failure.code, failure.message if failure.needs_telling else None)
 
@@ -113,6 +116,13 @@ class Worker:
         news = self._sync.news(self._since)
         patience = SILENCE_SECONDS if news.answered else self._patience
         return decide(self._state, self._attempt, news, patience, self._grace)
+
+    def _in_vain(self) -> str:
+        """Why an attempt is waited for no longer, where it may begin without this worker."""
+        news = self._sync.news(self._since)
+        if news.final is Final.OFF:
+            return "the operator cannot be asked"
+        return "" if news.final else f"nothing was heard of the operator for {news.silence:.0f} seconds"
 
     def _is_prepared(self) -> bool:
         """Whether the ranks can be forked, or will be started from the beginning. What takes too long is not waited for."""
