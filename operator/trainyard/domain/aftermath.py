@@ -10,7 +10,7 @@ from trainyard.domain.actions import Plan
 from trainyard.domain.cause import Cause, describe
 from trainyard.domain.hang import culprit
 from trainyard.domain.model import Snapshot
-from trainyard.domain.rules import Ruling, restarts_after, ruling, starved, used
+from trainyard.domain.rules import Ruling, doubted, restarts_after, ruling, starved, used
 
 
 def settle(cause: Cause, snapshot: Snapshot, now: datetime) -> Plan:
@@ -19,6 +19,8 @@ def settle(cause: Cause, snapshot: Snapshot, now: datetime) -> Plan:
     recovery, told = job.spec.recovery, describe(cause, job.status.attempt) + graceful.told(job.status)
     ordered = graceful.ordered(job.status, cause)
     ruled = Ruling(Reaction.IGNORE, "it was told to") if ordered else ruling(cause, recovery)
+    if doubted(ruled, job.status, cause, now):
+        ruled, told = Ruling(Reaction.RESTART), f"{told} (counted: the attempts before it ended early too)"
     elsewhere = ruled.action is Reaction.RESTART_ELSEWHERE and suspects.can_go_elsewhere(job, cause.pod, now)
     if ruled.action is Reaction.FAIL:
         return verdict.fail(job, Reason.NON_RETRYABLE, f"{told}; {ruled.why}", now, cause)

@@ -22,14 +22,12 @@ from trainyard.domain.cause import Cause
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.names import worker_host
 from trainyard.domain.ranks import meets_by_itself
-from trainyard.domain.rules import LONG, got_further, in_a_row, more
+from trainyard.domain.rules import LONG, STEADY, got_further, in_a_row, more
 from trainyard.domain.supervision import accompanied
 from trainyard.domain.wording import counted
 
 ENOUGH = 2
 """So often a rung is tried without getting further."""
-STEADY = timedelta(seconds=60)
-"""An attempt whose workers all ran for so long before one was taken away got further; and whatever ended it, the delay starts over."""
 RUNGS = tuple(Rung)
 FIXED = re.compile(r"\$\((?:TRAINYARD_ATTEMPT|(?:PET_)?MASTER_(?:ADDR|PORT)|PET_RDZV_(?:ENDPOINT|ID))\)")
 """What the kubelet writes into a command or a variable once, when it starts the container: in a later attempt it would be wrong."""

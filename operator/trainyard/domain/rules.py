@@ -14,6 +14,10 @@ from trainyard.domain.model import Exit, PodView
 
 MOST_OUT_OF_MEMORY = 2
 """Failures in a row. Once may be chance: a batch longer than all others, say."""
+STEADY = timedelta(seconds=60)
+"""An attempt whose workers all ran for so long before one was taken away got further; and whatever ended it, the delay starts over."""
+MOST_AT_NO_CHARGE = 3
+"""Attempts in a row that ended early. A peer's loss is seen there, or comes as its own failure; what comes again is the program's."""
 LONG = timedelta(hours=1)
 """An attempt whose workers all ran for so long before a failure of which no step is known got further: what comes again every few minutes is
 no progress, and to what comes once in hours a pod's start is nothing."""
@@ -26,6 +30,8 @@ class Ruling:
     action: Action
     why: str = ""
     """Empty where there is no rule."""
+    by_code: bool = False
+    """Whether what exit codes mean by convention says so, and no rule of the user's."""
 
 
 def ruling(cause: Cause, recovery: Recovery) -> Ruling:
@@ -41,8 +47,15 @@ def ruling(cause: Cause, recovery: Recovery) -> Ruling:
     if end:
         for meaning in MEANINGS:
             if end.code in meaning.codes:
-                return Ruling(meaning.action, f"exit code {end.code}: {_lowered(meaning.text)}")
+                return Ruling(meaning.action, f"exit code {end.code}: {_lowered(meaning.text)}", by_code=True)
     return Ruling(Action.RESTART)
+
+
+def doubted(ruled: Ruling, status: TrainingJobStatus, cause: Cause, now: datetime) -> bool:
+    """Whether an exit code that asks for a restart at no charge is not believed any more: attempts keep ending so, and none gets anywhere."""
+    ran = now - status.running_time if status.running_time else timedelta()
+    early = ran < STEADY and not got_further(status.restarts, cause)
+    return ruled.by_code and ruled.action is Action.IGNORE and early and status.retry.count >= MOST_AT_NO_CHARGE
 
 
 def used(restarts: Restarts, recovery: Recovery, now: datetime) -> int:

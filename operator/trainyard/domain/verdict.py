@@ -18,9 +18,9 @@ from trainyard.domain.actions import Event, Plan
 from trainyard.domain.cause import Cause
 from trainyard.domain.conditions import Saying, no, over, said, yes
 from trainyard.domain.counting import ended
-from trainyard.domain.ladder import STEADY, climb, known_group, met
+from trainyard.domain.ladder import climb, known_group, met
 from trainyard.domain.model import Doing, JobView, PodView, Snapshot
-from trainyard.domain.rules import got_further, more
+from trainyard.domain.rules import STEADY, got_further, more
 from trainyard.domain.supervision import unfit
 from trainyard.domain.suspects import known, struck, told as told_of
 from trainyard.domain.times import delay_after

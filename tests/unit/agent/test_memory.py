@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent.memory import Memory, free, read
+from trainyard_agent.memory import Kills, Memory, free, read
 
 V1 = "4:memory:/kubepods/pod1/a\n1:cpu,cpuacct:/kubepods\n0::/\n"
 V2 = "0::/kubepods/pod1/a\n"
@@ -86,3 +86,28 @@ def test_without_a_limit_nobody_knows_what_is_free(tmp_path: Path) -> None:
     (tmp_path / "self").write_text(V2)
     assert free(tmp_path / "self", tree(tmp_path / "sys", version_2("", "max"))) is None
     assert free(tmp_path / "none", tmp_path) is None
+
+
+def test_how_long_ago_the_last_process_was_killed() -> None:
+    kills, now, looked = 4, 100.0, 0
+
+    def count() -> Memory:
+        nonlocal looked
+        looked += 1
+        return Memory(kills, None, None)
+
+    watch = Kills(count, lambda: now)
+    assert watch.now() == (Memory(4, None, None), 0.0)
+    kills, now = 5, 101.5
+    watch.look()
+    before = looked
+    for _ in range(100):
+        now += 0.005
+        watch.look()
+    assert looked == before, "twice a second would be too often"
+    now = 151.5
+    watch.look()
+    assert watch.now() == (Memory(5, None, None), 50.0)
+    kills = 6
+    assert watch.now() == (Memory(6, None, None), 0.0)
+    assert watch.before.oom_kills == 4

@@ -3,7 +3,7 @@
 import pytest
 
 from trainyard.api.recovery import PEER_LOST_CODE
-from trainyard.domain import cause
+from trainyard.domain import cause, wording
 from trainyard_agent import words
 from trainyard_agent.memory import Memory
 from trainyard_agent.tracebacks import BEGIN
@@ -101,6 +101,17 @@ def test_a_kill_for_want_of_memory_is_told_with_what_was_used() -> None:
     )
     assert "out of memory" not in message("rank 1", 137, "", after, after)
     assert "out of memory" not in message("rank 1", 137, "", before, NOBODY)
+
+
+def test_one_of_long_ago_is_told_but_not_as_the_cause() -> None:
+    before, after = Memory(2, None, None), Memory(4, None, None)
+    told = message("rank 1", 1, ONE, before, after, ago=300.0).splitlines()[0]
+    assert told == (
+        "rank 1 ended with exit code 1: ValueError: one"
+        " (300 seconds before, out of memory, the kernel had killed 2 of its processes)"
+    )
+    assert not wording.out_of_memory(told)
+    assert wording.out_of_memory(message("rank 1", 1, ONE, before, after, ago=3.0))
 
 
 @pytest.mark.parametrize("letter", ["x", "ü", "\ud800", "\x00"])

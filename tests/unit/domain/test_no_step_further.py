@@ -5,10 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.jobs import NOW, Scene, job, stored
+from tests.support.jobs import NOW, Scene, ago, job, stored
 from tests.unit.domain.recovering import RUNS
+from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Rung
-from trainyard.api.status import Restarts, Retry
+from trainyard.api.status import ConditionType, Phase, Restarts, Retry
 from trainyard.domain.model import RankProgress, WorkerReport
 from trainyard.domain.plan import plan
 
@@ -52,6 +53,35 @@ def test_the_next_rung_is_tried_where_92_comes_again_and_again() -> None:
         made = Scene(scene.spec, status.model_copy(update={"group": None})).running(attempt=status.attempt)
         scene = made.attended()
     assert rungs == [Rung.PROCESSES] * 2 + [Rung.FAILED_PODS] * 2 + [Rung.ALL_PODS] * 2
+
+
+@pytest.mark.parametrize("code", [90, 92])
+def test_who_asks_for_a_free_restart_time_and_again_and_gets_nowhere_is_charged(code: int) -> None:
+    scene, charged = job(3, recovery={"maxRestarts": 2}).running(), []
+    for _ in range(6):
+        decided = plan(scene.failed(1, exit_code=code, seconds_ago=10).snapshot, NOW)
+        charged.append(decided.status.restarts.failures)
+        scene = Scene(scene.spec, decided.status).running(attempt=decided.status.attempt)
+    assert charged == [0, 0, 0, 1, 2, 3]
+    assert decided.status.phase is Phase.FAILED
+    (failed,) = (each for each in decided.status.conditions if each.type == ConditionType.FAILED)
+    assert failed.reason == Reason.RESTARTS_EXHAUSTED
+    assert "(counted: the attempts before it ended early too)" in failed.message
+
+
+@pytest.mark.parametrize(
+    ("ran", "step", "rules"),
+    [
+        pytest.param(90, None, [], id="it ran for a while"),
+        pytest.param(20, 9, [], id="it got further"),
+        pytest.param(20, None, [{"exitCodes": [92], "action": "Ignore"}], id="the user says so"),
+    ],
+)
+def test_else_it_is_believed(ran: int, step: int | None, rules: list[dict[str, object]]) -> None:
+    scene = job(3, recovery={"rules": rules}).running().with_status(running_time=ago(ran), retry=Retry(count=5))
+    scene = scene.with_status(restarts=Restarts(disruptions=5, furthest_step=8))
+    after = plan(scene.failed(1, exit_code=92, step=step, seconds_ago=1).snapshot, NOW + timedelta(seconds=5)).status
+    assert (after.restarts.failures, after.restarts.disruptions) == (0, 6)
 
 
 def test_progress_that_an_uncharged_end_shows_forgives_too() -> None:

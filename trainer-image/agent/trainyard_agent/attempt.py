@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import NamedTuple
 
-from trainyard_agent import memory, stacks, words
+from trainyard_agent import stacks, words
 from trainyard_agent.group import ENDING, Ending, Group
 from trainyard_agent.hang import Hang
 from trainyard_agent.leaving import Leaving
+from trainyard_agent.memory import Kills
 from trainyard_agent.orders import News
 from trainyard_agent.ranks import environments, grace_seconds, hang_seconds, place
 from trainyard_agent.reading import Progress, shared
@@ -88,7 +89,7 @@ class Attempt:
         self._warm = warm
         self._where, self._limit = place(environment), hang_seconds(environment)
         self._tellers = set[int]() if tellers is None else tellers
-        self._before = memory.read()
+        self._kills = Kills()
 
     def run(self, line: Line) -> Outcome:
         """Until all ranks have ended."""
@@ -141,6 +142,7 @@ class Attempt:
                 group.wait(min((each for each in (progress.interval, leaving.interval) if each), default=LOOK_SECONDS))
                 spared = leaving.look(group.asked)
                 recorder.keep()
+                self._kills.look()
                 came = [*withheld, *group.heard[passed:]]
                 passed, withheld = len(group.heard), [number for number in came if spared and number in ENDING]
                 for number in came:
@@ -183,14 +185,14 @@ class Attempt:
     def _failure(self, progress: Progress) -> Failure:
         # The first that did not only follow others, into an end that was agreed upon or because it lost one.
         cause = min(self._failed(), key=lambda ending: (ending.code == SAVED, _is_victim(ending)))
-        once, after, step = self._command.once, memory.read(), progress.step(cause.rank)
+        once, (after, ago), before = self._command.once, self._kills.now(), self._kills.before
         who, said = (
             ("the command", words.of_ranks(cause.said)) if once else (f"rank {cause.rank}", words.of_rank(cause.said))
         )
         # Where there is no more to say than the exit code, the kubelet takes the end of the log, standard output included.
         plain = f"{who} ended with exit code {cause.code}"
-        needs_telling = not once or words.message(who, cause.code, said, self._before, after) != plain
-        message = words.message(who, cause.code, said, self._before, after, step)
+        needs_telling = not once or words.message(who, cause.code, said, before, after) != plain
+        message = words.message(who, cause.code, said, before, after, progress.step(cause.rank), ago)
         return Failure(cause.code, message, time.monotonic(), needs_telling)
 
     def _hang(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Optional
 
 UNLIMITED = 1 << 60
 """cgroup v1 has a number for "no limit" that depends on the page size; none is smaller."""
+LOOK_SECONDS = 1.0
 
 
 class Memory(NamedTuple):
@@ -55,6 +58,34 @@ def free(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgro
         return None
     kept = sum(_field(folder / "memory.stat", f"{prefix}{name}") or 0 for name in ("active_file", "inactive_file"))
     return limit - used + kept
+
+
+class Kills:
+    """Processes that were killed for want of memory since this was made, and how long ago the last one was."""
+
+    def __init__(self, count: Callable[[], Memory] = read, clock: Callable[[], float] = time.monotonic) -> None:
+        self._count, self._clock = count, clock
+        self.before = count()
+        """The counts at the begin."""
+        self._seen, self._looked = self.before.oom_kills, clock()
+        self._at: float | None = None
+
+    def look(self) -> None:
+        """To be called now and then: once a second it is looked whether there are more."""
+        now = self._clock()
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            self._note(self._count(), now)
+
+    def now(self) -> tuple[Memory, float]:
+        """The counts as of now, and the seconds since the last kill."""
+        counts, now = self._count(), self._clock()
+        self._note(counts, now)
+        return counts, 0.0 if self._at is None else now - self._at
+
+    def _note(self, counts: Memory, now: float) -> None:
+        if counts.oom_kills != self._seen:
+            self._seen, self._at = counts.oom_kills, now
 
 
 class _Paths(NamedTuple):

@@ -39,6 +39,8 @@ CRASHES = frozenset({Signals.SIGABRT, Signals.SIGSEGV, Signals.SIGBUS, Signals.S
 """Signals by which a program ends that does something wrong, at its end after an exception too."""
 AT_THE_END = 8
 """Lines that are said after the traceback of a program that crashes as it ends, at most."""
+LATELY_SECONDS = 30.0
+"""Who ends so long after a process was killed for want of memory does so because of that, as a rule: a loader that has lost a worker, say."""
 MIB = 1 << 20
 
 
@@ -91,12 +93,18 @@ def lost_a_peer(code: int, said: str) -> bool:
     return code == PEER_LOST_CODE or any(mark in told for mark in PEER_LOST)
 
 
-def message(who: str, code: int, said: str, before: Memory, after: Memory, step: int | None = None) -> str:
-    """Why the worker ended: a sentence that begins with `who`, the last step, the traceback or the last lines. At most 4,096 bytes."""
+def message(
+    who: str, code: int, said: str, before: Memory, after: Memory, step: int | None = None, ago: float = 0.0
+) -> str:
+    """Why the worker ended: a sentence that begins with `who`, the last step, the traceback or the last lines. At most 4,096 bytes.
+
+    `ago`: seconds since the kernel has last killed something for want of memory, if it has.
+    """
     exception, found = _exception(code, said)
     told = f"{who} {how(code)}"
-    if killed := _killed(before, after):
-        told += f": {killed}"
+    killed = _killed(before, after)
+    if killed and ago <= LATELY_SECONDS:
+        told += f": out of memory: the kernel killed {killed}"
     elif code == SIGNALLED + Signals.SIGBUS:
         told += (
             ": memory that it had mapped is not there; as a rule /dev/shm is full, or a file was cut off that it read"
@@ -105,6 +113,8 @@ def message(who: str, code: int, said: str, before: Memory, after: Memory, step:
         told += f": {exception}"
     elif not _signal(code) and (last := said.strip().rpartition("\n")[2].strip()):
         told += f": {last[:LONGEST_LINE]}"
+    if killed and ago > LATELY_SECONDS:
+        told += f" ({ago:.0f} seconds before, out of memory, the kernel had killed {killed})"
     return cut(told, found or said.strip(), step)
 
 
@@ -123,7 +133,7 @@ def _killed(before: Memory, after: Memory) -> str:
         return ""
     peak = f", {after.peak // MIB} MiB were in use at most" if after.peak is not None else ""
     limit = f"; the limit is {after.limit // MIB} MiB" if after.limit is not None else ""
-    return f"out of memory: the kernel killed {after.oom_kills - (before.oom_kills or 0)} of its processes{peak}{limit}"
+    return f"{after.oom_kills - (before.oom_kills or 0)} of its processes{peak}{limit}"
 
 
 def _signal(code: int) -> Signals | None:
