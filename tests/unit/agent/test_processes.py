@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.patience import until
+from tests.unit.agent.place import AGENT
 from trainyard_agent.processes import descendants, kill_all, lives, pass_on
 
 
@@ -34,7 +35,8 @@ def test_whoever_is_spared_keeps_what_it_has_started(tmp_path: Path) -> None:
         assert len(kept) == 1
         assert descendants(root.pid, {spared}) == {other, *descendants(other)}
         os.kill(root.pid, signal.SIGSTOP)
-        kill_all(root.pid, 60, lambda: None, {spared})
+        # Who is stopped reaps nobody.
+        kill_all(root.pid, 1, lambda: None, {spared})
         assert descendants(root.pid) == {spared, *kept}
         root.send_signal(signal.SIGCONT)
         kill_all(root.pid, 60, lambda: None)
@@ -75,3 +77,31 @@ def test_who_reads_and_wants_to_be_told_is(tmp_path: Path) -> None:
         pass_on(signal.SIGTERM, shell.pid)
         until(lambda: not any(map(lives, below)), 60, "the end of all")
     assert (tmp_path / "log").read_text().split() == ["ready", "saved"]
+
+
+CHAIN = """
+import os, sys, time
+from trainyard_agent import processes
+processes.adopt_orphans()
+if os.fork() == 0:
+    while True:
+        if os.fork():
+            os._exit(0)
+        time.sleep(0.005)
+time.sleep(0.1)
+processes.kill_all(os.getpid(), 60, lambda: [*processes.reap()])
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("nobody is left")
+"""
+
+
+def test_a_chain_of_processes_that_each_start_the_next_is_cut() -> None:
+    """At no moment are there more than two; the one that a look finds has ended before it is killed, as a rule."""
+    environment = {**os.environ, "PYTHONPATH": str(AGENT)}
+    for _ in range(5):
+        done = subprocess.run(
+            [sys.executable, "-c", CHAIN], env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.stdout == "nobody is left\n"

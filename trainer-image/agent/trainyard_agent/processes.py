@@ -70,10 +70,7 @@ def silence(pid: int) -> str:
 
 def descendants(root: int, spared: Collection[int] = frozenset()) -> set[int]:
     """The PIDs of all processes below `root` that have not ended, but for the `spared` and what is below these."""
-    table = _table()
-    for pid in spared:
-        table.pop(pid, None)
-    return {pid for pid, process in table.items() if process.state not in GONE and _is_below(pid, root, table)}
+    return {pid for pid, process in _below(root, spared).items() if process.state not in GONE}
 
 
 def pass_on(number: int, pid: int) -> list[int]:
@@ -111,21 +108,29 @@ def kill_all(
 
     A process that is stuck in the kernel (a dead file server, say) goes only when that lets it go, and another user's not at all.
     """
-    end = time.monotonic() + patience
-    while left := descendants(root, spared):
+    end, before = time.monotonic() + patience, set[int]()
+    # One that has just ended may have started another that this look has missed: each is the parent of the next, in a chain of them.
+    while (left := _below(root, spared).keys()) and time.monotonic() < end:
         for pid in left:
             _send(signal.SIGKILL, pid)
         reap_them()
-        if time.monotonic() > end:
-            return
-        time.sleep(0.005)
-    reap_them()
+        if left <= before:
+            time.sleep(0.005)
+        before |= left
 
 
 def _table() -> dict[int, _Process]:
     """All processes, by PID."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
     return {pid: process for pid in pids if (process := _stat(pid)) is not None}
+
+
+def _below(root: int, spared: Collection[int]) -> dict[int, _Process]:
+    """All processes below `root` but for the `spared` and what is below these, those too that are yet to be reaped."""
+    table = _table()
+    for pid in spared:
+        table.pop(pid, None)
+    return {pid: process for pid, process in table.items() if _is_below(pid, root, table)}
 
 
 def _is_below(pid: int, root: int, table: dict[int, _Process]) -> bool:
