@@ -209,11 +209,20 @@ def test_a_worker_that_began_at_once_has_it_for_its_next_attempt(
         made.agent.kill()
 
 
-def test_a_rank_has_the_priority_that_it_would_have(program: Path, folder: Path, operator: Operator) -> None:
-    (folder / "script.py").write_text("import os\nprint(os.sched_getscheduler(0) == os.SCHED_OTHER, os.nice(0))")
-    ran, line = run(program, folder, operator, sys.executable, "script.py")
+@pytest.mark.parametrize("policy", ["SCHED_OTHER", "SCHED_BATCH"])
+def test_a_rank_has_the_priority_that_it_would_have(
+    program: Path, folder: Path, operator: Operator, policy: str
+) -> None:
+    """The policy of the container too, where somebody has set one."""
+    (folder / "script.py").write_text("import os\nprint(os.sched_getscheduler(0), os.nice(0))")
+    before, wished = os.sched_getscheduler(0), getattr(os, policy)
+    os.sched_setscheduler(0, wished, os.sched_param(0))
+    try:
+        ran, line = run(program, folder, operator, sys.executable, "script.py")
+    finally:
+        os.sched_setscheduler(0, before, os.sched_param(0))
     assert READY in line
-    assert ran.output == f"True {os.nice(0)}\n"
+    assert ran.output == f"{wished} {os.nice(0)}\n"
 
 
 def test_random_numbers_differ_from_rank_to_rank(program: Path, folder: Path, operator: Operator) -> None:

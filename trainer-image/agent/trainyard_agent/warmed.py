@@ -98,8 +98,9 @@ def resident() -> int:
 
 
 def step_back() -> bool:
-    """Let others go first, as far as that can be taken back: a rank must not be slower than another."""
-    if not hasattr(os, "SCHED_IDLE"):
+    """Let others go first, as far as that can be taken back: a rank must not be slower than another. Whether they do."""
+    # Another policy is somebody's wish.
+    if not hasattr(os, "SCHED_IDLE") or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return False
     pid = os.fork()
     if pid == 0:
@@ -125,9 +126,10 @@ def serve(agent: socket.socket, work: dict[str, Any]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
     os.close(null)
+    stepped_back = False
     if work["delay"]:
         time.sleep(work["delay"])
-        step_back()
+        stepped_back = step_back()
     tell(agent, rested=True)
     if not agent.recv(1):
         os._exit(0)
@@ -152,7 +154,7 @@ def serve(agent: socket.socket, work: dict[str, Any]) -> None:
         files = array.array("i", ancillary[0][2]).tolist()
         if is_rank(agent):
             agent.close()
-            become(files, output)
+            become(files, output, stepped_back=stepped_back)
             show(" ".join(work["words"]))
             return
         for each in files:
@@ -176,7 +178,7 @@ def is_rank(agent: socket.socket) -> bool:
     return True
 
 
-def become(files: list[int], output: int) -> None:
+def become(files: list[int], output: int, *, stepped_back: bool) -> None:
     """A rank: what is its own, as the agent told. `files`: its words, its standard error, and a gate that opens when all are there."""
     words, error, gate = files
     os.setsid()
@@ -184,7 +186,7 @@ def become(files: list[int], output: int) -> None:
     os.dup2(output, 1)
     with os.fdopen(words) as file:
         told: dict[str, Any] = json.load(file)
-    if hasattr(os, "SCHED_IDLE") and os.sched_getscheduler(0) != os.SCHED_OTHER:
+    if stepped_back:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     if os.read(gate, 1) != b"g":
         os._exit(0)
