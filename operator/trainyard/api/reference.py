@@ -39,7 +39,8 @@ it starts anew at no charge, and no worker of the job goes to that worker's node
 that way it is not the nodes, and it is `Restart`, as it is where `recovery.avoidNodes` is false. `Fail`: the job fails at once, with the reason
 `NonRetryable`.
 
-Where memory runs out (`OOMKilled`) twice in a row without a step further, it is `Fail` instead.
+Where memory runs out (`OOMKilled`) twice in a row without a step further, it is `Fail` instead. 90 and 92 are not believed, and counted, where the three
+attempts before ended within a minute too and none got a step further.
 
 A rule of the job's own comes first. Of these, one restarts on exit code 2 after all, one leaves a node whose network fails, and the last fails the job when a
 GPU is broken for good:
