@@ -74,7 +74,7 @@ BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
     "an end is no new attempt": (
         verdict,
         "_next_attempt",
-        lambda it: lambda status, now: {**it(status, now), "attempt": status.attempt},
+        lambda it: lambda status, *more: {**it(status, *more), "attempt": status.attempt},
     ),
 }
 

@@ -191,7 +191,7 @@ def _paused(snapshot: Snapshot, now: datetime) -> Plan | None:
     if not snapshot.job.spec.lifecycle.suspend:
         return verdict.resume(snapshot.job, now) if snapshot.job.status.holds(C.SUSPENDED) else None
     if not snapshot.job.status.holds(C.SUSPENDED):
-        return verdict.suspend(snapshot.job, snapshot.current, now)
+        return verdict.suspend(snapshot, now)
     removed, waits = removals(snapshot, snapshot.pods, now)
     actions = [*_delete(snapshot.pods, Reason.SUSPENDED), *removed]
     return report(snapshot, Plan(snapshot.job.status, actions, requeue_after=_soonest(waits)), now)

@@ -19,7 +19,7 @@ from trainyard.domain.cause import Cause
 from trainyard.domain.conditions import Saying, no, over, said, yes
 from trainyard.domain.counting import ended
 from trainyard.domain.ladder import climb, known_group, met
-from trainyard.domain.model import Doing, JobView, PodView, Snapshot
+from trainyard.domain.model import Doing, JobView, Snapshot
 from trainyard.domain.rules import STEADY, got_further, more
 from trainyard.domain.supervision import unfit
 from trainyard.domain.suspects import known, struck, told as told_of
@@ -51,9 +51,9 @@ def resume(job: JobView, now: datetime) -> Plan:
     return Plan(_observed(job, start(job, now)), events=[Event("Normal", Reason.RESUMED, note)])
 
 
-def suspend(job: JobView, pods: Sequence[PodView], now: datetime) -> Plan:
+def suspend(snapshot: Snapshot, now: datetime) -> Plan:
     """The job stops. The attempt that ran is over, so that its pods are deleted; the active clock stands still."""
-    status = job.status
+    job, status = snapshot.job, snapshot.job.status
     message = "lifecycle.suspend is set: the job has no pods until it is taken back"
     sayings = [
         yes(C.SUSPENDED, Reason.SUSPENDED, message),
@@ -74,8 +74,8 @@ def suspend(job: JobView, pods: Sequence[PodView], now: datetime) -> Plan:
         "stragglers": [],
         "joining": None,
     }
-    if pods or status.launched_attempt == status.attempt:
-        update |= _next_attempt(status, now)
+    if snapshot.current or status.launched_attempt == status.attempt:
+        update |= _next_attempt(status, snapshot.size, now)
     return Plan(_observed(job, status.model_copy(update=update)), events=[Event("Normal", Reason.SUSPENDED, message)])
 
 
@@ -186,9 +186,8 @@ def new_attempt(
         {
             "suspect_nodes": known(job, now),
             "goodput": goodput.at_restart(status, active(status, now)),
-            "previous_workers": status.size or job.spec.replicas,
         }
-        | _next_attempt(status, now)
+        | _next_attempt(status, status.size or job.spec.replicas, now)
         | update
         | {
             "phase": Phase.RESTARTING,
@@ -202,9 +201,10 @@ def new_attempt(
     return Plan(_observed(job, status.model_copy(update=update)), events=[event])
 
 
-def _next_attempt(status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
+def _next_attempt(status: TrainingJobStatus, workers: int, now: datetime) -> dict[str, Any]:
+    """`workers`: how many the one before had."""
     begin = {"attempt": status.attempt + 1, "attempt_start_time": now, "running_time": None}
-    return {**begin, "group": None, "graceful_stop": None, "stragglers": []}
+    return {**begin, "previous_workers": workers, "group": None, "graceful_stop": None, "stragglers": []}
 
 
 def _finish(job: JobView, phase: Phase, sayings: Sequence[Saying], event: Event, ready: str, now: datetime) -> Plan:

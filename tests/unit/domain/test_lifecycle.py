@@ -73,6 +73,10 @@ class TestSuspend:
         goes_on = replace(scene, status=stored(decided.status), has_service=True)
         assert plan(goes_on.snapshot, NOW).actions == [CreateWorker(0, 2, 2), CreateWorker(1, 2, 2)]
 
+    def test_with_another_size_programs_are_told_of_the_old_one(self) -> None:
+        scene = job(3).running().wishing(replicas=2, lifecycle=SUSPEND)
+        assert plan(scene.snapshot, NOW).status.previous_workers == 3
+
     def test_taken_back_waits_for_the_old_pods(self) -> None:
         scene = replace(job(1).started(attempt=2), has_service=True, pods=(worker(0, deletion_time=ago(-10)),))
         assert plan(scene.snapshot, NOW).actions == []
