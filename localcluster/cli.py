@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Command = Callable[[argparse.Namespace, Paths], int]
 
 # `up` and `down` say at once that another command is at work; the small ones wait for each other.
-PATIENCE_SECONDS = {"up": 0.0, "down": 0.0, "node": 60.0, "load": 300.0}
+PATIENCE_SECONDS = {"up": 0.0, "down": 0.0, "node": 60.0, "load": 300.0, "monitoring": 300.0}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,6 +76,10 @@ def _parser() -> argparse.ArgumentParser:
             added.add_argument("words", nargs=argparse.REMAINDER, help="the command")
     load = add("load", _load, "put the images of an OCI archive file into all nodes")
     load.add_argument("archive", type=Path)
+    monitoring_text = (
+        "start metrics-server, Prometheus and prometheus-adapter beside the cluster, for autoscalers and `kubectl top`"
+    )
+    add("monitoring", _monitoring, monitoring_text)
     add("kubeconfig", _kubeconfig, "print the path of the kubeconfig file")
     add("build", _build, "only build the programs")
     add("check", _check, "only check whether a cluster can run here")
@@ -113,6 +117,10 @@ def _node(options: argparse.Namespace, paths: Paths) -> int:
 
 def _load(options: argparse.Namespace, paths: Paths) -> int:
     return _exclusive("load", lambda: cluster.load(options.archive, paths))
+
+
+def _monitoring(_: argparse.Namespace, paths: Paths) -> int:
+    return _exclusive("monitoring", lambda: cluster.monitor(paths))
 
 
 def _kubeconfig(_: argparse.Namespace, paths: Paths) -> int:

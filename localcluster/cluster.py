@@ -16,6 +16,7 @@ from localcluster import (
     host_changes,
     images_seed,
     kernel,
+    monitoring,
     network,
     node,
     node_view,
@@ -26,7 +27,7 @@ from localcluster import (
     teardown,
     tools as go_tools,
 )
-from localcluster.addresses import node_name
+from localcluster.addresses import PROMETHEUS_URL, node_name
 from localcluster.api import Api, wait_until
 from localcluster.disk import require_free
 from localcluster.errors import LocalClusterError
@@ -147,6 +148,14 @@ def load(archive: Path, paths: Paths) -> None:
         raise LocalClusterError(f"{archive} is a folder: name an OCI archive, a file that ends in .tar")
     images_seed.load(archive, paths, build(shape.profile, paths), running_nodes(shape, paths))
     say(f"{archive.name} is loaded")
+
+
+def monitor(paths: Paths) -> None:
+    """Starts what tells autoscalers and people of metrics, beside a cluster of real nodes that is up."""
+    if require_running(paths).profile == Profile.SCALE:
+        raise LocalClusterError("the nodes of the scale profile are played by kwok and have no metrics")
+    monitoring.start(paths, go_tools.ensure(*go_tools.MONITORING, paths=paths))
+    say(f"metrics-server and prometheus-adapter answer; Prometheus: {PROMETHEUS_URL}")
 
 
 def running_nodes(shape: Shape, paths: Paths) -> list[int]:

@@ -21,6 +21,7 @@ from localcluster.addresses import (
 )
 from localcluster.api import Api, wait_until
 from localcluster.kubeconfig import client_configuration, write_private
+from localcluster.pki import FRONT_PROXY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -173,6 +174,14 @@ def _api_server(paths: Paths, *, scale: bool) -> list[str]:
         "kubelet-certificate-authority": pki / "ca.crt",
         "kubelet-preferred-address-types": "InternalIP",
         "allow-privileged": "true",
+        # For the APIs of others that stand behind this one, such as the metrics'.
+        "requestheader-client-ca-file": pki / "front-proxy-ca.crt",
+        "requestheader-allowed-names": FRONT_PROXY,
+        "requestheader-username-headers": "X-Remote-User",
+        "requestheader-group-headers": "X-Remote-Group",
+        "requestheader-extra-headers-prefix": "X-Remote-Extra-",
+        "proxy-client-cert-file": pki / f"{FRONT_PROXY}.crt",
+        "proxy-client-key-file": pki / f"{FRONT_PROXY}.key",
         # Calls webhooks at their pods' addresses: the host has routes to pods, but no kube-proxy.
         "enable-aggregator-routing": "true",
     }
@@ -200,6 +209,8 @@ def _controller_manager(paths: Paths, *, scale: bool) -> list[str]:
         }
     else:  # a dead node is seen in 20 s; a shorter patience would take a busy machine's nodes for dead
         flags |= {"node-monitor-grace-period": "20s", "node-monitor-period": "1s"}
+        # Autoscalers look as often as their metrics are new.
+        flags |= {"horizontal-pod-autoscaler-sync-period": "5s"}
     return _flags(flags)
 
 

@@ -10,6 +10,7 @@ from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Final
 
 from localcluster.addresses import (
+    ADAPTER_PORT,
     API_PORT,
     BRIDGE,
     BRIDGE_MAC,
@@ -19,6 +20,8 @@ from localcluster.addresses import (
     ETCD_PEER_PORT,
     ETCD_PORT,
     GATEWAY,
+    METRICS_SERVER_PORT,
+    PROMETHEUS_PORT,
     VETH_PREFIX,
     node_address,
     pod_network,
@@ -41,10 +44,12 @@ class Endpoint:
 
 
 LOOPBACK_ENDPOINTS: Final = tuple(
-    Endpoint("127.0.0.1", port) for port in (ETCD_PORT, ETCD_PEER_PORT, CONTROLLER_MANAGER_PORT)
+    Endpoint("127.0.0.1", port) for port in (ETCD_PORT, ETCD_PEER_PORT, CONTROLLER_MANAGER_PORT, PROMETHEUS_PORT)
 )
 BRIDGE_ENDPOINTS: Final = (
     Endpoint(GATEWAY, API_PORT),
+    Endpoint(GATEWAY, METRICS_SERVER_PORT),
+    Endpoint(GATEWAY, ADAPTER_PORT),
     Endpoint(GATEWAY, DNS_PORT),
     Endpoint(GATEWAY, DNS_PORT, socket.SOCK_DGRAM),
 )

@@ -53,6 +53,8 @@ API_SERVER_NAMES: Final = (
     f"IP:{KUBERNETES_SERVICE}",
     f"IP:{GATEWAY}",
 )
+FRONT_PROXY: Final = "front-proxy"
+METRICS_SERVICES: Final = ("metrics-server", "prometheus-adapter")
 CONTROL_PLANE: Final = (
     Certificate("apiserver", "/CN=kube-apiserver", API_SERVER_NAMES),
     Certificate("admin", "/O=system:masters/CN=admin"),
@@ -60,7 +62,9 @@ CONTROL_PLANE: Final = (
     Certificate("scheduler", "/CN=system:kube-scheduler"),
     Certificate("proxy", "/CN=system:kube-proxy"),
     Certificate("dns", "/CN=system:coredns"),
-    # An authority of its own: whoever holds a certificate of the cluster, as each node does, is not let into etcd.
+    Certificate("metrics", "/CN=metrics", tuple(f"DNS:{name}.kube-system.svc" for name in METRICS_SERVICES)),
+    # Authorities of their own: whoever is known by the first is believed to call for others; holds a certificate of the cluster, as each node does, is not let into etcd.
+    Certificate("front-proxy", f"/CN={FRONT_PROXY}", authority="front-proxy-ca"),
     Certificate("etcd", "/CN=etcd", ("IP:127.0.0.1",), authority="etcd-ca"),
 )
 
@@ -77,7 +81,7 @@ def create(folder: Path, nodes: int) -> None:
     folder.chmod(0o700)
     configuration = folder / "openssl.cnf"
     configuration.write_text(CONFIGURATION)
-    for authority in ("ca", "etcd-ca"):
+    for authority in ("ca", "front-proxy-ca", "etcd-ca"):
         _sign(folder, Certificate(authority, f"/CN=trainyard-{authority}"), "authority")
     for certificate in (*CONTROL_PLANE, *(node_certificate(number) for number in range(1, nodes + 1))):
         _sign(folder, certificate, "leaf")

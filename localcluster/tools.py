@@ -35,6 +35,7 @@ class Module:
     link: str = ""  # linker flags beside -s -w
     root: Path = MODULES  # the folder that holds the module's
     files: tuple[tuple[str, str], ...] = ()  # taken along from the sources: the Go module and the path in it
+    tags: str = ""  # build tags
 
     @property
     def source(self) -> Path:
@@ -44,7 +45,8 @@ class Module:
     @property
     def flags(self) -> tuple[str, ...]:
         """What is told to `go build`."""
-        return ("-trimpath", "-buildvcs=false", "-mod=readonly", f"-ldflags=-s -w {self.link}".rstrip())
+        flags = ("-trimpath", "-buildvcs=false", "-mod=readonly", f"-ldflags=-s -w {self.link}".rstrip())
+        return (*flags, f"-tags={self.tags}") if self.tags else flags
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -89,14 +91,24 @@ MODULE_LIST: Final = (
     Module("fakegpu", {"fakegpu": "."}, "5 s"),
     Module("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}, "30 s"),
     Module("kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok", "stages": "./stages"}, "20 s"),
+    Module("metrics-server", {"metrics-server": "sigs.k8s.io/metrics-server/cmd/metrics-server"}, "60 s"),
+    Module(
+        "prometheus",
+        _commands("github.com/prometheus/prometheus/cmd", "prometheus", "promtool"),
+        "2 min",
+        # Of some thirty kinds of service discovery, each with its cloud's libraries, the one that is used.
+        tags="remove_all_sd,enable_kubernetes_sd",
+    ),
+    Module("prometheus-adapter", {"adapter": "sigs.k8s.io/prometheus-adapter/cmd/adapter"}, "60 s"),
 )
 MODULE_OF: Final = {program: module for module in MODULE_LIST for program in module.packages}
-EVERYDAY: Final = tuple(program for program, module in MODULE_OF.items() if module.name != "kwok")
-SCALE: Final = tuple(program for program, module in MODULE_OF.items() if module.name == "kwok")
+SCALE: Final = ("kwok", "stages")
+MONITORING: Final = ("metrics-server", "prometheus", "promtool", "adapter")
+EVERYDAY: Final = tuple(program for program in MODULE_OF if program not in {*SCALE, *MONITORING})
 
 
 def ensure(*names: str, paths: Paths | None = None) -> dict[str, Path]:
-    """The programs of these names (all but kwok's, if none is given), built where they are not yet.
+    """The programs of these names (`EVERYDAY`, if none is given), built where they are not yet.
 
     Raises:
         LocalClusterError: a name is unknown, Go or disk space is missing, or a build failed.

@@ -9,12 +9,9 @@ from datetime import datetime, timedelta
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.ladder import can_join
-from trainyard.domain.model import PodView, Snapshot
+from trainyard.domain.model import UNSCHEDULABLE, PodView, Snapshot
 from trainyard.domain.sizes import at_most
 from trainyard.domain.times import startup_began
-
-UNSCHEDULABLE = "Unschedulable"
-"""What the scheduler says of a pod for which it has looked for a node, and found none."""
 
 
 def remaining(snapshot: Snapshot, now: datetime) -> int | None:
@@ -57,14 +54,22 @@ def aim(snapshot: Snapshot, now: datetime) -> int:
     return asked if reached is None or reached <= joining.size else min(reached, asked)
 
 
+def pause(snapshot: Snapshot, now: datetime) -> timedelta:
+    """How much longer an elastic group keeps its size, since it got it a moment ago, or those that were to join it have failed."""
+    elastic, since = snapshot.job.spec.elastic, snapshot.job.status.growth_pause_time
+    if elastic is None or since is None:
+        return timedelta()
+    return since + timedelta(seconds=elastic.grow_after_seconds) - now
+
+
 def deadlines(snapshot: Snapshot, now: datetime) -> Sequence[float]:
     """Seconds until there is another look to take."""
     left = [_patience(snapshot, now)]
     elastic, status = snapshot.job.spec.elastic, snapshot.job.status
     if elastic and status.joining and status.joining.since and snapshot.wish:
         left.append(status.joining.since + timedelta(seconds=elastic.shrink_after_seconds) - now)
-    if elastic and status.growth_pause_time and snapshot.wish:
-        left.append(status.growth_pause_time + timedelta(seconds=elastic.grow_after_seconds) - now)
+    if snapshot.wish:
+        left.append(pause(snapshot, now))
     return [wait.total_seconds() for wait in left if wait is not None and wait > timedelta()]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from trainyard.api.reasons import Reason
 from trainyard.api.status import Joining
 from trainyard.domain.actions import Action, CreateWorker, Event
-from trainyard.domain.capacity import aim, is_placed
+from trainyard.domain.capacity import aim, is_placed, pause
 from trainyard.domain.ladder import can_join
 from trainyard.domain.model import Doing, PodView, Snapshot
 from trainyard.domain.sizes import planned
@@ -30,14 +30,6 @@ def held_back(snapshot: Snapshot, now: datetime) -> Snapshot:
     if target > size and _may_grow(snapshot) and _is_settled(snapshot, range(size, target)):
         return planned(snapshot, target)
     return replace(planned(snapshot, size), wish=wish, aim=target)
-
-
-def pause(snapshot: Snapshot, now: datetime) -> timedelta:
-    """How much longer an elastic group keeps its size, since it got it a moment ago, or those that were to join it have failed."""
-    elastic, since = snapshot.job.spec.elastic, snapshot.job.status.growth_pause_time
-    if elastic is None or since is None:
-        return timedelta()
-    return since + timedelta(seconds=elastic.grow_after_seconds) - now
 
 
 def changes(snapshot: Snapshot, now: datetime) -> dict[str, Any]:

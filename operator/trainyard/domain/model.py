@@ -9,6 +9,9 @@ from functools import cached_property
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 
+UNSCHEDULABLE = "Unschedulable"
+"""What the scheduler says of a pod for which it has looked for a node, and found none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:

@@ -12,7 +12,7 @@ from trainyard.api.constants import ANNOTATION_WORKERS, LABEL_JOB_UID
 from trainyard.api.recovery import PEER_LOST_CODE, SAVED_CODE
 from trainyard.api.spec import LONGEST_GRACE, TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
-from trainyard.domain.model import Exit, JobView, PodView, Trouble
+from trainyard.domain.model import UNSCHEDULABLE, Exit, JobView, PodView, Trouble
 from trainyard.domain.names import parse_worker_pod
 from trainyard.domain.wording import named_rank, out_of_memory, shortened, split_step
 
@@ -221,7 +221,7 @@ def _trouble(status: Json, conditions: Mapping[str, Json]) -> Trouble | None:
         return Trouble(status["reason"], status.get("message", "")) if status.get("reason") else None
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
-        return Trouble(scheduled.get("reason", "Unschedulable"), scheduled.get("message", ""))
+        return Trouble(scheduled.get("reason", UNSCHEDULABLE), scheduled.get("message", ""))
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason", "ContainerCreating") not in ON_ITS_WAY:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from trainyard.api.reasons import Reason
-from trainyard.domain.model import PodView, Trouble
+from trainyard.domain.model import UNSCHEDULABLE, PodView, Trouble
 
 IMAGE_TROUBLE = frozenset(
     {
@@ -112,5 +112,5 @@ def everyone(pods: Sequence[PodView], wished: int) -> bool:
 
 def _reason(pod: PodView, trouble: Trouble) -> Reason:
     if not pod.scheduled:
-        return Reason.UNSCHEDULABLE if trouble.reason == "Unschedulable" else Reason.WORKERS_PENDING
+        return Reason.UNSCHEDULABLE if trouble.reason == UNSCHEDULABLE else Reason.WORKERS_PENDING
     return Reason.IMAGE_PULL_FAILED if trouble.reason in IMAGE_TROUBLE else Reason.CONTAINER_CREATE_FAILED

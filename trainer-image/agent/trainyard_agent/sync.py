@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from trainyard_agent.orders import Final, News, Order, State, read
 from trainyard_agent.reporter import IMPORTS, SILENT_FAILURES, NoAnswerError
+from trainyard_agent.words import LONGEST
 
 if TYPE_CHECKING:
     from trainyard_agent.channel import Channel
@@ -26,8 +27,6 @@ QUICK_SECONDS = 1.0
 """An answer that came sooner is not followed by the next question before that, if nothing has changed here."""
 LAST_SECONDS = 2.0
 """For the last word, which the end of the worker waits for."""
-LONGEST_MESSAGE = 4096
-"""All of what `words.message` makes: the operator keeps its sentence and its end."""
 UNTRUSTED = 5
 """After so many certificates in a row that cannot be verified, the operator is taken for one that cannot be asked until one can."""
 
@@ -194,7 +193,7 @@ class Sync:
         words: dict[str, object] = {"attempt": attempt, "state": state.value}
         if failure is not None:
             age = round(max(0.0, time.monotonic() - failure.at), 3)
-            words["failure"] = {"code": failure.code, "message": failure.message[:LONGEST_MESSAGE], "age": age}
+            words["failure"] = {"code": failure.code, "message": failure.message[:LONGEST], "age": age}
         if leave is not None:
             words["leave"] = leave._asdict()
         if not prepared:

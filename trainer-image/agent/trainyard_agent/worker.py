@@ -65,9 +65,10 @@ class Worker:
             self._clear()
             self._patience = FIRST_ANSWER_SECONDS
             environment = self._wait()
-        if self._state is State.WAITING and not self._group.asked_to_end and (why := self._in_vain()):
+        waits, asked = self._state is State.WAITING, self._group.asked_to_end
+        if waits and not asked and (why := self._in_vain()):
             return End(PEER_LOST_CODE, f"attempt {self._attempt} was waited for in vain: {why}")
-        if failure is None or self._state is State.WAITING:
+        if failure is None or (waits and asked):
             return End(TERMINATED)
         return End(failure.code, failure.message if failure.needs_telling else None)
 

@@ -1,0 +1,91 @@
+"""Faults that last, or come again and again: an operator that is away for ten minutes, a job that others preempt five times."""
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from demo import install
+from tests.cluster.kube import Json, Kube, job
+from tests.cluster.test_elastic import LONG, a_node_each
+from tests.cluster.test_elastic_training import BATCH, PROGRAM, STEPS, steps, training
+from tests.cluster.test_in_place import fail, runs, training as plain
+
+AWAY_SECONDS, PREEMPTIONS = 630, 5
+pytestmark = LONG
+
+
+def test_a_worker_that_fails_while_the_operator_is_away_for_ten_minutes_is_counted_once(kube: Kube) -> None:
+    """After ten its agent waits no longer: the pod tells the failure, and where two workers do, the first is the cause."""
+    kube.apply(plain(2))
+    runs(kube, 1)
+    home = kube.other(install.NAMESPACE)
+    home.run("scale", f"deployment/{install.RELEASE}", "--replicas=0")
+    home.until(lambda: not home.find_all("pods", "app.kubernetes.io/name=trainyard"), 60, "the operators to be gone")
+    try:
+        fail(kube, "job-worker-1-1")
+        time.sleep(AWAY_SECONDS)
+        assert kube.status("job")["attempt"] == 1
+    finally:
+        home.run("scale", f"deployment/{install.RELEASE}", "--replicas=2")
+    status = runs(kube, 2)
+    home.run("rollout", "status", f"deployment/{install.RELEASE}", "--timeout=120s")
+    time.sleep(15)
+    restarts = kube.status("job")["restarts"]
+    assert (kube.status("job")["attempt"], restarts["failures"], restarts["disruptions"]) == (2, 1, 0)
+    assert status["lastFailure"]["rank"] == 1
+    assert "RuntimeError: boom" in status["lastFailure"]["message"]
+
+
+@contextmanager
+def all_nodes_taken(kube: Kube) -> Iterator[None]:
+    """Three pods of a higher priority take all GPUs; they are there when this begins."""
+    urgent = f"urgent-{secrets.token_hex(4)}"
+    priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": urgent}}
+    kube.apply({**priority, "value": 1000})
+    pods = [taker(f"{urgent}-{number}", urgent) for number in range(3)]
+    kube.apply(*pods)
+    try:
+        kube.until(lambda: len(kube.find_all("pods", f"taker={urgent}")) == 3, 10, "the takers")
+        kube.until(
+            lambda: all(p["status"]["phase"] == "Running" for p in kube.find_all("pods", f"taker={urgent}")),
+            90,
+            "the takers to run",
+        )
+        yield
+    finally:
+        kube.run("delete", "pods", "-l", f"taker={urgent}", "--force", "--grace-period=0")
+        kube.run("delete", "priorityclass", urgent)
+
+
+def taker(name: str, priority: str) -> Json:
+    spec = a_node_each(job(script="sleep 600 & wait"))["spec"]["template"]["spec"]
+    labels = {"taker": priority}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {**spec, "priorityClassName": priority, "terminationGracePeriodSeconds": 0},
+    }
+
+
+def test_a_job_that_is_preempted_five_times_loses_no_step(kube: Kube, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    kube.run("create", "configmap", "elastic", f"--from-file={PROGRAM}")
+    manifest = a_node_each(training("job", tmp_path, 0.1))
+    manifest["spec"] |= {"replicas": 3, "recovery": {"maxRestarts": 0}}
+    del manifest["spec"]["elastic"]
+    kube.apply(manifest)
+    for preempted in range(PREEMPTIONS):
+        before = max(steps(tmp_path / "job"), default=0)
+        kube.until(lambda least=before + 10: max(steps(tmp_path / "job"), default=0) >= least, 120, "ten steps more")
+        with all_nodes_taken(kube):
+            assert kube.status("job")["attempt"] >= preempted + 2
+    status = kube.wait_phase("job", "Complete", 300)
+    assert status["restarts"]["failures"] == 0
+    # All three workers are taken each time, not all in the same moment.
+    assert PREEMPTIONS <= status["restarts"]["disruptions"] <= 3 * PREEMPTIONS
+    found = steps(tmp_path / "job")
+    assert [*found] == [*range(1, STEPS + 1)]
+    assert all(len(step.samples) == BATCH for step in found.values()), "none is made twice"

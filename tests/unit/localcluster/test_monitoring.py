@@ -1,0 +1,40 @@
+"""What metrics-server, Prometheus and prometheus-adapter are told."""
+
+import json
+from pathlib import Path
+
+from localcluster import monitoring, pki, tools
+from localcluster.addresses import GATEWAY
+
+
+def test_all_that_answers_for_an_api_has_a_service_an_address_and_a_name_in_the_certificate() -> None:
+    (certificate,) = (each for each in pki.CONTROL_PLANE if each.name == "metrics")
+    for group, version, name in monitoring.APIS:
+        made = monitoring.api_service(group, version, name, "authority")
+        assert made["metadata"]["name"] == f"{version}.{group}"
+        service = made["spec"]["service"]
+        assert f"DNS:{service['name']}.{service['namespace']}.svc" in certificate.alternative_names
+        endpoints = monitoring.endpoints(name, monitoring.SERVICES[name])
+        assert (
+            endpoints["metadata"]["labels"]["kubernetes.io/service-name"]
+            == monitoring.service(name)["metadata"]["name"]
+        )
+        assert endpoints["endpoints"][0]["addresses"] == [GATEWAY]
+        # A port of a Service and of its endpoints belong together by name.
+        assert endpoints["ports"][0]["name"] == monitoring.service(name)["spec"]["ports"][0]["name"]
+
+
+def test_prometheus_asks_pods_alone_that_say_where() -> None:
+    (pods,) = monitoring.scrapes(Path("/kubeconfig"))["scrape_configs"]
+    kept = [rule["regex"] for rule in pods["relabel_configs"] if rule.get("action") == "keep"]
+    assert kept == ["metrics", "Running"]
+    assert {rule.get("target_label") for rule in pods["relabel_configs"]} >= {"namespace", "pod"}
+    assert json.loads(json.dumps(monitoring.rules()))["rules"][0]["resources"]["overrides"].keys() == {
+        "namespace",
+        "pod",
+    }
+
+
+def test_none_of_it_is_built_for_a_cluster_without() -> None:
+    assert not {*tools.MONITORING} & {*tools.EVERYDAY}
+    assert {*tools.MONITORING, *tools.SCALE, *tools.EVERYDAY} == tools.MODULE_OF.keys()
