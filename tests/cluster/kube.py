@@ -3,7 +3,9 @@
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -99,6 +101,19 @@ class Kube:
 
     def other(self, namespace: str) -> "Kube":
         return replace(self, namespace=namespace)
+
+
+def processes(pod: Json, word: str) -> list[int]:
+    """The PIDs of a pod's processes with this word in their command line, the eldest first, on this machine, which plays the nodes."""
+    found, uid = dict[int, int](), pod["metadata"]["uid"]
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            groups, words = (folder / "cgroup").read_text(), (folder / "cmdline").read_text(errors="replace")
+            if (uid in groups or uid.replace("-", "_") in groups) and word in words:
+                # PIDs begin anew when they have got too large; the time of the start tells the order.
+                started = (folder / "stat").read_text().rpartition(")")[2].split()[19]
+                found[int(folder.name)] = int(started)
+    return sorted(found, key=lambda pid: (found[pid], pid))
 
 
 # Runs until somebody writes an exit code into /tmp/end; ends at once at SIGTERM. The next attempt may begin in the same container.

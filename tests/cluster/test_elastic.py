@@ -4,15 +4,14 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from demo.commands import show
 from demo.target import python
-from tests.cluster.kube import Json, Kube, job, main_container
+from tests.cluster.kube import Json, Kube, job, main_container, processes
 from tests.cluster.test_in_place import TRAIN, fail
 
 PATIENT: Json = {"shrinkAfterSeconds": 5, "growAfterSeconds": 5}
@@ -183,24 +182,13 @@ def test_without_the_agent_torchrun_goes_on_with_those_that_are_left(kube: Kube)
     kube.until(lambda: "one of 3" in kube.run("logs", "job-worker-0-1"), 120, "all three to meet")
     before = kube.uids("job")
     # One that is asked to end closes the rendezvous for all: a weakness of torchrun.
-    for pid in processes(kube.get("pod", "job-worker-2-1")):
+    for pid in processes(kube.get("pod", "job-worker-2-1"), "python"):
         os.kill(pid, signal.SIGKILL)
     kube.until(lambda: kube.run("logs", "job-worker-0-1").count("one of 3") >= 2, 180, "three to meet again")
     after = kube.uids("job")
     assert after.keys() == {"job-worker-0-1", "job-worker-1-1", "job-worker-2-2"}
     assert [after[f"job-worker-{index}-1"] for index in (0, 1)] == [before[f"job-worker-{index}-1"] for index in (0, 1)]
     assert counts(kube.status("job")) == (1, 0, 0)
-
-
-def processes(pod: Json) -> list[int]:
-    """Those of its main container, on this machine, which plays the nodes."""
-    found, uid = [], pod["metadata"]["uid"]
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            groups, words = (folder / "cgroup").read_text(), (folder / "cmdline").read_bytes()
-            if (uid in groups or uid.replace("-", "_") in groups) and b"python" in words:
-                found.append(int(folder.name))
-    return found
 
 
 TORCHRUN = """

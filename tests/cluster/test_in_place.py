@@ -2,14 +2,13 @@
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from demo import install
 from demo.commands import DemoError
-from tests.cluster.kube import Json, Kube, job, main_container
+from tests.cluster.kube import Json, Kube, job, main_container, processes
 
 TRAIN = """
 import os, pathlib, time
@@ -61,19 +60,6 @@ def fail(kube: Kube, pod: str) -> None:
     kube.run("exec", pod, "-c", "main", "--", "touch", "/tmp/fault")  # noqa: S108 - in the pod
 
 
-def agent_of(pod: Json) -> int:
-    """Its PID on this machine, which plays the nodes."""
-    uid = pod["metadata"]["uid"].replace("-", "_")
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            groups, words = (folder / "cgroup").read_text(), (folder / "cmdline").read_bytes()
-            if (uid in groups or pod["metadata"]["uid"] in groups) and b"/run/trainyard/agent" in words:
-                return int(folder.name)
-        except OSError:
-            continue
-    raise AssertionError(f"no agent of {pod['metadata']['name']}")
-
-
 def test_a_rank_that_fails_costs_no_pod(kube: Kube) -> None:
     kube.apply(training())
     runs(kube, 1)
@@ -114,7 +100,9 @@ def test_a_pod_that_is_deleted_is_replaced_alone_worker_0_too(kube: Kube) -> Non
 def test_the_agent_is_killed(kube: Kube) -> None:
     kube.apply(training())
     runs(kube, 1)
-    os.kill(agent_of(kube.get("pod", "job-worker-1-1")), signal.SIGKILL)
+    # The first is the agent itself; those after it are its ranks and what prepares their next start.
+    agent, *_ = processes(kube.get("pod", "job-worker-1-1"), "/run/trainyard/agent")
+    os.kill(agent, signal.SIGKILL)
     status = runs(kube, 2)
     assert status["retry"]["rung"] == "FailedPods"
     assert kube.uids("job").keys() == {"job-worker-0-1", "job-worker-1-2", "job-worker-2-1"}

@@ -3,12 +3,11 @@
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
 from demo import install
-from tests.cluster.kube import Kube, job
+from tests.cluster.kube import Kube, job, processes
 from trainyard.engine.leader import Timing
 
 
@@ -25,14 +24,8 @@ class Operators:
 
     def process(self, pod: str) -> int:
         """The operator's process in a pod."""
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                named = f"TRAINYARD_INSTANCE={pod}\0".encode() in (folder / "environ").read_bytes()
-                if named and b"trainyard-operator" in (folder / "cmdline").read_bytes():
-                    return int(folder.name)
-            except (ProcessLookupError, FileNotFoundError, PermissionError):
-                continue
-        raise AssertionError(f"no process of {pod}")
+        first, *_ = processes(self.home.get("pod", pod), "trainyard-operator")
+        return first
 
     def both_ready(self) -> bool:
         deployment = self.home.get("deployment", install.RELEASE)
