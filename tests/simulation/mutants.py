@@ -18,7 +18,7 @@ from trainyard.controller.feed import JobFeed
 from trainyard.domain import plan as planning, verdict, worker
 from trainyard.domain.actions import DeletePod, Plan, RemovePod
 from trainyard.domain.cause import Cause
-from trainyard.domain.model import JobView, PodView, Snapshot
+from trainyard.domain.model import PodView, Snapshot
 from trainyard.engine.leader import LeaderElector
 from trainyard.engine.queue import WorkQueue
 from trainyard.engine.tracker import WriteTracker
@@ -174,9 +174,9 @@ def resumes_the_old_attempt() -> Planted:
     """A suspension does not end the attempt: its pods are missed afterwards."""
     real = verdict.suspend
 
-    def suspend(job: JobView, pods: tuple[PodView, ...], now: datetime) -> Plan:
-        decided = real(job, pods, now)
-        return replace(decided, status=decided.status.model_copy(update={"attempt": job.status.attempt}))
+    def suspend(snapshot: Snapshot, now: datetime) -> Plan:
+        decided = real(snapshot, now)
+        return replace(decided, status=decided.status.model_copy(update={"attempt": snapshot.job.status.attempt}))
 
     return verdict, "suspend", suspend
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -14,29 +13,22 @@ from tests.unit.agent.conftest import AGENT
 from tests.unit.agent.operator import Operator, credentials
 from tests.unit.agent.place import PLACE
 from tests.unit.agent.running import Agent
-from trainyard_agent.attempt import Command
-from trainyard_agent.group import Group
-from trainyard_agent.main import main
-from trainyard_agent.orders import Final, News
-from trainyard_agent.worker import End, Worker
-
-if TYPE_CHECKING:
-    from trainyard_agent.sync import Sync
 
 TRAINER = AGENT.parent
 
 
-def test_a_signal_that_came_before_the_agent_was_ready_is_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in PLACE.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("TRAINYARD_TERMINATION_LOG", str(tmp_path / "log"))
-    ran = tmp_path / "ran"
-    assert main(["--", "touch", str(ran)], [signal.SIGTERM]) == 143
-    assert not ran.exists()
-    assert main(["--", "touch", str(ran)], []) == 0
-    assert ran.exists()
+def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own: the agent ends all that is below the one in which it is."""
+    environment = {**os.environ, **PLACE, "PYTHONPATH": str(AGENT), "TRAINYARD_TERMINATION_LOG": str(folder / "log")}
+    words = [sys.executable, "-c", script]
+    return subprocess.run(words, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize(("heard", "code"), [([int(signal.SIGTERM)], 143), ([], 0)])
+def test_a_signal_that_came_before_the_agent_was_ready_is_heard(tmp_path: Path, heard: list[int], code: int) -> None:
+    call = f"from trainyard_agent.main import main; raise SystemExit(main(['--', 'touch', 'ran'], {heard}))"
+    assert run(tmp_path, call).returncode == code
+    assert (tmp_path / "ran").exists() is not bool(heard)
 
 
 def test_one_that_comes_while_it_is_imported_is_kept(tmp_path: Path) -> None:
@@ -58,35 +50,38 @@ def test_one_that_comes_while_a_python_is_looked_for_ends_the_container(tmp_path
     assert subprocess.run(start, env=environment, check=False, timeout=60).returncode == 143
 
 
+WAITS = """
+from trainyard_agent.attempt import Command
+from trainyard_agent.group import Group
+from trainyard_agent.orders import Final, News
+from trainyard_agent.worker import Worker
+import os
 class Silent:
-    """An operator that has answered once, and does not any more."""
-
     on = True
-
-    def __init__(self, final: Final | None) -> None:
-        self._news = News(None, final, answered=True, silence=601.0)
-
-    def news(self, _since: float) -> News:
-        return self._news
-
-    def tell(self, *_: Any, **__: Any) -> None:
-        pass
+    def news(self, since): return News(None, {final}, answered=True, silence=601.0)
+    def tell(self, *_, **__): pass
+with Group() as group:
+    environment = {{**os.environ, "TRAINYARD_ATTEMPT": "4"}}
+    end = Worker(Command(["true"], once=False), environment, group, Silent(), print).run(wait=True)
+print(end.code, end.message)
+"""
 
 
 @pytest.mark.parametrize(
     ("final", "end"),
     [
-        (None, End(92, "attempt 4 was waited for in vain: nothing was heard of the operator for 601 seconds")),
-        (Final.OFF, End(92, "attempt 4 was waited for in vain: the operator cannot be asked")),
-        (Final.OVER, End(143)),
-        (Final.REPLACED, End(143)),
+        ("None", "92 attempt 4 was waited for in vain: nothing was heard of the operator for 601 seconds"),
+        ("Final.OFF", "92 attempt 4 was waited for in vain: the operator cannot be asked"),
+        ("Final.OVER", "143 None"),
+        ("Final.REPLACED", "143 None"),
     ],
 )
-def test_a_worker_that_nobody_tells_to_begin_says_so_and_is_nobody_s_failure(final: Final | None, end: End) -> None:
-    environment = {**PLACE, "TRAINYARD_ATTEMPT": "4"}
-    with Group() as group:
-        sync = cast("Sync", Silent(final))
-        assert Worker(Command(["true"], once=False), environment, group, sync, print).run(wait=True) == end
+def test_a_worker_that_nobody_tells_to_begin_says_so_and_is_nobody_s_failure(
+    tmp_path: Path, final: str, end: str
+) -> None:
+    """By an operator that has answered once, and does not any more."""
+    done = run(tmp_path, WAITS.format(final=final))
+    assert done.stdout == f"{end}\n", done.stderr
 
 
 def test_so_does_one_whose_operator_knows_nothing_of_it(program: Path, folder: Path, operator: Operator) -> None:
