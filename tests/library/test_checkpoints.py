@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -304,6 +305,18 @@ def test_what_is_kept(tmp_path: Path) -> None:
         "step-000000000002-000001",
         "step-000000000004-000001",
     ]
+
+
+def test_metrics_are_numbers_of_any_kind(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path), plan=Plan(keep=Keep(last=1, best=1, metric="loss")))
+    state = {"weights": {"w": torch.zeros(3)}}
+    checkpoints.load(state)
+    for step, loss in ((1, None), (2, np.float32(0.5)), (3, torch.tensor(0.75)), (4, 1)):
+        checkpoints.save(step, state, metrics={"loss": loss}, wait=True)  # type: ignore[dict-item]  # that is the test
+    with pytest.raises(ValueError, match="metrics: loss must be a number, and is 'low'"):
+        checkpoints.save(5, state, metrics={"loss": "low"})  # type: ignore[dict-item]  # likewise
+    assert checkpoints.failures == 0
+    assert [each.name[:17] for each in sorted(tmp_path.glob("step-*"))] == ["step-000000000002", "step-000000000004"]
 
 
 def test_the_training_does_not_change_what_is_being_written(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.library.processes import run
 from trainyard_torch.communication.compression import compress
 from trainyard_torch.communication.powersgd import PowerSGD
+from trainyard_torch.precision import Precision
 
 SAMPLES = 12
 EARLY = PowerSGD(rank=2, start=3)
@@ -224,3 +225,31 @@ def test_what_cannot_be_compressed_is_told(tmp_path: Path) -> None:
 def test_options_that_make_no_sense(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         PowerSGD(**wrong)
+
+
+def overflown(how: Any) -> tuple[list[int], float]:
+    """In which steps fp16 was too small for the scaled loss, and the last loss."""
+    torch.manual_seed(1)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)))
+    optimizer, precision = (
+        torch.optim.SGD(model.parameters(), lr=0.01),
+        Precision("fp16", torch.device("cpu"), scale=2.0**10, growth_interval=3),
+    )
+    compress(model, how)
+    left_out, loss = [], torch.zeros(())
+    for step in range(150):
+        x = torch.randn(16, 64, generator=torch.Generator().manual_seed(step))
+        with precision.autocast():
+            loss = (model(x).float() - x).square().mean()
+        precision.backward(loss)
+        if not precision.step(optimizer):
+            left_out.append(step)
+        optimizer.zero_grad()
+    return left_out, float(loss.detach())
+
+
+def test_a_step_whose_loss_scale_was_too_large_is_left_out_and_forgotten(tmp_path: Path) -> None:
+    """Of its gradients, which are infinite, nothing stays in the errors and factors."""
+    for plain, compressed in zip(run(2, tmp_path, overflown, "none"), run(2, tmp_path, overflown, EARLY), strict=True):
+        assert 0 < len(compressed[0]) < 2 * len(plain[0])
+        assert compressed[1] == pytest.approx(plain[1], rel=0.1)

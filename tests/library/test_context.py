@@ -154,6 +154,17 @@ with start() as training:
 """
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_who_leaves_by_an_exit_code_has_that_one(tmp_path: Path, code: int) -> None:
+    """With groups that it still had, gloo would abort one process or the other."""
+    (tmp_path / "program.py").write_text(
+        f"import sys, torch, torch.distributed as dist\nfrom trainyard_torch import start\n"
+        f"with start():\n    dist.all_reduce(torch.ones(1))\n    sys.exit({code})\n"
+    )
+    with started(tmp_path / "program.py", 2) as ranks:
+        assert [each.wait(60) for each in ranks] == [code, code]
+
+
 def test_sigterm_to_one_of_them_ends_all_after_the_same_step(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     with started(tmp_path / "program.py", 2) as (one, other):

@@ -18,6 +18,7 @@ from trainyard_torch import (
     Batches,
     Checkpoints,
     Due,
+    Keep,
     Loader,
     Loop,
     Member,
@@ -157,11 +158,22 @@ def test_bodies_that_are_wrong(body: Callable[[Step, nn.Module], None], kind: ty
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [({"until": 0}, "until must be from 1 on"), ({"state": {"trained": 1}}, "state has trained, which the loop keeps")],
+    [
+        ({"until": 0}, "until must be from 1 on"),
+        ({"state": {"trained": 1}}, "state has trained, which the loop keeps"),
+    ],
 )
 def test_what_does_not_go_together(wrong: dict[str, Any], said: str) -> None:
     with start() as training, pytest.raises(ValueError, match=said):
         made(training, None, **wrong)
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_best_are_kept_by_numbers_that_somebody_gives(tmp_path: Path) -> None:
+    with start() as training:
+        plan = Plan(keep=Keep(best=1, metric="accuracy"))
+        with pytest.raises(ValueError, match="nothing says which these are: give metrics"):
+            made(training, None, checkpoints=Checkpoints(str(tmp_path), plan=plan))
 
 
 @pytest.mark.usefixtures("alone")

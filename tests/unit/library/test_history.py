@@ -141,6 +141,35 @@ def test_what_it_commits_between_the_look_and_the_write_does_not_count(store: St
     assert step_of(History(store)) == 10
 
 
+def test_where_that_is_all_there_is_the_next_begins_anew(store: Store) -> None:
+    """None else would ever begin: there is a pointer, and nothing that it points to counts."""
+    old = committed(store)
+    committed(store)
+    old._check = lambda: None  # type: ignore[method-assign]  # likewise
+    old.commit(write(store, 20))
+    late = History(store)
+    late.begin()
+    assert (late.usable(), late.has_any()) == ([], False)
+    store.write(LATEST, b"what is this?")
+    assert late.has_any(), "somebody has written it"
+
+
+def test_a_claim_after_which_there_is_no_number_is_named(store: Store) -> None:
+    committed(store, 10)
+    store.write("attempts/999999-abcdef01.json", b"{}")
+    with pytest.raises(StoreError, match=r"attempts has a file of attempt 999999, .* remove it"):
+        History(store).begin()
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"attempt": 1e999, "time": 0, "base": null}', b"[" * 100_000, b'{"time": 1' + b"0" * 400 + b"}"]
+)
+def test_claims_that_nobody_can_read_cost_nothing(store: Store, text: bytes) -> None:
+    committed(store, 10)
+    store.write("attempts/000002-abcdef01.json", text)
+    assert step_of(History(store)) == 10
+
+
 def test_an_earlier_attempt_of_the_same_job_cannot_begin_after_a_later_one(store: Store) -> None:
     slow = History(store, Incarnation("job", 1))
     committed(store, 10, who=Incarnation("job", 2))

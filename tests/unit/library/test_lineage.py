@@ -1,4 +1,5 @@
 from math import inf, nan
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,12 @@ METRICS = {name: {"loss": loss} for name, loss in LOSSES.items()}
 )
 def test_what_is_kept(keep: Keep, gone: list[int]) -> None:
     assert [name.step for name in keep.superfluous(NAMES, METRICS)] == gone
+
+
+def test_what_is_no_number_is_none_of_the_best() -> None:
+    """As an earlier release has written it."""
+    metrics: Any = {N(50): {"loss": None}, N(40): {"loss": 0.1}, N(30): {"loss": "0.0"}}
+    assert Keep(last=1, best=1, metric="loss").superfluous([N(50), N(40), N(30)], metrics) == [N(30)]
 
 
 def test_the_worst_of_all_values() -> None:

@@ -50,6 +50,9 @@ def resigned(drop: str = "", **fields: Any) -> str:
         (resigned(drop="world"), "lacks a field"),
         (resigned(files=[1]), "lacks a field"),
         (resigned(files={"a": {"size": 1}}), "lacks a field"),
+        (resigned(step="10"), "lacks a field, or has one that is not known"),
+        (resigned(attempt=None), "lacks a field, or has one that is not known"),
+        (resigned(step=10**13), "lacks a field, or has one that is not known"),
         (resigned(step=121), "is of step-000000000121-000003: the folder was copied or renamed"),
     ],
 )

@@ -179,9 +179,9 @@ def start(
             with training.ending:
                 yield training
     except SystemExit as error:
-        # Those that have saved come here together. All the same gloo has one wait for ever now and then, and the next attempt with it.
-        if isinstance(error.code, int) and (error.code == SAVED or error.__cause__ is not None):
-            _part(error.code, where)
+        # As a rule all come here together. All the same gloo has one wait for ever now and then, and the next attempt with it.
+        if error.code is None or isinstance(error.code, int):
+            _part(error.code or 0, where)
         raise
     else:
         # Not after an exception: it waits for processes that are perhaps no more.

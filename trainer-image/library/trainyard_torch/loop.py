@@ -16,7 +16,7 @@ from trainyard_torch.precision import Precision
 from trainyard_torch.watch.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor, nn
     from torch.optim import Optimizer
@@ -102,6 +102,8 @@ class Loop:
         longest: the norm that gradients are clipped to; None: they are not.
         watch: by default one with the usual settings.
         tracking: whom the training is told to besides: MLflow or TensorBoard.
+        metrics: gives, at each checkpoint, the numbers by which `Plan(keep=Keep(best=…, metric=…))` compares them: those of the last
+            evaluation, say. Rank 0's count.
 
     Attributes:
         watch: for phases of the program's own: `with loop.watch.phase("evaluate")`.
@@ -125,6 +127,7 @@ class Loop:
         longest: float | None = None,
         watch: Watch | None = None,
         tracking: Tracking | None = None,
+        metrics: Callable[[], Mapping[str, float | None]] | None = None,
     ) -> None:
         if until < 1:
             raise ValueError(f"until must be from 1 on, and is {until}")
@@ -140,7 +143,10 @@ class Loop:
             raise ValueError(
                 "fp16 scales the loss of one backward pass, and stages of a pipeline judge their gradients each by itself: take bf16"
             )
+        if checkpoints and checkpoints.plan.keep.best and metrics is None:
+            raise ValueError("the plan keeps the best checkpoints, and nothing says which these are: give metrics")
         self._checkpoints, self._tracking, self._schedule, self._longest = checkpoints, tracking, schedule, longest
+        self._metrics = metrics
         ours: dict[str, Any] = {"trained": Trained(self._models, self._optimizers)}
         if self._precision.name == "fp16":
             ours["precision"] = self._precision
@@ -197,6 +203,8 @@ class Loop:
 
     def _begin(self) -> int:
         """The last step that is done already."""
+        if self._checkpoints:
+            self._training.ending.push(self._close)
         found = self._checkpoints.load(self._state) if self._checkpoints else None
         if self._tracking:
             self._training.ending.push(self._tracking)  # by what it ends is known outside alone
@@ -205,6 +213,12 @@ class Loop:
             return 0
         self._data.load_state_dict(found.data)
         return found.step
+
+    def _close(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        """Who leaves the loop before its last step, and ends well, has the checkpoint that is under way."""
+        well = kind is None or (isinstance(error, SystemExit) and not error.code)
+        if self._checkpoints and well:
+            self._checkpoints.close()
 
     def _update(self) -> Tensor | None:
         norm = None
@@ -228,6 +242,7 @@ class Loop:
                     number,
                     self._state,
                     data=self._data.state_dict(),
+                    metrics=self._metrics() if self._metrics else None,
                     tier=Tier.STORE if stop or last else tier or Tier.STORE,
                     wait=stop or last,
                 )

@@ -82,6 +82,11 @@ class Checkpoints:
         mend()
 
     @property
+    def plan(self) -> Plan:
+        """When they are made, and which are kept."""
+        return self._plan
+
+    @property
     def stall(self) -> float:
         """Seconds for which the training stood still for the last checkpoint; 0 before the first."""
         return self._pace.stall
@@ -130,7 +135,7 @@ class Checkpoints:
         state: Mapping[str, Any],
         *,
         data: Mapping[str, int] | None = None,
-        metrics: Mapping[str, float] | None = None,
+        metrics: Mapping[str, float | None] | None = None,
         tier: Tier = Tier.STORE,
         wait: bool = False,
     ) -> None:
@@ -143,7 +148,7 @@ class Checkpoints:
             step: the last step that is in it.
             state: as for `load`, which has to come before.
             data: where the data stands (`Batches.state`).
-            metrics: numbers by which checkpoints are compared.
+            metrics: numbers by which checkpoints are compared; what is None is not known, and left out.
             tier: where it goes. What is for the memory alone is left out for a while after that has failed.
             wait: come back when it is stored; needed before the program ends.
 
@@ -151,12 +156,13 @@ class Checkpoints:
             NotStoredError: only with `wait`: it could not be written.
             LeftBehindError: a later attempt has begun, now or when the last one was written: this process is to end.
             RuntimeError: `load` was not called.
-            ValueError: it is for the memory alone, and the plan keeps none there.
+            ValueError: it is for the memory alone, and the plan keeps none there; or a metric is no number.
         """
         if not self.attempt:
             raise RuntimeError("load() comes before save(): it says what this attempt goes on from")
         if tier is Tier.MEMORY and self._memory is None:
             raise ValueError("tier: nothing is kept in memory: say when, by Plan(memory=Due(…)), or take Tier.STORE")
+        compared = _numbers(metrics or {})
         began = time.monotonic()
         self._finish_last()
         if self._made == step and tier <= self._tier:
@@ -170,9 +176,7 @@ class Checkpoints:
         remember = self._memory is not None and (not self._pace.pauses(step) or (wait and tier is Tier.MEMORY))
         if tier is Tier.MEMORY and not remember:
             return
-        manifest = Manifest(
-            step, self.attempt, self._main.world, self._mesh, dict(data or {}), dict(metrics or {}), time.time()
-        )
+        manifest = Manifest(step, self.attempt, self._main.world, self._mesh, dict(data or {}), compared, time.time())
         memory = self._memory if remember else None
         state_now, plan = staged(plain(state)), self._plan
         writing = Writing(
@@ -270,3 +274,15 @@ class Checkpoints:
     def _say(self, level: int, text: str) -> None:
         if self._main.rank == 0:
             logger.log(level, text)
+
+
+def _numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    """As they can be written down. Raises ValueError: one is no number."""
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        if value is not None:
+            try:
+                found[name] = float(value)
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise ValueError(f"metrics: {name} must be a number, and is {value!r}") from error
+    return found

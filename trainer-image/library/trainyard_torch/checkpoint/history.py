@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from trainyard_torch.checkpoint.lineage import Claim, Incarnation, Keep, past, usable
 from trainyard_torch.checkpoint.manifest import NAME, BrokenError, Manifest, Name
+from trainyard_torch.checkpoint.store import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 LATEST = "LATEST"
 """The file that holds the name of the newest checkpoint's folder, for people and for other programs."""
 CLAIMS = "attempts"
+MOST_ATTEMPTS = 999_999
 CLAIM = re.compile(r"(\d{6})-([0-9a-f]{8})\.json")
 TRIES = 10
 
@@ -57,8 +59,13 @@ class History:
         return usable(names, self.claims(), 1 + (self.attempt or self._next()))
 
     def has_any(self) -> bool:
-        """Whether there was a whole checkpoint ever: what a training leaves that ends amid its first one is none."""
-        return self._store.read(LATEST) is not None
+        """Whether there was a whole checkpoint ever that counts: what a training leaves that ends amid its first one is none.
+
+        Nor is what an attempt has written that was told a moment too late that another one had begun without it.
+        """
+        text = self._store.read(LATEST)
+        name = None if text is None else Name.parse(text.decode(errors="replace").strip())
+        return text is not None and (name is None or bool(self.counting([name])))
 
     def claims(self) -> list[Claim]:
         """Those of all attempts so far."""
@@ -119,6 +126,7 @@ class History:
         self._check()
         self._store.settle(str(manifest.name))
         self._store.write(f"{manifest.name}/{NAME}", manifest.text().encode())
+        self._check()
         self._store.write(LATEST, f"{manifest.name}\n".encode())
 
     def tidy(self, keep: Keep) -> list[Name]:
@@ -159,7 +167,12 @@ class History:
         return f"{self.attempt:06}-{self.mark}.json"
 
     def _next(self) -> int:
-        return 1 + max((int(file[:6]) for file in self._files()), default=0)
+        last = max((int(file[:6]) for file in self._files()), default=0)
+        if last >= MOST_ATTEMPTS:
+            raise StoreError(
+                f"{self._store.url}/{CLAIMS} has a file of attempt {last}, after which there is no number left: remove it, if no training of yours has made it"
+            )
+        return 1 + last
 
     def _names(self) -> list[Name]:
         return [name for folder in self._store.folders() if (name := Name.parse(folder))]
@@ -200,6 +213,6 @@ def _parsed(file: str, text: bytes | None) -> Claim:
         name = Name.parse(base) if base is not None else None
         if base is None or name is not None:
             return Claim(attempt, name, mark, who, began)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         pass
     return Claim(attempt, None, mark, who, began, legible=False)

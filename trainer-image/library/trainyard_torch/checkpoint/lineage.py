@@ -7,6 +7,7 @@ up, and does not count. So no lock is needed, and none of what storage cannot pr
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -112,7 +113,7 @@ class Keep:
         """Those of the usable checkpoints, the newest first, that are not kept. One without the metric is none of the best."""
         valued = [(metrics[name][self.metric], name) for name in usable if self.metric in metrics.get(name, {})]
         # Of equal ones the newer is the better; what is no number is worse than all.
-        valued = [(value, name) for value, name in valued if value == value]  # noqa: PLR0124 - NaN
+        valued = [(value, name) for value, name in valued if isinstance(value, int | float) and not math.isnan(value)]
         ranked = sorted(valued, key=lambda pair: (-pair[0] if self.greatest else pair[0], -pair[1].step))
         kept = {*usable[: self.last], *(name for _, name in ranked[: self.best])}
         return [name for name in usable if name not in kept]

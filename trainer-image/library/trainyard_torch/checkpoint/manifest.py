@@ -123,10 +123,11 @@ class Manifest:
         try:
             files = {path: File(**each) for path, each in content.pop("files").items()}
             manifest = cls(**content, files=files)
-        except (TypeError, KeyError, AttributeError) as error:
+            own = manifest.name
+        except (TypeError, KeyError, AttributeError, ValueError, OverflowError) as error:
             raise BrokenError(f"{NAME} lacks a field, or has one that is not known: {error}") from error
-        if manifest.name != name:
-            raise BrokenError(f"{NAME} is of {manifest.name}: the folder was copied or renamed")
+        if own != name:
+            raise BrokenError(f"{NAME} is of {own}: the folder was copied or renamed")
         return manifest
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
+from trainyard_torch.checkpoint.manifest import BrokenError
 from trainyard_torch.checkpoint.pace import Tier
 from trainyard_torch.checkpoint.ranks import FailedElsewhereError
 from trainyard_torch.checkpoint.state import local
@@ -98,5 +99,5 @@ class Writing:
     def _tidy(self) -> None:
         try:
             self.history.tidy(self.keep)
-        except StoreError as error:
+        except (StoreError, BrokenError) as error:
             logger.warning("a checkpoint that is not needed any more stays: %s", error)

@@ -100,6 +100,7 @@ class LowRank:
             self._take_up()
             self._lay_out(index, names, bucket.buffer())
         self._exchanged.add(index)
+        self._forget_what_is_not_finite(index)
         elements = sum(sum(self._sent(name)) for name in names)
         sent = elements * bucket.buffer().element_size()
         future = powerSGD_hook(self._torch, bucket)
@@ -167,6 +168,17 @@ class LowRank:
         self._errors, self._factors = errors, factors
         self._torch.iter = state["step"]
 
+    def _forget_what_is_not_finite(self, index: int) -> None:
+        """Of the step before: a loss scale that was too large makes all of it NaN, and that would stay for ever. Nothing is waited for."""
+        error, factor = self._torch.error_dict.get(index), self._torch.q_memory_dict.get(index)
+        if error is not None:
+            error.nan_to_num_(0.0, 0.0, 0.0)
+        if factor is not None:
+            # The same on all processes, as it was.
+            drawn = torch.Generator(factor.device).manual_seed(self._torch.iter)
+            fresh = torch.randn(factor.shape, generator=drawn, device=factor.device, dtype=factor.dtype)
+            factor.copy_(torch.where(factor.isfinite(), factor, fresh))
+
     def _memories(self) -> tuple[dict[int, Tensor], dict[int, Tensor], dict[int, Tensor]]:
         return self._torch.error_dict, self._torch.p_memory_dict, self._torch.q_memory_dict
 
@@ -199,6 +211,7 @@ class LowRank:
         """Out of the buckets, except those that the others have begun to exchange in this step."""
         errors, lefts, rights = self._memories()
         for index in [index for index in self._layout if index not in self._exchanged]:
+            self._forget_what_is_not_finite(index)
             names = self._layout.pop(index)
             sizes = [self._parameters[name].numel() for name in names]
             self._errors.update(_split(errors.pop(index), names, sizes))
