@@ -155,6 +155,7 @@ def _metrics_server(paths: Paths) -> list[str]:
         f"--kubelet-certificate-authority={paths.pki / 'ca.crt'}",
         "--kubelet-preferred-address-types=InternalIP",
         f"--metric-resolution={LISTED_SECONDS}s",
+        "--kubelet-request-timeout=5s",
     ]
 
 
