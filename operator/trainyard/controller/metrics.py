@@ -1,4 +1,4 @@
-"""What the operator tells of jobs. Labels are small, closed sets; a job's name stands only in its goodput and its stragglers, which go with it."""
+"""What the operator tells of jobs. Labels are small, closed sets; a job's name stands only in what is told of that job, and goes with it."""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +13,7 @@ from trainyard.api.recovery import Rung
 from trainyard.api.spec import Framework
 from trainyard.api.status import ConditionType, Phase, TrainingJobStatus
 from trainyard.controller.caches import Caches
+from trainyard.controller.progress_metrics import progress_metrics
 from trainyard.controller.resources import JobRecord
 from trainyard.domain.model import JobView
 from trainyard.kube.clock import ServerClock
@@ -90,6 +91,7 @@ class CacheMetrics(Collector):
         yield straggling
         yield GaugeMetricFamily("trainyard_unreadable_jobs", "TrainingJobs that cannot be read", value=tally[None])
         yield from self._goodput(records)
+        yield from progress_metrics(records)
 
     def _goodput(self, records: Sequence[JobRecord]) -> Iterator[Metric]:
         """Of each job that tells its steps, as its status has it."""

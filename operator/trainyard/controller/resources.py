@@ -8,7 +8,7 @@ import orjson
 from pydantic import ValidationError
 
 from trainyard.api.constants import CONTROLLER_NAME, GROUP, KIND, LABEL_JOB_UID, PLURAL, VERSION
-from trainyard.api.progress import Goodput
+from trainyard.api.progress import Goodput, Progress
 from trainyard.api.spec import Framework
 from trainyard.api.status import Phase, TrainingJobStatus
 from trainyard.domain.model import JobView, PodView
@@ -43,6 +43,10 @@ class JobRecord:
     """How many of its ranks are slower than the others, as its status says."""
     goodput: Goodput | None = None
     """For the metrics; None where nothing is told, or the job cannot be read."""
+    progress: Progress | None = None
+    """Likewise."""
+    workers: int = 0
+    """How many its group has; 0 where the job cannot be read."""
     problem: str = ""
     managed_elsewhere: bool = False
     """Whether another controller looks after it, read even where the rest cannot be."""
@@ -77,14 +81,15 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
     # kopf's mappings are no dictionaries; and what others have written into the metadata is of no use here.
     metadata = {key: raw["metadata"][key] for key in KEPT if key in raw["metadata"]}
     spec, status = dict(raw.get("spec") or {}), dict(raw.get("status") or {})
-    sort, attempt, straggling, goodput, problem, part = None, 0, 0, None, "", "status"
+    sort, attempt, straggling, goodput, progress, workers, problem, part = None, 0, 0, None, None, 0, "", "status"
     try:
         TrainingJobStatus.model_validate(status)
         part = "spec"
         view = job_view({"metadata": metadata, "spec": spec, "status": status})
         sort, attempt = (view.status.phase, view.spec.framework), view.status.attempt
         straggling = len(confirmed(view.status))
-        goodput = view.status.goodput
+        goodput, progress = view.status.goodput, view.status.progress
+        workers = view.status.size or view.spec.replicas
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(each) for each in (part, *first["loc"]))
@@ -103,6 +108,8 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
         attempt=attempt,
         straggling=straggling,
         goodput=goodput,
+        progress=progress,
+        workers=workers,
         problem=problem,
         managed_elsewhere=spec.get("managedBy") not in {None, CONTROLLER_NAME},
     )

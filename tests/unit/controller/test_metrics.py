@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry
 from tests.support.jobs import NOW, Scene, job
 from tests.unit.controller.test_resources import RAW
 from trainyard.api.base import MOST
-from trainyard.api.progress import Goodput, LostSeconds, Straggler
-from trainyard.api.status import Restarts, TrainingJobStatus
+from trainyard.api.progress import Goodput, LostSeconds, MeasuredProgress, Progress, Straggler
+from trainyard.api.status import Group, Phase, Restarts, TrainingJobStatus
 from trainyard.controller.caches import Caches
 from trainyard.controller.metrics import CacheMetrics, JobMetrics
 from trainyard.controller.resources import job_record
@@ -79,7 +79,7 @@ def test_goodput_is_told_by_whoever_acts_as_long_as_there_is_the_job() -> None:
             "/".join([each.name, *each.labels.values()]): each.value
             for family in registry.collect()
             for each in family.samples
-            if each.name.startswith("trainyard_job_")
+            if each.name.startswith("trainyard_job_") and each.name != "trainyard_job_workers"
         }
 
     assert samples() == {
@@ -98,3 +98,30 @@ def test_goodput_is_told_by_whoever_acts_as_long_as_there_is_the_job() -> None:
     early = {**metadata, "resourceVersion": "3"}
     jobs.apply(job_record({"metadata": early, "spec": spec, "status": {"goodput": Goodput(step=3).dump()}}))
     assert "trainyard_job_goodput_ratio/lab/train" not in samples(), "not known yet, which is not 0"
+
+
+@pytest.mark.parametrize(
+    ("phase", "told"),
+    [
+        (
+            Phase.RUNNING,
+            {
+                "workers": 4, "step": 120, "total_steps": 900, "loss": 0.25, "progress_timestamp_seconds": NOW.timestamp(),
+                "step_seconds": 0.5, "samples_per_second": 640, "data_ratio": 0.125, "memory_bytes": 2**30,
+            },
+        ),
+        (Phase.RESTARTING, {"workers": 4, "step": 120, "total_steps": 900, "loss": 0.25, "progress_timestamp_seconds": NOW.timestamp()}),
+        (Phase.FAILED, {}),
+    ],
+)  # fmt: skip
+def test_how_far_a_job_is_and_how_fast_it_gets_on(phase: Phase, told: dict[str, float]) -> None:
+    """Its speed while it runs; nothing any more once it has ended."""
+    registry, caches = CollectorRegistry(), Caches.empty()
+    CacheMetrics(caches, registry, lambda: True)
+    measured = MeasuredProgress(samples_per_second=640, data_share=0.125, memory_bytes=2**30)
+    progress = Progress(step=120, total_steps=900, loss=0.25, step_seconds=0.5, measured=measured, updated_at=NOW)
+    status = TrainingJobStatus(phase=phase, progress=progress, group=Group(since=1, workers=4))
+    caches.of("lab").jobs.apply(job_record(RAW).with_status(status, 9))
+    prefix, about = "trainyard_job_", {"namespace": "lab", "name": "job"}
+    samples = [each for family in registry.collect() for each in family.samples if each.name.startswith(prefix)]
+    assert {each.name.removeprefix(prefix): each.value for each in samples if each.labels == about} == told

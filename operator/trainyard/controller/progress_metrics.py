@@ -1,0 +1,66 @@
+"""How far each job is and how fast it gets on, as its status says it: for dashboards, and for alerts on one that stands still."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from trainyard.api.progress import MeasuredProgress, Progress
+from trainyard.api.status import Phase
+from trainyard.controller.resources import JobRecord
+
+ENDED = frozenset({Phase.COMPLETE, Phase.FAILED})
+KNOWN: dict[str, tuple[str, Callable[[Progress], float | None]]] = {
+    "step": ("The last step that all ranks have done", lambda told: told.step),
+    "total_steps": ("The step at which the training means to end", lambda told: told.total_steps),
+    "loss": ("The mean of the losses that the ranks have told last", lambda told: told.loss),
+    "progress_timestamp_seconds": (
+        "When the operator last heard of a change, in seconds since 1970",
+        lambda told: told.updated_at.timestamp(),
+    ),
+}
+"""Of each job that has not ended: what its program has told, of whichever attempt."""
+FAST: dict[str, tuple[str, Callable[[MeasuredProgress], float | None]]] = {
+    "samples_per_second": ("Samples a second, of all ranks together", lambda told: told.samples_per_second),
+    "tokens_per_second": ("Tokens a second, of all ranks together", lambda told: told.tokens_per_second),
+    "mfu_ratio": ("Share of its device's peak that a rank uses, the mean over the ranks", lambda told: told.mfu),
+    "gradient_norm": ("The norm of the gradient, the mean of what ranks have told last", lambda told: told.grad_norm),
+    "communication_ratio": ("Share of the time with a collective under way", lambda told: told.communication_share),
+    "data_ratio": ("Share of the time in which ranks wait for data", lambda told: told.data_share),
+    "checkpoint_ratio": (
+        "Share of the time in which a checkpoint keeps ranks from training",
+        lambda told: told.checkpoint_share,
+    ),
+    "memory_bytes": ("Peak memory of the rank with the most", lambda told: told.memory_bytes),
+}
+"""Of each job that runs: of one that does not, it would be the speed of a while ago."""
+
+
+def progress_metrics(records: Iterable[JobRecord]) -> Iterator[Metric]:
+    """A gauge for each number that can be told, with a sample of each job that tells it."""
+    known = {name: _gauge(name, text) for name, (text, _) in KNOWN.items()}
+    fast = {name: _gauge(name, text) for name, (text, _) in FAST.items()}
+    workers = _gauge("workers", "Workers that the group of the current attempt has")
+    step_seconds = _gauge("step_seconds", "What a step takes as a rule: the median over the last steps and the ranks")
+    for record in records:
+        if record.sort is None or record.sort[0] in ENDED:
+            continue
+        who, told, runs = [record.namespace, record.name], record.progress, record.sort[0] is Phase.RUNNING
+        workers.add_metric(who, record.workers)
+        if told is None:
+            continue
+        _add(known, {name: number(told) for name, (_, number) in KNOWN.items()}, who)
+        if runs and told.step_seconds is not None:
+            step_seconds.add_metric(who, told.step_seconds)
+        if runs and (measured := told.measured):
+            _add(fast, {name: number(measured) for name, (_, number) in FAST.items()}, who)
+    yield from (workers, step_seconds, *known.values(), *fast.values())
+
+
+def _gauge(name: str, text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"trainyard_job_{name}", text, labels=["namespace", "name"])
+
+
+def _add(gauges: dict[str, GaugeMetricFamily], numbers: dict[str, float | None], who: list[str]) -> None:
+    for name, number in numbers.items():
+        if number is not None:
+            gauges[name].add_metric(who, number)
