@@ -271,6 +271,8 @@ def main() -> None:
     try:
         train(settings, device)
     finally:
+        # Before torch 2.8 gloo's end may be a wait for ever, unless its own object is the last to go (pytorch/pytorch#154976).
+        _gloo = dist.group.WORLD._get_backend(device) if device.type == "cpu" else None  # noqa: SLF001
         dist.destroy_process_group()
 
 

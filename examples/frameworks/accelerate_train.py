@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration, InitProcessGroupKwargs, broadcast_object_list, set_seed
 from torch import nn
@@ -145,6 +146,9 @@ def main() -> None:
     # First what holds the process group: gloo's threads would else now and then abort a process that has ended well.
     accelerator.free_memory()
     gc.collect()
+    # Before torch 2.8 gloo's end may be a wait for ever, unless its own object is the last to go (pytorch/pytorch#154976).
+    cpu = accelerator.num_processes > 1 and accelerator.device.type == "cpu"
+    _gloo = dist.group.WORLD._get_backend(accelerator.device) if cpu else None  # noqa: SLF001
     accelerator.end_training()
 
 

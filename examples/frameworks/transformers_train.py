@@ -120,6 +120,8 @@ def main() -> None:
     if dist.is_initialized():
         # First what holds the process group: gloo's threads would else now and then abort a process that has ended well.
         gc.collect()
+        # Before torch 2.8 gloo's end may be a wait for ever, unless its own object is the last to go (pytorch/pytorch#154976).
+        _gloo = dist.group.WORLD._get_backend(torch.device("cpu")) if arguments.use_cpu else None  # noqa: SLF001
         dist.destroy_process_group()
 
 

@@ -1,6 +1,8 @@
 """Programs of other frameworks run in the environment that the agent gives to each rank, learn, and go on where the last start was."""
 
 import re
+import signal
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,10 +39,20 @@ class Program:
 
 def output(name: str, *words: str) -> str:
     """What the first of two processes has printed."""
-    with started(FOLDER / name, 2, *words, **AGENT) as ranks:
-        said = [rank.communicate(timeout=180) for rank in ranks]
+    with started(FOLDER / name, 2, *words, **AGENT, PYTHONFAULTHANDLER="1") as ranks:
+        try:
+            said = [rank.communicate(timeout=180) for rank in ranks]
+        except subprocess.TimeoutExpired:
+            pytest.fail("\n".join(map(aborted, ranks)))
         assert [rank.returncode for rank in ranks] == [0, 0], said
     return said[0][0]
+
+
+def aborted(rank: subprocess.Popen[str]) -> str:
+    """What a process has said, and where it stands."""
+    if rank.poll() is None:
+        rank.send_signal(signal.SIGABRT)
+    return rank.communicate(timeout=60)[1]
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,8 @@ def main() -> None:  # noqa: C901 - by hand, it is that long
                 torch.save(state, path.with_suffix(".part"))
                 path.with_suffix(".part").replace(path)
     if world > 1:
+        # Before torch 2.8 gloo's end may be a wait for ever, unless its own object is the last to go (pytorch/pytorch#154976).
+        _gloo = dist.group.WORLD._get_backend(torch.device("cpu"))  # noqa: SLF001
         dist.destroy_process_group()
 
 

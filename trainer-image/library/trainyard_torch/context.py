@@ -20,6 +20,7 @@ from trainyard_torch.data.order import mixed
 from trainyard_torch.errors import ends
 from trainyard_torch.mesh import Parallelism, member
 from trainyard_torch.notice import LONGEST_GRACE_SECONDS, Notice, patience_seconds
+from trainyard_torch.parting import destroy
 from trainyard_torch.place import Place
 from trainyard_torch.throttle import Throttle
 from trainyard_torch.watch.recorder import flight_recorder
@@ -179,13 +180,13 @@ def start(
             with training.ending:
                 yield training
     except SystemExit as error:
-        # As a rule all come here together. All the same gloo has one wait for ever now and then, and the next attempt with it.
+        # As a rule all come here together; where not, the next attempt is not to wait.
         if error.code is None or isinstance(error.code, int):
             _part(error.code or 0, where)
         raise
     else:
         # Not after an exception: it waits for processes that are perhaps no more.
-        dist.destroy_process_group()
+        destroy()
     finally:
         if notice:
             notice.close()
@@ -198,7 +199,7 @@ def _part(code: int, device: torch.device) -> None:
         if device.type == "cuda":
             # A thread begins with the node's first one, on which it would take memory.
             torch.cuda.set_device(device)
-        dist.destroy_process_group()
+        destroy()
 
     try:
         within(PART_SECONDS, part)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
+from trainyard_torch.parting import destroy
 from trainyard_torch.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -123,4 +124,4 @@ class Ranks:
     def close(self) -> None:
         """Give the group up, in this process: none of its threads uses it any more."""
         if self.group is not None:
-            dist.destroy_process_group(self.group)
+            destroy(self.group)
