@@ -37,10 +37,10 @@ tests-that-compute:
 tests-that-wait:
 	@$(PYTEST) tests/host tests/cluster
 
-test-long: setup ## The library by torch's current release, all recipes, elastic groups, autoscalers and faults that last on the cluster, and a million random schedules of faults (six hours on 2 idle cores)
+test-long: setup ## The library by torch's current release, all recipes, elastic groups, autoscalers and faults that last on the cluster, the alerts, and a million random schedules of faults (six hours on 2 idle cores)
 	@$(RUN) $(INSIDE) $(CURRENT) $(LIBRARY_TESTS)
 	@$(RUN) python -m localcluster down
-	@LONG=1 RECIPES='*' $(PYTEST) tests/cluster/test_recipes.py tests/cluster/test_elastic.py tests/cluster/test_autoscaling.py tests/cluster/test_storms.py
+	@LONG=1 RECIPES='*' $(PYTEST) tests/cluster/test_recipes.py tests/cluster/test_elastic.py tests/cluster/test_autoscaling.py tests/cluster/test_storms.py tests/unit/helm/test_monitoring.py
 	@SIMULATION_SCHEDULES=$(or $(SCHEDULES),1000000) $(PYTEST) -n 2 tests/simulation/test_engine.py
 
 unit: setup ## The tests that need nothing but Python

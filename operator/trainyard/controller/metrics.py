@@ -13,7 +13,7 @@ from trainyard.api.recovery import Rung
 from trainyard.api.spec import Framework
 from trainyard.api.status import ConditionType, Phase, TrainingJobStatus
 from trainyard.controller.caches import Caches
-from trainyard.controller.progress_metrics import progress_metrics
+from trainyard.controller.progress_metrics import IDLE, progress_metrics
 from trainyard.controller.resources import JobRecord
 from trainyard.domain.model import JobView
 from trainyard.kube.clock import ServerClock
@@ -80,18 +80,30 @@ class CacheMetrics(Collector):
         yield jobs
         pods = sum(len(cache.pods) for cache in self._caches.by_namespace.values())
         yield GaugeMetricFamily("trainyard_worker_pods", "Pods of TrainingJobs that exist", value=pods)
+        yield from self._troubles(records)
+        yield GaugeMetricFamily("trainyard_unreadable_jobs", "TrainingJobs that cannot be read", value=tally[None])
+        yield from self._goodput(records)
+        yield from progress_metrics(records)
+
+    def _troubles(self, records: Sequence[JobRecord]) -> Iterator[Metric]:
+        """Of jobs that have such alone."""
+        job = ["namespace", "name"]
         straggling = GaugeMetricFamily(
             "trainyard_job_straggling_ranks",
             "Ranks that are slower than the others; of jobs that have such alone",
-            labels=["namespace", "name"],
+            labels=job,
+        )
+        avoided = GaugeMetricFamily(
+            "trainyard_job_avoided_nodes",
+            "Nodes that have hurt a job, from which its workers keep away; of jobs that have such alone, until they have ended",
+            labels=job,
         )
         for record in records:
             if record.straggling:
                 straggling.add_metric([record.namespace, record.name], record.straggling)
-        yield straggling
-        yield GaugeMetricFamily("trainyard_unreadable_jobs", "TrainingJobs that cannot be read", value=tally[None])
-        yield from self._goodput(records)
-        yield from progress_metrics(records)
+            if record.avoided and record.sort and record.sort[0] not in IDLE:
+                avoided.add_metric([record.namespace, record.name], record.avoided)
+        yield from (straggling, avoided)
 
     def _goodput(self, records: Sequence[JobRecord]) -> Iterator[Metric]:
         """Of each job that tells its steps, as its status has it."""

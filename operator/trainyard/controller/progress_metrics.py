@@ -8,7 +8,7 @@ from trainyard.api.progress import MeasuredProgress, Progress
 from trainyard.api.status import Phase
 from trainyard.controller.resources import JobRecord
 
-ENDED = frozenset({Phase.COMPLETE, Phase.FAILED})
+IDLE = frozenset({Phase.COMPLETE, Phase.FAILED, Phase.SUSPENDED})
 KNOWN: dict[str, tuple[str, Callable[[Progress], float | None]]] = {
     "step": ("The last step that all ranks have done", lambda told: told.step),
     "total_steps": ("The step at which the training means to end", lambda told: told.total_steps),
@@ -18,7 +18,7 @@ KNOWN: dict[str, tuple[str, Callable[[Progress], float | None]]] = {
         lambda told: told.updated_at.timestamp(),
     ),
 }
-"""Of each job that has not ended: what its program has told, of whichever attempt."""
+"""Of each job that has not ended and is not suspended: what its program has told, of whichever attempt."""
 FAST: dict[str, tuple[str, Callable[[MeasuredProgress], float | None]]] = {
     "samples_per_second": ("Samples a second, of all ranks together", lambda told: told.samples_per_second),
     "tokens_per_second": ("Tokens a second, of all ranks together", lambda told: told.tokens_per_second),
@@ -42,7 +42,7 @@ def progress_metrics(records: Iterable[JobRecord]) -> Iterator[Metric]:
     workers = _gauge("workers", "Workers that the group of the current attempt has")
     step_seconds = _gauge("step_seconds", "What a step takes as a rule: the median over the last steps and the ranks")
     for record in records:
-        if record.sort is None or record.sort[0] in ENDED:
+        if record.sort is None or record.sort[0] in IDLE:
             continue
         who, told, runs = [record.namespace, record.name], record.progress, record.sort[0] is Phase.RUNNING
         workers.add_metric(who, record.workers)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from trainyard.api.constants import CONTROLLER_NAME, GROUP, KIND, LABEL_JOB_UID, PLURAL, VERSION
 from trainyard.api.progress import Goodput, Progress
 from trainyard.api.spec import Framework
-from trainyard.api.status import Phase, TrainingJobStatus
+from trainyard.api.status import Avoidance, Phase, TrainingJobStatus
 from trainyard.domain.model import JobView, PodView
 from trainyard.domain.observe import job_view, owner_uid, pod_view
 from trainyard.domain.stragglers import confirmed
@@ -41,6 +41,8 @@ class JobRecord:
     """For the log; 0 where the job cannot be read."""
     straggling: int = 0
     """How many of its ranks are slower than the others, as its status says."""
+    avoided: int = 0
+    """How many nodes its workers keep away from, as its status says."""
     goodput: Goodput | None = None
     """For the metrics; None where nothing is told, or the job cannot be read."""
     progress: Progress | None = None
@@ -81,13 +83,15 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
     # kopf's mappings are no dictionaries; and what others have written into the metadata is of no use here.
     metadata = {key: raw["metadata"][key] for key in KEPT if key in raw["metadata"]}
     spec, status = dict(raw.get("spec") or {}), dict(raw.get("status") or {})
-    sort, attempt, straggling, goodput, progress, workers, problem, part = None, 0, 0, None, None, 0, "", "status"
+    sort, attempt, goodput, progress, problem, part = None, 0, None, None, "", "status"
+    straggling = avoided = workers = 0
     try:
         TrainingJobStatus.model_validate(status)
         part = "spec"
         view = job_view({"metadata": metadata, "spec": spec, "status": status})
         sort, attempt = (view.status.phase, view.spec.framework), view.status.attempt
         straggling = len(confirmed(view.status))
+        avoided = sum(node.avoided is not Avoidance.NO for node in view.status.suspect_nodes)
         goodput, progress = view.status.goodput, view.status.progress
         workers = view.status.size or view.spec.replicas
     except ValidationError as error:
@@ -107,6 +111,7 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
         sort=sort,
         attempt=attempt,
         straggling=straggling,
+        avoided=avoided,
         goodput=goodput,
         progress=progress,
         workers=workers,

@@ -7,7 +7,7 @@ from tests.support.jobs import NOW, Scene, job
 from tests.unit.controller.test_resources import RAW
 from trainyard.api.base import MOST
 from trainyard.api.progress import Goodput, LostSeconds, MeasuredProgress, Progress, Straggler
-from trainyard.api.status import Group, Phase, Restarts, TrainingJobStatus
+from trainyard.api.status import Avoidance, Group, Phase, Restarts, SuspectNode, TrainingJobStatus
 from trainyard.controller.caches import Caches
 from trainyard.controller.metrics import CacheMetrics, JobMetrics
 from trainyard.controller.resources import job_record
@@ -56,6 +56,16 @@ def test_ranks_that_are_slow_are_told_of_by_job_until_they_or_it_are_gone() -> N
     acting = True
     caches.of("lab").jobs.remove("1")
     assert told() is None
+
+
+@pytest.mark.parametrize(("phase", "told"), [(Phase.RUNNING, 2.0), (Phase.RESTARTING, 2.0), (Phase.FAILED, None)])
+def test_nodes_that_a_job_keeps_away_from(phase: Phase, told: float | None) -> None:
+    registry, caches = CollectorRegistry(), Caches.empty()
+    CacheMetrics(caches, registry, lambda: True)
+    nodes = [SuspectNode(name=each, avoided=each, until=NOW) for each in Avoidance]
+    caches.of("lab").jobs.apply(job_record(RAW).with_status(TrainingJobStatus(phase=phase, suspect_nodes=nodes), 9))
+    about = {"namespace": "lab", "name": "job"}
+    assert registry.get_sample_value("trainyard_job_avoided_nodes", about) == told
 
 
 def test_numbers_beyond_all_that_can_be_do_no_harm() -> None:
@@ -111,11 +121,12 @@ def test_goodput_is_told_by_whoever_acts_as_long_as_there_is_the_job() -> None:
             },
         ),
         (Phase.RESTARTING, {"workers": 4, "step": 120, "total_steps": 900, "loss": 0.25, "progress_timestamp_seconds": NOW.timestamp()}),
+        (Phase.SUSPENDED, {}),
         (Phase.FAILED, {}),
     ],
 )  # fmt: skip
 def test_how_far_a_job_is_and_how_fast_it_gets_on(phase: Phase, told: dict[str, float]) -> None:
-    """Its speed while it runs; nothing any more once it has ended."""
+    """Its speed while it runs; nothing any more once it has ended, or while it rests."""
     registry, caches = CollectorRegistry(), Caches.empty()
     CacheMetrics(caches, registry, lambda: True)
     measured = MeasuredProgress(samples_per_second=640, data_share=0.125, memory_bytes=2**30)

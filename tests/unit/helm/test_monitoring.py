@@ -1,0 +1,122 @@
+"""What a Prometheus is told by the chart: what to scrape, and when to call a person."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from localcluster.tools import ensure
+from tests.unit.helm.chart import CHART, ROOT, Chart, RefusedError
+from trainyard.controller import reference
+
+ALERTS = CHART / "files" / "alerts.yaml"
+CASES = Path(__file__).with_name("alerts.test.yaml")
+RUNBOOKS = ROOT / "docs" / "runbooks"
+RULES: list[dict[str, Any]] = [
+    rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]
+]
+ALL = {"metrics": {name: {"enabled": True} for name in ("serviceMonitor", "podMonitor", "prometheusRule")}}
+
+
+def test_it_scrapes_the_operators_service_and_leaves_jobs_their_namespace(chart: Chart) -> None:
+    release = chart.render(ALL)
+    spec = release.one("ServiceMonitor", "trainyard")["spec"]
+    service = release.one("Service", "trainyard-metrics")
+    assert spec["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert spec["endpoints"] == [{"port": service["spec"]["ports"][0]["name"], "honorLabels": True}]
+    others = [each for each in release.all("Service") if each is not service]
+    assert all(port["name"] != "http" for each in others for port in each["spec"]["ports"])
+
+
+@pytest.mark.parametrize(
+    ("watched", "selected"), [([], {"any": True}), (["lab", "team"], {"matchNames": ["lab", "team"]})]
+)
+def test_it_scrapes_workers_where_the_operator_looks_after_jobs(
+    chart: Chart, watched: list[str], selected: dict[str, Any]
+) -> None:
+    spec = chart.render({**ALL, "watchNamespaces": watched}).one("PodMonitor", "trainyard-workers")["spec"]
+    assert spec["namespaceSelector"] == selected
+    assert spec["podMetricsEndpoints"] == [{"port": "metrics"}]
+
+
+def test_how_often_and_by_whom(chart: Chart) -> None:
+    chosen = {"enabled": True, "labels": {"release": "prometheus"}, "interval": "15s", "scrapeTimeout": "1m30s"}
+    release = chart.render({"metrics": {"serviceMonitor": chosen, "podMonitor": {**chosen, "port": "numbers"}}})
+    for kind, name, endpoints in (
+        ("ServiceMonitor", "trainyard", "endpoints"),
+        ("PodMonitor", "trainyard-workers", "podMetricsEndpoints"),
+    ):
+        monitor = release.one(kind, name)
+        (endpoint,) = monitor["spec"][endpoints]
+        assert (endpoint["interval"], endpoint["scrapeTimeout"]) == ("15s", "1m30s")
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert release.one("PodMonitor", "trainyard-workers")["spec"]["podMetricsEndpoints"][0]["port"] == "numbers"
+
+
+def test_alerts_arrive_as_they_are_in_the_file(chart: Chart) -> None:
+    assert chart.render(ALL).one("PrometheusRule", "trainyard")["spec"] == yaml.safe_load(ALERTS.read_text())
+
+
+def test_alerts_as_somebody_wants_them(chart: Chart) -> None:
+    off = [rule["alert"] for rule in RULES if rule["alert"].startswith("TrainyardJob")] + ["TrainyardNodeAvoided"]
+    wanted = {
+        "enabled": True, "labels": {"role": "alerts"}, "alertLabels": {"team": "ml", "severity": "none"},
+        "disabled": off, "runbookUrl": "https://wiki.example.org/runbooks/",
+    }  # fmt: skip
+    rule = chart.render({"metrics": {"prometheusRule": wanted}}).one("PrometheusRule", "trainyard")
+    assert rule["metadata"]["labels"]["role"] == "alerts"
+    groups = {group["name"]: group["rules"] for group in rule["spec"]["groups"]}
+    assert groups["trainyard-jobs"] == []
+    (down, *_) = groups["trainyard-operator"]
+    assert down["labels"] == {"team": "ml", "severity": "critical"}, "the alert's own severity stays"
+    assert down["annotations"]["runbook_url"] == "https://wiki.example.org/runbooks/TrainyardOperatorDown.md"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "says"),
+    [
+        (
+            {"prometheusRule": {"enabled": True, "disabled": ["Watchdog"]}},
+            "there is no alert Watchdog; there are Train",
+        ),
+        ({"prometheusRule": {"enabled": True, "runbookUrl": "wiki"}}, "/metrics/prometheusRule/runbookUrl"),
+        ({"prometheusRule": {"enabled": True, "alertLabels": {"a-b": "c"}}}, "a-b"),
+        ({"serviceMonitor": {"enabled": True, "interval": "often"}}, "/metrics/serviceMonitor/interval"),
+        ({"serviceMonitor": {"enabled": True}, "service": {"enabled": False}}, "turn both on"),
+        ({"podMonitor": {"enabled": True, "port": "Über"}}, "/metrics/podMonitor/port"),
+    ],
+)
+def test_what_cannot_be_is_refused(chart: Chart, metrics: dict[str, Any], says: str) -> None:
+    with pytest.raises(RefusedError, match=re.escape(says)):
+        chart.render({"metrics": metrics})
+
+
+@pytest.mark.skipif(not os.environ.get("LONG"), reason="to build promtool takes two minutes: make test-long")
+def test_alerts_fire_where_they_should_and_only_there() -> None:
+    promtool = ensure("promtool")["promtool"]
+    done = subprocess.run([promtool, "test", "rules", CASES], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stdout + done.stderr
+    tested = set(re.findall(r"Trainyard\w+", CASES.read_text()))
+    assert tested == {rule["alert"] for rule in RULES}, "each has a case"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["alert"]))
+def test_an_alert_is_of_metrics_that_there_are_and_has_a_page(rule: dict[str, Any]) -> None:
+    told = set(re.findall(r"^\| `(\w+)` \|", reference.page(), flags=re.MULTILINE))
+    used = set(re.findall(r"\b(?:trainyard|workqueue|controller_runtime)_\w+", rule["expr"]))
+    assert used
+    assert used <= told
+    assert rule["labels"]["severity"] in {"critical", "warning"}
+    assert rule["annotations"].keys() == {"summary", "description"}
+    assert (RUNBOOKS / f"{rule['alert']}.md").read_text().startswith(f"# {rule['alert']}\n")
+
+
+def test_the_list_of_pages_names_each_alert_with_its_severity() -> None:
+    text = (RUNBOOKS / "README.md").read_text()
+    rows = re.findall(r"^\| \[(\w+)\]\(\1\.md\) \| (\w+) \| .+ \|$", text, flags=re.MULTILINE)
+    assert rows == [(rule["alert"], rule["labels"]["severity"]) for rule in RULES]
+    assert {page.stem for page in RUNBOOKS.glob("*.md")} - {"README"} == {name for name, _ in rows}
