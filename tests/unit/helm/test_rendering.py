@@ -33,6 +33,7 @@ def test_everything_it_installs(release: Release) -> None:
         ("Service", "trainyard-coordinator"),
         ("Secret", "trainyard-coordinator-tls"),
         ("Deployment", "trainyard"),
+        ("PodDisruptionBudget", "trainyard"),
     }
 
 
@@ -43,6 +44,7 @@ def test_what_can_be_turned_off_is_off(chart: Chart) -> None:
         "rbac": {"create": False, "aggregate": False},
         "metrics": {"service": {"enabled": False}},
         "coordinator": {"enabled": False},
+        "podDisruptionBudget": {"enabled": False},
     }
     assert [manifest["kind"] for manifest in chart.render(off).manifests] == ["Deployment"]
 

@@ -1,0 +1,70 @@
+"""Who may speak with the operator, and what drains may do to it."""
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.unit.helm.chart import Chart, RefusedError
+from trainyard.api.constants import LABEL_JOB_NAME
+
+WORKERS = {"matchExpressions": [{"key": LABEL_JOB_NAME, "operator": "Exists"}]}
+
+
+def policy(chart: Chart, values: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    release = chart.render({"networkPolicy": {"enabled": True, **(values or {})}, **more})
+    spec = dict(release.one("NetworkPolicy", "trainyard")["spec"])
+    pod = release.operator()["spec"]["template"]
+    assert spec["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    named = {port["name"] for port in release.container()["ports"]}
+    assert {port["port"] for rule in spec["ingress"] for port in rule["ports"]} == named
+    return spec
+
+
+def test_prometheus_and_workers_come_in_and_the_api_server_alone_is_reached(chart: Chart) -> None:
+    spec = policy(chart)
+    metrics, workers = spec["ingress"]
+    assert "from" not in metrics
+    assert workers["from"] == [{"podSelector": WORKERS, "namespaceSelector": {}}]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    assert spec["egress"] == [{"ports": [{"port": 443, "protocol": "TCP"}, {"port": 6443, "protocol": "TCP"}]}]
+
+
+def test_narrowed(chart: Chart) -> None:
+    prometheus = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    server = {"ports": [6443], "cidrs": ["10.1.2.3/32", "fd00::1/128"]}
+    spec = policy(chart, {"metricsFrom": [prometheus], "apiServer": server}, watchNamespaces=["lab", "team"])
+    metrics, workers = spec["ingress"]
+    assert metrics["from"] == [prometheus]
+    (selector,) = workers["from"][0]["namespaceSelector"]["matchExpressions"]
+    assert selector == {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["lab", "team"]}
+    (out,) = spec["egress"]
+    assert out["ports"] == [{"port": 6443, "protocol": "TCP"}]
+    assert out["to"] == [{"ipBlock": {"cidr": "10.1.2.3/32"}}, {"ipBlock": {"cidr": "fd00::1/128"}}]
+
+
+def test_without_coordinator_nobody_but_prometheus_comes_in(chart: Chart) -> None:
+    assert len(policy(chart, coordinator={"enabled": False})["ingress"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"apiServer": {"ports": []}}, "/networkPolicy/apiServer/ports"),
+        ({"apiServer": {"cidrs": ["10.0.0.1"]}}, "/networkPolicy/apiServer/cidrs/0"),
+        ({"metricsFrom": [{}]}, "/networkPolicy/metricsFrom/0"),
+    ],
+)
+def test_what_cannot_be_is_refused(chart: Chart, values: dict[str, Any], says: str) -> None:
+    with pytest.raises(RefusedError, match=re.escape(says)):
+        chart.render({"networkPolicy": {"enabled": True, **values}})
+
+
+def test_a_drain_takes_one_at_a_time_and_one_alone_is_not_held(chart: Chart) -> None:
+    release = chart.render()
+    spec = release.one("PodDisruptionBudget", "trainyard")["spec"]
+    assert spec["maxUnavailable"] == 1
+    assert spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+    labels = release.operator()["spec"]["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"].items() <= labels.items()
+    assert not chart.render({"replicas": 1}).all("PodDisruptionBudget")
