@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+
+_kept: list[object] = []
+"""gloo's own objects of the groups that ended last."""
+# Later than this, threads that want the interpreter no longer get it.
+atexit.register(_kept.clear)
 
 
 def destroy(group: dist.ProcessGroup | None = None) -> None:
@@ -14,12 +20,16 @@ def destroy(group: dist.ProcessGroup | None = None) -> None:
 
     Before torch 2.8 gloo's end waits for its threads and lets nobody run Python meanwhile, while a thread that has just finished waits to let
     go of a tensor that Python has made: one end in four hung where the last step was a collective (pytorch/pytorch#154976). Of the two objects
-    that may be the last to hold gloo, the one held here lets others run.
+    that may be the last to hold gloo, the one kept here lets others run. It is kept until the next groups end, or the process: what else holds
+    the group, a model say, goes before it then.
     """
-    ended = [group] if group else list(distributed_c10d._world.pg_map)  # noqa: SLF001 - torch has no public list
-    held = [gloo for each in ended if (gloo := _gloo(each))]
+    kept = [gloo for each in _groups(group) if (gloo := _gloo(each))]
     dist.destroy_process_group(group)
-    del held
+    _kept[:] = kept
+
+
+def _groups(group: dist.ProcessGroup | None) -> list[Any]:
+    return [group] if group else list(distributed_c10d._world.pg_map)  # noqa: SLF001 - torch has no public list
 
 
 def _gloo(group: Any) -> object:
