@@ -148,9 +148,13 @@ class ControlPlane:
             process.wait(timeout=30)
         self._running.clear()
 
-    def call(self, method: str, path: str, body: Json | None = None, content: str = "application/json") -> Any:
-        """One request as the administrator. Raises RefusedError, or URLError where nobody answers."""
+    def call(
+        self, method: str, path: str, body: Json | None = None, content: str = "application/json", user: str = ""
+    ) -> Any:
+        """One request as the administrator, or as somebody else. Raises RefusedError, or URLError where nobody answers."""
         headers = {"Authorization": f"Bearer {self.token(ADMIN)}", "Content-Type": content}
+        if user:
+            headers["Impersonate-User"] = user
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.server + path, data, headers, method=method)  # noqa: S310 - our own server
         try:

@@ -1,0 +1,239 @@
+"""The chart's admission policies, on a real API server: what somebody without rights can not get by way of a TrainingJob, or of the operator's account."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.api.plane import HOME, JOBS, Plane
+from tests.support.control_plane import RefusedError
+from tests.support.patience import until
+from tests.unit.helm.chart import Chart
+
+GUARDED = "guarded"
+POLICIES = "/apis/admissionregistration.k8s.io/v1"
+AUTHOR, STUDENT = "author", "student"
+"""Both may write TrainingJobs; one of them may make pods too."""
+OPERATOR = f"system:serviceaccount:{HOME}:trainyard"
+RBAC = {"apiVersion": "rbac.authorization.k8s.io/v1"}
+MERGE = "application/merge-patch+json"
+Json = dict[str, Any]
+
+HARMLESS: Json = {
+    "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+    "volumes": [{"name": "scratch", "emptyDir": {}}, {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+    "containers": [
+        {
+            "name": "main",
+            "image": "example.com/trainer:1",
+            "command": ["python", "train.py"],
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        }
+    ],
+}
+
+
+def role(name: str, users: list[str], group: str, resources: list[str], verbs: list[str]) -> Iterator[Json]:
+    metadata = {"name": name, "namespace": GUARDED}
+    rules = [{"apiGroups": [group], "resources": resources, "verbs": verbs}]
+    subjects = [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"} for user in users]
+    reference = {"kind": "Role", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
+    yield {**RBAC, "kind": "Role", "metadata": metadata, "rules": rules}
+    yield {**RBAC, "kind": "RoleBinding", "metadata": metadata, "subjects": subjects, "roleRef": reference}
+
+
+@pytest.fixture(scope="module")
+def guarded(plane: Plane, chart: Chart) -> Iterator[Plane]:
+    """A namespace with all that the chart has to guard it."""
+    plane.namespace(GUARDED)
+    for manifest in (
+        *role("writes", [AUTHOR, STUDENT], "trainyard.dev", ["trainingjobs"], ["create", "update", "patch", "delete"]),
+        *role("runs", [AUTHOR], "", ["pods"], ["create"]),
+        *role("operates", [OPERATOR], "", ["pods"], ["create", "delete"]),
+    ):
+        plane.grant(manifest)
+    admission = {"enabled": True, "podSecurity": "restricted", "guardServiceAccounts": True}
+    release = chart.render({"admission": admission, "watchNamespaces": [GUARDED]})
+    kinds = {"validatingadmissionpolicies": "ValidatingAdmissionPolicy"}
+    kinds |= {"validatingadmissionpolicybindings": "ValidatingAdmissionPolicyBinding"}
+    made = [(plural, manifest) for plural, kind in kinds.items() for manifest in release.all(kind)]
+    assert len(made) == 6
+    for plural, manifest in made:
+        plane.call("POST", f"{POLICIES}/{plural}", dict(manifest))
+    # They are in force a moment later, each by itself.
+    until(lambda: refused(plane, STUDENT), 30, "authors to be looked at")
+    until(lambda: refused(plane, AUTHOR, hostNetwork=True), 30, "templates to be looked at")
+    until(lambda: refused_pod(plane), 30, "the operator to be looked at")
+    yield plane
+    for plural, manifest in made:
+        plane.forget(f"{POLICIES}/{plural}/{manifest['metadata']['name']}")
+    until(lambda: not refused_pod(plane), 30, "the guard to be gone")
+
+
+def job(name: str = "job", **pod: Any) -> Json:
+    spec = {"framework": "none", "template": {"spec": {**copy.deepcopy(HARMLESS), **pod}}}
+    return {"apiVersion": "trainyard.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name}, "spec": spec}
+
+
+def submit(plane: Plane, user: str, manifest: Json) -> None:
+    """Have the API server judge it, and keep nothing."""
+    plane.call("POST", f"{JOBS}/namespaces/{GUARDED}/trainingjobs?dryRun=All", manifest, user=user)
+
+
+def refused(plane: Plane, user: str, **pod: Any) -> str:
+    try:
+        submit(plane, user, job(**pod))
+    except RefusedError as error:
+        return str(error)
+    return ""
+
+
+def worker(
+    kind: str = "TrainingJob", group: str = "trainyard.dev/v1alpha1", *, uid: str = "1", controller: bool = True
+) -> Json:
+    owner = {"apiVersion": group, "kind": kind, "name": "job", "uid": uid, "controller": controller}
+    return {"metadata": {"name": "pod", "ownerReferences": [owner]}, "spec": HARMLESS}
+
+
+def refused_pod(plane: Plane, pod: Json | None = None) -> str:
+    try:
+        place = f"/api/v1/namespaces/{GUARDED}/pods?dryRun=All"
+        plane.call("POST", place, pod or {"metadata": {"name": "pod"}, "spec": HARMLESS}, user=OPERATOR)
+    except RefusedError as error:
+        return str(error)
+    return ""
+
+
+def test_who_may_make_pods_may_write_jobs_and_who_may_not_is_told(guarded: Plane) -> None:
+    assert not refused(guarded, AUTHOR)
+    assert "student may not create pods in guarded: ask for a role that may" in refused(guarded, STUDENT)
+
+
+def test_nor_may_he_change_what_somebody_elses_job_runs(guarded: Plane) -> None:
+    place = f"{JOBS}/namespaces/{GUARDED}/trainingjobs"
+    manifest = job("theirs")
+    # Only then may anybody change its template.
+    manifest["spec"]["lifecycle"] = {"suspend": True}
+    guarded.call("POST", place, manifest, user=AUTHOR)
+    one = f"{place}/theirs"
+    try:
+        with pytest.raises(RefusedError, match="student may not create pods"):
+            guarded.call("PATCH", one, {"spec": {"replicas": 5}}, MERGE, user=STUDENT)
+        guarded.call("PATCH", one, {"metadata": {"labels": {"team": "b"}}}, MERGE, user=STUDENT)
+        guarded.call("PATCH", one, {"spec": {"replicas": 2}}, MERGE, user=AUTHOR)
+        changed = {"spec": {"template": {"spec": {"hostNetwork": True}}}}
+        with pytest.raises(RefusedError, match="hostNetwork"):
+            guarded.call("PATCH", one, changed, MERGE, user=AUTHOR)
+    finally:
+        guarded.forget(one)
+
+
+CONTEXT: Json = HARMLESS["containers"][0]["securityContext"]
+
+
+def with_context(**more: Any) -> Json:
+    """A pod whose container has this in its security context."""
+    return {"containers": [{**HARMLESS["containers"][0], "securityContext": {**CONTEXT, **more}}]}
+
+
+def with_pod_context(**more: Any) -> Json:
+    return {"securityContext": {**HARMLESS["securityContext"], **more}}
+
+
+def with_volume(**source: Any) -> Json:
+    return {"volumes": [{"name": "odd", **source}]}
+
+
+def beside(**container: Any) -> Json:
+    """A pod whose first container is harmless, and whose init container is not."""
+    made = {"name": "first", "image": "example.com/tool:1", **container}
+    return {"initContainers": [{**made, "securityContext": {**CONTEXT, **made.get("securityContext", {})}}]}
+
+
+ESCALATIONS: list[tuple[str, Json, str]] = [
+    ("the node's network", {"hostNetwork": True}, "hostNetwork"),
+    ("the node's processes", {"hostPID": True}, "hostPID"),
+    ("the node's shared memory", {"hostIPC": True}, "hostIPC"),
+    ("the node's root", with_volume(hostPath={"path": "/"}), "hostPath is refused"),
+    ("a socket of the node", with_volume(hostPath={"path": "/run/c.sock", "type": "Socket"}), "hostPath is refused"),
+    ("privileged", with_context(privileged=True, allowPrivilegeEscalation=True), "privileged is refused"),
+    ("privileged, before the start", beside(securityContext={"privileged": True}), "privileged is refused"),
+    ("all capabilities", with_context(capabilities={"drop": ["ALL"], "add": ["ALL"]}), "capabilities.add"),
+    ("SYS_ADMIN", with_context(capabilities={"drop": ["ALL"], "add": ["SYS_ADMIN"]}), "capabilities.add"),
+    ("NET_RAW", beside(securityContext={"capabilities": {"drop": ["ALL"], "add": ["NET_RAW"]}}), "capabilities.add"),
+    ("CHOWN", with_context(capabilities={"drop": ["ALL"], "add": ["CHOWN"]}), "NET_BIND_SERVICE alone"),
+    ("capabilities kept", with_context(capabilities={"drop": ["NET_RAW"]}), "drop must have ALL"),
+    ("a port of the node", beside(ports=[{"containerPort": 80, "hostPort": 80}]), "hostPort is refused"),
+    ("no seccomp", with_pod_context(seccompProfile={"type": "Unconfined"}), "seccompProfile.type"),
+    ("no seccomp in one", with_context(seccompProfile={"type": "Unconfined"}), "seccompProfile.type"),
+    ("no seccomp at all", {"securityContext": {"runAsNonRoot": True}}, "seccompProfile must be given"),
+    ("no AppArmor", with_pod_context(appArmorProfile={"type": "Unconfined"}), "appArmorProfile.type"),
+    ("another SELinux type", with_pod_context(seLinuxOptions={"type": "spc_t"}), "seLinuxOptions"),
+    ("an SELinux user", with_context(seLinuxOptions={"user": "system_u"}), "seLinuxOptions"),
+    ("an open /proc", with_context(procMount="Unmasked"), "procMount"),
+    ("a sysctl", with_pod_context(sysctls=[{"name": "kernel.msgmax", "value": "1"}]), "sysctls"),
+    ("Windows' host", with_pod_context(windowsOptions={"hostProcess": True}), "hostProcess"),
+    ("a way up", with_context(allowPrivilegeEscalation=True), "allowPrivilegeEscalation must be false"),
+    ("a way up that is not closed", with_context(allowPrivilegeEscalation=None), "allowPrivilegeEscalation must be"),
+    ("root", with_pod_context(runAsUser=0), "runAsUser must not be 0"),
+    ("root in one", with_context(runAsUser=0), "runAsUser must not be 0"),
+    ("perhaps root", with_pod_context(runAsNonRoot=None), "runAsNonRoot must be true"),
+    ("root allowed in one", with_context(runAsNonRoot=False), "runAsNonRoot must be true"),
+    ("another kind of volume", with_volume(nfs={"server": "10.0.0.1", "path": "/"}), "template.spec.volumes: only"),
+    ("a disk", with_volume(iscsi={"targetPortal": "10.0.0.1", "iqn": "iqn", "lun": 0}), "template.spec.volumes: only"),
+    ("somebody's account", {"serviceAccountName": "deployer"}, "author may not have workers run as deployer"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pod", "told"), [each[1:] for each in ESCALATIONS], ids=[each[0] for each in ESCALATIONS])
+def test_a_template_is_held_to_the_standard_with_field_and_fix(guarded: Plane, pod: Json, told: str) -> None:
+    said = refused(guarded, AUTHOR, **pod)
+    assert said.startswith(("422", "403")), said
+    assert told in said
+
+
+def test_apparmor_is_not_turned_off_by_an_annotation(guarded: Plane) -> None:
+    manifest = job()
+    name = "container.apparmor.security.beta.kubernetes.io/main"
+    manifest["spec"]["template"]["metadata"] = {"annotations": {name: "unconfined"}}
+    with pytest.raises(RefusedError, match="AppArmor may not be turned off"):
+        submit(guarded, AUTHOR, manifest)
+    manifest["spec"]["template"]["metadata"]["annotations"] = {name: "runtime/default", "other": "unconfined"}
+    submit(guarded, AUTHOR, manifest)
+
+
+def test_an_account_may_be_used_by_who_has_the_verb(guarded: Plane) -> None:
+    for manifest in role("borrows", [AUTHOR], "", ["serviceaccounts"], ["use"]):
+        guarded.grant(manifest)
+    until(lambda: not refused(guarded, AUTHOR, serviceAccountName="deployer"), 10, "the right to count")
+    guarded.forget(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{GUARDED}/rolebindings/borrows")
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {"metadata": {"name": "pod"}, "spec": HARMLESS},
+        worker(kind="ReplicaSet", group="apps/v1"),
+        worker(kind="TrainingJob", group="example.org/v1"),
+        worker(controller=False),
+    ],
+    ids=["nobody's", "a ReplicaSet's", "a namesake's", "not its controller's"],
+)
+def test_the_operators_account_makes_nothing_but_workers(guarded: Plane, pod: Json) -> None:
+    assert "pods of TrainingJobs alone" in refused_pod(guarded, pod)
+    assert not refused_pod(guarded, worker())
+
+
+def test_nor_does_it_delete_anything_else(guarded: Plane) -> None:
+    pods = f"/api/v1/namespaces/{GUARDED}/pods"
+    place = f"{JOBS}/namespaces/{GUARDED}/trainingjobs"
+    # Pods of a job that is no more would be taken away.
+    made = guarded.call("POST", place, job(), user=AUTHOR)
+    for name, pod in (("ours", worker(uid=made["metadata"]["uid"])), ("theirs", {"metadata": {}, "spec": HARMLESS})):
+        guarded.call("POST", pods, {**pod, "metadata": {**pod["metadata"], "name": name}})
+    with pytest.raises(RefusedError, match="pods of TrainingJobs alone"):
+        guarded.call("DELETE", f"{pods}/theirs?gracePeriodSeconds=0", user=OPERATOR)
+    guarded.call("DELETE", f"{pods}/ours?gracePeriodSeconds=0", user=OPERATOR)
+    guarded.call("DELETE", f"{pods}/theirs?gracePeriodSeconds=0")
+    guarded.forget(f"{place}/job")

@@ -1,0 +1,65 @@
+"""Admission policies: which ones there are, and for whom. What they refuse is in tests/api/test_admission.py."""
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.unit.helm.chart import Chart, RefusedError
+
+POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
+
+
+def names(chart: Chart, **values: Any) -> list[str]:
+    release = chart.render({"admission": {"enabled": True, **values}})
+    found = [each["metadata"]["name"] for each in release.all(POLICY)]
+    assert [each["spec"]["policyName"] for each in release.all(BINDING)] == found
+    return found
+
+
+def test_there_are_none_where_nobody_asked(chart: Chart) -> None:
+    release = chart.render({"admission": {"podSecurity": "restricted"}})
+    assert not release.all(POLICY)
+    assert not release.all(BINDING)
+
+
+def test_templates_are_held_to_a_standard_if_one_is_named(chart: Chart) -> None:
+    assert names(chart) == ["trainyard-author", "trainyard-operator"]
+    assert names(chart, podSecurity="baseline") == ["trainyard-author", "trainyard-operator", "trainyard-pods"]
+
+
+def test_restricted_has_all_of_baseline_and_more(chart: Chart) -> None:
+    rules = {}
+    for standard in ("baseline", "restricted"):
+        release = chart.render({"admission": {"enabled": True, "podSecurity": standard}})
+        rules[standard] = release.one(POLICY, "trainyard-pods")["spec"]["validations"]
+    count = len(rules["baseline"])
+    assert rules["restricted"][:count] == rules["baseline"]
+    assert len(rules["restricted"]) > count
+
+
+def test_accounts_are_guarded_if_asked(chart: Chart) -> None:
+    for guarded in (False, True):
+        release = chart.render({"admission": {"enabled": True, "guardServiceAccounts": guarded}})
+        rules = release.one(POLICY, "trainyard-author")["spec"]["validations"]
+        assert any("check('use')" in each["expression"] for each in rules) == guarded
+
+
+def test_an_operator_of_some_namespaces_leaves_authors_elsewhere_alone(chart: Chart) -> None:
+    release = chart.render({"admission": {"enabled": True}, "watchNamespaces": ["lab"]})
+    bound = {each["spec"]["policyName"]: each["spec"].get("matchResources") for each in release.all(BINDING)}
+    (selector,) = bound["trainyard-author"]["namespaceSelector"]["matchExpressions"]
+    assert selector == {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["lab"]}
+    assert bound["trainyard-operator"] is None, "its account is nobody's to misuse, wherever that may be"
+
+
+def test_the_account_is_the_one_that_the_operator_runs_as(chart: Chart) -> None:
+    release = chart.render({"admission": {"enabled": True}, "serviceAccount": {"create": False, "name": "mine"}})
+    (condition,) = release.one(POLICY, "trainyard-operator")["spec"]["matchConditions"]
+    account = release.operator()["spec"]["template"]["spec"]["serviceAccountName"]
+    assert condition["expression"].endswith(f":{account}'")
+
+
+def test_another_standard_is_refused(chart: Chart) -> None:
+    with pytest.raises(RefusedError, match=re.escape("/admission/podSecurity")):
+        chart.render({"admission": {"enabled": True, "podSecurity": "strict"}})
