@@ -203,6 +203,23 @@ def test_apparmor_is_not_turned_off_by_an_annotation(guarded: Plane) -> None:
     submit(guarded, AUTHOR, manifest)
 
 
+def test_a_template_does_not_pose_as_another_jobs(guarded: Plane) -> None:
+    manifest = job()
+    for label in ("job-name", "job-uid", "index"):
+        manifest["spec"]["template"]["metadata"] = {"labels": {"team": "a", f"trainyard.dev/{label}": "victim"}}
+        with pytest.raises(RefusedError, match="those of trainyard.dev are the operator's"):
+            submit(guarded, AUTHOR, manifest)
+    manifest["spec"]["template"]["metadata"] = {"labels": {"team": "a"}}
+    submit(guarded, AUTHOR, manifest)
+
+
+def test_a_million_workers_are_too_many(guarded: Plane) -> None:
+    manifest = job()
+    manifest["spec"]["replicas"] = 10**6
+    with pytest.raises(RefusedError, match="spec.replicas"):
+        submit(guarded, AUTHOR, manifest)
+
+
 def test_an_account_may_be_used_by_who_has_the_verb(guarded: Plane) -> None:
     for manifest in role("borrows", [AUTHOR], "", ["serviceaccounts"], ["use"]):
         guarded.grant(manifest)
