@@ -207,7 +207,7 @@ def test_a_template_does_not_pose_as_another_jobs(guarded: Plane) -> None:
     manifest = job()
     for label in ("job-name", "job-uid", "index"):
         manifest["spec"]["template"]["metadata"] = {"labels": {"team": "a", f"trainyard.dev/{label}": "victim"}}
-        with pytest.raises(RefusedError, match="those of trainyard.dev are the operator's"):
+        with pytest.raises(RefusedError, match=r"those of trainyard\.dev are the operator's"):
             submit(guarded, AUTHOR, manifest)
     manifest["spec"]["template"]["metadata"] = {"labels": {"team": "a"}}
     submit(guarded, AUTHOR, manifest)
@@ -216,7 +216,7 @@ def test_a_template_does_not_pose_as_another_jobs(guarded: Plane) -> None:
 def test_a_million_workers_are_too_many(guarded: Plane) -> None:
     manifest = job()
     manifest["spec"]["replicas"] = 10**6
-    with pytest.raises(RefusedError, match="spec.replicas"):
+    with pytest.raises(RefusedError, match=r"spec\.replicas"):
         submit(guarded, AUTHOR, manifest)
 
 

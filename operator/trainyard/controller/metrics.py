@@ -13,8 +13,10 @@ from trainyard.api.recovery import Rung
 from trainyard.api.spec import Framework
 from trainyard.api.status import ConditionType, Phase, TrainingJobStatus
 from trainyard.controller.caches import Caches
+from trainyard.controller.durations import Durations, rung_of
 from trainyard.controller.progress_metrics import IDLE, progress_metrics
 from trainyard.controller.resources import JobRecord
+from trainyard.controller.state_metrics import state_metrics
 from trainyard.domain.model import JobView
 from trainyard.kube.clock import ServerClock
 
@@ -39,9 +41,11 @@ class JobMetrics:
             self._recoveries.labels(rung)
         for cause in ("failure", "hang", "disruption", "resize"):
             self._restarts.labels(cause)
+        self._durations = Durations(registry)
 
     def moved(self, job: JobView, status: TrainingJobStatus) -> None:
         """The job went from the status it had to `status`."""
+        self._durations.moved(job, status)
         before, after = job.status.restarts, status.restarts
         hangs = (after.hangs or 0) - (before.hangs or 0)
         self._restarts.labels("hang").inc(hangs)
@@ -50,8 +54,7 @@ class JobMetrics:
         self._restarts.labels("disruption").inc(after.disruptions - before.disruptions)
         self._restarts.labels("resize").inc(after.resizes - before.resizes)
         if status.attempt > job.status.attempt and status.phase is Phase.RESTARTING:
-            # Whatever else lets a group start anew, a changed size say, has all pods made anew.
-            self._recoveries.labels(status.retry.rung if status.group and status.retry.rung else Rung.ALL_PODS).inc()
+            self._recoveries.labels(rung_of(status)).inc()
         if status.finished and not job.status.finished:
             kind = ConditionType.COMPLETE if status.holds(ConditionType.COMPLETE) else ConditionType.FAILED
             condition = status.condition(kind)
@@ -82,6 +85,7 @@ class CacheMetrics(Collector):
         yield GaugeMetricFamily("trainyard_worker_pods", "Pods of TrainingJobs that exist", value=pods)
         yield from self._troubles(records)
         yield GaugeMetricFamily("trainyard_unreadable_jobs", "TrainingJobs that cannot be read", value=tally[None])
+        yield from state_metrics(records)
         yield from self._goodput(records)
         yield from progress_metrics(records)
 

@@ -10,9 +10,10 @@ from pydantic import ValidationError
 from trainyard.api.constants import CONTROLLER_NAME, GROUP, KIND, LABEL_JOB_UID, PLURAL, VERSION
 from trainyard.api.progress import Goodput, Progress
 from trainyard.api.spec import Framework
-from trainyard.api.status import Avoidance, Phase, TrainingJobStatus
+from trainyard.api.status import Avoidance, Phase, Restarts, TrainingJobStatus
 from trainyard.domain.model import JobView, PodView
 from trainyard.domain.observe import job_view, owner_uid, pod_view
+from trainyard.domain.ranks import accelerators
 from trainyard.domain.stragglers import confirmed
 from trainyard.kube.events import ObjectReference
 from trainyard.kube.resource import Resource
@@ -20,6 +21,7 @@ from trainyard.kube.resource import Resource
 TRAINING_JOBS = Resource(GROUP, VERSION, PLURAL, KIND)
 KEPT = ("uid", "resourceVersion", "namespace", "name", "generation", "deletionTimestamp")
 """The fields of the metadata that matter."""
+NO_RESTARTS = Restarts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,10 @@ class JobRecord:
     """Likewise."""
     workers: int = 0
     """How many its group has; 0 where the job cannot be read."""
+    accelerators: int = 0
+    """How many its pods hold, as its status says."""
+    restarts: Restarts = NO_RESTARTS
+    """As its status says."""
     problem: str = ""
     managed_elsewhere: bool = False
     """Whether another controller looks after it, read even where the rest cannot be."""
@@ -84,7 +90,8 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
     metadata = {key: raw["metadata"][key] for key in KEPT if key in raw["metadata"]}
     spec, status = dict(raw.get("spec") or {}), dict(raw.get("status") or {})
     sort, attempt, goodput, progress, problem, part = None, 0, None, None, "", "status"
-    straggling = avoided = workers = 0
+    straggling = avoided = workers = held = 0
+    restarts = NO_RESTARTS
     try:
         TrainingJobStatus.model_validate(status)
         part = "spec"
@@ -93,7 +100,8 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
         straggling = len(confirmed(view.status))
         avoided = sum(node.avoided is not Avoidance.NO for node in view.status.suspect_nodes)
         goodput, progress = view.status.goodput, view.status.progress
-        workers = view.status.size or view.spec.replicas
+        workers, restarts = view.status.size or view.spec.replicas, view.status.restarts
+        held = view.status.replicas * sum(accelerators(each) for each in view.spec.template["spec"]["containers"])
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(each) for each in (part, *first["loc"]))
@@ -115,6 +123,8 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
         goodput=goodput,
         progress=progress,
         workers=workers,
+        accelerators=held,
+        restarts=restarts,
         problem=problem,
         managed_elsewhere=spec.get("managedBy") not in {None, CONTROLLER_NAME},
     )

@@ -89,7 +89,8 @@ def test_goodput_is_told_by_whoever_acts_as_long_as_there_is_the_job() -> None:
             "/".join([each.name, *each.labels.values()]): each.value
             for family in registry.collect()
             for each in family.samples
-            if each.name.startswith("trainyard_job_") and each.name != "trainyard_job_workers"
+            if each.name.startswith("trainyard_job_")
+            and each.name.removeprefix("trainyard_job_") not in {"workers", "phase", "attempt"}
         }
 
     assert samples() == {
@@ -135,4 +136,7 @@ def test_how_far_a_job_is_and_how_fast_it_gets_on(phase: Phase, told: dict[str, 
     caches.of("lab").jobs.apply(job_record(RAW).with_status(status, 9))
     prefix, about = "trainyard_job_", {"namespace": "lab", "name": "job"}
     samples = [each for family in registry.collect() for each in family.samples if each.name.startswith(prefix)]
-    assert {each.name.removeprefix(prefix): each.value for each in samples if each.labels == about} == told
+    assert {each.name.removeprefix(prefix): each.value for each in samples if each.labels == about} == {
+        **told,
+        "attempt": 1,
+    }
