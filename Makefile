@@ -37,10 +37,10 @@ tests-that-compute:
 tests-that-wait:
 	@$(PYTEST) tests/host tests/cluster
 
-test-long: setup ## The library by torch's current release, all recipes, elastic groups, autoscalers and faults that last on the cluster, the alerts, and a million random schedules of faults (six hours on 2 idle cores)
+test-long: setup ## The library by torch's current release, all recipes, elastic groups, autoscalers, faults that last and all dashboards on the cluster, the alerts, and a million random schedules of faults (six hours on 2 idle cores)
 	@$(RUN) $(INSIDE) $(CURRENT) $(LIBRARY_TESTS)
 	@$(RUN) python -m localcluster down
-	@LONG=1 RECIPES='*' $(PYTEST) tests/cluster/test_recipes.py tests/cluster/test_elastic.py tests/cluster/test_autoscaling.py tests/cluster/test_storms.py tests/unit/helm/test_monitoring.py
+	@LONG=1 RECIPES='*' $(PYTEST) tests/cluster/test_recipes.py tests/cluster/test_elastic.py tests/cluster/test_autoscaling.py tests/cluster/test_storms.py tests/cluster/test_dashboards.py tests/unit/helm/test_monitoring.py
 	@SIMULATION_SCHEDULES=$(or $(SCHEDULES),1000000) $(PYTEST) -n 2 tests/simulation/test_engine.py
 
 unit: setup ## The tests that need nothing but Python
@@ -71,8 +71,8 @@ lint: setup ## Style, types, import layers, generated files
 fix: setup ## Format, and mend what ruff can mend
 	@$(RUN) ruff check --fix . ; $(RUN) ruff format .
 
-crds: setup ## Write what is generated from the operator's code: the CRD, the reference pages
-	@$(RUN) python -m trainyard.api crds && $(RUN) python -m trainyard.api docs && $(RUN) python -m trainyard.controller.reference
+crds: setup ## Write what is generated from code: the CRD, the reference pages, the dashboards
+	@$(RUN) python -m trainyard.api crds && $(RUN) python -m dashboards && $(RUN) python -m trainyard.api docs && $(RUN) python -m trainyard.controller.reference
 
 bench-scale: setup ## The operator beside its peers at scale: a table, and build/bench/scale.json (root; takes 2 hours)
 	@$(RUN) python -m benchmarks.scale

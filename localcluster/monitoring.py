@@ -66,23 +66,37 @@ def start(paths: Paths, tools: dict[str, Path]) -> None:
     wait_until(ready, seconds=READY_SECONDS, failure=failure, obstacle=obstacle)
 
 
-def scrapes(kubeconfig: Path) -> dict[str, Any]:
-    """Prometheus' configuration: all running pods that name a port `metrics`."""
-    meta = "__meta_kubernetes_pod"
+def scrapes(paths: Paths) -> dict[str, Any]:
+    """Prometheus' configuration: all running pods that name a port `metrics`, those behind a Service of the name `…-metrics`, the kubelets."""
+    meta = "__meta_kubernetes"
+    of_pods = [
+        {"source_labels": [f"{meta}_namespace"], "target_label": "namespace"},
+        {"source_labels": [f"{meta}_pod_name"], "target_label": "pod"},
+        {"action": "keep", "source_labels": [f"{meta}_pod_phase"], "regex": "Running"},
+    ]
+
+    def scrape(name: str, role: str, relabel: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        discovery = {"role": role, "kubeconfig_file": str(paths.kubeconfig)}
+        # What is told of others, of a job or a container, keeps their names.
+        return {
+            "job_name": name,
+            "honor_labels": True,
+            "kubernetes_sd_configs": [discovery],
+            "relabel_configs": relabel,
+            **more,
+        }
+
+    named_port = {"action": "keep", "source_labels": [f"{meta}_pod_container_port_name"], "regex": "metrics"}
+    named_service = {"action": "keep", "source_labels": [f"{meta}_service_name"], "regex": ".+-metrics"}
+    labels = {"action": "labelmap", "regex": f"{meta}_pod_label_(.+)"}
+    pki = paths.pki
+    identity = {"ca_file": f"{pki / 'ca.crt'}", "cert_file": f"{pki / 'admin.crt'}", "key_file": f"{pki / 'admin.key'}"}
     return {
         "global": {"scrape_interval": f"{SCRAPE_SECONDS}s", "evaluation_interval": f"{SCRAPE_SECONDS}s"},
         "scrape_configs": [
-            {
-                "job_name": "pods",
-                "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(kubeconfig)}],
-                "relabel_configs": [
-                    {"action": "keep", "source_labels": [f"{meta}_container_port_name"], "regex": "metrics"},
-                    {"action": "keep", "source_labels": [f"{meta}_phase"], "regex": "Running"},
-                    {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
-                    {"source_labels": [f"{meta}_name"], "target_label": "pod"},
-                    {"action": "labelmap", "regex": f"{meta}_label_(.+)"},
-                ],
-            }
+            scrape("pods", "pod", [named_port, *of_pods, labels]),
+            scrape("services", "endpointslice", [named_service, *of_pods]),
+            scrape("kubelets", "node", [], scheme="https", metrics_path="/metrics/cadvisor", tls_config=identity),
         ],
     }
 
@@ -161,7 +175,7 @@ def _metrics_server(paths: Paths) -> list[str]:
 
 def _prometheus(paths: Paths) -> list[str]:
     configuration = paths.state / "prometheus.json"
-    configuration.write_text(json.dumps(scrapes(paths.kubeconfig), indent=1))
+    configuration.write_text(json.dumps(scrapes(paths), indent=1))
     return [
         f"--config.file={configuration}",
         f"--storage.tsdb.path={paths.state / 'prometheus'}",

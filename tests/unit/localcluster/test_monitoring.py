@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from localcluster import monitoring, pki, tools
 from localcluster.addresses import GATEWAY
+from localcluster.paths import from_environment
 
 
 def test_all_that_answers_for_an_api_has_a_service_an_address_and_a_name_in_the_certificate() -> None:
@@ -24,11 +26,18 @@ def test_all_that_answers_for_an_api_has_a_service_an_address_and_a_name_in_the_
         assert endpoints["ports"][0]["name"] == monitoring.service(name)["spec"]["ports"][0]["name"]
 
 
-def test_prometheus_asks_pods_alone_that_say_where() -> None:
-    (pods,) = monitoring.scrapes(Path("/kubeconfig"))["scrape_configs"]
-    kept = [rule["regex"] for rule in pods["relabel_configs"] if rule.get("action") == "keep"]
-    assert kept == ["metrics", "Running"]
-    assert {rule.get("target_label") for rule in pods["relabel_configs"]} >= {"namespace", "pod"}
+def test_prometheus_asks_those_that_say_where_and_the_kubelets(tmp_path: Path) -> None:
+    at = from_environment({"XDG_CACHE_HOME": str(tmp_path)})
+    pods, services, kubelets = monitoring.scrapes(at)["scrape_configs"]
+
+    def kept(scrape: dict[str, Any]) -> list[str]:
+        return [rule["regex"] for rule in scrape["relabel_configs"] if rule.get("action") == "keep"]
+
+    assert (kept(pods), kept(services)) == (["metrics", "Running"], [".+-metrics", "Running"])
+    for each in (pods, services):
+        assert {rule.get("target_label") for rule in each["relabel_configs"]} >= {"namespace", "pod"}
+        assert each["honor_labels"], "a job's namespace is not the operator's"
+    assert (kubelets["scheme"], kubelets["metrics_path"]) == ("https", "/metrics/cadvisor")
     assert json.loads(json.dumps(monitoring.rules()))["rules"][0]["resources"]["overrides"].keys() == {
         "namespace",
         "pod",

@@ -1,0 +1,95 @@
+"""Every panel of every dashboard shows something while a job trains and faults happen, by a real Prometheus."""
+
+
+from dashboards.__main__ import BOARDS
+from dashboards.prometheus import Asked
+from demo.commands import show
+from demo.target import python
+from localcluster.addresses import PROMETHEUS_URL
+from tests.cluster.kube import Json, Kube, job, main_container
+from tests.cluster.test_elastic import LONG
+from tests.cluster.test_in_place import fail
+
+TRAIN = """
+import os, pathlib, time
+import torch, torch.distributed as dist
+from trainyard_torch import start
+from trainyard_torch.watch.watch import Watch
+
+fault = pathlib.Path("/tmp/fault")
+with start() as training, Watch(total=100_000, peak=1e12) as watch:
+    watch.set_flops(1e9)
+    weight = torch.zeros(4, requires_grad=True)
+    for step in range(1, 100_000):
+        with watch.phase("data"):
+            time.sleep(0.02)
+        with watch.phase("forward"):
+            time.sleep(0.02 + 0.01 * training.rank)
+            loss = ((weight - 1) ** 2).sum()
+        with watch.phase("backward"):
+            loss.backward()
+        with watch.phase("communication"):
+            dist.all_reduce(weight.grad)
+        with watch.phase("optimizer"), torch.no_grad():
+            weight -= 0.001 * weight.grad
+        norm = weight.grad.norm()
+        weight.grad = None
+        watch.step(step, samples=8, tokens=4096, loss=loss.detach(), grad_norm=norm)
+        if step % 50 == 0:
+            with watch.phase("checkpoint"):
+                time.sleep(0.1)
+        if fault.exists():
+            fault.unlink()
+            raise RuntimeError("boom")
+"""
+
+pytestmark = LONG
+
+
+def training(name: str) -> Json:
+    manifest = job(name, framework="torch", replicas=3)
+    main = main_container(manifest)
+    main["command"] = ["python3", "-c", TRAIN]
+    main["env"] = [{"name": "TRAINYARD_METRICS_PORT", "value": "9400"}]
+    main["ports"] = [{"name": "metrics", "containerPort": 9400}]
+    main["resources"]["limits"] = {"nvidia.com/gpu": 1}
+    return manifest
+
+
+def steps(kube: Kube, attempt: int) -> None:
+    def told() -> bool:
+        return bool(kube.status("job").get("goodput", {}).get("attempt") == attempt)
+
+    kube.until(told, 180, f"steps of attempt {attempt}")
+
+
+def test_no_panel_is_empty(kube: Kube) -> None:
+    show([*python("localcluster"), "monitoring"])
+    kube.apply(training("job"), job("short", script="sleep 5"))
+    steps(kube, 1)
+    fail(kube, "job-worker-1-1")
+    steps(kube, 2)
+    kube.delete_pod("job-worker-2-1")
+    steps(kube, 3)
+    kube.wait_phase("short", "Complete")
+    asked = Asked(PROMETHEUS_URL, {"namespace": kube.namespace, "name": "job"})
+    wanted = [(board, panel) for board in BOARDS for panel in board.panels if not panel.needs]
+
+    def empty() -> list[str]:
+        return [
+            f"{board.title}: {panel.title}: {query.legend}: {asked.put(query.expr)}"
+            for board, panel in wanted
+            for query in panel.queries
+            if not asked.series(panel, query)
+        ]
+
+    try:
+        kube.until(lambda: not empty(), 90, "all panels to have something to show")
+    finally:
+        print("\n".join(["panels without anything:", *empty()]))  # noqa: T201 - pytest shows it below a failed test
+    gpu = [(panel, query) for board in BOARDS for panel in board.panels if panel.needs for query in panel.queries]
+    assert gpu
+    assert all(asked.series(panel, query) == [] for panel, query in gpu), "understood, and nothing without GPUs"
+    marks = [asked.put(mark.query) for board in BOARDS for mark in board.marks]
+    for mark in marks:
+        assert asked.found(mark), mark

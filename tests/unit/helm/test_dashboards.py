@@ -1,0 +1,43 @@
+"""The dashboards as ConfigMaps, for the sidecar of Grafana."""
+
+import json
+
+import pytest
+
+from dashboards.__main__ import BOARDS, text
+from tests.unit.helm.chart import Chart, RefusedError
+
+
+def test_there_are_none_where_nobody_asked(chart: Chart) -> None:
+    assert not chart.render().all("ConfigMap")
+
+
+def test_each_is_in_a_configmap_of_its_own_as_it_was_made(chart: Chart) -> None:
+    made = chart.render({"metrics": {"dashboards": {"enabled": True}}}).all("ConfigMap")
+    assert {each["metadata"]["name"] for each in made} == {
+        "trainyard-fleet-dashboard", "trainyard-job-dashboard", "trainyard-operator-dashboard",
+    }  # fmt: skip
+    found = {name: content for each in made for name, content in each["data"].items()}
+    assert found == {f"{board.uid}.json": text(board) for board in BOARDS}
+    for each in made:
+        assert each["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert each["metadata"]["annotations"] == {"grafana_folder": "Trainyard"}
+        assert len(json.dumps(each)) < 900_000, "a ConfigMap has room for a mebibyte"
+
+
+def test_they_go_where_the_sidecar_looks(chart: Chart) -> None:
+    asked = {
+        "enabled": True,
+        "namespace": "monitoring",
+        "labels": {"grafana": "yes"},
+        "annotations": {"folder": "Jobs"},
+    }
+    for each in chart.render({"metrics": {"dashboards": asked}}).all("ConfigMap"):
+        assert each["metadata"]["namespace"] == "monitoring"
+        assert each["metadata"]["labels"]["grafana"] == "yes"
+        assert each["metadata"]["annotations"]["folder"] == "Jobs"
+
+
+def test_another_namespace_is_a_name(chart: Chart) -> None:
+    with pytest.raises(RefusedError, match="/metrics/dashboards/namespace"):
+        chart.render({"metrics": {"dashboards": {"enabled": True, "namespace": "Monitoring!"}}})
