@@ -196,14 +196,23 @@ def test_what_has_run_here_and_is_gone_may_run_elsewhere(program: Path, folder: 
 
 
 def test_a_replacement_tells_when_its_imports_are_done(program: Path, folder: Path, operator: Operator) -> None:
-    variables = {**credentials(folder, operator.port), "TRAINYARD_RENDEZVOUS": "wait", "TRAINYARD_ATTEMPT": "4"}
-    with agent(program, folder, "import json", **variables) as run:
+    site = folder / "lib" / "site-packages"
+    site.mkdir(parents=True)
+    # Sooner, it could be done when the first call goes out.
+    (site / "heavy.py").write_text("import time\ntime.sleep(1)\n")
+    place = {"TRAINYARD_RENDEZVOUS": "wait", "TRAINYARD_ATTEMPT": "4", "PYTHONPATH": str(site)}
+    (folder / "train.py").write_text("import heavy\n")
+    command = ("--", sys.executable, "train.py")
+    run = Agent(program, folder, *command, **credentials(folder, operator.port), **place)
+    try:
         operator.order(4, run=False)
         until(lambda: operator.polls and "prepared" not in operator.polls[-1], 60, "the worker to be prepared")
         assert operator.polls[0] == {"attempt": 4, "state": "waiting", "prepared": False}
         operator.order(4, run=True)
         code, said = run.ends()
-        assert (code, "the ranks' next start is prepared: imported" in said) == (0, True)
+        assert (code, "prepared: imported heavy" in said) == (0, True), said
+    finally:
+        run.kill()
 
 
 def test_a_replacement_waits_until_it_is_told_to_begin(program: Path, folder: Path, operator: Operator) -> None:
