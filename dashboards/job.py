@@ -234,6 +234,20 @@ ATTEMPTS = Row(
             limits={1: POOR},
         ),
         Panel(
+            "Age of the newest checkpoint",
+            "What a failure now would cost. The operator learns of checkpoints from the training library.",
+            "s",
+            (Query(f"time() - {_told('checkpoint_timestamp_seconds')}", "age"),),
+            limits={3600: POOR, 21600: BAD},
+        ),
+        Panel(
+            "Checkpoints take",
+            "Until they are stored as a whole. The training goes on meanwhile.",
+            "s",
+            (Query(_told("checkpoint_seconds"), "stored in"),),
+            limits={600: POOR},
+        ),
+        Panel(
             "Workers",
             "That the group has: an elastic one grows and shrinks.",
             "none",

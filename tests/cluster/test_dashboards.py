@@ -1,6 +1,5 @@
 """Every panel of every dashboard shows something while a job trains and faults happen, by a real Prometheus."""
 
-
 from dashboards.__main__ import BOARDS
 from dashboards.prometheus import Asked
 from demo.commands import show
@@ -38,6 +37,7 @@ with start() as training, Watch(total=100_000, peak=1e12) as watch:
         if step % 50 == 0:
             with watch.phase("checkpoint"):
                 time.sleep(0.1)
+            watch.checkpointed(step, 0.1)
         if fault.exists():
             fault.unlink()
             raise RuntimeError("boom")

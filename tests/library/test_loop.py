@@ -177,6 +177,19 @@ def test_the_best_are_kept_by_numbers_that_somebody_gives(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("alone")
+def test_what_is_saved_is_told(tmp_path: Path) -> None:
+    with start() as training:
+        model, loop = made(training, tmp_path, until=3)
+        for step in loop:
+            for inputs, targets in step:
+                step.backward((model(inputs) - targets).square().mean())
+        known = loop.watch.reading()
+    assert known.checkpoint_step == 3
+    assert known.checkpoint_seconds is not None
+    assert 0 <= known.checkpoint_seconds < 60
+
+
+@pytest.mark.usefixtures("alone")
 def test_in_16_bits_on_a_cpu() -> None:
     with start() as training:
         model = replicate(nn.Linear(3, 1), training.mesh)

@@ -2,14 +2,16 @@
 
 import http.client
 import json
+import math
 import multiprocessing
 import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -147,6 +149,38 @@ def test_the_agent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             with watch.phase(phase), watch.phase("data"):
                 assert said().phase == phase
             assert said().phase == "train"
+
+
+def test_the_newest_checkpoint_is_told_with_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "progress")
+    monkeypatch.setenv(report.FILE, path)
+    with Watch(device="cpu") as watch:
+        watch.checkpointed(np.int64(100), 4.5)
+        watch.step(101)
+        assert watch.reading().checkpoint_time == pytest.approx(time.time(), abs=30)
+        found = report.read(path)
+        assert found
+        assert (found.measured["checkpoint_step"], found.measured["checkpoint_seconds"]) == (100, 4.5)
+        for step, seconds in ((-1, 1.0), (1, -1.0), (1, math.nan), (1, math.inf)):
+            with pytest.raises(ValueError, match="must be from 0 on"):
+                watch.checkpointed(step, seconds)
+
+
+@pytest.mark.parametrize("names", [None, ("mfu", "memory_bytes")])
+def test_an_older_agent_is_told_what_it_has_names_for(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...] | None
+) -> None:
+    told: list[Mapping[str, float] | None] = []
+
+    def progress(*_: object, measured: Mapping[str, float] | None = None, **__: object) -> None:
+        told.append(measured)
+
+    older = SimpleNamespace(progress=progress, **({} if names is None else {"MEASURED": names}))
+    monkeypatch.setattr("trainyard_torch.watch.watch.agent", lambda: older)
+    with Watch(device="cpu") as watch:
+        watch.checkpointed(100, 4.5)
+        watch.step(101, grad_norm=1.0)
+    assert [set(each or ()) for each in told] == [set() if names is None else {"memory_bytes"}]
 
 
 def test_without_an_agent_and_without_a_port_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

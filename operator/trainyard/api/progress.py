@@ -29,6 +29,17 @@ class MeasuredProgress(Model):
     """Of the device at its peak, or without one of the process. That of the rank with the most."""
 
 
+class Checkpointed(Model):
+    """The newest checkpoint that is stored as a whole, as programs with the training library tell."""
+
+    step: int = Field(ge=0, le=MOST)
+    """The last step that is in it: a recovery goes on from there."""
+    seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """How long it took to be stored. The training goes on meanwhile."""
+    time: Time
+    """When the operator heard of it."""
+
+
 class Progress(Model):
     """How far the training is, as its program tells the agent (`trainyard_agent.progress`)."""
 
@@ -42,6 +53,8 @@ class Progress(Model):
     """The mean of the losses that the ranks have told last."""
     step_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Seconds that a step takes as a rule: the median over the last steps, and over the ranks."""
+    checkpoint: Checkpointed | None = None
+    """The newest checkpoint, of whichever attempt."""
     measured: MeasuredProgress | None = None
     """What else is measured, where the program tells."""
     updated_at: Time

@@ -17,6 +17,18 @@ KNOWN: dict[str, tuple[str, Callable[[Progress], float | None]]] = {
         "When the operator last heard of a change, in seconds since 1970",
         lambda told: told.updated_at.timestamp(),
     ),
+    "checkpoint_step": (
+        "The last step in the newest checkpoint that is stored",
+        lambda told: told.checkpoint.step if told.checkpoint else None,
+    ),
+    "checkpoint_seconds": (
+        "How long it took to be stored",
+        lambda told: told.checkpoint.seconds if told.checkpoint else None,
+    ),
+    "checkpoint_timestamp_seconds": (
+        "When the operator heard of it, in seconds since 1970",
+        lambda told: told.checkpoint.time.timestamp() if told.checkpoint else None,
+    ),
 }
 """Of each job that has not ended and is not suspended: what its program has told, of whichever attempt."""
 FAST: dict[str, tuple[str, Callable[[MeasuredProgress], float | None]]] = {

@@ -5,7 +5,7 @@ from datetime import datetime
 from statistics import fmean, median
 from typing import Final
 
-from trainyard.api.progress import MeasuredProgress, Progress
+from trainyard.api.progress import Checkpointed, MeasuredProgress, Progress
 from trainyard.domain.model import RankProgress, Snapshot
 
 _TOGETHER: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
@@ -22,7 +22,7 @@ def progress(snapshot: Snapshot, now: datetime) -> Progress | None:
     ranks = [rank for report in snapshot.told for rank in report.ranks]
     if not ranks:
         return before
-    seen = _together(ranks, now)
+    seen = _together(ranks, before.checkpoint if before else None, now)
     same = before is not None and before.model_copy(update={"updated_at": now}) == seen
     return before if same else seen
 
@@ -33,7 +33,7 @@ def reported_by(snapshot: Snapshot, worker: int) -> int | None:
     return max((rank.step for report in told for rank in report.ranks if rank.step is not None), default=None)
 
 
-def _together(ranks: Sequence[RankProgress], now: datetime) -> Progress:
+def _together(ranks: Sequence[RankProgress], checkpoint: Checkpointed | None, now: datetime) -> Progress:
     """The group is as far as its last: what one rank has done and another has not is done again after a restart."""
     last = min(ranks, key=lambda rank: -1 if rank.step is None else rank.step)
     steps = [rank.step for rank in ranks if rank.step is not None]
@@ -46,9 +46,22 @@ def _together(ranks: Sequence[RankProgress], now: datetime) -> Progress:
         phase=last.phase,
         loss=float(f"{fmean(losses):.6g}") if losses else None,
         step_seconds=float(f"{median(took):.4g}") if took else None,
+        checkpoint=_checkpoint(ranks, checkpoint, now),
         measured=_measured([rank.measured for rank in ranks]),
         updated_at=now,
     )
+
+
+def _checkpoint(ranks: Sequence[RankProgress], before: Checkpointed | None, now: datetime) -> Checkpointed | None:
+    """That of the rank with the newest, and the one before where nobody tells of any: a new attempt has made none yet."""
+    told = [rank.measured for rank in ranks if "checkpoint_step" in rank.measured]
+    if not told:
+        return before
+    newest = max(told, key=lambda measured: measured["checkpoint_step"])
+    step, took = int(newest["checkpoint_step"]), newest.get("checkpoint_seconds")
+    if before is not None and before.step == step:
+        return before
+    return Checkpointed(step=step, seconds=None if took is None else float(f"{took:.4g}"), time=now)
 
 
 def _measured(ranks: Sequence[Mapping[str, float]]) -> MeasuredProgress | None:

@@ -30,6 +30,8 @@ def test_a_whole_report() -> None:
         "data_share": 0.0,
         "checkpoint_share": 0.01,
         "memory_bytes": 8e9,
+        "checkpoint_step": 100.0,
+        "checkpoint_seconds": 4.5,
     }
     report = read(Report, json.dumps({"attempt": 2, "ranks": {"4": rank, "5": {"phase": "start"}}}).encode())
     assert report.ranks["4"].model_dump() == rank
@@ -92,6 +94,6 @@ def test_nonsense_is_refused_with_its_field(body: bytes, field: str) -> None:
 
 
 def test_agent_coordinator_and_status_know_the_same_measurements() -> None:
-    names = [*MeasuredProgress.model_fields]
+    names = [*MeasuredProgress.model_fields, "checkpoint_step", "checkpoint_seconds"]
     assert [*MEASURED] == names
     assert [*MeasuredReport.model_fields] == names

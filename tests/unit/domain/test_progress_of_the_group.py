@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.jobs import NOW, Scene, ago, job, stored
-from trainyard.api.progress import MeasuredProgress, Progress
+from trainyard.api.progress import Checkpointed, MeasuredProgress, Progress
 from trainyard.domain.model import RankProgress, WorkerReport
 from trainyard.domain.plan import plan
 
@@ -58,6 +58,25 @@ def test_what_ranks_measure_is_added_up_or_is_their_mean_or_the_most_of_them() -
         checkpoint_share=0.25,
         memory_bytes=3e9,
     )
+
+
+def test_the_newest_checkpoint_is_that_of_who_knows_and_outlives_its_attempt() -> None:
+    def after(step: float, before: Progress | None = None, attempt: int = 1) -> Progress:
+        scene = job(2).running(attempt=attempt).with_status(progress=before)
+        knows = RankProgress(
+            0, 107, "train", measured={"checkpoint_step": step, "checkpoint_seconds": 4.25} if step else {}
+        )
+        seen = told(scene, knows, RankProgress(0, 107, "train"), attempt=attempt)
+        assert seen is not None
+        return seen
+
+    first = after(100)
+    assert first.checkpoint == Checkpointed(step=100, seconds=4.25, time=NOW)
+    assert first.measured is None
+    earlier = first.model_copy(update={"checkpoint": first.checkpoint.model_copy(update={"time": ago(60)})})
+    assert after(100, earlier).checkpoint == earlier.checkpoint, "it is no newer for being told again"
+    assert after(0, earlier, attempt=2).checkpoint == earlier.checkpoint, "none was made yet in this attempt"
+    assert after(200, earlier).checkpoint == Checkpointed(step=200, seconds=4.25, time=NOW)
 
 
 def test_a_phase_is_told_before_there_is_a_step() -> None:

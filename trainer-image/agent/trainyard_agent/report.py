@@ -41,8 +41,10 @@ MEASURED = (
     "data_share",
     "checkpoint_share",
     "memory_bytes",
+    "checkpoint_step",
+    "checkpoint_seconds",
 )
-"""What else may be said of a rank: numbers from 0 on."""
+"""What else may be said of a rank: numbers from 0 on. The last two are of the newest checkpoint that is stored: its step, and how long it took."""
 
 
 class Said(NamedTuple):

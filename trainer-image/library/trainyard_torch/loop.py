@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -206,6 +207,10 @@ class Loop:
         if self._checkpoints:
             self._training.ending.push(self._close)
         found = self._checkpoints.load(self._state) if self._checkpoints else None
+        if self._checkpoints:
+            # Its time is that of its begin.
+            tell = self.watch.checkpointed
+            self._checkpoints.observers.append(lambda made, _: tell(made.step, max(0.0, time.time() - made.time)))
         if self._tracking:
             self._training.ending.push(self._tracking)  # by what it ends is known outside alone
             self._tracking.begin(self.watch, checkpoints=self._checkpoints, found=found)

@@ -168,5 +168,23 @@ METRICS = (
         "Memory of the host that the process takes (resident set), its children not included.",
         lambda reading: reading.memory.get("host"),
     ),
+    of_the_pod(
+        "checkpoint_step",
+        "The last step in the newest checkpoint that is stored: told by the pod of rank 0.",
+        lambda reading: reading.checkpoint_step,
+        max,
+    ),
+    of_the_pod(
+        "checkpoint_seconds",
+        "How long it took to be stored: told by the pod of rank 0.",
+        lambda reading: reading.checkpoint_seconds,
+        max,
+    ),
+    of_the_pod(
+        "checkpoint_timestamp_seconds",
+        "When it was stored, in seconds since 1970: told by the pod of rank 0.",
+        lambda reading: reading.checkpoint_time,
+        max,
+    ),
     of_the_pod("ranks", "Ranks of the pod that are alive and tell something.", lambda _: 1.0, sum),
 )

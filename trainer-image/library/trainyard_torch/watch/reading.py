@@ -30,6 +30,8 @@ class Reading:
         mfu: share of the device's peak.
         loss, grad_norm: the last that were given and had arrived.
         communication, exposed_communication: shares of the time of the steps that were looked at last.
+        checkpoint_step, checkpoint_seconds: of the newest checkpoint that is stored: its step, and how long it took. Rank 0 knows.
+        checkpoint_time: when that was, in seconds since 1970.
     """
 
     rank: int
@@ -51,6 +53,9 @@ class Reading:
     grad_norm: float | None = None
     communication: float | None = None
     exposed_communication: float | None = None
+    checkpoint_step: int | None = None
+    checkpoint_seconds: float | None = None
+    checkpoint_time: float | None = None
 
     @property
     def measured(self) -> dict[str, float]:
@@ -65,6 +70,8 @@ class Reading:
             "data_share": self.shares.get("data", 0.0) if self.shares else None,
             "checkpoint_share": self.shares.get("checkpoint", 0.0) if self.shares else None,
             "memory_bytes": self.memory.get("peak", self.memory.get("host")),
+            "checkpoint_step": self.checkpoint_step,
+            "checkpoint_seconds": self.checkpoint_seconds,
         }
         return {name: number for name, number in known.items() if number is not None}
 

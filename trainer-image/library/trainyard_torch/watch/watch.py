@@ -5,7 +5,6 @@ Nothing here ends a training, or makes it wait for a GPU or another process.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 import operator
@@ -79,12 +78,13 @@ class Watch:
         self._own = OwnWork(own, self._device)
         told = agent()
         self._progress: Callable[..., None] = told.progress if told else _nobody
-        # The agent's package may be an older one, which knows of nothing but steps.
-        self._tells_measured = "measured" in inspect.signature(self._progress).parameters
+        # The agent's package may be an older one, which knows of less, or of nothing but steps.
+        self._measures: Collection[str] = getattr(told, "MEASURED", ())
         self._meter = Meter()
         self._loss, self._grad_norm = Late(), Late()
         self._flops: float | None = None
         self._step, self._done_at = 0, time.time()
+        self._checkpoint: tuple[int, float, float] | None = None
         self._published: Reading | None = None
         self._publish_at = 0.0
         self._profiler = Profiler(capture or Capture(), self._rank)
@@ -168,7 +168,7 @@ class Watch:
             self._meter.worked(seconds)
         self._step, self._done_at = step, time.time()
         fresh = self._publish()
-        more = {"measured": fresh.measured} if fresh and self._tells_measured else {}
+        more = {"measured": self._measured(fresh)} if fresh and self._measures else {}
         self._progress(
             step, total=self._total, loss=self._loss.newest, own_seconds=worked[-1] if worked else None, **more
         )
@@ -176,6 +176,18 @@ class Watch:
         for every, tell in self.observers:
             if step % every == 0:
                 tell(self.reading())
+
+    def checkpointed(self, step: int, seconds: float) -> None:
+        """A checkpoint with this step for its last is stored as a whole, which took so long. To be called by rank 0, from any thread; `Loop` does it.
+
+        Raises:
+            TypeError: `step` is no whole number.
+            ValueError: a number is negative, or none.
+        """
+        step = operator.index(step)
+        if step < 0 or not 0 <= seconds < math.inf:
+            raise ValueError(f"step and seconds must be from 0 on, and are {step} and {seconds}")
+        self._checkpoint = (step, seconds, time.time())
 
     def set_flops(self, flops: float) -> None:
         """A step takes this process so many floating-point operations (`flops.counted`, `flops.transformer`): from now on there is an MFU.
@@ -197,6 +209,7 @@ class Watch:
     def reading(self) -> Reading:
         """What is known now of this process."""
         pace, totals, seen = self._meter.pace(), self._meter.totals, self._profiler.communication
+        stored = self._checkpoint
         mfu = None
         if self._flops and self._peak and pace.steps_per_second:
             mfu = flop.utilisation(self._flops, 1 / pace.steps_per_second, self._peak)
@@ -220,6 +233,9 @@ class Watch:
             grad_norm=self._grad_norm.newest,
             communication=seen.ratio if seen else None,
             exposed_communication=seen.exposed if seen else None,
+            checkpoint_step=stored[0] if stored else None,
+            checkpoint_seconds=stored[1] if stored else None,
+            checkpoint_time=stored[2] if stored else None,
         )
 
     def close(self) -> None:
@@ -241,6 +257,11 @@ class Watch:
         if self._board:
             self._board.put(self._published)
         return self._published
+
+    def _measured(self, reading: Reading) -> dict[str, float]:
+        """As much of it as the agent's package has names for."""
+        found = reading.measured
+        return {name: found[name] for name in found if name in self._measures}
 
     def _of_the_pod(self) -> list[Reading]:
         """In a thread of the endpoint's."""
