@@ -51,7 +51,7 @@ NOW = Row(
             "Restarts",
             "Attempts that ended before their time, for whatever cause.",
             "none",
-            f"sum by (namespace, name) (trainyard_job_restarts_total{{{THIS}}}) or max by (namespace, name) (trainyard_job_attempt{{{THIS}}}) - 1",
+            f"sum by (namespace, name) (trainyard_job_restarts_total{{{THIS}}})",
             limits={1: POOR},
         ),
         number("Workers", "That the group of the current attempt has.", "none", _told("workers")),
@@ -227,10 +227,7 @@ ATTEMPTS = Row(
             "Restarts by cause",
             "In all. Failures are charged to `maxRestarts`, disruptions and resizes are not.",
             "none",
-            (
-                Query(f"max by (cause) (trainyard_job_restarts_total{{{THIS}}})", "{{cause}}"),
-                Query(f"{_told('attempt')} - 1", "all attempts before"),
-            ),
+            (Query(f"max by (cause) (trainyard_job_restarts_total{{{THIS}}})", "{{cause}}"),),
             limits={1: POOR},
         ),
         Panel(

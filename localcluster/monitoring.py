@@ -88,6 +88,8 @@ def scrapes(paths: Paths) -> dict[str, Any]:
 
     named_port = {"action": "keep", "source_labels": [f"{meta}_pod_container_port_name"], "regex": "metrics"}
     named_service = {"action": "keep", "source_labels": [f"{meta}_service_name"], "regex": ".+-metrics"}
+    # Of the pods behind it other ports are found too.
+    its_port = {"action": "keep", "source_labels": [f"{meta}_endpointslice_port_name"], "regex": ".+"}
     labels = {"action": "labelmap", "regex": f"{meta}_pod_label_(.+)"}
     pki = paths.pki
     identity = {"ca_file": f"{pki / 'ca.crt'}", "cert_file": f"{pki / 'admin.crt'}", "key_file": f"{pki / 'admin.key'}"}
@@ -95,7 +97,7 @@ def scrapes(paths: Paths) -> dict[str, Any]:
         "global": {"scrape_interval": f"{SCRAPE_SECONDS}s", "evaluation_interval": f"{SCRAPE_SECONDS}s"},
         "scrape_configs": [
             scrape("pods", "pod", [named_port, *of_pods, labels]),
-            scrape("services", "endpointslice", [named_service, *of_pods]),
+            scrape("services", "endpointslice", [named_service, its_port, *of_pods]),
             scrape("kubelets", "node", [], scheme="https", metrics_path="/metrics/cadvisor", tls_config=identity),
         ],
     }

@@ -10,7 +10,7 @@ JOB = ["namespace", "name"]
 
 
 def state_metrics(records: Iterable[JobRecord]) -> Iterator[Metric]:
-    """Two series for each job, one more for each cause of restarts that it has met, and one where it holds accelerators."""
+    """Five series for each job, and one more where it holds accelerators."""
     phase = GaugeMetricFamily("trainyard_job_phase", "1, under the phase that the job is in", labels=[*JOB, "phase"])
     attempt = GaugeMetricFamily("trainyard_job_attempt", "The number of the current attempt", labels=JOB)
     restarts = CounterMetricFamily(
@@ -35,8 +35,7 @@ def state_metrics(records: Iterable[JobRecord]) -> Iterator[Metric]:
             "resize": record.restarts.resizes,
         }
         for cause, count in counts.items():
-            if count:
-                restarts.add_metric([*who, cause], count)
+            restarts.add_metric([*who, cause], count)
         if record.accelerators:
             held.add_metric(who, record.accelerators)
     yield from (phase, attempt, restarts, held)

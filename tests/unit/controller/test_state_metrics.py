@@ -97,7 +97,7 @@ def test_phase_attempt_restarts_and_accelerators_of_each_job() -> None:
     assert value("phase", phase="Running") == 1
     assert value("phase", phase="Pending") is None
     assert value("attempt") == 3
-    assert [value("restarts_total", cause=cause) for cause in ("failure", "disruption", "resize")] == [1, None, 1]
+    assert [value("restarts_total", cause=cause) for cause in ("failure", "disruption", "resize")] == [1, 0, 1]
     assert value("accelerators") == 32
     caches.of("lab").jobs.apply(record.with_status(told.model_copy(update={"replicas": 0}), 10))
     assert value("accelerators") is None

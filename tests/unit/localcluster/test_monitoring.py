@@ -33,7 +33,7 @@ def test_prometheus_asks_those_that_say_where_and_the_kubelets(tmp_path: Path) -
     def kept(scrape: dict[str, Any]) -> list[str]:
         return [rule["regex"] for rule in scrape["relabel_configs"] if rule.get("action") == "keep"]
 
-    assert (kept(pods), kept(services)) == (["metrics", "Running"], [".+-metrics", "Running"])
+    assert (kept(pods), kept(services)) == (["metrics", "Running"], [".+-metrics", ".+", "Running"])
     for each in (pods, services):
         assert {rule.get("target_label") for rule in each["relabel_configs"]} >= {"namespace", "pod"}
         assert each["honor_labels"], "a job's namespace is not the operator's"
