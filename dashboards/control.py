@@ -113,9 +113,11 @@ SERVER = Row(
             "In the last 15 minutes. The operator goes on by itself once the right is granted.",
             "short",
             (
+                Query("sum(increase(trainyard_forbidden_requests_total[15m])) or vector(0)", "all together"),
                 Query(
-                    "sum by (verb, resource) (increase(trainyard_forbidden_requests_total[15m])) or vector(0)",
+                    "sum by (verb, resource) (increase(trainyard_forbidden_requests_total[15m])) > 0",
                     "{{verb}} {{resource}}",
+                    rare=True,
                 ),
             ),
             limits={1: BAD},

@@ -175,7 +175,7 @@ FAULTS = Row(
             "short",
             (
                 Query(
-                    f"topk(10, sum by (namespace, name) (increase(trainyard_job_restarts_total{{{ALL}}}[1h])) > 0) or vector(0)",
+                    f"topk(10, sum by (namespace, name) (increase(trainyard_job_restarts_total{{{ALL}}}[1h])) > 0)",
                     "{{namespace}}/{{name}}",
                 ),
             ),
@@ -212,7 +212,10 @@ FAULTS = Row(
             "Slow ranks",
             "Ranks that have been slower than the others of their job for a minute: `status.stragglers` names them and their nodes.",
             "short",
-            (Query(f"{_of_each('straggling_ranks')} or vector(0)", "{{namespace}}/{{name}}"),),
+            (
+                Query(f"sum(trainyard_job_straggling_ranks{{{ALL}}}) or vector(0)", "all together"),
+                Query(_of_each("straggling_ranks"), "{{namespace}}/{{name}}", rare=True),
+            ),
             limits={1: POOR},
             width=12,
         ),
@@ -220,7 +223,10 @@ FAULTS = Row(
             "Nodes that jobs keep away from",
             "They have hurt a job twice: `status.suspectNodes` says how and until when. A node that several jobs avoid is broken.",
             "short",
-            (Query(f"{_of_each('avoided_nodes')} or vector(0)", "{{namespace}}/{{name}}"),),
+            (
+                Query(f"sum(trainyard_job_avoided_nodes{{{ALL}}}) or vector(0)", "all together"),
+                Query(_of_each("avoided_nodes"), "{{namespace}}/{{name}}", rare=True),
+            ),
             limits={1: POOR},
             width=12,
         ),

@@ -27,10 +27,17 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query of Prometheus. `legend`: with labels in double braces; in a table the name of the column."""
+    """One query of Prometheus.
+
+    Attributes:
+        expr: in PromQL, with the dashboard's variables.
+        legend: with labels in double braces; in a table the name of the column.
+        rare: it finds something only where something is wrong.
+    """
 
     expr: str
     legend: str = ""
+    rare: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`python -m dashboards.pictures FOLDER NAMESPACE JOB [URL]`: pictures of the dashboards with what a Prometheus has, for the docs.
+"""`uv run --group pictures python -m dashboards.pictures FOLDER NAMESPACE JOB [URL]`: pictures of the dashboards with what a Prometheus has, for the docs.
 
 Grafana draws them prettier; what is drawn here is the same: each panel in its place, its queries put to Prometheus, its unit and its limits.
 Panels that need a GPU are left out.
@@ -17,6 +17,7 @@ from dashboards.__main__ import BOARDS
 from dashboards.build import COLUMNS, laid_out
 from dashboards.panels import Board, Kind, Panel, Row
 from dashboards.prometheus import Asked, Series
+from localcluster.addresses import PROMETHEUS_URL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 mpl.use("agg")
 from matplotlib import pyplot as plt
 
-SECONDS: Final = 420
+SECONDS: Final = 360
 INCHES: Final = (0.62, 0.42)
 """Of a column and of a row."""
 LINES: Final = 8
@@ -186,7 +187,8 @@ _KINDS: Final[dict[Kind, Callable[[Any, Panel, list[Series]], None]]] = {
 def main(arguments: list[str]) -> None:
     """Draw all of them."""
     folder, namespace, job, *more = arguments
-    asked = Asked(*(more or ["http://127.0.0.1:22390"]), {"namespace": namespace, "name": job}, seconds=SECONDS)
+    url = more[0] if more else PROMETHEUS_URL
+    asked = Asked(url, {"namespace": namespace, "name": job}, seconds=SECONDS)
     Path(folder).mkdir(parents=True, exist_ok=True)
     for board in BOARDS:
         draw(board, asked, Path(folder) / f"{board.uid}.png")

@@ -3,7 +3,7 @@
 import sys
 import time
 
-from demo import install, run, target
+from demo import install, monitoring, run, target
 from demo.commands import Cluster, DemoError, say
 
 CLOSING = """
@@ -25,10 +25,15 @@ def main() -> int:
     """Run the demo. Returns the exit code."""
     began = time.monotonic()
     try:
+        watched = monitoring.wished()
         cluster = target.choose()
         install.install(cluster)
+        if watched:
+            monitoring.start(cluster)
         run.train(cluster)
         run.epilogue(cluster)
+        if watched:
+            monitoring.closing()
     except DemoError as error:
         say(f"the demo failed: {error}")
         return 1
