@@ -31,6 +31,12 @@ EDIT: Grants = {
     ("trainyard.dev", "trainingjobs"): {"create", "delete", "deletecollection", "patch", "update"},
     ("trainyard.dev", "trainingjobs/scale"): {"patch", "update"},
 }
+ALL_VERBS = {"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+ADMIN: Grants = {
+    ("trainyard.dev", "trainingjobs"): ALL_VERBS,
+    ("trainyard.dev", "trainingjobs/scale"): ALL_VERBS,
+    ("trainyard.dev", "trainingjobs/status"): ALL_VERBS,
+}
 NEVER_RESOURCES = {
     "secrets",
     "serviceaccounts",
@@ -73,7 +79,8 @@ def account(release: Release) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("role", "allowed"), [("trainyard", OPERATOR), ("trainyard-view", VIEW), ("trainyard-edit", EDIT)]
+    ("role", "allowed"),
+    [("trainyard", OPERATOR), ("trainyard-view", VIEW), ("trainyard-edit", EDIT), ("trainyard-admin", ADMIN)],
 )
 def test_roles_allow_this_and_nothing_else(release: Release, role: str, allowed: Grants) -> None:
     assert grants(release.one("ClusterRole", role)) == allowed
