@@ -78,7 +78,10 @@ JOBS = Row(
                 Query(f"{_of_each('step')} / {_of_each('total_steps')}", "Done"),
                 Query(_of_each("step_seconds"), "Step takes"),
                 Query(_of_each("goodput_ratio"), "Goodput"),
-                Query(f"sum by (namespace, name) (trainyard_job_restarts_total{{{ALL}}})", "Restarts"),
+                Query(
+                    f"sum by (namespace, name) (trainyard_job_restarts_total{{{ALL}}}) and on (namespace, name) trainyard_job_workers",
+                    "Restarts",
+                ),
             ),
             Kind.TABLE,
             width=24,

@@ -1,6 +1,7 @@
-"""`uv run --group pictures python -m dashboards.pictures FOLDER NAMESPACE JOB [URL]`: pictures of the dashboards with what a Prometheus has, for the docs.
+"""`uv run --group pictures python -m dashboards.pictures FOLDER NAMESPACE JOB [UNTIL]`: pictures of the dashboards, for the docs.
 
-Grafana draws them prettier; what is drawn here is the same: each panel in its place, its queries put to Prometheus, its unit and its limits.
+They show what the local cluster's Prometheus has, up to now or UNTIL (seconds since 1970). Grafana draws them prettier; what is drawn is the same:
+each panel in its place, its queries put to Prometheus, its unit and its limits.
 Panels that need a GPU are left out.
 """
 
@@ -187,8 +188,8 @@ _KINDS: Final[dict[Kind, Callable[[Any, Panel, list[Series]], None]]] = {
 def main(arguments: list[str]) -> None:
     """Draw all of them."""
     folder, namespace, job, *more = arguments
-    url = more[0] if more else PROMETHEUS_URL
-    asked = Asked(url, {"namespace": namespace, "name": job}, seconds=SECONDS)
+    until = float(more[0]) if more else None
+    asked = Asked(PROMETHEUS_URL, {"namespace": namespace, "name": job}, seconds=SECONDS, until=until)
     Path(folder).mkdir(parents=True, exist_ok=True)
     for board in BOARDS:
         draw(board, asked, Path(folder) / f"{board.uid}.png")

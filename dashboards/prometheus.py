@@ -32,13 +32,16 @@ class Asked:
     Args:
         url: where it answers.
         chosen: values of the dashboard's variables.
-        seconds: the time that is shown, up to now.
+        seconds: the time that is shown.
+        until: where it ends, in seconds since 1970; by default now, each time it is asked.
         step: seconds from one point to the next.
     """
 
-    def __init__(self, url: str, chosen: Mapping[str, str], *, seconds: int = 600, step: int = 5) -> None:
+    def __init__(
+        self, url: str, chosen: Mapping[str, str], *, seconds: int = 600, until: float | None = None, step: int = 5
+    ) -> None:
         self._url = url
-        self._seconds, self._step = seconds, step
+        self._seconds, self._step, self._until = seconds, step, until
         self._known = {**chosen, "__range": f"{seconds}s", "__rate_interval": f"{max(4 * step, 30)}s"}
 
     def put(self, expr: str) -> str:
@@ -55,7 +58,8 @@ class Asked:
 
     def found(self, expr: str, legend: str = "", *, now_alone: bool = False) -> list[Series]:
         """Likewise, of any query. `now_alone`: one point, as a table has it."""
-        now = time.time()
+        # Points of all queries are those of the same moments.
+        now = (self._until or time.time()) // self._step * self._step
         when = {"start": str(now - self._seconds), "end": str(now), "step": str(self._step)}
         what, when = ("query", {"time": str(now)}) if now_alone else ("query_range", when)
         made = []

@@ -79,10 +79,13 @@ class Health(Collector):
 
     @override
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The ages, for alerts; of several namespaces the oldest."""
+        """The ages, for alerts; of several namespaces the oldest. What is silent by its nature has an age only thereafter."""
         ages = GaugeMetricFamily(
-            "trainyard_watch_age_seconds", "Seconds since a watch was last heard", labels=["resource"]
+            "trainyard_watch_age_seconds",
+            "Seconds since a watch was last heard; of TrainingJobs, since their next list was due",
+            labels=["resource"],
         )
         for resource in dict.fromkeys(watch.resource for watch in self.watches):
-            ages.add_metric([resource], max(w.age() for w in self.watches if w.resource == resource))
+            silent = max(watch.age() - watch.rest for watch in self.watches if watch.resource == resource)
+            ages.add_metric([resource], max(0.0, silent))
         yield ages
