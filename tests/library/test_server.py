@@ -14,6 +14,7 @@ from torch import nn
 from tests.library.processes import run
 from trainyard_torch.server import Roles
 from trainyard_torch.server.answers import Counts, GoneError, LeftError
+from trainyard_torch.server.held import Held
 from trainyard_torch.server.session import Parameters, ServerError, joined
 from trainyard_torch.server.shard import Shard
 
@@ -265,3 +266,18 @@ def test_what_a_server_refuses(act: Callable[[Shard], object], said: str) -> Non
     held.pull(0)
     with pytest.raises(ValueError, match=said):
         act(held)
+
+
+@pytest.mark.parametrize(
+    "made_of",
+    [
+        lambda given: torch.optim.SGD([{"params": given[:1]}, {"params": given[1:], "lr": 0.2}], lr=0.1),
+        lambda given: torch.optim.SGD(given[::-1], lr=0.1),
+        lambda given: torch.optim.SGD(given[:1], lr=0.1),
+    ],
+    ids=["groups", "another order", "not all"],
+)
+def test_an_optimizer_that_cannot_be_restored_is_refused_at_once(made_of: Callable[[Any], Any]) -> None:
+    parameters = {"weight": torch.ones(2), "bias": torch.zeros(1)}
+    with pytest.raises(ValueError, match="must have all parameters of its server in one group, in the order"):
+        Held(parameters, made_of)

@@ -310,3 +310,24 @@ def test_what_cannot_be_saved_is_refused_at_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(names, "FullyShardedDataParallel", nn.Tanh)
     with pytest.raises(ValueError, match="1 is wrapped in FullyShardedDataParallel, whose parameters"):
         Trained(model, torch.optim.AdamW(model.parameters()))
+
+
+def test_what_could_not_be_loaded_is_refused_at_once() -> None:
+    model = small()
+    with pytest.raises(ValueError, match="the state of LBFGS can be saved and not loaded: keep it out"):
+        Trained(model, torch.optim.LBFGS(model.parameters()))
+
+
+def test_hooks_of_steps_hear_of_no_load(tmp_path: Path) -> None:
+    model = small()
+    optimizer = adam(model)
+    stepped(model, optimizer)
+    saved(tmp_path, 2, model, optimizer)
+    other = small(1)
+    fresh, heard = adam(other), []
+    fresh.register_step_pre_hook(lambda *_: heard.append("before"))
+    fresh.register_step_post_hook(lambda *_: heard.append("after"))
+    loaded(tmp_path, other, fresh)
+    assert heard == []
+    stepped(other, fresh, count=1)
+    assert heard == ["before", "after"]

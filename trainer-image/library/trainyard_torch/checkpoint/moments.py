@@ -99,6 +99,8 @@ def put(optimizer: Optimizer, names: Mapping[nn.Parameter, str], found: Mapping[
 def initialise(optimizer: Optimizer, parameters: Collection[nn.Parameter]) -> None:
     """Give these parameters a state, by a step without gradients at rate 0, as torch does it. The values are to be filled in afterwards.
 
+    It is no step of the training: hooks of `optimizer.step()` do not hear of it.
+
     Args:
         optimizer: it changes the state that others of its parameters have already.
         parameters: of the optimizer; also frozen ones.
@@ -107,7 +109,10 @@ def initialise(optimizer: Optimizer, parameters: Collection[nn.Parameter]) -> No
     every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     gradients = [parameter.grad for parameter in every]
     rates = [group.get("lr") for group in optimizer.param_groups]
+    hooks = [dict(each) for each in _hooks(optimizer)]
     try:
+        for each in _hooks(optimizer):
+            each.clear()
         for parameter in every:
             parameter.grad = torch.zeros_like(parameter) if parameter in wanted else None
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -115,11 +120,18 @@ def initialise(optimizer: Optimizer, parameters: Collection[nn.Parameter]) -> No
                 group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
         optimizer.step()
     finally:
+        for each, kept in zip(_hooks(optimizer), hooks, strict=True):
+            each.update(kept)
         for parameter, gradient in zip(every, gradients, strict=True):
             parameter.grad = gradient
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             if rate is not None:
                 group["lr"] = rate
+
+
+def _hooks(optimizer: Optimizer) -> list[dict[int, Any]]:
+    """Those that `optimizer.step()` calls, before and after."""
+    return [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]  # noqa: SLF001 - torch has no public list
 
 
 def _each(

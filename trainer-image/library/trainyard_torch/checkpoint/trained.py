@@ -40,8 +40,8 @@ class Trained(Stateful):  # type: ignore[misc]  # torch is there where this runs
         optimizers: those of its parameters: one for all of them, one for each stage, or any others.
 
     Raises:
-        ValueError: a parameter of an optimizer is none of the models', or in two optimizers; two models have a parameter of one name; or
-            FSDP's first version is in one.
+        ValueError: a parameter of an optimizer is none of the models', or in two optimizers; two models have a parameter of one name;
+            FSDP's first version is in one; or an optimizer is LBFGS.
     """
 
     def __init__(
@@ -51,6 +51,11 @@ class Trained(Stateful):  # type: ignore[misc]  # torch is there where this runs
     ) -> None:
         self._models = [models] if isinstance(models, torch.nn.Module) else list(models)
         self._optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
+        if any(isinstance(each, torch.optim.LBFGS) for each in self._optimizers):
+            # Its step wants a closure, and its state is a list that grows.
+            raise ValueError(
+                "the state of LBFGS can be saved and not loaded: keep it out of the checkpoint, or take another optimizer"
+            )
         self._names()
 
     @override

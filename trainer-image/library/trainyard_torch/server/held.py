@@ -18,6 +18,9 @@ class Held:
     Args:
         parameters: by name; they are copied.
         optimizer: makes one of a list of parameters.
+
+    Raises:
+        ValueError: the optimizer has them in several groups, in another order, or not all of them: they could not be told apart by name.
     """
 
     def __init__(
@@ -28,7 +31,14 @@ class Held:
         self._parameters = {
             name: torch.nn.Parameter(tensor.detach().cpu().clone()) for name, tensor in parameters.items()
         }
-        self._optimizer = optimizer(list(self._parameters.values()))
+        given = list(self._parameters.values())
+        self._optimizer = optimizer(given)
+        groups = self._optimizer.param_groups
+        if len(groups) > 1 or [id(each) for each in groups[0]["params"]] != [id(each) for each in given]:
+            raise ValueError(
+                f"optimizer must have all parameters of its server in one group, in the order in which it gets them, and has {len(groups)} groups "
+                f"of {', '.join(str(len(group['params'])) for group in groups)}, where {len(given)} were given: make it of the list as it is"
+            )
 
     def check(self, gradients: Mapping[str, torch.Tensor | None]) -> None:
         """That this is a gradient of these parameters.
