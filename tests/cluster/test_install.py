@@ -95,6 +95,15 @@ def test_it_works_where_pod_security_is_restricted(operator: Kube) -> None:
     assert "warning" not in said.lower()
 
 
+def test_helm_test_trains_a_job_and_takes_it_away(operator: Kube) -> None:
+    said = operator.cluster.helm_command("test", install.RELEASE, "--namespace", operator.namespace, "--logs")
+    assert "is created" in said
+    assert "the installation trains" in said
+    assert "Phase:          Succeeded" in said
+    assert not operator.find_all("tj")
+    operator.run("delete", "pod", "trainyard-trial")
+
+
 def test_uninstall_with_live_jobs(kube: Kube) -> None:
     """Last in this file on purpose: it takes the operator away for a moment."""
     kube.apply(job(replicas=3))

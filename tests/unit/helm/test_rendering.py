@@ -35,6 +35,11 @@ def test_everything_it_installs(release: Release) -> None:
         ("Secret", "trainyard-coordinator-tls"),
         ("Deployment", "trainyard"),
         ("PodDisruptionBudget", "trainyard"),
+        # Those of `helm test`.
+        ("ServiceAccount", "trainyard-trial"),
+        ("Role", "trainyard-trial"),
+        ("RoleBinding", "trainyard-trial"),
+        ("Pod", "trainyard-trial"),
     }
 
 
@@ -46,6 +51,7 @@ def test_what_can_be_turned_off_is_off(chart: Chart) -> None:
         "metrics": {"service": {"enabled": False}},
         "coordinator": {"enabled": False},
         "podDisruptionBudget": {"enabled": False},
+        "trial": {"enabled": False},
     }
     assert [manifest["kind"] for manifest in chart.render(off).manifests] == ["Deployment"]
 
@@ -210,7 +216,7 @@ def test_placement_reaches_the_pod(chart: Chart) -> None:
 def test_every_release_name_gives_names_that_kubernetes_takes(chart: Chart, name: str) -> None:
     names = {manifest["metadata"]["name"] for manifest in chart.render(release=name).manifests} - {CRD}
     assert all(len(derived) <= 63 and derived.startswith(name[:40]) for derived in names)
-    assert len(names) == 8, "truncation has kept them apart"
+    assert len(names) == 9, "truncation has kept them apart"
 
 
 def test_a_chart_without_its_crd_says_so(chart: Chart, tmp_path: Path) -> None:
