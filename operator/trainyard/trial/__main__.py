@@ -5,9 +5,11 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from kubernetes import client, config
+from urllib3.exceptions import HTTPError
 
 from trainyard.api.constants import GROUP, KIND, PLURAL, VERSION
 
@@ -91,14 +93,22 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
         api.create_namespaced_custom_object(
             *place, manifest(name, environ["TRIAL_IMAGE"], environ["TRIAL_PULL_POLICY"], secrets_named)
         )
+    except HTTPError as error:
+        say(f"the API server cannot be reached: {error}")
+        return 1
     except client.ApiException as error:
         say(f"the API server refuses TrainingJob {namespace}/{name}: {error.status} {error.reason}: {error.body}")
         return 1
     say(f"TrainingJob {namespace}/{name} is created")
     try:
         return follow(lambda: _status(api.get_namespaced_custom_object(*place, name)), say)
+    except (client.ApiException, HTTPError) as error:
+        say(f"the API server does not tell of TrainingJob {namespace}/{name} any more: {error}")
+        return 1
     finally:
-        api.delete_namespaced_custom_object(*place, name, propagation_policy="Background")
+        # Whoever has deleted it already, or is not to be reached: it goes by itself ten minutes after its end.
+        with suppress(client.ApiException, HTTPError):
+            api.delete_namespaced_custom_object(*place, name, propagation_policy="Background")
 
 
 def _status(job: Any) -> Json:

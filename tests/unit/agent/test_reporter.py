@@ -183,7 +183,8 @@ def test_what_the_program_has_measured_is_told_instead_of_what_the_agent_has_see
     ranks = Ranks()
     ranks.said = {
         0: Said(7, "train", first=3, seconds=0.0123456, measured={"mfu": 0.41237, "tokens_per_second": 1e300}),
-        1: Said(7, "train", first=2**60, seconds=float("inf")),
+        1: Said(7, "train", first=2**60, seconds=float("inf"), measured={"checkpoint_step": 2.0**60}),
+        2: Said(7, "train", measured={"checkpoint_step": 1_234_567.0, "checkpoint_seconds": 1.23456}),
     }
     with reporting(environment(folder, operator.port), ranks):
         until(lambda: operator.heard, 10, "a report")
@@ -191,6 +192,7 @@ def test_what_the_program_has_measured_is_told_instead_of_what_the_agent_has_see
     assert operator.heard[0]["ranks"] == {
         "0": {**step, "seconds": 0.01235, "first": 3, "measured": {"mfu": 0.4124}},
         "1": step,
+        "2": {**step, "measured": {"checkpoint_step": 1_234_567, "checkpoint_seconds": 1.235}},
     }
 
 

@@ -134,7 +134,12 @@ def _words(said: Said, usual: Usual, stack: Sequence[str] | None) -> dict[str, o
     words: dict[str, object] = {
         name: value for name, value in known.items() if isinstance(value, str) or _is_sound(name, value)
     }
-    measured = {name: float(f"{value:.4g}") for name, value in said.measured.items() if value <= LARGEST}
+    measured = {
+        # The number of a step is that one and no other.
+        name: int(value) if name == "checkpoint_step" else float(f"{value:.4g}")
+        for name, value in said.measured.items()
+        if value <= (MOST if name == "checkpoint_step" else LARGEST)
+    }
     if measured:
         words["measured"] = measured
     if stack:
