@@ -214,7 +214,7 @@ class Reflector(Generic[T, K]):
 
     def _hear(self) -> None:
         self._heard_at = self.clock()
-        if self._complaint is not None:
+        if self._complaint is not None and self._behind_since is None:
             self._complaint = None
             _LOG.info(f"the API server answers again on {self}")
 
