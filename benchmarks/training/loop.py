@@ -134,9 +134,11 @@ class Competitor:
 def cpu(pid: int, proc: Path = Path("/proc")) -> float:
     """Seconds that the threads which a process has now have run so far; 0 where there is no such process any more."""
     total = 0
-    for each in (proc / str(pid) / "task").glob("*/schedstat"):
-        with suppress(OSError):
-            total += int(each.read_text().split()[0])
+    # It may end while its threads are listed, too.
+    with suppress(OSError):
+        for each in (proc / str(pid) / "task").glob("*/schedstat"):
+            with suppress(OSError):
+                total += int(each.read_text().split()[0])
     return total / 1e9
 
 

@@ -108,6 +108,35 @@ def test_the_agent_is_killed(kube: Kube) -> None:
     assert kube.uids("job").keys() == {"job-worker-0-1", "job-worker-1-2", "job-worker-2-1"}
 
 
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "with one beside it"])
+def test_a_container_starts_anew_in_its_pod(kube: Kube, *, beside: bool) -> None:
+    manifest = training(lowestRung="Containers")
+    marks = f"echo again >> /tmp/mark; exec python3 /dev/stdin <<'END'\n{TRAIN}END"
+    main_container(manifest)["command"] = ["sh", "-c", marks]
+    if beside:
+        other = {**main_container(job()), "name": "beside", "command": ["sh", "-c", "exec sleep 600"]}
+        manifest["spec"]["template"]["spec"]["containers"].append(other)
+    kube.apply(manifest)
+    runs(kube, 1)
+    before = kube.uids("job")
+    fail(kube, "job-worker-1-1")
+    status = runs(kube, 2)
+    assert kube.uids("job") == before
+    counts = {pod["metadata"]["name"]: restarts(pod) for pod in kube.pods("job")}
+    never, once = (0,) * (1 + beside), (1,) * (1 + beside)
+    assert counts == {"job-worker-0-1": never, "job-worker-1-1": once, "job-worker-2-1": never}
+    assert (status["restarts"]["failures"], status["restarts"]["disruptions"]) == (1, 0)
+    assert (status["retry"]["rung"], status["group"]["container"]) == ("Containers", 1)
+    # The file system of the container is new, that of the others is not.
+    lines = {pod: kube.run("exec", pod, "-c", "main", "--", "cat", "/tmp/mark").split() for pod in before}  # noqa: S108 - in the pod
+    assert {pod: len(each) for pod, each in lines.items()} == {**dict.fromkeys(before, 2), "job-worker-1-1": 1}
+    assert "the container of worker 1 starts anew, the processes of the others in place," in kube.run("get", "events")
+
+
+def restarts(pod: Json) -> tuple[int, ...]:
+    return tuple(each["restartCount"] for each in pod["status"]["containerStatuses"])
+
+
 def test_what_does_not_help_makes_room_for_the_next(kube: Kube) -> None:
     kube.apply(training(env={"FAIL_UNTIL": "4"}))
     status = runs(kube, 4, 180)

@@ -23,6 +23,7 @@ def test_no_two_attempts_run_and_all_get_well() -> None:
     assert sum(world.in_place for world in worlds) > SCHEDULES // 2
     assert sum(world.status.attempt for world in worlds) > 2 * SCHEDULES
     assert sum(len(world.stopped) for world in worlds) > SCHEDULES // 20
+    assert sum(world.restarted for world in worlds) > SCHEDULES // 40
     assert sum(world.resized_in_place for world in worlds) > SCHEDULES // 20
     assert sum(world.joined for world in worlds) > SCHEDULES // 40
     assert sum(world.shrunk for world in worlds) > SCHEDULES // 20
@@ -56,6 +57,7 @@ BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
     "begins at once": (TrainingJobStatus, "meeting", lambda _: False),
     "does not wait for the pods that were replaced": (agents, "gone", lambda _: always("yes")),
     "never gives up what is stuck": (agents, "STUCK", lambda it: it * 10**6),
+    "a container that starts anew is waited for without an end": (agents, "restarts", lambda _: always("")),
     "hears no failures": (agents, "_overlaid", lambda _: lambda _snapshot, pod, *_, **__: pod),
     "replaced workers go on": (assignments, "is_replaced", lambda _: always("")),
     "names a step when ranks do not wait any more": (graceful, "AGREE", lambda it: it * 10**6),

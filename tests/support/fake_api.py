@@ -211,6 +211,8 @@ class FakeApi:
                 return web.json_response(self._list(place, namespace, call.query))
             # As the server does it: whatever status a client sends with a new object is dropped.
             status = {"phase": "Pending"} if place[2] == "pods" else {}
+            if call.query.get("dryRun") == "All":
+                return web.json_response(call.body, status=201)
             created = self.cluster.create(place, namespace or "", {**call.body, "status": status})
             return web.json_response(created, status=201)
         return web.json_response(self._one(call, place, namespace or "", name, subresource))

@@ -72,6 +72,8 @@ class Rung(StrEnum):
 
     PROCESSES = "Processes"
     """The processes of all workers start anew in their containers."""
+    CONTAINERS = "Containers"
+    """The container of the worker that failed starts anew in its pod; the processes of the others in place."""
     FAILED_PODS = "FailedPods"
     """The workers that failed get new pods; the processes of the others start anew in place."""
     ALL_PODS = "AllPods"
@@ -103,8 +105,10 @@ class Recovery(Model):
     or once where it starts the ranks itself, as torchrun does (see docs/reference/agent.md). none: the container runs as it stands."""
     lowest_rung: Rung = Rung.PROCESSES
     """The cheapest means of recovery that is tried. Processes: where a process fails, all processes of the group start anew in their
-    containers; FailedPods: the failed worker gets a new pod, and only the processes of the others start anew in place; AllPods: all
-    workers get new pods. What fails twice without getting further, or is not possible (without the agent, say), makes room for the next;
+    containers; Containers: the container of the failed worker starts anew in its pod, where the cluster has restart rules (Kubernetes 1.35),
+    and with it all others of that pod, where it has more than one; FailedPods: the failed worker gets a new pod, and only the processes of
+    the others start anew in place; AllPods: all workers get new pods. What fails twice without getting further, or is not possible (without
+    the agent, say), makes room for the next;
     the second failure in a row at the same step, and a node that is avoided from then on, ask for a new pod at once. Further is a step
     beyond all before; where steps are not known, an hour."""
     warm_start: bool = True
@@ -160,6 +164,11 @@ MEANINGS = (
         Action.RESTART,
         "`trainyard-agent` found no Python 3.9 or newer in the image, or could not run there. The first time, the group starts anew without it, at no charge.",
     ),
+    Meaning(
+        (98,),
+        Action.RESTART,
+        "An error of the program. `trainyard-agent` itself ends with it where its container is to start anew in the pod, which is no failure.",
+    ),
     Meaning((126, 127), Action.FAIL, "The command cannot be executed, or is not in the image."),
 )
 """All other codes mean an error that may not come again: Restart."""
@@ -167,3 +176,4 @@ SAVED_CODE = 90
 HANG_CODE = 91
 PEER_LOST_CODE = 92
 NO_PYTHON_CODE = 96
+RESTART_CODE = 98

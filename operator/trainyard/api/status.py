@@ -145,7 +145,7 @@ class Retry(Model):
     not_before: Time | None = None
     """The next attempt does not start earlier than this."""
     rung: Rung | None = None
-    """By what means the current attempt began: Processes, FailedPods or AllPods."""
+    """By what means the current attempt began: Processes, Containers, FailedPods or AllPods."""
     tries: int | None = Field(default=None, ge=0, le=MOST)
     """How many attempts in a row began by it without getting further."""
 
@@ -179,6 +179,8 @@ class Group(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["worker"]},
     )
     """Those that were made since."""
+    container: int | None = Field(default=None, ge=0, le=MAX_REPLICAS)
+    """The worker whose container starts anew in its pod before the attempt begins."""
 
 
 class Joining(Model):

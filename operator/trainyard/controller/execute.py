@@ -9,6 +9,7 @@ from typing import Any, assert_never
 from trainyard.api.reasons import Reason
 from trainyard.controller.caches import REMOVED, Caches
 from trainyard.controller.resources import TRAINING_JOBS
+from trainyard.controller.restarts import ContainerRestarts
 from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Plan, RemovePod
 from trainyard.domain.model import JobView
 from trainyard.domain.observe import owner_uid
@@ -59,6 +60,7 @@ class Executor:
     writer: Writer
     tracker: WriteTracker[str]
     caches: Caches
+    restarts: ContainerRestarts
     agent: Source | None = None
     """Where the agent in workers comes from; None: none is brought."""
     contact: Callable[[], Contact | None] = lambda: None
@@ -117,7 +119,7 @@ class Executor:
                 # The wish may be another one by now.
                 spec = job.spec.model_copy(update={"replicas": workers})
                 worker = Worker(replace(job, spec=spec), index, attempt)
-                return lambda: self._create(job, PODS, _worker_pod(worker, self.agent, self.contact()))
+                return lambda: self._make(job, worker)
             case DeletePod(name, uid, reason):
                 return lambda: self._delete(job, PODS, name, uid, reason)
             case DeleteJob(reason):
@@ -126,6 +128,10 @@ class Executor:
                 return lambda: self._force(job, name, uid)
             case _:
                 assert_never(action)
+
+    async def _make(self, job: JobView, worker: Worker) -> bool:
+        manifest = _worker_pod(worker, self.agent, self.contact())
+        return await self._create(job, PODS, await self.restarts.granted(job.namespace, manifest))
 
     async def _create(self, job: JobView, resource: Resource, manifest: dict[str, Any]) -> bool:
         """Whether there is something new: it was made, or it was there and the caches did not know."""

@@ -22,6 +22,7 @@ from trainyard.controller.metrics import CacheMetrics, JobMetrics, tell_of_clock
 from trainyard.controller.pace import StatusPace
 from trainyard.controller.reconcile import Reconciler
 from trainyard.controller.resources import TRAINING_JOBS
+from trainyard.controller.restarts import ContainerRestarts
 from trainyard.controller.scope import Scope
 from trainyard.controller.seat import Seat, take_seat
 from trainyard.controller.server import serve
@@ -103,9 +104,12 @@ class Operator:
 
         coordinates = coordinator(settings, session, caches, queue, registry, leading, acts)
         pace = StatusPace(time.monotonic)
+        restarts = ContainerRestarts(writer)
         reconciler = Reconciler(
             caches=caches,
-            executor=Executor(writer, tracker, caches, _agent(settings), lambda: contact(settings, coordinates)),
+            executor=Executor(
+                writer, tracker, caches, restarts, _agent(settings), lambda: contact(settings, coordinates)
+            ),
             writer=writer,
             tracker=tracker,
             events=EventRecorder(session, CONTROLLER_NAME, settings.instance, busy=lambda: pace.busy),

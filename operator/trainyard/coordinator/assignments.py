@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from trainyard.api.status import ConditionType, GracefulStop
 from trainyard.coordinator.refusals import RefusedError, Why
 from trainyard.coordinator.reports import Call
+from trainyard.domain.agents import restarts
 from trainyard.domain.model import Doing, JobView, PodView
 from trainyard.frameworks.environment import renewed
 from trainyard.frameworks.worker import Worker
@@ -22,6 +23,8 @@ class Assignment:
     """What its ranks are told anew: of where it was made some holds no more."""
     stop: GracefulStop | None = None
     """The end to which the attempt comes."""
+    restart: bool = False
+    """Whether the container is to start anew before the attempt begins."""
 
     def is_news(self, call: Call) -> bool:
         """Whether the agent does something else."""
@@ -54,7 +57,7 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
             Why.UNKNOWN_POD, f"the job is at attempt {status.attempt}, and pod {pod.name} of a later one"
         )
     if status.meeting:
-        return Assignment(status.attempt, run=False, environment={})
+        return Assignment(status.attempt, run=False, environment={}, restart=restarts(status, pod))
     address = status.rendezvous.address if status.group and status.rendezvous else None
     worker = Worker(_as_made(job, pod), pod.index, status.attempt, address)
     return Assignment(status.attempt, run=True, environment=renewed(worker), stop=status.stopping)

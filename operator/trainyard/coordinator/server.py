@@ -33,6 +33,8 @@ Json = dict[str, object]
 Work = Callable[[web.Request, PodIdentity], Awaitable[Json]]
 
 REPORT, SYNC = "/v1/report", "/v1/sync"
+LAST_WORDS = frozenset({Doing.ENDED, Doing.RESTARTING})
+"""Who says so waits for no word."""
 HOLD_SECONDS = 60.0
 """How long an agent waits for a word before it asks again."""
 BODY_SECONDS = 10.0
@@ -120,9 +122,7 @@ class Coordinator:
         end = time.monotonic() + HOLD_SECONDS
         with self.attendance.call(job.uid, sender.uid, self._seen(call)) as waits:
             try:
-                while (
-                    not given.is_news(call) and call.state is not Doing.ENDED and (left := end - time.monotonic()) > 0
-                ):
+                while not given.is_news(call) and call.state not in LAST_WORDS and (left := end - time.monotonic()) > 0:
                     await waits.news(left)
                     if not self.leading():
                         raise RefusedError(Why.NOT_LEADING, "this process does not lead any more")
@@ -132,6 +132,8 @@ class Coordinator:
                 self.attendance.left(job.uid, sender.uid, waits, request.content.exception())
                 raise
         word: Json = {"attempt": given.attempt, "run": given.run, "environment": given.environment}
+        if given.restart:
+            word["restart"] = True
         return word | ({"stop": {"step": given.stop.step}} if given.stop else {})
 
     def _assignment(self, pod: PodView, job: JobView) -> Assignment:

@@ -7,6 +7,7 @@ tells of: one way of finding causes is enough.
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.actions import whole_seconds
 from trainyard.domain.cause import follows
 from trainyard.domain.model import Doing, PodView, Snapshot, Trouble
@@ -113,7 +114,7 @@ def _left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
     agent = snapshot.agents.get(pod.uid)
     if agent is None:
         return _never_heard(snapshot, pod, now)
-    if agent.left_at is None or agent.doing is Doing.ENDED:
+    if agent.left_at is None or agent.doing in {Doing.ENDED, Doing.RESTARTING}:
         return None
     # All at once away is our own network: what counts begins when the first is back, and when all that call are let in.
     if snapshot.heard_since is None or snapshot.hearing_since is None:
@@ -164,14 +165,20 @@ def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
     if gone(snapshot, pod, now):
         lost = Trouble(AGENT_SILENT, "nothing is heard of it any more, while other workers are")
         return replace(pod, taken_by=lost, taken_at=agent.left_at if agent else now)
-    if agent is None:
-        return pod
     begun = _meeting_since(snapshot)
     late = begun is not None and now - begun >= STUCK and _kept(snapshot, pod)
-    if late and state(pod) is State.RUNNING and not ready(snapshot, pod):
-        stuck = Trouble("AgentNotReady", f"its processes did not end within {STUCK.seconds} seconds")
+    if not late or ready(snapshot, pod):
+        return pod
+    what = "its container did not start anew" if restarts(status, pod) else "its processes did not end"
+    if restarts(status, pod) or (agent is not None and state(pod) is State.RUNNING):
+        stuck = Trouble("AgentNotReady", f"{what} within {STUCK.seconds} seconds")
         return replace(pod, taken_by=stuck, taken_at=now)
     return pod
+
+
+def restarts(status: TrainingJobStatus, pod: PodView) -> bool:
+    """Whether the container of this worker starts anew before the current attempt begins."""
+    return status.meeting and status.group is not None and status.group.container == pod.index
 
 
 def _unheard(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:

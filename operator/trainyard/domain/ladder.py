@@ -60,18 +60,21 @@ def climb(snapshot: Snapshot, cause: Cause, suspects: Sequence[SuspectNode], ran
     lowest = Rung.ALL_PODS if is_fixed(job.spec) else job.spec.recovery.lowest_rung
     failing = everyone - fit
     least = max(lowest, _above(status, cause, further=further), key=RUNGS.index)
-    if least is not Rung.PROCESSES:
-        failing.add(cause.culprit.pod.index if cause.culprit else cause.index)
+    culprit = cause.culprit.pod.index if cause.culprit else cause.index
+    container = culprit if least is Rung.CONTAINERS and not failing and _restartable(snapshot, culprit) else None
+    if least is not Rung.PROCESSES and container is None:
+        failing.add(culprit)
     rung = max(least, Rung.FAILED_PODS if failing else Rung.PROCESSES, key=RUNGS.index)
     alone = bool(failing) and not _can_be_joined(snapshot, failing)
     group = (
         None
         if rung is Rung.ALL_PODS or alone or failing >= everyone
-        else _group(job, dict.fromkeys(failing, status.attempt + 1))
+        else _group(job, dict.fromkeys(failing, status.attempt + 1), container)
     )
     rung = rung if group else Rung.ALL_PODS
     again = not further and status.retry.rung is rung
-    return Step(rung, more(status.retry.tries or 0) if again else 1, group, _told(rung, failing, len(everyone)))
+    told = _told(rung, failing, len(everyone)) if container is None else _told_of_container(container, len(everyone))
+    return Step(rung, more(status.retry.tries or 0) if again else 1, group, told)
 
 
 def resized(snapshot: Snapshot) -> tuple[Group | None, str]:
@@ -101,6 +104,11 @@ def _stays(snapshot: Snapshot, pod: PodView) -> bool:
     if meets_by_itself(snapshot.job.spec):
         return pod.running and not (pod.taken_by or pod.ended)
     return stays(snapshot, pod)
+
+
+def _restartable(snapshot: Snapshot, index: int) -> bool:
+    """Whether the container of this worker, which keeps its pod, can start anew: its agent has to end it, and its node to start it."""
+    return any(pod.index == index and pod.restartable and pod.uid in snapshot.agents for pod in snapshot.current)
 
 
 def _can_be_joined(snapshot: Snapshot, new: AbstractSet[int]) -> bool:
@@ -190,16 +198,19 @@ def _above(status: TrainingJobStatus, cause: Cause, *, further: bool) -> Rung:
     return RUNGS[RUNGS.index(tried) + 1]
 
 
-def _group(job: JobView, others: Mapping[int, int]) -> Group | None:
-    """The pods of the next attempt, where `others` are made for which attempt, by worker; None where too many differ."""
+def _group(job: JobView, others: Mapping[int, int], container: int | None = None) -> Group | None:
+    """The pods of the next attempt, where `others` are made for which attempt, by worker; None where too many differ.
+
+    `container`: the worker whose container starts anew.
+    """
     status, workers = job.status, job.spec.replicas
     replaced = status.group.replaced if status.group else ()
     before = {worker: each.attempt for each in replaced for worker in each.workers}
     since = status.group.since if status.group else status.attempt
-    return _made_of(since, {**before, **others}, workers)
+    return _made_of(since, {**before, **others}, workers, container)
 
 
-def _made_of(since: int, replaced: Mapping[int, int], workers: int) -> Group | None:
+def _made_of(since: int, replaced: Mapping[int, int], workers: int, container: int | None = None) -> Group | None:
     """The group; `replaced`: for which attempt other pods were made, by worker. None where too many were."""
     others: list[Replacement] = []
     for worker in sorted(w for w in replaced if w < workers):
@@ -208,7 +219,9 @@ def _made_of(since: int, replaced: Mapping[int, int], workers: int) -> Group | N
             others[-1] = last.model_copy(update={"through": worker})
         else:
             others.append(Replacement(worker=worker, attempt=replaced[worker]))
-    return None if len(others) > MOST_REPLACED else Group(since=since, replaced=others, workers=workers)
+    if len(others) > MOST_REPLACED:
+        return None
+    return Group(since=since, replaced=others, workers=workers, container=container)
 
 
 def _told(rung: Rung, failing: AbstractSet[int], workers: int) -> str:
@@ -217,6 +230,11 @@ def _told(rung: Rung, failing: AbstractSet[int], workers: int) -> str:
     if rung is Rung.ALL_PODS:
         return "all workers start anew"
     return f"{_few(failing)}, the processes of the others start anew in place,"
+
+
+def _told_of_container(index: int, workers: int) -> str:
+    others = ", the processes of the others in place," if workers > 1 else ""
+    return f"the container of worker {index} starts anew{others}"
 
 
 def _few(new: AbstractSet[int]) -> str:

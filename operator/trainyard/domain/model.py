@@ -79,6 +79,8 @@ class PodView:
     """Whether its node's clock is behind that of the control plane, as far as the pod tells."""
     removed: bool = False
     """Whether its deletion waits for its node no longer: what keeps it is a finalizer."""
+    restartable: bool = False
+    """Whether its node starts the main container anew where the agent ends it for that."""
     node_lost_at: datetime | None = None
     """When the control plane gave it up because nothing is heard of its node; None where the node has told of it since."""
 
@@ -140,6 +142,8 @@ class Doing(StrEnum):
     """A rank of its attempt has failed; it waits for another attempt."""
     WAITING = "waiting"
     """No rank runs; it is ready to start those of its attempt."""
+    RESTARTING = "restarting"
+    """No rank runs; its container is about to end, and to start anew in the same pod."""
     ENDED = "ended"
     """All is done here, and the container about to end."""
 
@@ -182,7 +186,7 @@ class AgentView:
     @property
     def connected(self) -> bool:
         """Whether it is there."""
-        return self.left_at is None and self.doing is not Doing.ENDED
+        return self.left_at is None and self.doing not in {Doing.ENDED, Doing.RESTARTING}
 
 
 @dataclass(frozen=True)

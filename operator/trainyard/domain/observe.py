@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainyard.api.constants import ANNOTATION_WORKERS, LABEL_JOB_UID
-from trainyard.api.recovery import PEER_LOST_CODE, SAVED_CODE
+from trainyard.api.recovery import PEER_LOST_CODE, RESTART_CODE, SAVED_CODE
 from trainyard.api.spec import LONGEST_GRACE, TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.model import UNSCHEDULABLE, Exit, JobView, PodView, Trouble
@@ -58,7 +58,9 @@ def pod_view(raw: Json) -> PodView:
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     index, attempt = parse_worker_pod(metadata["name"])
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
-    main = _main_container(spec, status)
+    main, restartable = _main_container(spec, status), is_restartable(spec)
+    comes_back = restartable and _comes_back(main, status)
+    main = {} if comes_back else main
     end = _exit(main, spec, status)
     end = _evicted(status, conditions, main, end) or end
     taken_at, taken_by = _taken(metadata, status, conditions, main, end)
@@ -78,7 +80,7 @@ def pod_view(raw: Json) -> PodView:
         ready=conditions.get("Ready", {}).get("status") == "True",
         running="running" in main,
         running_since=_time(main["running"].get("startedAt")) if "running" in main else None,
-        ended=_ended(spec, status),
+        ended=not comes_back and _ended(spec, status),
         exit=end,
         conditions=frozenset(kind for kind, c in conditions.items() if c.get("status") == "True") - USUAL or NOTHING,
         trouble=_trouble(status, conditions),
@@ -87,6 +89,7 @@ def pod_view(raw: Json) -> PodView:
         deletion_time=_time(metadata.get("deletionTimestamp")),
         clock_behind=_clock_behind(status, conditions),
         removed="deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds") == 0,
+        restartable=restartable,
         node_lost_at=_node_lost_at(conditions),
     )
 
@@ -116,6 +119,18 @@ def _main_container(spec: Json, status: Json) -> Json:
     statuses: Sequence[Json] = status.get("containerStatuses") or ()
     state: Json = next((s.get("state") or {} for s in statuses if s["name"] == name), {})
     return state
+
+
+def is_restartable(spec: Json) -> bool:
+    """Whether the node of a pod with this `spec` starts the main container anew where it ends with RESTART_CODE."""
+    rules = spec["containers"][0].get("restartPolicyRules") or ()
+    return any(RESTART_CODE in (rule.get("exitCodes") or {}).get("values", ()) for rule in rules)
+
+
+def _comes_back(main: Json, status: Json) -> bool:
+    """Whether the main container has ended to start anew. A node that knows nothing of it lets the pod fail."""
+    ended = (main.get("terminated") or {}).get("exitCode")
+    return ended == RESTART_CODE and status.get("phase") not in {"Succeeded", "Failed"}
 
 
 def _ended(spec: Json, status: Json) -> bool:

@@ -94,7 +94,7 @@ def restart(snapshot: Snapshot, cause: Cause, told: str, now: datetime, *, elsew
     told += told_of(status.suspect_nodes, nodes)
     when = f", in {delay} seconds" if delay else ""
     update = {**ended(job, cause, now), "retry": retry, "suspect_nodes": nodes, "group": by.group}
-    if by.rung is Rung.PROCESSES:
+    if by.rung in {Rung.PROCESSES, Rung.CONTAINERS}:
         update["launched_attempt"] = status.attempt + 1
     update |= met(job, by.group)
     return new_attempt(job, cause.reason, told, update, now, how=f"{by.told} as attempt {{}}{when}")

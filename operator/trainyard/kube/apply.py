@@ -31,6 +31,11 @@ class Writer:
         """Create an object. `already_exists` is the answer to a repeat, since names are derived and not generated."""
         return await self.session.request("POST", resource.path(namespace), body=manifest, accept=METADATA)
 
+    async def try_create(self, resource: Resource, namespace: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """What would become of an object, with all that the server adds and drops. Nothing is stored."""
+        path = resource.path(namespace)
+        return await self.session.request("POST", path, params={"dryRun": "All"}, body=manifest)
+
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str, grace_seconds: int | None = None
     ) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ class Agent:
     ranks: int | None  # the attempt whose ranks run
     size: int = 0  # of how many workers they have been told
     has_run: bool = False
+    restarted: bool = False  # whether its container is not the first of its pod, and has not run since
     exit: Exit | None = None
     stubborn: bool = False  # whether its ranks do not end when they are told to
     leave: LeaveView | None = None

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.attempts.state import PLENTY, SIZES
 from tests.simulation.attempts.world import NODES, BrokenError, World
+from trainyard.api.recovery import Rung
 from trainyard.api.status import Phase
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ def play(seed: int) -> World:
         workers=random.randint(1, 4),
         takes_part=random.random() < 0.7,
         elastic=random.choice([None, None, *SIZES]),
+        lowest_rung=random.choice([Rung.PROCESSES, Rung.PROCESSES, Rung.CONTAINERS]),
+        restartable=random.random() < 0.8,
     )
     for _ in range(STEPS):
         _one_of(random, world, faults=True)
@@ -78,6 +81,9 @@ def _one_of(random: Random, world: World, *, faults: bool) -> None:
             (0.2, lambda: setattr(world.agents[uid], "stubborn", True)),
             (0.2, lambda: world.fall_silent(world.pods[uid].node or NODES[0])),
         ]
+    if world.lowest_rung is Rung.CONTAINERS and pods:
+        # Containers start anew where it is ranks that fail.
+        bad = [*((weight / 15, do) for weight, do in bad), (1.5, lambda: world.fail(random.choice(pods)))]
     if world.takes_part:
         # To come to an end together takes its time without other faults. Without an operator too, for longer than ranks wait.
         bad = [*((weight / 5, do) for weight, do in bad), (0.5, lambda: world.tick(25))]

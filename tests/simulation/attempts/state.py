@@ -7,6 +7,7 @@ from random import Random
 
 from tests.simulation.attempts.agent import Agent
 from tests.support.jobs import NOW, SUPERVISED, UID, spec
+from trainyard.api.recovery import Rung
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.model import (
     AgentView,
@@ -31,6 +32,9 @@ class State:
     takes_part: bool = False
     """Whether the program asks whether to stop."""
     elastic: Mapping[str, object] | None = None
+    lowest_rung: Rung = Rung.PROCESSES
+    restartable: bool = False
+    """Whether the cluster has rules by which containers start anew."""
     room: int = PLENTY
     """So many pods find a place."""
     status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
@@ -68,6 +72,8 @@ class State:
     """Its last one."""
     furthest: int = 0
     """The last that any attempt did."""
+    restarted: int = 0
+    """Starts of ranks in a container that was started anew in its pod."""
     in_place: int = 0
     """Starts of ranks in a container that had run an earlier attempt."""
 
@@ -83,7 +89,7 @@ class State:
             spec(
                 self.workers,
                 template=SUPERVISED,
-                recovery={"maxRestarts": 10_000, "noProgressLimit": 10_000},
+                recovery={"maxRestarts": 10_000, "noProgressLimit": 10_000, "lowestRung": self.lowest_rung},
                 **({"elastic": self.elastic} if self.elastic else {}),
             ),
             self.status,

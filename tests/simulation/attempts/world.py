@@ -5,13 +5,13 @@ kept here, and each start of a rank is held against it.
 """
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from tests.simulation.attempts.agent import Agent
 from tests.simulation.attempts.goodput import miscounted
 from tests.simulation.attempts.state import State
 from tests.support.jobs import UID, stored
-from trainyard.api.recovery import SAVED_CODE
+from trainyard.api.recovery import RESTART_CODE, SAVED_CODE
 from trainyard.api.status import GracefulStop
 from trainyard.coordinator import assignments
 from trainyard.coordinator.refusals import RefusedError, Why
@@ -102,7 +102,16 @@ class World(State):
         self.made += 1
         uid = f"pod-{self.made}"
         self.pods[uid] = PodView(
-            uid, "lab", worker_pod("train", index, attempt), 1, UID, attempt, index, workers, "Pending"
+            uid,
+            "lab",
+            worker_pod("train", index, attempt),
+            1,
+            UID,
+            attempt,
+            index,
+            workers,
+            "Pending",
+            restartable=self.restartable,
         )
         # What the manifest says of it, at this moment.
         joins = self.status.group is not None or self.status.awaits(index, attempt)
@@ -116,14 +125,7 @@ class World(State):
             if pod.node in self.silent or self.random.random() < 0.5:
                 continue
             if pod.deletion_time:
-                agent = self.agents[uid]
-                if agent.leave and agent.doing is Doing.RUNNING and self.now < pod.deletion_time:
-                    agent.leave = replace(agent.leave, leaving=True)
-                    if self.random.random() < 0.9:
-                        continue
-                self._stop(uid, agent.exit.code if agent.exit else 143)
-                if self.random.random() < 0.7:
-                    self._remove(uid)
+                self._end_in_time(uid, pod.deletion_time)
             elif not pod.scheduled:
                 self._schedule(uid, pod)
             elif pod.phase == "Pending":
@@ -131,6 +133,30 @@ class World(State):
                 self.pods[uid] = replace(runs, ip=f"10.0.0.{self.made}-{uid}")
                 if self.agents[uid].doing is Doing.RUNNING:
                     self._begin(uid, self.agents[uid].attempt, f"worker-0 of {self.agents[uid].attempt}")
+            elif self.agents[uid].doing is Doing.RESTARTING and not pod.ended:
+                self._start_anew(uid, pod)
+
+    def _end_in_time(self, uid: str, end: datetime) -> None:
+        agent = self.agents[uid]
+        if agent.leave and agent.doing is Doing.RUNNING and self.now < end:
+            agent.leave = replace(agent.leave, leaving=True)
+            if self.random.random() < 0.9:
+                return
+        self._stop(uid, agent.exit.code if agent.exit else 143)
+        if self.random.random() < 0.7:
+            self._remove(uid)
+
+    def _start_anew(self, uid: str, pod: PodView) -> None:
+        """What a node makes of a container that has ended for that: it starts it, takes its time, or is too old to know."""
+        agent = self.agents[uid]
+        if agent.stubborn or (fate := self.random.random()) < 0.1:
+            # It is never started.
+            agent.stubborn = True
+        elif fate < 0.2:
+            self.pods[uid] = replace(pod, ended=True, phase="Failed", exit=Exit(self.now, RESTART_CODE, "Error", ""))
+        elif fate < 0.6:
+            agent.doing, agent.restarted = Doing.WAITING, True
+            self.pods[uid] = replace(pod, running=True, ready=True, running_since=self.now)
 
     def reclaim(self, room: int) -> None:
         """The cluster takes places away, whoever holds them."""
@@ -246,23 +272,39 @@ class World(State):
             if refusal.why is not Why.REPLACED or agent.ranks is None:
                 self._stop(uid, agent.exit.code if agent.exit else 143)
             return
-        if not word.is_news(said):
-            return
+        if word.is_news(said):
+            self._hear(uid, word)
+
+    def _hear(self, uid: str, word: assignments.Assignment) -> None:
+        pod, agent = self.pods[uid], self.agents[uid]
         if word.attempt > agent.attempt:
             if agent.stubborn and agent.ranks is not None:
                 return
             agent.attempt, agent.doing, agent.ranks, agent.exit = word.attempt, Doing.WAITING, None, None
             agent.leave = None
             # Told by the next call; until then what was said before stands.
+            if word.restart and self.random.random() < 0.9:
+                self._end_to_start_anew(uid)
         elif word.run and agent.doing is Doing.WAITING:
             size = int(word.environment["TRAINYARD_REPLICAS"])
             self.in_place += pod.attempt < word.attempt
+            self.restarted += agent.restarted
+            agent.restarted = False
             self.resized_in_place += agent.has_run and size != agent.size
             self.joined += not agent.has_run and pod.attempt < word.attempt
             agent.doing, agent.size = Doing.RUNNING, size
             self._begin(uid, word.attempt, word.environment["MASTER_ADDR"])
         elif agent.leave:
             self._follow(agent, agent.leave, word.stop)
+
+    def _end_to_start_anew(self, uid: str) -> None:
+        """The agent says so, if the operator still hears it, and ends its container."""
+        agent, pod = self.agents[uid], self.pods[uid]
+        agent.doing = Doing.RESTARTING
+        if uid in self.heard and self.random.random() < 0.9:
+            self.heard[uid] = AgentView(agent.attempt, agent.doing, said_at=self.now, since=self.heard[uid].since)
+        self.hang_up(uid)
+        self.pods[uid] = replace(pod, running=False, ready=False)
 
     def _is_replaced(self, uid: str, agent: Agent) -> bool:
         if agent.replaced_at is not None and self.now - agent.replaced_at > GRACE:

@@ -7,7 +7,7 @@ import pytest
 from trainyard_agent.orders import Do, Final, News, Order, State, decide, read, waits_at_first
 from trainyard_agent.ranks import SettingError
 
-RUNNING, FAILED, WAITING, _ = State
+RUNNING, FAILED, WAITING, *_ = State
 
 
 def news(attempt: int | None = None, *, run: bool = False, final: Final | None = None, silence: float = 0.0) -> News:

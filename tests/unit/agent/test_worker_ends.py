@@ -54,6 +54,7 @@ WAITS = """
 from trainyard_agent.attempt import Command
 from trainyard_agent.group import Group
 from trainyard_agent.orders import Final, News
+from trainyard_agent.restarts import Restarts
 from trainyard_agent.worker import Worker
 import os
 class Silent:
@@ -62,7 +63,7 @@ class Silent:
     def tell(self, *_, **__): pass
 with Group() as group:
     environment = {{**os.environ, "TRAINYARD_ATTEMPT": "4"}}
-    end = Worker(Command(["true"], once=False), environment, group, Silent(), print).run(wait=True)
+    end = Worker(Command(["true"], once=False), environment, group, Silent(), print, Restarts({{}}, print)).run(wait=True)
 print(end.code, end.message)
 """
 

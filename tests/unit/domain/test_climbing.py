@@ -16,7 +16,7 @@ from trainyard.domain.model import RankProgress, WorkerReport
 from trainyard.domain.plan import plan
 
 XID = "CUDA error: unspecified launch failure"
-P, F, A = Rung.PROCESSES, Rung.FAILED_PODS, Rung.ALL_PODS
+P, K, F, A = Rung
 
 
 def begun(scene: Scene, ran: float) -> Scene:
@@ -36,10 +36,16 @@ def begun(scene: Scene, ran: float) -> Scene:
 
 
 def climbed(
-    ran: float, steps: Callable[[int], int | None], message: str = "", **recovery: Any
+    ran: float,
+    steps: Callable[[int], int | None],
+    message: str = "",
+    *,
+    restartable: bool = False,
+    **recovery: Any,
 ) -> tuple[list[Rung], Scene]:
     """By what means attempts began that worker 1 ended after so many seconds and these steps, until the job failed; and its end."""
     scene, rungs = begun(job(3, template=SUPERVISED, recovery=recovery).running(), ran), []
+    scene = replace(scene, pods=tuple(replace(pod, restartable=restartable) for pod in scene.pods))
     for number in range(8):
         decided = plan(scene.told_failed(1, step=steps(number), message=message).snapshot, NOW)
         assert decided.status == stored(decided.status)
@@ -66,6 +72,21 @@ def climbed(
 )
 def test_a_row_of_failures(ran: float, steps: Callable[[int], int | None], rungs: list[Rung]) -> None:
     assert climbed(ran, steps)[0] == rungs
+
+
+@pytest.mark.parametrize(
+    ("steps", "rungs"),
+    [
+        pytest.param(lambda n: 200 - n, [P, P, K, K, F, F, A, A], id="never further"),
+        pytest.param(lambda _: None, [P, P, K, K, F, F, A, A], id="nothing is known of steps"),
+        pytest.param(lambda n: 200 + n, [P] * 8, id="each time further"),
+        pytest.param(lambda _: 104, [P, F], id="at the same step a new pod comes first"),
+    ],
+)
+def test_a_row_of_failures_where_containers_can_start_anew(
+    steps: Callable[[int], int | None], rungs: list[Rung]
+) -> None:
+    assert climbed(20, steps, restartable=True)[0] == rungs
 
 
 @pytest.mark.parametrize("ran", [20, 90])

@@ -17,6 +17,7 @@ from trainyard_agent.attempt import Command
 from trainyard_agent.group import Group
 from trainyard_agent.orders import State, waits_at_first
 from trainyard_agent.ranks import SettingError, grace_seconds, hang_seconds, place
+from trainyard_agent.restarts import Restarts
 from trainyard_agent.spawn import STANDARD_ERROR
 from trainyard_agent.sync import Sync
 from trainyard_agent.worker import Worker
@@ -55,9 +56,11 @@ def _run(arguments: Sequence[str] | None, group: Group) -> int:
         grace_seconds(os.environ)
     except SettingError as error:
         return _refuse(USAGE, str(error))
-    attempt, state = where.attempt, State.WAITING if wait else State.RUNNING
+    restarts = Restarts(os.environ, _say)
+    wait = wait or restarts.attempt is not None
+    attempt, state = restarts.attempt or where.attempt, State.WAITING if wait else State.RUNNING
     with group, Sync(os.environ, _say, group.wake, attempt, state) as sync:
-        end = Worker(Command(command, once), os.environ, group, sync, _say).run(wait=wait)
+        end = Worker(Command(command, once), os.environ, group, sync, _say, restarts).run(wait=wait)
         if end.message is not None:
             _tell(end.message)
     return end.code

@@ -29,6 +29,8 @@ class State(Enum):
     """One of them has failed."""
     WAITING = "waiting"
     """Nothing runs; the attempt may begin."""
+    RESTARTING = "restarting"
+    """Nothing runs, and the container is about to end, to start anew in the same pod."""
     ENDED = "ended"
     """All is done, and the container about to end."""
 
@@ -44,6 +46,8 @@ class Order(NamedTuple):
     """Whether all ranks of the attempt come to an end together."""
     stop_at: Optional[int] = None  # noqa: UP045 - Python 3.9
     """After this step, once it is known."""
+    restart: bool = False
+    """Whether the container is to start anew before the attempt begins."""
 
 
 class Final(Enum):
@@ -102,10 +106,12 @@ def read(said: object) -> Order:
     if not isinstance(said, dict):
         raise ValueError("the answer is no object")  # noqa: TRY004 - of what came, not of what it was called with
     attempt, run, environment = said.get("attempt"), said.get("run", False), said.get("environment") or {}
+    restart = said.get("restart", False)
     if type(attempt) is not int or not 1 <= attempt <= MOST_ATTEMPTS:
         raise ValueError("attempt is no whole number that it can be")
-    if type(run) is not bool:
-        raise ValueError("run is neither true nor false")
+    for name, value in (("run", run), ("restart", restart)):
+        if type(value) is not bool:
+            raise ValueError(f"{name} is neither true nor false")
     if not isinstance(environment, dict):
         raise ValueError("environment is no object")  # noqa: TRY004 - likewise
     for name, value in environment.items():
@@ -113,7 +119,7 @@ def read(said: object) -> Order:
             raise ValueError(f"environment has {name[:64]!r}, which is no name of a variable")
         if not isinstance(value, str) or "\0" in value or not _is_text(value):
             raise ValueError(f"the value of environment.{name[:64]} is no text")
-    return Order(attempt, run, {**environment, "TRAINYARD_ATTEMPT": str(attempt)}, *_stop(said.get("stop")))
+    return Order(attempt, run, {**environment, "TRAINYARD_ATTEMPT": str(attempt)}, *_stop(said.get("stop")), restart)
 
 
 def _stop(said: object) -> tuple[bool, int | None]:

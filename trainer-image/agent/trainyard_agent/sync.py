@@ -159,7 +159,8 @@ class Sync:
                 self._ask(channel)
             if self._parts:
                 with suppress(Exception):
-                    channel.ask(lambda: {"attempt": self._told[0], "state": State.ENDED.value})
+                    last = State.RESTARTING if self._told[1] is State.RESTARTING else State.ENDED
+                    channel.ask(lambda: {"attempt": self._told[0], "state": last.value})
         finally:
             channel.close()
 

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from trainyard_agent.attempt import STOP_SECONDS, Attempt, Command, Line, Outcome
+from trainyard_agent.attempt import FAILED, STOP_SECONDS, Attempt, Command, Line, Outcome
 from trainyard_agent.group import Group
 from trainyard_agent.orders import FIRST_ANSWER_SECONDS, SILENCE_SECONDS, Do, Final, State, decide
 from trainyard_agent.ranks import SettingError, grace_seconds
+from trainyard_agent.restarts import RESTART_CODE, Restarts
 from trainyard_agent.sync import Failure, Sync
 from trainyard_agent.warm import Warm
 from trainyard_agent.words import PEER_LOST_CODE
@@ -34,16 +35,26 @@ class Worker:
     """Runs the command for one attempt after the other, in one container."""
 
     def __init__(
-        self, command: Command, environment: Mapping[str, str], group: Group, sync: Sync, say: Callable[[str], None]
+        self,
+        command: Command,
+        environment: Mapping[str, str],
+        group: Group,
+        sync: Sync,
+        say: Callable[[str], None],
+        restarts: Restarts,
     ) -> None:
         self._command, self._inherited, self._group, self._sync, self._say = command, environment, group, sync, say
         self._warm = Warm(command.words, group, say, lambda: sync.on) if sync.on and not command.once else None
-        self._attempt, self._grace = int(environment["TRAINYARD_ATTEMPT"]), grace_seconds(environment)
+        self._attempt, self._grace = (
+            restarts.attempt or int(environment["TRAINYARD_ATTEMPT"]),
+            grace_seconds(environment),
+        )
         self._tellers: set[int] = set()
         self._state = State.RUNNING
         self._since = time.monotonic()
         """When the state began."""
         self._patience = SILENCE_SECONDS
+        self._restarts = restarts
         self._refused: object = None
         """The order that could not be carried out, which is said once."""
 
@@ -65,12 +76,16 @@ class Worker:
             self._clear()
             self._patience = FIRST_ANSWER_SECONDS
             environment = self._wait()
+        if self._state is State.RESTARTING:
+            return End(RESTART_CODE, f"the container starts anew for attempt {self._attempt}")
         waits, asked = self._state is State.WAITING, self._group.asked_to_end
         if waits and not asked and (why := self._in_vain()):
             return End(PEER_LOST_CODE, f"attempt {self._attempt} was waited for in vain: {why}")
         if failure is None or (waits and asked):
             return End(TERMINATED)
-        return End(failure.code, failure.message if failure.needs_telling else None)
+        # Its node would start the container anew.
+        code = FAILED if failure.code == RESTART_CODE else failure.code
+        return End(code, failure.message if failure.needs_telling else None)
 
     def _one(self, environment: Mapping[str, str]) -> Outcome:
         attempt = self._new(environment)
@@ -99,6 +114,9 @@ class Worker:
                 return None
             if do is Do.JOIN and order is not None:
                 self._attempt = order.attempt
+                if order.restart and self._restarts.leave(order.attempt):
+                    self._tell(State.RESTARTING)
+                    return None
                 self._tell(State.WAITING)
             elif do is Do.START and order is not None and order is not self._refused:
                 environment = {**self._inherited, **order.environment}

@@ -1,0 +1,88 @@
+"""A worker whose container is to start anew: it ends so that its node does that, and the next one knows what it is for."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.agent.operator import Operator, credentials
+from tests.unit.agent.running import agent
+from trainyard_agent.orders import read
+from trainyard_agent.restarts import RESTART_CODE, Restarts
+
+WAITS = "say(f\"ran{R}-{os.environ['TRAINYARD_ATTEMPT']}\", os.getpid())\ntime.sleep(600)"
+ENDS = "say(f\"ran{R}-{os.environ['TRAINYARD_ATTEMPT']}\", os.getpid())"
+FAILS = 'import os, sys; sys.exit(int(os.environ["CODE"]))'
+MEMORY = Path("/dev/shm")  # noqa: S108 - where the mark is left
+
+
+@pytest.fixture
+def variables(folder: Path, operator: Operator) -> Iterator[dict[str, str]]:
+    """Of a job of its own: its marks lie in this machine's memory."""
+    uid = f"uid-{secrets.token_hex(4)}"
+    yield {**credentials(folder, operator.port), "TRAINYARD_WARM_START": "0", "TRAINYARD_JOB_UID": uid}
+    for mark in MEMORY.glob(f"trainyard-restart-{uid}-*"):
+        mark.unlink()
+
+
+def test_it_ends_for_that_and_the_next_container_waits_for_the_attempt(
+    program: Path, folder: Path, operator: Operator, variables: dict[str, str]
+) -> None:
+    with agent(program, folder, WAITS, **variables) as first:
+        first.file("ran2-1")
+        operator.orders = {"attempt": 2, "run": False, "restart": True}
+        code, _ = first.ends()
+        assert (code, first.message) == (RESTART_CODE, "the container starts anew for attempt 2")
+    operator.hears("restarting", 2)
+    assert {poll["state"] for poll in operator.polls} == {"running", "restarting"}
+    with agent(program, folder, ENDS, **variables) as second:
+        operator.hears("waiting", 2)
+        assert not (folder / "ran2-2").exists()
+        operator.order(2, run=True)
+        assert second.ends()[0] == 0
+    assert second.file("ran2-2")
+    # Of one that comes after it, in a pod of its own, nothing is known.
+    assert Restarts(os.environ | variables, print).attempt is None
+
+
+def test_one_that_has_failed_ends_so_too(
+    program: Path, folder: Path, operator: Operator, variables: dict[str, str]
+) -> None:
+    with agent(program, folder, FAILS, **variables, CODE="3") as run:
+        operator.hears("failed")
+        operator.orders = {"attempt": 2, "run": False, "restart": True}
+        assert run.ends()[0] == RESTART_CODE
+
+
+def test_a_program_that_ends_with_the_same_code_does_not_start_its_container_anew(
+    program: Path, folder: Path, operator: Operator, variables: dict[str, str]
+) -> None:
+    operator.says = (404, {})
+    with agent(program, folder, FAILS, **variables, CODE=str(RESTART_CODE)) as run:
+        assert run.ends()[0] == 1
+        assert "ended with exit code 98" in run.message
+
+
+def test_where_no_mark_can_be_left_the_processes_start_anew(tmp_path: Path) -> None:
+    said: list[str] = []
+    environment = {"TRAINYARD_COORDINATOR": "https://localhost:1", "TRAINYARD_JOB_UID": "uid"}
+    assert not Restarts(environment, said.append, tmp_path).leave(2)
+    assert said == [f"the container goes on, with new processes: {tmp_path} is no place that outlives it"]
+
+
+@pytest.mark.parametrize("mark", ["", "x", "0", "-1", "9" * 30, "٣"])
+def test_a_mark_that_makes_no_sense_is_none(mark: str) -> None:
+    environment = {"TRAINYARD_COORDINATOR": "https://localhost:1", "TRAINYARD_JOB_UID": secrets.token_hex(4)}
+    path = MEMORY / f"trainyard-restart-{environment['TRAINYARD_JOB_UID']}--"
+    path.write_text(mark)
+    assert Restarts(environment, print).attempt is None
+    assert not path.exists()
+
+
+def test_an_order_says_it_in_one_word() -> None:
+    assert read({"attempt": 2, "restart": True}).restart
+    assert not read({"attempt": 2}).restart
+    with pytest.raises(ValueError, match="restart is neither true nor false"):
+        read({"attempt": 2, "restart": "yes"})
