@@ -138,10 +138,12 @@ def restarts(pod: Json) -> tuple[int, ...]:
 
 
 def test_what_does_not_help_makes_room_for_the_next(kube: Kube) -> None:
-    kube.apply(training(env={"FAIL_UNTIL": "4"}))
+    """The second container of the same pod comes after the kubelet's back-off."""
+    kube.apply(training(env={"FAIL_UNTIL": "4"}, lowestRung="Containers"))
     status = runs(kube, 4, 180)
     assert (status["restarts"]["failures"], status["retry"]["rung"]) == (3, "FailedPods")
     assert kube.uids("job").keys() == {"job-worker-0-1", "job-worker-1-4", "job-worker-2-1"}
+    assert kube.run("get", "events").count("the container of worker 1 starts anew") == 2
 
 
 def test_another_size_leaves_pods_where_they_are(kube: Kube) -> None:
