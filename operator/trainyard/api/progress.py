@@ -27,6 +27,8 @@ class MeasuredProgress(Model):
     """Of the time, that in which a checkpoint keeps a rank from training. The mean over the ranks."""
     memory_bytes: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Of the device at its peak, or without one of the process. That of the rank with the most."""
+    warm_bytes: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Memory of the processes from which ranks are started anew (`recovery.warmStart`), of all workers together."""
 
 
 class Checkpointed(Model):

@@ -136,7 +136,7 @@ class Recovery(Model):
     node: it would be Terminating until the node is back. The pod's processes may still run there. 0: never."""
     rules: list[Rule] = Field(default=[], max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     """What the end of a worker leads to. The first rule that applies decides; where none does, the exit code does (see
-    docs/reference/exit-codes.md): Fail for 2, 93, 95, 126 and 127, Ignore for 90 and 92, RestartElsewhere for 94, Restart for all
+    docs/reference/exit-codes.md): Fail for 2, 93, 95, 126 and 127, Ignore for 88, 90 and 92, RestartElsewhere for 94, Restart for all
     others."""
 
 
@@ -151,6 +151,7 @@ class Meaning:
 
 MEANINGS = (
     Meaning((2,), Action.FAIL, "The command was used wrongly: an unknown option, or a script that is not there."),
+    Meaning((88,), Action.IGNORE, "`trainyard-agent` ends so where its container is to start anew in the pod."),
     Meaning((90,), Action.IGNORE, "Ended in good order because it was asked to, with a checkpoint written."),
     Meaning((91,), Action.RESTART, "It hung: no progress for longer than steps take. The agent ended it."),
     Meaning(
@@ -164,11 +165,6 @@ MEANINGS = (
         Action.RESTART,
         "`trainyard-agent` found no Python 3.9 or newer in the image, or could not run there. The first time, the group starts anew without it, at no charge.",
     ),
-    Meaning(
-        (98,),
-        Action.RESTART,
-        "An error of the program. `trainyard-agent` itself ends with it where its container is to start anew in the pod, which is no failure.",
-    ),
     Meaning((126, 127), Action.FAIL, "The command cannot be executed, or is not in the image."),
 )
 """All other codes mean an error that may not come again: Restart."""
@@ -176,4 +172,18 @@ SAVED_CODE = 90
 HANG_CODE = 91
 PEER_LOST_CODE = 92
 NO_PYTHON_CODE = 96
-RESTART_CODE = 98
+RESTART_CODE = 88
+SIGBUS_CODE = 128 + 7
+TOLD = (
+    Meaning((75,), Action.RESTART, "The program asks to be tried again."),
+    Meaning((134,), Action.RESTART, "SIGABRT: an assertion of CUDA's, or NCCL's watchdog."),
+    Meaning((SIGBUS_CODE,), Action.RESTART, "SIGBUS: memory that was mapped is not there; as a rule /dev/shm is full."),
+    Meaning((137,), Action.RESTART, "SIGKILL: by the kernel for want of memory, or by somebody."),
+    Meaning((139,), Action.RESTART, "SIGSEGV: native code crashed. Nodes where it happens twice are avoided."),
+    Meaning(
+        (143,),
+        Action.RESTART,
+        "SIGTERM, which nobody has asked for: the end of a pod that is taken away costs nothing.",
+    ),
+)
+"""What is said of others: they mean an error that may not come again, too."""

@@ -83,9 +83,8 @@ def reasons_page() -> str:
 
 def exit_codes_page() -> str:
     """What the exit codes of a worker lead to."""
-    rows = [
-        f"| {', '.join(map(str, meaning.codes))} | {meaning.action} | {meaning.text} |" for meaning in recovery.MEANINGS
-    ]
+    all_codes = sorted([*recovery.MEANINGS, *recovery.TOLD], key=lambda meaning: meaning.codes)
+    rows = [f"| {', '.join(map(str, meaning.codes))} | {meaning.action} | {meaning.text} |" for meaning in all_codes]
     return MADE + CODES_HEAD + "\n".join(rows) + CODES_FOOT
 
 

@@ -83,7 +83,7 @@ class Restarts(Model):
     at_same_step: int | None = Field(default=None, ge=0, le=MOST)
     """How many failures in a row were at the step of the last one, where the program tells its progress."""
     out_of_memory: int | None = Field(default=None, ge=0, le=MOST)
-    """How many failures in a row, the last one included, ran out of memory without a step further."""
+    """How many failures in a row, the last one included, ran out of memory without a step further, or of that which processes share (SIGBUS)."""
 
 
 class LastFailure(Model):

@@ -43,6 +43,10 @@ FAST: dict[str, tuple[str, Callable[[MeasuredProgress], float | None]]] = {
         lambda told: told.checkpoint_share,
     ),
     "memory_bytes": ("Peak memory of the rank with the most", lambda told: told.memory_bytes),
+    "warm_bytes": (
+        "Memory of the processes from which ranks are started anew, of all workers together",
+        lambda told: told.warm_bytes,
+    ),
 }
 """Of each job that runs: of one that does not, it would be the speed of a while ago."""
 

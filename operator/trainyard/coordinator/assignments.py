@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from trainyard.api.recovery import HANG_CODE
 from trainyard.api.status import ConditionType, GracefulStop
 from trainyard.coordinator.refusals import RefusedError, Why
 from trainyard.coordinator.reports import Call
@@ -25,6 +26,8 @@ class Assignment:
     """The end to which the attempt comes."""
     restart: bool = False
     """Whether the container is to start anew before the attempt begins."""
+    hung: bool = False
+    """Whether the attempt before has ended because a rank hung: where the others stood is of use then."""
 
     def is_news(self, call: Call) -> bool:
         """Whether the agent does something else."""
@@ -57,7 +60,9 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
             Why.UNKNOWN_POD, f"the job is at attempt {status.attempt}, and pod {pod.name} of a later one"
         )
     if status.meeting:
-        return Assignment(status.attempt, run=False, environment={}, restart=restarts(status, pod))
+        last = status.last_failure
+        hung = last is not None and last.attempt == status.attempt - 1 and last.exit_code == HANG_CODE
+        return Assignment(status.attempt, run=False, environment={}, restart=restarts(status, pod), hung=hung)
     address = status.rendezvous.address if status.group and status.rendezvous else None
     worker = Worker(_as_made(job, pod), pod.index, status.attempt, address)
     return Assignment(status.attempt, run=True, environment=renewed(worker), stop=status.stopping)

@@ -37,6 +37,7 @@ class MeasuredReport(_Part):
     data_share: Amount | None = None
     checkpoint_share: Amount | None = None
     memory_bytes: Amount | None = None
+    warm_bytes: Amount | None = None
     checkpoint_step: Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)] | None = None
     checkpoint_seconds: Amount | None = None
 

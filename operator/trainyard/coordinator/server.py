@@ -132,8 +132,7 @@ class Coordinator:
                 self.attendance.left(job.uid, sender.uid, waits, request.content.exception())
                 raise
         word: Json = {"attempt": given.attempt, "run": given.run, "environment": given.environment}
-        if given.restart:
-            word["restart"] = True
+        word |= {name: True for name, said in (("restart", given.restart), ("hung", given.hung)) if said}
         return word | ({"stop": {"step": given.stop.step}} if given.stop else {})
 
     def _assignment(self, pod: PodView, job: JobView) -> Assignment:

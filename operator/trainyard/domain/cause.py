@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from trainyard.api.reasons import Reason
-from trainyard.api.recovery import HANG_CODE, PEER_LOST_CODE, SAVED_CODE
+from trainyard.api.recovery import HANG_CODE, PEER_LOST_CODE, SAVED_CODE, SIGBUS_CODE
 from trainyard.domain.hang import Culprit
 from trainyard.domain.model import Exit, PodView
-from trainyard.domain.wording import AGENT, headline
+from trainyard.domain.wording import AGENT, headline, raised_at
 from trainyard.domain.worker import State, state
 
 PEER_LOST = (
@@ -67,9 +67,9 @@ class Cause:
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether memory ran out."""
+        """Whether memory ran out, or that which processes share."""
         end = self.pod.exit if self.pod else None
-        return self.failed and end is not None and end.reason == "OOMKilled"
+        return self.failed and end is not None and (end.reason == "OOMKilled" or end.code == SIGBUS_CODE)
 
     @property
     def charged(self) -> bool:
@@ -113,6 +113,8 @@ def describe(cause: Cause, attempt: int) -> str:
         inside = f" in init container {pod.exit.init_container}" if pod.exit.init_container else ""
         how = f"failed with exit code {pod.exit.code} ({pod.exit.reason}){inside}"
         told = f"{who} {how}: {headline(pod.exit.message)}".removesuffix(": ")
+        if where := raised_at(pod.exit.message):
+            told += f" (at {where})"
         return f"{told}; {blame(cause.culprit)}" if cause.culprit else told
     why = pod.taken_by or pod.trouble
     verb = "was refused by its node" if cause.reason is Reason.ADMISSION_REJECTED else "was taken away"

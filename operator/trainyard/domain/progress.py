@@ -12,6 +12,7 @@ _TOGETHER: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
     "samples_per_second": sum,
     "tokens_per_second": sum,
     "memory_bytes": max,
+    "warm_bytes": sum,
 }
 """How the numbers of the ranks become that of the group, where that is not their mean."""
 

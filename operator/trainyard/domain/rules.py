@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from trainyard.api.base import MOST
-from trainyard.api.recovery import MEANINGS, Action, Recovery, Rule
+from trainyard.api.recovery import MEANINGS, SIGBUS_CODE, Action, Recovery, Rule
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import Restarts, TrainingJobStatus
 from trainyard.domain.cause import Cause
@@ -126,6 +126,12 @@ def starved(restarts: Restarts, spec: TrainingJobSpec, cause: Cause) -> str:
     container = next(iter(inits), pod["containers"][0])
     limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
     within = f" with a limit of {limit}" if limit else ""
+    if end.code == SIGBUS_CODE and end.reason != "OOMKilled":
+        return (
+            f"memory that was mapped was not there {often} times without a step further{within}: as a rule /dev/shm is full, which counts"
+            f" towards resources.limits.memory of container {container['name']}; give it more, or have fewer workers load data;"
+            f" a rule {{action: Restart, exitCodes: [{SIGBUS_CODE}]}} tries on"
+        )
     return (
         f"out of memory {often} times without a step further{within}: give container {container['name']} more"
         " (resources.limits.memory), or have it use less; a rule {action: Restart, reasons: [OOMKilled]} tries on"

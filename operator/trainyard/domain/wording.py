@@ -17,6 +17,10 @@ STEP = re.compile(r'\A[^\n]*(\n\{"step": (\d{1,15})\})(?=\n|\Z)')
 AGENT = re.compile(r"(rank (?P<rank>\d{1,9})|the command) (ended with exit code |was killed by |hangs: )")
 """How the first line of a message by `trainyard-agent` begins."""
 
+FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9}), in ([^\n]{1,80})$', re.MULTILINE)
+"""Of a Python traceback."""
+FRAMES, TRACED = 3, 4096
+
 OUT_OF_MEMORY = ": out of memory: the kernel killed "
 
 
@@ -48,6 +52,12 @@ def out_of_memory(message: str) -> bool:
 def counted(number: int, thing: str) -> str:
     """`1 worker`, `3 workers`."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def raised_at(message: str) -> str:
+    """The innermost frames of a Python traceback, the last one first: `data.py:57 in load < train.py:12 in main`. Empty where there is none."""
+    frames = FRAME.findall(message[-TRACED:])[-FRAMES:]
+    return " < ".join(f"{path.rpartition('/')[2]}:{line} in {name}" for path, line, name in reversed(frames))
 
 
 def headline(message: str) -> str:

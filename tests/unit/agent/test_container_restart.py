@@ -62,7 +62,7 @@ def test_a_program_that_ends_with_the_same_code_does_not_start_its_container_ane
     operator.says = (404, {})
     with agent(program, folder, FAILS, **variables, CODE=str(RESTART_CODE)) as run:
         assert run.ends()[0] == 1
-        assert "ended with exit code 98" in run.message
+        assert "ended with exit code 88" in run.message
 
 
 def test_where_no_mark_can_be_left_the_processes_start_anew(tmp_path: Path) -> None:

@@ -95,6 +95,7 @@ class Ranks:
     def __init__(self, **steps: int) -> None:
         self.said = {int(name[1:]): Said(step, "train") for name, step in steps.items()}
         self.usual = {0: Usual(0.25)}
+        self.warm = 0
         self.lines: list[str] = []
 
     def look(self) -> tuple[dict[int, Said], dict[int, Usual]]:
@@ -103,7 +104,7 @@ class Ranks:
 
 @contextmanager
 def reporting(variables: dict[str, str], ranks: Ranks) -> Iterator[Reporter]:
-    with Reporter(variables, 3, ranks.look, ranks.lines.append) as made:
+    with Reporter(variables, 3, ranks.look, ranks.lines.append, lambda: ranks.warm) as made:
         yield made
     if made._thread is not None:
         made._thread.join(10)
@@ -122,6 +123,15 @@ def test_progress_is_told_with_the_pod_s_token(folder: Path, operator: Operator)
     told = {"0": {"step": 7, "phase": "train", "seconds": 0.25, "own": 0.1235}, "1": {"step": 8, "phase": "train"}}
     assert operator.heard == [{"attempt": 3, "ranks": told}]
     assert (operator.tokens, ranks.lines) == (["Bearer a.b.c"], [])
+
+
+def test_the_memory_of_a_prepared_start_is_told_once_for_the_worker(folder: Path, operator: Operator) -> None:
+    ranks = Ranks(r0=7, r1=8)
+    ranks.warm = 300 << 20
+    with reporting(environment(folder, operator.port), ranks):
+        until(lambda: operator.heard, 10, "a report")
+    told = operator.heard[0]["ranks"]
+    assert (told["0"]["measured"], "measured" in told["1"]) == ({"warm_bytes": 300 << 20}, False)
 
 
 def test_what_has_not_changed_is_not_told_again(folder: Path, operator: Operator) -> None:

@@ -271,3 +271,37 @@ def test_the_agent_itself_imports_nothing_of_https_before_the_ranks_start() -> N
     script = "import sys, trainyard_agent.main; print('ssl' in sys.modules)"
     environment = {"PYTHONPATH": str(AGENT), "PYTHONDONTWRITEBYTECODE": "1"}
     assert subprocess.check_output([sys.executable, "-c", script], env=environment, text=True) == "False\n"
+
+
+def test_where_the_ranks_stand_is_said_when_another_worker_was_the_first_to_hang(
+    program: Path, folder: Path, operator: Operator
+) -> None:
+    script = f"""{STAY}
+from trainyard_agent import progress
+progress(1)
+def all_reduce():
+    say(f"there{{R}}", "yes")
+    time.sleep(600)
+all_reduce()
+"""
+    with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
+        run.file("there2")
+        run.file("there3")
+        operator.orders = {"attempt": 2, "run": False, "hung": True}
+        operator.hears("waiting", 2)
+        run.process.terminate()
+        said = run.ends()[1]
+    for rank in (2, 3):
+        assert f"rank {rank} hangs, or waits for one that does" in said
+    assert said.count("in all_reduce") == 2
+
+
+def test_without_a_hang_nobody_is_asked(program: Path, folder: Path, operator: Operator) -> None:
+    script = f"{STAY}\nfrom trainyard_agent import progress\nprogress(1)\ntime.sleep(600)"
+    with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
+        run.file("ran2-1")
+        run.file("ran3-1")
+        operator.order(2, run=False)
+        operator.hears("waiting", 2)
+        run.process.terminate()
+        assert "hangs" not in run.ends()[1]

@@ -30,6 +30,7 @@ def test_a_whole_report() -> None:
         "data_share": 0.0,
         "checkpoint_share": 0.01,
         "memory_bytes": 8e9,
+        "warm_bytes": 3e8,
         "checkpoint_step": 100.0,
         "checkpoint_seconds": 4.5,
     }
@@ -94,6 +95,7 @@ def test_nonsense_is_refused_with_its_field(body: bytes, field: str) -> None:
 
 
 def test_agent_coordinator_and_status_know_the_same_measurements() -> None:
+    """What it takes to start ranks anew is the agent's to tell, and no program's."""
     names = [*MeasuredProgress.model_fields, "checkpoint_step", "checkpoint_seconds"]
-    assert [*MEASURED] == names
+    assert {*MEASURED, "warm_bytes"} == {*names}
     assert [*MeasuredReport.model_fields] == names

@@ -11,7 +11,7 @@ import pytest
 from tests.support.jobs import NOW, UID, condition
 from tests.support.waiting import until
 from tests.unit.coordinator.conftest import Office
-from trainyard.api.status import ConditionType as C, GracefulStop, Group, Rendezvous
+from trainyard.api.status import ConditionType as C, GracefulStop, Group, LastFailure, Rendezvous
 from trainyard.coordinator import listener, server
 from trainyard.coordinator.server import SYNC
 from trainyard.domain.model import AgentView, Doing, LeaveView
@@ -63,6 +63,23 @@ async def test_who_waits_begins_once_the_rendezvous_is_stored(office: Office) ->
     status, word = await waits
     assert (status, word["attempt"], word["run"]) == (200, 2, True)
     assert word["environment"].items() >= {"MASTER_ADDR": "10.0.0.8", "RANK": "1", "TRAINYARD_ATTEMPT": "2"}.items()
+
+
+async def test_who_starts_its_container_anew_is_told_and_says_so_without_waiting(office: Office) -> None:
+    waits = await held(office, RUNNING)
+    decide(office, attempt=2, group=Group(since=1, container=1))
+    assert (await waits)[1] == {"attempt": 2, "run": False, "environment": {}, "restart": True}
+    said = await call(office, {"attempt": 2, "state": "restarting"})
+    assert said[0] == 200
+    assert office.attendance.of(UID, [POD])[POD].doing is Doing.RESTARTING
+    assert office.attendance.connected == 0
+
+
+async def test_of_a_hang_all_workers_are_told(office: Office) -> None:
+    hung = LastFailure(time=NOW, attempt=1, pod="train-worker-0-1", pod_uid="pod-0-1", exit_code=91, reason="Error")
+    waits = await held(office, RUNNING)
+    decide(office, attempt=2, group=Group(since=1), last_failure=hung)
+    assert (await waits)[1] == {"attempt": 2, "run": False, "environment": {}, "hung": True}
 
 
 async def test_the_ranks_are_told_of_the_group_that_is_there(office: Office) -> None:

@@ -123,7 +123,7 @@ TRACEBACK = (
         pytest.param(
             ALL.failed(1, exit_code=2, message=TRACEBACK),
             "worker 1 of attempt 1 (pod train-worker-1-1 on node1) failed with exit code 2 (Error):"
-            " ValueError: lr must be positive",
+            " ValueError: lr must be positive (at train.py:3 in <module>)",
             id="an error with a traceback",
         ),
         pytest.param(

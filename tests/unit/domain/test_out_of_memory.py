@@ -10,6 +10,7 @@ from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.plan import plan
 
 OOM: dict[str, Any] = {"exit_code": 137, "reason": "OOMKilled"}
+BUS: dict[str, Any] = {"exit_code": 135}
 CHILD: dict[str, Any] = {
     "exit_code": 1,
     "reason": "OOMKilled",
@@ -37,6 +38,15 @@ def after(*ends: dict[str, Any], **spec: Any) -> TrainingJobStatus:
     [
         pytest.param([OOM], {}, False, id="once"),
         pytest.param([OOM, OOM], {}, True, id="twice"),
+        pytest.param([BUS], {}, False, id="SIGBUS once"),
+        pytest.param([BUS, BUS], {}, True, id="SIGBUS twice"),
+        pytest.param([BUS, OOM], {}, True, id="SIGBUS first"),
+        pytest.param(
+            [BUS, BUS],
+            {"recovery": {"rules": [{"action": "Restart", "exitCodes": [135]}]}},
+            False,
+            id="a rule for SIGBUS",
+        ),
         pytest.param([OOM, CHILD], {}, True, id="a process of its own the second time"),
         pytest.param([{**OOM, "step": 7}, {**OOM, "step": 7}], {}, True, id="at the same step"),
         pytest.param([{**OOM, "step": 7}, {**OOM, "step": 6}], {}, True, id="earlier"),
@@ -68,6 +78,16 @@ def test_a_job_that_was_changed_may_run_out_of_memory_again(how: dict[str, Any])
     assert status.restarts.out_of_memory == 1
     changed = Scene(job(3).spec, status).running(attempt=status.attempt).wishing(**how)
     assert plan(changed.snapshot, NOW).status.restarts.out_of_memory is None
+
+
+def test_shared_memory_that_is_full_is_told_by_its_name() -> None:
+    failed = after(BUS, BUS, template=LIMITED).condition(C.FAILED)
+    assert failed is not None
+    assert failed.message.endswith(
+        "memory that was mapped was not there 2 times without a step further with a limit of 16Gi: as a rule /dev/shm is full, which counts"
+        " towards resources.limits.memory of container main; give it more, or have fewer workers load data;"
+        " a rule {action: Restart, exitCodes: [135]} tries on"
+    )
 
 
 @pytest.mark.parametrize(("template", "limit"), [(LIMITED, " with a limit of 16Gi"), (job().spec.template, "")])

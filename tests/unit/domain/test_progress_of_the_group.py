@@ -40,10 +40,10 @@ def test_what_ranks_measure_is_added_up_or_is_their_mean_or_the_most_of_them() -
     seen = told(
         job(3).running(),
         RankProgress(
-            0, 1, "train", measured=dict(zip(names, (500.0, 8000.0, 0.4, 2.0, 0.25, 0.0, 0.125, 1e9), strict=True))
+            0, 1, "train", measured=dict(zip(names, (500.0, 8000.0, 0.4, 2.0, 0.25, 0.0, 0.125, 1e9, 2e8), strict=True))
         ),
         RankProgress(
-            0, 1, "train", measured=dict(zip(names, (524.0, 8384.0, 0.5, 2.0, 0.75, 0.5, 0.375, 3e9), strict=True))
+            0, 1, "train", measured=dict(zip(names, (524.0, 8384.0, 0.5, 2.0, 0.75, 0.5, 0.375, 3e9, 3e8), strict=True))
         ),
         RankProgress(0, 1, "train"),
     )
@@ -57,6 +57,7 @@ def test_what_ranks_measure_is_added_up_or_is_their_mean_or_the_most_of_them() -
         data_share=0.25,
         checkpoint_share=0.25,
         memory_bytes=3e9,
+        warm_bytes=5e8,
     )
 
 

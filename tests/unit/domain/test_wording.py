@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard.domain.wording import LONGEST, counted, headline, shortened, split_step
+from trainyard.domain.wording import LONGEST, counted, headline, raised_at, shortened, split_step
 
 TORCHRUN = """\
 [rank1]: Traceback (most recent call last):
@@ -84,3 +84,24 @@ def test_numbers_of_things() -> None:
 )
 def test_the_last_step_stands_in_the_second_line_of_an_agent(message: str, expected: tuple[str, int | None]) -> None:
     assert split_step(message) == expected
+
+
+DEEP = "".join(f'  File "/app/src/part{n}.py", line {n}, in f{n}\n    f{n + 1}()\n' for n in range(1, 6))
+
+
+@pytest.mark.parametrize(
+    ("message", "frames"),
+    [
+        pytest.param("", "", id="nothing"),
+        pytest.param("exit code 3, and no more", "", id="no traceback"),
+        pytest.param(
+            f"Traceback (most recent call last):\n{DEEP}ValueError: x",
+            "part5.py:5 in f5 < part4.py:4 in f4 < part3.py:3 in f3",
+            id="the innermost three",
+        ),
+        pytest.param('  File "<string>", line 7, in <module>\nKeyError: 1', "<string>:7 in <module>", id="no file"),
+        pytest.param('  File "a.py", line 12345678901, in f\n', "", id="no line that there can be"),
+    ],
+)
+def test_where_it_was_raised(message: str, frames: str) -> None:
+    assert raised_at(message) == frames

@@ -48,6 +48,6 @@ def test_the_rule_is_for_one_exit_code_of_the_main_container(what: Restarting) -
     pod = made(TRAIN, container("logs"))
     ruled = with_rule(pod, what)
     main, other = ruled["spec"]["containers"]
-    assert main["restartPolicyRules"] == [{"action": what, "exitCodes": {"operator": "In", "values": [98]}}]
+    assert main["restartPolicyRules"] == [{"action": what, "exitCodes": {"operator": "In", "values": [88]}}]
     assert (main["restartPolicy"], other, pod == ruled) == ("Never", pod["spec"]["containers"][1], False)
     assert (is_restartable(ruled["spec"]), is_restartable(pod["spec"])) == (True, False)

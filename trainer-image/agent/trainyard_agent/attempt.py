@@ -112,6 +112,7 @@ class Attempt:
                     self._where.attempt,
                     lambda: (progress.said(self._where.ranks), progress.usual),
                     self._say,
+                    lambda: self._warm.resident if self._warm else 0,
                 )
             )
             outcome = self._watch(progress, reporter, recorder, line)
@@ -156,6 +157,7 @@ class Attempt:
                     line.failed(failure := self._failure(progress))
                     group.end(signal.SIGTERM, STOP_SECONDS)
                 elif group.running and line.stop():
+                    self._say_where(progress, recorder, line)
                     group.end(signal.SIGTERM, STOP_SECONDS)
                     return Outcome(stopped=True)
                 elif group.running and not leaving.holds and (hang := progress.look(group.running)):
@@ -206,8 +208,7 @@ class Attempt:
         group, at = self._group, time.monotonic()
         recorded = recorder.ask()
         said = self._ask(progress, reporter if self._where.workers > 1 else None)
-        while recorded and not recorder.answered() and self._waits(at + RECORD_SECONDS):
-            self._listen(min(time.monotonic() + LOOK_AGAIN_SECONDS, at + RECORD_SECONDS))
+        self._await_records(recorder, at, recorded=recorded)
         stands = stacks.by_rank(said)
         silent = progress.silent(stands)
         if self._command.once or set(group.running) - stands.keys() - group.stopped:
@@ -222,6 +223,21 @@ class Attempt:
         failure = Failure(HANG, stacks.message(hang, {**silent, **stacks.by_rank(last), **stands}, recorder.told()), at)
         failed(failure)
         return failure
+
+    def _say_where(self, progress: Progress, recorder: Recorder, line: Line) -> None:
+        """Where another worker was the first to notice that the group hangs: the stacks and the flight recorders of this one's ranks, while they run."""
+        order = line.news().order
+        if order is None or not order.hung:
+            return
+        at, recorded = time.monotonic(), recorder.ask()
+        said = self._ask(progress, None)
+        if not progress.launcher:
+            self._show(said)
+        self._await_records(recorder, at, recorded=recorded)
+
+    def _await_records(self, recorder: Recorder, at: float, *, recorded: bool) -> None:
+        while recorded and not recorder.answered() and self._waits(at + RECORD_SECONDS):
+            self._listen(min(time.monotonic() + LOOK_AGAIN_SECONDS, at + RECORD_SECONDS))
 
     def _ask(self, progress: Progress, reporter: Reporter | None) -> dict[int, str]:
         """Where the ranks stand, in their own words, while they still do. The operator hears the same of the other workers, and knows the odd one out.

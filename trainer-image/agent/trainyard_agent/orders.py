@@ -48,6 +48,8 @@ class Order(NamedTuple):
     """After this step, once it is known."""
     restart: bool = False
     """Whether the container is to start anew before the attempt begins."""
+    hung: bool = False
+    """Whether the attempt before has ended because a rank hung."""
 
 
 class Final(Enum):
@@ -106,10 +108,10 @@ def read(said: object) -> Order:
     if not isinstance(said, dict):
         raise ValueError("the answer is no object")  # noqa: TRY004 - of what came, not of what it was called with
     attempt, run, environment = said.get("attempt"), said.get("run", False), said.get("environment") or {}
-    restart = said.get("restart", False)
+    restart, hung = said.get("restart", False), said.get("hung", False)
     if type(attempt) is not int or not 1 <= attempt <= MOST_ATTEMPTS:
         raise ValueError("attempt is no whole number that it can be")
-    for name, value in (("run", run), ("restart", restart)):
+    for name, value in (("run", run), ("restart", restart), ("hung", hung)):
         if type(value) is not bool:
             raise ValueError(f"{name} is neither true nor false")
     if not isinstance(environment, dict):
@@ -119,7 +121,8 @@ def read(said: object) -> Order:
             raise ValueError(f"environment has {name[:64]!r}, which is no name of a variable")
         if not isinstance(value, str) or "\0" in value or not _is_text(value):
             raise ValueError(f"the value of environment.{name[:64]} is no text")
-    return Order(attempt, run, {**environment, "TRAINYARD_ATTEMPT": str(attempt)}, *_stop(said.get("stop")), restart)
+    told = {**environment, "TRAINYARD_ATTEMPT": str(attempt)}
+    return Order(attempt, run, told, *_stop(said.get("stop")), restart, hung)
 
 
 def _stop(said: object) -> tuple[bool, int | None]:

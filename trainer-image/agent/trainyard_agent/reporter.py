@@ -6,6 +6,7 @@ import math
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from trainyard_agent.hang import Usual
 from trainyard_agent.report import Said
@@ -41,9 +42,10 @@ class Reporter:
         attempt: int,
         look: Callable[[], tuple[Mapping[int, Said], Mapping[int, Usual]]],
         say: Callable[[str], None],
+        warm: Callable[[], int] = int,
     ) -> None:
-        """`look` gives what the ranks have told last, and what their steps take as a rule."""
-        self._environment, self._attempt, self._look, self._say = environment, attempt, look, say
+        """`look` gives what the ranks have told last, and what their steps take as a rule; `warm` the bytes that it takes to start them anew."""
+        self._environment, self._attempt, self._look, self._say, self._warm = environment, attempt, look, say, warm
         self._over = self._last = False
         self._wake = threading.Event()
         self._stacks: Mapping[int, Sequence[str]] = {}
@@ -103,6 +105,10 @@ class Reporter:
         ranks = {
             str(rank): _words(words, usual.get(rank, Usual()), self._stacks.get(rank)) for rank, words in said.items()
         }
+        if ranks and (warm := self._warm()):
+            # The worker's, and told once.
+            first = next(iter(ranks.values()))
+            first["measured"] = {**first.get("measured", {}), "warm_bytes": float(warm)}
         if not ranks or ranks == self._told:
             return FIRST_SECONDS
         try:
@@ -118,7 +124,7 @@ class Reporter:
         return pause
 
 
-def _words(said: Said, usual: Usual, stack: Sequence[str] | None) -> dict[str, object]:
+def _words(said: Said, usual: Usual, stack: Sequence[str] | None) -> dict[str, Any]:
     """What is told of a rank: no field of which nothing is known, and nothing that the operator would refuse."""
     # The program has timed each step where it uses the library; the agent has only looked now and then.
     took = usual.step if said.seconds is None else said.seconds
@@ -131,7 +137,7 @@ def _words(said: Said, usual: Usual, stack: Sequence[str] | None) -> dict[str, o
         "own": usual.own and float(f"{usual.own:.4g}"),
         "first": said.first,
     }
-    words: dict[str, object] = {
+    words: dict[str, Any] = {
         name: value for name, value in known.items() if isinstance(value, str) or _is_sound(name, value)
     }
     measured = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from trainyard_agent.ranks import MOST_ATTEMPTS
 from trainyard_agent.reading import IN_MEMORY
 
-RESTART_CODE = 98
+RESTART_CODE = 88
 
 
 class Restarts:

@@ -50,6 +50,8 @@ class Warm:
         """The variables of an attempt's or rank's own that libraries have read in it."""
         self.ready = False
         """Whether ranks can be forked from it."""
+        self.resident = 0
+        """Bytes of memory that it holds, most of which ranks forked from it share."""
 
     @property
     def under_way(self) -> bool:
@@ -129,7 +131,7 @@ class Warm:
         if self._socket is None:
             return
         self._say(f"the ranks start from the beginning each time: {why}")
-        self.ready = False
+        self.ready, self.resident = False, 0
         self._group.ignore(self._socket.fileno())
         self._socket.close()
         self._socket = None
@@ -186,7 +188,8 @@ class Warm:
                     return
                 self.ready = True
                 modules = ", ".join(dict.fromkeys(name.partition(".")[0] for name in said["ready"])) or "nothing"
-                took, size = said["seconds"], said["resident"] // MIB
+                took, self.resident = said["seconds"], int(said["resident"])
+                size = self.resident // MIB
                 self._say(f"the ranks' next start is prepared: imported {modules} in {took:.1f} s, {size} MiB")
         except (OSError, ValueError, KeyError, TypeError) as error:
             self.end(f"{error}")
