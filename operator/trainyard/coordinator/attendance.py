@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from trainyard.coordinator.turns import Turns
 from trainyard.domain.model import AgentView
 
 JUMP = timedelta(seconds=1)
@@ -26,6 +27,8 @@ class Attendance:
     news: Callable[[str, float], object]
     """Called with a job's UID and the seconds after which to look at it."""
     monotonic: Callable[[], float] = time.monotonic
+    turns: Turns = field(default_factory=Turns)
+    """By which agents hear and are heard, where there are many at a time."""
     _looked: tuple[datetime, float] | None = field(default=None, init=False)
     _since: datetime | None = field(default=None, init=False)
     _agents: dict[str, dict[str, AgentView]] = field(default_factory=dict, init=False)
@@ -107,8 +110,7 @@ class Attendance:
     def wake(self, job: str) -> None:
         """Something is different about this job: whoever waits is to look."""
         for waiting in self._calls.get(job, ()):
-            if not waiting.done():
-                waiting.set_result(None)
+            self.turns.tell(waiting)
 
     def forget(self, job: str) -> None:
         """The job is gone, or has ended."""

@@ -97,6 +97,8 @@ class Coordinator:
         answer = await self._answer(request, self.called, self._word)
         if answer.status != STATUS[Why.ACCEPTED]:
             answer.force_close()
+        elif (connection := request.transport) is not None:
+            self.attendance.turns.hold(connection)
         return answer
 
     async def _answer(self, request: web.Request, counter: Counter, work: Work) -> web.Response:
