@@ -37,6 +37,7 @@ from trainyard_torch import (
 from trainyard_torch.export.record import Code, Record
 from trainyard_torch.tracking import background, mlflow as ours, tensorboard, tracking as trackings
 from trainyard_torch.tracking.background import TrackingError
+from trainyard_torch.tracking.together import packed, unpacked
 
 # MLflow and TensorBoard warn of what they use themselves.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -63,6 +64,14 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     # What MLflow sets goes with the test.
     for name, value in ours.HASTE.items():
         monkeypatch.setenv(name, value)
+
+
+def test_the_loss_of_all_processes_counts_each_sample_once() -> None:
+    """Of six samples a step one process has four, the other two: its mean counts for less."""
+    known = [({"loss": 1.0, "mfu": 0.4, "samples_per_second": 40.0}, 4 / 3), ({"loss": 4.0, "mfu": 0.2}, 2 / 3)]
+    sums = [sum(numbers) for numbers in zip(*(packed(*each) for each in known), strict=True)]
+    assert unpacked(sums) == pytest.approx({"loss": 2.0, "mfu": 0.3, "samples_per_second": 40.0})
+    assert "loss" not in unpacked(packed({"mfu": 0.4}))
 
 
 class CrashError(Exception):

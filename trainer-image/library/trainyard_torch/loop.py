@@ -37,13 +37,14 @@ class Step:
         number: of the step, from 1 on.
         weight: of the micro-batch in hand, for who makes gradients without `backward`: what its mean loss is to be multiplied with.
         loss: of this process's samples so far, without a gradient, not waited for; None before the first.
+        share: of the step's samples that this process has, over the mean of all processes: 1 where all have as many.
     """
 
     def __init__(self, number: int, parts: list[Part], exchange: Exchange, precision: Precision, watch: Watch) -> None:
         self.number, self.weight = number, 0.0
         self.loss: Tensor | None = None
         self._parts, self._exchange, self._precision, self._watch = parts, exchange, precision, watch
-        self._share = sum(part.weight for part in parts)
+        self.share = sum(part.weight for part in parts)
         self._due = len(parts)
 
     def __iter__(self) -> Iterator[Any]:
@@ -72,7 +73,7 @@ class Step:
         """The gradients of the micro-batch in hand are there without `backward`: a `Pipeline` has made them, at `weight`."""
         self._due -= 1
         # Over the micro-batches it is their mean, whatever their sizes.
-        part = loss.detach() * (self.weight / self._share if self._share else 0.0)
+        part = loss.detach() * (self.weight / self.share if self.share else 0.0)
         self.loss = part if self.loss is None else self.loss + part
 
     def check(self) -> None:
@@ -181,7 +182,7 @@ class Loop:
             yield step
             step.check()
             norm = self._update()
-            self.watch.step(number, samples=self._samples(parts), loss=step.loss, grad_norm=norm)
+            self.watch.step(number, samples=self._samples(parts), loss=step.loss, loss_share=step.share, grad_norm=norm)
             self._keep(number)
         self._data.close()
         self.watch.close()

@@ -29,7 +29,7 @@ MEANS = (
     "exposed_communication",
     *(f"share/{phase}" for phase in PHASES),
 )
-"""Of what the mean over those processes is formed that know it."""
+"""Of what the mean over those processes is formed that know it; the loss by their samples."""
 NAMES = (*SUMS, *MEANS)
 
 
@@ -40,9 +40,12 @@ def values(reading: Reading) -> dict[str, float]:
     return {name: float(value) for name, value in known.items() if value is not None}
 
 
-def packed(known: Mapping[str, float]) -> list[float]:
-    """The same as numbers that can be added up over processes: of each name the value, and whether there is one."""
-    return [number for name in NAMES for number in (known.get(name, 0.0), float(name in known))]
+def packed(known: Mapping[str, float], loss_share: float = 1.0) -> list[float]:
+    """The same as numbers that can be added up over processes: of each name the value, and what it counts for, 0 where there is none."""
+    weights = {name: loss_share if name == "loss" else 1.0 for name in known}
+    return [
+        number for name in NAMES for number in (known.get(name, 0.0) * weights.get(name, 0.0), weights.get(name, 0.0))
+    ]
 
 
 def unpacked(sums: list[float]) -> dict[str, float]:
@@ -67,7 +70,7 @@ class Together:
 
     def put(self, reading: Reading) -> None:
         """This is what this process knows after a step: the same step on all."""
-        sums = torch.tensor(packed(values(reading)), dtype=torch.float64)
+        sums = torch.tensor(packed(values(reading), reading.loss_share), dtype=torch.float64)
         work = None if self._ranks.group is None else dist.all_reduce(sums, group=self._ranks.group, async_op=True)
         self._under_way.append((work, sums, reading.time, reading.step))
 

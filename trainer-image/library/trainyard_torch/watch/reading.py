@@ -29,6 +29,7 @@ class Reading:
         shares: of the time of the last steps, by phase.
         mfu: share of the device's peak.
         loss, grad_norm: the last that were given and had arrived.
+        loss_share: what the loss counts for in the mean over the processes, 1 where all have as many samples of a step.
         communication, exposed_communication: shares of the time of the steps that were looked at last.
         checkpoint_step, checkpoint_seconds: of the newest checkpoint that is stored: its step, and how long it took. Rank 0 knows.
         checkpoint_time: when that was, in seconds since 1970.
@@ -51,6 +52,7 @@ class Reading:
     mfu: float | None = None
     loss: float | None = None
     grad_norm: float | None = None
+    loss_share: float = 1.0
     communication: float | None = None
     exposed_communication: float | None = None
     checkpoint_step: int | None = None

@@ -82,6 +82,7 @@ class Watch:
         self._measures: Collection[str] = getattr(told, "MEASURED", ())
         self._meter = Meter()
         self._loss, self._grad_norm = Late(), Late()
+        self._loss_share = 1.0
         self._flops: float | None = None
         self._step, self._done_at = 0, time.time()
         self._checkpoint: tuple[int, float, float] | None = None
@@ -141,6 +142,7 @@ class Watch:
         samples: int = 0,
         tokens: int = 0,
         loss: float | torch.Tensor | None = None,
+        loss_share: float = 1.0,
         grad_norm: float | torch.Tensor | None = None,
     ) -> None:
         """This step is done. To be called by each process after each one.
@@ -151,6 +153,7 @@ class Watch:
                 share, or one of them tells all: sums over processes are to be right.
             tokens: likewise.
             loss: of this process. A tensor on a GPU is not waited for: it is told when it has arrived, some steps later.
+            loss_share: what it counts for in the mean over the processes: their share of the samples over the usual one.
             grad_norm: of the whole gradient, as `clip_grad_norm_` returns it; likewise.
 
         Raises:
@@ -162,6 +165,7 @@ class Watch:
         if step < 0:
             raise ValueError(f"step must be from 0 on, and is {step}")
         self._loss.put("loss", loss)
+        self._loss_share = loss_share
         self._grad_norm.put("grad_norm", grad_norm)
         worked = self._own.stepped(self._meter.step(samples, tokens), first=self._meter.steps == 1)
         for seconds in worked:
@@ -231,6 +235,7 @@ class Watch:
             mfu=mfu,
             loss=self._loss.newest,
             grad_norm=self._grad_norm.newest,
+            loss_share=self._loss_share,
             communication=seen.ratio if seen else None,
             exposed_communication=seen.exposed if seen else None,
             checkpoint_step=stored[0] if stored else None,
