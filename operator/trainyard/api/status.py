@@ -100,7 +100,7 @@ class LastFailure(Model):
     node: str | None = None
     """The node that it ran on."""
     rank: int | None = None
-    """The rank that failed first, where the agent names it; else the worker's index."""
+    """The rank that failed first, where the agent names it; else the worker's index, where it has one rank."""
     exit_code: int | None = None
     """The exit code of the main container; none where the pod was taken away and a rule charges that."""
     step: int | None = Field(default=None, ge=0, le=MOST)

@@ -128,8 +128,16 @@ class Reconciler:
     def _tell(self, record: JobRecord, decided: Plan, event: Event) -> None:
         log = _LOG.info if event.type == "Normal" else _LOG.warning
         log(f"{event.reason}: {event.note}")
-        key = f"{decided.status.attempt}/{event.note}"
-        self.events.record(record.reference, event.type, event.reason, event.note, action="Reconcile", key=key)
+        attempt = decided.status.attempt
+        self.events.record(
+            record.reference,
+            event.type,
+            event.reason,
+            event.note,
+            action="Reconcile",
+            key=f"{attempt}/{event.note}",
+            place=f"{attempt:06x}{_moment(event, decided, begun=attempt > record.attempt)}",
+        )
 
     async def _write(self, record: JobRecord, status: TrainingJobStatus) -> bool:
         """Store the status, if the job is still as it was decided on; else read it again, for the next pass."""
@@ -205,3 +213,12 @@ class Reconciler:
         if status == record.status:
             return None
         return 0.0 if await self._write(record, status) else CATCH_UP_SECONDS
+
+
+def _moment(event: Event, decided: Plan, *, begun: bool) -> int:
+    """Which of an attempt's events it is: of its begin, of its pods, of its course, of the job's end."""
+    if begun:
+        return 0
+    if event.reason is Reason.WORKERS_CREATED:
+        return 1
+    return 3 if decided.status.finished else 2

@@ -39,13 +39,16 @@ def settle(cause: Cause, snapshot: Snapshot, now: datetime) -> Plan:
         return verdict.fail(job, Reason.NON_RETRYABLE, f"{told}; {why}", now, cause)
     if after.at_same_step and after.at_same_step >= recovery.no_progress_limit:
         told += f"; the last {after.at_same_step} failures were all after step {cause.step}"
+        told += f" (recovery.noProgressLimit is {recovery.no_progress_limit})"
         return verdict.fail(job, Reason.NO_PROGRESS, told, now, cause)
     count = used(after, recovery, now)
     within = f" in {recovery.window_seconds} seconds" if recovery.window_seconds else ""
     if count > recovery.max_restarts:
         told += f"; recovery.maxRestarts is {recovery.max_restarts}{within}"
         return verdict.fail(job, Reason.RESTARTS_EXHAUSTED, told, now, cause)
-    return verdict.restart(snapshot, cause, f"{told} ({count} of {recovery.max_restarts} restarts used{within})", now)
+    before = f"; {after.forgiven} before it are forgiven" if after.forgiven and not within else ""
+    told += f" ({count} of {recovery.max_restarts} restarts used{within}{before})"
+    return verdict.restart(snapshot, cause, told, now)
 
 
 def _blaming(cause: Cause, snapshot: Snapshot) -> Cause:

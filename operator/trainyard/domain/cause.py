@@ -112,10 +112,10 @@ def describe(cause: Cause, attempt: int) -> str:
     if cause.reason is Reason.WORKER_FAILED and pod.exit:
         inside = f" in init container {pod.exit.init_container}" if pod.exit.init_container else ""
         how = f"failed with exit code {pod.exit.code} ({pod.exit.reason}){inside}"
+        if cause.culprit:
+            return f"{blame(cause.culprit)}; {who} was the first to notice: {headline(pod.exit.message)}"
         told = f"{who} {how}: {headline(pod.exit.message)}".removesuffix(": ")
-        if where := raised_at(pod.exit.message):
-            told += f" (at {where})"
-        return f"{told}; {blame(cause.culprit)}" if cause.culprit else told
+        return f"{told} (at {where})" if (where := raised_at(pod.exit.message)) else told
     why = pod.taken_by or pod.trouble
     verb = "was refused by its node" if cause.reason is Reason.ADMISSION_REJECTED else "was taken away"
     return f"{who} {verb}: {why.reason}: {why.message}".removesuffix(": ") if why else f"{who} {verb}"
@@ -124,7 +124,9 @@ def describe(cause: Cause, attempt: int) -> str:
 def blame(culprit: Culprit) -> str:
     """Who keeps a group waiting, and where it stands."""
     where = f" on {culprit.pod.node}" if culprit.pod.node else ""
-    return f"all others wait for rank {culprit.rank} (pod {culprit.pod.name}{where}), which stands at {culprit.place}"
+    # An agent that has no answer of a rank says in brackets why.
+    stands = f"is {culprit.place[1:-1]}" if culprit.place.startswith("(") else f"stands at {culprit.place}"
+    return f"all others wait for rank {culprit.rank} (pod {culprit.pod.name}{where}), which {stands}"
 
 
 def _of(pod: PodView) -> Cause | None:

@@ -7,28 +7,32 @@ from trainyard.api.status import LastFailure
 from trainyard.domain.cause import Cause, blame
 from trainyard.domain.model import JobView, Trouble
 from trainyard.domain.observe import MESSAGE_LIMIT
+from trainyard.domain.ranks import processes
 from trainyard.domain.rules import restarts_after
 
 
 def ended(job: JobView, cause: Cause, now: datetime) -> dict[str, Any]:
     """The end of the attempt, counted by its cause."""
     update: dict[str, Any] = {"restarts": restarts_after(job.status, job.spec.recovery, cause, now)}
-    return {**update, "last_failure": _last_failure(cause, job.status.attempt, now)} if cause.charged else update
+    return {**update, "last_failure": _last_failure(job, cause, now)} if cause.charged else update
 
 
-def _last_failure(cause: Cause, attempt: int, now: datetime) -> LastFailure:
+def _last_failure(job: JobView, cause: Cause, now: datetime) -> LastFailure:
     pod = cause.pod
     if pod is None:
         raise ValueError(f"what is charged has a pod: {cause}")
     end = pod.exit if cause.failed else None
     why = end or pod.taken_by or pod.trouble or Trouble(cause.reason, "")
-    message, at, rank = why.message, pod, pod.index if end is None or end.rank is None else end.rank
+    message, at = why.message, pod
+    rank = end.rank if end else None
+    if rank is None and processes(job.spec) == 1:
+        rank = pod.index
     if guilty := cause.culprit:
         at, rank = guilty.pod, guilty.rank
         message = f"{blame(guilty)}\n{message}"
     return LastFailure(
         time=end.time if end else pod.taken_at or now,
-        attempt=attempt,
+        attempt=job.status.attempt,
         pod=at.name,
         pod_uid=at.uid,
         node=at.node,

@@ -19,6 +19,7 @@ from trainyard.domain.wording import counted
 from trainyard.domain.worker import State, everyone, has_stopped, health, state
 
 LISTED = 16
+HELD_UP = frozenset({Reason.UNSCHEDULABLE, Reason.IMAGE_PULL_FAILED, Reason.CONTAINER_CREATE_FAILED})
 
 
 def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
@@ -37,7 +38,16 @@ def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
         update |= _at_rest(job, plan.status, now)
     else:
         update |= _active(snapshot, plan.status, now)
-    return replace(plan, status=plan.status.model_copy(update=update))
+    status = plan.status.model_copy(update=update)
+    return replace(plan, status=status, events=[*plan.events, *_held_up(snapshot.job.status, status)])
+
+
+def _held_up(before: TrainingJobStatus, after: TrainingJobStatus) -> list[Event]:
+    """The event that tells what the pods wait for, once: an image, a node, a volume."""
+    was, seen = before.condition(C.RUNNING), after.condition(C.RUNNING)
+    if seen is None or seen.status == "True" or seen.reason not in HELD_UP or (was and was.reason == seen.reason):
+        return []
+    return [Event("Warning", Reason(seen.reason), seen.message)]
 
 
 def unfollowed(snapshot: Snapshot) -> list[Event]:
@@ -91,7 +101,7 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
     job, pods = snapshot.job, snapshot.current
     seen = health(pods, job.spec.replicas)
     if seen.running and status.meeting:
-        seen = replace(seen, running=False, reason=Reason.WORKERS_STARTING, message=_meeting(snapshot))
+        seen = replace(seen, running=False, reason=Reason.WORKERS_STARTING, message=_meeting(snapshot, now))
     if misfit(job.spec):
         seen = replace(seen, running=False, reason=Reason.INVALID_SPEC, message=snapshot.misfit)
     elif not pods and snapshot.old:
@@ -113,7 +123,9 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
     if seen.running:
         sayings.append(yes(C.RUNNING, seen.reason, seen.message))
         if restarting:
-            sayings.append(no(C.RESTARTING, seen.reason, f"attempt {status.attempt} runs"))
+            # Why it had to begin is of use while it runs, too.
+            why = f"attempt {status.attempt} began because {restarting.message}"
+            sayings.append(no(C.RESTARTING, seen.reason, why))
         update |= {"phase": Phase.RUNNING, "running_time": status.running_time or now}
     elif restarting and not pods:
         # Until a pod of the new attempt is there, the reason for the restart says more than "0 of 3 workers".
@@ -132,7 +144,7 @@ def _sized(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> list
     if snapshot.wish:
         return [*sayings, yes(C.RESIZING, Reason.WORKERS_JOINING, growth.story(snapshot, now))]
     size = counted(snapshot.job.spec.replicas, "worker")
-    return [*sayings, *over(status, [C.RESIZING], Reason.RESIZED, f"the group has {size}")]
+    return [*sayings, *over(status, [C.RESIZING], Reason.RESIZED, f"the group got {size}")]
 
 
 def _stalled(snapshot: Snapshot, status: TrainingJobStatus, reason: Reason) -> list[Saying]:
@@ -141,12 +153,14 @@ def _stalled(snapshot: Snapshot, status: TrainingJobStatus, reason: Reason) -> l
     return [no(C.STALLED, reason, "the job goes on")] if status.holds(C.STALLED) else []
 
 
-def _meeting(snapshot: Snapshot) -> str:
+def _meeting(snapshot: Snapshot, now: datetime) -> str:
     """What workers wait for that began before their attempt, or are to join such."""
     count, wished = sum(ready(snapshot, pod) for pod in snapshot.current), snapshot.job.spec.replicas
     left = [pod.name for pod in snapshot.old if not has_stopped(pod)]
     until = f"; pod {left[0]} of an earlier attempt has yet to end" if left else ""
-    return f"{count} of {wished} workers are ready for attempt {snapshot.job.status.attempt}{until}"
+    begin = snapshot.job.status.retry.not_before
+    at = f", which does not begin before {begin:%H:%M:%S} UTC (retry.notBefore)" if begin and now < begin else ""
+    return f"{count} of {wished} workers are ready for attempt {snapshot.job.status.attempt}{at}{until}"
 
 
 def _avoiding(job: JobView, reason: Reason) -> str:

@@ -20,6 +20,8 @@ AGENT = re.compile(r"(rank (?P<rank>\d{1,9})|the command) (ended with exit code 
 FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9}), in ([^\n]{1,80})$', re.MULTILINE)
 """Of a Python traceback."""
 FRAMES, TRACED = 3, 4096
+LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen |/run/trainyard/")
+"""In the path of a file that is none of the user's."""
 
 OUT_OF_MEMORY = ": out of memory: the kernel killed "
 
@@ -55,9 +57,14 @@ def counted(number: int, thing: str) -> str:
 
 
 def raised_at(message: str) -> str:
-    """The innermost frames of a Python traceback, the last one first: `data.py:57 in load < train.py:12 in main`. Empty where there is none."""
-    frames = FRAME.findall(message[-TRACED:])[-FRAMES:]
-    return " < ".join(f"{path.rpartition('/')[2]}:{line} in {name}" for path, line, name in reversed(frames))
+    """The innermost frames of a Python traceback, the last one first: `data.py:57 in load < train.py:12 in main`. Empty where there is none.
+
+    Of a library's frames the innermost alone: what the user can change is told.
+    """
+    frames = [*reversed(FRAME.findall(message[-TRACED:]))]
+    own = [frame for frame in frames if not LIBRARY.search(frame[0])] or frames
+    shown = own if own[:1] == frames[:1] else [frames[0], *own]
+    return " < ".join(f"{path.rpartition('/')[2]}:{line} in {name}" for path, line, name in shown[:FRAMES])
 
 
 def headline(message: str) -> str:

@@ -100,11 +100,15 @@ class EventRecorder:
         *,
         action: str,
         key: str,
+        place: str = "",
     ) -> None:
-        """Say what happened. `key` tells two events of one reason apart: the same key again is the same event again."""
+        """Say what happened. `key` tells two events of one reason apart: the same key again is the same event again.
+
+        `place`: letters and digits by which the events of one object are sorted. kubectl has nothing else: it looks at a time that new events may not have.
+        """
         if not self._bucket(regarding.uid).take():
             return
-        told = _Told(regarding, type, reason, note, action, _name(regarding, reason, key), self._now())
+        told = _Told(regarding, type, reason, note, action, _name(regarding, reason, key, place), self._now())
         try:
             self._backlog.put_nowait(told)
         except asyncio.QueueFull:
@@ -190,10 +194,10 @@ class EventRecorder:
         return bucket
 
 
-def _name(regarding: ObjectReference, reason: str, key: str) -> str:
+def _name(regarding: ObjectReference, reason: str, key: str, place: str) -> str:
     """The same for the same event, whoever computes it: that is what makes a repeat visible as one."""
     digest = hashlib.sha256(f"{regarding.uid}/{reason}/{key}".encode()).hexdigest()[:16]
-    return f"{regarding.name[:200].rstrip('.-')}.{digest}"
+    return f"{regarding.name[:200].rstrip('.-')}.{place}{digest}"
 
 
 def _timestamp(at: datetime) -> str:

@@ -84,10 +84,15 @@ def test_the_failure_names_the_rank_that_the_others_wait_for_and_its_node() -> N
 
 def test_the_event_says_the_same() -> None:
     (event,) = plan(told(hung(), {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}), NOW).events
-    assert (
-        "rank 0 hangs: no progress for 30 seconds after step 9; all others wait for rank 2 (pod train-worker-2-1 on"
-        f" node2), which stands at {LOADS}" in event.note
+    assert event.note.startswith(
+        f"all others wait for rank 2 (pod train-worker-2-1 on node2), which stands at {LOADS}; worker 0 of attempt 1"
+        " (pod train-worker-0-1 on node0) was the first to notice: rank 0 hangs: no progress for 30 seconds after step 9"
     )
+
+
+def test_a_rank_without_an_answer_is_told_of_in_a_sentence() -> None:
+    (event,) = plan(told(hung(), {0: WAITS, 1: WAITS, 2: "(stopped by a signal)", 3: WAITS}), NOW).events
+    assert "rank 2 (pod train-worker-2-1 on node2), which is stopped by a signal; " in event.note
 
 
 def test_of_several_ranks_a_worker_the_one_is_found() -> None:

@@ -55,7 +55,7 @@ def test_what_a_row_of_failures_leads_to(steps: list[int | None], recovery: dict
 
 def test_the_verdict_says_at_which_step() -> None:
     status, note = after(120, 120, 120)
-    assert note.endswith("; the last 3 failures were all after step 120")
+    assert note.endswith("; the last 3 failures were all after step 120 (recovery.noProgressLimit is 3)")
     assert status.last_failure is not None
     assert status.last_failure.step == 120
 
@@ -63,7 +63,7 @@ def test_the_verdict_says_at_which_step() -> None:
 def test_those_before_progress_are_forgiven_and_stay_counted() -> None:
     status, note = after(5, 4, 4, 6)
     assert (status.restarts.failures, status.restarts.forgiven, status.restarts.furthest_step) == (4, 3, 6)
-    assert "(1 of 4 restarts used)" in note
+    assert "(1 of 4 restarts used; 3 before it are forgiven)" in note
 
 
 @pytest.mark.parametrize("how", [{"replicas": 2}, {"lifecycle": {"suspend": True}}])
@@ -79,4 +79,4 @@ def test_a_status_by_hand_does_not_give_more_than_there_is() -> None:
     odd = status.restarts.model_copy(update={"forgiven": 100})
     scene = Scene(job(3, recovery={"maxRestarts": 1}).spec, status.model_copy(update={"restarts": odd}))
     made = plan(scene.running(attempt=status.attempt).failed(1, step=3).snapshot, NOW)
-    assert "(0 of 1 restarts used)" in made.events[0].note
+    assert "(0 of 1 restarts used" in made.events[0].note

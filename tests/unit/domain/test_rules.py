@@ -192,7 +192,7 @@ def test_a_window_that_is_taken_away_brings_nothing_back() -> None:
     scene = running(maxRestarts=3).with_status(restarts=Restarts(failures=40, recent=[ago(60), ago(5)]))
     decided = plan(scene.failed(1).snapshot, NOW)
     assert decided.status.restarts == Restarts(failures=41, forgiven=38)
-    assert "(3 of 3 restarts used)" in decided.events[0].note
+    assert "(3 of 3 restarts used; 38 before it are forgiven)" in decided.events[0].note
     more = running(maxRestarts=3).with_status(restarts=decided.status.restarts)
     assert plan(more.failed(1).snapshot, NOW).status.finished
 

@@ -99,6 +99,13 @@ DEEP = "".join(f'  File "/app/src/part{n}.py", line {n}, in f{n}\n    f{n + 1}()
             "part5.py:5 in f5 < part4.py:4 in f4 < part3.py:3 in f3",
             id="the innermost three",
         ),
+        pytest.param(
+            '  File "/app/t.py", line 14, in main\n  File "/app/t.py", line 9, in train_step\n'
+            '  File "/usr/lib/python3/dist-packages/torch/nn/modules/module.py", line 1739, in _wrapped_call_impl\n'
+            '  File "/usr/lib/python3/dist-packages/torch/nn/modules/linear.py", line 125, in forward\n',
+            "linear.py:125 in forward < t.py:9 in train_step < t.py:14 in main",
+            id="the user's own lines behind a library's",
+        ),
         pytest.param('  File "<string>", line 7, in <module>\nKeyError: 1', "<string>:7 in <module>", id="no file"),
         pytest.param('  File "a.py", line 12345678901, in f\n', "", id="no line that there can be"),
     ],

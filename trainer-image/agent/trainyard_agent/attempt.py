@@ -195,6 +195,9 @@ class Attempt:
         plain = f"{who} ended with exit code {cause.code}"
         needs_telling = not once or words.message(who, cause.code, said, before, after) != plain
         message = words.message(who, cause.code, said, before, after, progress.step(cause.rank), ago)
+        if needs_telling:
+            # Of one that was killed nothing else would stand in the log.
+            self._say(message.partition("\n")[0])
         return Failure(cause.code, message, time.monotonic(), needs_telling)
 
     def _hang(
