@@ -37,10 +37,11 @@ tests-that-compute:
 tests-that-wait:
 	@$(PYTEST) tests/host tests/cluster
 
-test-long: setup ## The library by torch's current release, all recipes, elastic groups, autoscalers, faults that last and all dashboards on the cluster, the alerts, and a million random schedules of faults (six hours on 2 idle cores)
+test-long: setup ## The library by torch's current release, all recipes, elastic groups, autoscalers, faults that last and all dashboards on the cluster, the alerts, all faults on a real API server, and a million random schedules of faults (seven hours on 2 idle cores)
 	@$(RUN) $(INSIDE) $(CURRENT) $(LIBRARY_TESTS)
 	@$(RUN) python -m localcluster down
 	@LONG=1 RECIPES='*' $(PYTEST) tests/cluster/test_recipes.py tests/cluster/test_elastic.py tests/cluster/test_autoscaling.py tests/cluster/test_storms.py tests/cluster/test_dashboards.py tests/unit/helm/test_monitoring.py
+	@PLAN='*' $(PYTEST) tests/chaos -n 4
 	@SIMULATION_SCHEDULES=$(or $(SCHEDULES),1000000) $(PYTEST) -n 2 tests/simulation/test_engine.py
 
 unit: setup ## The tests that need nothing but Python
@@ -81,7 +82,7 @@ bench-scale: setup ## The operator beside its peers at scale: a table, and build
 bench-agents: setup ## 10,000 agents report to one coordinator: build/bench/agents.json (3 minutes)
 	@$(RUN) python -m benchmarks.agents
 
-bench-recovery: setup ## What a fault costs, beside the peers: a table, and build/bench/recovery.json (root; takes 2 hours)
+bench-recovery: setup ## What a fault costs, beside the peers: a table, and build/bench/recovery.json (root; takes 2 hours). Asked for separately: python -m benchmarks.recovery --goodput 20, and --away 10
 	@$(RUN) python -m benchmarks.recovery
 
 bench-elastic: setup ## What another size costs a group, beside Kubeflow's operator: a table, and build/bench/elastic.json (root; takes an hour)

@@ -1,4 +1,6 @@
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +42,12 @@ def test_rows_are_as_the_file_has_them() -> None:
         ("pod", "trainyard"),
     ]
     assert list(found[0]) == ["fault", "system", "n", "never", "p50_s", "p95_s", "lost_steps", "parts"]
+
+
+def test_the_rows_that_are_published_are_those_of_the_runs_that_are() -> None:
+    published = Path(__file__).parents[3] / "docs/benchmarks"
+    runs = [Run(**each) for each in json.loads((published / "recovery-runs.json").read_text())["runs"]]
+    assert json.loads((published / "recovery.json").read_text()) == [plain(row) for row in rows(runs)]
 
 
 def test_what_has_never_recovered_is_not_tried_for_ever() -> None:
