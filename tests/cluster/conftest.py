@@ -8,6 +8,7 @@ import pytest
 
 from demo import install, target
 from demo.commands import Cluster, DemoError, capture, show
+from tests.cluster import invariants
 from tests.cluster.kube import Kube
 
 pytestmark = pytest.mark.cluster
@@ -23,15 +24,25 @@ def cluster() -> Iterator[Cluster]:
         show([*target.python("localcluster"), "down"])
 
 
+@pytest.fixture(scope="session")
+def kinds(cluster: Cluster) -> str:
+    """All that can be left in a namespace."""
+    return invariants.kinds(cluster)
+
+
 @pytest.fixture
-def kube(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Kube]:
-    """A namespace of its own for each test; what the operator said of it is shown when the test fails."""
-    name = f"t-{secrets.token_hex(4)}"
+def kube(cluster: Cluster, kinds: str, request: pytest.FixtureRequest) -> Iterator[Kube]:
+    """A namespace of its own for each test, at whose end the invariants hold; what the operator said of it is shown when the test fails."""
+    name, failed, passes = f"t-{secrets.token_hex(4)}", request.session.testsfailed, invariants.Passes(cluster)
     cluster.kube("create", "namespace", name)
-    yield Kube(cluster, name)
-    if request.session.testsfailed:
+    made = Kube(cluster, name)
+    yield made
+    broken = request.session.testsfailed > failed
+    wrong = "" if broken else passes.too_many() or invariants.left_over(made, kinds)
+    if broken or wrong:
         print(said_of(cluster, name))  # noqa: T201 - pytest shows it below a failed test
     cluster.kube("delete", "namespace", name, "--ignore-not-found", "--wait=false")
+    assert not wrong, wrong
 
 
 def said_of(cluster: Cluster, namespace: str) -> str:
