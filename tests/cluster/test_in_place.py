@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,12 +19,14 @@ from trainyard_agent import progress
 attempt = int(os.environ["TRAINYARD_ATTEMPT"])
 dist.init_process_group("gloo")
 rank, fault = dist.get_rank(), pathlib.Path("/tmp/fault")
+pathlib.Path("/tmp/pid").write_text(str(os.getpid()))
 print(f"attempt {attempt} at port {os.environ['MASTER_PORT']} as one of {dist.get_world_size()}", flush=True)
 if os.environ.get("FAIL_UNTIL") and attempt < int(os.environ["FAIL_UNTIL"]) and rank == 1:
     raise RuntimeError(f"boom in attempt {attempt}")
 for step in range(1, 100_000):
     dist.all_reduce(torch.ones(1))
     progress(step)
+    pathlib.Path("/tmp/step").write_text(str(step))
     time.sleep(0.1)
     if fault.exists():
         fault.unlink()
@@ -60,19 +63,34 @@ def fail(kube: Kube, pod: str) -> None:
     kube.run("exec", pod, "-c", "main", "--", "touch", "/tmp/fault")  # noqa: S108 - in the pod
 
 
-def test_a_rank_that_fails_costs_no_pod(kube: Kube) -> None:
+def kill(kube: Kube, pod: str) -> None:
+    """`kill -9` of the rank in a pod."""
+    kube.run("exec", pod, "-c", "main", "--", "sh", "-c", "kill -9 $(cat /tmp/pid)")
+
+
+RAISED = "ended with exit code 1: RuntimeError: boom\nTraceback"
+KILLED = "was killed by SIGKILL"
+
+
+@pytest.mark.parametrize(
+    ("hit", "rank", "told"),
+    [(fail, 2, RAISED), (kill, 2, KILLED), (kill, 0, KILLED)],
+    ids=["it raises", "it is killed", "rank 0 is killed"],
+)
+def test_a_rank_that_fails_costs_no_pod(kube: Kube, hit: Callable[[Kube, str], None], rank: int, told: str) -> None:
     kube.apply(training())
     runs(kube, 1)
     before = kube.uids("job")
     # What is lost before a step was told is the start's.
     kube.until(lambda: kube.status("job").get("progress", {}).get("step"), 60, "the steps of attempt 1")
-    fail(kube, "job-worker-2-1")
+    hit(kube, f"job-worker-{rank}-1")
     status = runs(kube, 2)
     assert kube.uids("job") == before
     assert {s["restartCount"] for pod in kube.pods("job") for s in pod["status"]["containerStatuses"]} == {0}
     assert (status["restarts"]["failures"], status["retry"]["rung"]) == (1, "Processes")
-    assert status["lastFailure"]["message"].startswith("rank 2 ended with exit code 1: RuntimeError: boom\nTraceback")
+    assert status["lastFailure"]["message"].startswith(f"rank {rank} {told}")
     assert "all processes start anew in place as attempt 2" in kube.run("get", "events")
+    assert "RendezvousClosedError" not in kube.run("logs", "-l", "trainyard.dev/job-name=job", "--tail=-1")
 
     def counted() -> bool:
         return bool(kube.status("job").get("goodput", {}).get("attempt") == 2)
