@@ -2,7 +2,10 @@
 
 import json
 import re
+from datetime import datetime
 from typing import Any
+
+import pytest
 
 from demo import install
 from tests.cluster.kube import Json, Kube, job, main_container
@@ -30,16 +33,22 @@ while not os.path.exists("/tmp/end"):
     progress(step, own_seconds=own)
     time.sleep(0.5)
 """
+HANG_SECONDS = 3
 HANG = """
-import os, time
+import os, signal, sys, time
+import torch, torch.distributed as dist
 from trainyard_agent import progress
 
 def load(): time.sleep(600)
-def all_reduce(): time.sleep(600)
-for step in range(10):
+def stop(): os.kill(os.getpid(), signal.SIGSTOP)
+dist.init_process_group("gloo")
+for step in range(1_000):
+    if step == 20 and dist.get_rank() == 2:
+        print(f"waited for since {time.time()}", flush=True)
+        {"load": load, "stop": stop}[sys.argv[1]]()
+    dist.all_reduce(torch.ones(1))
     progress(step)
     time.sleep(0.1)
-load() if os.environ["RANK"] == "2" else all_reduce()
 """
 TELL = """
 import http.client, os, socket, ssl, sys
@@ -152,9 +161,18 @@ def test_the_rank_for_which_the_others_wait_in_each_step_is_named(kube: Kube) ->
     assert kube.condition("job", "Straggling")["status"] == "False"
 
 
-def test_of_a_group_that_hangs_the_rank_that_all_wait_for_is_named(kube: Kube) -> None:
-    manifest = job(framework="torch", replicas=3, recovery={"hangTimeoutSeconds": 3, "maxRestarts": 0})
-    main_container(manifest)["command"] = ["torchrun", "--no-python", "python3", "-c", HANG]
+@pytest.mark.parametrize(("does", "place"), [("load", " in load"), ("stop", "(stopped by a signal)")])
+def test_of_a_group_that_hangs_in_a_collective_the_rank_that_all_wait_for_is_named(
+    kube: Kube, does: str, place: str
+) -> None:
+    # A worker that still runs when the job has failed would be deleted, and its log with it.
+    manifest = job(
+        framework="torch",
+        replicas=3,
+        recovery={"hangTimeoutSeconds": HANG_SECONDS, "maxRestarts": 0},
+        lifecycle={"cleanPods": "None"},
+    )
+    main_container(manifest)["command"] = ["torchrun", "--no-python", "python3", "-c", HANG, does]
     kube.apply(manifest)
     failure = kube.wait_phase("job", "Failed", 90)["lastFailure"]
     assert (failure["rank"], failure["pod"], failure["exitCode"]) == (2, "job-worker-2-1", 91)
@@ -163,5 +181,12 @@ def test_of_a_group_that_hangs_the_rank_that_all_wait_for_is_named(kube: Kube) -
         r"all others wait for rank 2 \(pod job-worker-2-1 on node|rank 2 hangs: no progress for 3 seconds"
     )
     assert told.match(failure["message"])
-    assert " in load\nrank " in failure["message"]
+    assert place in failure["message"]
     assert told.search(kube.condition("job", "Failed")["message"])
+    kube.until(lambda: all(pod["status"]["phase"] == "Failed" for pod in kube.pods("job")), 30, "all to end")
+    said = [kube.run("logs", f"job-worker-{index}-1") for index in range(3)]
+    assert [" in all_reduce" in log for log in said] == [True, True, False]
+    assert (" in load" in said[2]) == (does == "load"), "who is stopped writes no stack"
+    (begun,) = re.findall(r"waited for since (\S+)", said[2])
+    ended = datetime.fromisoformat(failure["time"]).timestamp()
+    assert ended - float(begun) < HANG_SECONDS + 5
