@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from demo import install
 from demo.commands import Cluster
 from demo.run import KILL
 from demo.target import ROOT
@@ -55,7 +56,7 @@ def calm(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
     cluster.kube("create", "namespace", name)
     kube = Kube(cluster, name)
     begin(kube, "calm", folder)
-    kube.wait_phase("calm", "Complete", 180)
+    assert kube.wait_phase("calm", "Complete", 180)["attempt"] == 1, "nothing has disturbed it"
     log = kube.run("logs", "calm-worker-0-1")
     cluster.kube("delete", "namespace", name, "--wait=false")
     return log
@@ -93,14 +94,25 @@ def test_after_a_recovery_the_losses_and_the_weights_are_those_of_the_undisturbe
     assert weights(hit) == weights(calm)
 
 
-def test_a_node_that_is_drained_costs_no_step(kube: Kube, calm: str, tmp_path: Path) -> None:
+# A taint such as termination handlers put on a node that its cloud is about to take back.
+NOTICE = "aws-node-termination-handler/spot-itn"
+DRAIN = "drain {} --delete-emptydir-data --pod-selector=trainyard.dev/job-name=moved", "uncordon {}"
+SPOT = f"taint node {{}} {NOTICE}=now:NoExecute", f"taint node {{}} {NOTICE}-"
+
+
+@pytest.mark.parametrize(("leave", "back"), [DRAIN, SPOT], ids=["it is drained", "a spot notice"])
+def test_a_node_that_is_to_be_left_costs_no_step(kube: Kube, calm: str, tmp_path: Path, leave: str, back: str) -> None:
     begun(kube, "moved", tmp_path)
-    node = kube.get("pod", "moved-worker-1-1")["spec"]["nodeName"]
+    # A taint takes away an operator too: not the one that leads.
+    home = kube.other(install.NAMESPACE)
+    leads = home.get("pod", home.leader())["spec"]["nodeName"]
+    nodes = [kube.get("pod", f"moved-worker-{index}-1")["spec"]["nodeName"] for index in (1, 2)]
+    node = next(node for node in nodes if node != leads)
     try:
-        kube.run("drain", node, "--delete-emptydir-data", "--pod-selector=trainyard.dev/job-name=moved")
+        kube.run(*leave.format(node).split())
         status = kube.wait_phase("moved", "Complete", 180)
     finally:
-        kube.run("uncordon", node)
+        kube.run(*back.format(node).split())
     restarts = status["restarts"]
     assert (restarts["failures"], restarts["disruptions"]) == (0, 1)
     (last,) = re.findall(r"all ranks stop after step (\d+)", kube.run("get", "events"))
