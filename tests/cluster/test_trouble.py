@@ -6,9 +6,12 @@ import pytest
 
 from tests.cluster.kube import Json, Kube, job, main_container
 
+SOON = 10
+"""Seconds until a job says what the API server or the scheduler has told of it. Nodes take longer."""
 
-def running_reason(kube: Kube, reason: str, *words: str, name: str = "job") -> None:
-    kube.until(lambda: kube.condition(name, "Running").get("reason") == reason, 30, f"the reason {reason}")
+
+def running_reason(kube: Kube, reason: str, *words: str, name: str = "job", seconds: float = 30) -> None:
+    kube.until(lambda: kube.condition(name, "Running").get("reason") == reason, seconds, f"the reason {reason}")
     message = kube.condition(name, "Running")["message"]
     for word in words:
         assert word in message
@@ -33,6 +36,23 @@ def test_an_image_that_cannot_be_pulled(kube: Kube) -> None:
     assert kube.status("job")["attempt"] == 1
 
 
+def test_an_image_that_cannot_be_pulled_fails_the_job_at_its_deadline(kube: Kube) -> None:
+    # Before its node has tried, nobody knows what is wrong.
+    manifest = job(lifecycle={"startupDeadlineSeconds": 20})
+    main_container(manifest)["image"] = "localhost/no/such:image"
+    kube.apply(manifest)
+    kube.until(lambda: len(kube.pods("job")) == 2, 10, "its pods")
+    before = kube.uids("job")
+    status = kube.wait_phase("job", "Failed", 40)
+    failed = kube.condition("job", "Failed")
+    assert failed["reason"] == "StartupDeadlineExceeded"
+    assert "localhost/no/such:image" in failed["message"]
+    assert (status["attempt"], status["restarts"]["failures"]) == (1, 0)
+    created = [event for event in kube.find_all("events") if event["reason"] == "Scheduled"]
+    assert {event["involvedObject"]["uid"] for event in created} == {*before.values()}, "no other pod was ever made"
+    kube.until(lambda: not kube.pods("job"), 30, "those that wait for the image to go")
+
+
 def test_a_missing_config_map(kube: Kube) -> None:
     manifest = job()
     main_container(manifest)["envFrom"] = [{"configMapRef": {"name": "missing"}}]
@@ -44,7 +64,7 @@ def test_a_pod_that_fits_nowhere(kube: Kube) -> None:
     manifest = job()
     main_container(manifest)["resources"] = {"limits": {"nvidia.com/gpu": "9"}}
     kube.apply(manifest)
-    running_reason(kube, "Unschedulable", "Insufficient nvidia.com/gpu")
+    running_reason(kube, "Unschedulable", "Insufficient nvidia.com/gpu", seconds=SOON)
     assert kube.condition("job", "Scheduled") | {"reason": "Unschedulable", "status": "False"} == kube.condition(
         "job", "Scheduled"
     )
@@ -64,7 +84,7 @@ def test_an_exceeded_quota_and_what_happens_when_it_is_lifted(kube: Kube) -> Non
     kube.apply(_quota("1"))
     kube.until(lambda: kube.get("resourcequota", "small").get("status", {}).get("hard"), 10, "the quota to count")
     kube.apply(job(replicas=3, script="exit 0"))
-    running_reason(kube, "QuotaExceeded", "exceeded quota: small")
+    running_reason(kube, "QuotaExceeded", "exceeded quota: small", seconds=SOON)
     kube.run("delete", "resourcequota", "small")
     kube.wait_phase("job", "Complete", 60)
     assert kube.status("job")["restarts"]["failures"] == 0

@@ -116,7 +116,9 @@ def test_the_agent_knows_of_a_child_that_the_kernel_killed_for_want_of_memory(ku
     failure = status["lastFailure"]
     assert failure["reason"] == "OOMKilled"
     told = failure["message"].splitlines()[0]
-    assert re.match(r"rank 0 .*: out of memory: the kernel killed 1 of its processes", told)
+    assert re.match(
+        r"rank 0 .*: out of memory: the kernel killed 1 of its processes, \d+ MiB were in use at most; ", told
+    )
     assert told.endswith("the limit is 128 MiB")
 
 
