@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 
 AT_A_TIME = 16
 """In a round. To tell an agent takes a tenth of a millisecond, to hear one about one."""
@@ -22,6 +23,8 @@ class Turns:
 
     def hold(self, connection: asyncio.ReadTransport) -> None:
         """Hear no more from this connection until its turn comes."""
+        if connection.is_closing():
+            return
         connection.pause_reading()
         self._held.append(connection)
         self._go_on()
@@ -38,8 +41,9 @@ class Turns:
                 if not waiting.done():
                     waiting.set_result(None)
             elif self._held:
-                # One that has been closed meanwhile takes no harm.
-                self._held.popleft().resume_reading()
+                # Of one that has been closed meanwhile, whatever its kind makes of it, no other is to suffer.
+                with suppress(Exception):
+                    self._held.popleft().resume_reading()
         self._goes_on = False
         if self._words or self._held:
             self._go_on()

@@ -124,7 +124,8 @@ def _main_container(spec: Json, status: Json) -> Json:
 def is_restartable(spec: Json) -> bool:
     """Whether the node of a pod with this `spec` starts the main container anew where it ends with RESTART_CODE."""
     rules = spec["containers"][0].get("restartPolicyRules") or ()
-    return any(RESTART_CODE in (rule.get("exitCodes") or {}).get("values", ()) for rule in rules)
+    codes = [rule.get("exitCodes") or {} for rule in rules]
+    return any(each.get("operator") == "In" and RESTART_CODE in each.get("values", ()) for each in codes)
 
 
 def _comes_back(main: Json, status: Json) -> bool:

@@ -10,9 +10,9 @@ from trainyard.coordinator.turns import AT_A_TIME, Turns
 class Connection(asyncio.ReadTransport):
     """Which may be heard, or not."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, closing: bool = False) -> None:
         super().__init__()
-        self.heard = True
+        self.heard, self.closing = True, closing
 
     @override
     def pause_reading(self) -> None:
@@ -20,7 +20,13 @@ class Connection(asyncio.ReadTransport):
 
     @override
     def resume_reading(self) -> None:
+        if self.closing:
+            raise RuntimeError("the handler is closed")
         self.heard = True
+
+    @override
+    def is_closing(self) -> bool:
+        return self.closing
 
 
 def waiting(count: int) -> list[asyncio.Future[None]]:
@@ -61,6 +67,19 @@ async def test_who_does_not_wait_any_more_is_passed_over() -> None:
     gone.cancel()
     await asyncio.sleep(0)
     assert there.done()
+
+
+async def test_a_connection_that_is_closed_holds_up_nobody() -> None:
+    turns, closed, closes, there = Turns(), Connection(closing=True), Connection(), Connection()
+    for connection in (closed, closes, there):
+        turns.hold(connection)
+    assert closed.heard
+    closes.closing = True
+    await asyncio.sleep(0)
+    assert (closes.heard, there.heard) == (False, True)
+    (agent,) = waiting(1)
+    turns.tell(agent)
+    await agent
 
 
 async def test_what_comes_later_has_its_turn_too() -> None:

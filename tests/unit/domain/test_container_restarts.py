@@ -16,6 +16,7 @@ from trainyard.domain.observe import pod_view
 from trainyard.domain.plan import plan
 
 RULE = {"action": "Restart", "exitCodes": {"operator": "In", "values": [RESTART_CODE]}}
+NOT_THIS = {"action": "Restart", "exitCodes": {"operator": "NotIn", "values": [RESTART_CODE]}}
 TRIED = Retry(count=1, rung=Rung.PROCESSES, tries=2)
 
 
@@ -130,6 +131,7 @@ def test_a_container_that_is_about_to_start_anew_has_not_ended() -> None:
         pytest.param(RESTART_CODE, "Failed", [RULE], id="its node does not start it"),
         pytest.param(1, "Running", [RULE], id="another code"),
         pytest.param(RESTART_CODE, "Running", [], id="no rule"),
+        pytest.param(RESTART_CODE, "Running", [NOT_THIS], id="a rule for all but this one"),
     ],
 )
 def test_any_other_end_is_one(code: int, phase: str, rules: list[Json]) -> None:
