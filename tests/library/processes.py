@@ -90,7 +90,9 @@ def _answers(pipes: list[Connection], until: float) -> list[Any]:
             except EOFError:
                 raise RankError(f"rank {rank} has ended without a word") from None
             if failed:
-                kind = RankError if "act(*words)" in answers[rank] else NotMetError
+                # On a busy machine gloo cannot connect all with all now and then, in later groups too.
+                met = "act(*words)" in answers[rank] and "connectFullMesh failed" not in answers[rank]
+                kind = RankError if met else NotMetError
                 raise kind(f"rank {rank}:\n{answers[rank]}")
     return [answers[rank] for rank in range(len(pipes))]
 

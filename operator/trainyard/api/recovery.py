@@ -136,7 +136,7 @@ class Recovery(Model):
     node: it would be Terminating until the node is back. The pod's processes may still run there. 0: never."""
     rules: list[Rule] = Field(default=[], max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     """What the end of a worker leads to. The first rule that applies decides; where none does, the exit code does (see
-    docs/reference/exit-codes.md): Fail for 2, 93, 95, 126 and 127, Ignore for 88, 90 and 92, RestartElsewhere for 94, Restart for all
+    docs/reference/exit-codes.md): Fail for 2, 93, 95, 126 and 127, Ignore for 90 and 92, RestartElsewhere for 94, Restart for all
     others."""
 
 
@@ -151,7 +151,6 @@ class Meaning:
 
 MEANINGS = (
     Meaning((2,), Action.FAIL, "The command was used wrongly: an unknown option, or a script that is not there."),
-    Meaning((88,), Action.IGNORE, "`trainyard-agent` ends so where its container is to start anew in the pod."),
     Meaning((90,), Action.IGNORE, "Ended in good order because it was asked to, with a checkpoint written."),
     Meaning((91,), Action.RESTART, "It hung: no progress for longer than steps take. The agent ended it."),
     Meaning(
@@ -176,6 +175,11 @@ RESTART_CODE = 88
 SIGBUS_CODE = 128 + 7
 TOLD = (
     Meaning((75,), Action.RESTART, "The program asks to be tried again."),
+    Meaning(
+        (RESTART_CODE,),
+        Action.RESTART,
+        "An error of the program. `trainyard-agent` itself ends so where its container is to start anew in the pod, which is no failure.",
+    ),
     Meaning((134,), Action.RESTART, "SIGABRT: an assertion of CUDA's, or NCCL's watchdog."),
     Meaning((SIGBUS_CODE,), Action.RESTART, "SIGBUS: memory that was mapped is not there; as a rule /dev/shm is full."),
     Meaning((137,), Action.RESTART, "SIGKILL: by the kernel for want of memory, or by somebody."),

@@ -130,8 +130,14 @@ class Executor:
                 assert_never(action)
 
     async def _make(self, job: JobView, worker: Worker) -> bool:
-        manifest = _worker_pod(worker, self.agent, self.contact())
-        return await self._create(job, PODS, await self.restarts.granted(job.namespace, manifest))
+        plain = _worker_pod(worker, self.agent, self.contact())
+        manifest = await self.restarts.granted(job.namespace, plain)
+        try:
+            return await self._create(job, PODS, manifest)
+        except ApiError as error:
+            if manifest is plain or not self.restarts.refused(job.namespace, error):
+                raise
+        return await self._create(job, PODS, plain)
 
     async def _create(self, job: JobView, resource: Resource, manifest: dict[str, Any]) -> bool:
         """Whether there is something new: it was made, or it was there and the caches did not know."""

@@ -14,6 +14,7 @@ from trainyard.domain.model import Doing
 
 LONGEST_REPORT = 512 * 1024
 """Bytes: of 1,024 ranks, the most that an agent starts, half of it; of 250 that hang, all."""
+MOST_PROCESSES = 1024
 LONGEST_MESSAGE = 16 * 1024
 FRAMES, LONGEST_FRAME = 8, 256
 LARGEST = 1e100
@@ -64,7 +65,7 @@ class Report(_Part):
     """How far the ranks of a worker are."""
 
     attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
-    ranks: dict[Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,7})$")], RankReport]
+    ranks: dict[Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,7})$")], RankReport] = Field(max_length=MOST_PROCESSES)
 
 
 class Failure(_Part):

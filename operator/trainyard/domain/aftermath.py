@@ -5,7 +5,7 @@ from datetime import datetime
 
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Action as Reaction
-from trainyard.domain import graceful, suspects, verdict
+from trainyard.domain import agents, graceful, suspects, verdict
 from trainyard.domain.actions import Plan
 from trainyard.domain.cause import Cause, describe
 from trainyard.domain.hang import culprit
@@ -30,7 +30,8 @@ def settle(cause: Cause, snapshot: Snapshot, now: datetime) -> Plan:
         cause, told = replace(cause, counts=True), f"{told} (counted: {ruled.why})"
     if not cause.charged:
         limit = recovery.max_disruptions
-        if limit is not None and job.status.restarts.disruptions >= limit and not ordered:
+        free = ordered or (cause.pod is not None and agents.restarts(job.status, cause.pod))
+        if limit is not None and job.status.restarts.disruptions >= limit and not free:
             told += f"; recovery.maxDisruptions is {limit}"
             return verdict.fail(job, Reason.DISRUPTIONS_EXHAUSTED, told, now, cause)
         return verdict.restart(snapshot, cause, told, now, elsewhere=elsewhere)

@@ -13,6 +13,7 @@ from trainyard.domain.cause import follows
 from trainyard.domain.model import Doing, PodView, Snapshot, Trouble
 from trainyard.domain.supervision import accompanied
 from trainyard.domain.suspects import AGENT_SILENT
+from trainyard.domain.wording import headline
 from trainyard.domain.worker import State, state
 
 SILENCE = timedelta(seconds=8)
@@ -109,12 +110,18 @@ def gone(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
     return left is not None and left <= timedelta()
 
 
+def out_of_the_way(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
+    """Whether no rank runs in a pod that is not used any more: nothing is heard of it, or the last word was that its container starts anew."""
+    agent = snapshot.agents.get(pod.uid)
+    return (agent is not None and agent.doing is Doing.RESTARTING) or gone(snapshot, pod, now)
+
+
 def _left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
     """How much longer an agent that has left without a word may be away; None where there is none, or nobody else is heard either."""
     agent = snapshot.agents.get(pod.uid)
     if agent is None:
         return _never_heard(snapshot, pod, now)
-    if agent.left_at is None or agent.doing in {Doing.ENDED, Doing.RESTARTING}:
+    if agent.left_at is None or agent.doing is Doing.ENDED or (agent.doing is Doing.RESTARTING and not agent.vanished):
         return None
     # All at once away is our own network: what counts begins when the first is back, and when all that call are let in.
     if snapshot.heard_since is None or snapshot.hearing_since is None:
@@ -154,7 +161,8 @@ def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
         return replace(pod, exit=told) if told and pod.taken_at and told.time < pod.taken_at else pod
     if status.meeting and _kept(snapshot, pod) and state(pod) in {State.SUCCEEDED, State.FAILED}:
         # It had done its work when the verdict fell that its pod stays, or ended with its old failure, since nobody told it to go on.
-        early = Trouble("EndedBefore", "it ended before this attempt began")
+        how = f": exit code {pod.exit.code}: {headline(pod.exit.message)}".removesuffix(": ") if pod.exit else ""
+        early = Trouble("EndedBefore", f"it ended before this attempt began{how}")
         return replace(pod, exit=None, phase="Failed", taken_by=early, taken_at=now)
     unheard = _unheard(snapshot, pod, now)
     if unheard is not None and unheard <= timedelta():

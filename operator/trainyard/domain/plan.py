@@ -158,7 +158,7 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     if waiting and not_before:
         waits.append((not_before - now).total_seconds())
     waits += agents.deadlines(snapshot, now)
-    in_the_way = [p for p in snapshot.old if not (_lost(p, now) or agents.gone(snapshot, p, now))]
+    in_the_way = [p for p in snapshot.old if not (_lost(p, now) or agents.out_of_the_way(snapshot, p, now))]
     waits += [(LOST - (now - p.deletion_time)).total_seconds() for p in in_the_way if p.deletion_time]
     if (status.group is None and (waiting or in_the_way)) or (waiting and not status.meeting):
         return report(snapshot, Plan(status, actions, events, _soonest(waits)), now)

@@ -128,7 +128,7 @@ def starved(restarts: Restarts, spec: TrainingJobSpec, cause: Cause) -> str:
     within = f" with a limit of {limit}" if limit else ""
     if end.code == SIGBUS_CODE and end.reason != "OOMKilled":
         return (
-            f"memory that was mapped was not there {often} times without a step further{within}: as a rule /dev/shm is full, which counts"
+            f"out of memory {often} times without a step further{within}, the last time of memory that was mapped: as a rule /dev/shm is full, which counts"
             f" towards resources.limits.memory of container {container['name']}; give it more, or have fewer workers load data;"
             f" a rule {{action: Restart, exitCodes: [{SIGBUS_CODE}]}} tries on"
         )

@@ -19,6 +19,7 @@ AGENT = re.compile(r"(rank (?P<rank>\d{1,9})|the command) (ended with exit code 
 
 FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9}), in ([^\n]{1,80})$', re.MULTILINE)
 """Of a Python traceback."""
+BEGIN = "Traceback (most recent call last)"
 FRAMES, TRACED = 3, 4096
 LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen |/run/trainyard/")
 """In the path of a file that is none of the user's."""
@@ -61,7 +62,9 @@ def raised_at(message: str) -> str:
 
     Of a library's frames the innermost alone: what the user can change is told.
     """
-    frames = [*reversed(FRAME.findall(message[-TRACED:]))]
+    # Of exceptions that led to each other the last one.
+    last = message[max(0, message.rfind(BEGIN)) :]
+    frames = [*reversed(FRAME.findall(last[-TRACED:]))]
     own = [frame for frame in frames if not LIBRARY.search(frame[0])] or frames
     shown = own if own[:1] == frames[:1] else [frames[0], *own]
     return " < ".join(f"{path.rpartition('/')[2]}:{line} in {name}" for path, line, name in shown[:FRAMES])

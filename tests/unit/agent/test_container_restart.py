@@ -86,3 +86,21 @@ def test_an_order_says_it_in_one_word() -> None:
     assert not read({"attempt": 2}).restart
     with pytest.raises(ValueError, match="restart is neither true nor false"):
         read({"attempt": 2, "restart": "yes"})
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_what_is_no_mark_is_not_waited_for(kind: str) -> None:
+    environment = {"TRAINYARD_COORDINATOR": "https://localhost:1", "TRAINYARD_JOB_UID": secrets.token_hex(4)}
+    path = MEMORY / f"trainyard-restart-{environment['TRAINYARD_JOB_UID']}--"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/etc/hostname")
+    try:
+        made = Restarts(environment, print)
+        assert made.attempt is None
+        assert kind != "folder" or not made.leave(2)
+    finally:
+        path.rmdir() if kind == "folder" else path.unlink(missing_ok=True)

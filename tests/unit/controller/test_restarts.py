@@ -7,11 +7,13 @@ import pytest
 
 from tests.support.fake_api import FakeApi
 from tests.unit.frameworks.building import container, worker
+from trainyard.controller import restarts
 from trainyard.controller.restarts import KNOWN_SECONDS, UNKNOWN_SECONDS, ContainerRestarts
 from trainyard.frameworks.agent import Source
 from trainyard.frameworks.contact import Contact
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.kube.apply import Writer
+from trainyard.kube.errors import ApiError
 from trainyard.kube.resource import PODS
 
 TRAIN = container(command=["python", "train.py"])
@@ -59,6 +61,7 @@ async def test_a_cluster_that_has_them_is_asked_once_for_each(asking: Asking, ca
 
 
 async def test_one_that_refuses_or_drops_them_gets_pods_without(asking: Asking) -> None:
+    """What is refused with the rule is tried without: then it is the rule that the cluster does not take."""
     asking.api.fault(method="POST", status=422, reason="Invalid", message=UNKNOWN)
     manifest = pod(TRAIN)
     assert await asking.action(manifest) is None
@@ -79,6 +82,9 @@ async def test_one_that_has_the_older_rule_alone_gets_that(asking: Asking) -> No
     [
         pytest.param({"status": 403, "reason": "Forbidden", "message": "exceeded quota: gpus"}, id="quota"),
         pytest.param({"status": 422, "reason": "Invalid", "message": "spec.volumes[0]: Required value"}, id="invalid"),
+        pytest.param(
+            {"status": 422, "reason": "Invalid", "message": UNKNOWN}, id="what the user says of restartPolicy"
+        ),
         pytest.param({"status": 409, "reason": "AlreadyExists", "message": "it exists"}, id="exists"),
         pytest.param({"drop": True}, id="no answer"),
         pytest.param({"text": "[]"}, id="nonsense"),
@@ -86,10 +92,14 @@ async def test_one_that_has_the_older_rule_alone_gets_that(asking: Asking) -> No
     ],
 )
 async def test_what_does_not_come_to_it_is_asked_again_after_a_while(asking: Asking, fault: dict[str, Any]) -> None:
-    asking.api.fault(method="POST", **fault)
+    """In that namespace: what is in the way there is nothing to the others."""
+    for _ in range(2):
+        asking.api.fault(method="POST", **fault)
     assert await asking.action(pod(TRAIN)) is None
     with asking.api.no_calls():
         assert await asking.action(pod(TRAIN)) is None
+    granted = await asking.restarts.granted("other", pod(TRAIN))
+    assert "restartPolicyRules" in granted["spec"]["containers"][0]
     asking.now = UNKNOWN_SECONDS
     assert await asking.action(pod(TRAIN)) == "Restart"
 
@@ -97,3 +107,31 @@ async def test_what_does_not_come_to_it_is_asked_again_after_a_while(asking: Ask
 async def test_a_pod_that_has_no_use_for_them_costs_no_request(asking: Asking) -> None:
     with asking.api.no_calls():
         assert await asking.action(pod(container())) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "without"),
+    [
+        (422, "restartPolicyRules[0].action: Unsupported value", True),
+        (403, "ValidatingAdmissionPolicy 'no-rules' denied request", True),
+        (403, "exceeded quota: gpus", False),
+        (500, "later", False),
+        (409, "it exists", False),
+    ],
+)
+async def test_a_pod_that_is_refused_with_a_rule_is_made_without(
+    asking: Asking, status: int, message: str, *, without: bool
+) -> None:
+    """By an API server of an older release, or a policy of the namespace."""
+    assert await asking.action(pod(TRAIN)) == "Restart"
+    assert asking.restarts.refused("lab", ApiError(status, "Reason", message)) is without
+    with asking.api.no_calls():
+        assert (await asking.action(pod(TRAIN)) is None) is without
+
+
+async def test_namespaces_that_are_gone_are_forgotten(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarts, "MOST_NAMESPACES", 2)
+    for name in ("a", "b", "c"):
+        asking.restarts.refused(name, ApiError(403, "Forbidden", "no"))
+        asking.now += KNOWN_SECONDS
+    assert [*asking.restarts._without] == ["c"]

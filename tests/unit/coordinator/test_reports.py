@@ -6,7 +6,7 @@ import pytest
 
 from trainyard.api.progress import MeasuredProgress
 from trainyard.coordinator.refusals import RefusedError, Why
-from trainyard.coordinator.reports import MeasuredReport, Report, read
+from trainyard.coordinator.reports import MOST_PROCESSES, MeasuredReport, Report, read
 from trainyard_agent.report import MEASURED
 
 
@@ -99,3 +99,9 @@ def test_agent_coordinator_and_status_know_the_same_measurements() -> None:
     names = [*MeasuredProgress.model_fields, "checkpoint_step", "checkpoint_seconds"]
     assert {*MEASURED, "warm_bytes"} == {*names}
     assert [*MeasuredReport.model_fields] == names
+
+
+def test_a_worker_has_so_many_ranks_at_most() -> None:
+    ranks = {str(number): {"step": 1} for number in range(MOST_PROCESSES + 1)}
+    with pytest.raises(RefusedError, match="ranks: Dictionary should have at most 1024 items"):
+        read(Report, json.dumps({"attempt": 1, "ranks": ranks}).encode())

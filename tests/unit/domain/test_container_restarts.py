@@ -138,3 +138,39 @@ def test_any_other_end_is_one(code: int, phase: str, rules: list[Json]) -> None:
     view = seen(ended(code), phase, rules)
     assert view.exit == Exit(AT, code, "Error", "")
     assert view.ended
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["it does not come back", "its node lets the pod fail"])
+def test_nobody_took_it_away_so_no_budget_of_disruptions_is_touched(*, late: bool) -> None:
+    away = restarting().pod(1, running=False, ready=False).wishing(recovery={"maxDisruptions": 0})
+    end = Exit(ago(1), RESTART_CODE, "Error", "the container starts anew for attempt 2")
+    ended = away.with_status(attempt_start_time=ago(61)) if late else away.pod(1, phase="Failed", ended=True, exit=end)
+    status = act(ended).status
+    assert (status.attempt, status.finished) == (3, False)
+
+
+def test_a_node_that_is_lost_meanwhile_is_noticed_and_holds_up_nobody() -> None:
+    lost = restarting()
+    gone = AgentView(2, Doing.RESTARTING, since=ago(200), left_at=ago(10), vanished=True)
+    lost = replace(lost, agents={**(lost.agents or {}), "pod-1-1": gone})
+    status = act(lost).status
+    assert [status.made_in(index) for index in range(3)] == [1, 3, 1]
+    # What is left of it on a node that does not answer is not waited for: its last word was that nothing runs there.
+    replaced = replace(lost, status=status.model_copy(update={"retry": Retry()})).attended(Doing.WAITING)
+    new = replace(the_pod(restartable(), 1), uid="pod-1-3", attempt=3)
+    waiting = {uid: AgentView(3, Doing.WAITING, since=NOW) for uid in ("pod-0-1", "pod-1-3", "pod-2-1")}
+    taken = tuple(replace(each, deletion_time=NOW) if each.uid == "pod-1-1" else each for each in replaced.pods)
+    whole = replace(replaced, pods=(*taken, new), agents={"pod-1-1": replace(gone, vanished=False), **waiting})
+    assert not act(whole).status.meeting
+
+
+def test_what_ended_instead_is_told() -> None:
+    end = Exit(ago(1), 3, "Error", "no data", "fetch")
+    failed = restarting().pod(1, phase="Failed", running=False, ready=False, ended=True, exit=end)
+    assert "it ended before this attempt began: exit code 3: no data" in act(failed).events[0].note
+
+
+def test_a_program_that_ends_with_the_code_itself_has_failed() -> None:
+    failed = restartable(maxRestarts=0).told_failed(1, exit_code=RESTART_CODE)
+    status = act(failed).status
+    assert (status.finished, status.restarts.failures) == (True, 1)

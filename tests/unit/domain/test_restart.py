@@ -68,6 +68,12 @@ def test_the_rank_is_the_agents_where_it_names_one() -> None:
     assert (failure.pod, failure.rank) == ("train-worker-2-1", 19)
 
 
+def test_of_a_launcher_with_several_ranks_none_is_named() -> None:
+    last = plan(job(2, processesPerReplica=2).running().failed(1, exit_code=1).snapshot, NOW).status.last_failure
+    assert last is not None
+    assert (last.pod, last.rank) == ("train-worker-1-1", None)
+
+
 def test_a_hang_is_a_failure_that_is_counted_apart_too() -> None:
     after = plan(ALL.failed(2, exit_code=91).snapshot, NOW).status
     assert after.restarts == Restarts(failures=1, hangs=1)

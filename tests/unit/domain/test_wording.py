@@ -107,6 +107,12 @@ DEEP = "".join(f'  File "/app/src/part{n}.py", line {n}, in f{n}\n    f{n + 1}()
             id="the user's own lines behind a library's",
         ),
         pytest.param('  File "<string>", line 7, in <module>\nKeyError: 1', "<string>:7 in <module>", id="no file"),
+        pytest.param(
+            'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyError: 1\n\nDuring handling of the above exception …\n\n'
+            'Traceback (most recent call last):\n  File "b.py", line 2, in g\nValueError: 2',
+            "b.py:2 in g",
+            id="the last of several",
+        ),
         pytest.param('  File "a.py", line 12345678901, in f\n', "", id="no line that there can be"),
     ],
 )

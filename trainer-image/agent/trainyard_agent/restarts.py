@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from trainyard_agent.ranks import MOST_ATTEMPTS
 from trainyard_agent.reading import IN_MEMORY
 
 RESTART_CODE = 88
+LONGEST = 20
 
 
 class Restarts:
@@ -29,23 +31,31 @@ class Restarts:
 
     def leave(self, attempt: int) -> bool:
         """The next container belongs to this attempt. Whether it will know."""
-        if self._outlives and self._write(attempt):
-            return True
-        self._say(f"the container goes on, with new processes: {self._mark.parent} is no place that outlives it")
-        return False
+        why = self._write(attempt) if self._outlives else f"{self._mark.parent} is no place that outlives it"
+        if why:
+            self._say(f"the container goes on, with new processes: {why}")
+        return not why
 
-    def _write(self, attempt: int) -> bool:
+    def _write(self, attempt: int) -> str:
+        """Why it cannot be; else nothing."""
         try:
             self._mark.write_text(str(attempt))
-        except OSError:
-            return False
-        return True
+        except OSError as error:
+            with suppress(OSError):
+                self._mark.unlink()
+            return f"{self._mark} cannot be written: {error.strerror}"
+        return ""
 
     def _take(self) -> int | None:
         try:
-            text = self._mark.read_text(errors="replace")
-            self._mark.unlink()
+            # A pipe that somebody has put there is not waited for.
+            file = os.open(self._mark, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            try:
+                text = os.read(file, LONGEST).decode(errors="replace")
+            finally:
+                os.close(file)
+                self._mark.unlink()
         except OSError:
             return None
-        known = text.isascii() and text.isdecimal() and len(text) < 20 and 1 <= int(text) <= MOST_ATTEMPTS
+        known = text.isascii() and text.isdecimal() and len(text) < LONGEST and 1 <= int(text) <= MOST_ATTEMPTS
         return int(text) if known else None
