@@ -6,9 +6,15 @@ from typing import Any
 import pytest
 
 from tests.support.fake_api import FakeApi
+from tests.support.jobs import SUPERVISED, job
 from tests.unit.frameworks.building import container, worker
+from trainyard.api.status import TrainingJobStatus
 from trainyard.controller import restarts
+from trainyard.controller.caches import Caches
+from trainyard.controller.execute import Executor
 from trainyard.controller.restarts import KNOWN_SECONDS, UNKNOWN_SECONDS, ContainerRestarts
+from trainyard.domain.actions import CreateWorker, Plan
+from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks.agent import Source
 from trainyard.frameworks.contact import Contact
 from trainyard.frameworks.manifests import worker_pod
@@ -135,3 +141,18 @@ async def test_namespaces_that_are_gone_are_forgotten(asking: Asking, monkeypatc
         asking.restarts.refused(name, ApiError(403, "Forbidden", "no"))
         asking.now += KNOWN_SECONDS
     assert [*asking.restarts._without] == ["c"]
+
+
+async def test_no_worker_is_in_want_of_a_rule(api: FakeApi) -> None:
+    writer = Writer(api.session())
+    rules = ContainerRestarts(writer)
+    await rules.granted("ns", pod(TRAIN))
+    contact = Contact("https://trainyard:8443")
+    executor = Executor(writer, WriteTracker(), Caches.empty(), rules, Source("operator:1"), lambda: contact)
+    api.fault(
+        method="POST", status=403, reason="Forbidden", message="policy 'no-rules' denied request: rules are not allowed"
+    )
+    made = await executor.carry_out(job(1, template=SUPERVISED).job, Plan(TrainingJobStatus(), [CreateWorker(0, 1, 1)]))
+    assert (made.refusal, made.changed) == (None, True)
+    [worker_] = api.cluster.objects(PODS, "ns")
+    assert "restartPolicyRules" not in worker_["spec"]["containers"][0]
