@@ -12,7 +12,7 @@ from typing import assert_never
 from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods, Success
-from trainyard.api.status import ConditionType as C, TrainingJobStatus
+from trainyard.api.status import ConditionType as C
 from trainyard.domain import (
     aftermath,
     agents,
@@ -50,6 +50,8 @@ from trainyard.domain.worker import State, everyone, has_stopped, state
 
 BEYOND_ALL_ATTEMPTS = 1_000_000_000
 """No job ever has so many. A pod whose name says so was not made by us, and what it says is not believed; nor are agents that do."""
+SPARED = timedelta(seconds=60)
+"""How long the worker that a job has failed of may take to end by itself. One whose container its node starts again never does."""
 LOST = timedelta(seconds=30)
 """A pod that is still there so long after its grace period is on a node that nobody hears of. It is not waited for."""
 
@@ -207,19 +209,20 @@ def _after_the_end(snapshot: Snapshot, now: datetime) -> Plan:
         if wait <= 0:
             return Plan(status, [DeleteJob(Reason.TTL_EXPIRED)])
         waits.append(wait)
-    doomed = _delete([p for p in snapshot.pods if _goes(p, lifecycle.clean_pods, status)], Reason.JOB_FINISHED)
+    # The agent of the worker that the job has failed of ends by itself when it hears of that: its log is what people look for.
+    last, left = status.last_failure, (ended or now) + SPARED - now
+    spared = last.pod_uid if last and last.attempt == status.attempt and left > timedelta() else ""
+    waits += [left.total_seconds() for p in snapshot.pods if p.uid == spared and not has_stopped(p)]
+    doomed = _delete([p for p in snapshot.pods if _goes(p, lifecycle.clean_pods, spared)], Reason.JOB_FINISHED)
     return report(snapshot, Plan(status, [*doomed, *removed], requeue_after=_soonest(waits)), now)
 
 
-def _goes(pod: PodView, policy: CleanPods, status: TrainingJobStatus) -> bool:
+def _goes(pod: PodView, policy: CleanPods, spared: str) -> bool:
     match policy:
         case CleanPods.ALL:
             return True
         case CleanPods.RUNNING:
-            # The agent of the worker that the job has failed of ends by itself when it hears of that: its log is what people look for.
-            last = status.last_failure
-            told = last is not None and last.attempt == status.attempt and last.pod_uid == pod.uid
-            return not pod.ended and not (told and pod.exit is None)
+            return not pod.ended and not (pod.uid == spared and pod.exit is None)
         case CleanPods.NONE:
             return False
         case _:
