@@ -161,7 +161,7 @@ def test_the_rank_for_which_the_others_wait_in_each_step_is_named(kube: Kube) ->
     assert kube.condition("job", "Straggling")["status"] == "False"
 
 
-@pytest.mark.parametrize(("does", "place"), [("load", " in load"), ("stop", "(stopped by a signal)")])
+@pytest.mark.parametrize(("does", "place"), [("load", " in load"), ("stop", "stopped by a signal")])
 def test_of_a_group_that_hangs_in_a_collective_the_rank_that_all_wait_for_is_named(
     kube: Kube, does: str, place: str
 ) -> None:
