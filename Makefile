@@ -41,7 +41,7 @@ test-long: setup ## The library by torch's current release, all recipes, elastic
 	@$(RUN) $(INSIDE) $(CURRENT) $(LIBRARY_TESTS)
 	@$(RUN) python -m localcluster down
 	@LONG=1 RECIPES='*' $(PYTEST) tests/cluster/test_recipes.py tests/cluster/test_elastic.py tests/cluster/test_autoscaling.py tests/cluster/test_storms.py tests/cluster/test_dashboards.py tests/unit/helm/test_monitoring.py
-	@PLAN='*' $(PYTEST) tests/chaos -n 4
+	@$(MAKE) --no-print-directory test-chaos
 	@SIMULATION_SCHEDULES=$(or $(SCHEDULES),1000000) $(PYTEST) -n 2 tests/simulation/test_engine.py
 
 unit: setup ## The tests that need nothing but Python

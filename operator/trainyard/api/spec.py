@@ -16,6 +16,8 @@ USUAL_GRACE = 30
 """Kubernetes' own `terminationGracePeriodSeconds`."""
 LONGEST_GRACE = YEAR
 """Of a longer one nobody sees the end."""
+MOST_PROCESSES = 1024
+"""Of a worker: as many as an agent starts."""
 MOST_PARTS = 1024
 """Into so many parts one dimension of a model is split at most."""
 RANKS_FIT = (
@@ -199,8 +201,8 @@ class TrainingJobSpec(Model):
                 "x-kubernetes-int-or-string": True,
                 "x-kubernetes-validations": [
                     rule(
-                        "type(self) == int ? (self >= 1 && self <= 1024) : self == 'auto'",
-                        "processesPerReplica must be a number from 1 to 1024, or auto",
+                        f"type(self) == int ? (self >= 1 && self <= {MOST_PROCESSES}) : self == 'auto'",
+                        f"processesPerReplica must be a number from 1 to {MOST_PROCESSES}, or auto",
                     ),
                 ],
             },

@@ -9,12 +9,12 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from trainyard.api.base import MOST, MOST_ATTEMPTS
+from trainyard.api.spec import MOST_PROCESSES
 from trainyard.coordinator.refusals import RefusedError, Why
 from trainyard.domain.model import Doing
 
 LONGEST_REPORT = 512 * 1024
 """Bytes: of 1,024 ranks, the most that an agent starts, half of it; of 250 that hang, all."""
-MOST_PROCESSES = 1024
 LONGEST_MESSAGE = 16 * 1024
 FRAMES, LONGEST_FRAME = 8, 256
 LARGEST = 1e100

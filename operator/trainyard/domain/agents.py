@@ -175,10 +175,9 @@ def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
         return replace(pod, taken_by=lost, taken_at=agent.left_at if agent else now)
     begun = _meeting_since(snapshot)
     late = begun is not None and now - begun >= STUCK and _kept(snapshot, pod)
-    if not late or ready(snapshot, pod):
-        return pod
-    what = "its container did not start anew" if restarts(status, pod) else "its processes did not end"
-    if restarts(status, pod) or (agent is not None and state(pod) is State.RUNNING):
+    away = restarts(status, pod)
+    if late and not ready(snapshot, pod) and (away or (agent is not None and state(pod) is State.RUNNING)):
+        what = "its container did not start anew" if away else "its processes did not end"
         stuck = Trouble("AgentNotReady", f"{what} within {STUCK.seconds} seconds")
         return replace(pod, taken_by=stuck, taken_at=now)
     return pod

@@ -110,10 +110,10 @@ def describe(cause: Cause, attempt: int) -> str:
     where = f" on {pod.node}" if pod.node else ""
     who = f"{who} (pod {pod.name}{where})"
     if cause.reason is Reason.WORKER_FAILED and pod.exit:
-        inside = f" in init container {pod.exit.init_container}" if pod.exit.init_container else ""
-        how = f"failed with exit code {pod.exit.code} ({pod.exit.reason}){inside}"
         if cause.culprit:
             return f"{blame(cause.culprit)}; {who} was the first to notice: {headline(pod.exit.message)}"
+        inside = f" in init container {pod.exit.init_container}" if pod.exit.init_container else ""
+        how = f"failed with exit code {pod.exit.code} ({pod.exit.reason}){inside}"
         told = f"{who} {how}: {headline(pod.exit.message)}".removesuffix(": ")
         return f"{told} (at {where})" if (where := raised_at(pod.exit.message)) else told
     why = pod.taken_by or pod.trouble

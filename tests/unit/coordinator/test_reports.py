@@ -5,8 +5,9 @@ import json
 import pytest
 
 from trainyard.api.progress import MeasuredProgress
+from trainyard.api.spec import MOST_PROCESSES
 from trainyard.coordinator.refusals import RefusedError, Why
-from trainyard.coordinator.reports import MOST_PROCESSES, MeasuredReport, Report, read
+from trainyard.coordinator.reports import MeasuredReport, Report, read
 from trainyard_agent.report import MEASURED
 
 
