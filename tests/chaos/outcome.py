@@ -42,6 +42,11 @@ PASSING: Final = frozenset(
     }
 )
 
+# A watch that lags shows a pod's deletion and its end as one: which of the two the operator saw is no fact of the outcome.
+DELETED: Final = re.compile(
+    r": its pod is gone| \(pod [\w-]+ on [\w-]+\) was taken away: Deleted: somebody deleted the pod"
+)
+
 
 def outcome(history: History) -> Json:
     """Jobs, pods and Services as they are now."""
@@ -101,4 +106,4 @@ def _lasting(value: Any) -> Any:
         return {key: _lasting(held) for key, held in value.items() if key not in PASSING}
     if isinstance(value, list):
         return [_lasting(held) for held in value]
-    return value
+    return DELETED.sub(" was deleted", value) if isinstance(value, str) else value
