@@ -1,5 +1,6 @@
 """The loop does what one would write by hand, from wherever it begins, at any number of processes."""
 
+import copy
 import os
 import traceback
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.library.processes import run
 from tests.library.programs import free_port, started
@@ -264,14 +266,24 @@ def test_a_step_looks_up_nothing_that_it_knows(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.usefixtures("alone")
-def test_one_process_exchanges_gradients_with_nobody_unless_a_hook_is_to_see_them() -> None:
+def test_one_process_exchanges_gradients_with_nobody_unless_a_hook_is_to_see_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with start() as training:
-        model = replicate(net(), training.mesh)
-        exchange = Exchange(model)
-        with exchange.when(yes=True):
-            assert not model.require_backward_grad_sync
-        compress(model, "bf16")
-        with exchange.when(yes=True):
-            assert model.require_backward_grad_sync
+        plain = net()
+        model = replicate(copy.deepcopy(plain), training.mesh)
+        exchange, inputs = Exchange(model), torch.randn(4, 3, dtype=torch.float64)
+        with monkeypatch.context() as patch, exchange.when(yes=True):
+            patch.setattr(DistributedDataParallel, "forward", None)
+            model(inputs).sum().backward()
+        plain(inputs).sum().backward()
+        for own, other in zip(model.parameters(), plain.parameters(), strict=True):
+            assert own.grad is not None
+            assert torch.equal(own.grad, other.grad)
+        compression = compress(model, "bf16")
         with exchange.when(yes=False):
-            assert not model.require_backward_grad_sync
+            model(inputs).sum().backward()
+        assert compression.full_bytes == 0
+        with exchange.when(yes=True):
+            model(inputs).sum().backward()
+        assert compression.full_bytes > 0

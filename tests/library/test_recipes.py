@@ -61,10 +61,14 @@ def test_layers_in_stages(tmp_path: Path) -> None:
     assert losses(text)[-1] < 1.5
 
 
-def test_islands_meet_and_learn() -> None:
-    found = losses(output("islands.py", 2))
+def test_islands_meet_and_learn(tmp_path: Path) -> None:
+    found = losses(output("islands.py", 2, "--checkpoints", str(tmp_path / "whole")))
     assert len(found) == 8
     assert found[-1] < found[0] / 3
+    kept = ("--checkpoints", str(tmp_path / "kept"))
+    parts = [losses(output("islands.py", 2, *kept, "--rounds", rounds)) for rounds in ("3", "8")]
+    assert [len(part) for part in parts] == [3, 5]
+    assert [loss for part in parts for loss in part] == found
 
 
 @pytest.mark.parametrize(

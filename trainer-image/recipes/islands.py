@@ -1,7 +1,7 @@
 # ruff: noqa: INP001, T201 - a user's program: it is run, not imported, and it prints
-"""DiLoCo: two islands train by themselves and meet now and then, for a slow link between them.
+"""DiLoCo: two islands train by themselves and meet now and then, for a slow link between them. When they have met is when they are saved.
 
-    torchrun --nproc-per-node=2 islands.py
+    torchrun --nproc-per-node=2 islands.py --checkpoints /tmp/islands
 
 Source: A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023.
 """
@@ -14,12 +14,12 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainyard_torch import DiLoCo, join, start
+from trainyard_torch import Checkpoints, DiLoCo, IslandState, join, start
 
 FEATURES = 32
 
 
-def samples(count: int, random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+def samples(count: int, random: torch.Generator | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Numbers of shape (count, FEATURES), and what is to be said of them, (count, 1)."""
     inputs = torch.randn(count, FEATURES, generator=random)
     return inputs, (inputs[:, :8].square().sum(1, keepdim=True) - 8) / 4
@@ -28,6 +28,7 @@ def samples(count: int, random: torch.Generator) -> tuple[torch.Tensor, torch.Te
 def main() -> None:
     """Train, and say how much was sent for it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoints", required=True, help="a folder that all processes share, or s3://…")
     parser.add_argument("--rounds", type=int, default=8, help="how often the islands meet")
     parser.add_argument("--every", type=int, default=25, help="steps from one meeting to the next")
     options = parser.parse_args()
@@ -41,23 +42,33 @@ def main() -> None:
             model = DistributedDataParallel(model, process_group=island.inside)
         optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
         diloco = DiLoCo(model, island, every=options.every, rate=0.7, momentum=0.9)
-        # Each process sees samples of its own.
-        random = torch.Generator().manual_seed(training.place.rank + 1)
+        checkpoints = Checkpoints(options.checkpoints, mesh=training.mesh)
+        # Islands have the same parameters after a meeting, and moments of their own.
+        state = {"diloco": diloco, "island": IslandState(model, optimizer, island)}
+        begun = checkpoints.load(state)
         test = [part.to(training.device) for part in samples(512, torch.Generator().manual_seed(10**6))]
         steps = options.rounds * options.every
-        for step in range(1, steps + 1):
-            inputs, wanted = (part.to(training.device) for part in samples(64, random))
+        for step in range(begun.step + 1 if begun else 1, steps + 1):
+            # Each process draws samples of its own, the same after a restart.
+            training.reseed(step)
+            inputs, wanted = (part.to(training.device) for part in samples(64))
             nn.functional.mse_loss(model(inputs), wanted).backward()
             optimizer.step()
             optimizer.zero_grad()
             training.progress(step, total=steps)
-            if diloco.step() and training.is_first:
+            alike, stop = diloco.step(), training.must_stop(step)
+            if alike and training.is_first:
                 with torch.no_grad():
                     loss = float(nn.functional.mse_loss(model(test[0]), test[1]))
                 print(
                     f"step {step}: the islands are alike, loss {loss:.4f}, {diloco.sent_bytes / 1e6:.2f} MB sent",
                     flush=True,
                 )
+            if alike or stop:
+                checkpoints.save(step, state, wait=stop)
+            if stop:
+                training.leave()
+        checkpoints.close()
 
 
 if __name__ == "__main__":

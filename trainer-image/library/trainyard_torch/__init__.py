@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainyard_torch.communication.averaging import hierarchical, local_sgd
     from trainyard_torch.communication.compression import compress
     from trainyard_torch.communication.diloco import DiLoCo
-    from trainyard_torch.communication.island import join
+    from trainyard_torch.communication.island import IslandState, join
     from trainyard_torch.communication.powersgd import PowerSGD
     from trainyard_torch.compiling import compiled
     from trainyard_torch.context import SAVED, Training, start
@@ -74,7 +74,7 @@ _WHERE = {
     "communication.averaging": ("hierarchical", "local_sgd"),
     "communication.compression": ("compress",),
     "communication.diloco": ("DiLoCo",),
-    "communication.island": ("join",),
+    "communication.island": ("IslandState", "join"),
     "communication.powersgd": ("PowerSGD",),
     "compiling": ("compiled",),
     "context": ("SAVED", "Training", "start"),
@@ -128,6 +128,7 @@ __all__ = [
     "Evaluation",
     "ExportError",
     "Incarnation",
+    "IslandState",
     "Keep",
     "Lamb",
     "Lars",

@@ -64,8 +64,7 @@ class Step:
             raise ValueError(
                 f"the loss must be the mean over the micro-batch, one number, and has shape {tuple(loss.shape)}"
             )
-        # torch's advice: gradients are computed outside of autocast.
-        with self._watch.phase("backward"), torch.autocast(loss.device.type, enabled=False):
+        with self._watch.phase("backward"), self._precision.outside():
             self._precision.backward(loss if self.weight == 1 else loss * self.weight)
         self.note(loss)
 
@@ -73,7 +72,9 @@ class Step:
         """The gradients of the micro-batch in hand are there without `backward`: a `Pipeline` has made them, at `weight`."""
         self._due -= 1
         # Over the micro-batches it is their mean, whatever their sizes.
-        part = loss.detach() * (self.weight / self.share if self.share else 0.0)
+        part, share = loss.detach(), self.weight / self.share if self.share else 0.0
+        if share != 1:
+            part = part * share
         self.loss = part if self.loss is None else self.loss + part
 
     def check(self) -> None:

@@ -104,6 +104,13 @@ class Precision:
         cast: AbstractContextManager[Any] = torch.autocast(self._device, self.dtype)
         return cast
 
+    def outside(self) -> AbstractContextManager[Any]:
+        """For the backward pass, if it is begun within `autocast`, or within one of the program's own: torch's advice is to leave that before."""
+        if not torch.is_autocast_enabled(self._device):
+            return nullcontext()
+        left: AbstractContextManager[Any] = torch.autocast(self._device, enabled=False)
+        return left
+
     def backward(self, loss: Tensor) -> None:
         """Compute gradients: of the scaled loss in fp16."""
         self._scaler.scale(loss).backward()

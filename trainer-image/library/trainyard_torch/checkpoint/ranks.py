@@ -51,6 +51,8 @@ class Ranks:
         bound = None if timeout is None else timedelta(seconds=timeout)
         self.group = None if alone else dist.group.WORLD if lent else dist.new_group(backend="gloo", timeout=bound)
         self._told: tuple[Any, torch.Tensor] | None = None
+        self._wish = 0
+        """What one alone has told itself."""
         self._throttle = Throttle()
 
     def gather(self, word: T) -> list[T]:
@@ -106,18 +108,19 @@ class Ranks:
         """
         if self.group is not None and not self._throttle.due():
             return
+        if self.group is None:
+            self._wish = wish
+            return
         told = torch.tensor([wish, self._throttle.wish()], dtype=torch.uint8)
-        work = None if self.group is None else dist.broadcast(told, src=0, group=self.group, async_op=True)
-        self._told = (work, told)
+        self._told = dist.broadcast(told, src=0, group=self.group, async_op=True), told
 
     def told(self) -> int:
         """What rank 0 wished when `tell` was called last; 0 where it was not, or the wish was not told."""
         if self._told is None:
-            return 0
-        work, told = self._told
-        if work is not None:
-            work.wait()
-        self._told = None
+            wish, self._wish = self._wish, 0
+            return wish
+        (work, told), self._told = self._told, None
+        work.wait()
         self._throttle.agree(int(told[1]))
         return int(told[0])
 

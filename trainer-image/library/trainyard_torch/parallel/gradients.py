@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from trainyard_torch.mesh import size
+from trainyard_torch.parallel.replicated import Replicated, alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,18 +52,12 @@ class Exchange:
         """As `synchronising`."""
         with ExitStack() as stack:
             for module in self._averaged:
-                if not yes or _alone(module):
+                if not (isinstance(module, Replicated) and module.passes) and (not yes or alone(module)):
                     stack.enter_context(module.no_sync())
             for module in self._sharded:
                 module.set_requires_gradient_sync(yes, recurse=False)
                 stack.callback(module.set_requires_gradient_sync, True, recurse=False)  # noqa: FBT003 - it is positional there
             yield
-
-
-def _alone(module: DistributedDataParallel) -> bool:
-    """Whether it would exchange with itself only, and nothing else is done with its gradients: the mean of one is what it is."""
-    # Private, and the only way to see whether there is a hook, which may count, or remember.
-    return module.process_group.size() == 1 and not getattr(module, "_comm_hooks", True)
 
 
 def clip_gradients(
@@ -95,8 +90,8 @@ def clip_gradients(
     # One by one: torch refuses to stack norms of different meshes.
     parts = [
         _whole(get_total_norm([parameter.grad for parameter in group], norm)).to(device).double() for group in groups
-    ]
-    total = torch.linalg.vector_norm(torch.stack(parts), norm) if parts else torch.zeros((), device=device).double()
+    ] or [torch.zeros((), device=device).double()]
+    total = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), norm)
     if size(mesh, "pipeline") > 1:
         total = _of_stages(total, mesh, norm)
     for group in groups:

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from typing_extensions import override
 
 from trainyard_torch.mesh import submesh
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
+
+
+class Replicated(DistributedDataParallel):  # type: ignore[misc]  # torch is there where this runs
+    """DDP that costs nothing where there is one process: what is the mean of one alone need not be prepared for, nor computed."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether it is nothing but the model itself."""
+        # On a GPU, DDP moves inputs there.
+        return not self.device_ids and alone(self)
+
+    @override
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """As the model's."""
+        return self.module(*inputs, **kwargs) if self.passes else super().forward(*inputs, **kwargs)
+
+
+def alone(model: DistributedDataParallel) -> bool:
+    """Whether it would exchange gradients with itself only, and nothing else is done with them."""
+    # Private, and the only way to see whether there is a hook, which may count, or remember.
+    return model.process_group.size() == 1 and not getattr(model, "_comm_hooks", True)
 
 
 def replicate(
@@ -43,7 +65,7 @@ def replicate(
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError("no parameter of the model is to be trained (requires_grad): it needs no replicate")
-    return DistributedDataParallel(
+    return Replicated(
         model,
         # gpu-only: the device of DDP
         device_ids=[torch.cuda.current_device()] if mesh.device_type == "cuda" else None,
