@@ -72,8 +72,8 @@ lint: setup ## Style, types, import layers, generated files
 fix: setup ## Format, and mend what ruff can mend
 	@$(RUN) ruff check --fix . ; $(RUN) ruff format .
 
-crds: setup ## Write what is generated from code: the CRD, the reference pages, the dashboards
-	@$(RUN) python -m trainyard.api crds && $(RUN) python -m dashboards && $(RUN) python -m trainyard.api docs && $(RUN) python -m trainyard.controller.reference
+crds: setup ## Write what is generated from code: the CRD, the reference pages, the dashboards, the schema and README of the chart
+	@$(RUN) python -m trainyard.api crds && $(RUN) python -m dashboards && $(RUN) python -m chart && $(RUN) python -m trainyard.api docs && $(RUN) python -m trainyard.controller.reference
 
 bench-scale: setup ## The operator beside its peers at scale: a table, and build/bench/scale.json (root; takes 2 hours)
 	@$(RUN) python -m benchmarks.scale

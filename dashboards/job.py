@@ -102,12 +102,12 @@ SPEED = Row(
         ),
         Panel(
             "Time of a step",
-            "The median over the last steps and the ranks; beside it the slowest rank's own work and the median rank's: what is between them is waited for by all.",
+            "The median over the last steps and the ranks; beside it what the slowest and the fastest rank work themselves: what is between these two is waited for by all.",
             "s",
             (
                 Query(_told("step_seconds"), "step"),
-                Query(f"max(trainyard_training_own_seconds{{{RANKS}}})", "own work, slowest rank"),
-                Query(f"quantile(0.5, trainyard_training_own_seconds{{{RANKS}}})", "own work, median rank"),
+                Query(_told("slowest_rank_seconds"), "slowest rank"),
+                Query(_told("fastest_rank_seconds"), "fastest rank"),
             ),
         ),
         Panel(

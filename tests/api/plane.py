@@ -95,9 +95,9 @@ class Plane(ControlPlane):
         else:
             self.call("POST", place, dict(manifest))
 
-    def grant_chart(self, chart: Chart) -> None:
+    def grant_chart(self, chart: Chart, values: Mapping[str, Any] | None = None) -> None:
         """What `helm install` grants."""
-        release = chart.render()
+        release = chart.render(values)
         for kind in KINDS:
             for manifest in release.all(kind):
                 self.grant(manifest)

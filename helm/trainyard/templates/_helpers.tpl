@@ -75,6 +75,12 @@ app.kubernetes.io/component: operator
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, watch, create]
+{{- if .Values.networkPolicy.jobs.enabled }}
+# get: one that was made before is looked at, whose it is. It is deleted through its owner reference too.
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, create]
+{{- end }}
 # A repeated event is counted up, not posted anew: patch; get, for the count of one that an earlier process wrote.
 - apiGroups: [events.k8s.io]
   resources: [events]
@@ -98,7 +104,7 @@ app.kubernetes.io/component: operator
 {{- define "trainyard.extraEnv" -}}
 {{- $settings := list "TRAINYARD_INSTANCE" "TRAINYARD_POD_UID" "TRAINYARD_LOG_LEVEL" "TRAINYARD_WORKERS" "TRAINYARD_API_QPS" "TRAINYARD_API_BURST" "TRAINYARD_HTTP_PORT" -}}
 {{- $settings = concat $settings (list "TRAINYARD_LEADER_ELECTION" "TRAINYARD_LEASE_NAME" "TRAINYARD_LEASE_SECONDS" "TRAINYARD_NAMESPACES") -}}
-{{- $settings = concat $settings (list "TRAINYARD_AGENT_IMAGE" "TRAINYARD_AGENT_IMAGE_VOLUME" "TRAINYARD_COORDINATOR_URL" "TRAINYARD_COORDINATOR_PORT") -}}
+{{- $settings = concat $settings (list "TRAINYARD_AGENT_IMAGE" "TRAINYARD_AGENT_IMAGE_VOLUME" "TRAINYARD_COORDINATOR_URL" "TRAINYARD_COORDINATOR_PORT" "TRAINYARD_ISOLATE_JOBS" "TRAINYARD_JOB_PEERS") -}}
 {{- range .Values.extraEnv -}}
 {{- if has .name $settings -}}
 {{- fail (printf "extraEnv: %s is set by the chart itself: use the value that it is made of" .name) -}}

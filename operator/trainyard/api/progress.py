@@ -55,6 +55,10 @@ class Progress(Model):
     """The mean of the losses that the ranks have told last."""
     step_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Seconds that a step takes as a rule: the median over the last steps, and over the ranks."""
+    fastest_rank_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Likewise of the rank that is the fastest: the seconds in which it works itself, where all tell that (`progress(…, own_seconds=…)`)."""
+    slowest_rank_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Of the slowest: how far both are apart is what the group could save. Not there where one rank alone tells."""
     checkpoint: Checkpointed | None = None
     """The newest checkpoint, of whichever attempt."""
     measured: MeasuredProgress | None = None

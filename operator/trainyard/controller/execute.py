@@ -2,8 +2,9 @@
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, assert_never
 
 from trainyard.api.reasons import Reason
@@ -23,7 +24,7 @@ from trainyard.frameworks.contact import Contact
 from trainyard.frameworks.worker import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
-from trainyard.kube.resource import PODS, SERVICES, Resource
+from trainyard.kube.resource import NETWORK_POLICIES, PODS, SERVICES, Resource
 
 _LOG = logging.getLogger(__name__)
 
@@ -65,19 +66,19 @@ class Executor:
     """Where the agent in workers comes from; None: none is brought."""
     contact: Callable[[], Contact | None] = lambda: None
     """How the agents of new workers reach the operator."""
+    peers: Sequence[dict[str, Any]] | None = None
+    """Who reaches workers beside those of their own job, by a NetworkPolicy for each job; None: there is none."""
     spared: set[str] = field(default_factory=set)
     """UIDs of pods whose removal was refused: this process asks for each once."""
 
     async def carry_out(self, job: JobView, plan: Plan) -> Result:
-        """Do all of it but removals, in order: the Service, then deletions, then new pods. Stops at the first refusal.
+        """Do all of it but removals, in order: the Service, then deletions, then new pods, behind their NetworkPolicy. Stops at the first
+        refusal.
 
         Raises ApiError where the server does not answer or fails: then nobody knows, and the next pass looks anew.
         """
         changed = False
-        for kinds in ((CreateService,), (DeletePod, DeleteJob), (CreateWorker,)):
-            calls = [self._call(job, action) for action in plan.actions if isinstance(action, kinds)]
-            if not calls:
-                continue
+        for calls in self._calls(job, plan):
             try:
                 outcomes = await slow_start(calls, limit=PARALLEL)
             except NameTakenError as error:
@@ -111,6 +112,15 @@ class Executor:
                     pass  # it was gone already, or comes later
         return removed
 
+    def _calls(self, job: JobView, plan: Plan) -> Iterator[list[Callable[[], Awaitable[bool]]]]:
+        """Those that may be made side by side, group after group."""
+        for kinds in ((CreateService,), (DeletePod, DeleteJob), (CreateWorker,)):
+            calls = [self._call(job, action) for action in plan.actions if isinstance(action, kinds)]
+            if calls and kinds == (CreateWorker,) and self.peers is not None:
+                yield [partial(self._isolate, job, self.peers)]
+            if calls:
+                yield calls
+
     def _call(self, job: JobView, action: Action) -> Callable[[], Awaitable[bool]]:
         match action:
             case CreateService():
@@ -141,7 +151,26 @@ class Executor:
 
     async def _create(self, job: JobView, resource: Resource, manifest: dict[str, Any]) -> bool:
         """Whether there is something new: it was made, or it was there and the caches did not know."""
-        name, new = manifest["metadata"]["name"], True
+        cache, new = self.caches.of(job.namespace), True
+        found, fresh = await self._ensure(job, resource, manifest)
+        if not fresh:
+            new = cache.notice(resource, found)
+        elif resource == PODS:
+            # The answer is its metadata alone.
+            cache.made({**manifest, "metadata": found["metadata"]})
+        self.tracker.wrote(job.uid, resource.plural, int(found["metadata"]["resourceVersion"]))
+        return new
+
+    async def _isolate(self, job: JobView, peers: Sequence[dict[str, Any]]) -> bool:
+        """Nothing is seen of it later: by the server's word it stands before the workers are asked for, whoever has deleted it meanwhile."""
+        await self._ensure(job, NETWORK_POLICIES, manifests.network_policy(job, peers))
+        return False
+
+    async def _ensure(
+        self, job: JobView, resource: Resource, manifest: dict[str, Any]
+    ) -> tuple[Mapping[str, Any], bool]:
+        """The job's own object of that name, and whether it was made just now."""
+        name = manifest["metadata"]["name"]
         try:
             made = await self.writer.create(resource, job.namespace, manifest)
         except ApiError as error:
@@ -151,14 +180,9 @@ class Executor:
             found = await self.writer.get(resource, job.namespace, name)
             if found is None or owner_uid(found) != job.uid:
                 raise NameTakenError(f"{resource.kind} {name}") from error
-            made, new = found, self.caches.of(job.namespace).notice(resource, found)
-        else:
-            if resource == PODS:
-                # The answer is its metadata alone.
-                self.caches.of(job.namespace).made({**manifest, "metadata": made["metadata"]})
+            return found, False
         _LOG.debug(f"created {resource.kind} {name}")
-        self.tracker.wrote(job.uid, resource.plural, int(made["metadata"]["resourceVersion"]))
-        return new
+        return made, True
 
     async def _delete(self, job: JobView, resource: Resource, name: str, uid: str, reason: Reason) -> bool:
         await self.writer.delete(resource, job.namespace, name, uid=uid)

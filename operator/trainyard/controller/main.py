@@ -40,8 +40,9 @@ def main() -> int:
         session = connect(settings.context, on_request=metrics.on_request, budget=budget)
     except ValidationError as error:
         for problem in error.errors():
-            name = "_".join(part for part in problem["loc"] if isinstance(part, str)).upper()
-            sys.stderr.write(f"trainyard-operator: TRAINYARD_{name}: {problem['msg']}\n")
+            name, *within = map(str, problem["loc"])
+            where = f"{'.'.join(within)}: " if within else ""
+            sys.stderr.write(f"trainyard-operator: TRAINYARD_{name.upper()}: {where}{problem['msg']}\n")
         return 2
     except LoginError as error:
         sys.stderr.write(f"trainyard-operator: {error}\n")

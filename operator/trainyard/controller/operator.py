@@ -108,7 +108,13 @@ class Operator:
         reconciler = Reconciler(
             caches=caches,
             executor=Executor(
-                writer, tracker, caches, restarts, _agent(settings), lambda: contact(settings, coordinates)
+                writer,
+                tracker,
+                caches,
+                restarts,
+                _agent(settings),
+                lambda: contact(settings, coordinates),
+                _peers(settings),
             ),
             writer=writer,
             tracker=tracker,
@@ -269,6 +275,12 @@ def _while_leading(
             return None
 
     return one
+
+
+def _peers(settings: Settings) -> list[dict[str, Any]] | None:
+    if not settings.isolate_jobs:
+        return None
+    return [{**peer} for peer in settings.job_peers]
 
 
 def _agent(settings: Settings) -> Source | None:

@@ -31,6 +31,21 @@ KNOWN: dict[str, tuple[str, Callable[[Progress], float | None]]] = {
     ),
 }
 """Of each job that has not ended and is not suspended: what its program has told, of whichever attempt."""
+PACES: dict[str, tuple[str, Callable[[Progress], float | None]]] = {
+    "step_seconds": (
+        "What a step takes as a rule: the median over the last steps and the ranks",
+        lambda told: told.step_seconds,
+    ),
+    "fastest_rank_seconds": (
+        "What it takes the fastest rank by itself, where ranks tell that",
+        lambda told: told.fastest_rank_seconds,
+    ),
+    "slowest_rank_seconds": (
+        "What it takes the slowest rank by itself, where ranks tell that",
+        lambda told: told.slowest_rank_seconds,
+    ),
+}
+"""Of each job that runs, as the next ones."""
 FAST: dict[str, tuple[str, Callable[[MeasuredProgress], float | None]]] = {
     "samples_per_second": ("Samples a second, of all ranks together", lambda told: told.samples_per_second),
     "tokens_per_second": ("Tokens a second, of all ranks together", lambda told: told.tokens_per_second),
@@ -56,7 +71,7 @@ def progress_metrics(records: Iterable[JobRecord]) -> Iterator[Metric]:
     known = {name: _gauge(name, text) for name, (text, _) in KNOWN.items()}
     fast = {name: _gauge(name, text) for name, (text, _) in FAST.items()}
     workers = _gauge("workers", "Workers that the group of the current attempt has")
-    step_seconds = _gauge("step_seconds", "What a step takes as a rule: the median over the last steps and the ranks")
+    paces = {name: _gauge(name, text) for name, (text, _) in PACES.items()}
     for record in records:
         if record.sort is None or record.sort[0] in IDLE:
             continue
@@ -65,11 +80,11 @@ def progress_metrics(records: Iterable[JobRecord]) -> Iterator[Metric]:
         if told is None:
             continue
         _add(known, {name: number(told) for name, (_, number) in KNOWN.items()}, who)
-        if runs and told.step_seconds is not None:
-            step_seconds.add_metric(who, told.step_seconds)
+        if runs:
+            _add(paces, {name: number(told) for name, (_, number) in PACES.items()}, who)
         if runs and (measured := told.measured):
             _add(fast, {name: number(measured) for name, (_, number) in FAST.items()}, who)
-    yield from (workers, step_seconds, *known.values(), *fast.values())
+    yield from (workers, *paces.values(), *known.values(), *fast.values())
 
 
 def _gauge(name: str, text: str) -> GaugeMetricFamily:

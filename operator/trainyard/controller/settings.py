@@ -1,17 +1,44 @@
 """What can be set from outside, as `TRAINYARD_*` in the environment; the chart's values are the same names."""
 
+import json
 import socket
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator, with_config
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from typing_extensions import TypedDict
 
 from trainyard.coordinator.address import EVERYWHERE
 from trainyard.engine.leader import LONGEST_LEASE
 
+# The chart's values are of these types too (`chart/values.py`).
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 """What a namespace, or the Lease, may be called."""
+
+
+@with_config(ConfigDict(extra="forbid"))
+class PeerFields(TypedDict, total=False):
+    """What one entry of a NetworkPolicy's `from` may have."""
+
+    ipBlock: dict[str, Any]
+    namespaceSelector: dict[str, Any]
+    podSelector: dict[str, Any]
+
+
+def _somebody(peer: PeerFields) -> PeerFields:
+    if not peer:
+        raise ValueError("it names nobody: give ipBlock, namespaceSelector or podSelector")
+    return peer
+
+
+Peer = Annotated[PeerFields, AfterValidator(_somebody), Field(json_schema_extra={"minProperties": 1})]
+"""One entry of a NetworkPolicy's `from`."""
+LogLevel = Literal["debug", "info", "warning", "error"]
+Workers = Annotated[int, Field(ge=1, le=256)]
+Qps = Annotated[int, Field(ge=1, le=100_000)]
+Burst = Annotated[int, Field(ge=1, le=1_000_000)]
+LeaseSeconds = Annotated[int, Field(ge=3, le=LONGEST_LEASE)]
 
 
 class Settings(BaseSettings):
@@ -19,13 +46,13 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="TRAINYARD_", frozen=True, use_attribute_docstrings=True)
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: LogLevel = "info"
     """How much is logged."""
-    workers: int = Field(default=32, ge=1, le=256)
+    workers: Workers = 32
     """Jobs that are looked at side by side."""
-    api_qps: float = Field(default=500.0, ge=1, allow_inf_nan=False)
+    api_qps: Qps = 500
     """Requests a second that the API server is asked for at most, when the burst is spent. Watches and the Lease do not count."""
-    api_burst: int = Field(default=1000, ge=1, le=1_000_000)
+    api_burst: Burst = 1000
     """Requests that may be made at once before that."""
     http_port: int = Field(default=8080, ge=0, le=65535)
     """Port of /metrics, /healthz and /readyz; 0 takes any free one."""
@@ -47,6 +74,10 @@ class Settings(BaseSettings):
     """Address on which that port is open: workers come from all nodes, by IPv4 or IPv6."""
     coordinator_tls: Path = Path("/etc/trainyard/tls")
     """The folder with its certificate: `tls.crt`, `tls.key`, and `ca.crt`, by which workers check it."""
+    isolate_jobs: bool = False
+    """Whether each job gets a NetworkPolicy that lets in its own workers and `job_peers` alone."""
+    job_peers: Annotated[tuple[Peer, ...], NoDecode] = ()
+    """Who else may reach workers: a JSON list, as in a NetworkPolicy's `from`."""
     context: str | None = None
     """The kubeconfig context to use outside a cluster."""
     relist_seconds: float = Field(default=300.0, ge=1, allow_inf_nan=False)
@@ -61,13 +92,18 @@ class Settings(BaseSettings):
     """The Lease. Processes that look after the same jobs need the same one."""
     lease_namespace: Name | None = None
     """Where the Lease is; else the namespace of this pod, or of the kubeconfig's context."""
-    lease_seconds: int = Field(default=15, ge=3, le=LONGEST_LEASE)
+    lease_seconds: LeaseSeconds = 15
     """After so long without a sign of the leader another process takes over."""
 
     @field_validator("agent_image", "coordinator_url", "pod_uid", mode="before")
     @classmethod
     def _empty_is_none(cls, value: object) -> object:
         return value or None
+
+    @field_validator("job_peers", mode="before")
+    @classmethod
+    def _from_json(cls, value: object) -> object:
+        return json.loads(value or "[]") if isinstance(value, str) else value
 
     @field_validator("namespaces", mode="before")
     @classmethod

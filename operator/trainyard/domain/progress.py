@@ -41,16 +41,28 @@ def _together(ranks: Sequence[RankProgress], checkpoint: Checkpointed | None, no
     totals = [rank.total_steps for rank in ranks if rank.total_steps is not None]
     losses = [rank.loss for rank in ranks if rank.loss is not None]
     took = [rank.step_seconds for rank in ranks if rank.step_seconds is not None]
+    fastest, slowest = _spread(ranks)
     return Progress(
         step=min(steps, default=None),
         total_steps=max(totals, default=None),
         phase=last.phase,
         loss=float(f"{fmean(losses):.6g}") if losses else None,
         step_seconds=float(f"{median(took):.4g}") if took else None,
+        fastest_rank_seconds=fastest,
+        slowest_rank_seconds=slowest,
         checkpoint=_checkpoint(ranks, checkpoint, now),
         measured=_measured([rank.measured for rank in ranks]),
         updated_at=now,
     )
+
+
+def _spread(ranks: Sequence[RankProgress]) -> tuple[float | None, float | None]:
+    """What a step takes the fastest and the slowest rank. Where ranks wait for each other, their own seconds alone differ."""
+    own = [rank.own_seconds for rank in ranks if rank.own_seconds is not None]
+    took = own if len(own) == len(ranks) else [rank.step_seconds for rank in ranks if rank.step_seconds is not None]
+    if len(took) < 2:
+        return None, None
+    return float(f"{min(took):.2g}"), float(f"{max(took):.2g}")
 
 
 def _checkpoint(ranks: Sequence[RankProgress], before: Checkpointed | None, now: datetime) -> Checkpointed | None:

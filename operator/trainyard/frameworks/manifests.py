@@ -1,5 +1,6 @@
-"""The manifests of a job: a pod a worker and one headless Service. The user's own fields always win."""
+"""The manifests of a job: a pod a worker, one headless Service and, if asked for, a NetworkPolicy. The user's own fields always win."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 
 from trainyard.api.constants import (
@@ -74,7 +75,6 @@ def worker_pod(worker: Worker, agent: Source | None = None, contact: Contact | N
 
 def service(job: JobView) -> Json:
     """The headless Service that gives workers their DNS names, before they are ready too."""
-    labels = {LABEL_JOB_NAME: job.name, LABEL_JOB_UID: job.uid}
     named = {LABEL_JOB_UID: job.uid}
     if dns_names(job.spec) is DnsNames.MASTER:
         # Each worker that comes, becomes ready or goes would have the lists of all of them written anew (docs/design/0007).
@@ -82,13 +82,31 @@ def service(job: JobView) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {
-            "name": job.name,
-            "namespace": job.namespace,
-            "labels": labels,
-            "ownerReferences": [_owner(job)],
-        },
+        "metadata": _of_the_job(job),
         "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": named},
+    }
+
+
+def network_policy(job: JobView, peers: Sequence[Json]) -> Json:
+    """Who reaches the workers, on whatever port: they themselves, and `peers`, as in a NetworkPolicy's `from`.
+
+    torch's stores, gloo and NCCL take whoever connects for one of the group.
+    """
+    workers: Json = {"podSelector": {"matchLabels": {LABEL_JOB_UID: job.uid}}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _of_the_job(job),
+        "spec": {**workers, "policyTypes": ["Ingress"], "ingress": [{"from": [workers, *peers]}]},
+    }
+
+
+def _of_the_job(job: JobView) -> Json:
+    return {
+        "name": job.name,
+        "namespace": job.namespace,
+        "labels": {LABEL_JOB_NAME: job.name, LABEL_JOB_UID: job.uid},
+        "ownerReferences": [_owner(job)],
     }
 
 

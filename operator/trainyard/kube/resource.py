@@ -43,4 +43,5 @@ def place(namespace: str | None) -> str:
 
 PODS = Resource("", "v1", "pods", "Pod")
 SERVICES = Resource("", "v1", "services", "Service")
+NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")

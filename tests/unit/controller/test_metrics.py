@@ -118,7 +118,7 @@ def test_goodput_is_told_by_whoever_acts_as_long_as_there_is_the_job() -> None:
             Phase.RUNNING,
             {
                 "workers": 4, "step": 120, "total_steps": 900, "loss": 0.25, "progress_timestamp_seconds": NOW.timestamp(),
-                "step_seconds": 0.5, "samples_per_second": 640, "data_ratio": 0.125, "memory_bytes": 2**30,
+                "step_seconds": 0.5, "fastest_rank_seconds": 0.25, "slowest_rank_seconds": 0.4, "samples_per_second": 640, "data_ratio": 0.125, "memory_bytes": 2**30,
             },
         ),
         (Phase.RESTARTING, {"workers": 4, "step": 120, "total_steps": 900, "loss": 0.25, "progress_timestamp_seconds": NOW.timestamp()}),
@@ -131,7 +131,8 @@ def test_how_far_a_job_is_and_how_fast_it_gets_on(phase: Phase, told: dict[str, 
     registry, caches = CollectorRegistry(), Caches.empty()
     CacheMetrics(caches, registry, lambda: True)
     measured = MeasuredProgress(samples_per_second=640, data_share=0.125, memory_bytes=2**30)
-    progress = Progress(step=120, total_steps=900, loss=0.25, step_seconds=0.5, measured=measured, updated_at=NOW)
+    paces = {"step_seconds": 0.5, "fastest_rank_seconds": 0.25, "slowest_rank_seconds": 0.4}
+    progress = Progress(step=120, total_steps=900, loss=0.25, **paces, measured=measured, updated_at=NOW)
     status = TrainingJobStatus(phase=phase, progress=progress, group=Group(since=1, workers=4))
     caches.of("lab").jobs.apply(job_record(RAW).with_status(status, 9))
     prefix, about = "trainyard_job_", {"namespace": "lab", "name": "job"}

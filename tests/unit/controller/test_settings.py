@@ -48,6 +48,9 @@ def test_what_is_no_namespace_is_refused(monkeypatch: pytest.MonkeyPatch, text: 
         ("TRAINYARD_POD_UID", "a pod"),
         ("TRAINYARD_POD_UID", "a" * 65),
         ("TRAINYARD_API_BURST", "9" * 401),
+        ("TRAINYARD_JOB_PEERS", "[{}]"),
+        ("TRAINYARD_JOB_PEERS", '[{"podselector": {}}]'),
+        ("TRAINYARD_JOB_PEERS", "{"),
     ],
 )
 def test_a_mistake_ends_the_process_with_the_variable_named(

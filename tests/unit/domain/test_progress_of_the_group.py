@@ -32,7 +32,24 @@ def test_the_group_is_as_far_as_its_last() -> None:
         RankProgress(0, 11, "checkpoint", None, 0.25, 0.4),
         RankProgress(0, 12, "train", 100, None, 0.3),
     )
-    assert seen == Progress(step=11, total_steps=100, phase="checkpoint", loss=0.375, step_seconds=0.3, updated_at=NOW)
+    paces = {"step_seconds": 0.3, "fastest_rank_seconds": 0.2, "slowest_rank_seconds": 0.4}
+    assert seen == Progress(step=11, total_steps=100, phase="checkpoint", loss=0.375, **paces, updated_at=NOW)
+
+
+@pytest.mark.parametrize(
+    ("own", "spread"),
+    [
+        ((0.11, 0.127, 0.2), (0.11, 0.2)),
+        # Where one does not say it, what its steps take is all that can be compared.
+        ((0.11, None, 0.2), (0.3, 0.3)),
+        ((0.127,), (None, None)),
+    ],
+)
+def test_how_far_ranks_are_apart(own: tuple[float | None, ...], spread: tuple[float | None, float | None]) -> None:
+    ranks = [RankProgress(0, 5, "train", step_seconds=0.3, own_seconds=seconds) for seconds in own]
+    seen = told(job(len(ranks)).running(), *ranks)
+    assert seen is not None
+    assert (seen.fastest_rank_seconds, seen.slowest_rank_seconds) == spread
 
 
 def test_what_ranks_measure_is_added_up_or_is_their_mean_or_the_most_of_them() -> None:

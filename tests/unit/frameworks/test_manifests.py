@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.jobs import job
 from tests.unit.frameworks.building import EIGHT_GPUS, Json, container, worker
-from trainyard.frameworks.manifests import service, worker_pod
+from trainyard.frameworks.manifests import network_policy, service, worker_pod
 from trainyard.frameworks.worker import Worker
 
 OWNER = {
@@ -19,6 +19,7 @@ OWNER = {
     "blockOwnerDeletion": True,
 }
 SHM = {"name": "trainyard-shm", "mountPath": "/dev/shm"}  # noqa: S108 - a mount point in a pod
+PEER = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 UNREACHABLE = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]
 
 
@@ -156,6 +157,18 @@ def test_service_is_headless_and_knows_workers_before_they_are_ready() -> None:
         "publishNotReadyAddresses": True,
         "selector": {"trainyard.dev/job-uid": "job-uid", "trainyard.dev/index": "0"},
     }
+
+
+def test_a_network_policy_lets_in_the_jobs_own_workers_and_those_who_are_named() -> None:
+    scene = job(3)
+    made, peer = (
+        network_policy(scene.job, [PEER]),
+        {"podSelector": {"matchLabels": {"trainyard.dev/job-uid": "job-uid"}}},
+    )
+    assert made["metadata"] == service(scene.job)["metadata"]
+    assert made["spec"] == {**peer, "policyTypes": ["Ingress"], "ingress": [{"from": [peer, PEER]}]}
+    labels = worker_pod(Worker(scene.job, 2, 1))["metadata"]["labels"]
+    assert peer["podSelector"]["matchLabels"].items() <= labels.items()
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.helm.chart import Chart, RefusedError
+from tests.unit.helm.chart import Chart, RefusedError, Release
 from trainyard.api.constants import LABEL_JOB_NAME
+from trainyard.controller.settings import Settings
 
 WORKERS = {"matchExpressions": [{"key": LABEL_JOB_NAME, "operator": "Exists"}]}
 
@@ -47,12 +48,36 @@ def test_without_coordinator_nobody_but_prometheus_comes_in(chart: Chart) -> Non
     assert len(policy(chart, coordinator={"enabled": False})["ingress"]) == 1
 
 
+def test_workers_are_reached_by_the_operator_and_those_who_are_named(
+    chart: Chart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prometheus = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    release = chart.render({"networkPolicy": {"jobs": {"enabled": True, "from": [prometheus]}}})
+    assert not release.all("NetworkPolicy")
+    for name, value in release.environment().items():
+        monkeypatch.setenv(name, value or "a-pod")
+    settings = Settings()
+    assert settings.isolate_jobs
+    operator, other = settings.job_peers
+    assert other == prometheus
+    assert operator["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "trainyard-system"}}
+    labels = release.operator()["spec"]["template"]["metadata"]["labels"]
+    assert operator["podSelector"]["matchLabels"].items() <= labels.items()
+
+
+def test_workers_are_reached_by_all_unless_it_is_asked_for(release: Release) -> None:
+    assert not {"TRAINYARD_ISOLATE_JOBS", "TRAINYARD_JOB_PEERS"} & release.environment().keys()
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [
         ({"apiServer": {"ports": []}}, "/networkPolicy/apiServer/ports"),
         ({"apiServer": {"cidrs": ["10.0.0.1"]}}, "/networkPolicy/apiServer/cidrs/0"),
         ({"metricsFrom": [{}]}, "/networkPolicy/metricsFrom/0"),
+        ({"jobs": {"from": [{}]}}, "/networkPolicy/jobs/from/0"),
+        ({"jobs": {"from": [{"podselector": {}}]}}, "/networkPolicy/jobs/from/0"),
+        ({"jobs": {"enabled": None}}, "'/networkPolicy/jobs': missing property 'enabled'"),
     ],
 )
 def test_what_cannot_be_is_refused(chart: Chart, values: dict[str, Any], says: str) -> None:

@@ -18,6 +18,7 @@ OPERATOR: Grants = {
     ("", "services"): {"get", "list", "watch", "create"},
     ("events.k8s.io", "events"): {"get", "create", "patch"},
 }
+ISOLATION: Grants = {("networking.k8s.io", "networkpolicies"): {"get", "create"}}
 ELECTION: Grants = {
     ("coordination.k8s.io", "leases/trainyard"): {"get", "update"},
     ("coordination.k8s.io", "leases"): {"create"},
@@ -86,6 +87,11 @@ def account(release: Release) -> dict[str, str]:
 )
 def test_roles_allow_this_and_nothing_else(release: Release, role: str, allowed: Grants) -> None:
     assert grants(release.one("ClusterRole", role)) == allowed
+
+
+def test_network_policies_of_jobs_are_a_right_only_where_they_are_wanted(chart: Chart) -> None:
+    release = chart.render({"networkPolicy": {"jobs": {"enabled": True}}})
+    assert grants(release.one("ClusterRole", "trainyard")) == {**OPERATOR, **ISOLATION}
 
 
 CLUSTER_WIDE = [

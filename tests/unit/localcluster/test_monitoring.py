@@ -45,5 +45,5 @@ def test_prometheus_asks_those_that_say_where_and_the_kubelets(tmp_path: Path) -
 
 
 def test_none_of_it_is_built_for_a_cluster_without() -> None:
-    assert not {*tools.MONITORING} & {*tools.EVERYDAY}
-    assert {*tools.MONITORING, *tools.SCALE, *tools.EVERYDAY} == tools.MODULE_OF.keys()
+    assert not {*tools.MONITORING, *tools.CHART} & {*tools.EVERYDAY}
+    assert {*tools.MONITORING, *tools.SCALE, *tools.CHART, *tools.EVERYDAY} == tools.MODULE_OF.keys()

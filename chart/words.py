@@ -1,0 +1,42 @@
+"""The types that values of the chart are made of. Helm's validator (Go's RE2) and Python read their patterns alike."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+
+class Values(BaseModel):
+    """A map of values: these and no others. One that is not optional must not be taken away by `null`."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", use_attribute_docstrings=True)
+
+
+class Switch(Values):
+    """What is there or is not."""
+
+    enabled: bool
+
+
+OPTIONAL: Any = Field(default=None)
+"""The templates do without this value."""
+Once = Field(json_schema_extra={"uniqueItems": True})
+"""No item of the list may stand there twice."""
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+OwnPort = Annotated[int, Field(ge=1024, le=65535)]
+"""One below would need a capability that the operator does not have."""
+Text = Annotated[str, Field(min_length=1)]
+Subdomain = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
+OptionalSubdomain = Annotated[str, Field(max_length=253, pattern=r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$")]
+OptionalName = Annotated[str, Field(pattern=r"^([a-z]([a-z0-9-]{0,42}[a-z0-9])?)?$")]
+OptionalDuration = Annotated[str, Field(pattern=r"^([0-9]+(ms|s|m|h))*$")]
+"""As Prometheus writes one."""
+Quantities = dict[str, Annotated[str, Field(pattern=r"^[0-9]+([.][0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$")] | float]
+LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")]
+Labels = dict[str, LabelValue]
+Annotations = dict[str, str]
+AlertLabels = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")], str],
+    Field(json_schema_extra={"additionalProperties": False}),
+]

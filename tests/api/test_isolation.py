@@ -1,0 +1,31 @@
+"""The NetworkPolicy of a job on a real API server, by the rights that the chart gives for it."""
+
+import json
+
+from tests.api.nodes import Namespace
+from tests.api.plane import Plane
+from tests.api.process import operator
+from tests.support.patience import until
+from tests.unit.helm.chart import Chart
+
+POLICY = "/apis/networking.k8s.io/v1/namespaces/lab/networkpolicies/guarded"
+
+
+def test_it_goes_with_its_job(plane: Plane, chart: Chart, lab: Namespace) -> None:
+    values = {"networkPolicy": {"jobs": {"enabled": True}}}
+    plane.grant_chart(chart, values)
+    set_by_chart = chart.render(values).environment()["TRAINYARD_JOB_PEERS"]
+    with operator(plane, "guarding", isolate_jobs="true", job_peers=set_by_chart):
+        lab.submit("guarded", replicas=2)
+        lab.until_phase("Running", "guarded")
+        policy = plane.find(POLICY)
+        [rule] = policy["spec"]["ingress"]
+        own, operators = rule["from"]
+        assert own == {"podSelector": policy["spec"]["podSelector"]}
+        assert [operators] == json.loads(set_by_chart)
+        selected = policy["spec"]["podSelector"]["matchLabels"]
+        pods = plane.find("/api/v1/namespaces/lab/pods")["items"]
+        behind = {pod["metadata"]["name"] for pod in pods if selected.items() <= pod["metadata"]["labels"].items()}
+        assert behind == {"guarded-worker-0-1", "guarded-worker-1-1"}
+        lab.remove("guarded")
+        until(lambda: not plane.find(POLICY), 30, "the policy to go")

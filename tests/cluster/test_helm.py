@@ -1,0 +1,76 @@
+"""Install, upgrade, rollback and uninstall by Helm 3 and by Helm 4, in a namespace that enforces `restricted`, with a job that runs all the while."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from demo import install
+from demo.commands import Cluster
+from demo.target import ROOT
+from localcluster.tools import ensure
+from tests.cluster.kube import Kube, job
+
+RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
+
+
+@pytest.fixture(params=["helm", "helm4"])
+def by(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The cluster without the operator, and this Helm; at the end all is as it was before."""
+    made = replace(cluster, helm=ensure(request.param)[request.param])
+    install.uninstall(cluster)
+    cluster.kube("label", "namespace", install.NAMESPACE, RESTRICTED)
+    try:
+        yield made
+        install.uninstall(made)
+    finally:
+        cluster.kube("label", "namespace", install.NAMESPACE, RESTRICTED.replace("=restricted", "-"))
+        install.install(cluster)
+
+
+def previous(folder: Path) -> Path:
+    """The chart of the version before: its number, and one thing that has changed since."""
+    chart = folder / "trainyard"
+    shutil.copytree(ROOT / "helm/trainyard", chart)
+    about, values = chart / "Chart.yaml", chart / "values.yaml"
+    about.write_text(about.read_text().replace("\nversion: 0.1.0\n", "\nversion: 0.0.9\n"))
+    values.write_text(values.read_text().replace("  workers: 32\n", "  workers: 8\n"))
+    assert "0.0.9" in about.read_text()
+    assert "workers: 8" in values.read_text()
+    return chart
+
+
+def test_a_job_notices_nothing_of_what_is_done_to_the_release(by: Cluster, kube: Kube, tmp_path: Path) -> None:
+    home = kube.other(install.NAMESPACE)
+
+    def workers() -> str:
+        """How many jobs the operator looks at side by side: 8 by the version before, 32 by this one."""
+        (container,) = home.get("deployment", "trainyard")["spec"]["template"]["spec"]["containers"]
+        return str(next(each["value"] for each in container["env"] if each["name"] == "TRAINYARD_WORKERS"))
+
+    def pods() -> list[str]:
+        return sorted(pod["metadata"]["uid"] for pod in kube.pods("job"))
+
+    install.install(by, chart=previous(tmp_path))
+    assert workers() == "8"
+    kube.apply(job(replicas=2))
+    kube.wait_phase("job", "Running")
+    before = pods()
+    install.install(by)
+    assert (workers(), pods()) == ("32", before)
+    by.helm_command("rollback", install.RELEASE, "1", "--namespace", home.namespace, "--wait", "--timeout", "120s")
+    assert (workers(), pods()) == ("8", before)
+    assert "the installation trains" in by.helm_command(
+        "test", install.RELEASE, "--namespace", home.namespace, "--logs"
+    )
+    home.run("delete", "pod", "trainyard-trial")
+    install.uninstall(by)
+    assert (kube.phase("job"), pods()) == ("Running", before), "the CRD, its objects and their pods stay"
+    install.install(by)
+    kube.delete_pod("job-worker-1-1")
+    kube.until(
+        lambda: kube.status("job").get("restarts", {}).get("disruptions") == 1, 60, "the operator to look after it"
+    )
+    kube.wait_phase("job", "Running")
