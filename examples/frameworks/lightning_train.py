@@ -9,11 +9,13 @@ Checkpoints are Lightning's own, one after each epoch, and each start goes on fr
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 from pathlib import Path
 
 import lightning
 import torch
+import torch.distributed as dist
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -99,8 +101,18 @@ def main() -> None:
     if options.batch % world:
         parser.error(f"--batch {options.batch} must be a multiple of the {world} processes")
     lightning.seed_everything(1, verbose=False)
-    model, fitting = Rings(), trainer(options.checkpoints, options.epochs)
-    share = options.batch // world
+    train(options.checkpoints, options.epochs, options.batch // world)
+    if dist.is_initialized():
+        # First what holds the process group: gloo's threads would else now and then abort a process that has ended well.
+        gc.collect()
+        # Before torch 2.8 gloo's end may be a wait for ever, unless its own object is the last to go (pytorch/pytorch#154976).
+        _gloo = None if torch.cuda.is_available() else dist.group.WORLD._get_backend(torch.device("cpu"))  # noqa: SLF001
+        dist.destroy_process_group()
+
+
+def train(folder: Path, epochs: int, share: int) -> None:
+    """As long as it is, and say how well it went."""
+    model, fitting = Rings(), trainer(folder, epochs)
     fitting.fit(model, DataLoader(points(3200, seed=1), share, shuffle=True, drop_last=True), ckpt_path="last")
     (found,) = fitting.validate(model, DataLoader(points(1024, seed=2), share), verbose=False)
     model.print(f"{found['right']:.1%} of points that it has not seen are told right", flush=True)

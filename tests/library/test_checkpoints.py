@@ -22,6 +22,7 @@ from trainyard_torch import (
     Keep,
     LeftBehindError,
     NoneWholeError,
+    NotStoredError,
     Plan,
     StoreError,
     Tier,
@@ -216,6 +217,11 @@ def test_a_full_disk_is_told_and_the_training_goes_on(tmp_path: Path) -> None:
     (said, step), (quiet, _) = run(2, tmp_path, full_disk, tmp_path)
     assert step == 1
     assert (tmp_path / "store/LATEST").read_text() == "step-000000000004-000003\n"
+    # What those that failed had written gives its room back.
+    assert sorted(each.name for each in (tmp_path / "store").glob("step-*")) == [
+        "step-000000000001-000001",
+        "step-000000000004-000003",
+    ]
     said = [text for text in said if "not written" in text]
     assert said[0].startswith("the checkpoint of step 3 was not written: rank 1: ")
     assert "No space left on device" in said[0]
@@ -379,6 +385,41 @@ def test_a_store_that_does_not_answer_breaks_no_checkpoint(tmp_path: Path) -> No
     assert first == second
     assert first.startswith("rank 1: cannot read step-000000000002-000001/")
     assert [step for step, *_ in run(2, tmp_path, go_on, tmp_path, 2)] == [2, 2]
+
+
+def test_a_step_behind_that_of_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    """The next start would go on from the other one, and this one would be tidied away."""
+    state = {"weights": {"w": torch.zeros(3)}}
+    first = Checkpoints(str(tmp_path))
+    first.load(state)
+    first.save(100, state, wait=True)
+    second = Checkpoints(str(tmp_path))
+    second.load(state)
+    with pytest.raises(ValueError, match="step must be from 100 on, where this training stands already, and is 60"):
+        second.save(60, state)
+    second.save(100, state, wait=True)
+    second.save(101, state, wait=True)
+    with pytest.raises(ValueError, match="step must be from 101 on"):
+        second.save(100, state)
+    assert (tmp_path / "LATEST").read_text() == "step-000000000101-000002\n"
+
+
+def test_a_store_that_is_full_at_the_last_moment_gives_the_room_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {"weights": {"w": torch.zeros(3)}}
+    checkpoints = Checkpoints(str(tmp_path))
+    checkpoints.load(state)
+
+    def full(path: str, content: bytes) -> None:
+        raise StoreError(f"cannot write {path}: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints._store, "write", full)
+        with pytest.raises(NotStoredError, match="No space left on device"):
+            checkpoints.save(1, state, wait=True)
+    assert not [*tmp_path.glob("step-*")]
+    checkpoints.save(2, state, wait=True)
 
 
 def test_load_comes_first(tmp_path: Path) -> None:

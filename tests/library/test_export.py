@@ -117,6 +117,7 @@ def test_each_format_gives_what_the_model_does(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "RECORD.json", "model.onnx", "model.pt", "model.pt2", "model.safetensors"
     ]  # fmt: skip
+    assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1, "who may read one may read all"
     assert read_record(url, verify=True) == records.Record.parse(record.text())
     said = json.loads((tmp_path / "out" / "RECORD.json").read_text())
     assert (said["model"], said["configuration"], said["metrics"]) == ("Net", {"lr": 0.1}, {"loss": 0.5})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 from tests.library.processes import run
+from tests.library.programs import started
 from trainyard_torch.data import Member
 from trainyard_torch.mesh import Parallelism, member, sharding, size, submesh
 from trainyard_torch.parallel import (
@@ -314,16 +314,13 @@ def test_an_optimizer_takes_plain_and_spread_parameters_in_groups(tmp_path: Path
         assert groups == 2
 
 
-def example(number: int) -> float:
-    """The loss in the end of one of the page's programs."""
-    os.environ["TRAINYARD_PARALLELISM"] = '{"tensor":2,"pipeline":1,"context":1}'
-    page = Path("docs/training/parallelism.md").read_text()
-    names: dict[str, Any] = {"__name__": "__main__"}
-    torch.manual_seed(0)
-    exec(page.split("```python\n")[number].split("```")[0], names)  # noqa: S102 - it is ours
-    return float(names["loss"])
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_the_programs_of_the_page_run(number: int, tmp_path: Path) -> None:
-    assert all(0 < loss < 4 for loss in run(4, tmp_path, example, number))
+@pytest.mark.parametrize(("number", "world"), [(1, 4), (1, 1), (2, 4)])
+def test_the_programs_of_the_page_run(number: int, world: int, tmp_path: Path) -> None:
+    """As they stand there, by a launcher or alone."""
+    page, program = Path("docs/training/parallelism.md").read_text(), tmp_path / "program.py"
+    program.write_text(page.split("```python\n")[number].split("```")[0])
+    chosen = '{"tensor":2,"pipeline":1,"context":1}' if world > 1 else ""
+    with started(program, world, TRAINYARD_PARALLELISM=chosen) as ranks:
+        said = [rank.communicate(timeout=120) for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0] * world, said
+    assert all(0 < float(out.split("loss ")[1]) < 4 for out, _ in said)

@@ -99,6 +99,17 @@ def test_a_parameter_server_ends_when_it_is_asked_to_and_goes_on(tmp_path: Path)
     assert losses(text)[-1] < 0.3
 
 
+def test_a_parameter_server_goes_on_with_other_trainers_at_another_pace(tmp_path: Path) -> None:
+    """The updates are counted on; the pace is the program's, and not the checkpoint's."""
+    kept = ("--checkpoints", str(tmp_path / "kept"))
+    assert losses(output("server.py", 3, *kept, "--steps", "100"))[-1] < 0.3
+    text = output("server.py", 4, *kept, "--steps", "150", "--staleness", "3")
+    assert losses(text)[-1] < 0.3
+    updates = int((tmp_path / "kept/LATEST").read_text()[5:17])
+    # Each of three trainers has gone on from a third of the hundred.
+    assert updates == 100 + 3 * (150 - 100 // 3)
+
+
 @pytest.mark.parametrize(("page", "starts", "step"), [("README.md", 2, 200), ("parameter-server.md", 1, 20)])
 def test_the_program_of_the_page(tmp_path: Path, page: str, starts: int, step: int) -> None:
     text = (RECIPES.parents[1] / "docs/training" / page).read_text()

@@ -175,6 +175,26 @@ def test_a_trainer_that_leaves_is_not_waited_for_out_of_step() -> None:
         pushed(held, 1, 1.0)
 
 
+def test_a_trainer_that_rests_is_not_waited_for_out_of_step_and_may_come_back() -> None:
+    shard = Shard({"w": torch.zeros(2)}, PLAIN, trainers=2, staleness=1)
+    shard.begin(None)
+    shard.pull(0)
+    shard.pull(1)
+    gradient = {"w": torch.ones(2)}
+    assert shard.push(1, gradient).wait().version == 1
+    second = shard.push(1, gradient)
+    assert not second.done()
+    shard.rest(0)
+    assert second.wait().version == 2
+    for version in range(3, 9):
+        assert shard.push(1, gradient).wait().version == version
+    with pytest.raises(ValueError, match="pull before the push"):
+        shard.push(0, gradient)
+    assert shard.pull(0).version == 8
+    assert shard.push(0, gradient).wait().version == 9
+    assert shard.standing().counts.stalest <= 1
+
+
 def test_a_trainer_that_leaves_is_told_in_step() -> None:
     held = shard()
     held.pull(0), held.pull(1)

@@ -192,6 +192,18 @@ def test_without_an_agent_and_without_a_port_nothing_is_left(tmp_path: Path, mon
     assert [*tmp_path.iterdir()] == []
 
 
+def test_a_loss_that_is_no_number_is_told_once_until_it_is_one_again(caplog: pytest.LogCaptureFixture) -> None:
+    nan, inf = float("nan"), float("inf")
+    with Watch(device="cpu") as watch:
+        for step, loss in enumerate((0.5, nan, nan, 0.4, torch.tensor(inf))):
+            watch.step(step, loss=loss, grad_norm=loss if step == 1 else 1.0)
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.split(": checkpoints")[0] for text in said] == [
+        "step 1: the loss is nan and the gradient norm is nan",
+        "step 4: the loss is inf",
+    ]
+
+
 def test_a_step_costs_microseconds() -> None:
     """About ten on an idle core. Processor time, at its best: other tests may have the other half of the core."""
     watch = Watch(device="cpu", capture=Capture(signal=False))

@@ -32,6 +32,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8, help="how often the islands meet")
     parser.add_argument("--every", type=int, default=25, help="steps from one meeting to the next")
     options = parser.parse_args()
+    if min(options.rounds, options.every) < 1:
+        parser.error("--rounds and --every must be from 1 on")
     with start(seed=1) as training:
         island = join(2)
         model: nn.Module = nn.Sequential(
@@ -61,7 +63,7 @@ def main() -> None:
                 with torch.no_grad():
                     loss = float(nn.functional.mse_loss(model(test[0]), test[1]))
                 print(
-                    f"step {step}: the islands are alike, loss {loss:.4f}, {diloco.sent_bytes / 1e6:.2f} MB sent",
+                    f"step {step}: the islands are alike, loss {loss:.4f}, {diloco.sent_bytes / 1e6:.2f} MB sent since the start",
                     flush=True,
                 )
             if alike or stop:

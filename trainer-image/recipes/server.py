@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainyard_torch import Batches, Checkpoints, Member, Order
+from trainyard_torch import Batches, Checkpoints, Member, Order, Place
 from trainyard_torch.server import Roles
 from trainyard_torch.server.kept import Kept
 from trainyard_torch.server.session import joined
@@ -42,12 +42,13 @@ def main() -> None:
     parser.add_argument("--checkpoints", help="a folder that outlives trainer 0, or s3://…; left out: there are none")
     options = parser.parse_args()
     torch.manual_seed(1)
-    rank, roles = int(os.environ["RANK"]), Roles(int(os.environ["WORLD_SIZE"]), servers=options.servers)
+    place = Place.of(os.environ)
+    rank, roles = place.rank, Roles(place.world, servers=options.servers)
     model = nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, 1))
     inputs = torch.randn(SAMPLES, FEATURES)
     wanted = inputs[:, :4].square().sum(1, keepdim=True) / 4 - 1
     # Each gradient is a step by itself out of step, and late: less of it, and no momentum beside that which being late is.
-    pace = {"lr": 0.05, "momentum": 0.9} if options.staleness is None else {"lr": 0.1}
+    pace = {"lr": 0.05, "momentum": 0.9} if options.staleness is None else {"lr": 0.1, "momentum": 0.0}
     sgd = partial(torch.optim.SGD, **pace)
     # Trainer 0 alone reads and writes them.
     checkpoints = Checkpoints(options.checkpoints) if options.checkpoints and rank == 0 else None
@@ -61,6 +62,9 @@ def main() -> None:
     with joined(model, sgd, roles, rank, staleness=options.staleness, state=state) as parameters:
         if parameters is None:
             return
+        if rank == 0:
+            # Where the checkpoint is of another pace.
+            parameters.configure(**pace)
         # In step each update is one step of all; out of step it is one of a trainer.
         done = parameters.begun // (1 if options.staleness is None else roles.trainers)
         batches = Batches(Order(SAMPLES, seed=1), 64, micro=64).after(done)
@@ -78,12 +82,13 @@ def main() -> None:
                 break
             if checkpoints and (tier := checkpoints.due(step)):
                 kept.state = parameters.state_dict()
-                checkpoints.save(step, {"servers": kept}, tier=tier)
+                # By what the servers have done: trainers may be more or fewer after a restart, and so may their steps.
+                checkpoints.save(kept.state["updates"], {"servers": kept}, tier=tier)
         if checkpoints and step > done:
             # Out of step the others may have a gradient under way.
             parameters.alone()
             kept.state = parameters.state_dict()
-            checkpoints.save(step, {"servers": kept}, wait=True)
+            checkpoints.save(kept.state["updates"], {"servers": kept}, wait=True)
 
 
 if __name__ == "__main__":

@@ -191,6 +191,9 @@ class Attempt:
         who, said = (
             ("the command", words.of_ranks(cause.said)) if once else (f"rank {cause.rank}", words.of_rank(cause.said))
         )
+        if cause.code == SAVED:
+            # Whatever it has said last is no reason.
+            said = "it was asked to end, and has saved"
         # Where there is no more to say than the exit code, the kubelet takes the end of the log, standard output included.
         plain = f"{who} ended with exit code {cause.code}"
         needs_telling = not once or words.message(who, cause.code, said, before, after) != plain

@@ -163,7 +163,7 @@ def start(
     chosen = parallelism or Parallelism.parse(os.environ.get("TRAINYARD_PARALLELISM"))
     chosen.data(place.world)
     where = _device(place, device)
-    _log()
+    log()
     _seed_all(seed)
     if deterministic:
         # Read by cuBLAS when it is first used.
@@ -183,6 +183,10 @@ def start(
         # As a rule all come here together; where not, the next attempt is not to wait.
         if error.code is None or isinstance(error.code, int):
             _part(error.code or 0, where)
+        raise
+    except BaseException:
+        if place.world == 1:
+            destroy()
         raise
     else:
         # Not after an exception: it waits for processes that are perhaps no more.
@@ -239,7 +243,7 @@ def _join(place: Place, device: torch.device, timeout: timedelta | None) -> None
     dist.init_process_group(backend, rank=place.rank, world_size=place.world, **more)
 
 
-def _log() -> None:
+def log() -> None:
     """What the library says is to be seen where the program has not said how."""
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from trainyard_torch.data.recipe import Part
     from trainyard_torch.optim.schedule import Schedule
     from trainyard_torch.tracking.tracking import Tracking
+
+logger = logging.getLogger(__name__)
 
 
 class Step:
@@ -60,10 +63,9 @@ class Step:
         Raises:
             ValueError: it is not one number.
         """
-        if loss.numel() != 1:
-            raise ValueError(
-                f"the loss must be the mean over the micro-batch, one number, and has shape {tuple(loss.shape)}"
-            )
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            has = f"has shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"is {loss!r}"
+            raise ValueError(f"the loss must be the mean over the micro-batch, a tensor with one number, and {has}")
         with self._watch.phase("backward"), self._precision.outside():
             self._precision.backward(loss if self.weight == 1 else loss * self.weight)
         self.note(loss)
@@ -219,6 +221,8 @@ class Loop:
         if found is None:
             return 0
         self._data.load_state_dict(found.data)
+        if found.step >= self._until and self._training.is_first:
+            logger.info("nothing is left to do: %d of %d steps are done", found.step, self._until)
         return found.step
 
     def _close(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
@@ -254,6 +258,9 @@ class Loop:
                     wait=stop or last,
                 )
         if stop and not last:
+            if self._training.is_first:
+                saved = "is saved" if self._checkpoints else "is the last: without checkpoints it is lost"
+                logger.info("the training was asked to end: step %d of %d %s", number, self._until, saved)
             self._training.leave()
 
     def _samples(self, parts: list[Part]) -> int:

@@ -77,6 +77,7 @@ class Checkpoints:
         self._pace = Pace(self._plan, time.monotonic())
         self._slow = self._forgets = False
         self._made, self._tier = -1, Tier.MEMORY
+        self._furthest = 0
         self._given_up = -1
         self.failures = 0
         mend()
@@ -113,6 +114,7 @@ class Checkpoints:
         if self._memory:
             self._clear(self._memory, base if remembered else None)
         self.newest = manifest
+        self._furthest = manifest.step if manifest else 0
         if manifest:
             where = "memory" if remembered else self._store.url
             self._say(logging.INFO, f"the training goes on from step {manifest.step}, checkpoint {base} in {where}")
@@ -156,12 +158,19 @@ class Checkpoints:
             NotStoredError: only with `wait`: it could not be written.
             LeftBehindError: a later attempt has begun, now or when the last one was written: this process is to end.
             RuntimeError: `load` was not called.
-            ValueError: it is for the memory alone, and the plan keeps none there; or a metric is no number.
+            ValueError: it is for the memory alone, and the plan keeps none there; a metric is no number; or there is one of a later step,
+                from which the next start would go on.
         """
         if not self.attempt:
             raise RuntimeError("load() comes before save(): it says what this attempt goes on from")
         if tier is Tier.MEMORY and self._memory is None:
             raise ValueError("tier: nothing is kept in memory: say when, by Plan(memory=Due(…)), or take Tier.STORE")
+        if step < self._furthest:
+            raise ValueError(
+                f"step must be from {self._furthest} on, where this training stands already, and is {step}: go on from the step of the manifest "
+                "that load() returns"
+            )
+        self._furthest = step
         compared = _numbers(metrics or {})
         began = time.monotonic()
         self._finish_last()

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
-from trainyard_torch.checkpoint.manifest import BrokenError
+from trainyard_torch.checkpoint.manifest import NAME, BrokenError
 from trainyard_torch.checkpoint.pace import Tier
 from trainyard_torch.checkpoint.ranks import FailedElsewhereError
 from trainyard_torch.checkpoint.state import local
@@ -73,14 +74,23 @@ class Writing:
         out, streams = writer(self.store, folder, saving.check)
         # Of what all have, rank 0's is taken, whole: where ranks differ by intent or by a running mean, a mixture would be nobody's.
         planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
-        dcp.save(self.state, storage_writer=out, planner=planner, process_group=self.ranks.group)
+        try:
+            dcp.save(self.state, storage_writer=out, planner=planner, process_group=self.ranks.group)
+        except CheckpointException:
+            # All know of it, and write no more.
+            self.ranks.first(self._drop)
+            raise
         files = {path.removeprefix(f"{folder}/"): file for path, file in streams.written.items()}
         every = {path: file for found in self.ranks.gather(files) for path, file in found.items()}
 
         def commit() -> None:
             saving.check()
             whole = self.manifest.of(every)
-            self.history.commit(whole)
+            try:
+                self.history.commit(whole)
+            except StoreError:
+                self._drop()
+                raise
             self.stored(whole)
 
         self.ranks.first(commit)
@@ -95,6 +105,15 @@ class Writing:
             saving.forgotten = str(error)
         else:
             saving.remembered = True
+
+    def _drop(self) -> None:
+        """Give back the room of one that has failed: where the store is full, no later one would find any."""
+        folder = str(self.manifest.name)
+        try:
+            if self.store.read(f"{folder}/{NAME}") is None:
+                self.store.remove(folder)
+        except StoreError as error:
+            logger.warning("what is left of a checkpoint that failed stays: %s", error)
 
     def _tidy(self) -> None:
         try:

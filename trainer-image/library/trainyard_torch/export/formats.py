@@ -206,6 +206,11 @@ def _safetensors(weights: Weights, path: Path, metadata: Mapping[str, str]) -> N
             places.add(place)
     # As `safetensors.torch.save_model` does: `load_model` then finds the tied ones.
     save_file(tensors, path, metadata={**metadata, **weights.tied})
+    # It makes a file for its owner alone; whoever may read the folder may read the others.
+    ordinary = path.with_suffix(".mode")
+    ordinary.touch()
+    path.chmod(ordinary.stat().st_mode & 0o777)
+    ordinary.unlink()
 
 
 def _onnx(program: Program, size: int, path: Path) -> None:

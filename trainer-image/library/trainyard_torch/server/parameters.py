@@ -96,8 +96,11 @@ class Parameters:
         """Wait until all other trainers have left: from then on `state_dict` does not change. For one trainer, before it saves at the end.
 
         Raises:
+            ServerError: a server does not answer.
             LostError: another process has died.
         """
+        # Out of step, those who still push would wait for a gradient of this one.
+        self._all(serving.rest, dict.fromkeys(self._held, (self._trainer,)))
         self._until_only({self._trainer})
 
     def configure(self, **options: Any) -> None:

@@ -154,6 +154,11 @@ def heed(server: str) -> None:
     SERVED[server].heed()
 
 
+def rest(server: str, trainer: int) -> None:
+    """A trainer makes no gradient for now."""
+    SERVED[server].rest(trainer)
+
+
 def leave(server: str, trainer: int) -> None:
     """A trainer is done."""
     SERVED[server].leave(trainer)

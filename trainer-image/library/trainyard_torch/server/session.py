@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.distributed import rpc
 
-from trainyard_torch.context import SAVED
+from trainyard_torch.context import SAVED, log
 from trainyard_torch.errors import ends, first_line
 from trainyard_torch.server import serving
 from trainyard_torch.server.answers import Counts, LostError, ServerError
@@ -67,6 +67,7 @@ def joined(  # noqa: PLR0913 - each is a choice of its own
     """
     if not timeout > 0:
         raise ValueError(f"timeout must be more than 0 seconds, and is {timeout}")
+    log()
     served = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     held = shares({name: parameter.numel() for name, parameter in served.items()}, roles.servers)
     here, end = roles.name(rank), End(os.environ)

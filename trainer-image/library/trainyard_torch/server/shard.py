@@ -5,6 +5,7 @@ Trainers call it from many threads at once; nobody waits in a thread: who is to 
 
 from __future__ import annotations
 
+import sys
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import torch
+
+
+NONE = sys.maxsize
+"""The version of a trainer that works with none: it is older than no update."""
 
 
 @dataclass
@@ -130,6 +135,20 @@ class Shard:
             ready = self._given_up() if self._lost else self._apply()
         self._tell(ready)
         return push.answer
+
+    def rest(self, trainer: int) -> None:
+        """This trainer makes no gradient of the parameters that it has: out of step, others do not wait for it. It may pull again.
+
+        Raises:
+            LeftError: it has left.
+            ValueError: there is no such trainer, or it has a gradient waiting.
+        """
+        with self._lock:
+            self._check(trainer)
+            self._behind.add(trainer)
+            self._has[trainer] = NONE
+            ready = self._apply()
+        self._tell(ready)
 
     def leave(self, trainer: int) -> None:
         """This trainer pushes no more: others do not wait for it, and with synchronous training who waits for it is told."""

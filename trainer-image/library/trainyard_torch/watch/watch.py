@@ -83,6 +83,7 @@ class Watch:
         self._meter = Meter()
         self._loss, self._grad_norm = Late(), Late()
         self._loss_share = 1.0
+        self._spoilt = False
         self._flops: float | None = None
         self._step, self._done_at = 0, time.time()
         self._checkpoint: tuple[int, float, float] | None = None
@@ -167,6 +168,7 @@ class Watch:
         self._loss.put("loss", loss)
         self._loss_share = loss_share
         self._grad_norm.put("grad_norm", grad_norm)
+        self._warn(step)
         worked = self._own.stepped(self._meter.step(samples, tokens), first=self._meter.steps == 1)
         for seconds in worked:
             self._meter.worked(seconds)
@@ -180,6 +182,22 @@ class Watch:
         for every, tell in self.observers:
             if step % every == 0:
                 tell(self.reading())
+
+    def _warn(self, step: int) -> None:
+        """Once, until it is over: what follows it, checkpoints too, is worth nothing as a rule."""
+        told = {"loss": self._loss.newest, "gradient norm": self._grad_norm.newest}
+        wrong = [
+            f"the {name} is {number}"
+            for name, number in told.items()
+            if number is not None and not math.isfinite(number)
+        ]
+        if wrong and not self._spoilt:
+            logger.warning(
+                "step %d: %s: checkpoints from here on have it in them; go back to one before, with a lower learning rate say",
+                step,
+                " and ".join(wrong),
+            )
+        self._spoilt = bool(wrong)
 
     def checkpointed(self, step: int, seconds: float) -> None:
         """A checkpoint with this step for its last is stored as a whole, which took so long. To be called by rank 0, from any thread; `Loop` does it.
