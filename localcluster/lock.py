@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from localcluster.errors import LocalClusterError
+from localcluster.say import complain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+MOMENT_SECONDS: Final = 2.0
+"""After so long it is said what is waited for."""
 LOCK: Final = Path("/run/trainyard-localcluster.lock")
 
 
@@ -29,14 +32,18 @@ def exclusive(path: Path, *, patience: float, busy: str) -> Iterator[None]:
         LocalClusterError: it stayed busy.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + patience
+    began, told = time.monotonic(), False
     with path.open("w") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError as error:
-                if time.monotonic() >= deadline:
+                waited = time.monotonic() - began
+                if waited >= patience:
                     raise LocalClusterError(busy) from error
+                if waited >= MOMENT_SECONDS and not told:
+                    told = True
+                    complain(f"waiting for another process, which holds {path} (for {patience:.0f} s at most)")
             time.sleep(0.1)
         yield
