@@ -185,11 +185,11 @@ def start(
             _part(error.code or 0, where)
         raise
     except BaseException:
-        if place.world == 1:
+        # With others, it would wait for processes that are perhaps no more.
+        if place.world == 1 and dist.is_initialized():
             destroy()
         raise
     else:
-        # Not after an exception: it waits for processes that are perhaps no more.
         destroy()
     finally:
         if notice:

@@ -184,20 +184,19 @@ class Watch:
                 tell(self.reading())
 
     def _warn(self, step: int) -> None:
-        """Once, until it is over: what follows it, checkpoints too, is worth nothing as a rule."""
-        told = {"loss": self._loss.newest, "gradient norm": self._grad_norm.newest}
-        wrong = [
-            f"the {name} is {number}"
-            for name, number in told.items()
-            if number is not None and not math.isfinite(number)
-        ]
-        if wrong and not self._spoilt:
+        """Once, until it is over: what follows it, checkpoints too, is worth nothing as a rule.
+
+        Of the loss alone: in fp16 gradients that are not finite are left out, and come in each training.
+        """
+        loss = self._loss.newest
+        spoilt = loss is not None and not math.isfinite(loss)
+        if spoilt and not self._spoilt:
             logger.warning(
-                "step %d: %s: checkpoints from here on have it in them; go back to one before, with a lower learning rate say",
+                "step %d: the loss is %s: checkpoints from here on have that in them; go back to one before, with a lower learning rate say",
                 step,
-                " and ".join(wrong),
+                loss,
             )
-        self._spoilt = bool(wrong)
+        self._spoilt = spoilt
 
     def checkpointed(self, step: int, seconds: float) -> None:
         """A checkpoint with this step for its last is stored as a whole, which took so long. To be called by rank 0, from any thread; `Loop` does it.
