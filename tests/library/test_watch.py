@@ -194,7 +194,7 @@ def test_without_an_agent_and_without_a_port_nothing_is_left(tmp_path: Path, mon
 
 def test_a_loss_that_is_no_number_is_told_once_until_it_is_one_again(caplog: pytest.LogCaptureFixture) -> None:
     nan, inf = float("nan"), float("inf")
-    with Watch(device="cpu") as watch:
+    with Watch(device="cpu", capture=Capture(signal=False)) as watch:
         for step, loss in enumerate((0.5, nan, nan, 0.4, torch.tensor(inf))):
             watch.step(step, loss=loss, grad_norm=inf)
     said = [record.getMessage() for record in caplog.records]

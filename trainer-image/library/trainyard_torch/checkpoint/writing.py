@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ class Writing:
             self._remember(self.memory, saving)
         if self.tier < Tier.STORE:
             return
-        folder = str(self.manifest.name)
+        folder, unanswered = str(self.manifest.name), self.store.unanswered
         out, streams = writer(self.store, folder, saving.check)
         # Of what all have, rank 0's is taken, whole: where ranks differ by intent or by a running mean, a mixture would be nobody's.
         planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
@@ -78,7 +79,7 @@ class Writing:
             dcp.save(self.state, storage_writer=out, planner=planner, process_group=self.ranks.group)
         except CheckpointException:
             # All know of it, and write no more.
-            self.ranks.first(self._drop)
+            self.ranks.first(lambda: self._drop(unanswered))
             raise
         files = {path.removeprefix(f"{folder}/"): file for path, file in streams.written.items()}
         every = {path: file for found in self.ranks.gather(files) for path, file in found.items()}
@@ -89,7 +90,7 @@ class Writing:
             try:
                 self.history.commit(whole)
             except StoreError:
-                self._drop()
+                self._drop(unanswered)
                 raise
             self.stored(whole)
 
@@ -106,14 +107,15 @@ class Writing:
         else:
             saving.remembered = True
 
-    def _drop(self) -> None:
-        """Give back the room of one that has failed: where the store is full, no later one would find any."""
+    def _drop(self, unanswered: int) -> None:
+        """Give back the room of one that has failed: where the store is full, no later one would find any.
+
+        Not where the store does not answer, which would be waited for a second time. `tidy` comes back to what stays.
+        """
         folder = str(self.manifest.name)
-        try:
-            if self.store.read(f"{folder}/{NAME}") is None:
+        with suppress(StoreError):
+            if self.store.unanswered == unanswered and self.store.read(f"{folder}/{NAME}") is None:
                 self.store.remove(folder)
-        except StoreError as error:
-            logger.warning("what is left of a checkpoint that failed stays: %s", error)
 
     def _tidy(self) -> None:
         try:
