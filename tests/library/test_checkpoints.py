@@ -1,6 +1,5 @@
 """Checkpoints of a training with several processes: they come back as they were, whatever happened in between."""
 
-import logging
 import os
 import time
 from pathlib import Path
@@ -22,7 +21,6 @@ from trainyard_torch import (
     Keep,
     LeftBehindError,
     NoneWholeError,
-    NotStoredError,
     Plan,
     StoreError,
     Tier,
@@ -177,56 +175,6 @@ def test_a_rank_that_dies_amid_the_first_checkpoint_has_them_begin_anew(tmp_path
         run(2, tmp_path, die_while_writing, tmp_path, 1)
     run(2, tmp_path, save_each, tmp_path, 2, 1)
     assert (tmp_path / "store/LATEST").read_text() == "step-000000000002-000002\n"
-
-
-def full_disk(folder: Path) -> tuple[list[str], int]:
-    """What is said where a checkpoint cannot be written, and the last step that is stored then."""
-    said: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("trainyard_torch").addHandler(handler)
-    model, optimizer = built(shard=1)
-    checkpoints = Checkpoints(str(folder / "store"))
-    state = {"trained": Trained(model, optimizer)}
-    checkpoints.load(state)
-    checkpoints.save(1, state, wait=True)
-    stored = checkpoints._store.writing
-
-    def full(path: str) -> Any:
-        raise OSError(28, f"No space left on device: {path}")
-
-    if dist.get_rank() == 1:
-        checkpoints._store.writing = full  # type: ignore[method-assign]
-    checkpoints.save(2, state)
-    with pytest.raises(CheckpointError, match="the checkpoint of step 2 was not written"):
-        checkpoints.close()
-    found = Checkpoints(str(folder / "store")).load(state)
-    checkpoints = Checkpoints(str(folder / "store"))
-    checkpoints.load(state)
-    if dist.get_rank() == 1:
-        checkpoints._store.writing = full  # type: ignore[method-assign]
-    checkpoints.save(3, state)
-    while not checkpoints._pending or not checkpoints._pending.done():
-        time.sleep(0.01)
-    checkpoints._store.writing = stored  # type: ignore[method-assign]
-    checkpoints.save(4, state, wait=True)  # it says here what became of the last
-    return said, found.step if found else 0
-
-
-def test_a_full_disk_is_told_and_the_training_goes_on(tmp_path: Path) -> None:
-    (said, step), (quiet, _) = run(2, tmp_path, full_disk, tmp_path)
-    assert step == 1
-    assert (tmp_path / "store/LATEST").read_text() == "step-000000000004-000003\n"
-    # What those that failed had written gives its room back.
-    assert sorted(each.name for each in (tmp_path / "store").glob("step-*")) == [
-        "step-000000000001-000001",
-        "step-000000000004-000003",
-    ]
-    said = [text for text in said if "not written" in text]
-    assert said[0].startswith("the checkpoint of step 3 was not written: rank 1: ")
-    assert "No space left on device" in said[0]
-    assert said[0].endswith("the training goes on")
-    assert [text for text in quiet if "not written" in text] == []
 
 
 def left_behind(folder: Path) -> str:
@@ -402,24 +350,6 @@ def test_a_step_behind_that_of_the_checkpoint_is_refused(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="step must be from 101 on"):
         second.save(100, state)
     assert (tmp_path / "LATEST").read_text() == "step-000000000101-000002\n"
-
-
-def test_a_store_that_is_full_at_the_last_moment_gives_the_room_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = {"weights": {"w": torch.zeros(3)}}
-    checkpoints = Checkpoints(str(tmp_path))
-    checkpoints.load(state)
-
-    def full(path: str, content: bytes) -> None:
-        raise StoreError(f"cannot write {path}: No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints._store, "write", full)
-        with pytest.raises(NotStoredError, match="No space left on device"):
-            checkpoints.save(1, state, wait=True)
-    assert not [*tmp_path.glob("step-*")]
-    checkpoints.save(2, state, wait=True)
 
 
 def test_load_comes_first(tmp_path: Path) -> None:
