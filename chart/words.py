@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 class Values(BaseModel):
     """A map of values: these and no others. One that is not optional must not be taken away by `null`."""
 
-    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
 
 
 class Switch(Values):

@@ -18,7 +18,7 @@ def full_disk(folder: Path) -> tuple[list[str], int]:
     """What is said where a checkpoint cannot be written, and the last step that is stored then."""
     said: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]  # of one object alone
     logging.getLogger("trainyard_torch").addHandler(handler)
     model, optimizer = built(shard=1)
     checkpoints = Checkpoints(str(folder / "store"))
@@ -31,7 +31,7 @@ def full_disk(folder: Path) -> tuple[list[str], int]:
         raise OSError(28, f"No space left on device: {path}")
 
     if dist.get_rank() == 1:
-        checkpoints._store.writing = full  # type: ignore[method-assign]
+        checkpoints._store.writing = full  # type: ignore[method-assign]  # of one object alone
     checkpoints.save(2, state)
     with pytest.raises(CheckpointError, match="the checkpoint of step 2 was not written"):
         checkpoints.close()
@@ -39,11 +39,11 @@ def full_disk(folder: Path) -> tuple[list[str], int]:
     checkpoints = Checkpoints(str(folder / "store"))
     checkpoints.load(state)
     if dist.get_rank() == 1:
-        checkpoints._store.writing = full  # type: ignore[method-assign]
+        checkpoints._store.writing = full  # type: ignore[method-assign]  # of one object alone
     checkpoints.save(3, state)
     while not checkpoints._pending or not checkpoints._pending.done():
         time.sleep(0.01)
-    checkpoints._store.writing = stored  # type: ignore[method-assign]
+    checkpoints._store.writing = stored  # type: ignore[method-assign]  # of one object alone
     checkpoints.save(4, state, wait=True)  # it says here what became of the last
     return said, found.step if found else 0
 

@@ -116,10 +116,11 @@ class Executor:
         """Those that may be made side by side, group after group."""
         for kinds in ((CreateService,), (DeletePod, DeleteJob), (CreateWorker,)):
             calls = [self._call(job, action) for action in plan.actions if isinstance(action, kinds)]
-            if calls and kinds == (CreateWorker,) and self.peers is not None:
+            if not calls:
+                continue
+            if CreateWorker in kinds and self.peers is not None:
                 yield [partial(self._isolate, job, self.peers)]
-            if calls:
-                yield calls
+            yield calls
 
     def _call(self, job: JobView, action: Action) -> Callable[[], Awaitable[bool]]:
         match action:
