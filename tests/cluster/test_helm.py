@@ -9,7 +9,6 @@ import pytest
 
 from demo import install
 from demo.commands import Cluster
-from demo.target import ROOT
 from localcluster.tools import ensure
 from tests.cluster.kube import Kube, job
 
@@ -33,7 +32,7 @@ def by(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def previous(folder: Path) -> Path:
     """The chart of the version before: its number, and one thing that has changed since."""
     chart = folder / "trainyard"
-    shutil.copytree(ROOT / "helm/trainyard", chart)
+    shutil.copytree(install.CHART, chart)
     about, values = chart / "Chart.yaml", chart / "values.yaml"
     about.write_text(about.read_text().replace("\nversion: 0.1.0\n", "\nversion: 0.0.9\n"))
     values.write_text(values.read_text().replace("  workers: 32\n", "  workers: 8\n"))
