@@ -54,7 +54,7 @@ def _at(path: str, whole: Json) -> Json | None:
     place = whole
     for name in path.split("."):
         if name not in place.get("properties", {}):
-            if place.get("additionalProperties") is False:
+            if place.get("additionalProperties") is False and "patternProperties" not in place:
                 raise ValueError(f"values.yaml: {path} is not in chart/values.py")
             return None
         place = place["properties"][name]

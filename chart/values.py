@@ -242,7 +242,7 @@ class Chart(Values):
     common_labels: Labels = OPTIONAL
     crds: Crds
     image: Image
-    image_pull_secrets: list[PullSecret] = OPTIONAL
+    image_pull_secrets: Annotated[list[PullSecret], Once] = OPTIONAL
     replicas: Annotated[int, Field(ge=1, le=5)]
     leader_election: LeaderElection
     watch_namespaces: Annotated[list[Name], Once]

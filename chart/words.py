@@ -27,16 +27,20 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 OwnPort = Annotated[int, Field(ge=1024, le=65535)]
 """One below would need a capability that the operator does not have."""
 Text = Annotated[str, Field(min_length=1)]
-Subdomain = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
-OptionalSubdomain = Annotated[str, Field(max_length=253, pattern=r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$")]
+DURATION = ("y", "w", "d", "h", "m", "s", "ms")
+LABEL = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+DOMAIN = rf"{LABEL}(\.{LABEL})*"
+Subdomain = Annotated[str, Field(max_length=253, pattern=f"^{DOMAIN}$")]
+OptionalSubdomain = Annotated[str, Field(max_length=253, pattern=f"^({DOMAIN})?$")]
 OptionalName = Annotated[str, Field(pattern=r"^([a-z]([a-z0-9-]{0,42}[a-z0-9])?)?$")]
-OptionalDuration = Annotated[str, Field(pattern=r"^([0-9]+(ms|s|m|h))*$")]
+OptionalDuration = Annotated[str, Field(pattern=f"^{''.join(f'([0-9]+{unit})?' for unit in DURATION)}$")]
 """As Prometheus writes one."""
-Quantities = dict[str, Annotated[str, Field(pattern=r"^[0-9]+([.][0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$")] | float]
+Quantity = Annotated[str, Field(pattern=r"^[0-9]+([.][0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$")]
+Quantities = dict[str, Quantity | float]
+These = Field(json_schema_extra={"additionalProperties": False})
+"""No keys but those that the pattern of keys admits."""
+QualifiedName = Annotated[str, Field(pattern=rf"^({DOMAIN}/)?[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?$")]
 LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")]
-Labels = dict[str, LabelValue]
-Annotations = dict[str, str]
-AlertLabels = Annotated[
-    dict[Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")], str],
-    Field(json_schema_extra={"additionalProperties": False}),
-]
+Labels = Annotated[dict[QualifiedName, LabelValue], These]
+Annotations = Annotated[dict[QualifiedName, str], These]
+AlertLabels = Annotated[dict[Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")], str], These]

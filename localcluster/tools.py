@@ -92,6 +92,9 @@ MODULE_LIST: Final = (
     Module("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}, "30 s"),
     Module("helm4", {"helm4": "helm.sh/helm/v4/cmd/helm"}, "40 s"),
     Module("helm-docs", {"helm-docs": "github.com/norwoodj/helm-docs/cmd/helm-docs"}, "15 s"),
+    Module("kubeconform", {"kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform"}, "5 s"),
+    Module("kube-score", {"kube-score": "github.com/zegl/kube-score/cmd/kube-score"}, "15 s"),
+    Module("conftest", {"conftest": "github.com/open-policy-agent/conftest"}, "2 min"),
     Module("kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok", "stages": "./stages"}, "20 s"),
     Module("metrics-server", {"metrics-server": "sigs.k8s.io/metrics-server/cmd/metrics-server"}, "60 s"),
     Module(
@@ -106,7 +109,7 @@ MODULE_LIST: Final = (
 MODULE_OF: Final = {program: module for module in MODULE_LIST for program in module.packages}
 SCALE: Final = ("kwok", "stages")
 MONITORING: Final = ("metrics-server", "prometheus", "promtool", "adapter")
-CHART: Final = ("helm4", "helm-docs")
+CHART: Final = ("helm4", "helm-docs", "kubeconform", "kube-score", "conftest")
 EVERYDAY: Final = tuple(program for program in MODULE_OF if program not in {*SCALE, *MONITORING, *CHART})
 
 
@@ -165,7 +168,7 @@ def _build(module: Module, folder: Path, paths: Paths) -> None:
     # First: fetching Go fills the disk too.
     require_free(paths.tools, gigabytes=6, purpose="building the cluster's programs")
     go = go_toolchain.find(paths)
-    say(f"building {', '.join(module.packages)} (once; about {module.about} on 2 cores)")
+    say(f"building {', '.join(module.packages) or module.name} (once; about {module.about} on 2 cores)")
     began = time.monotonic()
     for leftover in paths.tools.glob(f".building-{module.name}-*"):
         shutil.rmtree(leftover, ignore_errors=True)

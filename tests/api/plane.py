@@ -147,12 +147,14 @@ def _request(entry: Json) -> Request | None:
 
 
 @contextmanager
-def running(folder: Path, namespaces: Sequence[str]) -> Iterator[Plane]:
-    """A control plane with the CRD, the operator's account and these namespaces."""
-    crds = [yaml.load(path.read_text(), Loader=yaml.CSafeLoader) for path in sorted((ROOT / "crds").glob("*.yaml"))]
+def running(folder: Path, namespaces: Sequence[str], more: Sequence[Json] = ()) -> Iterator[Plane]:
+    """A control plane with the CRD and those of others, the operator's account and these namespaces."""
+    crds: list[Json] = [
+        yaml.load(path.read_text(), Loader=yaml.CSafeLoader) for path in sorted((ROOT / "crds").glob("*.yaml"))
+    ]
     plane = Plane(folder)
     try:
-        plane.start(crds)
+        plane.start([*crds, *more])
         for name in (HOME, *namespaces):
             plane.namespace(name)
         plane.call("POST", f"/api/v1/namespaces/{HOME}/serviceaccounts", {"metadata": {"name": ACCOUNT}})

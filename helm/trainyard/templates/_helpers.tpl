@@ -20,8 +20,8 @@
 
 {{/* What a Deployment's selector holds can never change, so it stands apart from the other labels. */}}
 {{- define "trainyard.selectorLabels" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end -}}
 
@@ -32,6 +32,13 @@ app.kubernetes.io/component: operator
 {{- $_ := set $own "app.kubernetes.io/managed-by" .Release.Service -}}
 {{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-") -}}
 {{- mergeOverwrite (deepCopy .Values.commonLabels) $own | toYaml -}}
+{{- end -}}
+
+{{/* None that the operator's own Service, budget or policy would take for an operator. */}}
+{{- define "trainyard.trialLabels" -}}
+app.kubernetes.io/name: {{ include "trainyard.fullname" . }}-trial
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/component: trial
 {{- end -}}
 
 {{- define "trainyard.coordinatorHost" -}}
@@ -105,12 +112,47 @@ app.kubernetes.io/component: operator
 {{- $settings := list "TRAINYARD_INSTANCE" "TRAINYARD_POD_UID" "TRAINYARD_LOG_LEVEL" "TRAINYARD_WORKERS" "TRAINYARD_API_QPS" "TRAINYARD_API_BURST" "TRAINYARD_HTTP_PORT" -}}
 {{- $settings = concat $settings (list "TRAINYARD_LEADER_ELECTION" "TRAINYARD_LEASE_NAME" "TRAINYARD_LEASE_SECONDS" "TRAINYARD_NAMESPACES") -}}
 {{- $settings = concat $settings (list "TRAINYARD_AGENT_IMAGE" "TRAINYARD_AGENT_IMAGE_VOLUME" "TRAINYARD_COORDINATOR_URL" "TRAINYARD_COORDINATOR_PORT" "TRAINYARD_ISOLATE_JOBS" "TRAINYARD_JOB_PEERS") -}}
+{{- $named := list -}}
 {{- range .Values.extraEnv -}}
 {{- if has .name $settings -}}
 {{- fail (printf "extraEnv: %s is set by the chart itself: use the value that it is made of" .name) -}}
 {{- end -}}
+{{- if has .name $named -}}
+{{- fail (printf "extraEnv: %s stands there twice: leave one of them out" .name) -}}
+{{- end -}}
+{{- $named = append $named .name -}}
 {{- end -}}
 {{- with .Values.extraEnv -}}
 {{- toYaml . -}}
 {{- end -}}
+{{- end -}}
+
+{{/* What the kubelet would mount by itself for an account; asked for by the one container that uses it. */}}
+{{- define "trainyard.apiAccess" -}}
+- name: api-access
+  projected:
+    sources:
+      - serviceAccountToken: {path: token, expirationSeconds: 3607}
+      - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
+      - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
+{{- end -}}
+
+{{- define "trainyard.apiAccessMount" -}}
+- name: api-access
+  mountPath: /var/run/secrets/kubernetes.io/serviceaccount
+  readOnly: true
+{{- end -}}
+
+{{/* Of `networkPolicy`: nothing but the API server, and nothing to ask DNS for: kubelets tell pods its address. */}}
+{{- define "trainyard.toApiServer" -}}
+- ports:
+    {{- range .apiServer.ports }}
+    - {port: {{ int64 . }}, protocol: TCP}
+    {{- end }}
+  {{- with .apiServer.cidrs }}
+  to:
+    {{- range . }}
+    - ipBlock: {cidr: {{ . | quote }}}
+    {{- end }}
+  {{- end }}
 {{- end -}}

@@ -6,12 +6,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
 from trainyard.api.constants import GROUP, KIND, PLURAL, VERSION
+from trainyard.trial import SIGN_OF_LIFE
 
 Json = dict[str, Any]
 PATIENCE_SECONDS = 300.0
@@ -26,7 +28,7 @@ def manifest(name: str, image: str, pull_policy: str, pull_secrets: list[str]) -
         "image": image,
         "imagePullPolicy": pull_policy,
         "command": WORKER,
-        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -100,8 +102,15 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
         say(f"the API server refuses TrainingJob {namespace}/{name}: {error.status} {error.reason}: {error.body}")
         return 1
     say(f"TrainingJob {namespace}/{name} is created")
+    sign = Path(environ[SIGN_OF_LIFE])
+
+    def read() -> Json:
+        job: Any = api.get_namespaced_custom_object(*place, name)
+        sign.touch()
+        return dict(job.get("status", {}))
+
     try:
-        return follow(lambda: _status(api.get_namespaced_custom_object(*place, name)), say)
+        return follow(read, say)
     except (client.ApiException, HTTPError) as error:
         say(f"the API server does not tell of TrainingJob {namespace}/{name} any more: {error}")
         return 1
@@ -109,10 +118,6 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
         # Whoever has deleted it already, or is not to be reached: it goes by itself ten minutes after its end.
         with suppress(client.ApiException, HTTPError):
             api.delete_namespaced_custom_object(*place, name, propagation_policy="Background")
-
-
-def _status(job: Any) -> Json:
-    return dict(job.get("status", {}))
 
 
 if __name__ == "__main__":

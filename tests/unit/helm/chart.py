@@ -1,5 +1,6 @@
 """The chart as a function: values in, manifests out. Rendering is helm's own; nothing here imitates it."""
 
+import json
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ class Chart:
     def _helm(self, *arguments: str, values: Mapping[str, Any] | None = None) -> str:
         done = subprocess.run(
             [self.helm, *arguments, "--kube-version", KUBERNETES, "--values", "-"],
-            input=yaml.safe_dump(values or {}),
+            input=json.dumps(values or {}),
             capture_output=True,
             text=True,
             check=False,

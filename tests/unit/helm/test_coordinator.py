@@ -17,8 +17,8 @@ HOST = "trainyard-coordinator.trainyard-system.svc"
 def mounted(release: Release) -> str:
     """The name of the Secret whose files the operator reads."""
     pod = release.operator()["spec"]["template"]["spec"]
-    (volume,) = pod["volumes"]
-    (mount,) = pod["containers"][0]["volumeMounts"]
+    _, volume = pod["volumes"]
+    _, mount = pod["containers"][0]["volumeMounts"]
     assert (mount["name"], mount["mountPath"], mount["readOnly"]) == (volume["name"], "/etc/trainyard/tls", True)
     name: str = volume["secret"]["secretName"]
     return name
@@ -91,6 +91,6 @@ def test_cert_manager_is_asked_for_the_name_that_agents_use(chart: Chart) -> Non
 def test_without_a_coordinator_nothing_of_it_is_there(chart: Chart) -> None:
     release = chart.render({"coordinator": {"enabled": False}})
     pod = release.operator()["spec"]["template"]["spec"]
-    assert "volumes" not in pod
+    assert [volume["name"] for volume in pod["volumes"]] == ["api-access"]
     assert [port["name"] for port in release.container()["ports"]] == ["http"]
     assert not [name for name in release.environment() if "COORDINATOR" in name]

@@ -83,9 +83,18 @@ def test_beyond_restricted(release: Release) -> None:
     assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["runAsGroup"] == 65532
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["resources"] == {
-        "requests": {"cpu": "100m", "memory": "128Mi"},
-        "limits": {"memory": "1Gi"},
+        "requests": {"cpu": "100m", "memory": "128Mi", "ephemeral-storage": "64Mi"},
+        "limits": {"memory": "1Gi", "ephemeral-storage": "1Gi"},
     }
+    token, certificate = pod["volumes"]
+    # Asked for by this container alone, as the kubelet would mount it for all of them.
+    assert pod["automountServiceAccountToken"] is False
+    assert [next(iter(source)) for source in token["projected"]["sources"]] == [
+        "serviceAccountToken",
+        "configMap",
+        "downwardAPI",
+    ]
+    assert container["volumeMounts"][0]["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount"
     # Its own certificate, which the kubelet mounts: the operator itself cannot read a Secret.
-    assert pod["volumes"] == [{"name": "coordinator-tls", "secret": {"secretName": "trainyard-coordinator-tls"}}]
+    assert certificate == {"name": "coordinator-tls", "secret": {"secretName": "trainyard-coordinator-tls"}}
     assert pod["enableServiceLinks"] is False

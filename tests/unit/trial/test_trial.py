@@ -1,14 +1,17 @@
 """The job of `helm test`: it trains, it says what is wrong, and the API takes it."""
 
 import json
+import os
 import socket
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trainyard.api.spec import TrainingJobSpec
-from trainyard.trial import worker
+from trainyard.trial import SIGN_OF_LIFE, alive, worker
 from trainyard.trial.__main__ import follow, manifest
 
 
@@ -77,3 +80,16 @@ def test_a_job_that_nobody_looks_at_is_given_up(monkeypatch: pytest.MonkeyPatch)
     lines: list[str] = []
     assert follow(dict, lines.append, pause=0) == 1
     assert "is the operator ready, and does it watch this namespace?" in lines[-1]
+
+
+def test_an_api_server_that_does_not_answer_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sign = tmp_path / "answered"
+    told = {SIGN_OF_LIFE: str(sign)}
+    assert alive.main(told) == 1
+    assert "has not answered yet" in capsys.readouterr().err
+    sign.touch()
+    assert alive.main(told) == 0
+    earlier = time.time() - alive.PATIENCE_SECONDS - 30
+    os.utime(sign, (earlier, earlier))
+    assert alive.main(told) == 1
+    assert "has not answered for 90 s" in capsys.readouterr().err

@@ -1,0 +1,72 @@
+"""What the chart renders is what Kubernetes takes, whatever the values are that its schema admits: by kubeconform and the server's dry run."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+
+from tests.api.chart_values import Judge, values
+from tests.api.plane import RefusedError as ServerRefusedError, running
+from tests.support import foreign
+from tests.unit.helm.chart import CHART, Chart, RefusedError
+
+EXAMPLES = 60
+SENTENCES = (
+    "replicas: ",
+    "coordinator.tls: existingSecret and certManager.enabled exclude each other",
+    "coordinator.tls.certManager.issuerRef: name the Issuer",
+    "metrics.serviceMonitor: it selects the Service",
+    "metrics.prometheusRule.disabled: there is no alert",
+    'image.tag: "latest" names no version',
+    "is set by the chart itself",
+    "stands there twice",
+)
+"""What templates refuse, for what a schema cannot say."""
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    folder = tmp_path_factory.mktemp("judge")
+    with running(folder / "state", ["lab", "office"], foreign.crds()) as plane:
+        yield Judge(plane, folder)
+
+
+def judged(judge: Judge, chart: Chart, wanted: dict[str, Any]) -> list[str]:
+    """Complaints of both."""
+    release = chart.render(wanted)
+    said = judge.conforms(list(release.manifests))
+    for manifest in release.manifests:
+        try:
+            judge.take(manifest)
+        except ServerRefusedError as error:
+            said.append(str(error))
+    return said
+
+
+@pytest.mark.parametrize("name", ["defaults", *sorted(path.name for path in (CHART / "ci").iterdir())])
+def test_values_that_people_use(name: str, judge: Judge, chart: Chart) -> None:
+    wanted = {} if name == "defaults" else yaml.safe_load((CHART / "ci" / name).read_text())
+    assert judged(judge, chart, wanted) == []
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[*HealthCheck], derandomize=True, database=None)
+@given(wanted=values())
+def test_values_of_all_kinds(judge: Judge, chart: Chart, wanted: dict[str, Any]) -> None:
+    try:
+        said = judged(judge, chart, wanted)
+    except RefusedError as error:
+        said = [] if any(sentence in str(error) for sentence in SENTENCES) else [str(error)]
+    assert said == []
+
+
+def test_both_see_what_is_wrong(judge: Judge, chart: Chart) -> None:
+    service: Any = dict(chart.render().one("Service", "trainyard-metrics"))
+    wrong = {**service, "spec": {**service["spec"], "selektor": {}}}
+    (said,) = judge.conforms([wrong])
+    assert "selektor" in said
+    with pytest.raises(ServerRefusedError, match="selektor"):
+        judge.take(wrong)
+    (unknown,) = judge.conforms([{**service, "kind": "Servant"}])
+    assert "Servant" in unknown

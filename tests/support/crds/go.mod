@@ -1,0 +1,8 @@
+module trainyard.dev/localcluster/tools/crds
+
+go 1.26.0
+
+require (
+	github.com/cert-manager/cert-manager v1.21.2 // indirect
+	github.com/prometheus-operator/prometheus-operator v0.85.0 // indirect
+)

@@ -1,0 +1,29 @@
+"""CRDs of others whose kinds the chart makes where it is told to: the Prometheus operator's and cert-manager's, from their Go modules."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from localcluster import tools
+from localcluster.paths import from_environment
+
+MONITORING: Final = "github.com/prometheus-operator/prometheus-operator"
+CERTIFICATES: Final = "github.com/cert-manager/cert-manager"
+KINDS: Final = ("podmonitors", "prometheusrules", "servicemonitors")
+MODULE: Final = tools.Module(
+    "crds",
+    {},
+    "10 s",
+    root=Path(__file__).parent,
+    files=(
+        *((MONITORING, f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml") for kind in KINDS),
+        (CERTIFICATES, "deploy/crds/cert-manager.io_certificates.yaml"),
+    ),
+)
+
+
+def crds() -> list[dict[str, Any]]:
+    """All four."""
+    folder = tools.ensure_module(MODULE, from_environment())
+    return [yaml.load(path.read_text(), yaml.CSafeLoader) for path in sorted(folder.glob("*.yaml"))]
