@@ -92,6 +92,7 @@ MODULE_LIST: Final = (
     Module("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}, "30 s"),
     Module("helm4", {"helm4": "helm.sh/helm/v4/cmd/helm"}, "40 s"),
     Module("helm-docs", {"helm-docs": "github.com/norwoodj/helm-docs/cmd/helm-docs"}, "15 s"),
+    Module("helm-unittest", {"helm-unittest": "github.com/helm-unittest/helm-unittest/cmd/helm-unittest"}, "60 s"),
     Module("kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok", "stages": "./stages"}, "20 s"),
     Module("metrics-server", {"metrics-server": "sigs.k8s.io/metrics-server/cmd/metrics-server"}, "60 s"),
     Module(
@@ -106,7 +107,7 @@ MODULE_LIST: Final = (
 MODULE_OF: Final = {program: module for module in MODULE_LIST for program in module.packages}
 SCALE: Final = ("kwok", "stages")
 MONITORING: Final = ("metrics-server", "prometheus", "promtool", "adapter")
-CHART: Final = ("helm4", "helm-docs")
+CHART: Final = ("helm4", "helm-docs", "helm-unittest")
 EVERYDAY: Final = tuple(program for program in MODULE_OF if program not in {*SCALE, *MONITORING, *CHART})
 
 
