@@ -95,6 +95,7 @@ MODULE_LIST: Final = (
     Module("kubeconform", {"kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform"}, "5 s"),
     Module("kube-score", {"kube-score": "github.com/zegl/kube-score/cmd/kube-score"}, "15 s"),
     Module("conftest", {"conftest": "github.com/open-policy-agent/conftest"}, "2 min"),
+    Module("helm-unittest", {"helm-unittest": "github.com/helm-unittest/helm-unittest/cmd/helm-unittest"}, "60 s"),
     Module("kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok", "stages": "./stages"}, "20 s"),
     Module("metrics-server", {"metrics-server": "sigs.k8s.io/metrics-server/cmd/metrics-server"}, "60 s"),
     Module(
@@ -109,7 +110,7 @@ MODULE_LIST: Final = (
 MODULE_OF: Final = {program: module for module in MODULE_LIST for program in module.packages}
 SCALE: Final = ("kwok", "stages")
 MONITORING: Final = ("metrics-server", "prometheus", "promtool", "adapter")
-CHART: Final = ("helm4", "helm-docs", "kubeconform", "kube-score", "conftest")
+CHART: Final = ("helm4", "helm-docs", "helm-unittest", "kubeconform", "kube-score", "conftest")
 EVERYDAY: Final = tuple(program for program in MODULE_OF if program not in {*SCALE, *MONITORING, *CHART})
 
 

@@ -1,7 +1,5 @@
 """Our row of docs/chart.md is what the chart has."""
 
-from pathlib import Path
-
 import yaml
 
 from tests.unit.helm.chart import CHART, Chart
@@ -35,7 +33,7 @@ def test_our_row_is_what_there_is(chart: Chart) -> None:
         "Schema of values": "yes" if (CHART / "values.schema.json").exists() else "-",
         "CRDs": "templates, kept" if kept["helm.sh/resource-policy"] == "keep" else "templates",
         "`helm test`": "trains a job of two workers" if "trainyard.trial" in str(release.all("Pod")) else "-",
-        "Files of tests": str(len([*Path(__file__).parent.glob("test_*.py")])),
+        "Files of tests": str(len([*(CHART / "tests").glob("*_test.yaml")])),
         "Disruption budget": "yes" if "PodDisruptionBudget" in made else "-",
         "Monitors": ", ".join(
             kind.removesuffix("Monitor") for kind in ("ServiceMonitor", "PodMonitor") if kind in made

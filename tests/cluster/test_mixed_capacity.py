@@ -1,0 +1,71 @@
+"""Some workers on demand, the rest on spot nodes, which are the first to be used and the first to go."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.cluster.kube import Json, Kube, main_container
+from tests.cluster.test_elastic import closed, counts, newest, training, trains
+
+PLACES = 2
+"""Of a node with eight GPUs: a worker takes four."""
+TAINT = "cloud.google.com/gke-spot=true"
+SAFE, SPOT = "node1", ("node2", "node3")
+
+
+@contextmanager
+def spot_nodes(kube: Kube) -> Iterator[None]:
+    """Two of the three are spot nodes, each known by another provider's label, and one of them has its provider's taint."""
+    kube.run("label", "node", SPOT[0], "karpenter.sh/capacity-type=spot")
+    kube.run("label", "node", SPOT[1], TAINT)
+    kube.run("taint", "node", SPOT[1], f"{TAINT}:NoSchedule")
+    try:
+        yield
+    finally:
+        kube.run("taint", "node", SPOT[1], f"{TAINT}:NoSchedule-")
+        kube.run("label", "node", SPOT[1], f"{TAINT.partition('=')[0]}-")
+        kube.run("label", "node", SPOT[0], "karpenter.sh/capacity-type-")
+
+
+def mixed(replicas: int, on_demand: int) -> Json:
+    manifest = training(replicas, {"minReplicas": 2, "maxReplicas": 6, "onDemandReplicas": on_demand})
+    main_container(manifest)["resources"]["limits"] = {"nvidia.com/gpu": 4}
+    return manifest
+
+
+def places(kube: Kube, size: int) -> list[str]:
+    """The node of each worker."""
+    return [newest(kube, index)["spec"]["nodeName"] for index in range(size)]
+
+
+def test_the_spot_part_is_taken_back_first_and_comes_again(kube: Kube) -> None:
+    with spot_nodes(kube):
+        kube.apply(mixed(6, on_demand=2))
+        before = trains(kube, 6)
+        assert places(kube, 6)[:PLACES] == [SAFE, SAFE]
+        assert {*places(kube, 6)[PLACES:]} == {*SPOT}
+        with closed(kube, SPOT[1]):
+            # As a provider takes a spot node back.
+            for index in range(6):
+                pod = newest(kube, index)
+                if pod["spec"]["nodeName"] == SPOT[1]:
+                    kube.delete_pod(pod["metadata"]["name"])
+            status = trains(kube, 4, before["attempt"])
+            assert places(kube, 4) == [SAFE, SAFE, SPOT[0], SPOT[0]]
+            assert counts(status, before)[2] == 1
+        status = trains(kube, 6, status["attempt"])
+        assert {*places(kube, 6)[PLACES:]} == {*SPOT}
+        # By wish too.
+        kube.run("scale", "tj/job", "--replicas=2")
+        trains(kube, 2, status["attempt"])
+        assert places(kube, 2) == [SAFE, SAFE]
+
+
+def test_those_on_demand_wait_for_a_place_that_stays(kube: Kube) -> None:
+    with spot_nodes(kube):
+        kube.apply(mixed(3, on_demand=3))
+        # The node that stays has two places: four free ones on spot nodes are none for the third.
+        status = trains(kube, 2)
+        assert places(kube, 2) == [SAFE, SAFE]
+        said = kube.condition("job", "Resizing")["message"]
+        assert "node affinity" in said, said
+        assert counts(status) == (0, 0, 1)
