@@ -31,6 +31,16 @@ if TYPE_CHECKING:
 
 DAEMONS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns")
 READY_SECONDS: Final = 60.0
+# Who of those that run in the cluster has asked for what: not the cluster's own programs, which ask all the time.
+AUDIT_POLICY: Final = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [
+        {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+        {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
+    ],
+}
 RBAC_PATH: Final = "/apis/rbac.authorization.k8s.io/v1"
 DNS_RULES: Final = (
     {"apiGroups": [""], "resources": ["services", "pods", "namespaces"], "verbs": ["list", "watch"]},
@@ -187,6 +197,10 @@ def _api_server(paths: Paths, *, scale: bool) -> list[str]:
     }
     if scale:  # the defaults would slow down what a benchmark measures
         flags |= {"max-requests-inflight": 3000, "max-mutating-requests-inflight": 1500}
+    else:
+        policy = paths.state / "audit-policy.json"
+        policy.write_text(json.dumps(AUDIT_POLICY))
+        flags |= {"audit-policy-file": policy, "audit-log-path": paths.audit, "audit-log-mode": "batch"}
     return _flags(flags)
 
 

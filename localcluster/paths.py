@@ -38,6 +38,11 @@ class Paths:
         return self.cache / "logs"
 
     @property
+    def audit(self) -> Path:
+        """What service accounts have asked of the running cluster's API server, a line of JSON each."""
+        return self.state / "audit.log"
+
+    @property
     def state(self) -> Path:
         """The running cluster; gone after `down`."""
         return self.cache / "cluster"

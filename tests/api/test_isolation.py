@@ -11,6 +11,20 @@ from tests.unit.helm.chart import Chart
 POLICY = "/apis/networking.k8s.io/v1/namespaces/lab/networkpolicies/guarded"
 
 
+def test_one_of_somebody_else_with_its_name_is_left_alone(plane: Plane, chart: Chart, lab: Namespace) -> None:
+    values = {"networkPolicy": {"jobs": {"enabled": True}}}
+    plane.grant_chart(chart, values)
+    theirs = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "guarded"}}
+    plane.call("POST", POLICY.removesuffix("/guarded"), {**theirs, "spec": {"podSelector": {}}})
+    with operator(plane, "refused", isolate_jobs="true"):
+        lab.submit("guarded", replicas=1)
+        until(lambda: lab.condition("Running", "guarded").get("reason") == "NameTaken", 30, "the condition to tell")
+        assert plane.find(POLICY)["spec"]["podSelector"] == {}
+        plane.forget(POLICY)
+        lab.until_phase("Running", "guarded")
+        lab.remove("guarded")
+
+
 def test_it_goes_with_its_job(plane: Plane, chart: Chart, lab: Namespace) -> None:
     values = {"networkPolicy": {"jobs": {"enabled": True}}}
     plane.grant_chart(chart, values)
