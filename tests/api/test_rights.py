@@ -161,6 +161,14 @@ def reading_again(stage: Stage) -> None:
 
     until(conflict, 60, "the metric")
     stage.heal()
+    before = len(stage.plane.requests())
+
+    def read() -> bool:
+        conflict()
+        what = ("get", "trainingjobs.trainyard.dev", 200)
+        return any((each.verb, each.resource, each.code) == what for each in stage.plane.requests()[before:])
+
+    until(read, 60, "a job to be read again")
     stage.lab.change(stage.job, lifecycle={"suspend": False})
     stage.lab.until_phase("Running", stage.job, within=70)
 
