@@ -62,6 +62,11 @@ class Image:
         return REPOSITORY / self.context / "Dockerfile"
 
     @property
+    def below(self) -> str:
+        """What its Dockerfile's BASE_IMAGE is set to."""
+        return IMAGES[self.stands_on].reference if self.stands_on else base.REFERENCE
+
+    @property
     def contents(self) -> str:
         """The hash of all that goes into it."""
         below = IMAGES[self.stands_on].contents if self.stands_on else base.REFERENCE
@@ -172,14 +177,15 @@ def _build(image: Image, target: Path, paths: Paths) -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=folder, prefix=SCRATCH) as name:
         scratch = Path(name)
-        below = IMAGES[image.stands_on].reference if image.stands_on else base.ensure(storage, scratch, log)
+        if not image.stands_on:
+            base.ensure(storage, scratch, log)
         say(f"building {image.reference}: {image.takes} (log {log})")
         replaced = storage.identity(image.reference)
         command = storage.build(
             context=REPOSITORY / image.context,
             dockerfile=image.dockerfile,
             reference=image.reference,
-            arguments={"BASE_IMAGE": below},
+            arguments={"BASE_IMAGE": image.below},
             secrets=_secrets(scratch, os.environ),
         )
         run_logged(command, log, doing=f"building {image.reference}")

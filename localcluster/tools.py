@@ -106,12 +106,21 @@ MODULE_LIST: Final = (
         tags="remove_all_sd,enable_kubernetes_sd",
     ),
     Module("prometheus-adapter", {"adapter": "sigs.k8s.io/prometheus-adapter/cmd/adapter"}, "60 s"),
+    Module(
+        "cosign",
+        {"cosign": "github.com/sigstore/cosign/v3/cmd/cosign"},
+        "2 min",
+        "-X sigs.k8s.io/release-utils/version.gitVersion=v3.1.3",
+    ),
+    Module("registry", {"registry": "github.com/distribution/distribution/v3/cmd/registry"}, "80 s"),
+    Module("syft", {"syft": "github.com/anchore/syft/cmd/syft"}, "2 min", "-X main.version=1.52.0"),
 )
 MODULE_OF: Final = {program: module for module in MODULE_LIST for program in module.packages}
 SCALE: Final = ("kwok", "stages")
 MONITORING: Final = ("metrics-server", "prometheus", "promtool", "adapter")
 CHART: Final = ("helm4", "helm-docs", "helm-unittest", "kubeconform", "kube-score", "conftest")
-EVERYDAY: Final = tuple(program for program in MODULE_OF if program not in {*SCALE, *MONITORING, *CHART})
+RELEASE: Final = ("cosign", "registry", "syft")
+EVERYDAY: Final = tuple(program for program in MODULE_OF if program not in {*SCALE, *MONITORING, *CHART, *RELEASE})
 
 
 def ensure(*names: str, paths: Paths | None = None) -> dict[str, Path]:
