@@ -14,7 +14,7 @@ LIBRARY_TESTS := trainer env HYPOTHESIS_PROFILE=ci python3 -m pytest -p no:cache
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test tests-that-compute tests-that-wait test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint crds bench-scale bench-agents bench-recovery bench-elastic bench-training cluster-up cluster-down fix setup
+.PHONY: help demo test tests-that-compute tests-that-wait test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint crds release bench-scale bench-agents bench-recovery bench-elastic bench-training cluster-up cluster-down fix setup
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,9 +39,10 @@ tests-that-compute:
 tests-that-wait:
 	@$(PYTEST) tests/host tests/cluster
 
-test-long: setup ## The library by torch's current release, all recipes, elastic groups, autoscalers, faults that last and all dashboards on the cluster, the alerts, all faults on a real API server, and a million random schedules of faults (seven hours on 2 idle cores)
+test-long: setup ## The library by torch's current release, a release to a registry on this machine, all recipes, elastic groups, autoscalers, faults that last and all dashboards on the cluster, the alerts, all faults on a real API server, and a million random schedules of faults (seven hours on 2 idle cores)
 	@$(RUN) $(INSIDE) $(CURRENT) $(LIBRARY_TESTS)
 	@$(RUN) python -m localcluster down
+	@LONG=1 $(PYTEST) tests/host/test_release.py
 	@LONG=1 RECIPES='*' $(PYTEST) tests/cluster/test_recipes.py tests/cluster/test_elastic.py tests/cluster/test_autoscaling.py tests/cluster/test_storms.py tests/cluster/test_dashboards.py tests/unit/helm/test_monitoring.py
 	@$(MAKE) --no-print-directory test-chaos
 	@SIMULATION_SCHEDULES=$(or $(SCHEDULES),1000000) $(PYTEST) -n 2 tests/simulation/test_engine.py
@@ -76,6 +77,10 @@ fix: setup ## Format, and mend what ruff can mend
 
 crds: setup ## Write what is generated from code: the CRD, the reference pages, the dashboards, the schema and README of the chart
 	@$(RUN) python -m trainyard.api crds && $(RUN) python -m dashboards && $(RUN) python -m chart && $(RUN) python -m trainyard.api docs && $(RUN) python -m trainyard.controller.reference
+
+# Without REGISTRY it is tried out: a registry on loopback and a key that is thrown away.
+release: setup ## Build, sign, describe, push and verify images and chart (root): REGISTRY=HOST/PATH KEY=cosign.key, or neither to try it out on this machine
+	@$(RUN) python -m release $(if $(REGISTRY),--registry '$(REGISTRY)',--local) $(if $(KEY),--key '$(KEY)') $(ARGS)
 
 bench-scale: setup ## The operator beside its peers at scale: a table, and build/bench/scale.json (root; takes 2 hours)
 	@$(RUN) python -m benchmarks.scale

@@ -124,3 +124,7 @@ def test_one_rule_of_hadolint_is_set_aside_where_it_stands_with_its_reason() -> 
     """Versions of Debian packages: the archive of a release keeps one of each, so a pinned one would soon be gone."""
     set_aside = [line for path in DOCKERFILES for line in path.read_text().splitlines() if "hadolint ignore" in line]
     assert {*set_aside} == {"# hadolint ignore=DL3008"}
+
+
+def test_workflows() -> None:
+    assert graders.checkov("github_actions", *(ROOT / ".github/workflows").glob("*.yml")) == []
