@@ -125,6 +125,6 @@ def require_registry(text: str) -> str:
     """
     if not REGISTRY.fullmatch(text):
         raise ReleaseError(
-            f"--registry {text} is not of the form HOST/PATH, in lower case and without https://: ghcr.io/example/trainyard"
+            f"--registry {text} is not of the form HOST/PATH, in lower case and without https://: registry.example.com/example/trainyard"
         )
     return text

@@ -33,7 +33,7 @@ def test_a_registry_of_another_form(text: str) -> None:
 
 
 def test_a_registry() -> None:
-    assert require_registry("ghcr.io/example/trainyard") == "ghcr.io/example/trainyard"
+    assert require_registry("registry.example.com/example/trainyard") == "registry.example.com/example/trainyard"
     assert require_registry("localhost:5000/a") == "localhost:5000/a"
 
 
