@@ -36,6 +36,17 @@ EVEN = {"maxReplicas": 8, "multipleOf": 2}
             {"maxReplicas": 4, "shrinkAfterSeconds": -1},
             r"spec.elastic.shrinkAfterSeconds.*greater than or equal to 0",
         ),
+        (
+            2,
+            {"maxReplicas": 4, "onDemandReplicas": 5},
+            "elastic.onDemandReplicas must not be larger than the largest size",
+        ),
+        (
+            2,
+            {"sizes": [2, 4], "onDemandReplicas": 5},
+            "elastic.onDemandReplicas must not be larger than the largest size",
+        ),
+        (2, {"maxReplicas": 4, "gracefulTimeoutSeconds": 1}, r"gracefulTimeoutSeconds.*greater than or equal to 2"),
         (9, EVEN, "replicas must lie within the bounds of elastic"),
         (1, {"minReplicas": 2, "maxReplicas": 4}, "replicas must lie within the bounds of elastic"),
         (3, EVEN, "replicas must be a multiple of elastic.multipleOf, or one of elastic.sizes"),
@@ -84,3 +95,23 @@ def test_the_group_gets_the_next_smaller_size_and_the_condition_says_so(plane: P
         assert lab.status("even")["attempt"] == 2
         assert not op.bugs()
     lab.remove("even")
+
+
+def test_between_two_sizes_everything_else_can_be_changed(lab: Namespace) -> None:
+    lab.submit("even", replicas=2, elastic=EVEN)
+    lab.scale("even", 3)
+    lab.change("even", elastic={**EVEN, "growAfterSeconds": 90, "onDemandReplicas": 1})
+    lab.remove("even")
+
+
+def test_without_the_agent_the_bounds_stay_as_they_are_while_it_runs(lab: Namespace) -> None:
+    lab.submit("plain", replicas=2, recovery={"agent": "none"}, elastic={"maxReplicas": 4})
+    lab.scale("plain", 3)
+    for elastic in ({"maxReplicas": 5}, None):
+        with pytest.raises(
+            RefusedError, match="without the agent, elastic can be changed only while the job is suspended"
+        ):
+            lab.change("plain", elastic=elastic)
+    lab.change("plain", lifecycle={"suspend": True})
+    lab.change("plain", elastic={"maxReplicas": 5})
+    lab.remove("plain")

@@ -12,6 +12,7 @@ USUAL_SECONDS: Final = 60
 MOST_SIZES: Final = 64
 
 LOWEST = "(has(self.minReplicas) ? self.minReplicas : self.multipleOf)"
+HIGHEST = "(has(self.sizes) ? self.sizes[self.sizes.size() - 1] : has(self.maxReplicas) ? self.maxReplicas : self.onDemandReplicas)"
 
 
 class Elastic(Model):
@@ -50,6 +51,11 @@ class Elastic(Model):
                     "elastic.maxReplicas must be a multiple of elastic.multipleOf",
                     fieldPath=".maxReplicas",
                 ),
+                rule(
+                    f"!has(self.onDemandReplicas) || self.onDemandReplicas <= {HIGHEST}",
+                    "elastic.onDemandReplicas must not be larger than the largest size",
+                    fieldPath=".onDemandReplicas",
+                ),
             ],
         },
     )
@@ -69,7 +75,7 @@ class Elastic(Model):
     size that it may have, and grows again when there is room. Needs the agent."""
     grow_after_seconds: int = Field(default=USUAL_SECONDS, ge=5, le=DAY)
     """How long the group keeps a size before it grows: what is wished for meanwhile becomes one change."""
-    graceful_timeout_seconds: int | None = Field(default=None, ge=1, le=DAY)
+    graceful_timeout_seconds: int | None = Field(default=None, ge=2, le=DAY)
     """How long the ranks may take for a checkpoint before they start anew in another number. Not set: as long as a pod has to end
     (terminationGracePeriodSeconds)."""
 

@@ -25,12 +25,19 @@ RANKS_FIT = (
     " x parallelism.context, the ranks that hold one copy of the model; change one of these numbers"
 )
 """Said by the API server where it can count the ranks, and by the operator where it alone can."""
+SIZES = ("sizes", "minReplicas", "maxReplicas")
+SAME_SIZES = " && ".join(
+    f"has(self.elastic.{name}) == has(oldSelf.value().elastic.{name})"
+    f" && (!has(self.elastic.{name}) || self.elastic.{name} == oldSelf.value().elastic.{name})"
+    for name in SIZES
+)
 SCALED = (
-    "oldSelf.hasValue() && has(self.elastic) && has(oldSelf.value().elastic) && self.elastic == oldSelf.value().elastic"
+    "oldSelf.hasValue() && has(self.elastic) && has(oldSelf.value().elastic)"
+    f" && self.elastic.multipleOf == oldSelf.value().elastic.multipleOf && {SAME_SIZES}"
     " && has(self.parallelism) == has(oldSelf.value().parallelism)"
     " && (!has(self.parallelism) || self.parallelism == oldSelf.value().parallelism)"
 )
-"""An elastic job of which nothing else was changed than `replicas`, say. An autoscaler knows of bounds alone: what it wishes for in
+"""An elastic job whose sizes and whose model are spread as before, say one of which `replicas` alone was changed. An autoscaler knows of bounds alone: what it wishes for in
 between is no error, and the group gets the next smaller size."""
 
 
@@ -174,6 +181,15 @@ class TrainingJobSpec(Model):
                     " || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
                     "parallelism can be changed only while the job is suspended; set lifecycle.suspend to true first",
                     fieldPath=".parallelism",
+                    reason="FieldValueForbidden",
+                ),
+                rule(
+                    # Of two torchruns with other bounds, each waits for another group.
+                    "self.recovery.agent != 'none' || (has(self.elastic) == has(oldSelf.elastic)"
+                    " && (!has(self.elastic) || self.elastic == oldSelf.elastic))"
+                    " || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
+                    "without the agent, elastic can be changed only while the job is suspended; set lifecycle.suspend to true first",
+                    fieldPath=".elastic",
                     reason="FieldValueForbidden",
                 ),
                 rule(

@@ -19,14 +19,15 @@ from trainyard.domain.worker import State, state
 def held_back(snapshot: Snapshot, now: datetime) -> Snapshot:
     """The snapshot as it is to be planned for: the group keeps its size until those that join are ready, or one of them has failed.
 
-    Where they could not begin together with pods that are there, nothing is held back: all are made anew.
+    Where they could not begin together with pods that are there, nothing is held back for them: all are made anew.
     """
     status, size, wish = snapshot.job.status, snapshot.size, snapshot.job.spec.replicas
     begun = status.launched_attempt > 0 or status.joining is not None
-    if wish <= size or not begun or not can_join(snapshot):
-        return snapshot
     # With growAfterSeconds, several wishes become one change.
-    target = size if pause(snapshot, now) > timedelta() else aim(snapshot, now)
+    pauses = pause(snapshot, now) > timedelta()
+    if wish <= size or not begun or not (can_join(snapshot) or pauses):
+        return snapshot
+    target = size if pauses else aim(snapshot, now)
     if target > size and _may_grow(snapshot) and _is_settled(snapshot, range(size, target)):
         return planned(snapshot, target)
     return replace(planned(snapshot, size), wish=wish, aim=target)
@@ -40,11 +41,13 @@ def changes(snapshot: Snapshot, now: datetime) -> dict[str, Any]:
         left = before is not None and any(pod.index >= before.size for pod in snapshot.pods)
         after = before.model_copy(update={"workers": before.size}) if before and left else None
         return {} if after == before else {"joining": after}
-    if snapshot.job.spec.elastic and any(pod.ended for pod in snapshot.joining):
+    if snapshot.job.spec.elastic and any(map(_is_lost, snapshot.joining)):
         # Tried again after a while, with all others: the group does not stop for those that did not come to it.
         return {"joining": Joining(size=size, workers=size, attempt=status.attempt), "growth_pause_time": now}
     if before is not None and (before.size, before.workers) == (size, snapshot.aim):
-        return {}
+        # `elastic` may have come while they were on their way: from then on it counts how long they take.
+        untimed = snapshot.job.spec.elastic and before.since is None and snapshot.aim > size
+        return {"joining": before.model_copy(update={"since": now})} if untimed else {}
     attempt = before.attempt if before and before.size == size else status.attempt
     after = Joining(size=size, workers=snapshot.aim, attempt=attempt)
     if snapshot.job.spec.elastic:
@@ -57,7 +60,7 @@ def told(snapshot: Snapshot, changed: dict[str, Any]) -> Sequence[Event]:
     """The event with which it begins, or ends before its time."""
     begun: Joining | None = changed.get("joining")
     if "growth_pause_time" in changed:
-        lost = next(pod for pod in snapshot.joining if pod.ended)
+        lost = next(filter(_is_lost, snapshot.joining))
         note = f"worker {lost.index} (pod {lost.name}) ended before it could join; the group trains on without it"
         return [Event("Warning", Reason.WORKERS_JOINING, note)]
     more = begun.workers - begun.size if begun else 0
@@ -104,9 +107,14 @@ def _may_grow(snapshot: Snapshot) -> bool:
 
 def _is_settled(snapshot: Snapshot, wished: range) -> bool:
     there = {pod.index: pod for pod in snapshot.joining}
-    if any(pod.ended or state(pod) is State.FAILED for pod in there.values()):
+    if any(map(_is_lost, there.values())):
         return snapshot.job.spec.elastic is None
     return all(index in there and _is_ready(snapshot, there[index]) for index in wished)
+
+
+def _is_lost(pod: PodView) -> bool:
+    """Whether it will not join any more: another container may run on where the main one has failed."""
+    return pod.ended or state(pod) is State.FAILED
 
 
 def _is_ready(snapshot: Snapshot, pod: PodView) -> bool:

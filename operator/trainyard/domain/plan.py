@@ -41,7 +41,7 @@ from trainyard.domain.cause import find_cause, settling
 from trainyard.domain.ladder import opening, told_by_all
 from trainyard.domain.model import JobView, PodView, Snapshot
 from trainyard.domain.progress import progress, reported_by
-from trainyard.domain.ranks import misfit
+from trainyard.domain.ranks import meets_by_itself, misfit
 from trainyard.domain.removal import removals
 from trainyard.domain.report import report, unfollowed
 from trainyard.domain.supervision import not_for
@@ -142,7 +142,8 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
         return Plan(status.model_copy(update=changes), events=growth.told(snapshot, changes))
     # A worker without others is looked for by nobody: a thousand jobs of one GPU need no thousand Services.
     fits = not misfit(job.spec)
-    actions: list[Action] = [CreateService()] if fits and job.spec.replicas > 1 and not snapshot.has_service else []
+    named = fits and (job.spec.replicas > 1 or meets_by_itself(job.spec))
+    actions: list[Action] = [CreateService()] if named and not snapshot.has_service else []
     not_before = status.retry.not_before
     waiting = not_before is not None and now < not_before
     # While the next attempt has to wait, those that have ended keep their logs.

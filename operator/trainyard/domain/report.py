@@ -85,16 +85,13 @@ def _moves(status: TrainingJobStatus, *, grouped: bool) -> tuple[Any, ...]:
 
 
 def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
-    """A job that has no more to do than to lose its pods stalls at nothing, or at what it has failed of."""
-    if not status.holds(C.STALLED):
-        return {}
+    """A job that has no more to do than to lose its pods stalls at nothing, or at what it has failed of; and it has no size."""
+    ended = Reason.JOB_FINISHED if status.finished else Reason.SUSPENDED
+    sayings = over(status, [C.STALLED, C.SCALING_LIMITED], ended, "nothing is in the way")
     failed = status.condition(C.FAILED)
-    if failed is not None and failed.status == "True":
-        saying = yes(C.STALLED, failed.reason, failed.message)
-    else:
-        ended = Reason.JOB_FINISHED if status.finished else Reason.SUSPENDED
-        saying = no(C.STALLED, ended, "nothing is in the way")
-    return {"conditions": said(status, [saying], job.generation, now)}
+    if status.holds(C.STALLED) and failed is not None and failed.status == "True":
+        sayings.append(yes(C.STALLED, failed.reason, failed.message))
+    return {"conditions": said(status, sayings, job.generation, now)} if sayings else {}
 
 
 def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:

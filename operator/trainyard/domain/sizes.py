@@ -25,14 +25,25 @@ def at_most(spec: TrainingJobSpec, workers: int) -> int | None:
     return size if size >= spec.elastic.lowest else None
 
 
+def _smallest(spec: TrainingJobSpec) -> int | None:
+    """The smallest size that an elastic group may have; None where there is none."""
+    bounds = spec.elastic
+    if bounds is None:
+        return None
+    sizes = bounds.sizes or range(bounds.lowest, bounds.highest + 1)
+    return next((size for size in sizes if at_most(spec, size) == size), None)
+
+
 def fitted(snapshot: Snapshot) -> Snapshot:
     """The snapshot as it is to be planned for: a group does not follow `replicas` to a size that it may not have.
 
-    An elastic one gets the next smaller size that it may. Otherwise training would stop for what cannot be: the group keeps the size that
+    An elastic one gets the next smaller size that it may, or the smallest of all. Otherwise training would stop for what cannot be: the group keeps the size that
     it was made for, and is recovered at it; where there is none yet, none is made.
     """
     spec = snapshot.job.spec
     size = at_most(spec, spec.replicas)
+    if size is None and not misfit(planned(snapshot, snapshot.size).job.spec):
+        size = _smallest(spec)
     if size is not None:
         return snapshot if size == spec.replicas else replace(planned(snapshot, size), limit=_limit(spec, size))
     if not (why := misfit(spec)):

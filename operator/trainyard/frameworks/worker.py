@@ -50,8 +50,9 @@ class Worker:
         return self.rendezvous or self._address_of(0)
 
     def _address_of(self, index: int) -> str:
-        # A worker without others has no Service, and so no name.
-        return "localhost" if self.spec.replicas == 1 else f"{worker_host(self.job.name, index)}.{self.job.name}"
+        # A worker without others has no Service, and so no name; one to which others may come in its life has both.
+        alone = self.spec.replicas == 1 and not meets_by_itself(self.spec)
+        return "localhost" if alone else f"{worker_host(self.job.name, index)}.{self.job.name}"
 
     @property
     def meeting(self) -> int:

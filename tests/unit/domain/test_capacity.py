@@ -11,7 +11,7 @@ from tests.unit.domain import passing
 from tests.unit.domain.passing import act, decided, names
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Group, Joining, Phase, Replacement
-from trainyard.domain.model import AgentView, Doing, LeaveView, Trouble
+from trainyard.domain.model import AgentView, Doing, Exit, LeaveView, Trouble
 
 NO_ROOM = Trouble("Unschedulable", "0/3 nodes are available: 3 Insufficient nvidia.com/gpu")
 ELASTIC = {"maxReplicas": 6, "shrinkAfterSeconds": 60, "growAfterSeconds": 30}
@@ -281,3 +281,40 @@ def test_those_that_could_join_on_spot_nodes_do_not_make_up_for_one_on_demand() 
     scene = act(act(act(shrunk(onDemandReplicas=5).wishing(replicas=6), 62), 90), 90)
     scene = placed(change(change(scene, 3, trouble=NO_ROOM), 4, trouble=NO_ROOM), 5)
     assert decided(scene, 600).status.joining == scene.status.joining
+
+
+def test_elastic_that_comes_while_workers_are_on_their_way_counts_from_then_on() -> None:
+    scene = act(act(passing.running(1).wishing(replicas=5), 1), 2)
+    for index in (1, 2, 3):
+        scene = placed(scene, index)
+    scene = act(change(scene, 4, trouble=NO_ROOM), 5)
+    assert act(scene, 10_000).status.attempt == 1
+    scene = act(scene.wishing(elastic=ELASTIC), 10)
+    assert scene.status.joining
+    assert scene.status.joining.since == NOW + timedelta(seconds=10)
+    assert decided(scene, 69).status.attempt == 1
+    scene = act(act(act(scene, 70), 70), 71)
+    assert (scene.status.attempt > 1, scene.status.size) == (True, 4)
+
+
+def test_one_whose_main_container_has_failed_is_tried_again_though_another_runs_on() -> None:
+    scene = placed(act(act(shrunk(), 90), 90), 3)
+    assert scene.agents
+    gone = replace(scene.agents["pod-3-3"], left_at=NOW + timedelta(seconds=95))
+    failed = Exit(NOW + timedelta(seconds=95), 137, "OOMKilled", "")
+    scene = change(scene, 3, gone, running=False, ready=False, exit=failed)
+    assert "ended before it could join" in decided(scene, 100).events[0].note
+    assert names(act(act(scene, 100), 100)) == ["0-1", "2-1", "1-3"]
+
+
+def test_all_pods_are_not_made_anew_with_each_wish() -> None:
+    scene = running(3, growAfterSeconds=30).wishing(recovery={"lowestRung": "AllPods"})
+    scene = scene.with_status(growth_pause_time=NOW)
+    wished = act(act(scene.wishing(replicas=4), 5), 5)
+    assert (wished.status.attempt, names(wished)) == (1, ["0-1", "1-1", "2-1"])
+    said = wished.status.condition(C.RESIZING)
+    assert said is not None
+    assert "elastic.growAfterSeconds" in said.message
+    assert 24 <= (decided(wished, 5).requeue_after or 0) <= 26
+    assert act(act(wished, 30), 30).status.attempt == 2
+    assert decided(scene.wishing(replicas=2), 5).status.attempt == 2, "to get smaller waits for nothing"

@@ -58,3 +58,29 @@ def test_copies_of_the_model_are_never_split(replicas: int, size: int) -> None:
     seen = fitted(scene.wishing(replicas=replicas).snapshot)
     assert seen.job.spec.replicas == size
     assert "one copy of the model takes 2 ranks" in seen.limit
+
+
+def test_below_the_smallest_size_the_group_has_that_one() -> None:
+    model = {"processesPerReplica": 1, "parallelism": {"tensor": 4}}
+    scene = job(4, template=SUPERVISED, elastic={"maxReplicas": 8}, **model).running().attended()
+    seen = fitted(scene.wishing(replicas=3).snapshot)
+    assert (seen.job.spec.replicas, seen.misfit) == (4, "")
+    assert seen.limit.endswith("one copy of the model takes 4 ranks: the group has 4 workers")
+    none = fitted(scene.wishing(replicas=3, elastic={"sizes": [1, 3]}).snapshot)
+    assert "ranks" in none.misfit
+
+
+@pytest.mark.parametrize("end", ["suspended", "finished"])
+def test_who_has_no_group_has_no_size_that_is_not_allowed(end: str) -> None:
+    scene = job(4, template=SUPERVISED, elastic={"maxReplicas": 6, "multipleOf": 2}).running().attended()
+    scene = scene.wishing(replicas=5)
+    scene = scene.with_status(**dict(plan(fitted(scene.snapshot), NOW).status))
+    if end == "suspended":
+        scene = scene.wishing(lifecycle={"suspend": True})
+    else:
+        scene = scene.succeeded(0, 1, 2, 3)
+    for _ in range(3):
+        scene = scene.with_status(**dict(plan(fitted(scene.snapshot), NOW).status))
+    said = scene.status.condition(C.SCALING_LIMITED)
+    assert said is not None
+    assert said.status == "False"

@@ -155,3 +155,9 @@ def test_without_the_agent_torchrun_of_an_elastic_job_meets_anew_by_itself() -> 
     assert (later["PET_RDZV_ID"], later["PET_RDZV_ENDPOINT"]) == ("job-uid-3", "train-worker-0.train:29502")
     agent = environment_of(worker(elastic={"maxReplicas": 6}))
     assert (agent["PET_NNODES"], agent["PET_MAX_RESTARTS"]) == ("3", "0")
+
+
+def test_a_first_worker_to_which_others_come_by_themselves_has_a_name_from_the_start() -> None:
+    told = environment_of(worker(index=0, replicas=1, elastic={"maxReplicas": 2}, recovery={"agent": "none"}))
+    assert told["PET_LOCAL_ADDR"] == "train-worker-0.train"
+    assert told["PET_RDZV_ENDPOINT"].startswith("train-worker-0.train:")
