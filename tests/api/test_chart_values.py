@@ -22,6 +22,8 @@ SENTENCES = (
     'image.tag: "latest" names no version',
     "is set by the chart itself",
     "stands there twice",
+    "do nothing without admission.enabled",
+    "give them different ports",
 )
 """What templates refuse, for what a schema cannot say."""
 

@@ -101,7 +101,9 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
         avoided = sum(node.avoided is not Avoidance.NO for node in view.status.suspect_nodes)
         goodput, progress = view.status.goodput, view.status.progress
         workers, restarts = view.status.size or view.spec.replicas, view.status.restarts
-        held = view.status.replicas * sum(accelerators(each) for each in view.spec.template["spec"]["containers"])
+        each = sum(accelerators(container) for container in view.spec.template["spec"]["containers"])
+        # Those that are to join may have no place yet; those that have ended hold nothing.
+        held = 0 if view.status.finished else min(view.status.replicas, workers) * each
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(each) for each in (part, *first["loc"]))

@@ -3,7 +3,7 @@
 import json
 import socket
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, NotRequired
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator, with_config
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -17,13 +17,39 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0
 """What a namespace, or the Lease, may be called."""
 
 
-@with_config(ConfigDict(extra="forbid"))
+# A field of another name is refused: of a selector nothing would be left, and that selects everything.
+STRICT = ConfigDict(extra="forbid")
+
+
+@with_config(STRICT)
+class Expression(TypedDict):
+    """What labels are to be."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: NotRequired[list[str]]
+
+
+@with_config(STRICT)
+class Selector(TypedDict, total=False):
+    """Which pods or namespaces; all of them where it is empty."""
+
+    matchLabels: dict[str, str]
+    matchExpressions: list[Expression]
+
+
+# `except` is a word of Python's.
+Addresses = TypedDict("Addresses", {"cidr": str, "except": NotRequired[list[str]]})
+with_config(STRICT)(Addresses)
+
+
+@with_config(STRICT)
 class PeerFields(TypedDict, total=False):
     """What one entry of a NetworkPolicy's `from` may have."""
 
-    ipBlock: dict[str, Any]
-    namespaceSelector: dict[str, Any]
-    podSelector: dict[str, Any]
+    ipBlock: Addresses
+    namespaceSelector: Selector
+    podSelector: Selector
 
 
 def _somebody(peer: PeerFields) -> PeerFields:

@@ -87,10 +87,12 @@ def _moves(status: TrainingJobStatus, *, grouped: bool) -> tuple[Any, ...]:
 def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
     """A job that has no more to do than to lose its pods stalls at nothing, or at what it has failed of; and it has no size."""
     ended = Reason.JOB_FINISHED if status.finished else Reason.SUSPENDED
-    sayings = over(status, [C.STALLED, C.SCALING_LIMITED], ended, "nothing is in the way")
-    failed = status.condition(C.FAILED)
-    if status.holds(C.STALLED) and failed is not None and failed.status == "True":
+    sayings = over(status, [C.SCALING_LIMITED], ended, "nothing is in the way")
+    failed = status.condition(C.FAILED) if status.holds(C.FAILED) else None
+    if failed is not None and status.holds(C.STALLED):
         sayings.append(yes(C.STALLED, failed.reason, failed.message))
+    else:
+        sayings += over(status, [C.STALLED], ended, "nothing is in the way")
     return {"conditions": said(status, sayings, job.generation, now)} if sayings else {}
 
 

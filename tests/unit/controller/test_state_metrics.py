@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.support.jobs import NOW, Scene, ago, job
+from tests.support.jobs import NOW, Scene, ago, condition, job
 from tests.unit.controller.test_resources import RAW
 from trainyard.api.recovery import Rung
-from trainyard.api.status import Group, LastFailure, Phase, Restarts, Retry, TrainingJobStatus
+from trainyard.api.status import ConditionType, Group, LastFailure, Phase, Restarts, Retry, TrainingJobStatus
 from trainyard.controller.caches import Caches
 from trainyard.controller.durations import Durations
 from trainyard.controller.metrics import CacheMetrics
@@ -101,5 +101,13 @@ def test_phase_attempt_restarts_and_accelerators_of_each_job() -> None:
     assert value("accelerators") == 32
     caches.of("lab").jobs.apply(record.with_status(told.model_copy(update={"replicas": 0}), 10))
     assert value("accelerators") is None
+    joining = told.model_copy(update={"replicas": 6})
+    caches.of("lab").jobs.apply(record.with_status(joining, 11))
+    assert value("accelerators") == 32, "those that are to join may have no place"
+    ended = [condition(ConditionType.COMPLETE)]
+    caches.of("lab").jobs.apply(
+        record.with_status(told.model_copy(update={"phase": Phase.COMPLETE, "conditions": ended}), 12)
+    )
+    assert value("accelerators") is None, "pods that have ended are kept for their logs"
     caches.of("lab").jobs.remove("1")
     assert value("attempt") is None

@@ -75,10 +75,8 @@ def test_who_has_no_group_has_no_size_that_is_not_allowed(end: str) -> None:
     scene = job(4, template=SUPERVISED, elastic={"maxReplicas": 6, "multipleOf": 2}).running().attended()
     scene = scene.wishing(replicas=5)
     scene = scene.with_status(**dict(plan(fitted(scene.snapshot), NOW).status))
-    if end == "suspended":
-        scene = scene.wishing(lifecycle={"suspend": True})
-    else:
-        scene = scene.succeeded(0, 1, 2, 3)
+    stops = scene.wishing(lifecycle={"suspend": True})
+    scene = stops if end == "suspended" else scene.succeeded(0, 1, 2, 3)
     for _ in range(3):
         scene = scene.with_status(**dict(plan(fitted(scene.snapshot), NOW).status))
     said = scene.status.condition(C.SCALING_LIMITED)

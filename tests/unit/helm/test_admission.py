@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.helm.chart import Chart, RefusedError
+from tests.unit.helm.chart import Chart, RefusedError, Release
 
 POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
 
@@ -17,10 +17,27 @@ def names(chart: Chart, **values: Any) -> list[str]:
     return found
 
 
-def test_there_are_none_where_nobody_asked(chart: Chart) -> None:
-    release = chart.render({"admission": {"podSecurity": "restricted"}})
+def test_there_are_none_where_nobody_asked(release: Release) -> None:
     assert not release.all(POLICY)
     assert not release.all(BINDING)
+
+
+@pytest.mark.parametrize("values", [{"podSecurity": "restricted"}, {"guardServiceAccounts": True}])
+def test_what_would_do_nothing_is_refused(chart: Chart, values: dict[str, Any]) -> None:
+    with pytest.raises(RefusedError, match=r"do nothing without admission.enabled: set it, or leave them out"):
+        chart.render({"admission": values})
+
+
+def test_a_peer_of_a_misspelt_selector_is_refused_and_not_everybody(chart: Chart) -> None:
+    peer = {"podSelector": {"matchLabel": {"app": "x"}}}
+    for values in ({"metricsFrom": [peer]}, {"jobs": {"from": [peer]}}):
+        with pytest.raises(RefusedError, match="matchLabel"):
+            chart.render({"networkPolicy": values})
+
+
+def test_two_servers_have_two_ports(chart: Chart) -> None:
+    with pytest.raises(RefusedError, match=r"coordinator.port and settings.httpPort are both 8443"):
+        chart.render({"settings": {"httpPort": 8443}})
 
 
 def test_templates_are_held_to_a_standard_if_one_is_named(chart: Chart) -> None:
