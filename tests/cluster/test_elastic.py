@@ -197,6 +197,19 @@ def test_without_the_agent_torchrun_goes_on_with_those_that_are_left(kube: Kube)
     assert counts(kube.status("job")) == (1, 0, 0)
 
 
+@LONG
+def test_without_the_agent_one_alone_is_found_by_the_one_that_comes(kube: Kube) -> None:
+    manifest = training(1, {"maxReplicas": 2}, recovery={"agent": "none"})
+    main_container(manifest)["command"] = ["sh", "-c", f"exec torchrun --no-python python3 -c '{TORCHRUN}'"]
+    kube.apply(manifest)
+    kube.until(lambda: "one of 1" in kube.run("logs", "job-worker-0-1"), 120, "it to train alone")
+    before = kube.uids("job")
+    kube.run("scale", "tj/job", "--replicas=2")
+    kube.until(lambda: "one of 2" in kube.run("logs", "job-worker-0-1"), 180, "both to meet")
+    assert kube.uids("job")["job-worker-0-1"] == before["job-worker-0-1"]
+    assert kube.condition("job", "Stalled").get("status") != "True"
+
+
 TORCHRUN = """
 import time
 import torch, torch.distributed as dist
