@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.cluster.kube import Json, Kube, main_container
-from tests.cluster.test_elastic import closed, counts, newest, training, trains
+from tests.cluster.test_elastic import LONG, closed, counts, newest, training, trains
 
 PLACES = 2
 """Of a node with eight GPUs: a worker takes four."""
@@ -60,6 +60,7 @@ def test_the_spot_part_is_taken_back_first_and_comes_again(kube: Kube) -> None:
         assert places(kube, 2) == [SAFE, SAFE]
 
 
+@LONG
 def test_those_on_demand_wait_for_a_place_that_stays(kube: Kube) -> None:
     with spot_nodes(kube):
         kube.apply(mixed(3, on_demand=3))
