@@ -202,6 +202,7 @@ def test_without_the_agent_one_alone_is_found_by_the_one_that_comes(kube: Kube) 
     manifest = training(1, {"maxReplicas": 2}, recovery={"agent": "none"})
     main_container(manifest)["command"] = ["sh", "-c", f"exec torchrun --no-python python3 -c '{TORCHRUN}'"]
     kube.apply(manifest)
+    kube.wait_phase("job", "Running", 120)
     kube.until(lambda: "one of 1" in kube.run("logs", "job-worker-0-1"), 120, "it to train alone")
     before = kube.uids("job")
     kube.run("scale", "tj/job", "--replicas=2")
