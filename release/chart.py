@@ -1,14 +1,12 @@
 """The chart as it is released: its values name the released image by digest, and its README says so."""
 
-import json
 import shutil
 import tempfile
 from pathlib import Path
 
 import yaml
 
-from chart.readme import readme
-from chart.schema import schema
+from chart import generated
 from localcluster.tools import KUBERNETES_VERSION, ensure
 from release.commands import ReleaseError, run
 from release.images import digest_of
@@ -54,8 +52,7 @@ def package(plan: Plan, operator: Artifact) -> Path:
         shutil.copytree(CHART, folder)
         values = folder / "values.yaml"
         values.write_text(with_image(values.read_text(), operator))
-        (folder / "README.md").write_text(readme(folder))
-        (folder / "values.schema.json").write_text(json.dumps(schema(values.read_text()), indent=2) + "\n")
+        generated.write(folder)
         _helm("lint", "--strict", folder, doing="checking the chart")
         _helm("package", folder, "--destination", plan.folder, doing="packaging the chart")
     return plan.packaged

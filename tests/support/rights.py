@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from localcluster.tools import ensure
+from tests.support.control_plane import OPERATOR
 from tests.unit.helm.chart import Chart, Release
 from tests.unit.helm.test_permissions import grants
 
 FOLDER: Final = "TRAINYARD_AUDIT"
-ACCOUNT: Final = "system:serviceaccount:trainyard-system:trainyard"
 EVERYTHING: Final = {"networkPolicy": {"jobs": {"enabled": True}}}
 ROLES: Final = (("ClusterRole", "trainyard"), ("Role", "trainyard-leader-election"))
 OWNING: Final = "cannot set blockOwnerDeletion"
@@ -32,11 +32,11 @@ def used(lines: Iterable[str]) -> Counter[Right]:
     """How often each right was used, by the lines of an audit log."""
     found: Counter[Right] = Counter()
     for line in lines:
-        if ACCOUNT not in line:
+        if OPERATOR not in line:
             continue
         entry: dict[str, Any] = json.loads(line)
         about, answer = entry.get("objectRef", {}), entry.get("responseStatus", {})
-        if entry["user"].get("username") != ACCOUNT or "resource" not in about:
+        if entry["user"].get("username") != OPERATOR or "resource" not in about:
             continue
         if OWNING in answer.get("message", ""):
             found["trainyard.dev", "trainingjobs/finalizers", "update"] += 1

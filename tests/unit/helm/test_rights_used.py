@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from tests.support import rights
+from tests.support.control_plane import OPERATOR
 
 
-def line(user: str = rights.ACCOUNT, code: int = 200, message: str = "", **about: str) -> str:
+def line(user: str = OPERATOR, code: int = 200, message: str = "", **about: str) -> str:
     entry: dict[str, Any] = {"user": {"username": user}, "verb": about.pop("verb", "get"), "objectRef": about}
     return json.dumps({**entry, "responseStatus": {"code": code, "message": message}})
 
@@ -26,7 +27,7 @@ def test_what_is_counted() -> None:
         line(**pods, user="system:serviceaccount:lab:default"),
         line(**status, code=409),
         line(**pods, verb="create", code=403, message=owning),
-        json.dumps({"user": {"username": rights.ACCOUNT}, "verb": "get", "requestURI": "/version"}),
+        json.dumps({"user": {"username": OPERATOR}, "verb": "get", "requestURI": "/version"}),
     ]
     assert rights.used(lines) == {
         ("", "pods", "get"): 3,
