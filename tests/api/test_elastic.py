@@ -78,6 +78,32 @@ def test_a_scale_may_come_between_two_sizes_and_never_beyond_the_last(lab: Names
     lab.remove("pairs")
 
 
+def test_sizes_that_would_split_a_copy_of_the_model_are_refused(lab: Namespace) -> None:
+    pairs = {"processesPerReplica": 1, "parallelism": {"tensor": 2}}
+    with pytest.raises(RefusedError, match=r"spec.elastic.sizes: .*each of elastic.sizes, times processesPerReplica"):
+        lab.submit("never", replicas=4, elastic={"sizes": [1, 4]}, **pairs)
+    lab.submit("pairs", replicas=4, elastic={"sizes": [2, 4, 6]}, **pairs)
+    lab.scale("pairs", 3)
+    lab.change("pairs", lifecycle={"suspend": True})
+    with pytest.raises(RefusedError, match=r"must be a multiple of parallelism\.tensor"):
+        lab.change("pairs", parallelism={"tensor": 4})
+    lab.change("pairs", replicas=4)
+    with pytest.raises(RefusedError, match=r"each of elastic.sizes, times processesPerReplica"):
+        lab.change("pairs", parallelism={"tensor": 4})
+    lab.change("pairs", parallelism={"tensor": 4}, processesPerReplica=2)
+    lab.change(
+        "pairs",
+        lifecycle={"suspend": True},
+        replicas=2,
+        parallelism={"tensor": 2},
+        elastic={"maxReplicas": 3, "sizes": None},
+    )
+    lab.scale("pairs", 3)
+    with pytest.raises(RefusedError, match=r"must be a multiple of parallelism\.tensor"):
+        lab.change("pairs", processesPerReplica=1)
+    lab.remove("pairs")
+
+
 @pytest.mark.usefixtures("granted")
 def test_the_group_gets_the_next_smaller_size_and_the_condition_says_so(plane: Plane, lab: Namespace) -> None:
     with operator(plane, "clamping") as op:

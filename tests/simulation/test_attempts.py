@@ -67,7 +67,7 @@ BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
     "workers are told of the wish in place of the group": (assignments, "_as_made", lambda _: lambda job, _pod: job),
     "who is to join is not made to wait": (TrainingJobStatus, "awaits", lambda _: always("")),
     "those beyond a new size go on": (TrainingJobStatus, "includes", lambda _: always("yes")),
-    "room is waited for without an end": (capacity, "_patience", lambda _: always(None)),
+    "room is waited for without an end": (capacity, "_left", lambda _: always(None)),
     "where there is room for some, all are waited for": (
         growth,
         "aim",

@@ -36,6 +36,7 @@ SCALED = (
     f" && self.elastic.multipleOf == oldSelf.value().elastic.multipleOf && {SAME_SIZES}"
     " && has(self.parallelism) == has(oldSelf.value().parallelism)"
     " && (!has(self.parallelism) || self.parallelism == oldSelf.value().parallelism)"
+    " && self.processesPerReplica == oldSelf.value().processesPerReplica"
 )
 """An elastic job whose sizes and whose model are spread as before, say one of which `replicas` alone was changed. An autoscaler knows of bounds alone: what it wishes for in
 between is no error, and the group gets the next smaller size."""
@@ -158,6 +159,16 @@ class TrainingJobSpec(Model):
                     f" || ({SCALED})",
                     RANKS_FIT,
                     fieldPath=".parallelism",
+                    optionalOldSelf=True,
+                ),
+                rule(
+                    "!has(self.parallelism) || !has(self.elastic) || !has(self.elastic.sizes) || type(self.processesPerReplica) != int"
+                    " || self.elastic.sizes.all(size, (size * self.processesPerReplica)"
+                    " % (self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context) == 0)"
+                    f" || ({SCALED})",
+                    "each of elastic.sizes, times processesPerReplica, must be a multiple of parallelism.tensor x parallelism.pipeline"
+                    " x parallelism.context, the ranks that hold one copy of the model; leave out the sizes that are not",
+                    fieldPath=".elastic.sizes",
                     optionalOldSelf=True,
                 ),
                 rule(

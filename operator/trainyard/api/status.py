@@ -193,7 +193,7 @@ class Joining(Model):
     attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
     """The attempt in the names of their pods: the one that ran when they were asked for."""
     since: Time | None = None
-    """When they were asked for, or for fewer of them."""
+    """Since when some of them are ready, and wait for the others."""
     of: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
     """Where there was no room for all that were wished for: how many the group was to have with those."""
 

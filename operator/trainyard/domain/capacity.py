@@ -16,11 +16,11 @@ from trainyard.domain.times import startup_began
 
 def remaining(snapshot: Snapshot, now: datetime) -> int | None:
     """The size with which the group is to go on now, because some of its workers have waited for a place for long enough."""
-    left = _patience(snapshot, now)
+    left = _left(snapshot, now)
     if left is None or left > timedelta():
         return None
     workers = snapshot.job.spec.replicas
-    size = at_most(snapshot.job.spec, min(_room(snapshot), workers))
+    size = at_most(snapshot.job.spec, min(_room(snapshot, snapshot.joining), workers))
     if size is None or not can_join(snapshot):
         # Where the others could not join it again, it would start anew for them at once.
         return None
@@ -49,9 +49,17 @@ def aim(snapshot: Snapshot, now: datetime) -> int:
         return wish
     # Where fewer were asked for, the rest has its turn when the group has grown.
     asked = min(joining.workers, wish) if joining.of == wish else wish
-    waited = joining.since is not None and now - joining.since >= timedelta(seconds=elastic.shrink_after_seconds)
-    reached = at_most(snapshot.job.spec, _room(snapshot)) if waited else None
+    waits = joining.since is None or patience(snapshot, now) > timedelta()
+    reached = None if waits else at_most(snapshot.job.spec, _room(snapshot, _coming(snapshot)))
     return asked if reached is None or reached <= joining.size else min(reached, asked)
+
+
+def patience(snapshot: Snapshot, now: datetime) -> timedelta:
+    """How much longer those that join and are ready wait for those that find no place or cannot start."""
+    elastic, joining = snapshot.job.spec.elastic, snapshot.job.status.joining
+    if elastic is None or joining is None or joining.since is None:
+        return timedelta()
+    return joining.since + timedelta(seconds=elastic.shrink_after_seconds) - now
 
 
 def pause(snapshot: Snapshot, now: datetime) -> timedelta:
@@ -64,16 +72,13 @@ def pause(snapshot: Snapshot, now: datetime) -> timedelta:
 
 def deadlines(snapshot: Snapshot, now: datetime) -> Sequence[float]:
     """Seconds until there is another look to take."""
-    left = [_patience(snapshot, now)]
-    elastic, status = snapshot.job.spec.elastic, snapshot.job.status
-    if elastic and status.joining and status.joining.since and snapshot.wish:
-        left.append(status.joining.since + timedelta(seconds=elastic.shrink_after_seconds) - now)
+    left = [_left(snapshot, now) or timedelta()]
     if snapshot.wish:
-        left.append(pause(snapshot, now))
-    return [wait.total_seconds() for wait in left if wait is not None and wait > timedelta()]
+        left += [patience(snapshot, now), pause(snapshot, now)]
+    return [wait.total_seconds() for wait in left if wait > timedelta()]
 
 
-def _patience(snapshot: Snapshot, now: datetime) -> timedelta | None:
+def _left(snapshot: Snapshot, now: datetime) -> timedelta | None:
     """How much longer workers that lack a place are waited for; None where none does, or the group cannot do without."""
     spec, begun = snapshot.job.spec, startup_began(snapshot.job.status)
     lacking = _lacking(snapshot)
@@ -82,14 +87,20 @@ def _patience(snapshot: Snapshot, now: datetime) -> timedelta | None:
     return begun + timedelta(seconds=spec.elastic.shrink_after_seconds) - now
 
 
-def _room(snapshot: Snapshot) -> int:
-    """Of how many workers the group could be in the places that it has, those that are to join included."""
+def _room(snapshot: Snapshot, joining: Sequence[PodView]) -> int:
+    """Of how many workers the group could be in the places that it has, and those that are to join."""
     elastic = snapshot.job.spec.elastic
     safe = (elastic.on_demand_replicas if elastic else None) or 0
-    placed = [pod.index for pod in (*snapshot.current, *snapshot.joining) if is_placed(pod)]
+    placed = [pod.index for pod in (*snapshot.current, *joining) if is_placed(pod)]
     on_demand = sum(index < safe for index in placed)
     # The first workers do not go where the others may.
     return on_demand if on_demand < safe else len(placed)
+
+
+def _coming(snapshot: Snapshot) -> Sequence[PodView]:
+    """Those that are to join, up to the first that has a place and does not start there: who lacks a place gets another's, that one does not."""
+    stuck = [pod.index for pod in snapshot.joining if pod.scheduled and pod.trouble and not pod.running]
+    return [pod for pod in snapshot.joining if not stuck or pod.index < min(stuck)]
 
 
 def _lacking(snapshot: Snapshot) -> list[int]:

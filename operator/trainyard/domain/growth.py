@@ -8,10 +8,10 @@ from typing import Any
 from trainyard.api.reasons import Reason
 from trainyard.api.status import Joining
 from trainyard.domain.actions import Action, CreateWorker, Event
-from trainyard.domain.capacity import aim, is_placed, pause
+from trainyard.domain.capacity import aim, is_placed, patience, pause
 from trainyard.domain.ladder import can_join
 from trainyard.domain.model import Doing, PodView, Snapshot
-from trainyard.domain.sizes import planned
+from trainyard.domain.sizes import outgrown, planned
 from trainyard.domain.wording import counted
 from trainyard.domain.worker import State, state
 
@@ -30,7 +30,7 @@ def held_back(snapshot: Snapshot, now: datetime) -> Snapshot:
     target = size if pauses else aim(snapshot, now)
     if target > size and _may_grow(snapshot) and _is_settled(snapshot, range(size, target)):
         return planned(snapshot, target)
-    return replace(planned(snapshot, size), wish=wish, aim=target)
+    return replace(planned(snapshot, size), wish=wish, aim=target, limit=snapshot.limit or outgrown(snapshot))
 
 
 def changes(snapshot: Snapshot, now: datetime) -> dict[str, Any]:
@@ -45,26 +45,24 @@ def changes(snapshot: Snapshot, now: datetime) -> dict[str, Any]:
         # Tried again after a while, with all others: the group does not stop for those that did not come to it.
         return {"joining": Joining(size=size, workers=size, attempt=status.attempt), "growth_pause_time": now}
     if before is not None and (before.size, before.workers) == (size, snapshot.aim):
-        # `elastic` may have come while they were on their way: from then on it counts how long they take.
-        untimed = snapshot.job.spec.elastic and before.since is None and snapshot.aim > size
-        return {"joining": before.model_copy(update={"since": now})} if untimed else {}
+        since = _ready_since(snapshot, now)
+        return {} if before.since == since else {"joining": before.model_copy(update={"since": since})}
     attempt = before.attempt if before and before.size == size else status.attempt
-    after = Joining(size=size, workers=snapshot.aim, attempt=attempt)
-    if snapshot.job.spec.elastic:
-        narrower = size < snapshot.aim < snapshot.wish
-        after = after.model_copy(update={"since": now, "of": snapshot.wish if narrower else None})
-    return {"joining": after}
+    narrower = snapshot.job.spec.elastic is not None and size < snapshot.aim < snapshot.wish
+    of = snapshot.wish if narrower else None
+    return {"joining": Joining(size=size, workers=snapshot.aim, attempt=attempt, of=of)}
 
 
 def told(snapshot: Snapshot, changed: dict[str, Any]) -> Sequence[Event]:
     """The event with which it begins, or ends before its time."""
-    begun: Joining | None = changed.get("joining")
+    begun, before = changed.get("joining"), snapshot.job.status.joining
     if "growth_pause_time" in changed:
         lost = next(filter(_is_lost, snapshot.joining))
         note = f"worker {lost.index} (pod {lost.name}) ended before it could join; the group trains on without it"
         return [Event("Warning", Reason.WORKERS_JOINING, note)]
     more = begun.workers - begun.size if begun else 0
-    if begun is None or not more:
+    asked = before is not None and begun is not None and (before.size, before.workers) == (begun.size, begun.workers)
+    if begun is None or not more or asked:
         return []
     those = "one that joins is" if more == 1 else f"{more} that join are"
     why = "the group may grow" if snapshot.job.spec.elastic else "replicas was raised"
@@ -97,12 +95,28 @@ def story(snapshot: Snapshot, now: datetime) -> str:
     )
     fewer = f" (there was no room for {wish - target} more)" if target < wish else ""
     wished = counted(target - snapshot.size, "worker")
-    return f"{count} of {wished} that join {'is' if count == 1 else 'are'} ready{fewer}{why}; until all are, the others train on"
+    limit = patience(snapshot, now)
+    until = f"; who finds no place or cannot start is waited for until {now + limit:%H:%M:%S} UTC (elastic.shrinkAfterSeconds)"
+    return (
+        f"{count} of {wished} that join {'is' if count == 1 else 'are'} ready{fewer}{why}; until all are, the others train on"
+        f"{until if why and limit > timedelta() else ''}"
+    )
 
 
 def _may_grow(snapshot: Snapshot) -> bool:
     """Whether all workers that there are have a place, of a group that could do with fewer."""
     return snapshot.job.spec.elastic is None or sum(map(is_placed, snapshot.current)) >= snapshot.size
+
+
+def _ready_since(snapshot: Snapshot, now: datetime) -> datetime | None:
+    """Since when some of those that join are ready, and wait for the others; None where none is, or nobody counts."""
+    before = snapshot.job.status.joining
+    if snapshot.job.spec.elastic is None or not any(map(is_placed, snapshot.joining)):
+        return None
+    if before is not None and before.since is not None:
+        # An operator that has just begun has yet to hear of them.
+        return before.since
+    return now if any(_is_ready(snapshot, pod) for pod in snapshot.joining) else None
 
 
 def _is_settled(snapshot: Snapshot, wished: range) -> bool:

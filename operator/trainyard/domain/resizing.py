@@ -33,7 +33,7 @@ def shrink(snapshot: Snapshot, size: int, why: str, now: datetime) -> Plan:
     message = (
         f"there was no room for all {workers} workers within {seconds} seconds ({why}): the group goes on with {size}"
     )
-    joining = Joining(size=size, workers=size, attempt=snapshot.job.status.attempt + 1, since=now)
+    joining = Joining(size=size, workers=size, attempt=snapshot.job.status.attempt + 1)
     return _resized(planned(snapshot, size), workers, Reason.CAPACITY_LOST, message, joining, now)
 
 

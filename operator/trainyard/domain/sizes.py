@@ -60,6 +60,14 @@ def planned(snapshot: Snapshot, workers: int) -> Snapshot:
     return replace(snapshot, job=replace(snapshot.job, spec=spec))
 
 
+def outgrown(snapshot: Snapshot) -> str:
+    """That a group which waits to grow has a size that it may not have, where `elastic` was changed meanwhile; empty where it may."""
+    spec, size = snapshot.job.spec, snapshot.size
+    if spec.elastic is None or at_most(spec, size) == size:
+        return ""
+    return f"the group has {counted(size, 'worker')}, which elastic does not allow: it trains on with them until it can grow"
+
+
 def _limit(spec: TrainingJobSpec, size: int) -> str:
     elastic = spec.elastic
     if elastic and elastic.sizes:

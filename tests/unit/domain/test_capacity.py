@@ -82,16 +82,14 @@ def test_lost_capacity_is_waited_for_and_then_done_without() -> None:
     status = verdict.status
     assert (status.attempt, status.restarts.resizes, status.restarts.failures) == (3, 1, 0)
     assert status.group == Group(since=1, workers=3, replaced=[Replacement(worker=1, attempt=3)])
-    assert status.joining == Joining(size=3, workers=3, attempt=3, since=NOW + timedelta(seconds=60))
+    assert status.joining == Joining(size=3, workers=3, attempt=3)
     assert status.previous_workers == 4
     scene = act(act(scene, 60), 60)
     assert names(scene) == ["0-1", "2-1", "1-3"], "the last worker makes room"
 
 
 def test_the_size_stays_what_it_may_be() -> None:
-    assert decided(short(multipleOf=2), 60).status.joining == Joining(
-        size=2, workers=2, attempt=3, since=NOW + timedelta(seconds=60)
-    )
+    assert decided(short(multipleOf=2), 60).status.joining == Joining(size=2, workers=2, attempt=3)
     assert decided(short(minReplicas=4), 600).status.attempt == 2, "so few are not allowed"
 
 
@@ -115,9 +113,7 @@ def test_a_quota_takes_room_as_well() -> None:
     scene = replace(scene, pods=tuple(pod for pod in scene.pods if pod.index != 1))
     assert decided(scene, 600).status.attempt == 2, "it is not known why the pod is not there"
     refused = condition(C.RUNNING, holds=False, reason=Reason.QUOTA_EXCEEDED)
-    assert decided(scene.saying(refused), 60).status.joining == Joining(
-        size=3, workers=3, attempt=3, since=NOW + timedelta(seconds=60)
-    )
+    assert decided(scene.saying(refused), 60).status.joining == Joining(size=3, workers=3, attempt=3)
 
 
 def test_a_first_start_that_finds_no_room_for_all_is_a_smaller_one() -> None:
@@ -151,26 +147,66 @@ def test_it_grows_after_a_pause_when_there_is_room() -> None:
     assert scene.status.previous_workers == 3
 
 
+def growing() -> Scene:
+    """Three train, and three that are to join have pods since second 90."""
+    return act(act(act(shrunk().wishing(replicas=6), 62), 90), 90)
+
+
 def test_where_there_is_room_for_some_those_join() -> None:
-    scene = act(act(act(shrunk().wishing(replicas=6), 62), 90), 90)
+    scene = growing()
     assert names(scene)[3:] == ["3-3", "4-3", "5-3"]
-    scene = change(change(placed(scene, 5), 3, trouble=NO_ROOM), 4, trouble=NO_ROOM)
-    assert decided(scene, 140).status.joining == scene.status.joining
-    scene = act(scene, 150)
-    since = NOW + timedelta(seconds=150)
-    assert scene.status.joining == Joining(size=3, workers=4, attempt=3, since=since, of=6)
-    scene = act(scene, 150)
+    scene = change(change(change(scene, 3, trouble=NO_ROOM), 4, trouble=NO_ROOM), 5, trouble=NO_ROOM)
+    assert act(scene, 3600).status.joining == Joining(size=3, workers=6, attempt=3), "there is room for none"
+    scene = act(placed(scene, 5), 3600)
+    assert scene.status.joining == Joining(size=3, workers=6, attempt=3, since=NOW + timedelta(seconds=3600))
+    early = act(scene, 3659)
+    assert (early.status.joining, decided(early, 3659).requeue_after) == (scene.status.joining, 1)
+    saying = early.status.condition(C.RESIZING)
+    assert saying is not None
+    assert saying.message.endswith("is waited for until 13:01:00 UTC (elastic.shrinkAfterSeconds)")
+    scene = act(scene, 3660)
+    assert scene.status.joining == Joining(size=3, workers=4, attempt=3, of=6)
+    scene = act(scene, 3660)
     assert names(scene)[3:] == ["3-3"], "the others make room"
     saying = scene.status.condition(C.RESIZING)
     assert saying is not None
     assert saying.message.startswith("0 of 1 worker that join are ready (there was no room for 2 more)")
-    scene = act(placed(scene, 3), 160)
+    scene = act(placed(scene, 3), 3670)
     assert (scene.status.attempt, scene.status.group and scene.status.group.workers) == (4, 4)
 
 
+def test_nodes_that_come_one_by_one_are_one_change() -> None:
+    scene = growing()
+    scene = change(change(change(scene, 3, trouble=NO_ROOM), 4, trouble=NO_ROOM), 5, trouble=NO_ROOM)
+    for index, second in ((4, 1000), (3, 1030), (5, 1059)):
+        scene = act(act(placed(scene, index), second), second)
+    assert (scene.status.attempt, scene.status.group and scene.status.group.workers) == (4, 6)
+    assert scene.status.restarts.resizes == 2, "the one that made it smaller, and this one"
+
+
+def test_who_is_late_has_a_place_and_no_trouble() -> None:
+    scene = change(act(placed(growing(), 3), 100), 4, trouble=NO_ROOM)
+    scene = act(change(scene, 5, scheduled=True), 160)
+    assert scene.status.joining == Joining(size=3, workers=5, attempt=3, of=6)
+    assert act(scene, 161).status.joining == Joining(
+        size=3, workers=5, attempt=3, of=6, since=NOW + timedelta(seconds=161)
+    ), "worker 4 gets the place of 5, and time for it"
+
+
+def test_one_that_cannot_start_is_left_behind() -> None:
+    pull = Trouble("ImagePullBackOff", "no such image")
+    scene = act(act(placed(placed(growing(), 3), 4), 100), 100)
+    stuck = change(scene, 5, scheduled=True, trouble=pull)
+    scene = act(act(act(stuck, 160), 160), 160)
+    assert (scene.status.attempt, scene.status.group and scene.status.group.workers) == (4, 5)
+    first = change(act(placed(growing(), 4), 100), 3, scheduled=True, trouble=pull)
+    assert act(first, 3600).status.attempt == 3, "there is no group without worker 3"
+    slow = change(act(placed(placed(growing(), 3), 4), 100), 5, scheduled=True)
+    assert act(slow, 3600).status.attempt == 3, "it only takes long"
+
+
 def test_another_wish_is_tried_as_a_whole() -> None:
-    scene = act(act(act(shrunk().wishing(replicas=6), 62), 90), 90)
-    scene = act(change(placed(scene, 5), 3, trouble=NO_ROOM), 150)
+    scene = act(act(change(placed(growing(), 5), 3, trouble=NO_ROOM), 90), 150)
     assert scene.status.joining
     assert (scene.status.joining.workers, scene.status.joining.of) == (4, 6)
     scene = act(scene.wishing(replicas=5), 151)
@@ -197,8 +233,7 @@ def test_those_that_join_take_no_place_for_which_the_group_waits() -> None:
 
 def test_those_that_are_there_give_their_places_to_the_group() -> None:
     """The group waits for a node, and two that have one wait for the group."""
-    scene = act(act(act(shrunk().wishing(replicas=6), 62), 90), 90)
-    scene = placed(placed(scene, 3), 4)
+    scene = act(placed(placed(growing(), 3), 4), 91)
     scene = act(change(scene.disrupted(1), 1, ended=True, phase="Failed"), 95)
     scene = change(act(ready(scene), 96), 1, trouble=NO_ROOM)
     assert scene.status.attempt_start_time == NOW + timedelta(seconds=95)
@@ -269,9 +304,7 @@ def test_it_shrinks_again_where_that_was_not_enough() -> None:
 
 def test_on_demand_workers_do_not_take_the_places_of_spot_ones() -> None:
     """Two on demand, two spot: that the spot ones leave helps only where a spot one lacks its place."""
-    assert decided(short(lost=3, onDemandReplicas=2), 60).status.joining == Joining(
-        size=3, workers=3, attempt=3, since=NOW + timedelta(seconds=60)
-    )
+    assert decided(short(lost=3, onDemandReplicas=2), 60).status.joining == Joining(size=3, workers=3, attempt=3)
     status = decided(short(lost=1, onDemandReplicas=2), 60).status
     assert (status.joining and status.joining.size) == 1
     assert decided(short(lost=1, onDemandReplicas=2, minReplicas=2), 600).status.attempt == 2
@@ -279,7 +312,7 @@ def test_on_demand_workers_do_not_take_the_places_of_spot_ones() -> None:
 
 def test_those_that_could_join_on_spot_nodes_do_not_make_up_for_one_on_demand() -> None:
     scene = act(act(act(shrunk(onDemandReplicas=5).wishing(replicas=6), 62), 90), 90)
-    scene = placed(change(change(scene, 3, trouble=NO_ROOM), 4, trouble=NO_ROOM), 5)
+    scene = act(placed(change(change(scene, 3, trouble=NO_ROOM), 4, trouble=NO_ROOM), 5), 91)
     assert decided(scene, 600).status.joining == scene.status.joining
 
 
@@ -318,3 +351,15 @@ def test_all_pods_are_not_made_anew_with_each_wish() -> None:
     assert 24 <= (decided(wished, 5).requeue_after or 0) <= 26
     assert act(act(wished, 30), 30).status.attempt == 2
     assert decided(scene.wishing(replicas=2), 5).status.attempt == 2, "to get smaller waits for nothing"
+
+
+def test_bounds_raised_above_a_group_that_has_shrunk_are_told() -> None:
+    scene = act(shrunk().wishing(elastic={**ELASTIC, "minReplicas": 4}), 62)
+    assert (scene.status.attempt, scene.status.phase) == (3, Phase.RUNNING)
+    said = scene.status.condition(C.SCALING_LIMITED)
+    assert said is not None
+    assert said.message == (
+        "the group has 3 workers, which elastic does not allow: it trains on with them until it can grow"
+    )
+    scene = act(placed(act(act(scene, 90), 90), 3), 91)
+    assert told(act(scene, 92).status.conditions)["ScalingLimited"] == because(Reason.SIZE_ALLOWED, holds=False)
