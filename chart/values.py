@@ -21,7 +21,7 @@ from chart.words import (
     Text,
     Values,
 )
-from trainyard.controller.settings import Burst, LeaseSeconds, LogLevel, Name, Peer, Qps, Workers
+from trainyard.controller.settings import Burst, Cidr, LeaseSeconds, LogLevel, Name, Peer, Qps, Workers
 
 
 class OperatorSettings(Values):
@@ -145,7 +145,7 @@ class ApiServer(Values):
     """Where the operator may go."""
 
     ports: Annotated[list[Port], Field(min_length=1), Once]
-    cidrs: Annotated[list[Annotated[str, Field(pattern=r"^[0-9a-fA-F.:]+/[0-9]{1,3}$")]], Once] = OPTIONAL
+    cidrs: Annotated[list[Cidr], Once] = OPTIONAL
 
 
 class JobPolicies(Switch):

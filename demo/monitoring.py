@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
@@ -11,10 +12,12 @@ from demo.commands import Cluster, DemoError, say, show
 from demo.run import JOB
 from demo.target import ROOT, python
 from localcluster.addresses import PROMETHEUS_URL
+from localcluster.monitoring import SCRAPE_SECONDS
 
-DASHBOARDS = "helm/trainyard/files/dashboards"
+FILES = "helm/trainyard/files"
+DASHBOARDS = f"{FILES}/dashboards"
 LOOK = {
-    "its last step": f'trainyard_job_step{{name="{JOB}"}}',
+    "the last step that it was asked about": f'trainyard_job_step{{name="{JOB}"}}',
     "share of its time that counted": f'trainyard_job_goodput_ratio{{name="{JOB}"}}',
     "failures": f'trainyard_job_restarts_total{{name="{JOB}", cause="failure"}}',
 }
@@ -36,18 +39,20 @@ def start(cluster: Cluster) -> None:
             "by metrics.serviceMonitor of the chart"
         )
     say("starting Prometheus (two minutes more the first time) …")
-    show([*python("localcluster"), "monitoring"])
+    show([*python("localcluster"), "monitoring", "--rules", str(ROOT / FILES / "alerts.yaml")])
 
 
 def closing() -> None:
     """What it knows of the job, and where to look."""
+    # What has happened at the very end is known from when it has asked once more.
+    time.sleep(SCRAPE_SECONDS + 1)
     say(f"what Prometheus knows of {JOB}")
     for words, query in LOOK.items():
         found = _value(query)
         sys.stdout.write(f"  {words}: {'not told yet' if found is None else f'{found:g}'}    {query}\n")
     names = ", ".join(sorted(path.name for path in (ROOT / DASHBOARDS).iterdir()))
     sys.stdout.write(
-        f"\nPrometheus is at {PROMETHEUS_URL} (its own page for queries: {PROMETHEUS_URL}/graph).\n"
+        f"\nPrometheus is at {PROMETHEUS_URL} (its own page for queries: {PROMETHEUS_URL}/graph; the chart's alerts: {PROMETHEUS_URL}/alerts).\n"
         f"Grafana: add it as a data source, and import {names} from {DASHBOARDS}.\n"
     )
 

@@ -79,7 +79,10 @@ def _parser() -> argparse.ArgumentParser:
     monitoring_text = (
         "start metrics-server, Prometheus and prometheus-adapter beside the cluster, for autoscalers and `kubectl top`"
     )
-    add("monitoring", _monitoring, monitoring_text)
+    monitors = add("monitoring", _monitoring, monitoring_text)
+    monitors.add_argument(
+        "--rules", type=Path, action="append", default=[], help="a file of Prometheus rules, alerts for example"
+    )
     add("kubeconfig", _kubeconfig, "print the path of the kubeconfig file")
     add("build", _build, "only build the programs")
     add("check", _check, "only check whether a cluster can run here")
@@ -119,8 +122,8 @@ def _load(options: argparse.Namespace, paths: Paths) -> int:
     return _exclusive("load", lambda: cluster.load(options.archive, paths))
 
 
-def _monitoring(_: argparse.Namespace, paths: Paths) -> int:
-    return _exclusive("monitoring", lambda: cluster.monitor(paths))
+def _monitoring(options: argparse.Namespace, paths: Paths) -> int:
+    return _exclusive("monitoring", lambda: cluster.monitor(paths, options.rules))
 
 
 def _kubeconfig(_: argparse.Namespace, paths: Paths) -> int:

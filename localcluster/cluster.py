@@ -150,11 +150,13 @@ def load(archive: Path, paths: Paths) -> None:
     say(f"{archive.name} is loaded")
 
 
-def monitor(paths: Paths) -> None:
-    """Starts what tells autoscalers and people of metrics, beside a cluster of real nodes that is up."""
+def monitor(paths: Paths, rules: Sequence[Path] = ()) -> None:
+    """Starts what tells autoscalers and people of metrics, beside a cluster of real nodes that is up; Prometheus with these files of rules."""
     if require_running(paths).profile == Profile.SCALE:
         raise LocalClusterError("the nodes of the scale profile are played by kwok and have no metrics")
-    monitoring.start(paths, go_tools.ensure(*go_tools.MONITORING, paths=paths))
+    if missing := [str(each) for each in rules if not each.is_file()]:
+        raise LocalClusterError(f"--rules names a file that is not there: {missing[0]}")
+    monitoring.start(paths, go_tools.ensure(*go_tools.MONITORING, paths=paths), rules)
     say(f"metrics-server and prometheus-adapter answer; Prometheus: {PROMETHEUS_URL}")
 
 

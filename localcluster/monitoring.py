@@ -15,6 +15,7 @@ from localcluster.addresses import ADAPTER_PORT, GATEWAY, METRICS_SERVER_PORT, P
 from localcluster.api import Api, ApiUnavailableError, wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from localcluster.paths import Paths
@@ -33,15 +34,15 @@ APIS: Final = (
 )
 
 
-def start(paths: Paths, tools: dict[str, Path]) -> None:
-    """Starts what does not run yet of the three, and waits until their APIs answer.
+def start(paths: Paths, tools: dict[str, Path], rules: Sequence[Path] = ()) -> None:
+    """Starts what does not run yet of the three, Prometheus with these files of rules, and waits until their APIs answer.
 
     Raises:
         LocalClusterError: it does not come to that.
     """
     commands: dict[str, tuple[str | Path, ...]] = {
         "metrics-server": (tools["metrics-server"], *_metrics_server(paths)),
-        "prometheus": (tools["prometheus"], *_prometheus(paths)),
+        "prometheus": (tools["prometheus"], *_prometheus(paths, rules)),
         "prometheus-adapter": (tools["adapter"], *_adapter(paths)),
     }
     for name, command in commands.items():
@@ -66,7 +67,7 @@ def start(paths: Paths, tools: dict[str, Path]) -> None:
     wait_until(ready, seconds=READY_SECONDS, failure=failure, obstacle=obstacle)
 
 
-def scrapes(paths: Paths) -> dict[str, Any]:
+def scrapes(paths: Paths, rules: Sequence[Path] = ()) -> dict[str, Any]:
     """Prometheus' configuration: all running pods that name a port `metrics`, those behind a Service of the name `…-metrics`, the kubelets."""
     meta = "__meta_kubernetes"
     of_pods = [
@@ -95,6 +96,7 @@ def scrapes(paths: Paths) -> dict[str, Any]:
     identity = {"ca_file": f"{pki / 'ca.crt'}", "cert_file": f"{pki / 'admin.crt'}", "key_file": f"{pki / 'admin.key'}"}
     return {
         "global": {"scrape_interval": f"{SCRAPE_SECONDS}s", "evaluation_interval": f"{SCRAPE_SECONDS}s"},
+        "rule_files": [str(each.resolve()) for each in rules],
         "scrape_configs": [
             scrape("pods", "pod", [named_port, *of_pods, labels]),
             scrape("services", "endpointslice", [named_service, its_port, *of_pods]),
@@ -103,7 +105,7 @@ def scrapes(paths: Paths) -> dict[str, Any]:
     }
 
 
-def rules() -> dict[str, Any]:
+def adapter_rules() -> dict[str, Any]:
     """The adapter's: each series of a pod's own is a metric of that pod."""
     own = {"namespace": {"resource": "namespace"}, "pod": {"resource": "pod"}}
     return {
@@ -175,9 +177,9 @@ def _metrics_server(paths: Paths) -> list[str]:
     ]
 
 
-def _prometheus(paths: Paths) -> list[str]:
+def _prometheus(paths: Paths, rules: Sequence[Path]) -> list[str]:
     configuration = paths.state / "prometheus.json"
-    configuration.write_text(json.dumps(scrapes(paths), indent=1))
+    configuration.write_text(json.dumps(scrapes(paths, rules), indent=1))
     return [
         f"--config.file={configuration}",
         f"--storage.tsdb.path={paths.state / 'prometheus'}",
@@ -187,7 +189,7 @@ def _prometheus(paths: Paths) -> list[str]:
 
 def _adapter(paths: Paths) -> list[str]:
     configuration = paths.state / "prometheus-adapter.json"
-    configuration.write_text(json.dumps(rules(), indent=1))
+    configuration.write_text(json.dumps(adapter_rules(), indent=1))
     return [
         *_serving(paths, ADAPTER_PORT),
         f"--config={configuration}",

@@ -22,6 +22,7 @@ from localcluster.say import say
 
 MODULES: Final = Path(__file__).parent / "tools"
 KUBERNETES_VERSION: Final = "v1.36.3"
+KUBERNETES_MINOR: Final = KUBERNETES_VERSION.split(".")[1]
 BUILD_WAIT_SECONDS: Final = 3600.0
 
 
@@ -89,7 +90,17 @@ MODULE_LIST: Final = (
     Module("etcd", {"etcd": "go.etcd.io/etcd/server/v3"}, "20 s"),
     Module("coredns", {"coredns": "."}, "25 s"),
     Module("fakegpu", {"fakegpu": "."}, "5 s"),
-    Module("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}, "30 s"),
+    # As its Makefile has it: without, `helm template` and `helm lint` speak for Kubernetes 1.20. Helm 4 finds out by itself.
+    Module(
+        "helm",
+        {"helm": "helm.sh/helm/v3/cmd/helm"},
+        "30 s",
+        " ".join(
+            f"-X helm.sh/helm/v3/pkg/{package}.k8sVersion{part}={value}"
+            for package in ("chartutil", "lint/rules")
+            for part, value in (("Major", "1"), ("Minor", KUBERNETES_MINOR))
+        ),
+    ),
     Module("helm4", {"helm4": "helm.sh/helm/v4/cmd/helm"}, "40 s"),
     Module("helm-docs", {"helm-docs": "github.com/norwoodj/helm-docs/cmd/helm-docs"}, "15 s"),
     Module("kubeconform", {"kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform"}, "5 s"),

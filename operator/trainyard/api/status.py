@@ -246,9 +246,9 @@ class TrainingJobStatus(Model):
         default=[],
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    """What is true of the job: Scheduled, Running, Restarting, Suspended, Stalled, Complete, Failed. Supervised is said where the
-    agent cannot be in the workers, and why; ScalingLimited where the group has not the size that `replicas` says, since that is
-    not allowed; Straggling where ranks are slower than the others."""
+    """What is true of the job: Scheduled, Running, Restarting, Suspended, Stalled, Complete, Failed. Resizing is said where workers
+    are to join, and what they wait for; Supervised where the agent cannot be in the workers, and why; ScalingLimited where the group
+    has not the size that `replicas` says, since that is not allowed; Straggling where ranks are slower than the others."""
     attempt: int = Field(default=1, ge=1, le=MOST_ATTEMPTS)
     """The current incarnation of the whole group. It begins with new pods, or in those of an earlier one (`group`)."""
     group: Group | None = None

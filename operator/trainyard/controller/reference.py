@@ -18,7 +18,7 @@ HEAD = """<!-- Made by `python -m trainyard.controller.reference`; do not edit. 
 
 # Metrics
 
-What the operator tells at `/metrics` (port `settings.httpPort`, 8080; Service `RELEASE-metrics`). Each of its processes tells of itself; gauges of jobs and
+What the operator tells at `/metrics` (port `settings.httpPort`, 8080; Service `trainyard-metrics`, where the release is called trainyard). Each of its processes tells of itself; gauges of jobs and
 pods are told by the one that acts, so that a sum over all counts each once. Where controller-runtime or client-go have a name for
 something it has that name here, so that existing dashboards fit. `trainyard_job_*` bear a job's name: five series of its state, and some twenty for each job that tells its
 steps, read from its [`status.goodput` and `status.progress`](trainingjob.md), which say what they mean and how exact they are. Those of the goodput are there as long as the job,

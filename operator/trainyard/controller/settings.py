@@ -38,8 +38,13 @@ class Selector(TypedDict, total=False):
     matchExpressions: list[Expression]
 
 
+_IPV4 = r"[0-9]{1,3}(\.[0-9]{1,3}){3}/([0-9]|[12][0-9]|3[0-2])"
+_IPV6 = r"[0-9a-fA-F:.]*:[0-9a-fA-F:.]*/([0-9]|[1-9][0-9]|1[01][0-9]|12[0-8])"
+Cidr = Annotated[str, StringConstraints(pattern=f"^({_IPV4}|{_IPV6})$")]
+"""A range of addresses, such as 10.0.0.0/8."""
+
 # `except` is a word of Python's.
-Addresses = TypedDict("Addresses", {"cidr": str, "except": NotRequired[list[str]]})
+Addresses = TypedDict("Addresses", {"cidr": Cidr, "except": NotRequired[list[Cidr]]})
 with_config(STRICT)(Addresses)
 
 

@@ -49,6 +49,7 @@ def prometheus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         monkeypatch.setattr(monitoring, "PROMETHEUS_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setattr(monitoring, "SCRAPE_SECONDS", -1)
         yield
         server.shutdown()
         thread.join()
@@ -58,7 +59,7 @@ def prometheus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_it_ends_with_what_is_known_and_where_to_look(capsys: pytest.CaptureFixture[str]) -> None:
     monitoring.closing()
     said = capsys.readouterr().out
-    assert "its last step: 400" in said
+    assert "the last step that it was asked about: 400" in said
     assert "failures: not told yet" in said
     assert (
         "trainyard-fleet.json, trainyard-job.json, trainyard-operator.json from helm/trainyard/files/dashboards" in said

@@ -28,7 +28,9 @@ def test_all_that_answers_for_an_api_has_a_service_an_address_and_a_name_in_the_
 
 def test_prometheus_asks_those_that_say_where_and_the_kubelets(tmp_path: Path) -> None:
     at = from_environment({"XDG_CACHE_HOME": str(tmp_path)})
-    pods, services, kubelets = monitoring.scrapes(at)["scrape_configs"]
+    told = monitoring.scrapes(at, [tmp_path / "alerts.yaml"])
+    assert told["rule_files"] == [str(tmp_path / "alerts.yaml")]
+    pods, services, kubelets = told["scrape_configs"]
 
     def kept(scrape: dict[str, Any]) -> list[str]:
         return [rule["regex"] for rule in scrape["relabel_configs"] if rule.get("action") == "keep"]
@@ -38,7 +40,7 @@ def test_prometheus_asks_those_that_say_where_and_the_kubelets(tmp_path: Path) -
         assert {rule.get("target_label") for rule in each["relabel_configs"]} >= {"namespace", "pod"}
         assert each["honor_labels"], "a job's namespace is not the operator's"
     assert (kubelets["scheme"], kubelets["metrics_path"]) == ("https", "/metrics/cadvisor")
-    assert json.loads(json.dumps(monitoring.rules()))["rules"][0]["resources"]["overrides"].keys() == {
+    assert json.loads(json.dumps(monitoring.adapter_rules()))["rules"][0]["resources"]["overrides"].keys() == {
         "namespace",
         "pod",
     }
