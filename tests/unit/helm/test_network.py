@@ -74,6 +74,9 @@ def test_workers_are_reached_by_all_unless_it_is_asked_for(release: Release) -> 
     [
         ({"apiServer": {"ports": []}}, "/networkPolicy/apiServer/ports"),
         ({"apiServer": {"cidrs": ["10.0.0.1"]}}, "/networkPolicy/apiServer/cidrs/0"),
+        ({"apiServer": {"cidrs": ["10.0.0.0/33"]}}, "/networkPolicy/apiServer/cidrs/0"),
+        ({"apiServer": {"cidrs": ["fd00::/129"]}}, "/networkPolicy/apiServer/cidrs/0"),
+        ({"metricsFrom": [{"ipBlock": {"cidr": "10.0.0.0/99"}}]}, "/networkPolicy/metricsFrom/0/ipBlock/cidr"),
         ({"metricsFrom": [{}]}, "/networkPolicy/metricsFrom/0"),
         ({"jobs": {"from": [{}]}}, "/networkPolicy/jobs/from/0"),
         ({"jobs": {"from": [{"podselector": {}}]}}, "/networkPolicy/jobs/from/0"),
