@@ -62,6 +62,10 @@ class Attendance:
         self._agents[job] = dict(here)
         return here
 
+    def knows(self, job: str, pod: str) -> bool:
+        """Whether this agent has called before."""
+        return pod in self._agents.get(job, {})
+
     @contextmanager
     def call(self, job: str, pod: str, said: AgentView) -> Iterator["Call"]:
         """While an agent waits for a word."""

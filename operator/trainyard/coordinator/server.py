@@ -37,6 +37,8 @@ LAST_WORDS = frozenset({Doing.ENDED, Doing.RESTARTING})
 """Who says so waits for no word."""
 HOLD_SECONDS = 60.0
 """How long an agent waits for a word before it asks again."""
+FIRST_HOLD_SECONDS = 2.0
+"""The same of one that this process has not heard yet: who has had an answer waits for the next leader, should this one's node be lost."""
 BODY_SECONDS = 10.0
 """How long the body of a request may take to arrive."""
 LONGEST_AGE = 24 * 3600.0
@@ -121,7 +123,8 @@ class Coordinator:
         pod, job = self.board.known(sender)
         given = self._assignment(pod, job)
         self.guests.welcome(job.uid, sender.uid, request.protocol)
-        end = time.monotonic() + HOLD_SECONDS
+        known = self.attendance.knows(job.uid, sender.uid)
+        end = time.monotonic() + (HOLD_SECONDS if known else min(FIRST_HOLD_SECONDS, HOLD_SECONDS))
         with self.attendance.call(job.uid, sender.uid, self._seen(call)) as waits:
             try:
                 while not given.is_news(call) and call.state not in LAST_WORDS and (left := end - time.monotonic()) > 0:

@@ -95,6 +95,17 @@ async def test_after_a_while_there_is_an_answer_all_the_same(office: Office, mon
     assert (await call(office, RUNNING))[1]["attempt"] == 1
 
 
+async def test_who_calls_for_the_first_time_has_an_answer_soon(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has never had one gives up an operator that is gone, and takes its failure along, before another leads."""
+    monkeypatch.setattr(server, "FIRST_HOLD_SECONDS", 0.05)
+    async with asyncio.timeout(10):
+        assert (await call(office, RUNNING))[1]["attempt"] == 1
+    second = await held(office, RUNNING)
+    await asyncio.sleep(0.3)
+    assert not second.done()
+    second.cancel()
+
+
 async def test_a_failure_is_known_as_the_node_would_tell_it(office: Office) -> None:
     waits = await held(office, FAILED)
     (agent,) = office.attendance.of(UID, [POD]).values()
