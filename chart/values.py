@@ -21,7 +21,8 @@ from chart.words import (
     Text,
     Values,
 )
-from trainyard.controller.settings import Burst, Cidr, LeaseSeconds, LogLevel, Name, Peer, Qps, Workers
+from trainyard.controller.peers import Cidr, Peer
+from trainyard.controller.settings import Burst, LeaseSeconds, LogLevel, Name, Qps, Workers
 
 
 class OperatorSettings(Values):

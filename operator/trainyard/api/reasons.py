@@ -77,6 +77,9 @@ class Reason(StrEnum):
     """A ResourceQuota of the namespace has no room for the pods. They are tried again."""
     PODS_FORBIDDEN = "PodsForbidden"
     """The API server refuses the pods: pod security, or a policy. They are tried again."""
+    ISOLATION_REFUSED = "IsolationRefused"
+    """The API server refuses the NetworkPolicy that is to stand in front of the workers (`networkPolicy.jobs` of the chart), so that none is
+    made. Whoever installed the operator has to mend that value. Tried again."""
     RIGHTS_MISSING = "RightsMissing"
     """The operator's service account lacks a right that the message names. What needs it is tried again until it is granted."""
     NAME_TAKEN = "NameTaken"

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from http import HTTPStatus
 from typing import Any, assert_never
 
 from trainyard.api.reasons import Reason
@@ -78,7 +79,7 @@ class Executor:
         Raises ApiError where the server does not answer or fails: then nobody knows, and the next pass looks anew.
         """
         changed = False
-        for calls in self._calls(job, plan):
+        for kind, calls in self._calls(job, plan):
             try:
                 outcomes = await slow_start(calls, limit=PARALLEL)
             except NameTakenError as error:
@@ -88,7 +89,7 @@ class Executor:
                 return Result(Refusal(Reason.INVALID_TEMPLATE, str(error)), changed)
             changed |= any(isinstance(o, Done) and o.value for o in outcomes)
             if failed := next((o.error for o in outcomes if isinstance(o, Failed)), None):
-                return Result(_refusal(failed), changed)
+                return Result(_refusal(failed, kind), changed)
         _tell(plan)
         return Result(changed=changed)
 
@@ -112,15 +113,16 @@ class Executor:
                     pass  # it was gone already, or comes later
         return removed
 
-    def _calls(self, job: JobView, plan: Plan) -> Iterator[list[Callable[[], Awaitable[bool]]]]:
-        """Those that may be made side by side, group after group."""
-        for kinds in ((CreateService,), (DeletePod, DeleteJob), (CreateWorker,)):
+    def _calls(self, job: JobView, plan: Plan) -> Iterator[tuple[Resource | None, list[Callable[[], Awaitable[bool]]]]]:
+        """Those that may be made side by side, group after group, and of what kind are the objects that they make."""
+        groups = ((SERVICES, (CreateService,)), (None, (DeletePod, DeleteJob)), (PODS, (CreateWorker,)))
+        for makes, kinds in groups:
             calls = [self._call(job, action) for action in plan.actions if isinstance(action, kinds)]
             if not calls:
                 continue
             if CreateWorker in kinds and self.peers is not None:
-                yield [partial(self._isolate, job, self.peers)]
-            yield calls
+                yield NETWORK_POLICIES, [partial(self._isolate, job, self.peers)]
+            yield makes, calls
 
     def _call(self, job: JobView, action: Action) -> Callable[[], Awaitable[bool]]:
         match action:
@@ -164,7 +166,16 @@ class Executor:
 
     async def _isolate(self, job: JobView, peers: Sequence[dict[str, Any]]) -> bool:
         """Nothing is seen of it later: by the server's word it stands before the workers are asked for, whoever has deleted it meanwhile."""
-        await self._ensure(job, NETWORK_POLICIES, manifests.network_policy(job, peers))
+        manifest = manifests.network_policy(job, peers)
+        try:
+            await self._ensure(job, NETWORK_POLICIES, manifest)
+        except ApiError as error:
+            if error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+                raise
+            # What is wrong about the peers of now does not make the job's own policy of earlier ones worse.
+            found = await self.writer.get(NETWORK_POLICIES, job.namespace, manifest["metadata"]["name"])
+            if found is None or owner_uid(found) != job.uid:
+                raise
         return False
 
     async def _ensure(
@@ -217,16 +228,19 @@ def without_right(error: ApiError) -> str:
     return f"the operator's service account lacks a right, which whoever installed it has to grant: {error.message}"
 
 
-def _refusal(error: ApiError) -> Refusal:
-    """What the server's answer means for the job. Raises `error` where it means nothing but "later"."""
+def _refusal(error: ApiError, kind: Resource | None) -> Refusal:
+    """What the server's answer to making such an object, or to a deletion, means for the job. Raises `error` where it means nothing but "later"."""
     if error.retryable or error.namespace_terminating or error.conflict:
         raise error
     if error.lacks_right:
         return Refusal(Reason.RIGHTS_MISSING, without_right(error))
     if error.quota_exceeded:
         return Refusal(Reason.QUOTA_EXCEEDED, error.message)
+    if kind == NETWORK_POLICIES:
+        told = f"no worker without its NetworkPolicy, which the API server refuses (networkPolicy.jobs of the operator's chart): {error.message}"
+        return Refusal(Reason.ISOLATION_REFUSED, told)
     # The verdict of a webhook or an admission policy comes with whatever status it likes, and the policy can change.
     by_policy = error.message.startswith("admission webhook") or " is forbidden: " in error.message
-    if error.status in {400, 422} and not by_policy:
+    if kind == PODS and error.status in {400, 422} and not by_policy:
         return Refusal(Reason.INVALID_TEMPLATE, error.message)
     return Refusal(Reason.PODS_FORBIDDEN, error.message)

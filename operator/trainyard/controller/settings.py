@@ -3,12 +3,12 @@
 import json
 import socket
 from pathlib import Path
-from typing import Annotated, Literal, NotRequired
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator, with_config
+from pydantic import Field, StringConstraints, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
-from typing_extensions import TypedDict
 
+from trainyard.controller.peers import Peer
 from trainyard.coordinator.address import EVERYWHERE
 from trainyard.engine.leader import LONGEST_LEASE
 
@@ -17,54 +17,6 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0
 """What a namespace, or the Lease, may be called."""
 
 
-# A field of another name is refused: of a selector nothing would be left, and that selects everything.
-STRICT = ConfigDict(extra="forbid")
-
-
-@with_config(STRICT)
-class Expression(TypedDict):
-    """What labels are to be."""
-
-    key: str
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: NotRequired[list[str]]
-
-
-@with_config(STRICT)
-class Selector(TypedDict, total=False):
-    """Which pods or namespaces; all of them where it is empty."""
-
-    matchLabels: dict[str, str]
-    matchExpressions: list[Expression]
-
-
-_IPV4 = r"[0-9]{1,3}(\.[0-9]{1,3}){3}/([0-9]|[12][0-9]|3[0-2])"
-_IPV6 = r"[0-9a-fA-F:.]*:[0-9a-fA-F:.]*/([0-9]|[1-9][0-9]|1[01][0-9]|12[0-8])"
-Cidr = Annotated[str, StringConstraints(pattern=f"^({_IPV4}|{_IPV6})$")]
-"""A range of addresses, such as 10.0.0.0/8."""
-
-# `except` is a word of Python's.
-Addresses = TypedDict("Addresses", {"cidr": Cidr, "except": NotRequired[list[Cidr]]})
-with_config(STRICT)(Addresses)
-
-
-@with_config(STRICT)
-class PeerFields(TypedDict, total=False):
-    """What one entry of a NetworkPolicy's `from` may have."""
-
-    ipBlock: Addresses
-    namespaceSelector: Selector
-    podSelector: Selector
-
-
-def _somebody(peer: PeerFields) -> PeerFields:
-    if not peer:
-        raise ValueError("it names nobody: give ipBlock, namespaceSelector or podSelector")
-    return peer
-
-
-Peer = Annotated[PeerFields, AfterValidator(_somebody), Field(json_schema_extra={"minProperties": 1})]
-"""One entry of a NetworkPolicy's `from`."""
 LogLevel = Literal["debug", "info", "warning", "error"]
 Workers = Annotated[int, Field(ge=1, le=256)]
 Qps = Annotated[int, Field(ge=1, le=100_000)]

@@ -72,6 +72,31 @@ async def test_without_the_right_no_worker_comes_unprotected(api: FakeApi, lab: 
         assert not api.cluster.objects(PODS, LAB)
 
 
+INVALID = 'NetworkPolicy "job" is invalid: spec.ingress[0].from[1].ipBlock.cidr: Invalid value'
+
+
+async def test_one_that_the_server_refuses_holds_the_job_and_blames_nobody_s_template(api: FakeApi, lab: Lab) -> None:
+    api.fault(method="POST", path=".*/networkpolicies", status=422, reason="Invalid", message=INVALID, times=10_000)
+    async with operator(api, **ISOLATED):
+        lab.submit()
+        await until(lambda: lab.condition("Running").get("reason") == "IsolationRefused")
+        said = lab.condition("Running")["message"]
+        assert "networkPolicy.jobs" in said
+        assert INVALID in said
+        assert not api.cluster.objects(PODS, LAB)
+        assert not lab.condition("Failed")
+
+
+async def test_the_job_s_own_of_before_is_enough(api: FakeApi, lab: Lab) -> None:
+    async with operator(api, **ISOLATED):
+        lab.submit()
+        await lab.until_pods(*FIRST)
+        lab.runs(*FIRST)
+        api.fault(method="POST", path=".*/networkpolicies", status=422, reason="Invalid", message=INVALID, times=10_000)
+        lab.ends(FIRST[0], 1)
+        await lab.until_pods("job-worker-0-2", "job-worker-1-2")
+
+
 async def test_nothing_of_it_unless_it_is_asked_for(api: FakeApi, lab: Lab) -> None:
     async with operator(api):
         lab.submit()

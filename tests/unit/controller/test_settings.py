@@ -51,6 +51,19 @@ def test_what_is_no_namespace_is_refused(monkeypatch: pytest.MonkeyPatch, text: 
         ("TRAINYARD_JOB_PEERS", "[{}]"),
         ("TRAINYARD_JOB_PEERS", '[{"podselector": {}}]'),
         ("TRAINYARD_JOB_PEERS", "{"),
+        ("TRAINYARD_JOB_PEERS", '[{"ipBlock": {"cidr": "10.0.0.5/8"}}]'),
+        ("TRAINYARD_JOB_PEERS", '[{"ipBlock": {"cidr": "999.0.0.0/8"}}]'),
+        ("TRAINYARD_JOB_PEERS", '[{"ipBlock": {"cidr": "::::/8"}}]'),
+        ("TRAINYARD_JOB_PEERS", '[{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["11.0.0.0/9"]}}]'),
+        ("TRAINYARD_JOB_PEERS", '[{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.0.0.0/8"]}}]'),
+        ("TRAINYARD_JOB_PEERS", '[{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["fd00::/9"]}}]'),
+        ("TRAINYARD_JOB_PEERS", '[{"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}]'),
+        ("TRAINYARD_JOB_PEERS", '[{"podSelector": {"matchLabels": {"app": "my prometheus"}}}]'),
+        ("TRAINYARD_JOB_PEERS", '[{"podSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}]'),
+        (
+            "TRAINYARD_JOB_PEERS",
+            '[{"podSelector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}}]',
+        ),
     ],
 )
 def test_a_mistake_ends_the_process_with_the_variable_named(

@@ -80,6 +80,28 @@ def test_workers_are_reached_by_all_unless_it_is_asked_for(release: Release) -> 
         ({"metricsFrom": [{}]}, "/networkPolicy/metricsFrom/0"),
         ({"jobs": {"from": [{}]}}, "/networkPolicy/jobs/from/0"),
         ({"jobs": {"from": [{"podselector": {}}]}}, "/networkPolicy/jobs/from/0"),
+        (
+            {"metricsFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}]},
+            "/networkPolicy/metricsFrom/0",
+        ),
+        (
+            {"jobs": {"from": [{"podSelector": {"matchLabels": {"app": "my prometheus"}}}]}},
+            "/networkPolicy/jobs/from/0/podSelector/matchLabels/app",
+        ),
+        (
+            {"jobs": {"from": [{"podSelector": {"matchExpressions": [{"key": "app", "operator": "In"}]}}]}},
+            "/networkPolicy/jobs/from/0/podSelector/matchExpressions/0",
+        ),
+        (
+            {
+                "jobs": {
+                    "from": [
+                        {"podSelector": {"matchExpressions": [{"key": "app", "operator": "Exists", "values": ["a"]}]}}
+                    ]
+                }
+            },
+            "/networkPolicy/jobs/from/0/podSelector/matchExpressions/0",
+        ),
         ({"jobs": {"enabled": None}}, "'/networkPolicy/jobs': missing property 'enabled'"),
     ],
 )
