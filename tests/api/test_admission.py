@@ -54,7 +54,7 @@ def guarded(plane: Plane, chart: Chart) -> Iterator[Plane]:
     ):
         plane.grant(manifest)
     admission = {"enabled": True, "podSecurity": "restricted", "guardServiceAccounts": True}
-    release = chart.render({"admission": admission, "watchNamespaces": [GUARDED]})
+    release = chart.render({"admission": admission, "watchNamespaces": [GUARDED, HOME]})
     kinds = {"validatingadmissionpolicies": "ValidatingAdmissionPolicy"}
     kinds |= {"validatingadmissionpolicybindings": "ValidatingAdmissionPolicyBinding"}
     made = [(plural, manifest) for plural, kind in kinds.items() for manifest in release.all(kind)]
@@ -151,6 +151,10 @@ def beside(**container: Any) -> Json:
     return {"initContainers": [{**made, "securityContext": {**CONTEXT, **made.get("securityContext", {})}}]}
 
 
+def with_probe(name: str, **handler: Any) -> Json:
+    return {"containers": [{**HARMLESS["containers"][0], name: handler}]}
+
+
 ESCALATIONS: list[tuple[str, Json, str]] = [
     ("the node's network", {"hostNetwork": True}, "hostNetwork"),
     ("the node's processes", {"hostPID": True}, "hostPID"),
@@ -182,7 +186,14 @@ ESCALATIONS: list[tuple[str, Json, str]] = [
     ("root allowed in one", with_context(runAsNonRoot=False), "runAsNonRoot must be true"),
     ("another kind of volume", with_volume(nfs={"server": "10.0.0.1", "path": "/"}), "template.spec.volumes: only"),
     ("a disk", with_volume(iscsi={"targetPortal": "10.0.0.1", "iqn": "iqn", "lun": 0}), "template.spec.volumes: only"),
+    ("a probe elsewhere", with_probe("livenessProbe", httpGet={"host": "169.254.169.254", "port": 80}), "the host of probes"),
+    ("a look elsewhere", with_probe("readinessProbe", tcpSocket={"host": "10.0.0.1", "port": 80}), "the host of probes"),
+    ("a start elsewhere", with_probe("startupProbe", tcpSocket={"host": "10.0.0.1", "port": 80}), "the host of probes"),
+    ("a hook elsewhere", beside(lifecycle={"preStop": {"httpGet": {"host": "10.0.0.1", "port": 80}}}), "the host of probes"),
+    ("a first hook elsewhere", beside(lifecycle={"postStart": {"tcpSocket": {"host": "a", "port": 80}}}), "the host of probes"),
     ("somebody's account", {"serviceAccountName": "deployer"}, "author may not have workers run as deployer"),
+    ("by its older name", {"serviceAccount": "deployer"}, "author may not have workers run as deployer"),
+    ("by both", {"serviceAccountName": "", "serviceAccount": "deployer"}, "author may not have workers run as deployer"),
 ]  # fmt: skip
 
 
@@ -211,6 +222,53 @@ def test_a_template_does_not_pose_as_another_jobs(guarded: Plane) -> None:
             submit(guarded, AUTHOR, manifest)
     manifest["spec"]["template"]["metadata"] = {"labels": {"team": "a"}}
     submit(guarded, AUTHOR, manifest)
+
+
+def test_a_template_does_not_pose_as_the_operator(guarded: Plane) -> None:
+    name = "app.kubernetes.io"
+    labels = {f"{name}/name": "trainyard", f"{name}/instance": "trainyard", f"{name}/component": "operator"}
+    manifest = job()
+    manifest["spec"]["template"]["metadata"] = {"labels": labels}
+    submit(guarded, AUTHOR, manifest)
+    with pytest.raises(RefusedError, match="a worker may not pass for the operator"):
+        guarded.call("POST", f"{JOBS}/namespaces/{HOME}/trainingjobs?dryRun=All", manifest)
+    manifest["spec"]["template"]["metadata"] = {"labels": {**labels, f"{name}/component": "worker"}}
+    guarded.call("POST", f"{JOBS}/namespaces/{HOME}/trainingjobs?dryRun=All", manifest)
+
+
+def test_harmless_probes_and_an_empty_account_are_taken(guarded: Plane) -> None:
+    assert not refused(guarded, AUTHOR, **with_probe("livenessProbe", httpGet={"port": 80, "path": "/"}))
+    assert not refused(guarded, AUTHOR, serviceAccountName="")
+
+
+def test_a_job_can_be_stopped_whatever_it_runs_and_by_who_makes_no_pods(guarded: Plane) -> None:
+    """A queue may write jobs and no pods, and a job may be older than the policy."""
+    binding = f"{POLICIES}/validatingadmissionpolicybindings/trainyard-pods"
+    kept = guarded.call("GET", binding)
+    guarded.forget(binding)
+    until(lambda: not refused(guarded, AUTHOR, hostNetwork=True), 30, "templates not to be looked at")
+    place = f"{JOBS}/namespaces/{GUARDED}/trainingjobs"
+    manifest = job("old", hostNetwork=True)
+    manifest["spec"]["replicas"] = 3
+    guarded.call("POST", place, manifest, user=AUTHOR)
+    again = {name: value for name, value in kept["metadata"].items() if name in {"name", "labels"}}
+    guarded.call("POST", f"{POLICIES}/validatingadmissionpolicybindings", {**kept, "metadata": again})
+    until(lambda: refused(guarded, AUTHOR, hostNetwork=True), 30, "templates to be looked at again")
+    one = f"{place}/old"
+    try:
+        for spec in ({"recovery": {"maxRestarts": 0}}, {"replicas": 2}, {"lifecycle": {"suspend": True}}):
+            guarded.call("PATCH", one, {"spec": spec}, MERGE, user=STUDENT)
+        for spec in (
+            {"replicas": 3},
+            {"lifecycle": {"suspend": False}},
+            {"template": {"metadata": {"labels": {"a": "b"}}}},
+        ):
+            with pytest.raises(RefusedError, match=r"student may not create pods|hostNetwork"):
+                guarded.call("PATCH", one, {"spec": spec}, MERGE, user=STUDENT)
+            with pytest.raises(RefusedError, match="hostNetwork"):
+                guarded.call("PATCH", one, {"spec": spec}, MERGE, user=AUTHOR)
+    finally:
+        guarded.forget(one)
 
 
 def test_a_million_workers_are_too_many(guarded: Plane) -> None:
