@@ -39,7 +39,7 @@ def start(cluster: Cluster) -> None:
             "by metrics.serviceMonitor of the chart"
         )
     say("starting Prometheus (two minutes more the first time) …")
-    show([*python("localcluster"), "monitoring", "--rules", str(ROOT / FILES / "alerts.yaml")])
+    show([*python("localcluster"), "monitoring", "--only", "prometheus", "--rules", str(ROOT / FILES / "alerts.yaml")])
 
 
 def closing() -> None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localcluster import cluster, go_toolchain, host, lock, node, node_view, processes, tools as go_tools
+from localcluster import cluster, go_toolchain, host, lock, monitoring, node, node_view, processes, tools as go_tools
 from localcluster.addresses import node_name
 from localcluster.api import Api, ApiUnavailableError
 from localcluster.control_plane import DAEMONS
@@ -81,6 +81,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     monitors = add("monitoring", _monitoring, monitoring_text)
     monitors.add_argument(
+        "--only",
+        choices=monitoring.DAEMONS,
+        action="append",
+        help="one of them, in place of all three; may be repeated",
+    )
+    monitors.add_argument(
         "--rules", type=Path, action="append", default=[], help="a file of Prometheus rules, alerts for example"
     )
     add("kubeconfig", _kubeconfig, "print the path of the kubeconfig file")
@@ -123,7 +129,7 @@ def _load(options: argparse.Namespace, paths: Paths) -> int:
 
 
 def _monitoring(options: argparse.Namespace, paths: Paths) -> int:
-    return _exclusive("monitoring", lambda: cluster.monitor(paths, options.rules))
+    return _exclusive("monitoring", lambda: cluster.monitor(paths, options.only or monitoring.DAEMONS, options.rules))
 
 
 def _kubeconfig(_: argparse.Namespace, paths: Paths) -> int:

@@ -150,14 +150,19 @@ def load(archive: Path, paths: Paths) -> None:
     say(f"{archive.name} is loaded")
 
 
-def monitor(paths: Paths, rules: Sequence[Path] = ()) -> None:
+def monitor(paths: Paths, names: Sequence[str] = monitoring.DAEMONS, rules: Sequence[Path] = ()) -> None:
     """Starts what tells autoscalers and people of metrics, beside a cluster of real nodes that is up; Prometheus with these files of rules."""
     if require_running(paths).profile == Profile.SCALE:
         raise LocalClusterError("the nodes of the scale profile are played by kwok and have no metrics")
     if missing := [str(each) for each in rules if not each.is_file()]:
         raise LocalClusterError(f"--rules names a file that is not there: {missing[0]}")
-    monitoring.start(paths, go_tools.ensure(*go_tools.MONITORING, paths=paths), rules)
-    say(f"metrics-server and prometheus-adapter answer; Prometheus: {PROMETHEUS_URL}")
+    programs = {monitoring.PROGRAMS[name] for name in names}
+    monitoring.start(paths, go_tools.ensure(*sorted(programs), paths=paths), names, rules)
+    say(
+        f"up: {', '.join(names)}; Prometheus is at {PROMETHEUS_URL}"
+        if "prometheus" in names
+        else f"up: {', '.join(names)}"
+    )
 
 
 def running_nodes(shape: Shape, paths: Paths) -> list[int]:

@@ -15,7 +15,7 @@ from localcluster.addresses import ADAPTER_PORT, GATEWAY, METRICS_SERVER_PORT, P
 from localcluster.api import Api, ApiUnavailableError, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from localcluster.paths import Paths
@@ -27,6 +27,8 @@ LISTED_SECONDS: Final = 10
 """How often metrics-server asks the kubelets, and the adapter which series there are: as often as the former can."""
 SERVICES: Final = {"metrics-server": METRICS_SERVER_PORT, "prometheus-adapter": ADAPTER_PORT}
 DAEMONS: Final = (*SERVICES, "prometheus")
+PROGRAMS: Final = {"metrics-server": "metrics-server", "prometheus-adapter": "adapter", "prometheus": "prometheus"}
+"""By daemon, the program that it is."""
 APIS: Final = (
     ("metrics.k8s.io", "v1beta1", "metrics-server"),
     ("custom.metrics.k8s.io", "v1beta1", "prometheus-adapter"),
@@ -34,33 +36,36 @@ APIS: Final = (
 )
 
 
-def start(paths: Paths, tools: dict[str, Path], rules: Sequence[Path] = ()) -> None:
-    """Starts what does not run yet of the three, Prometheus with these files of rules, and waits until their APIs answer.
+def start(paths: Paths, tools: dict[str, Path], names: Sequence[str], rules: Sequence[Path] = ()) -> None:
+    """Starts what does not run yet of these daemons, Prometheus with these files of rules, and waits until their APIs answer.
 
     Raises:
         LocalClusterError: it does not come to that.
     """
-    commands: dict[str, tuple[str | Path, ...]] = {
-        "metrics-server": (tools["metrics-server"], *_metrics_server(paths)),
-        "prometheus": (tools["prometheus"], *_prometheus(paths, rules)),
-        "prometheus-adapter": (tools["adapter"], *_adapter(paths)),
+    arguments: dict[str, Callable[[], list[str]]] = {
+        "metrics-server": lambda: _metrics_server(paths),
+        "prometheus": lambda: _prometheus(paths, rules),
+        "prometheus-adapter": lambda: _adapter(paths),
     }
-    for name, command in commands.items():
+    for name in names:
         if processes.alive(paths, name) is None:
-            processes.start(paths, name, command)
+            processes.start(paths, name, (tools[PROGRAMS[name]], *arguments[name]()))
     api = Api(paths.pki)
     authority = base64.b64encode((paths.pki / "ca.crt").read_bytes()).decode()
     for name, port in SERVICES.items():
+        if name not in names:
+            continue
         api.create(f"/api/v1/namespaces/{NAMESPACE}/services", service(name))
         api.create(f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices", endpoints(name, port))
-    for group, version, name in APIS:
+    apis = [each for each in APIS if each[2] in names]
+    for group, version, name in apis:
         api.create("/apis/apiregistration.k8s.io/v1/apiservices", api_service(group, version, name, authority))
 
     def ready() -> bool:
-        return all(_answers(api, group, version) for group, version, _ in APIS)
+        return all(_answers(api, group, version) for group, version, _ in apis)
 
     def obstacle() -> str:
-        ended = [name for name in DAEMONS if processes.alive(paths, name) is None]
+        ended = [name for name in names if processes.alive(paths, name) is None]
         return f"{', '.join(ended)} has ended" if ended else ""
 
     failure = f"the metrics' APIs do not answer: see the logs in {paths.logs}"

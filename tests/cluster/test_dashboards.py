@@ -6,7 +6,6 @@ from demo.commands import show
 from demo.target import python
 from localcluster.addresses import PROMETHEUS_URL
 from tests.cluster.kube import Json, Kube, job, main_container
-from tests.cluster.test_elastic import LONG
 from tests.cluster.test_in_place import fail
 
 TRAIN = """
@@ -43,8 +42,6 @@ with start(), Watch(total=100_000, peak=1e12) as watch:
             raise RuntimeError("boom")
 """
 
-pytestmark = LONG
-
 
 def training(name: str) -> Json:
     manifest = job(name, framework="torch", replicas=3)
@@ -64,7 +61,7 @@ def steps(kube: Kube, attempt: int) -> None:
 
 
 def test_no_panel_is_empty(kube: Kube) -> None:
-    show([*python("localcluster"), "monitoring"])
+    show([*python("localcluster"), "monitoring", "--only", "prometheus"])
     kube.apply(training("job"), job("short", script="sleep 5"))
     steps(kube, 1)
     fail(kube, "job-worker-1-1")
