@@ -1,6 +1,7 @@
 """Groups that grow and shrink on a real cluster: by hand, by a quota, by nodes that are closed and open again."""
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -8,9 +9,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
+import yaml
 
 from demo.commands import show
-from demo.target import python
+from demo.target import ROOT, python
 from tests.cluster.kube import Json, Kube, job, main_container, processes
 from tests.cluster.test_in_place import TRAIN, fail
 
@@ -166,6 +168,23 @@ def test_a_fault_while_others_join_and_a_wish_while_one_recovers(kube: Kube) -> 
     kube.run("scale", "tj/job", "--replicas=2")
     status = trains(kube, 2, status["attempt"])
     assert (status["restarts"]["failures"], status["restarts"]["resizes"]) == (1, 2)
+
+
+@LONG
+def test_the_example_goes_on_where_it_was(kube: Kube) -> None:
+    manifest = yaml.safe_load((ROOT / "examples/elastic/job.yaml").read_text())
+    manifest["metadata"]["name"] = "job"
+    kube.apply(manifest)
+    before = trains(kube, 2)["progress"]["step"]
+    kube.run("scale", "tj/job", "--replicas=4")
+    assert counts(trains(kube, 4, 1)) == (0, 0, 1)
+    (begun,) = re.findall(r"rank 3 of 4 goes on after step (\d+)", kube.run("logs", "job-worker-3-1"))
+    assert int(begun) >= before
+    kube.run("scale", "tj/job", "--replicas=1")
+    trains(kube, 1, 2)
+    steps = re.findall(r"rank 0 of \d goes on after step (\d+)", kube.run("logs", "job-worker-0-1"))
+    assert [int(step) for step in steps] == sorted({int(step) for step in steps})
+    assert len(steps) == 3
 
 
 @LONG
