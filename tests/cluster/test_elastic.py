@@ -131,23 +131,31 @@ def test_a_node_without_power_is_done_without_until_it_is_back(kube: Kube) -> No
     assert counts(trains(kube, 3, status["attempt"], 180), before) == (0, 1, 2)
 
 
-def test_a_quota_has_room_for_fewer_and_later_for_one_more_and_for_all(kube: Kube) -> None:
-    def allow(pods: int) -> None:
-        hard = {"hard": {"pods": str(pods)}}
-        kube.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "pods"}, "spec": hard})
+def allow(kube: Kube, pods: int) -> None:
+    """So many pods in the namespace."""
+    hard = {"hard": {"pods": str(pods)}}
+    kube.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "pods"}, "spec": hard})
 
-    allow(2)
-    kube.apply(training(4, {"maxReplicas": 4, "shrinkAfterSeconds": 20}))
+
+def test_a_quota_has_room_for_fewer_and_later_for_all(kube: Kube) -> None:
+    allow(kube, 2)
+    kube.apply(training(4, {"maxReplicas": 4, "multipleOf": 2}))
     status = trains(kube, 2)
     assert counts(status) == (0, 0, 1)
-    allow(3)
-    some = "1 of 2 workers that join is ready"
-    kube.until(
-        lambda: kube.condition("job", "Resizing").get("message", "").startswith(some), 60, "the first that joins"
-    )
+    allow(kube, 10)
+    assert counts(trains(kube, 4, status["attempt"])) == (0, 0, 2)
+
+
+@LONG
+def test_places_that_come_one_after_the_other_are_one_change(kube: Kube) -> None:
+    allow(kube, 2)
+    # Pods that a quota has refused are asked for again after a quarter of a minute.
+    kube.apply(training(4, {"maxReplicas": 4, "shrinkAfterSeconds": 60}))
+    status = trains(kube, 2)
+    allow(kube, 3)
+    kube.until(lambda: "since" in kube.status("job").get("joining", {}), 60, "the first that joins to be ready")
     assert kube.status("job")["attempt"] == status["attempt"]
-    allow(10)
-    # Places that come one after the other are one change.
+    allow(kube, 10)
     assert counts(trains(kube, 4, status["attempt"])) == (0, 0, 2)
 
 
