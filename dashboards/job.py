@@ -21,6 +21,8 @@ def _gpu(metric: str, function: str = "max") -> str:
     return f"{function} by (pod, gpu) (DCGM_FI_{metric}{{{PODS}}})"
 
 
+CHECKPOINT = _told("checkpoint_timestamp_seconds")
+ACTIVE = _told("active_timestamp_seconds")
 NOW = Row(
     "Now",
     (
@@ -232,9 +234,9 @@ ATTEMPTS = Row(
         ),
         Panel(
             "Age of the newest checkpoint",
-            "What a failure now would cost. The operator learns of checkpoints from the training library.",
+            "What a failure now would cost: the time since then, or since the job was resumed. The operator learns of checkpoints from the training library.",
             "s",
-            (Query(f"time() - {_told('checkpoint_timestamp_seconds')}", "age"),),
+            (Query(f"time() - ({CHECKPOINT} > {ACTIVE} or {ACTIVE} and {CHECKPOINT})", "age"),),
             limits={3600: POOR, 21600: BAD},
         ),
         Panel(

@@ -71,6 +71,10 @@ def progress_metrics(records: Iterable[JobRecord]) -> Iterator[Metric]:
     known = {name: _gauge(name, text) for name, (text, _) in KNOWN.items()}
     fast = {name: _gauge(name, text) for name, (text, _) in FAST.items()}
     workers = _gauge("workers", "Workers that the group of the current attempt has")
+    active = _gauge(
+        "active_timestamp_seconds",
+        "Since when a job that tells its progress has been active without a suspension between, in seconds since 1970",
+    )
     paces = {name: _gauge(name, text) for name, (text, _) in PACES.items()}
     for record in records:
         if record.sort is None or record.sort[0] in IDLE:
@@ -80,11 +84,14 @@ def progress_metrics(records: Iterable[JobRecord]) -> Iterator[Metric]:
         if told is None:
             continue
         _add(known, {name: number(told) for name, (_, number) in KNOWN.items()}, who)
+        # What was told before a suspension has the time of then: a job that has just been resumed is not late because of it.
+        if record.active_since:
+            active.add_metric(who, record.active_since.timestamp())
         if runs:
             _add(paces, {name: number(told) for name, (_, number) in PACES.items()}, who)
         if runs and (measured := told.measured):
             _add(fast, {name: number(measured) for name, (_, number) in FAST.items()}, who)
-    yield from (workers, *paces.values(), *known.values(), *fast.values())
+    yield from (workers, active, *paces.values(), *known.values(), *fast.values())
 
 
 def _gauge(name: str, text: str) -> GaugeMetricFamily:

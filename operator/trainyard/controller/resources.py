@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -49,6 +50,8 @@ class JobRecord:
     """For the metrics; None where nothing is told, or the job cannot be read."""
     progress: Progress | None = None
     """Likewise."""
+    active_since: datetime | None = None
+    """Since when without a suspension between, as its status says."""
     workers: int = 0
     """How many its group has; 0 where the job cannot be read."""
     accelerators: int = 0
@@ -90,6 +93,7 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
     metadata = {key: raw["metadata"][key] for key in KEPT if key in raw["metadata"]}
     spec, status = dict(raw.get("spec") or {}), dict(raw.get("status") or {})
     sort, attempt, goodput, progress, problem, part = None, 0, None, None, "", "status"
+    active_since = None
     straggling = avoided = workers = held = 0
     restarts = NO_RESTARTS
     try:
@@ -99,7 +103,7 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
         sort, attempt = (view.status.phase, view.spec.framework), view.status.attempt
         straggling = len(confirmed(view.status))
         avoided = sum(node.avoided is not Avoidance.NO for node in view.status.suspect_nodes)
-        goodput, progress = view.status.goodput, view.status.progress
+        goodput, progress, active_since = view.status.goodput, view.status.progress, view.status.active_since
         workers, restarts = view.status.size or view.spec.replicas, view.status.restarts
         each = sum(accelerators(container) for container in view.spec.template["spec"]["containers"])
         # Those that are to join may have no place yet; those that have ended hold nothing.
@@ -124,6 +128,7 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
         avoided=avoided,
         goodput=goodput,
         progress=progress,
+        active_since=active_since,
         workers=workers,
         accelerators=held,
         restarts=restarts,

@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.support.jobs import NOW, Scene, job
+from tests.support.jobs import NOW, Scene, ago, job
 from tests.unit.controller.test_resources import RAW
 from trainyard.api.base import MOST
 from trainyard.api.progress import Goodput, LostSeconds, MeasuredProgress, Progress, Straggler
@@ -118,10 +118,10 @@ def test_goodput_is_told_by_whoever_acts_as_long_as_there_is_the_job() -> None:
             Phase.RUNNING,
             {
                 "workers": 4, "step": 120, "total_steps": 900, "loss": 0.25, "progress_timestamp_seconds": NOW.timestamp(),
-                "step_seconds": 0.5, "fastest_rank_seconds": 0.25, "slowest_rank_seconds": 0.4, "samples_per_second": 640, "data_ratio": 0.125, "memory_bytes": 2**30,
+                "active_timestamp_seconds": ago(60).timestamp(), "step_seconds": 0.5, "fastest_rank_seconds": 0.25, "slowest_rank_seconds": 0.4, "samples_per_second": 640, "data_ratio": 0.125, "memory_bytes": 2**30,
             },
         ),
-        (Phase.RESTARTING, {"workers": 4, "step": 120, "total_steps": 900, "loss": 0.25, "progress_timestamp_seconds": NOW.timestamp()}),
+        (Phase.RESTARTING, {"workers": 4, "step": 120, "total_steps": 900, "loss": 0.25, "progress_timestamp_seconds": NOW.timestamp(), "active_timestamp_seconds": ago(60).timestamp()}),
         (Phase.SUSPENDED, {}),
         (Phase.FAILED, {}),
     ],
@@ -133,7 +133,7 @@ def test_how_far_a_job_is_and_how_fast_it_gets_on(phase: Phase, told: dict[str, 
     measured = MeasuredProgress(samples_per_second=640, data_share=0.125, memory_bytes=2**30)
     paces = {"step_seconds": 0.5, "fastest_rank_seconds": 0.25, "slowest_rank_seconds": 0.4}
     progress = Progress(step=120, total_steps=900, loss=0.25, **paces, measured=measured, updated_at=NOW)
-    status = TrainingJobStatus(phase=phase, progress=progress, group=Group(since=1, workers=4))
+    status = TrainingJobStatus(phase=phase, progress=progress, group=Group(since=1, workers=4), active_since=ago(60))
     caches.of("lab").jobs.apply(job_record(RAW).with_status(status, 9))
     prefix, about = "trainyard_job_", {"namespace": "lab", "name": "job"}
     samples = [each for family in registry.collect() for each in family.samples if each.name.startswith(prefix)]
