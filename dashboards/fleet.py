@@ -174,11 +174,11 @@ FAULTS = Row(
         ),
         Panel(
             "Jobs that restart most",
-            "Attempts that ended before their time, in the last hour, of the ten jobs with most.",
+            "Attempts that ended by a failure or disruption in the last hour, of the ten jobs with most.",
             "short",
             (
                 Query(
-                    f"topk(10, sum by (namespace, name) (increase(trainyard_job_restarts_total{{{ALL}}}[1h])) > 0)",
+                    f'topk(10, sum by (namespace, name) (increase(trainyard_job_restarts_total{{{ALL}, cause=~"failure|disruption"}}[1h])) > 0)',
                     "{{namespace}}/{{name}}",
                 ),
             ),
