@@ -58,7 +58,19 @@ def test_how_often_and_by_whom(chart: Chart) -> None:
 
 
 def test_alerts_arrive_as_they_are_in_the_file(chart: Chart) -> None:
-    assert chart.render(ALL).one("PrometheusRule", "trainyard")["spec"] == yaml.safe_load(ALERTS.read_text())
+    alone = {"metrics": {"prometheusRule": {"enabled": True}}}
+    assert chart.render(alone).one("PrometheusRule", "trainyard")["spec"] == yaml.safe_load(ALERTS.read_text())
+
+
+def test_where_it_scrapes_the_release_the_alert_on_a_lost_operator_asks_for_that_alone(chart: Chart) -> None:
+    release = chart.render({**ALL, "fullnameOverride": "blue"})
+    spec, file = release.one("PrometheusRule", "blue")["spec"], yaml.safe_load(ALERTS.read_text())
+    # Without jobLabel the Prometheus operator calls a job as its Service.
+    assert "jobLabel" not in release.one("ServiceMonitor", "blue")["spec"]
+    service = release.one("Service", "blue-metrics")["metadata"]
+    own = f'{{namespace="{service["namespace"]}", job="{service["name"]}"}}'
+    file["groups"][0]["rules"][0]["expr"] = f"absent(trainyard_clock_offset_seconds{own})"
+    assert spec == file
 
 
 def test_alerts_as_somebody_wants_them(chart: Chart) -> None:
@@ -95,11 +107,60 @@ def test_what_cannot_be_is_refused(chart: Chart, metrics: dict[str, Any], says: 
         chart.render({"metrics": metrics})
 
 
-@pytest.mark.skipif(not os.environ.get("LONG"), reason="to build promtool takes two minutes: make test-long")
-def test_alerts_fire_where_they_should_and_only_there() -> None:
-    promtool = ensure("promtool")["promtool"]
-    done = subprocess.run([promtool, "test", "rules", CASES], capture_output=True, text=True, check=False)
+needs_promtool = pytest.mark.skipif(
+    not os.environ.get("LONG"), reason="to build promtool takes two minutes: make test-long"
+)
+
+
+def promtool(*arguments: str | Path) -> None:
+    done = subprocess.run([ensure("promtool")["promtool"], *arguments], capture_output=True, text=True, check=False)
     assert not done.returncode, done.stdout + done.stderr
+
+
+def rules_of(chart: Chart, metrics: dict[str, Any], release: str = "trainyard") -> dict[str, Any]:
+    """What Prometheus reads of a release."""
+    (rule,) = chart.render({"metrics": metrics}, release=release).all("PrometheusRule")
+    return dict(rule["spec"])
+
+
+@needs_promtool
+@pytest.mark.parametrize(
+    ("installed", "missed"), [(["one", "two"], {"20m": 0, "40m": 1, "14h": 1}), (["one"], {"40m": 0, "14h": 0})]
+)
+def test_of_two_releases_one_that_is_gone_is_missed_until_it_is_removed(
+    chart: Chart, tmp_path: Path, installed: list[str], missed: dict[str, int]
+) -> None:
+    """Both in one namespace."""
+    for name in installed:
+        group, _ = rules_of(chart, ALL["metrics"], name)["groups"]
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({"groups": [{**group, "name": name}]}))
+    series = 'trainyard_{}{{namespace="trainyard-system", job="{}-trainyard-metrics", pod="{}"}}'
+    told = {("one", "a"): "0x900", ("two", "b"): "0x20 _x880"}
+    alert = '{alertname="TrainyardOperatorDown", job="two-trainyard-metrics"}'
+    case = {
+        "interval": "1m",
+        "input_series": [
+            {"series": series.format(metric, name, pod), "values": values}
+            for (name, pod), values in told.items()
+            for metric in ("clock_offset_seconds", "unreadable_jobs")
+        ],
+        "promql_expr_test": [
+            {
+                "expr": 'count by (alertname, job) (ALERTS{alertstate="firing"})',
+                "eval_time": at,
+                "exp_samples": [{"labels": alert, "value": count}] if count else [],
+            }
+            for at, count in missed.items()
+        ],
+    }
+    cases = {"rule_files": [f"{name}.yaml" for name in installed], "evaluation_interval": "1m", "tests": [case]}
+    (tmp_path / "cases.yaml").write_text(yaml.safe_dump(cases))
+    promtool("test", "rules", tmp_path / "cases.yaml")
+
+
+@needs_promtool
+def test_alerts_fire_where_they_should_and_only_there() -> None:
+    promtool("test", "rules", CASES)
     tested = set(re.findall(r"Trainyard\w+", CASES.read_text()))
     assert tested == {rule["alert"] for rule in RULES}, "each has a case"
 
