@@ -19,6 +19,8 @@ SENTENCES = (
     "coordinator.tls.certManager.issuerRef: name the Issuer",
     "metrics.serviceMonitor: it selects the Service",
     "metrics.prometheusRule.disabled: there is no alert",
+    "metrics.prometheusRule.alertLabels",
+    "metrics.prometheusRule.runbookUrl: two braces",
     'image.tag: "latest" names no version',
     "is set by the chart itself",
     "stands there twice",

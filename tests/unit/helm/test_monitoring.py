@@ -97,6 +97,17 @@ def test_alerts_as_somebody_wants_them(chart: Chart) -> None:
         ),
         ({"prometheusRule": {"enabled": True, "runbookUrl": "wiki"}}, "/metrics/prometheusRule/runbookUrl"),
         ({"prometheusRule": {"enabled": True, "alertLabels": {"a-b": "c"}}}, "a-b"),
+        ({"prometheusRule": {"enabled": True, "alertLabels": {"__name__": "c"}}}, "alertLabels: __name__ is no name"),
+        ({"prometheusRule": {"enabled": True, "alertLabels": {"team": "{{ .Foo"}}}, "alertLabels.team: in two braces"),
+        (
+            {"prometheusRule": {"enabled": True, "alertLabels": {"team": "{{ .Foo }}"}}},
+            "alertLabels.team: in two braces",
+        ),
+        (
+            {"prometheusRule": {"enabled": True, "alertLabels": {"t": "{{{ $labels.a }}"}}},
+            "alertLabels.t: in two braces",
+        ),
+        ({"prometheusRule": {"enabled": True, "runbookUrl": "https://a/{{ b"}}, "runbookUrl: two braces"),
         ({"serviceMonitor": {"enabled": True, "interval": "often"}}, "/metrics/serviceMonitor/interval"),
         ({"serviceMonitor": {"enabled": True}, "service": {"enabled": False}}, "turn both on"),
         ({"podMonitor": {"enabled": True, "port": "Über"}}, "/metrics/podMonitor/port"),
@@ -121,6 +132,17 @@ def rules_of(chart: Chart, metrics: dict[str, Any], release: str = "trainyard") 
     """What Prometheus reads of a release."""
     (rule,) = chart.render({"metrics": metrics}, release=release).all("PrometheusRule")
     return dict(rule["spec"])
+
+
+@needs_promtool
+@pytest.mark.parametrize(
+    "text", ["ml", "", "{ml}", "}}", "{", "a { {{ $labels.namespace }}-{{$externalLabels.cluster}}{"]
+)
+def test_prometheus_takes_labels_that_the_chart_takes(chart: Chart, tmp_path: Path, text: str) -> None:
+    wanted = {"enabled": True, "alertLabels": {"team": text}, "runbookUrl": "https://a/{b}"}
+    file = tmp_path / "rules.yaml"
+    file.write_text(yaml.safe_dump(rules_of(chart, {"prometheusRule": wanted})))
+    promtool("check", "rules", file)
 
 
 @needs_promtool
