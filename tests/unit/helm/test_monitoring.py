@@ -1,6 +1,5 @@
 """What a Prometheus is told by the chart: what to scrape, and when to call a person."""
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -118,11 +117,6 @@ def test_what_cannot_be_is_refused(chart: Chart, metrics: dict[str, Any], says: 
         chart.render({"metrics": metrics})
 
 
-needs_promtool = pytest.mark.skipif(
-    not os.environ.get("LONG"), reason="to build promtool takes two minutes: make test-long"
-)
-
-
 def promtool(*arguments: str | Path) -> None:
     done = subprocess.run([ensure("promtool")["promtool"], *arguments], capture_output=True, text=True, check=False)
     assert not done.returncode, done.stdout + done.stderr
@@ -134,7 +128,6 @@ def rules_of(chart: Chart, metrics: dict[str, Any], release: str = "trainyard") 
     return dict(rule["spec"])
 
 
-@needs_promtool
 @pytest.mark.parametrize(
     "text", ["ml", "", "{ml}", "}}", "{", "a { {{ $labels.namespace }}-{{$externalLabels.cluster}}{"]
 )
@@ -145,7 +138,6 @@ def test_prometheus_takes_labels_that_the_chart_takes(chart: Chart, tmp_path: Pa
     promtool("check", "rules", file)
 
 
-@needs_promtool
 @pytest.mark.parametrize(
     ("installed", "missed"), [(["one", "two"], {"20m": 0, "40m": 1, "14h": 1}), (["one"], {"40m": 0, "14h": 0})]
 )
@@ -180,7 +172,6 @@ def test_of_two_releases_one_that_is_gone_is_missed_until_it_is_removed(
     promtool("test", "rules", tmp_path / "cases.yaml")
 
 
-@needs_promtool
 def test_alerts_fire_where_they_should_and_only_there() -> None:
     promtool("test", "rules", CASES)
     tested = set(re.findall(r"Trainyard\w+", CASES.read_text()))
