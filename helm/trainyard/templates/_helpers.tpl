@@ -1,13 +1,14 @@
-{{/* The name of the operator and the prefix of all other names. 44 characters leave room for what a Deployment adds to its pods' names. */}}
+{{/*
+The name of the operator and the prefix of all other names. 44 characters leave room for what a Deployment adds to its pods' names.
+A release may have dots in its name, a Service and the operator's Lease may not.
+*/}}
 {{- define "trainyard.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 44 | trimSuffix "-" -}}
-{{- else if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 44 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 44 | trimSuffix "-" -}}
+{{- $full := .Values.fullnameOverride -}}
+{{- if not $full -}}
+{{- $full = contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) -}}
 {{- end -}}
+{{- $full | replace "." "-" | trunc 44 | trimAll "-" -}}
 {{- end -}}
 
 {{- define "trainyard.serviceAccountName" -}}

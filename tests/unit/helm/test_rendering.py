@@ -1,5 +1,6 @@
 """What is installed, and how values reach it."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 import yaml
 
 from tests.unit.helm.chart import CHART, ROOT, Chart, RefusedError, Release
+from trainyard.controller.settings import Settings
 
 CRD = "trainingjobs.trainyard.dev"
 DIGEST = "sha256:" + "ab" * 32
@@ -212,11 +214,18 @@ def test_placement_reaches_the_pod(chart: Chart) -> None:
     assert {field: pod[field] for field in placement} == placement
 
 
-@pytest.mark.parametrize("name", ["blue", "a" * 53])
-def test_every_release_name_gives_names_that_kubernetes_takes(chart: Chart, name: str) -> None:
-    names = {manifest["metadata"]["name"] for manifest in chart.render(release=name).manifests} - {CRD}
-    assert all(len(derived) <= 63 and derived.startswith(name[:40]) for derived in names)
+@pytest.mark.parametrize("name", ["blue", "a" * 53, "my.release", "a." + "b" * 41 + ".c", "a" * 43 + "--b"])
+def test_every_release_name_gives_names_that_kubernetes_takes(
+    chart: Chart, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = chart.render(release=name)
+    names = {manifest["metadata"]["name"] for manifest in release.manifests} - {CRD}
+    assert all(re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", derived) for derived in names)
+    assert all(derived.startswith(name[:40].replace(".", "-")) for derived in names)
     assert len(names) == 9, "truncation has kept them apart"
+    for setting in ("TRAINYARD_LEASE_NAME", "TRAINYARD_COORDINATOR_URL"):
+        monkeypatch.setenv(setting, release.environment()[setting] or "")
+    Settings()
 
 
 def test_a_chart_without_its_crd_says_so(chart: Chart, tmp_path: Path) -> None:
