@@ -51,7 +51,9 @@ app.kubernetes.io/component: trial
 {{- if and .existingSecret .certManager.enabled -}}
 {{- fail "coordinator.tls: existingSecret and certManager.enabled exclude each other: leave one of them out" -}}
 {{- end -}}
-{{- default (printf "%s-coordinator-tls" (include "trainyard.fullname" $)) .existingSecret -}}
+{{- /* cert-manager's has a name of its own: Helm takes over no Secret that it has not made. */ -}}
+{{- $own := .certManager.enabled | ternary "coordinator-cert-manager-tls" "coordinator-tls" -}}
+{{- default (printf "%s-%s" (include "trainyard.fullname" $) $own) .existingSecret -}}
 {{- end -}}
 {{- end -}}
 

@@ -71,7 +71,7 @@ def _shake_hands(shown: Certificate, name: str) -> None:
     ("tls", "secret"),
     [
         ({"existingSecret": "mine"}, "mine"),
-        ({"certManager": {"enabled": True, "issuerRef": {"name": "ca"}}}, "trainyard-coordinator-tls"),
+        ({"certManager": {"enabled": True, "issuerRef": {"name": "ca"}}}, "trainyard-coordinator-cert-manager-tls"),
     ],
 )
 def test_a_certificate_of_somebody_else_s_is_mounted_and_none_is_made(
