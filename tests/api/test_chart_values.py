@@ -26,6 +26,7 @@ SENTENCES = (
     "stands there twice",
     "do nothing without admission.enabled",
     "give them different ports",
+    "serviceAccount: the operator's rights would go to the account `default`",
 )
 """What templates refuse, for what a schema cannot say."""
 

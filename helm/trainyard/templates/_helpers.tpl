@@ -11,12 +11,14 @@ A release may have dots in its name, a Service and the operator's Lease may not.
 {{- $full | replace "." "-" | trunc 44 | trimAll "-" -}}
 {{- end -}}
 
+{{/* Whoever may make pods in a namespace has the rights of its account `default`. */}}
 {{- define "trainyard.serviceAccountName" -}}
-{{- if .Values.serviceAccount.create -}}
-{{- default (include "trainyard.fullname" .) .Values.serviceAccount.name -}}
-{{- else -}}
-{{- default "default" .Values.serviceAccount.name -}}
+{{- $own := .Values.serviceAccount.create | ternary (include "trainyard.fullname" .) "default" -}}
+{{- $account := default $own .Values.serviceAccount.name -}}
+{{- if and (eq $account "default") (or .Values.watchNamespaces .Values.admission.guardServiceAccounts) -}}
+{{- fail "serviceAccount: the operator's rights would go to the account `default`, which every pod of its namespace has: set serviceAccount.name to one of its own, or serviceAccount.create" -}}
 {{- end -}}
+{{- $account -}}
 {{- end -}}
 
 {{/* What a Deployment's selector holds can never change, so it stands apart from the other labels. */}}

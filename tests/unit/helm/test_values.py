@@ -33,6 +33,14 @@ from trainyard.controller.settings import Settings
         ({"resources": {"limits": {"memory": "lots"}}}, "/resources/limits/memory"),
         ({"terminationGracePeriodSeconds": -1}, "/terminationGracePeriodSeconds"),
         ({"tolerations": [{"effect": "Never"}]}, "/tolerations/0/effect"),
+        (
+            {"serviceAccount": {"create": False}, "watchNamespaces": ["lab"]},
+            "serviceAccount: the operator's rights would go to the account `default`",
+        ),
+        (
+            {"serviceAccount": {"name": "default"}, "admission": {"enabled": True, "guardServiceAccounts": True}},
+            "serviceAccount: the operator's rights would go to the account `default`",
+        ),
         ({"commonLabels": {"team": "a/b"}}, "/commonLabels/team"),
         ({"podAnnotations": {"answer": 42}}, "/podAnnotations/answer"),
         ({"metrics": {"service": {"port": 0}}}, "/metrics/service/port"),
