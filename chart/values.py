@@ -248,7 +248,7 @@ class Chart(Values):
     leader_election: LeaderElection
     watch_namespaces: Annotated[list[Name], Once]
     settings: OperatorSettings
-    agent: Agent = OPTIONAL
+    agent: Agent
     coordinator: Coordinator
     extra_env: list[Variable] = OPTIONAL
     run_as_user: Annotated[int, Field(ge=1, le=2147483647)] | None = OPTIONAL

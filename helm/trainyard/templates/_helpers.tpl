@@ -34,7 +34,7 @@ app.kubernetes.io/component: operator
 {{- $_ := set $own "app.kubernetes.io/version" .Chart.AppVersion -}}
 {{- $_ := set $own "app.kubernetes.io/managed-by" .Release.Service -}}
 {{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-") -}}
-{{- mergeOverwrite (deepCopy .Values.commonLabels) $own | toYaml -}}
+{{- mergeOverwrite (deepCopy (default dict .Values.commonLabels)) $own | toYaml -}}
 {{- end -}}
 
 {{/* None that the operator's own Service, budget or policy would take for an operator. */}}
