@@ -2,8 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
+from chart.kubernetes import Affinity, Resources, Spread, Toleration, Variable
 from chart.words import (
     OPTIONAL,
     AlertLabels,
@@ -11,11 +12,12 @@ from chart.words import (
     Labels,
     Once,
     OptionalDuration,
+    OptionalImage,
     OptionalName,
     OptionalSubdomain,
     OwnPort,
     Port,
-    Quantities,
+    Repository,
     Subdomain,
     Switch,
     Text,
@@ -50,7 +52,7 @@ class Crds(Switch):
 class Image(Values):
     """The operator's image."""
 
-    repository: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*$")]
+    repository: Repository
     """Without tag and digest: they have values of their own."""
     tag: Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$")] = OPTIONAL
     digest: Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")] = OPTIONAL
@@ -66,7 +68,7 @@ class PullSecret(Values):
 class Agent(Switch):
     """The agent in workers."""
 
-    image: Annotated[str, Field(pattern=r"^([!-~]{1,512})?$")] = OPTIONAL
+    image: OptionalImage = OPTIONAL
     image_volume: bool = OPTIONAL
 
 
@@ -96,50 +98,6 @@ class Coordinator(Switch):
 
     port: OwnPort
     tls: Tls
-
-
-class Variable(Values):
-    """As in a container's `env`."""
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-    """The template refuses those that the chart sets itself."""
-    value: str = OPTIONAL
-    value_from: dict[str, Any] = OPTIONAL
-
-
-class Resources(Values):
-    """Of a container."""
-
-    requests: Quantities = OPTIONAL
-    limits: Quantities = OPTIONAL
-
-
-class Toleration(Values):
-    """Of a taint."""
-
-    key: str = OPTIONAL
-    operator: Literal["Equal", "Exists", "Gt", "Lt"] = OPTIONAL
-    value: str = OPTIONAL
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = OPTIONAL
-    toleration_seconds: int = OPTIONAL
-
-
-class Affinity(Values):
-    """Of pods to nodes, and to each other."""
-
-    node_affinity: dict[str, Any] = OPTIONAL
-    pod_affinity: dict[str, Any] = OPTIONAL
-    pod_anti_affinity: dict[str, Any] = OPTIONAL
-
-
-class Spread(Values):
-    """Over zones, say. The API server knows more fields than are named here."""
-
-    model_config = ConfigDict(extra="allow")
-
-    max_skew: Annotated[int, Field(ge=1)]
-    topology_key: Text
-    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
 
 
 class ApiServer(Values):
@@ -203,7 +161,7 @@ class Scraped(Switch):
 class PodMonitor(Scraped):
     """Of workers."""
 
-    port: Annotated[str, Field(max_length=15, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
+    port: Annotated[str, Field(max_length=15, pattern=r"^([0-9]+-)*[0-9]*[a-z][a-z0-9]*(-[a-z0-9]+)*$")]
 
 
 class PrometheusRule(Switch):

@@ -36,10 +36,19 @@ OptionalName = Annotated[str, Field(pattern=r"^([a-z]([a-z0-9-]{0,42}[a-z0-9])?)
 OptionalDuration = Annotated[str, Field(pattern=f"^{''.join(f'([0-9]+{unit})?' for unit in DURATION)}$")]
 """As Prometheus writes one."""
 Quantity = Annotated[str, Field(pattern=r"^[0-9]+([.][0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$")]
-Quantities = dict[str, Quantity | float]
+COMPONENT = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
+REPOSITORY = f"{COMPONENT}(:[0-9]{{1,5}})?(/{COMPONENT})*"
+Repository = Annotated[str, Field(max_length=255, pattern=f"^{REPOSITORY}$")]
+OptionalImage = Annotated[
+    str,
+    Field(max_length=512, pattern=f"^({REPOSITORY}(:[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?)?$"),
+]
+"""As a node pulls it."""
 These = Field(json_schema_extra={"additionalProperties": False})
 """No keys but those that the pattern of keys admits."""
-QualifiedName = Annotated[str, Field(pattern=rf"^({DOMAIN}/)?[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?$")]
+QUALIFIED = rf"({DOMAIN}/)?[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?"
+QualifiedName = Annotated[str, Field(pattern=f"^{QUALIFIED}$")]
+OptionalQualifiedName = Annotated[str, Field(pattern=f"^({QUALIFIED})?$")]
 LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")]
 Labels = Annotated[dict[QualifiedName, LabelValue], These]
 Annotations = Annotated[dict[QualifiedName, str], These]

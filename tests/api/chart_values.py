@@ -35,13 +35,8 @@ PEERS: Final = st.lists(
     ),
     max_size=3,
 )
-QUANTITIES: Final = {
-    "cpu": ("100m", 1, "2"),
-    "memory": ("64Mi", "1Gi", 2**31),
-    "ephemeral-storage": ("1Mi", "1G", 2**31),
-}
 NARROWED: Final[Mapping[str, st.SearchStrategy[Any]]] = {
-    # What lies in here is Kubernetes' own, of which the schema says no more than that it is a map.
+    # Selectors and expressions, whose fields the schema names without saying what fits together.
     "affinity.nodeAffinity": st.just({REQUIRED: NODES}),
     "affinity.podAffinity": st.just({REQUIRED: [TERM]}),
     "affinity.podAntiAffinity": st.just({REQUIRED: [TERM]}),
@@ -49,15 +44,19 @@ NARROWED: Final[Mapping[str, st.SearchStrategy[Any]]] = {
     "networkPolicy.metricsFrom": PEERS,
     "networkPolicy.jobs.from": PEERS,
     "networkPolicy.apiServer.cidrs[]": st.sampled_from(["10.0.0.1/32", "192.168.0.0/16", "fd00::/8", "::1/128"]),
-    # What fits together, where a schema would say it in more words than Kubernetes' own refusal.
-    "extraEnv[]": st.sampled_from(
-        [
-            {"name": "HTTPS_PROXY", "value": "http://proxy.example.org:3128"},
-            {"name": "_", "value": ""},
-            {"name": "HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
-            {"name": "PROXY", "valueFrom": {"configMapKeyRef": {"name": "proxy", "key": "url", "optional": True}}},
-            {"name": "TRAINYARD_WORKERS", "value": "1"},
-        ]
+    # What fits together: of anything else most would be refused, by a template, and nothing of the rest of the values be seen.
+    "extraEnv": st.lists(
+        st.sampled_from(
+            [
+                {"name": "HTTPS_PROXY", "value": "http://proxy.example.org:3128"},
+                {"name": "_", "value": ""},
+                {"name": "HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+                {"name": "PROXY", "valueFrom": {"configMapKeyRef": {"name": "proxy", "key": "url", "optional": True}}},
+                {"name": "MEMORY", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}},
+            ]
+        ),
+        max_size=3,
+        unique_by=lambda variable: variable["name"],
     ),
     "tolerations[]": st.one_of(
         st.builds(lambda effect: {"operator": "Exists", "effect": effect}, st.sampled_from(EFFECTS)),
@@ -72,30 +71,9 @@ NARROWED: Final[Mapping[str, st.SearchStrategy[Any]]] = {
             st.integers(-1, 2**40),
         ),
     ),
-    "resources": st.fixed_dictionaries(
-        {},
-        optional={
-            part: st.fixed_dictionaries(
-                {}, optional={name: st.sampled_from(these[which]) for name, these in QUANTITIES.items()}
-            )
-            for part, which in (("requests", slice(2)), ("limits", slice(2, 3)))
-        },
-    ),
-    "topologySpreadConstraints": st.lists(
-        st.builds(
-            lambda skew, key, how: {
-                "maxSkew": skew,
-                "topologyKey": key,
-                "whenUnsatisfiable": how,
-                "labelSelector": LABELS,
-            },
-            st.integers(1, 100),
-            st.sampled_from(["kubernetes.io/hostname", "rack", "x/y"]),
-            st.sampled_from(["DoNotSchedule", "ScheduleAnyway"]),
-        ),
-        max_size=2,
-        unique_by=lambda spread: (spread["topologyKey"], spread["whenUnsatisfiable"]),
-    ),
+    # Words of its own, which are the user's; no two constraints look at one key.
+    "topologySpreadConstraints[].labelSelector": st.just(LABELS),
+    "topologySpreadConstraints[].matchLabelKeys": st.sampled_from([[], ["pod-template-hash"], ["a.b/c", "d"]]),
     # Those that are there.
     "watchNamespaces": st.lists(st.sampled_from(NAMESPACES), unique=True),
     "metrics.dashboards.namespace": st.sampled_from(["", *NAMESPACES]),

@@ -22,10 +22,14 @@ SENTENCES = (
     "metrics.prometheusRule.alertLabels",
     "metrics.prometheusRule.runbookUrl: two braces",
     'image.tag: "latest" names no version',
-    "is set by the chart itself",
-    "stands there twice",
     "do nothing without admission.enabled",
     "give them different ports",
+    "resources: a request of",
+    "tolerations: ",
+    "extraEnv: ",
+    "topologySpreadConstraints: ",
+    "is longer than interval",
+    "metrics.podMonitor: networkPolicy.jobs.enabled lets nobody scrape workers",
     "serviceAccount: the operator's rights would go to the account `default`",
 )
 """What templates refuse, for what a schema cannot say."""

@@ -125,6 +125,9 @@ app.kubernetes.io/component: trial
 {{- if has .name $named -}}
 {{- fail (printf "extraEnv: %s stands there twice: leave one of them out" .name) -}}
 {{- end -}}
+{{- if and (hasKey . "value") (hasKey . "valueFrom") -}}
+{{- fail (printf "extraEnv: %s has value and valueFrom: leave one of them out" .name) -}}
+{{- end -}}
 {{- $named = append $named .name -}}
 {{- end -}}
 {{- with .Values.extraEnv -}}

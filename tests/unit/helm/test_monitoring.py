@@ -43,7 +43,7 @@ def test_it_scrapes_workers_where_the_operator_looks_after_jobs(
 
 
 def test_how_often_and_by_whom(chart: Chart) -> None:
-    chosen = {"enabled": True, "labels": {"release": "prometheus"}, "interval": "15s", "scrapeTimeout": "1m30s"}
+    chosen = {"enabled": True, "labels": {"release": "prometheus"}, "interval": "2m", "scrapeTimeout": "1m30s"}
     release = chart.render({"metrics": {"serviceMonitor": chosen, "podMonitor": {**chosen, "port": "numbers"}}})
     for kind, name, endpoints in (
         ("ServiceMonitor", "trainyard", "endpoints"),
@@ -51,7 +51,7 @@ def test_how_often_and_by_whom(chart: Chart) -> None:
     ):
         monitor = release.one(kind, name)
         (endpoint,) = monitor["spec"][endpoints]
-        assert (endpoint["interval"], endpoint["scrapeTimeout"]) == ("15s", "1m30s")
+        assert (endpoint["interval"], endpoint["scrapeTimeout"]) == ("2m", "1m30s")
         assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert release.one("PodMonitor", "trainyard-workers")["spec"]["podMetricsEndpoints"][0]["port"] == "numbers"
 

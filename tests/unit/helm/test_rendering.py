@@ -211,6 +211,9 @@ def test_placement_reaches_the_pod(chart: Chart) -> None:
     gone = [(t["key"], t["tolerationSeconds"]) for t in pod["tolerations"][:2]]
     assert gone == [("node.kubernetes.io/not-ready", 30), ("node.kubernetes.io/unreachable", 30)]
     pod["tolerations"] = pod["tolerations"][2:]
+    (spread,) = pod["topologySpreadConstraints"]
+    own = chart.render().operator()["spec"]["selector"]
+    assert spread.pop("labelSelector") == own, "Kubernetes would look at no pods without one"
     assert {field: pod[field] for field in placement} == placement
 
 
