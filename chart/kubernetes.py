@@ -18,7 +18,7 @@ from chart.words import (
     These,
     Values,
 )
-from trainyard.controller.settings import Selector
+from trainyard.controller.peers import Selector
 
 Count = Annotated[int, Field(ge=1, le=2147483647)]
 Weight = Annotated[int, Field(ge=1, le=100)]
