@@ -19,14 +19,14 @@ from localcluster.say import complain, say
 from localcluster.shape import Profile, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from localcluster.paths import Paths
 
     Command = Callable[[argparse.Namespace, Paths], int]
 
 # `up` and `down` say at once that another command is at work; the small ones wait for each other.
-PATIENCE_SECONDS = {"up": 0.0, "down": 0.0, "node": 60.0, "load": 300.0, "monitoring": 300.0}
+PATIENCE_SECONDS = {"up": 0.0, "down": 0.0, "node": 60.0, "load": 300.0, "monitoring": 300.0, "policies": 300.0}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,16 +89,17 @@ def _parser() -> argparse.ArgumentParser:
     monitors.add_argument(
         "--rules", type=Path, action="append", default=[], help="a file of Prometheus rules, alerts for example"
     )
+    add("policies", _policies, "have the nodes heed NetworkPolicies, by kube-router, until `down`")
     add("kubeconfig", _kubeconfig, "print the path of the kubeconfig file")
     add("build", _build, "only build the programs")
     add("check", _check, "only check whether a cluster can run here")
     return parser
 
 
-def _exclusive(name: str, work: Callable[[], None]) -> int:
+def _exclusive(name: str, work: Callable[[], None], needs: Mapping[str, str] = host.CLUSTER_COMMANDS) -> int:
     host.require_root()
     host.widen_path()
-    host.require_commands()
+    host.require_commands(needs)
     busy = f"another localcluster command is at work (it holds {lock.LOCK}): wait until it has ended"
     with lock.exclusive(lock.LOCK, patience=PATIENCE_SECONDS[name], busy=busy):
         work()
@@ -130,6 +131,10 @@ def _load(options: argparse.Namespace, paths: Paths) -> int:
 
 def _monitoring(options: argparse.Namespace, paths: Paths) -> int:
     return _exclusive("monitoring", lambda: cluster.monitor(paths, options.only or monitoring.DAEMONS, options.rules))
+
+
+def _policies(_: argparse.Namespace, paths: Paths) -> int:
+    return _exclusive("policies", lambda: cluster.enforce(paths), {**host.CLUSTER_COMMANDS, **host.POLICY_COMMANDS})
 
 
 def _kubeconfig(_: argparse.Namespace, paths: Paths) -> int:

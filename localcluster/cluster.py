@@ -21,6 +21,7 @@ from localcluster import (
     node,
     node_view,
     pki,
+    policies,
     processes,
     scale,
     shape as shapes,
@@ -165,6 +166,22 @@ def monitor(paths: Paths, names: Sequence[str] = monitoring.DAEMONS, rules: Sequ
     )
 
 
+def enforce(paths: Paths) -> None:
+    """Has each node heed NetworkPolicies, those that boot later too, until the cluster is taken down.
+
+    Raises:
+        LocalClusterError: no real nodes are up, the kernel cannot do it, or the programs do not start.
+    """
+    shape = require_running(paths)
+    if shape.profile == Profile.SCALE:
+        raise LocalClusterError("the nodes of the scale profile are played by kwok and have no network")
+    with tempfile.TemporaryDirectory(dir=paths.cache, prefix=".try-") as scratch:
+        kernel.require_features(Path(scratch), kernel.POLICY_FEATURES)
+    policies.ask_for(paths)
+    policies.start(paths, running_nodes(shape, paths))
+    say("the nodes heed NetworkPolicies")
+
+
 def running_nodes(shape: Shape, paths: Paths) -> list[int]:
     """The numbers of the real nodes that are on."""
     return [number for number in _real_nodes(shape) if processes.alive(paths, node_name(number)) is not None]
@@ -230,6 +247,8 @@ def _boot(numbers: Sequence[int], shape: Shape, paths: Paths, tools: dict[str, P
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda plan: node.boot(plan, paths), plans))
     _await_nodes(numbers, shape, paths, since)
+    if policies.asked_for(paths):
+        policies.start(paths, numbers)
     images_seed.synchronise(paths, tools, numbers)
 
 

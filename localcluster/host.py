@@ -25,6 +25,8 @@ CLUSTER_COMMANDS: Final = {
     "runc": "runc",
     "unshare": "util-linux",
 }
+# For `policies` alone.
+POLICY_COMMANDS: Final = {"ipset": "ipset"}
 # Debian keeps some of these in folders that are not on every user's PATH.
 ADMIN_PATH: Final = "/usr/local/sbin:/usr/sbin:/sbin"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from localcluster.errors import LocalClusterError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -37,19 +38,33 @@ OVERLAY: Final = Feature(
     "load the kernel module `overlay`, or let XDG_CACHE_HOME name a folder on ext4, xfs or btrfs "
     "(an overlay cannot lie on another overlay or on NFS)",
 )
+POLICY_FEATURES: Final = (
+    Feature(
+        "sets of addresses in iptables",
+        "ipset create try hash:ip && iptables -A FORWARD -m set --match-set try src -m physdev --physdev-is-bridged -j DROP",
+        "load the kernel modules `ip_set_hash_ip`, `xt_set` and `xt_physdev`",
+    ),
+    # Else frames between two pods of a node pass by its rules.
+    Feature(
+        "iptables for bridged frames",
+        "echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables",
+        "load the kernel module `br_netfilter`",
+    ),
+)
 
 
-def require_features(scratch: Path) -> None:
+def require_features(scratch: Path, features: Sequence[Feature] = (*NETWORK_FEATURES, OVERLAY)) -> None:
     """Tries each in namespaces of its own, which vanish with the shell.
 
     Args:
         scratch: an empty folder on the disk of the nodes.
+        features: which.
 
     Raises:
         LocalClusterError: one is missing.
     """
     require_namespaces()
-    for feature in (*NETWORK_FEATURES, OVERLAY):
+    for feature in features:
         tried = subprocess.run(
             ["unshare", "--mount", "--net", "--propagation", "private", "sh", "-c", feature.script],
             cwd=scratch,

@@ -117,6 +117,7 @@ MODULE_LIST: Final = (
         tags="remove_all_sd,enable_kubernetes_sd",
     ),
     Module("prometheus-adapter", {"adapter": "sigs.k8s.io/prometheus-adapter/cmd/adapter"}, "60 s"),
+    Module("kube-router", {"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}, "4 min"),
     Module(
         "cosign",
         {"cosign": "github.com/sigstore/cosign/v3/cmd/cosign"},
@@ -129,9 +130,12 @@ MODULE_LIST: Final = (
 MODULE_OF: Final = {program: module for module in MODULE_LIST for program in module.packages}
 SCALE: Final = ("kwok", "stages")
 MONITORING: Final = ("metrics-server", "prometheus", "promtool", "adapter")
+POLICIES: Final = ("kube-router",)
 CHART: Final = ("helm4", "helm-docs", "helm-unittest", "kubeconform", "kube-score", "conftest")
 RELEASE: Final = ("cosign", "registry", "syft")
-EVERYDAY: Final = tuple(program for program in MODULE_OF if program not in {*SCALE, *MONITORING, *CHART, *RELEASE})
+EVERYDAY: Final = tuple(
+    program for program in MODULE_OF if program not in {*SCALE, *MONITORING, *POLICIES, *CHART, *RELEASE}
+)
 
 
 def ensure(*names: str, paths: Paths | None = None) -> dict[str, Path]:

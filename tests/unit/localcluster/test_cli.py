@@ -45,7 +45,7 @@ def test_bad_usage(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["up"], ["down"], ["status"], ["check"], ["node", "stop", "1"], ["load", "x.tar"]]
+    "arguments", [["up"], ["down"], ["status"], ["check"], ["node", "stop", "1"], ["load", "x.tar"], ["policies"]]
 )
 def test_root_is_asked_for_at_once(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

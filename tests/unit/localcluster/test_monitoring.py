@@ -47,6 +47,6 @@ def test_prometheus_asks_those_that_say_where_and_the_kubelets(tmp_path: Path) -
 
 
 def test_none_of_it_is_built_for_a_cluster_without() -> None:
-    apart = {*tools.MONITORING, *tools.CHART, *tools.RELEASE}
+    apart = {*tools.MONITORING, *tools.POLICIES, *tools.CHART, *tools.RELEASE}
     assert not apart & {*tools.EVERYDAY}
     assert {*apart, *tools.SCALE, *tools.EVERYDAY} == tools.MODULE_OF.keys()
