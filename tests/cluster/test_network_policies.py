@@ -1,0 +1,250 @@
+"""The NetworkPolicies of operator and jobs, on nodes that heed them: who reaches whom, with and without."""
+
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from demo import install
+from demo.commands import Cluster, show
+from demo.target import python
+from localcluster.addresses import API_PORT, GATEWAY, KUBERNETES_SERVICE
+from tests.cluster.kube import IMAGE, Json, Kube, job, main_container
+from tests.cluster.test_elastic import LONG, a_node_each, trains
+from tests.cluster.test_in_place import TRAIN, fail
+
+pytestmark = LONG
+
+NODES = ("node1", "node2", "node3")
+PROMETHEUS = {"app": "prometheus"}
+METRICS, COORDINATOR, PLAIN = 8080, 8443, 9000
+CONNECT = """
+import json, socket, sys
+
+def reached(target):
+    host, _, port = target.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 3).close()
+    except OSError:
+        return False
+    return True
+
+print(json.dumps([target for target in sys.argv[1:] if reached(target)]))
+"""
+LISTEN = f"""
+import http.server, threading
+server = http.server.ThreadingHTTPServer(("", {PLAIN}), http.server.BaseHTTPRequestHandler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+"""
+KUBELET: Json = {"tcpSocket": {"port": PLAIN}, "periodSeconds": 1}
+"""A probe of the kubelet's, which comes from the node and not from a pod."""
+
+
+@dataclass(frozen=True)
+class Pod:
+    """Where one can connect from."""
+
+    kube: Kube
+    name: str
+
+    def reaches(self, *targets: str) -> set[str]:
+        """Those of them that take a connection."""
+        return set(json.loads(self.kube.run("exec", self.name, "--", "python3", "-c", CONNECT, *targets)))
+
+    def at(self, port: int) -> str:
+        return f"{self.kube.get('pod', self.name)['status']['podIP']}:{port}"
+
+    @property
+    def node(self) -> str:
+        return str(self.kube.get("pod", self.name)["spec"]["nodeName"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _heeded(cluster: Cluster) -> Iterator[None]:
+    """Nodes that heed NetworkPolicies. At the end the operator is as the other files of tests know it."""
+    show([*python("localcluster"), "policies"])
+    yield
+    install.install(cluster)
+
+
+@pytest.fixture
+def other(kube: Kube) -> Iterator[Kube]:
+    """Another namespace."""
+    made = kube.other(f"{kube.namespace}-other")
+    made.run("create", "namespace", made.namespace)
+    yield made
+    made.run("delete", "namespace", made.namespace, "--wait=false")
+
+
+def isolate(cluster: Cluster, monitoring: Kube) -> None:
+    """Install the operator with both kinds of policies, and with a Prometheus that may ask all."""
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": monitoring.namespace}}}
+    peers = [{**here, "podSelector": {"matchLabels": PROMETHEUS}}]
+    values = {
+        "enabled": True,
+        # The address of this machine too, from which `invariants` ask.
+        "metricsFrom": [*peers, {"ipBlock": {"cidr": f"{GATEWAY}/32"}}],
+        "apiServer": {"cidrs": [f"{GATEWAY}/32"], "ports": [API_PORT]},
+        "jobs": {"enabled": True, "from": peers},
+    }
+    install.install(cluster, "--set-json", f"networkPolicy={json.dumps(values)}")
+
+
+def on_every_node(kube: Kube, name: str, labels: Json | None = None) -> list[Pod]:
+    """A pod on each node, that listens at PLAIN."""
+    main = {"name": "main", "image": IMAGE, "command": ["python3", "-m", "http.server", str(PLAIN)]}
+    pods: list[Json] = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": f"{name}-{node}", "labels": labels or {}},
+            "spec": {"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [main]},
+        }
+        for node in NODES
+    ]
+    kube.apply(*pods)
+    names = [pod["metadata"]["name"] for pod in pods]
+    kube.run("wait", "--for=condition=Ready", "--timeout=60s", *(f"pod/{each}" for each in names))
+    return [Pod(kube, each) for each in names]
+
+
+def trained(kube: Kube) -> list[Pod]:
+    """The workers of a job with one on each node, once it trains: they have reached each other and the coordinator."""
+    manifest = a_node_each(job(framework="torch", replicas=3, processesPerReplica=1))
+    main_container(manifest).update(command=["python3", "-c", LISTEN + TRAIN], readinessProbe=KUBELET)
+    kube.apply(manifest)
+    step = trains(kube, 3, seconds=180)["progress"]["step"]
+    kube.until(lambda: kube.status("job")["progress"]["step"] > step, 60, "a later step")
+    kube.until(lambda: kube.status("job")["ready"] == "3/3", 30, "answers to the kubelet's probes")
+    return workers(kube, "job")
+
+
+def workers(kube: Kube, name: str) -> list[Pod]:
+    found = {pod["metadata"]["labels"]["trainyard.dev/index"]: pod["metadata"]["name"] for pod in kube.pods(name)}
+    return [Pod(kube, found[index]) for index in sorted(found)]
+
+
+def stranger_job(kube: Kube) -> list[Pod]:
+    """Workers of another job, one on each node."""
+    manifest = job("stranger", replicas=3)
+    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+    chosen: dict[str, Any] = {"matchLabels": {"trainyard.dev/job-name": "stranger"}}
+    manifest["spec"]["template"]["spec"]["topologySpreadConstraints"] = [{**spread, "labelSelector": chosen}]
+    kube.apply(manifest)
+    kube.wait_phase("stranger", "Running", 60)
+    return workers(kube, "stranger")
+
+
+def operators(kube: Kube) -> list[Pod]:
+    """Both."""
+    there = kube.other(install.NAMESPACE)
+    found = there.find_all("pods", "app.kubernetes.io/name=trainyard,app.kubernetes.io/component=operator")
+    going = [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
+    return [Pod(there, name) for name in going]
+
+
+def forwarded(pod: Pod) -> bool:
+    """Whether somebody answers at PLAIN who is asked by `kubectl port-forward`."""
+    command = pod.kube.cluster.kubectl_command("-n", pod.kube.namespace, "port-forward", f"pod/{pod.name}", f":{PLAIN}")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=pod.kube.cluster.environment) as going:
+        try:
+            assert going.stdout
+            port = int(going.stdout.readline().partition("127.0.0.1:")[2].split()[0])
+            with closing(socket.create_connection(("127.0.0.1", port), 5)) as connection:
+                connection.settimeout(10)
+                connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                return connection.recv(100).startswith(b"HTTP/")
+        finally:
+            going.terminate()
+
+
+def test_without_policies_everybody_reaches_everybody(kube: Kube, other: Kube) -> None:
+    """On the same nodes: what is refused below is refused by the policies."""
+    group = trained(kube)
+    store = group[0].at(29500)
+    targets = {store, *(worker.at(PLAIN) for worker in group)}
+    asked = operators(kube)
+    ports = {pod.at(port) for pod in asked for port in (METRICS, COORDINATOR)}
+    strangers = [*stranger_job(kube), *on_every_node(kube, "plain"), *on_every_node(other, "plain")]
+    assert {pod.node for pod in strangers} == set(NODES)
+    for pod in strangers:
+        assert pod.reaches(*targets, *ports) == targets | ports, pod.name
+    plain = strangers[-1].at(PLAIN)
+    assert all(pod.reaches(plain) == {plain} for pod in asked)
+
+
+def test_workers_are_reached_by_their_group_and_by_who_is_named_alone(kube: Kube, other: Kube) -> None:
+    isolate(kube.cluster, other)
+    group = trained(kube)
+    store = group[0].at(29500)
+    targets = {store, *(worker.at(PLAIN) for worker in group)}
+    for pod in [*stranger_job(kube), *on_every_node(kube, "plain"), *on_every_node(other, "plain")]:
+        assert pod.reaches(*targets) == set(), f"{pod.name} on {pod.node}"
+    # The labels alone, in another namespace than the one named, are not enough.
+    for pod in on_every_node(kube, "prometheus", PROMETHEUS):
+        assert pod.reaches(*targets) == set(), f"{pod.name} on {pod.node}"
+    for pod in [*group, *on_every_node(other, "prometheus", PROMETHEUS)]:
+        assert pod.reaches(*targets) == targets, f"{pod.name} on {pod.node}"
+    assert forwarded(group[0]), "kubectl port-forward comes in as before"
+    fail(kube, group[1].name)
+    assert trains(kube, 3, after=1, seconds=120)["restarts"]["failures"] == 1
+    assert kube.run("get", "networkpolicy", "job", "-o", "name")
+    store = workers(kube, "job")[0].at(29501)
+    assert group[1].reaches(store) == {store}
+    assert Pod(kube, "plain-node1").reaches(store) == set(), "after a fault as before"
+
+
+def test_the_operator_is_reached_by_agents_and_prometheus_and_reaches_the_api_server_alone(
+    kube: Kube, other: Kube
+) -> None:
+    isolate(kube.cluster, other)
+    kube.apply(job(replicas=3))
+    kube.wait_phase("job", "Running", 60)
+    asked = operators(kube)
+    assert len(asked) == 2
+    metrics, coordinators = ({pod.at(port) for pod in asked} for port in (METRICS, COORDINATOR))
+    for pod in workers(kube, "job"):
+        assert pod.reaches(*metrics, *coordinators) == coordinators, f"{pod.name} on {pod.node}"
+    for pod in [*on_every_node(kube, "plain"), *on_every_node(other, "plain")]:
+        assert pod.reaches(*metrics, *coordinators) == set(), f"{pod.name} on {pod.node}"
+    for pod in on_every_node(other, "prometheus", PROMETHEUS):
+        assert pod.reaches(*metrics, *coordinators) == metrics, f"{pod.name} on {pod.node}"
+    servers = {f"{KUBERNETES_SERVICE}:443", f"{GATEWAY}:{API_PORT}"}
+    elsewhere = {Pod(kube, f"plain-{node}").at(PLAIN) for node in NODES}
+    for pod in asked:
+        assert pod.reaches(*servers, *elsewhere) == servers, f"{pod.name} on {pod.node}"
+    kube.run("delete", "tj", "job", "--timeout=30s")
+    said = kube.cluster.helm_command("test", install.RELEASE, "--namespace", install.NAMESPACE, "--logs")
+    assert "the installation trains" in said
+    # The kubelet asks every few seconds, and from outside of the policy's peers.
+    for made in operators(kube):
+        [status] = made.kube.get("pod", made.name)["status"]["containerStatuses"]
+        assert (status["ready"], status["restartCount"]) == (True, 0)
+
+
+def test_what_the_nodes_keep_for_it_is_in_the_nodes_alone() -> None:
+    """So that it goes with them."""
+
+    def told(*command: str) -> str:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    for command in (("ipset", "list", "-name"), ("iptables-save",)):
+        assert "KUBE-" not in told(*command)
+        assert "KUBE-" in told(*python("localcluster"), "node", "exec", "1", "--", *command)
+
+
+def test_a_node_that_boots_heeds_them_again(kube: Kube, other: Kube) -> None:
+    isolate(kube.cluster, other)
+    show([*python("localcluster"), "node", "stop", "2"])
+    show([*python("localcluster"), "node", "start", "2"])
+    group = trained(kube)
+    targets = {worker.at(PLAIN) for worker in group}
+    for pod in on_every_node(other, "plain"):
+        assert pod.reaches(*targets) == set(), f"{pod.name} on {pod.node}"
+    for pod in on_every_node(other, "prometheus", PROMETHEUS):
+        assert pod.reaches(*targets) == targets, f"{pod.name} on {pod.node}"
