@@ -35,7 +35,8 @@ class Reason(StrEnum):
     """The cluster had no room for workers within `elastic.shrinkAfterSeconds`. The group goes on without them, at no charge, and grows
     again when it has."""
     SIZE_NOT_ALLOWED = "SizeNotAllowed"
-    """`replicas` is a number that `elastic` or `parallelism` does not allow. The group has the next smaller size that they do."""
+    """`replicas` is a number that `elastic` or `parallelism` does not allow, and the group has the next smaller size that they do. Or the group
+    has one that `elastic` does not allow any more, until it can grow."""
     SIZE_ALLOWED = "SizeAllowed"
     """The group has the size that `replicas` says, or is about to get it."""
     WORKERS_JOINING = "WorkersJoining"

@@ -16,15 +16,20 @@ from trainyard.domain.times import startup_began
 
 def remaining(snapshot: Snapshot, now: datetime) -> int | None:
     """The size with which the group is to go on now, because some of its workers have waited for a place for long enough."""
-    left = _left(snapshot, now)
-    if left is None or left > timedelta():
+    if not lacks(snapshot, now):
         return None
     workers = snapshot.job.spec.replicas
-    size = at_most(snapshot.job.spec, min(_room(snapshot, snapshot.joining), workers))
+    size = _fit(snapshot, snapshot.joining, workers)
     if size is None or not can_join(snapshot):
         # Where the others could not join it again, it would start anew for them at once.
         return None
     return size if size < workers or snapshot.joining else None
+
+
+def lacks(snapshot: Snapshot, now: datetime) -> bool:
+    """Whether the group has waited for places of its own for long enough."""
+    left = _left(snapshot, now)
+    return left is not None and left <= timedelta()
 
 
 def is_placed(pod: PodView) -> bool:
@@ -48,10 +53,14 @@ def aim(snapshot: Snapshot, now: datetime) -> int:
     if elastic is None or joining is None or joining.size != snapshot.size:
         return wish
     # Where fewer were asked for, the rest has its turn when the group has grown.
-    asked = min(joining.workers, wish) if joining.of == wish else wish
-    waits = joining.since is None or patience(snapshot, now) > timedelta()
-    reached = None if waits else at_most(snapshot.job.spec, _room(snapshot, _coming(snapshot)))
-    return asked if reached is None or reached <= joining.size else min(reached, asked)
+    fewer = at_most(snapshot.job.spec, min(joining.workers, wish)) if joining.of == wish else None
+    asked = fewer if fewer and fewer > joining.size else wish
+    if joining.since is None or patience(snapshot, now) > timedelta() or not _is_known(snapshot):
+        return asked
+    # Who lacks a place gets another's. Who has one and does not start there gets none: the group ends below it.
+    stuck = [pod.index for pod in snapshot.joining if pod.scheduled and pod.trouble and not pod.running]
+    able = [pod for pod in snapshot.joining if pod.index not in stuck]
+    return _fit(snapshot, able, min([asked, *stuck]), joining.size) or asked
 
 
 def patience(snapshot: Snapshot, now: datetime) -> timedelta:
@@ -87,20 +96,24 @@ def _left(snapshot: Snapshot, now: datetime) -> timedelta | None:
     return begun + timedelta(seconds=spec.elastic.shrink_after_seconds) - now
 
 
-def _room(snapshot: Snapshot, joining: Sequence[PodView]) -> int:
-    """Of how many workers the group could be in the places that it has, and those that are to join."""
+def _fit(snapshot: Snapshot, joining: Sequence[PodView], most: int, above: int = 0) -> int | None:
+    """The largest size that the group could have in the places of its own workers and of those that are to join; None where there is none."""
     elastic = snapshot.job.spec.elastic
     safe = (elastic.on_demand_replicas if elastic else None) or 0
     placed = [pod.index for pod in (*snapshot.current, *joining) if is_placed(pod)]
     on_demand = sum(index < safe for index in placed)
-    # The first workers do not go where the others may.
-    return on_demand if on_demand < safe else len(placed)
+    # What the others have may be spot nodes, where the first ones do not go. They are given up for these only where there is no other way.
+    for room in (on_demand if on_demand < safe else len(placed), len(placed)):
+        size = at_most(snapshot.job.spec, min(room, most))
+        if size is not None and size > above:
+            return size
+    return None
 
 
-def _coming(snapshot: Snapshot) -> Sequence[PodView]:
-    """Those that are to join, up to the first that has a place and does not start there: who lacks a place gets another's, that one does not."""
-    stuck = [pod.index for pod in snapshot.joining if pod.scheduled and pod.trouble and not pod.running]
-    return [pod for pod in snapshot.joining if not stuck or pod.index < min(stuck)]
+def _is_known(snapshot: Snapshot) -> bool:
+    """Whether all of the group have a place, and it is known of those that are to join whether there is one."""
+    complete = sum(map(is_placed, snapshot.current)) >= snapshot.size
+    return complete and all(is_placed(pod) or _looked_at(pod) for pod in snapshot.joining)
 
 
 def _lacking(snapshot: Snapshot) -> list[int]:

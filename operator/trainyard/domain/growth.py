@@ -8,7 +8,7 @@ from typing import Any
 from trainyard.api.reasons import Reason
 from trainyard.api.status import Joining
 from trainyard.domain.actions import Action, CreateWorker, Event
-from trainyard.domain.capacity import aim, is_placed, patience, pause
+from trainyard.domain.capacity import aim, is_placed, lacks, patience, pause
 from trainyard.domain.ladder import can_join
 from trainyard.domain.model import Doing, PodView, Snapshot
 from trainyard.domain.sizes import outgrown, planned
@@ -27,7 +27,10 @@ def held_back(snapshot: Snapshot, now: datetime) -> Snapshot:
     pauses = pause(snapshot, now) > timedelta()
     if wish <= size or not begun or not (can_join(snapshot) or pauses):
         return snapshot
-    target = size if pauses else aim(snapshot, now)
+    # Who is on the way goes on. But none takes a place that the group itself has waited for in vain.
+    asked = status.joining is not None and status.joining.size == size < status.joining.workers
+    stays = (pauses and not asked) or lacks(planned(snapshot, size), now)
+    target = size if stays else aim(snapshot, now)
     if target > size and _may_grow(snapshot) and _is_settled(snapshot, range(size, target)):
         return planned(snapshot, target)
     return replace(planned(snapshot, size), wish=wish, aim=target, limit=snapshot.limit or outgrown(snapshot))
@@ -39,18 +42,21 @@ def changes(snapshot: Snapshot, now: datetime) -> dict[str, Any]:
     if snapshot.wish is None or snapshot.aim is None:
         # Nobody is to join any more: that is said until they are gone.
         left = before is not None and any(pod.index >= before.size for pod in snapshot.pods)
-        after = before.model_copy(update={"workers": before.size}) if before and left else None
+        after = Joining(size=before.size, workers=before.size, attempt=before.attempt) if before and left else None
         return {} if after == before else {"joining": after}
     if snapshot.job.spec.elastic and any(map(_is_lost, snapshot.joining)):
         # Tried again after a while, with all others: the group does not stop for those that did not come to it.
         return {"joining": Joining(size=size, workers=size, attempt=status.attempt), "growth_pause_time": now}
-    if before is not None and (before.size, before.workers) == (size, snapshot.aim):
-        since = _ready_since(snapshot, now)
-        return {} if before.since == since else {"joining": before.model_copy(update={"since": since})}
-    attempt = before.attempt if before and before.size == size else status.attempt
     narrower = snapshot.job.spec.elastic is not None and size < snapshot.aim < snapshot.wish
-    of = snapshot.wish if narrower else None
-    return {"joining": Joining(size=size, workers=snapshot.aim, attempt=attempt, of=of)}
+    of, since = snapshot.wish if narrower else None, _ready_since(snapshot, now)
+    if before is not None and (before.size, before.workers) == (size, snapshot.aim):
+        after = before.model_copy(update={"since": since, "of": of})
+        return {} if after == before else {"joining": after}
+    same = before is not None and before.size == size
+    attempt = before.attempt if before and same else status.attempt
+    # Whose turn comes later is not waited for; but another wish has those that are ready wait no longer.
+    kept = since if same and not narrower else None
+    return {"joining": Joining(size=size, workers=snapshot.aim, attempt=attempt, since=kept, of=of)}
 
 
 def told(snapshot: Snapshot, changed: dict[str, Any]) -> Sequence[Event]:
@@ -86,21 +92,21 @@ def story(snapshot: Snapshot, now: datetime) -> str:
     """How far they are, for people."""
     wish, target = snapshot.wish or snapshot.size, snapshot.aim or snapshot.size
     more = counted(wish - snapshot.size, "worker")
+    if target == snapshot.size and pause(snapshot, now) <= timedelta():
+        return f"{more} more {'is' if wish - target == 1 else 'are'} asked for when the group has places of its own"
     if target == snapshot.size:
         return f"{more} more {'is' if wish - target == 1 else 'are'} asked for at {now + pause(snapshot, now):%H:%M:%S} UTC (elastic.growAfterSeconds)"
-    count = sum(_is_ready(snapshot, pod) for pod in snapshot.joining)
+    ready, joins = sum(_is_ready(snapshot, pod) for pod in snapshot.joining), target - snapshot.size
+    troubled = [pod for pod in sorted(snapshot.joining, key=lambda pod: pod.index) if pod.trouble]
     why = next(
-        (f": pod {pod.name}: {pod.trouble.message or pod.trouble.reason}" for pod in snapshot.joining if pod.trouble),
-        "",
+        (f": pod {pod.name}: {pod.trouble.message or pod.trouble.reason}" for pod in troubled if pod.trouble), ""
     )
-    fewer = f" (there was no room for {wish - target} more)" if target < wish else ""
-    wished = counted(target - snapshot.size, "worker")
+    later = f" ({wish - target} more have their turn after that)" if target < wish else ""
     limit = patience(snapshot, now)
     until = f"; who finds no place or cannot start is waited for until {now + limit:%H:%M:%S} UTC (elastic.shrinkAfterSeconds)"
-    return (
-        f"{count} of {wished} that join {'is' if count == 1 else 'are'} ready{fewer}{why}; until all are, the others train on"
-        f"{until if why and limit > timedelta() else ''}"
-    )
+    those = f"{counted(joins, 'worker')} that {'joins' if joins == 1 else 'join'} {'is' if 1 in {ready, joins} else 'are'} ready"
+    waits = until if why and limit > timedelta() else ""
+    return f"{ready} of {those}{later}{why}; until all are, the others train on{waits}"
 
 
 def _may_grow(snapshot: Snapshot) -> bool:
@@ -127,11 +133,12 @@ def _is_settled(snapshot: Snapshot, wished: range) -> bool:
 
 
 def _is_lost(pod: PodView) -> bool:
-    """Whether it will not join any more: another container may run on where the main one has failed."""
-    return pod.ended or state(pod) is State.FAILED
+    """Whether it will not join any more: another container may run on where the main one has failed. One that is deleted is made anew."""
+    return pod.deletion_time is None and (pod.ended or state(pod) is State.FAILED)
 
 
 def _is_ready(snapshot: Snapshot, pod: PodView) -> bool:
     agent = snapshot.agents.get(pod.uid)
     waits = agent is not None and agent.connected and agent.doing is Doing.WAITING and agent.prepared
-    return waits and not pod.taken_by
+    # Of a container its agent may tell sooner than its node.
+    return waits and pod.running and not pod.taken_by
