@@ -67,6 +67,7 @@ def test_those_on_demand_wait_for_a_place_that_stays(kube: Kube) -> None:
         # The node that stays has two places: four free ones on spot nodes are none for the third.
         status = trains(kube, 2)
         assert places(kube, 2) == [SAFE, SAFE]
-        said = kube.condition("job", "Resizing")["message"]
-        assert "node affinity" in said, said
+        kube.until(
+            lambda: "node affinity" in kube.condition("job", "Resizing").get("message", ""), 60, "the scheduler's word"
+        )
         assert counts(status) == (0, 0, 1)
