@@ -9,16 +9,14 @@ from pydantic import ConfigDict, Field
 
 from chart.words import (
     OPTIONAL,
-    LabelValue,
     OptionalQualifiedName,
-    QualifiedName,
     Quantity,
     Subdomain,
     Text,
     These,
     Values,
 )
-from trainyard.controller.peers import Selector
+from trainyard.controller.peers import LabelValue, QualifiedName, Selector
 
 Count = Annotated[int, Field(ge=1, le=2147483647)]
 Weight = Annotated[int, Field(ge=1, le=100)]

@@ -5,6 +5,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from trainyard.controller.peers import DOMAIN, QUALIFIED, LabelValue, QualifiedName
+
 
 class Values(BaseModel):
     """A map of values: these and no others. One that is not optional must not be taken away by `null`."""
@@ -28,8 +30,6 @@ OwnPort = Annotated[int, Field(ge=1024, le=65535)]
 """One below would need a capability that the operator does not have."""
 Text = Annotated[str, Field(min_length=1)]
 DURATION = ("y", "w", "d", "h", "m", "s", "ms")
-LABEL = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
-DOMAIN = rf"{LABEL}(\.{LABEL})*"
 Subdomain = Annotated[str, Field(max_length=253, pattern=f"^{DOMAIN}$")]
 OptionalSubdomain = Annotated[str, Field(max_length=253, pattern=f"^({DOMAIN})?$")]
 OptionalName = Annotated[str, Field(pattern=r"^([a-z]([a-z0-9-]{0,42}[a-z0-9])?)?$")]
@@ -46,10 +46,7 @@ OptionalImage = Annotated[
 """As a node pulls it."""
 These = Field(json_schema_extra={"additionalProperties": False})
 """No keys but those that the pattern of keys admits."""
-QUALIFIED = rf"({DOMAIN}/)?[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?"
-QualifiedName = Annotated[str, Field(pattern=f"^{QUALIFIED}$")]
 OptionalQualifiedName = Annotated[str, Field(pattern=f"^({QUALIFIED})?$")]
-LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")]
 Labels = Annotated[dict[QualifiedName, LabelValue], These]
 Annotations = Annotated[dict[QualifiedName, str], These]
 AlertLabels = Annotated[dict[Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")], str], These]

@@ -173,8 +173,7 @@ class Executor:
             if error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
                 raise
             # What is wrong about the peers of now does not make the job's own policy of earlier ones worse.
-            found = await self.writer.get(NETWORK_POLICIES, job.namespace, manifest["metadata"]["name"])
-            if found is None or owner_uid(found) != job.uid:
+            if await self._own(job, NETWORK_POLICIES, manifest["metadata"]["name"]) is None:
                 raise
         return False
 
@@ -189,12 +188,17 @@ class Executor:
             if not error.already_exists:
                 raise
             # Our own, made in a pass whose answer was lost, or somebody else's.
-            found = await self.writer.get(resource, job.namespace, name)
-            if found is None or owner_uid(found) != job.uid:
+            found = await self._own(job, resource, name)
+            if found is None:
                 raise NameTakenError(f"{resource.kind} {name}") from error
             return found, False
         _LOG.debug(f"created {resource.kind} {name}")
         return made, True
+
+    async def _own(self, job: JobView, resource: Resource, name: str) -> Mapping[str, Any] | None:
+        """The object of that name, where it is the job's."""
+        found = await self.writer.get(resource, job.namespace, name)
+        return found if found is not None and owner_uid(found) == job.uid else None
 
     async def _delete(self, job: JobView, resource: Resource, name: str, uid: str, reason: Reason) -> bool:
         await self.writer.delete(resource, job.namespace, name, uid=uid)

@@ -11,10 +11,10 @@ from typing_extensions import TypedDict
 # A field of another name is refused: of a selector nothing would be left, and that selects everything.
 STRICT = ConfigDict(extra="forbid")
 
-_DOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
-LabelName = Annotated[
-    str, StringConstraints(pattern=rf"^({_DOMAIN}/)?[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?$")
-]
+# The chart's values are made of these too (`chart/words.py`).
+DOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
+QUALIFIED = rf"({DOMAIN}/)?[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?"
+QualifiedName = Annotated[str, StringConstraints(pattern=f"^{QUALIFIED}$")]
 LabelValue = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")]
 
 _BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
@@ -38,7 +38,7 @@ Cidr = Annotated[str, StringConstraints(pattern=f"^({_IPV4}|{_IPV6})$"), AfterVa
 class ExpressionFields(TypedDict):
     """What one entry of `matchExpressions` has."""
 
-    key: LabelName
+    key: QualifiedName
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
     values: NotRequired[list[LabelValue]]
 
@@ -65,7 +65,7 @@ Expression = Annotated[ExpressionFields, AfterValidator(_complete), Field(json_s
 class Selector(TypedDict, total=False):
     """Which pods or namespaces; all of them where it is empty."""
 
-    matchLabels: Annotated[dict[LabelName, LabelValue], Field(json_schema_extra={"additionalProperties": False})]
+    matchLabels: Annotated[dict[QualifiedName, LabelValue], Field(json_schema_extra={"additionalProperties": False})]
     matchExpressions: list[Expression]
 
 
@@ -79,7 +79,7 @@ def _within(addresses: AddressFields) -> AddressFields:
     for each in addresses.get("except", ()):
         part = ip_network(each)
         # Of two kinds of addresses, or as large, it is none of its parts.
-        if part.version != whole.version or part == whole or not part.subnet_of(whole):  # type: ignore[arg-type]
+        if part.version != whole.version or part == whole or not part.subnet_of(whole):  # type: ignore[arg-type]  # both are of one version here
             raise ValueError(f"except names {each}, which is no part of {addresses['cidr']}")
     return addresses
 

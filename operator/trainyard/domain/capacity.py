@@ -37,6 +37,11 @@ def is_placed(pod: PodView) -> bool:
     return pod.scheduled or pod.ended
 
 
+def is_complete(snapshot: Snapshot) -> bool:
+    """Whether all workers of the group have one."""
+    return sum(map(is_placed, snapshot.current)) >= snapshot.size
+
+
 def why(snapshot: Snapshot) -> str:
     """What the workers that lack a place wait for, in the words of those who refuse it."""
     waits = [pod for pod in snapshot.current if pod.trouble and not pod.scheduled]
@@ -112,8 +117,7 @@ def _fit(snapshot: Snapshot, joining: Sequence[PodView], most: int, above: int =
 
 def _is_known(snapshot: Snapshot) -> bool:
     """Whether all of the group have a place, and it is known of those that are to join whether there is one."""
-    complete = sum(map(is_placed, snapshot.current)) >= snapshot.size
-    return complete and all(is_placed(pod) or _looked_at(pod) for pod in snapshot.joining)
+    return is_complete(snapshot) and all(is_placed(pod) or _looked_at(pod) for pod in snapshot.joining)
 
 
 def _lacking(snapshot: Snapshot) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 from trainyard.api.reasons import Reason
 from trainyard.api.status import Joining
 from trainyard.domain.actions import Action, CreateWorker, Event
-from trainyard.domain.capacity import aim, is_placed, lacks, patience, pause
+from trainyard.domain.capacity import aim, is_complete, is_placed, lacks, patience, pause
 from trainyard.domain.ladder import can_join
 from trainyard.domain.model import Doing, PodView, Snapshot
 from trainyard.domain.sizes import outgrown, planned
@@ -111,7 +111,7 @@ def story(snapshot: Snapshot, now: datetime) -> str:
 
 def _may_grow(snapshot: Snapshot) -> bool:
     """Whether all workers that there are have a place, of a group that could do with fewer."""
-    return snapshot.job.spec.elastic is None or sum(map(is_placed, snapshot.current)) >= snapshot.size
+    return snapshot.job.spec.elastic is None or is_complete(snapshot)
 
 
 def _ready_since(snapshot: Snapshot, now: datetime) -> datetime | None:
