@@ -24,6 +24,7 @@ demo: setup ## A cluster, the operator, and a job that loses a worker and finish
 
 test: setup lint ## All tests, those on a real cluster included
 	@$(RUN) python -m localcluster down
+	@$(RUN) python -m tests.support.prefetch
 	@$(RUN) python -m localcluster build
 	@$(RUN) python -m localcluster.images build
 	@$(RUN) $(INSIDE) $(LIBRARY_TESTS)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections import defaultdict
@@ -13,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from localcluster import go_toolchain
+from localcluster import go_modules, go_toolchain
 from localcluster.disk import require_free
 from localcluster.errors import LocalClusterError
 from localcluster.lock import exclusive
@@ -189,6 +187,23 @@ def ensure_module(module: Module, paths: Paths) -> Path:
     return folder
 
 
+def fetch_sources(module: Module, paths: Paths) -> None:
+    """Download the Go modules that a build of `module` needs, unless it is built already.
+
+    Raises:
+        LocalClusterError: Go is missing, or a Go module cannot be downloaded.
+    """
+    if folder_of(module, paths).is_dir():
+        return
+    go = go_toolchain.find(paths)
+    if packages := [*module.packages.values()]:
+        # Loads the sources of all packages that the build imports, and only those.
+        words = ("list", "-deps", *([f"-tags={module.tags}"] if module.tags else []), *packages)
+        go_modules.run_go(go, module.source, *words, doing=f"downloading the Go modules of {module.name}")
+    for origin in sorted({origin for origin, _ in module.files}):
+        go_modules.download(go, module.source, origin)
+
+
 def _build(module: Module, folder: Path, paths: Paths) -> None:
     # First: fetching Go fills the disk too.
     require_free(paths.tools, gigabytes=6, purpose="building the cluster's programs")
@@ -200,8 +215,10 @@ def _build(module: Module, folder: Path, paths: Paths) -> None:
     scratch = Path(tempfile.mkdtemp(dir=paths.tools, prefix=f".building-{module.name}-"))
     _compile(go, module, scratch / "bin")
     for origin, file in module.files:
-        sources = _go(go, module, "list", "-m", "-f", "{{.Dir}}", origin).strip()
-        shutil.copyfile(Path(sources) / file, scratch / "bin" / Path(file).name)
+        source = go_modules.download(go, module.source, origin) / file
+        if not source.is_file():
+            raise LocalClusterError(f"the Go module {origin} has no file {file}")
+        shutil.copyfile(source, scratch / "bin" / source.name)
     scratch.chmod(0o755)
     folder.parent.parent.mkdir(parents=True, exist_ok=True)
     scratch.rename(folder.parent)  # at once: a folder of this name is always complete
@@ -215,20 +232,5 @@ def _compile(go: Path, module: Module, output: Path) -> None:
     batches = [(f"{output}/", list(together.values()))] if together else []
     batches += [(f"{output / name}", [package]) for name, package in module.packages.items() if name not in together]
     for target, packages in batches:
-        _go(go, module, "build", *module.flags, "-o", target, *packages)
-
-
-def _go(go: Path, module: Module, *words: str) -> str:
-    done = subprocess.run(
-        [go, *words],
-        cwd=module.source,
-        env=os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        said = [line for line in done.stderr.splitlines() if not line.startswith("go: downloading")]
-        raise LocalClusterError(f"building {module.name} failed: {' '.join(said[-3:]) or done.returncode}")
-    return done.stdout
+        words = ("build", *module.flags, "-o", target, *packages)
+        go_modules.run_go(go, module.source, *words, doing=f"building {module.name}")
