@@ -1,4 +1,4 @@
-"""All values of the chart, as `values.yaml` has them with what they mean and what they are by default."""
+"""The model of all values of the chart. Their meaning and default are in `values.yaml`."""
 
 from typing import Annotated, Any, Literal
 
@@ -24,14 +24,21 @@ from chart.words import (
     Values,
 )
 from trainyard.controller.bootstrap.peers import Cidr, Peer
-from trainyard.controller.bootstrap.settings import Burst, LeaseSeconds, LogLevel, Name, Qps, Workers
+from trainyard.controller.bootstrap.settings import (
+    Burst,
+    ConcurrentReconciles,
+    LeaseDurationSeconds,
+    LogLevel,
+    Name,
+    Qps,
+)
 
 
 class OperatorSettings(Values):
     """What the operator reads as it is."""
 
     log_level: LogLevel
-    workers: Workers
+    concurrent_reconciles: ConcurrentReconciles
     api_qps: Qps
     api_burst: Burst
     http_port: OwnPort
@@ -40,7 +47,7 @@ class OperatorSettings(Values):
 class LeaderElection(Switch):
     """Who acts."""
 
-    lease_seconds: LeaseSeconds
+    lease_duration_seconds: LeaseDurationSeconds
 
 
 class Crds(Switch):

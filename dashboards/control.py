@@ -15,10 +15,10 @@ NOW = Row(
     "Now",
     (
         number("Operators", "Processes that answer Prometheus. Two are the rule, of which one acts.", "none", "count(trainyard_clock_offset_seconds)", base=BAD, limits={1: POOR, 2: GOOD}),
-        number("Acting", "Processes that hold the Lease, or need none.", "none", "count(trainyard_unreadable_jobs) or vector(0)", base=BAD, limits={1: GOOD, 2: BAD}),
+        number("Acting", "Processes that hold the Lease, or need none.", "none", "count(trainyard_invalid_jobs) or vector(0)", base=BAD, limits={1: GOOD, 2: BAD}),
         number("Oldest watch", "Since when a watch has heard nothing, or the list of TrainingJobs is due. One that works is heard once a minute at least.", "s", "max(trainyard_watch_age_seconds)", limits={120: POOR, 300: BAD}),
         number("Waiting jobs", "Jobs that wait for their pass.", "none", 'sum(workqueue_depth{name="trainingjob"})', limits={100: POOR, 1000: BAD}),
-        number("Unreadable jobs", "Their spec or status is none that the operator understands; the log says why.", "none", "max(trainyard_unreadable_jobs)", limits={1: BAD}),
+        number("Unreadable jobs", "Their spec or status is none that the operator understands; the log says why.", "none", "max(trainyard_invalid_jobs)", limits={1: BAD}),
         number("Connected agents", "That wait for a word of the process that acts.", "none", "sum(trainyard_connected_agents)"),
     ),
 )  # fmt: skip
@@ -167,7 +167,7 @@ AGENTS = Row(
             "Calls of agents",
             "A second: each waits for a word for a minute, unless there is one sooner.",
             "reqps",
-            (Query("sum by (result) (rate(trainyard_agent_calls_total[$__rate_interval]))", "{{result}}"),),
+            (Query("sum by (result) (rate(trainyard_agent_sync_requests_total[$__rate_interval]))", "{{result}}"),),
         ),
         Panel(
             "Agents",

@@ -26,8 +26,8 @@ from trainyard.kube.clock import ServerClock
 if TYPE_CHECKING:
     from trainyard.kube.session import Session as RealSession
 
-ALONE = Settings(workers=3, instance="simulated", leader_election=False, relist_seconds=600)
-ELECTED = Settings(workers=3, instance="simulated", leader_election=True, relist_seconds=600)
+ALONE = Settings(concurrent_reconciles=3, instance="simulated", leader_election=False, relist_seconds=600)
+ELECTED = Settings(concurrent_reconciles=3, instance="simulated", leader_election=True, relist_seconds=600)
 PAGE = 2
 """So few objects in a page of a list that lists have several."""
 WATCH_SECONDS = 1200
@@ -88,7 +88,7 @@ class Process:
         for scope in operator.scopes:
             for watch in (scope.pods, scope.services):
                 watch.clock, watch.page_size, watch.watch_seconds = self.loop.time, PAGE, WATCH_SECONDS
-            scope.feed.clock = self.loop.time
+            scope.job_informer.clock = self.loop.time
         operator.reconciler.pace.clock = self.loop.time
         if operator.elector is not None:
             # The lease has connections of its own, which no permission is asked for.

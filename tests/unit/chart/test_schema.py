@@ -29,10 +29,10 @@ def test_the_committed_readme_is_what_helm_docs_makes() -> None:
     ("value", "setting"),
     [
         ("settings/logLevel", "log_level"),
-        ("settings/workers", "workers"),
+        ("settings/concurrentReconciles", "concurrent_reconciles"),
         ("settings/apiQps", "api_qps"),
         ("settings/apiBurst", "api_burst"),
-        ("leaderElection/leaseSeconds", "lease_seconds"),
+        ("leaderElection/leaseDurationSeconds", "lease_duration_seconds"),
         ("networkPolicy/jobs/from/items", "job_peers/items"),
         ("watchNamespaces/items", "namespaces/items"),
     ],

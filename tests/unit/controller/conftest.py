@@ -13,7 +13,7 @@ from tests.support.fake_api import FakeApi
 from tests.support.waiting import until
 from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.bootstrap.settings import Settings
-from trainyard.controller.kopf_adapter.shell import hear_signals
+from trainyard.controller.kopf_adapter.shell import handle_signals
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.engine.queue_metrics import EngineMetrics
 from trainyard.kube.resource import EVENTS, PODS, SERVICES, Resource
@@ -47,10 +47,10 @@ async def operator(
     chosen = Settings(**{"http_port": 0, "http_host": "127.0.0.1", "leader_election": False, **more})
     made = Operator.assemble(chosen, api.session(on_request=metrics.on_request), metrics, registry)
     stop = stop if stop is not None else asyncio.Event()
-    hear_signals(stop)
+    handle_signals(stop)
     task = asyncio.create_task(made.run(stop, (ports if ports is not None else []).append))
     try:
-        await until(lambda: not (ready and made.health.waiting()) or task.done())
+        await until(lambda: not (ready and made.health.obstacles()) or task.done())
         yield made
     finally:
         stop.set()
@@ -83,7 +83,7 @@ async def process(api: FakeApi, ports: list[int] | None = None, **more: Any) -> 
     thread = threading.Thread(target=live)
     thread.start()
     try:
-        await until(lambda: ended or (made and not made[0].health.waiting()))
+        await until(lambda: ended or (made and not made[0].health.obstacles()))
         yield made[0]
     finally:
         if not ended:

@@ -156,7 +156,7 @@ def test_of_two_releases_one_that_is_gone_is_missed_until_it_is_removed(
         "input_series": [
             {"series": series.format(metric, name, pod), "values": values}
             for (name, pod), values in told.items()
-            for metric in ("clock_offset_seconds", "unreadable_jobs")
+            for metric in ("clock_offset_seconds", "invalid_jobs")
         ],
         "promql_expr_test": [
             {

@@ -93,21 +93,21 @@ def test_image(chart: Chart, image: dict[str, str], reference: str) -> None:
 
 def test_settings_become_the_environment(chart: Chart) -> None:
     values = {
-        "settings": {"logLevel": "debug", "workers": 32, "apiQps": 50, "apiBurst": 100, "httpPort": 9090},
-        "leaderElection": {"leaseSeconds": 30},
+        "settings": {"logLevel": "debug", "concurrentReconciles": 32, "apiQps": 50, "apiBurst": 100, "httpPort": 9090},
+        "leaderElection": {"leaseDurationSeconds": 30},
         "watchNamespaces": ["lab", "office"],
     }
     assert chart.render(values, release="blue").environment() == {
         "TRAINYARD_INSTANCE": None,
         "TRAINYARD_POD_UID": None,
         "TRAINYARD_LOG_LEVEL": "debug",
-        "TRAINYARD_WORKERS": "32",
+        "TRAINYARD_CONCURRENT_RECONCILES": "32",
         "TRAINYARD_API_QPS": "50",
         "TRAINYARD_API_BURST": "100",
         "TRAINYARD_HTTP_PORT": "9090",
         "TRAINYARD_LEADER_ELECTION": "true",
         "TRAINYARD_LEASE_NAME": "blue-trainyard",
-        "TRAINYARD_LEASE_SECONDS": "30",
+        "TRAINYARD_LEASE_DURATION_SECONDS": "30",
         "TRAINYARD_NAMESPACES": "lab,office",
         "TRAINYARD_AGENT_IMAGE": "localhost/trainyard/operator:0.1.0",
         "TRAINYARD_AGENT_IMAGE_VOLUME": "false",
@@ -159,7 +159,7 @@ def test_the_port_is_the_same_for_operator_probes_and_service(chart: Chart) -> N
 def test_own_variables_come_with_the_settings(chart: Chart) -> None:
     environment = chart.render({"extraEnv": [{"name": "NO_PROXY", "value": "10.0.0.0/8"}]}).environment()
     assert environment["NO_PROXY"] == "10.0.0.0/8"
-    assert environment["TRAINYARD_WORKERS"] == "32"
+    assert environment["TRAINYARD_CONCURRENT_RECONCILES"] == "32"
 
 
 def test_a_new_operator_is_ready_before_an_old_one_goes(release: Release) -> None:

@@ -23,8 +23,8 @@ KEY = {"name": "proxy", "key": "url"}
     [
         ({"setings": {}}, "'setings' not allowed"),
         ({"settings": {"worker": 4}}, "'/settings': additional properties 'worker'"),
-        ({"settings": {"workers": 0}}, "/settings/workers"),
-        ({"settings": {"workers": "8"}}, "/settings/workers"),
+        ({"settings": {"concurrentReconciles": 0}}, "/settings/concurrentReconciles"),
+        ({"settings": {"concurrentReconciles": "8"}}, "/settings/concurrentReconciles"),
         ({"settings": {"logLevel": "INFO"}}, "/settings/logLevel"),
         ({"settings": {"httpPort": 80}}, "/settings/httpPort"),
         ({"settings": {"httpPort": None}}, "missing property 'httpPort'"),
@@ -90,8 +90,8 @@ KEY = {"name": "proxy", "key": "url"}
         ({"metrics": {"service": {"port": 0}}}, "/metrics/service/port"),
         ({"rbac": {"create": 1}}, "/rbac/create"),
         ({"replicas": 0}, "/replicas"),
-        ({"leaderElection": {"leaseSeconds": 1}}, "/leaderElection/leaseSeconds"),
-        ({"leaderElection": {"leaseSeconds": None}}, "missing property 'leaseSeconds'"),
+        ({"leaderElection": {"leaseDurationSeconds": 1}}, "/leaderElection/leaseDurationSeconds"),
+        ({"leaderElection": {"leaseDurationSeconds": None}}, "missing property 'leaseDurationSeconds'"),
         (
             {"leaderElection": {"enabled": False}},
             "replicas: 2 operators without an election would all act on the same jobs: set 1, or leaderElection.enabled",
@@ -117,8 +117,8 @@ KEY = {"name": "proxy", "key": "url"}
         ({"watchNamespaces": "a"}, "/watchNamespaces"),
         ({"extraEnv": [{"value": "nameless"}]}, "/extraEnv/0"),
         (
-            {"extraEnv": [{"name": "TRAINYARD_WORKERS", "value": "9"}]},
-            "extraEnv: TRAINYARD_WORKERS is set by the chart",
+            {"extraEnv": [{"name": "TRAINYARD_CONCURRENT_RECONCILES", "value": "9"}]},
+            "extraEnv: TRAINYARD_CONCURRENT_RECONCILES is set by the chart",
         ),
         (
             {"extraEnv": [{"name": "TRAINYARD_POD_UID", "value": "mine"}]},
@@ -199,20 +199,23 @@ def test_the_charts_defaults_are_the_operators(release: Release, monkeypatch: py
 def test_the_operator_takes_the_whole_range_that_the_schema_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     properties = json.loads((CHART / "values.schema.json").read_text())["properties"]
     ranges = properties["settings"]["properties"]
-    lease = properties["leaderElection"]["properties"]["leaseSeconds"]
+    lease = properties["leaderElection"]["properties"]["leaseDurationSeconds"]
     for level in ranges["logLevel"]["enum"]:
         monkeypatch.setenv("TRAINYARD_LOG_LEVEL", level)
         assert Settings().log_level == level
     for bound in ("minimum", "maximum"):
-        monkeypatch.setenv("TRAINYARD_WORKERS", str(ranges["workers"][bound]))
+        monkeypatch.setenv("TRAINYARD_CONCURRENT_RECONCILES", str(ranges["concurrentReconciles"][bound]))
         monkeypatch.setenv("TRAINYARD_API_QPS", str(ranges["apiQps"][bound]))
         monkeypatch.setenv("TRAINYARD_API_BURST", str(ranges["apiBurst"][bound]))
         monkeypatch.setenv("TRAINYARD_HTTP_PORT", str(ranges["httpPort"][bound]))
-        monkeypatch.setenv("TRAINYARD_LEASE_SECONDS", str(lease[bound]))
+        monkeypatch.setenv("TRAINYARD_LEASE_DURATION_SECONDS", str(lease[bound]))
         settings = Settings()
         assert (settings.api_qps, settings.api_burst) == (ranges["apiQps"][bound], ranges["apiBurst"][bound])
-        assert settings.lease_seconds == lease[bound]
-        assert (settings.workers, settings.http_port) == (ranges["workers"][bound], ranges["httpPort"][bound])
+        assert settings.lease_duration_seconds == lease[bound]
+        assert (settings.concurrent_reconciles, settings.http_port) == (
+            ranges["concurrentReconciles"][bound],
+            ranges["httpPort"][bound],
+        )
 
 
 def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

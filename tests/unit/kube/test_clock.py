@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.support.fake_api import FakeApi
-from trainyard.controller.metrics.collector import tell_of_clock
+from trainyard.controller.metrics.collector import register_clock_offset
 from trainyard.kube.clock import ServerClock
 from trainyard.kube.errors import ApiError
 from trainyard.kube.resource import PODS
@@ -150,7 +150,7 @@ def test_servers_with_different_clocks_do_not_fill_the_log(caplog: pytest.LogCap
 
 def test_the_metric_says_how_far_the_clocks_are_apart() -> None:
     machines, registry = Machines(-600.0), CollectorRegistry()
-    tell_of_clock(machines.clock, registry)
+    register_clock_offset(machines.clock, registry)
     machines.answers()
     assert registry.get_sample_value("trainyard_clock_offset_seconds") == pytest.approx(600, abs=1)
 

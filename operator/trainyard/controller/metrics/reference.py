@@ -1,4 +1,6 @@
-"""`python -m trainyard.controller.metrics.reference [ROOT]`: ROOT/docs/reference/metrics.md, from the metrics that the operator registers."""
+"""`python -m trainyard.controller.metrics.reference [ROOT]` writes ROOT/docs/reference/metrics.md from the registered
+metrics.
+"""
 
 import asyncio
 import sys
@@ -30,19 +32,19 @@ what is known of its progress until it has ended or is suspended, and speeds whi
 
 
 def page() -> str:
-    """The page, whole."""
+    """Return the whole page."""
     return asyncio.run(_page())
 
 
 async def _page() -> str:
     rows: set[str] = set()
-    # One that stands by tells of its election, one that acts of the jobs.
+    # A standby registers its election, a leader the jobs.
     for election in (True, False):
         registry = CollectorRegistry()
         metrics = EngineMetrics(registry, "trainingjob")
         settings = Settings(leader_election=election, coordinator_url=None)
         Operator.assemble(settings, Session(Endpoint(server="https://localhost")), metrics, registry)
-        coordination.families(registry)
+        coordination.register_metrics(registry)
         rows.update(_rows(registry))
     return HEAD + "".join(sorted(rows))
 
@@ -57,7 +59,7 @@ def _rows(registry: CollectorRegistry) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the page below ROOT, or below this folder."""
+    """Write the page below ROOT, or below the current folder."""
     (Path(*arguments[:1]) / PAGE).write_text(page())
 
 

@@ -122,7 +122,7 @@ async def test_a_new_leader_does_not_trust_what_it_heard_as_a_standby(api: FakeA
 
 async def test_who_loses_the_lease_ends_and_writes_nothing_more(api: FakeApi, lab: Lab) -> None:
     async def lose() -> None:
-        async with process(api, **VOTE, lease_seconds=3) as one:
+        async with process(api, **VOTE, lease_duration_seconds=3) as one:
             await until_leads(one)
             lab.submit()
             await lab.until_pods(*PODS_OF_BOTH)
@@ -156,7 +156,7 @@ async def test_a_write_that_is_not_answered_by_the_end_keeps_the_lease(
     api: FakeApi, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may yet be carried out, and then nobody else may have begun to write."""
-    monkeypatch.setattr(operator_module, "LAST_WORDS_SECONDS", 0.1)
+    monkeypatch.setattr(operator_module, "WRITE_DRAIN_SECONDS", 0.1)
     slow = api.fault(method="POST", path=".*/pods", delay=20)
     async with process(api, **VOTE, instance="one") as one:
         await until_leads(one)
@@ -206,7 +206,7 @@ async def test_a_missing_right_on_the_lease_stands_in_the_readiness(api: FakeApi
         operator(api, ports, ready=False, leader_election=True, **VOTE) as one,
         aiohttp.ClientSession() as client,
     ):
-        await until(one.health.rights.missing)
+        await until(one.health.permissions.missing)
         async with client.get(f"http://127.0.0.1:{ports[0]}/readyz") as answer:
             text = await answer.text()
             assert answer.status == 503

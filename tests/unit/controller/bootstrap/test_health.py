@@ -13,8 +13,8 @@ def test_what_is_listed_now_and_then_has_an_age_only_when_its_list_is_due() -> N
     registry = CollectorRegistry()
     watches = [
         Watch("pods", None, asyncio.Event(), lambda: ages["pods"]),
-        Watch("jobs", "lab", asyncio.Event(), lambda: ages["jobs"], rest=300.0),
-        Watch("jobs", "team", asyncio.Event(), lambda: 12.0, rest=300.0),
+        Watch("jobs", "lab", asyncio.Event(), lambda: ages["jobs"], quiet_seconds=300.0),
+        Watch("jobs", "team", asyncio.Event(), lambda: 12.0, quiet_seconds=300.0),
     ]
     Health(watches, lambda: 0.0, 120.0, Rights(), lambda: "", registry)
 

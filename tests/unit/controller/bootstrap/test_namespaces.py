@@ -49,7 +49,7 @@ async def test_a_list_of_one_namespace_says_nothing_about_another(api: FakeApi) 
         jobs = [submit(api, namespace) for namespace in BOTH]
         await until(lambda: all(len(op.caches.of(name).pods) == 1 for name in BOTH))
         for scope in op.scopes:
-            await scope.feed.relist()
+            await scope.job_informer.relist()
             await scope.pods.refresh()
             await scope.services.refresh()
         assert [op.caches.job(job["metadata"]["uid"]) is not None for job in jobs] == [True, True]
@@ -61,7 +61,7 @@ async def test_what_was_heard_in_one_namespace_proves_nothing_about_another(api:
     """Else a job would be decided on before its own last write is seen."""
     caches = Caches.empty(BOTH)
     caches.of("lab").pods.observe(500)
-    assert (caches.of("lab").seen()["pods"], caches.of("office").seen()["pods"]) == (500, 0)
+    assert (caches.of("lab").newest_versions()["pods"], caches.of("office").newest_versions()["pods"]) == (500, 0)
 
 
 async def test_a_namespace_that_is_closed_or_not_there_does_not_hold_up_the_other(api: FakeApi) -> None:
@@ -85,7 +85,7 @@ async def test_a_namespace_that_is_closed_or_not_there_does_not_hold_up_the_othe
         assert pods(api, "office") == []
         closed.times = 0
         await until(lambda: pods(api, "office"))
-        await until(lambda: not op.health.waiting())
+        await until(lambda: not op.health.obstacles())
 
 
 def test_a_job_is_found_wherever_it_is() -> None:
@@ -112,6 +112,6 @@ async def test_a_namespace_that_was_away_while_a_job_was_read_again_is_served_as
         assert record is not None
         with pytest.raises(ApiError, match="forbidden"):
             await op.reconciler._read_again(record)
-        assert Right("get", TRAINING_JOBS.qualified, "lab") in op.health.rights.missing()
+        assert Right("get", TRAINING_JOBS.qualified, "lab") in op.health.permissions.missing()
         async with client.get(f"http://127.0.0.1:{ports[0]}/readyz") as answer:
             assert (answer.status, await answer.text()) == (200, "ok\n")

@@ -393,7 +393,7 @@ async def test_a_job_that_only_the_cache_knows_is_forgotten_when_it_is_written(
             lab.submit(replicas=3)
         record = op.caches.job(uid)
         assert record is not None
-        assert not await op.reconciler._write(record, TrainingJobStatus(attempt=2))
+        assert not await op.reconciler._write_status(record, TrainingJobStatus(attempt=2))
         assert op.caches.job(uid) is None
         with api.no_calls():
             assert await op.reconciler.reconcile(uid) is None

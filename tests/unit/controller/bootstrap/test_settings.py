@@ -41,7 +41,7 @@ def test_what_is_no_namespace_is_refused(monkeypatch: pytest.MonkeyPatch, text: 
     ("name", "value"),
     [
         ("TRAINYARD_NAMESPACES", "lab,Office"),
-        ("TRAINYARD_LEASE_SECONDS", "1"),
+        ("TRAINYARD_LEASE_DURATION_SECONDS", "1"),
         ("TRAINYARD_LEASE_NAME", "No Name"),
         ("TRAINYARD_INSTANCE", ""),
         ("TRAINYARD_INSTANCE", "ü"),

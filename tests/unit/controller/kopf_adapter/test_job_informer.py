@@ -12,7 +12,7 @@ from tests.support.fake_api import FakeApi
 from tests.support.waiting import until
 from tests.unit.controller.kubelet import LAB, Lab
 from trainyard.controller.kopf_adapter import job_informer as feed_module
-from trainyard.controller.kopf_adapter.job_informer import JobFeed
+from trainyard.controller.kopf_adapter.job_informer import JobInformer
 from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord
 from trainyard.kube.errors import ApiError
 from trainyard.kube.session import Endpoint, Session
@@ -22,11 +22,11 @@ LIST = {"method": "GET", "path": ".*/trainingjobs"}
 
 
 @asynccontextmanager
-async def feeding(api: FakeApi) -> AsyncIterator[tuple[JobFeed, list[str]]]:
+async def feeding(api: FakeApi) -> AsyncIterator[tuple[JobInformer, list[str]]]:
     session, told = Session(Endpoint(server=api.url)), list[str]()
     jobs: Store[JobRecord, str] = Store(lambda job: job.uid)
     try:
-        yield JobFeed(session, None, jobs, told.append, 300), told
+        yield JobInformer(session, None, jobs, told.append, 300), told
     finally:
         await session.close()
 
@@ -56,7 +56,7 @@ async def test_a_malformed_list_changes_nothing(api: FakeApi, text: str) -> None
 async def test_without_the_right_to_watch_the_jobs_are_listed_more_often(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed_module, "DEAF_SECONDS", 0.01)
+    monkeypatch.setattr(feed_module, "WATCH_FORBIDDEN_RELIST_SECONDS", 0.01)
     path = TRAINING_JOBS.path()
     refusal = 'trainingjobs is forbidden: User "me" cannot watch resource "trainingjobs" in API group "trainyard.dev"'
     async with feeding(api) as (feed, told):
@@ -71,13 +71,13 @@ async def test_without_the_right_to_watch_the_jobs_are_listed_more_often(
 async def test_what_is_known_already_is_not_told_again(api: FakeApi) -> None:
     raw: dict[str, Any] = Lab(api).submit()
     async with feeding(api) as (feed, told):
-        feed.heard("ADDED", raw)
-        feed.heard(None, raw)
+        feed.on_event("ADDED", raw)
+        feed.on_event(None, raw)
         assert told == [raw["metadata"]["uid"]]
         changed = api.cluster.merge(TRAINING_JOBS, LAB, "job", {"spec": {"replicas": 3}})
-        feed.heard("MODIFIED", changed)
-        feed.heard("MODIFIED", raw)
+        feed.on_event("MODIFIED", changed)
+        feed.on_event("MODIFIED", raw)
         assert len(told) == 2
-        feed.heard("DELETED", changed)
-        feed.heard("MODIFIED", changed)
+        feed.on_event("DELETED", changed)
+        feed.on_event("MODIFIED", changed)
         assert (len(told), len(feed.jobs)) == (3, 0)

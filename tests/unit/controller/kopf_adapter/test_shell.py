@@ -11,7 +11,7 @@ from tests.support.fake_api import FakeApi
 from tests.support.waiting import until
 from tests.unit.controller.conftest import operator, process
 from tests.unit.controller.kubelet import LAB, Lab
-from trainyard.controller.bootstrap.operator import KopfEndedError
+from trainyard.controller.bootstrap.operator import KopfStoppedError
 from trainyard.controller.kopf_adapter import shell
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 
@@ -46,7 +46,7 @@ async def test_when_kopf_ends_the_process_ends_and_says_so(api: FakeApi, monkeyp
             await until(lambda: op.session._client is None or op.session._client.closed)
 
     monkeypatch.setattr(shell, "run", run)
-    with pytest.raises(KopfEndedError):
+    with pytest.raises(KopfStoppedError):
         await outlive()
 
 

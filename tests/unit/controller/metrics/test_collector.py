@@ -27,7 +27,7 @@ ALL = job(3).running()
 )
 def test_each_restart_has_one_cause(scene: Scene, cause: str) -> None:
     registry = CollectorRegistry()
-    JobMetrics(registry).moved(scene.job, plan(scene.snapshot, NOW).status)
+    JobMetrics(registry).status_changed(scene.job, plan(scene.snapshot, NOW).status)
     causes = ("failure", "hang", "disruption", "resize")
     counted = {each: registry.get_sample_value("trainyard_restarts_total", {"cause": each}) for each in causes}
     assert counted == {each: float(each == cause) for each in causes}
@@ -36,7 +36,7 @@ def test_each_restart_has_one_cause(scene: Scene, cause: str) -> None:
 def test_ranks_that_are_slow_are_told_of_by_job_until_they_or_it_are_gone() -> None:
     registry, caches = CollectorRegistry(), Caches.empty()
     acting = True
-    CacheMetrics(caches, registry, acting=lambda: acting)
+    CacheMetrics(caches, registry, leading=lambda: acting)
     name = "trainyard_job_straggling_ranks"
 
     def told() -> float | None:
@@ -70,7 +70,7 @@ def test_nodes_that_a_job_keeps_away_from(phase: Phase, told: float | None) -> N
 
 def test_numbers_beyond_all_that_can_be_do_no_harm() -> None:
     scene = ALL.with_status(restarts=Restarts(failures=MOST)).failed(1, exit_code=91)
-    JobMetrics(CollectorRegistry()).moved(scene.job, plan(scene.snapshot, NOW).status)
+    JobMetrics(CollectorRegistry()).status_changed(scene.job, plan(scene.snapshot, NOW).status)
 
 
 def test_goodput_is_told_by_whoever_acts_as_long_as_there_is_the_job() -> None:

@@ -22,7 +22,7 @@ FAILED = LastFailure(time=ago(9), attempt=1, pod="job-worker-0-1", pod_uid="1", 
 def moved(before: TrainingJobStatus, after: TrainingJobStatus) -> dict[str, tuple[float, float]]:
     """How many of each were counted, and the sum of their seconds."""
     registry = CollectorRegistry()
-    Durations(registry).moved(replace(job(2).job, status=before), after)
+    Durations(registry).status_changed(replace(job(2).job, status=before), after)
     found = {}
     for family in registry.collect():
         count, total = (
@@ -51,13 +51,13 @@ def test_what_ends_before_its_time_is_noticed_as_soon_as_it_is_decided_on(scene:
     decided = plan(scene.snapshot, NOW).status
     assert decided.last_failure is not None
     seconds = (NOW - decided.last_failure.time).total_seconds()
-    assert moved(scene.status, decided) == {"detection": (1, seconds)}
+    assert moved(scene.status, decided) == {"failure_detection": (1, seconds)}
     assert moved(decided, decided) == {}
 
 
 def test_a_job_that_fails_for_good_was_noticed_too() -> None:
     over = status(last_failure=FAILED, phase=Phase.FAILED, completion_time=NOW, attempt_start_time=ago(500))
-    assert moved(status(attempt_start_time=ago(500)), over) == {"detection": (1, 9)}
+    assert moved(status(attempt_start_time=ago(500)), over) == {"failure_detection": (1, 9)}
 
 
 @pytest.mark.parametrize(("group", "rung"), [(Group(since=1), Rung.PROCESSES), (None, Rung.ALL_PODS)])
@@ -68,8 +68,8 @@ def test_a_recovery_takes_from_the_fault_to_the_next_attempt(group: Group | None
     runs = begun.model_copy(update={"running_time": NOW})
     assert moved(begun, runs) == {"recovery": (1, 9)}
     registry = CollectorRegistry()
-    Durations(registry).moved(replace(job(2).job, status=begun), runs)
-    assert registry.get_sample_value("trainyard_recovery_seconds_count", {"rung": rung}) == 1
+    Durations(registry).status_changed(replace(job(2).job, status=begun), runs)
+    assert registry.get_sample_value("trainyard_recovery_seconds_count", {"scope": rung}) == 1
 
 
 def test_an_attempt_after_another_cause_is_a_start() -> None:

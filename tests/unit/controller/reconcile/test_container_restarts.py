@@ -12,9 +12,9 @@ from trainyard.api.status import TrainingJobStatus
 from trainyard.controller.reconcile import container_restarts
 from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.container_restarts import (
-    KNOWN_SECONDS,
-    UNKNOWN_SECONDS,
-    ContainerRestarts,
+    ANSWER_VALID_SECONDS,
+    FAILED_PROBE_SKIP_SECONDS,
+    ContainerRestartSupport,
 )
 from trainyard.controller.reconcile.executor import Executor
 from trainyard.domain.actions import CreateWorker, Plan
@@ -42,11 +42,11 @@ class Asking:
 
     def __init__(self, api: FakeApi) -> None:
         self.api, self.now = api, 0.0
-        self.restarts = ContainerRestarts(Writer(api.session()), lambda: self.now)
+        self.restarts = ContainerRestartSupport(Writer(api.session()), lambda: self.now)
 
     async def action(self, manifest: dict[str, Any]) -> str | None:
         """What the granted pod has start anew; and nothing was stored."""
-        granted = await self.restarts.granted("lab", manifest)
+        granted = await self.restarts.with_supported_rule("lab", manifest)
         assert self.api.cluster.objects(PODS, "lab") == []
         rules = granted["spec"]["containers"][0].get("restartPolicyRules")
         return str(rules[0]["action"]) if rules else None
@@ -63,21 +63,21 @@ async def test_a_cluster_that_has_them_is_asked_once_for_each(asking: Asking, ca
     assert await asking.action(pod(TRAIN, container("logs"))) == "RestartAllContainers"
     with asking.api.no_calls():
         assert await asking.action(pod(TRAIN)) == "Restart"
-    assert "this cluster has Restart among its rules for containers" in caplog.text
-    asking.now = KNOWN_SECONDS
+    assert "probed the cluster for a container restart rule rule=Restart supported=true" in caplog.text
+    asking.now = ANSWER_VALID_SECONDS
     await asking.action(pod(TRAIN))
     assert [call.verb for call in asking.api.writes] == ["POST pods"] * 3
     assert {call.query["dryRun"] for call in asking.api.writes} == {"All"}
 
 
-async def test_one_that_refuses_or_drops_them_gets_pods_without(asking: Asking) -> None:
+async def test_one_that_refuses_or_drops_them_gets_pods_skipped_until(asking: Asking) -> None:
     """What is refused with the rule is tried without: then it is the rule that the cluster does not take."""
     asking.api.fault(method="POST", status=422, reason="Invalid", message=UNKNOWN)
     manifest = pod(TRAIN)
     assert await asking.action(manifest) is None
     with asking.api.no_calls():
-        assert await asking.restarts.granted("lab", manifest) == manifest
-    asking.now = KNOWN_SECONDS
+        assert await asking.restarts.with_supported_rule("lab", manifest) == manifest
+    asking.now = ANSWER_VALID_SECONDS
     asking.api.fault(method="POST", text='{"metadata": {}, "spec": {"containers": [{"name": "main"}]}}')
     assert await asking.action(manifest) is None
 
@@ -108,9 +108,9 @@ async def test_what_does_not_come_to_it_is_asked_again_after_a_while(asking: Ask
     assert await asking.action(pod(TRAIN)) is None
     with asking.api.no_calls():
         assert await asking.action(pod(TRAIN)) is None
-    granted = await asking.restarts.granted("other", pod(TRAIN))
+    granted = await asking.restarts.with_supported_rule("other", pod(TRAIN))
     assert "restartPolicyRules" in granted["spec"]["containers"][0]
-    asking.now = UNKNOWN_SECONDS
+    asking.now = FAILED_PROBE_SKIP_SECONDS
     assert await asking.action(pod(TRAIN)) == "Restart"
 
 
@@ -129,34 +129,34 @@ async def test_a_pod_that_has_no_use_for_them_costs_no_request(asking: Asking) -
         (409, "it exists", False),
     ],
 )
-async def test_a_pod_that_is_refused_with_a_rule_is_made_without(
+async def test_a_pod_that_is_refused_with_a_rule_is_made_skipped_until(
     asking: Asking, status: int, message: str, *, without: bool
 ) -> None:
     """By an API server of an older release, or a policy of the namespace."""
     assert await asking.action(pod(TRAIN)) == "Restart"
-    assert asking.restarts.refused("lab", ApiError(status, "Reason", message)) is without
+    assert asking.restarts.retries_without_rule("lab", ApiError(status, "Reason", message)) is without
     with asking.api.no_calls():
         assert (await asking.action(pod(TRAIN)) is None) is without
 
 
 async def test_namespaces_that_are_gone_are_forgotten(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container_restarts, "MOST_NAMESPACES", 2)
+    monkeypatch.setattr(container_restarts, "MAX_SKIPPED_NAMESPACES", 2)
     for name in ("a", "b", "c"):
-        asking.restarts.refused(name, ApiError(403, "Forbidden", "no"))
-        asking.now += KNOWN_SECONDS
-    assert [*asking.restarts._without] == ["c"]
+        asking.restarts.retries_without_rule(name, ApiError(403, "Forbidden", "no"))
+        asking.now += ANSWER_VALID_SECONDS
+    assert [*asking.restarts._skipped_until] == ["c"]
 
 
 async def test_no_worker_is_in_want_of_a_rule(api: FakeApi) -> None:
     writer = Writer(api.session())
-    rules = ContainerRestarts(writer)
-    await rules.granted("ns", pod(TRAIN))
+    rules = ContainerRestartSupport(writer)
+    await rules.with_supported_rule("ns", pod(TRAIN))
     contact = Contact("https://trainyard:8443")
     executor = Executor(writer, WriteTracker(), Caches.empty(), rules, Source("operator:1"), lambda: contact)
     api.fault(
         method="POST", status=403, reason="Forbidden", message="policy 'no-rules' denied request: rules are not allowed"
     )
-    made = await executor.carry_out(job(1, template=SUPERVISED).job, Plan(TrainingJobStatus(), [CreateWorker(0, 1, 1)]))
+    made = await executor.execute(job(1, template=SUPERVISED).job, Plan(TrainingJobStatus(), [CreateWorker(0, 1, 1)]))
     assert (made.refusal, made.changed) == (None, True)
     [worker_] = api.cluster.objects(PODS, "ns")
     assert "restartPolicyRules" not in worker_["spec"]["containers"][0]

@@ -7,7 +7,14 @@ import pytest
 from tests.support.jobs import NOW, job
 from tests.support.timers import FakeTimers
 from trainyard.api.status import Phase, Restarts, TrainingJobStatus
-from trainyard.controller.reconcile.status_pace import BETWEEN, BURST, LONGEST, PERIOD, SHARE, StatusPace
+from trainyard.controller.reconcile.status_pace import (
+    COUNTS_PERIOD_PER_JOB_SECONDS,
+    COUNTS_PERIOD_SECONDS,
+    MAX_COUNTS_PERIOD_SECONDS,
+    WRITE_BURST,
+    WRITE_INTERVAL_SECONDS,
+    StatusPace,
+)
 from trainyard.domain.plan import plan
 from trainyard.domain.status.report import is_news
 
@@ -45,10 +52,10 @@ def test_counts_are_written_once_a_second() -> None:
     timers = FakeTimers()
     pace = StatusPace(timers.time)
     assert pace.wait(SNAPSHOT, MORE_READY) == 0
-    pace.hold(SNAPSHOT.uid)
-    assert pace.wait(SNAPSHOT, MORE_READY) == pytest.approx(PERIOD)
+    pace.mark_written(SNAPSHOT.uid)
+    assert pace.wait(SNAPSHOT, MORE_READY) == pytest.approx(COUNTS_PERIOD_SECONDS)
     timers.advance(0.75)
-    assert pace.wait(SNAPSHOT, MORE_READY) == pytest.approx(PERIOD - 0.75)
+    assert pace.wait(SNAPSHOT, MORE_READY) == pytest.approx(COUNTS_PERIOD_SECONDS - 0.75)
     timers.advance(0.25)
     assert pace.wait(SNAPSHOT, MORE_READY) == 0
 
@@ -58,14 +65,14 @@ def test_the_counts_of_many_jobs_share_twenty_writes_a_second() -> None:
     pace = StatusPace(timers.time)
     jobs = [replace(SNAPSHOT, uid=f"job-{number}") for number in range(500)]
     for each in jobs:
-        pace.hold(each.uid)
+        pace.mark_written(each.uid)
     waits = [pace.wait(each, MORE_READY) for each in jobs]
-    assert waits[0] == pytest.approx(PERIOD)
-    assert waits[60] == pytest.approx(60 * SHARE)
-    assert waits[-1] == pytest.approx(LONGEST)
+    assert waits[0] == pytest.approx(COUNTS_PERIOD_SECONDS)
+    assert waits[60] == pytest.approx(60 * COUNTS_PERIOD_PER_JOB_SECONDS)
+    assert waits[-1] == pytest.approx(MAX_COUNTS_PERIOD_SECONDS)
     for each in jobs[:-1]:
-        pace.told(each.uid)
-    assert pace.wait(jobs[-1], MORE_READY) == pytest.approx(PERIOD)
+        pace.mark_clean(each.uid)
+    assert pace.wait(jobs[-1], MORE_READY) == pytest.approx(COUNTS_PERIOD_SECONDS)
 
 
 def test_jobs_that_were_acted_upon_count_before_they_have_something_to_tell() -> None:
@@ -74,17 +81,17 @@ def test_jobs_that_were_acted_upon_count_before_they_have_something_to_tell() ->
     pace = StatusPace(timers.time)
     jobs = [replace(SNAPSHOT, uid=f"job-{number}") for number in range(200)]
     for each in jobs:
-        pace.acted(each.uid)
+        pace.mark_acted(each.uid)
     timers.advance(4.0)
-    assert pace.wait(jobs[0], MORE_READY) == pytest.approx(199 * SHARE - 4.0)
+    assert pace.wait(jobs[0], MORE_READY) == pytest.approx(199 * COUNTS_PERIOD_PER_JOB_SECONDS - 4.0)
     for each in jobs:
-        pace.told(each.uid)
+        pace.mark_clean(each.uid)
     assert pace.wait(jobs[0], MORE_READY) == 0
 
 
 def test_news_waits_for_nothing_that_was_written_before() -> None:
     pace = StatusPace(FakeTimers().time)
-    pace.hold(SNAPSHOT.uid)
+    pace.mark_written(SNAPSHOT.uid)
     assert pace.wait(SNAPSHOT, NEWS) == 0
 
 
@@ -93,21 +100,21 @@ def test_a_job_that_has_news_all_the_time_is_written_twice_a_second() -> None:
     pace, other, written = StatusPace(timers.time), replace(SNAPSHOT, uid="another"), 0
     for _ in range(100 * 60):
         if pace.wait(SNAPSHOT, NEWS) == 0:
-            pace.hold(SNAPSHOT.uid)
+            pace.mark_written(SNAPSHOT.uid)
             written += 1
         assert pace.wait(other, NEWS) == 0
         timers.advance(0.01)
-    assert written == pytest.approx(BURST + 60 / BETWEEN, abs=2)
-    assert 0 < pace.wait(SNAPSHOT, NEWS) <= BETWEEN
-    timers.advance(BURST * BETWEEN)
-    for _ in range(BURST):
+    assert written == pytest.approx(WRITE_BURST + 60 / WRITE_INTERVAL_SECONDS, abs=2)
+    assert 0 < pace.wait(SNAPSHOT, NEWS) <= WRITE_INTERVAL_SECONDS
+    timers.advance(WRITE_BURST * WRITE_INTERVAL_SECONDS)
+    for _ in range(WRITE_BURST):
         assert pace.wait(SNAPSHOT, NEWS) == 0
-        pace.hold(SNAPSHOT.uid)
+        pace.mark_written(SNAPSHOT.uid)
 
 
 def test_a_job_that_is_gone_leaves_nothing_behind() -> None:
     pace = StatusPace(FakeTimers().time)
-    pace.hold(SNAPSHOT.uid)
+    pace.mark_written(SNAPSHOT.uid)
     pace.forget(SNAPSHOT.uid)
     pace.forget(SNAPSHOT.uid)
     assert pace.wait(SNAPSHOT, MORE_READY) == 0
