@@ -1,4 +1,4 @@
-"""`values.schema.json`, from the model of all values; what they mean stands in `values.yaml`, where people look for it."""
+"""Generate `values.schema.json` from the model of all values, with the descriptions of `values.yaml`."""
 
 import re
 from typing import Any, Final
@@ -7,19 +7,19 @@ from chart.values import Chart
 
 Json = dict[str, Any]
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
-"""Of all that Helm 3 and 4 read."""
+"""The version that Helm 3 and 4 both read."""
 DROPPED: Final = ("title", "default", "description")
 KEY: Final = re.compile(r"( *)([A-Za-z]\w*):")
 
 
 def schema(values_yaml: str) -> Json:
-    """The schema.
+    """Return the schema.
 
     Args:
         values_yaml: the text of `values.yaml`.
 
     Raises:
-        ValueError: it describes something that the model does not know.
+        ValueError: it describes a value that the model does not have.
     """
     whole = written_out(Chart.model_json_schema())
     for path, text in descriptions(values_yaml).items():
@@ -50,7 +50,7 @@ def descriptions(values_yaml: str) -> dict[str, str]:
 
 
 def _at(path: str, whole: Json) -> Json | None:
-    """The schema of a value; None inside of what may have any keys. Raises ValueError."""
+    """Return the schema of a value; None inside of a map with arbitrary keys. Raises ValueError for an unknown value."""
     place = whole
     for name in path.split("."):
         if name not in place.get("properties", {}):
@@ -62,7 +62,9 @@ def _at(path: str, whole: Json) -> Json | None:
 
 
 def written_out(made: Json) -> Json:
-    """What pydantic has made, without references, so that each value can have its own description, and without what is said of classes."""
+    """Return pydantic's schema without references, titles and defaults, so that each value can have its own
+    description.
+    """
     return dict(_written_out(made, made.get("$defs", {})))
 
 

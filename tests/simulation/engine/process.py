@@ -54,7 +54,7 @@ class Process:
         """Whether the machine has stopped it for a while."""
         self._stop = self.loop.within(asyncio.Event)
         self.operator = self.loop.within(lambda: self._assemble(elected=elected))
-        self._main = self.loop.create_task(self.operator._run_parts(self._stop), name="operator")
+        self._main = self.loop.create_task(self.operator._run_components(self._stop), name="operator")
 
     @property
     def ended(self) -> bool:

@@ -87,7 +87,7 @@ def test_lines_can_be_told_apart(board: Board) -> None:
 @every_board
 def test_a_panel_shows_that_all_is_well_too(board: Board) -> None:
     for panel in board.panels:
-        assert not all(query.rare for query in panel.queries) or panel.title == "Jobs that restart most", panel.title
+        assert not all(query.rare for query in panel.queries) or panel.title == "Jobs with most restarts", panel.title
 
 
 @every_board

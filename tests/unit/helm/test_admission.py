@@ -24,7 +24,7 @@ def test_there_are_none_where_nobody_asked(release: Release) -> None:
 
 @pytest.mark.parametrize("values", [{"podSecurity": "restricted"}, {"guardServiceAccounts": True}])
 def test_what_would_do_nothing_is_refused(chart: Chart, values: dict[str, Any]) -> None:
-    with pytest.raises(RefusedError, match=r"do nothing without admission.enabled: set it, or leave them out"):
+    with pytest.raises(RefusedError, match=r"need admission.enabled: set it, or remove them"):
         chart.render({"admission": values})
 
 

@@ -92,23 +92,29 @@ def test_alerts_as_somebody_wants_them(chart: Chart) -> None:
     [
         (
             {"prometheusRule": {"enabled": True, "disabled": ["Watchdog"]}},
-            "there is no alert Watchdog; there are Train",
+            "there is no alert Watchdog; the alerts are Train",
         ),
         ({"prometheusRule": {"enabled": True, "runbookUrl": "wiki"}}, "/metrics/prometheusRule/runbookUrl"),
         ({"prometheusRule": {"enabled": True, "alertLabels": {"a-b": "c"}}}, "a-b"),
-        ({"prometheusRule": {"enabled": True, "alertLabels": {"__name__": "c"}}}, "alertLabels: __name__ is no name"),
-        ({"prometheusRule": {"enabled": True, "alertLabels": {"team": "{{ .Foo"}}}, "alertLabels.team: in two braces"),
+        ({"prometheusRule": {"enabled": True, "alertLabels": {"__name__": "c"}}}, "alertLabels: __name__ is reserved"),
+        (
+            {"prometheusRule": {"enabled": True, "alertLabels": {"team": "{{ .Foo"}}},
+            "alertLabels.team: Prometheus accepts only",
+        ),
         (
             {"prometheusRule": {"enabled": True, "alertLabels": {"team": "{{ .Foo }}"}}},
-            "alertLabels.team: in two braces",
+            "alertLabels.team: Prometheus accepts only",
         ),
         (
             {"prometheusRule": {"enabled": True, "alertLabels": {"t": "{{{ $labels.a }}"}}},
-            "alertLabels.t: in two braces",
+            "alertLabels.t: Prometheus accepts only",
         ),
-        ({"prometheusRule": {"enabled": True, "runbookUrl": "https://a/{{ b"}}, "runbookUrl: two braces"),
+        (
+            {"prometheusRule": {"enabled": True, "runbookUrl": "https://a/{{ b"}},
+            "runbookUrl: Prometheus evaluates two braces",
+        ),
         ({"serviceMonitor": {"enabled": True, "interval": "often"}}, "/metrics/serviceMonitor/interval"),
-        ({"serviceMonitor": {"enabled": True}, "service": {"enabled": False}}, "turn both on"),
+        ({"serviceMonitor": {"enabled": True}, "service": {"enabled": False}}, "enable both"),
         ({"podMonitor": {"enabled": True, "port": "Über"}}, "/metrics/podMonitor/port"),
     ],
 )

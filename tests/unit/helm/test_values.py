@@ -29,7 +29,7 @@ KEY = {"name": "proxy", "key": "url"}
         ({"settings": {"httpPort": 80}}, "/settings/httpPort"),
         ({"settings": {"httpPort": None}}, "missing property 'httpPort'"),
         ({"image": {"repository": "example.org/operator:1.0"}}, "/image/repository"),
-        ({"image": {"tag": "latest"}}, 'image.tag: "latest" names no version'),
+        ({"image": {"tag": "latest"}}, 'image.tag: "latest" is no version'),
         ({"image": {"digest": "sha256:12"}}, "/image/digest"),
         ({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy"),
         ({"imagePullSecrets": ["mirror"]}, "/imagePullSecrets/0"),
@@ -47,12 +47,12 @@ KEY = {"name": "proxy", "key": "url"}
         ({"resources": {"requests": {"cpu": "1.5"}, "limits": {"cpu": "1499m"}}}, "of 1.5 cpu is more than the limit"),
         ({"tolerations": [{"effect": "Never"}]}, "/tolerations/0/effect"),
         ({"tolerations": [{"key": "a b", "operator": "Exists"}]}, "/tolerations/0/key"),
-        ({"tolerations": [{}]}, "tolerations: one without a key is for every taint: say operator: Exists"),
-        ({"tolerations": [{"operator": "Exists", "value": "x"}]}, "tolerations: operator Exists asks for no value"),
+        ({"tolerations": [{}]}, "tolerations: one without a key tolerates every taint: add operator: Exists"),
+        ({"tolerations": [{"operator": "Exists", "value": "x"}]}, "tolerations: operator Exists takes no value"),
         ({"tolerations": [{"key": "a", "operator": "Gt", "value": "1"}]}, "/tolerations/0/operator"),
         (
             {"tolerations": [{"key": "a", "operator": "Exists", "tolerationSeconds": 5}]},
-            "tolerations: tolerationSeconds is of effect: NoExecute alone",
+            "tolerations: tolerationSeconds needs effect: NoExecute",
         ),
         ({"affinity": {"nodeAffinity": {"foo": 1}}}, "'/affinity/nodeAffinity': additional properties 'foo'"),
         (
@@ -60,8 +60,8 @@ KEY = {"name": "proxy", "key": "url"}
             f"'/affinity/podAffinity/{REQUIRED}/0': additional properties 'selector'",
         ),
         ({"topologySpreadConstraints": [{**SPREAD, "foo": 1}]}, "additional properties 'foo' not allowed"),
-        ({"topologySpreadConstraints": [{**SPREAD, "minDomains": 2}]}, "minDomains is of whenUnsatisfiable"),
-        ({"topologySpreadConstraints": [SPREAD, SPREAD]}, "zone with ScheduleAnyway stands there twice"),
+        ({"topologySpreadConstraints": [{**SPREAD, "minDomains": 2}]}, "minDomains needs whenUnsatisfiable"),
+        ({"topologySpreadConstraints": [SPREAD, SPREAD]}, "zone with ScheduleAnyway is there twice"),
         ({"agent": {"image": "!!!"}}, "/agent/image"),
         ({"image": {"repository": "a/..../b"}}, "/image/repository"),
         ({"metrics": {"podMonitor": {"port": "123"}}}, "/metrics/podMonitor/port"),
@@ -94,7 +94,7 @@ KEY = {"name": "proxy", "key": "url"}
         ({"leaderElection": {"leaseDurationSeconds": None}}, "missing property 'leaseDurationSeconds'"),
         (
             {"leaderElection": {"enabled": False}},
-            "replicas: 2 operators without an election would all act on the same jobs: set 1, or leaderElection.enabled",
+            "replicas: 2 operators without an election would all reconcile the same jobs: set 1, or leaderElection.enabled",
         ),
         ({"coordinator": {"port": 443}}, "/coordinator/port"),
         ({"coordinator": {"tls": {"secret": "mine"}}}, "'/coordinator/tls': additional properties 'secret'"),
@@ -118,11 +118,11 @@ KEY = {"name": "proxy", "key": "url"}
         ({"extraEnv": [{"value": "nameless"}]}, "/extraEnv/0"),
         (
             {"extraEnv": [{"name": "TRAINYARD_CONCURRENT_RECONCILES", "value": "9"}]},
-            "extraEnv: TRAINYARD_CONCURRENT_RECONCILES is set by the chart",
+            "extraEnv: the chart sets TRAINYARD_CONCURRENT_RECONCILES itself",
         ),
         (
             {"extraEnv": [{"name": "TRAINYARD_POD_UID", "value": "mine"}]},
-            "extraEnv: TRAINYARD_POD_UID is set by the chart",
+            "extraEnv: the chart sets TRAINYARD_POD_UID itself",
         ),
         ({"extraEnv": [{"name": "A", "valueFrom": {}}]}, "/extraEnv/0/valueFrom"),
         (
@@ -132,7 +132,7 @@ KEY = {"name": "proxy", "key": "url"}
         ({"extraEnv": [{"name": "A", "valueFrom": {"secretRef": KEY}}]}, "'/extraEnv/0/valueFrom': additional"),
         (
             {"extraEnv": [{"name": "A", "value": "", "valueFrom": {"fieldRef": HOST}}]},
-            "extraEnv: A has value and valueFrom: leave one of them out",
+            "extraEnv: A has value and valueFrom: remove one of them",
         ),
     ],
 )
