@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Why(StrEnum):
-    """The words, which are also the values of the label `result` of `trainyard_agent_reports_total` and `trainyard_agent_sync_requests_total`."""
+    """The words, which are also the values of the label `result` of `trainyard_agent_reports_total` and `trainyard_agent_calls_total`."""
 
     ACCEPTED = "Accepted"
     NOT_LEADING = "NotLeading"

@@ -43,7 +43,7 @@ class Office:
 
         self.board = Board(find, lambda uid, _: self.news.append(uid), lambda: NOW)
         heard = Counter("trainyard_agent_reports", "…", ["result"], registry=self.registry)
-        called = Counter("trainyard_agent_sync_requests", "…", ["result"], registry=self.registry)
+        called = Counter("trainyard_agent_calls", "…", ["result"], registry=self.registry)
         self.attendance = Attendance(lambda: NOW, lambda uid, _: self.news.append(uid), lambda: 0.0)
         self.coordinator = Coordinator(
             Verifier(fetch), self.board, self.attendance, Certificate(folder), lambda: self.leading, heard, called

@@ -1,4 +1,4 @@
-"""What audit logs say of the operator's rights."""
+"""The operator's permissions in audit logs."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ def line(user: str = OPERATOR, code: int = 200, message: str = "", **about: str)
     return json.dumps({**entry, "responseStatus": {"code": code, "message": message}})
 
 
-def test_what_is_counted() -> None:
+def test_requests_of_the_operator_are_counted() -> None:
     pods = {"resource": "pods", "apiVersion": "v1"}
     status = {"verb": "update", "apiGroup": "trainyard.dev", "resource": "trainingjobs", "subresource": "status"}
     owning = 'pods "x" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can\'t'
@@ -23,7 +23,7 @@ def test_what_is_counted() -> None:
         line(**pods),
         line(**pods),
         line(**pods, code=404),
-        line(**pods, code=403),  # a right that was lacking is none that was used
+        line(**pods, code=403),  # a forbidden request does not use a permission
         line(**pods, user="system:serviceaccount:lab:default"),
         line(**status, code=409),
         line(**pods, verb="create", code=403, message=owning),
@@ -36,7 +36,7 @@ def test_what_is_counted() -> None:
     }
 
 
-def test_a_right_that_was_never_used_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unused_permission_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rights.main([str(tmp_path)]) == 1
     everything = [*rights.granted(rights.Chart(rights.ensure("helm")["helm"]).render(rights.EVERYTHING))]
     (tmp_path / "one.json").write_text(json.dumps([[*right, 2] for right in everything]))
@@ -50,7 +50,7 @@ def test_a_right_that_was_never_used_fails(tmp_path: Path, capsys: pytest.Captur
     assert rights.main([str(tmp_path)]) == 1
 
 
-def test_it_is_kept_where_somebody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_log_is_kept_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "audit.log"
     log.write_text(line(resource="pods") + "\n")
     monkeypatch.delenv(rights.FOLDER, raising=False)

@@ -1,4 +1,4 @@
-"""Bad values are refused before anything reaches a cluster, and the field is named."""
+"""Invalid values are refused by their field, before anything reaches a cluster."""
 
 import json
 import re
@@ -136,7 +136,7 @@ KEY = {"name": "proxy", "key": "url"}
         ),
     ],
 )
-def test_refused_with_the_field_named(chart: Chart, values: Mapping[str, Any], says: str) -> None:
+def test_invalid_value_names_its_field(chart: Chart, values: Mapping[str, Any], says: str) -> None:
     with pytest.raises(RefusedError, match=re.escape(says)):
         chart.render(values)
 
@@ -158,12 +158,12 @@ def test_refused_with_the_field_named(chart: Chart, values: Mapping[str, Any], s
         {"serviceAccount": {"create": False}},
     ],
 )
-def test_taken_though_it_is_close_to_what_is_refused(chart: Chart, values: Mapping[str, Any]) -> None:
+def test_borderline_values_are_accepted(chart: Chart, values: Mapping[str, Any]) -> None:
     assert chart.render(values).operator()
 
 
 def closed_objects(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every object of the schema whose fields it lists, with its path."""
+    """Yield each object of the schema with a closed list of fields, and its path."""
     if "properties" in schema:
         yield path, schema
         for name, field in schema["properties"].items():
@@ -172,22 +172,22 @@ def closed_objects(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[
         yield from closed_objects(schema["items"], f"{path}[]")
 
 
-def test_unknown_fields_are_errors_everywhere() -> None:
+def test_unknown_fields_are_refused() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     assert [path for path, item in closed_objects(schema) if item.get("additionalProperties") is not False] == []
 
 
-def test_schema_and_values_name_the_same_fields() -> None:
+def test_schema_and_values_have_the_same_fields() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     for path, item in closed_objects(schema):
         given = reduce(lambda field, name: field.get(name, {}), path.strip("/").split("/") if path else [], values)
-        # An empty one is the user's to fill: the schema alone says with what.
+        # An empty map has user-defined keys, which only the schema describes.
         if given:
             assert set(item["properties"]) - {"global"} == set(given), path
 
 
-def test_the_charts_defaults_are_the_operators(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chart_defaults_equal_operator_defaults(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in release.environment().items():
         monkeypatch.setenv(name, value or "a-pod")
     image = release.container()["image"]
@@ -196,7 +196,7 @@ def test_the_charts_defaults_are_the_operators(release: Release, monkeypatch: py
     assert Settings() == Settings.model_construct(**own, agent_image=image, coordinator_url=url)
 
 
-def test_the_operator_takes_the_whole_range_that_the_schema_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operator_accepts_the_schemas_range(monkeypatch: pytest.MonkeyPatch) -> None:
     properties = json.loads((CHART / "values.schema.json").read_text())["properties"]
     ranges = properties["settings"]["properties"]
     lease = properties["leaderElection"]["properties"]["leaseDurationSeconds"]
@@ -219,7 +219,7 @@ def test_the_operator_takes_the_whole_range_that_the_schema_allows(monkeypatch: 
 
 
 def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and defaults, as the README lists them; `resources` is one value to its reader."""
+    """Yield dotted names and defaults, as the README lists them; `resources` counts as one value."""
     for name, value in values.items():
         here = f"{path}{name}"
         if isinstance(value, dict) and value and here != "resources":
@@ -228,7 +228,7 @@ def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
             yield here, value
 
 
-def test_the_readme_lists_every_value_with_its_default() -> None:
+def test_readme_lists_every_value() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     rows = re.findall(r"^\| `([\w.]+)` \| `(.*?)` \|", (CHART / "README.md").read_text(), flags=re.MULTILINE)
     assert [(name, json.loads(default)) for name, default in rows] == list(leaves(values))

@@ -1,4 +1,4 @@
-"""What is told of watches: how long one has been silent beyond its nature."""
+"""The age of watches beyond their normal silence."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from trainyard.controller.bootstrap.health import Health, Watch
 from trainyard.kube.permissions import Rights
 
 
-def test_what_is_listed_now_and_then_has_an_age_only_when_its_list_is_due() -> None:
+def test_periodic_list_ages_only_when_due() -> None:
     ages = {"pods": 40.0, "jobs": 290.0}
     registry = CollectorRegistry()
     watches = [
@@ -18,9 +18,9 @@ def test_what_is_listed_now_and_then_has_an_age_only_when_its_list_is_due() -> N
     ]
     Health(watches, lambda: 0.0, 120.0, Rights(), lambda: "", registry)
 
-    def told(resource: str) -> float | None:
+    def age(resource: str) -> float | None:
         return registry.get_sample_value("trainyard_watch_age_seconds", {"resource": resource})
 
-    assert (told("pods"), told("jobs")) == (40, 0)
+    assert (age("pods"), age("jobs")) == (40, 0)
     ages["jobs"] = 350.0
-    assert told("jobs") == 50
+    assert age("jobs") == 50

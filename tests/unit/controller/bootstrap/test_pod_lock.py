@@ -1,4 +1,4 @@
-"""One process of a pod has its place, and it alone inherits."""
+"""Only one process of a pod gets the lock, and inherits the Lease."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ def uid() -> str:
     return str(uuid4())
 
 
-def test_whoever_has_the_place_inherits_from_those_before(uid: str) -> None:
+def test_lock_holder_inherits_the_lease(uid: str) -> None:
     first = acquire_pod_lock("pod", uid)
     first.release()
     second = acquire_pod_lock("pod", uid)
@@ -37,9 +37,7 @@ def test_whoever_has_the_place_inherits_from_those_before(uid: str) -> None:
         second.release()
 
 
-def test_a_second_process_of_the_pod_gets_a_name_that_nobody_inherits_from(
-    uid: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_second_process_inherits_nothing(uid: str, caplog: pytest.LogCaptureFixture) -> None:
     first = acquire_pod_lock("pod", uid)
     try:
         second = acquire_pod_lock("pod", uid)
@@ -50,13 +48,13 @@ def test_a_second_process_of_the_pod_gets_a_name_that_nobody_inherits_from(
         first.release()
 
 
-def test_without_a_pod_there_is_nothing_to_inherit() -> None:
+def test_no_inheritance_without_a_pod() -> None:
     first, second = acquire_pod_lock("laptop", None), acquire_pod_lock("laptop", None)
     assert first.identity != second.identity
     assert not second.inherits(first.identity)
 
 
-def test_the_place_is_free_as_soon_as_its_process_is_dead(uid: str) -> None:
+def test_killed_process_releases_the_lock(uid: str) -> None:
     process = subprocess.Popen([sys.executable, "-c", HOLD, "pod", uid], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

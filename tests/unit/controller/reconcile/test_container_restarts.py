@@ -1,4 +1,4 @@
-"""The dry run that shows whether a cluster has rules by which containers start anew."""
+"""The dry run that shows whether a cluster supports restarts of containers."""
 
 import logging
 from typing import Any
@@ -38,14 +38,14 @@ def pod(*containers: dict[str, Any]) -> dict[str, Any]:
 
 
 class Asking:
-    """A cluster that is asked, at a time that is set."""
+    """A cluster that is probed at a chosen time."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api, self.now = api, 0.0
         self.restarts = ContainerRestartSupport(Writer(api.session()), lambda: self.now)
 
     async def action(self, manifest: dict[str, Any]) -> str | None:
-        """What the granted pod has start anew; and nothing was stored."""
+        """Return the restart rule of the resulting pod, and check that nothing was stored."""
         granted = await self.restarts.with_supported_rule("lab", manifest)
         assert self.api.cluster.objects(PODS, "lab") == []
         rules = granted["spec"]["containers"][0].get("restartPolicyRules")
@@ -57,7 +57,7 @@ def asking(api: FakeApi) -> Asking:
     return Asking(api)
 
 
-async def test_a_cluster_that_has_them_is_asked_once_for_each(asking: Asking, caplog: pytest.LogCaptureFixture) -> None:
+async def test_supporting_cluster_is_probed_once_per_rule(asking: Asking, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     assert await asking.action(pod(TRAIN)) == "Restart"
     assert await asking.action(pod(TRAIN, container("logs"))) == "RestartAllContainers"
@@ -70,8 +70,8 @@ async def test_a_cluster_that_has_them_is_asked_once_for_each(asking: Asking, ca
     assert {call.query["dryRun"] for call in asking.api.writes} == {"All"}
 
 
-async def test_one_that_refuses_or_drops_them_gets_pods_skipped_until(asking: Asking) -> None:
-    """What is refused with the rule is tried without: then it is the rule that the cluster does not take."""
+async def test_unsupported_rules_are_left_out(asking: Asking) -> None:
+    """A pod that is refused with the rule is tried without it. If that passes, the cluster does not support the rule."""
     asking.api.fault(method="POST", status=422, reason="Invalid", message=UNKNOWN)
     manifest = pod(TRAIN)
     assert await asking.action(manifest) is None
@@ -82,7 +82,7 @@ async def test_one_that_refuses_or_drops_them_gets_pods_skipped_until(asking: As
     assert await asking.action(manifest) is None
 
 
-async def test_one_that_has_the_older_rule_alone_gets_that(asking: Asking) -> None:
+async def test_older_rule_is_used_if_supported(asking: Asking) -> None:
     asking.api.fault(method="POST", status=422, reason="Invalid", message=NO_ALL)
     assert await asking.action(pod(TRAIN, container("logs"))) == "Restart"
 
@@ -101,8 +101,8 @@ async def test_one_that_has_the_older_rule_alone_gets_that(asking: Asking) -> No
         pytest.param({"text": "{}"}, id="nothing"),
     ],
 )
-async def test_what_does_not_come_to_it_is_asked_again_after_a_while(asking: Asking, fault: dict[str, Any]) -> None:
-    """In that namespace: what is in the way there is nothing to the others."""
+async def test_inconclusive_probe_is_repeated_later(asking: Asking, fault: dict[str, Any]) -> None:
+    """Only in that namespace: an obstacle there does not affect others."""
     for _ in range(2):
         asking.api.fault(method="POST", **fault)
     assert await asking.action(pod(TRAIN)) is None
@@ -114,7 +114,7 @@ async def test_what_does_not_come_to_it_is_asked_again_after_a_while(asking: Ask
     assert await asking.action(pod(TRAIN)) == "Restart"
 
 
-async def test_a_pod_that_has_no_use_for_them_costs_no_request(asking: Asking) -> None:
+async def test_unsuitable_pod_causes_no_probe(asking: Asking) -> None:
     with asking.api.no_calls():
         assert await asking.action(pod(container())) is None
 
@@ -129,17 +129,17 @@ async def test_a_pod_that_has_no_use_for_them_costs_no_request(asking: Asking) -
         (409, "it exists", False),
     ],
 )
-async def test_a_pod_that_is_refused_with_a_rule_is_made_skipped_until(
+async def test_pod_refused_with_rule_is_created_without(
     asking: Asking, status: int, message: str, *, without: bool
 ) -> None:
-    """By an API server of an older release, or a policy of the namespace."""
+    """By an older API server, or by a policy of the namespace."""
     assert await asking.action(pod(TRAIN)) == "Restart"
     assert asking.restarts.retries_without_rule("lab", ApiError(status, "Reason", message)) is without
     with asking.api.no_calls():
         assert (await asking.action(pod(TRAIN)) is None) is without
 
 
-async def test_namespaces_that_are_gone_are_forgotten(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_expired_namespaces_are_forgotten(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container_restarts, "MAX_SKIPPED_NAMESPACES", 2)
     for name in ("a", "b", "c"):
         asking.restarts.retries_without_rule(name, ApiError(403, "Forbidden", "no"))
@@ -147,7 +147,7 @@ async def test_namespaces_that_are_gone_are_forgotten(asking: Asking, monkeypatc
     assert [*asking.restarts._skipped_until] == ["c"]
 
 
-async def test_no_worker_is_in_want_of_a_rule(api: FakeApi) -> None:
+async def test_worker_is_created_without_rule_after_refusal(api: FakeApi) -> None:
     writer = Writer(api.session())
     rules = ContainerRestartSupport(writer)
     await rules.with_supported_rule("ns", pod(TRAIN))

@@ -1,4 +1,4 @@
-"""How often a status is written."""
+"""The rate of status writes."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ MORE_READY = STARTING.model_copy(update={"ready": "1/3", "ready_replicas": 1})
         pytest.param(plan(job(3).running().snapshot, NOW).status, True, id="all run"),
     ],
 )
-def test_what_is_news(after: TrainingJobStatus, *, news: bool) -> None:
+def test_changes_that_are_news(after: TrainingJobStatus, *, news: bool) -> None:
     assert is_news(SNAPSHOT, after) is news
 
 
@@ -60,7 +60,7 @@ def test_counts_are_written_once_a_second() -> None:
     assert pace.wait(SNAPSHOT, MORE_READY) == 0
 
 
-def test_the_counts_of_many_jobs_share_twenty_writes_a_second() -> None:
+def test_many_jobs_share_twenty_writes_a_second() -> None:
     timers = FakeTimers()
     pace = StatusPace(timers.time)
     jobs = [replace(SNAPSHOT, uid=f"job-{number}") for number in range(500)]
@@ -75,8 +75,10 @@ def test_the_counts_of_many_jobs_share_twenty_writes_a_second() -> None:
     assert pace.wait(jobs[-1], MORE_READY) == pytest.approx(COUNTS_PERIOD_SECONDS)
 
 
-def test_jobs_that_were_acted_upon_count_before_they_have_something_to_tell() -> None:
-    """On a busy control plane their pods are seen seconds later: each would otherwise find nobody else waiting, and be written at once."""
+def test_acted_jobs_share_the_write_rate() -> None:
+    """On a busy control plane their pods appear seconds later. Each job would find no other waiting, and be written at
+    once.
+    """
     timers = FakeTimers()
     pace = StatusPace(timers.time)
     jobs = [replace(SNAPSHOT, uid=f"job-{number}") for number in range(200)]
@@ -89,13 +91,13 @@ def test_jobs_that_were_acted_upon_count_before_they_have_something_to_tell() ->
     assert pace.wait(jobs[0], MORE_READY) == 0
 
 
-def test_news_waits_for_nothing_that_was_written_before() -> None:
+def test_news_is_written_at_once() -> None:
     pace = StatusPace(FakeTimers().time)
     pace.mark_written(SNAPSHOT.uid)
     assert pace.wait(SNAPSHOT, NEWS) == 0
 
 
-def test_a_job_that_has_news_all_the_time_is_written_twice_a_second() -> None:
+def test_constant_news_is_written_twice_a_second() -> None:
     timers = FakeTimers()
     pace, other, written = StatusPace(timers.time), replace(SNAPSHOT, uid="another"), 0
     for _ in range(100 * 60):
@@ -112,7 +114,7 @@ def test_a_job_that_has_news_all_the_time_is_written_twice_a_second() -> None:
         pace.mark_written(SNAPSHOT.uid)
 
 
-def test_a_job_that_is_gone_leaves_nothing_behind() -> None:
+def test_deleted_job_leaves_no_state() -> None:
     pace = StatusPace(FakeTimers().time)
     pace.mark_written(SNAPSHOT.uid)
     pace.forget(SNAPSHOT.uid)
@@ -120,14 +122,14 @@ def test_a_job_that_is_gone_leaves_nothing_behind() -> None:
     assert pace.wait(SNAPSHOT, MORE_READY) == 0
 
 
-def test_the_first_status_is_no_news_unless_it_is() -> None:
+def test_first_status_may_be_news() -> None:
     new = replace(SNAPSHOT, status=TrainingJobStatus())
     assert not is_news(new, plan(job(3).started().snapshot, NOW).status)
     assert is_news(new, STARTING)
 
 
-def test_that_the_pod_of_a_lone_worker_is_there_is_told_with_what_becomes_of_it() -> None:
-    """A thousand jobs of one worker: half of the writes. Lost before that, it is made again."""
+def test_created_pod_of_single_worker_is_no_news() -> None:
+    """For a thousand jobs of one worker this saves half of the writes. A lost create is repeated."""
     new = job(1).started().snapshot.job
     assert not is_news(new, plan(job(1).created().snapshot, NOW).status)
     assert is_news(new, plan(job(1).running().snapshot, NOW).status)
