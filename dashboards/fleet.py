@@ -167,10 +167,10 @@ FAULTS = Row(
             limits={1: POOR},
         ),
         Panel(
-            "Recoveries by rung",
+            "Recoveries by scope",
             "New attempts a minute by the means: processes in their pods, containers, the pods that failed, all pods.",
             "cpm",
-            (Query("sum by (rung) (rate(trainyard_recoveries_total[$__rate_interval])) * 60", "{{rung}}"),),
+            (Query("sum by (scope) (rate(trainyard_recoveries_total[$__rate_interval])) * 60", "{{scope}}"),),
         ),
         Panel(
             "Jobs that restart most",
@@ -186,10 +186,10 @@ FAULTS = Row(
         ),
         Panel(
             "Time to recover",
-            "From the end of a worker to when all workers of the next attempt run; over the time that is shown, by rung.",
+            "From the end of a worker to when all workers of the next attempt run; over the time that is shown, by scope.",
             "s",
             (
-                Query(f"{_quantile(0.5, 'recovery', 'rung')} >= 0", "{{rung}}, median"),
+                Query(f"{_quantile(0.5, 'recovery', 'scope')} >= 0", "{{scope}}, median"),
                 Query(f"{_quantile(0.95, 'recovery')} >= 0", "p95"),
             ),
             limits={60: POOR},

@@ -14,7 +14,7 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from benchmarks.scale.usage import of
-from trainyard.api.status import Group
+from trainyard.api.internal_status import Group
 from trainyard.controller.bootstrap.limits import more_files
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.reconcile.caches import Caches
@@ -41,8 +41,8 @@ def fill(caches: Caches, jobs: int, workers: int) -> None:
     spec = {"replicas": workers, "template": {"spec": {"containers": [container]}}}
     status = {
         "phase": "Running",
-        "launchedAttempt": 1,
-        **dict.fromkeys(("activeSince", "startTime", "attemptStartTime", "runningTime"), STARTED),
+        **dict.fromkeys(("startTime", "runningTime"), STARTED),
+        "internal": {"launchedAttempt": 1, **dict.fromkeys(("activeSince", "attemptStartTime"), STARTED)},
     }
     for number in range(jobs):
         metadata = {"uid": str(number), "name": f"job{number}", "namespace": NAMESPACE, "resourceVersion": "1"}
@@ -111,8 +111,8 @@ class Service:
             if record is None or (view := record.view) is None:
                 raise ValueError(f"there is no job {number}")
             attempt = view.status.attempt + 1
-            update = {"attempt": attempt, "launched_attempt": attempt, "group": Group(since=1)}
-            jobs.apply(record.with_status(view.status.model_copy(update=update), record.resource_version + 1))
+            status = view.status.evolve(attempt=attempt, launched_attempt=attempt, group=Group(created_in_attempt=1))
+            jobs.apply(record.with_status(status, record.resource_version + 1))
             self.coordinator.attendance.wake(record.uid)
         return {"at": began}
 

@@ -37,7 +37,8 @@ def trains(kube: Kube, size: int, after: int = 0, seconds: float = 120) -> Json:
 
     def seen() -> bool:
         status = kube.status("job")
-        group = status.get("group", {}).get("workers") or status.get("joining", {}).get("size")
+        internal = status.get("internal", {})
+        group = internal.get("group", {}).get("size") or internal.get("joining", {}).get("currentSize")
         told = status.get("goodput", {}).get("attempt", 0)
         return (
             status.get("phase") == "Running"
@@ -153,7 +154,11 @@ def test_places_that_come_one_after_the_other_are_one_change(kube: Kube) -> None
     kube.apply(training(4, {"maxReplicas": 4, "shrinkAfterSeconds": 60}))
     status = trains(kube, 2)
     allow(kube, 3)
-    kube.until(lambda: "since" in kube.status("job").get("joining", {}), 60, "the first that joins to be ready")
+    kube.until(
+        lambda: "readySince" in kube.status("job")["internal"].get("joining", {}),
+        60,
+        "the first that joins to be ready",
+    )
     assert kube.status("job")["attempt"] == status["attempt"]
     allow(kube, 10)
     assert counts(trains(kube, 4, status["attempt"])) == (0, 0, 2)
@@ -185,7 +190,7 @@ def test_the_example_goes_on_where_it_was(kube: Kube) -> None:
 
         def told() -> bool:
             status = kube.status("job")
-            workers = status.get("group", {}).get("workers", 2)
+            workers = status.get("internal", {}).get("group", {}).get("size", 2)
             return (status.get("goodput", {}).get("attempt"), workers) == (status.get("attempt"), size)
 
         kube.until(told, 120, f"steps of {size} ranks")

@@ -43,4 +43,4 @@ def test_workers_that_cannot_reach_each_other_hang_and_go_on_when_they_can(kube:
     status = runs(kube, 2)
     kube.until(lambda: step(kube) > stood, 120, "a step after the partition")
     assert kube.uids("job") == before, "in place"
-    assert (status["restarts"]["failures"], status["retry"]["rung"]) == (1, "Processes")
+    assert (status["restarts"]["failures"], status["internal"]["backoff"]["scope"]) == (1, "Process")

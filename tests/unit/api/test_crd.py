@@ -100,7 +100,7 @@ def test_defaults() -> None:
         ".recovery.avoidNodes": True,
         ".recovery.forceDeleteAfterSeconds": 300,
         ".recovery.agent": "auto",
-        ".recovery.lowestRung": "Processes",
+        ".recovery.minRestartScope": "Process",
         ".recovery.warmStart": True,
         ".recovery.maxRestarts": 10,
         ".recovery.noProgressLimit": 3,
@@ -136,7 +136,7 @@ def test_subresources_and_columns() -> None:
         "labelSelectorPath": ".status.selector",
     }
     columns = [c["name"] for c in VERSION["additionalPrinterColumns"] if not c.get("priority")]
-    assert columns == ["Framework", "Phase", "Ready", "Attempt", "Restarts", "Step", "Age"]
+    assert columns == ["Phase", "Ready", "Attempt", "Restarts", "Step", "Progress %", "Reason", "Age"]
 
 
 def test_every_rule_says_what_to_do() -> None:

@@ -50,7 +50,7 @@ def test_both_are_within_two_points(seed: int) -> None:
         if attempt > 1:
             step = found[attempt - 2].steps[-1][0]
             failure = LastFailure(time=NOW, attempt=attempt - 1, pod="w", pod_uid="u", reason="Error", step=step)
-            status = status.model_copy(update={"attempt": attempt, "last_failure": failure})
+            status = status.evolve(attempt=attempt, last_failure=failure)
         at = life.steps[0][1] + random.uniform(0.0, 2.0)
         # The status is written every ten seconds, with a report that is up to five seconds old.
         while (at := at + 10) < life.steps[-1][1] + 5:
@@ -58,7 +58,7 @@ def test_both_are_within_two_points(seed: int) -> None:
             snapshot = Snapshot(replace(job(1).job, status=status), reports=[report])
             seen = progress(snapshot, NOW)
             goodput = reported(snapshot, seen, told_at(snapshot, NOW) - NOW)
-            status = stored(status.model_copy(update={"progress": seen, "goodput": goodput}))
+            status = stored(status.evolve(progress=seen, goodput=goodput))
     gained, again, usual = earned(found, 0, MINUTES * 60)
     assert again > 10
     assert status.goodput is not None
