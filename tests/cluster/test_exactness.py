@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from demo import install
-from demo.commands import Cluster
-from demo.run import KILL
-from demo.target import ROOT
+from dev.demo import install
+from dev.demo.commands import Cluster
+from dev.demo.run import KILL
+from dev.demo.target import ROOT
 from tests.cluster.kube import Json, Kube, job, main_container
 
 STEPS, HIT_AFTER = 60, 25

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from demo import install
-from demo.commands import Cluster
-from localcluster.tools import ensure
+from dev.demo import install
+from dev.demo.commands import Cluster
+from dev.localcluster.tools import ensure
 from tests.cluster.kube import Kube, job
 
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"

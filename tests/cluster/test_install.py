@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from demo import install
+from dev.demo import install
 from tests.cluster.kube import Kube, job
 
 ACCOUNT = f"system:serviceaccount:{install.NAMESPACE}:trainyard"

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from demo.commands import Cluster, show
-from demo.run import KILL
-from demo.target import ROOT, python
-from localcluster import images
+from dev.demo.commands import Cluster, show
+from dev.demo.run import KILL
+from dev.demo.target import ROOT, python
+from dev.localcluster import images
 from tests.cluster.kube import Json, Kube, main_container
 
 FOLDER = ROOT / "examples/recipes"
@@ -135,7 +135,7 @@ def bring(cluster: Cluster, image: str) -> None:
     if image not in cluster.images.values():
         (name,) = [each.name for each in images.IMAGES.values() if each.reference == image]
         (archive,) = images.build(name)
-        show([*python("localcluster"), "load", str(archive)])
+        show([*python("dev.localcluster"), "load", str(archive)])
 
 
 def strike(kube: Kube, recipe: Recipe) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from localcluster.images import IMAGES
+from dev.localcluster.images import IMAGES
 from trainyard.api.crd import custom_resource_definition
 from trainyard.api.spec import TrainingJobSpec
 

@@ -235,5 +235,5 @@ def test_a_chart_without_its_crd_says_so(chart: Chart, tmp_path: Path) -> None:
     """An install that silently leaves the CRD out would only show as an operator that never becomes ready."""
     shutil.copytree(CHART, tmp_path / "trainyard")
     (tmp_path / "trainyard" / "files" / "trainyard.dev_trainingjobs.yaml").unlink()
-    with pytest.raises(RefusedError, match="make crds"):
+    with pytest.raises(RefusedError, match="make generate"):
         Chart(chart.helm, tmp_path / "trainyard").render()

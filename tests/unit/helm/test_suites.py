@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from localcluster.tools import ensure
+from dev.localcluster.tools import ensure
 from tests.unit.helm.chart import CHART, Chart
 from tests.unit.helm.test_values import leaves
 
