@@ -15,7 +15,7 @@ The cluster stays up. To look around, from this folder:
   kubectl logs digits-worker-0-1
   kubectl explain tj.spec.lifecycle
 To run another job: kubectl apply -f examples/hello/job.yaml
-To train once more: kubectl delete tj digits && kubectl apply -k examples/digits{overlay}
+To train once more: kubectl delete tj digits && kubectl apply -k {job}
 To cut the power of a node: .venv/bin/python -m dev.localcluster node stop 2     (and: node start 2)
 To take it all down: make cluster-down
 """
@@ -47,7 +47,7 @@ def _closing(cluster: Cluster) -> None:
         text = CLOSING.format(
             kubeconfig=cluster.kubeconfig,
             programs=f"{cluster.kubectl.parent}:{cluster.helm.parent}",
-            overlay=cluster.overlay,
+            job=cluster.job,
         )
         sys.stdout.write(text)
 

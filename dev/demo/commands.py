@@ -47,8 +47,8 @@ class Cluster:
     """The references of the images `operator` and `trainer` as the nodes know them."""
     revision: str = ""
     """Changes with the operator's image where its reference stays the same: without it the old pods would go on."""
-    overlay: str = "-local"
-    """What makes `examples/digits` the folder that fits this cluster."""
+    job: str = "examples/digits/overlays/local"
+    """The folder of the kustomization that fits this cluster."""
 
     @property
     def environment(self) -> dict[str, str]:

@@ -38,9 +38,8 @@ class Progress:
 def train(cluster: Cluster) -> None:
     """Run the job to its end, with one worker killed on the way. Raises DemoError if it does not go as it should."""
     cluster.kube("delete", "trainingjob", JOB, "--ignore-not-found")
-    folder = f"examples/digits{cluster.overlay}"
-    say(f"kubectl apply -k {folder}")
-    manifests = cluster.kube("kustomize", str(ROOT / folder)).replace(
+    say(f"kubectl apply -k {cluster.job}")
+    manifests = cluster.kube("kustomize", str(ROOT / cluster.job)).replace(
         LOCAL_IMAGES["trainer"], cluster.images["trainer"]
     )
     sys.stdout.write(cluster.kube("apply", "-f", "-", stdin=manifests))

@@ -39,7 +39,7 @@ def given(context: str, environ: Mapping[str, str]) -> Cluster:
             "built from Dockerfile and trainer-image/Dockerfile"
         )
     say(f"using the cluster of the kubeconfig context {context}")
-    return Cluster(_program("kubectl"), _program("helm"), context=context, images=named, overlay="")
+    return Cluster(_program("kubectl"), _program("helm"), context=context, images=named, job="examples/digits/base")
 
 
 def kind() -> Cluster:
@@ -55,7 +55,11 @@ def kind() -> Cluster:
     say("copying the images to the nodes …")
     show(["kind", "load", "docker-image", "--name", KIND_NAME, *LOCAL_IMAGES.values()])
     return Cluster(
-        _program("kubectl"), _program("helm"), context=f"kind-{KIND_NAME}", images=LOCAL_IMAGES, overlay="-kind"
+        _program("kubectl"),
+        _program("helm"),
+        context=f"kind-{KIND_NAME}",
+        images=LOCAL_IMAGES,
+        job="examples/digits/overlays/kind",
     )
 
 

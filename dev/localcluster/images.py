@@ -101,16 +101,7 @@ IMAGES: Final = {
         Image(
             "frameworks",
             "examples/frameworks",
-            tuple(
-                f"examples/frameworks/{name}"
-                for name in (
-                    "Dockerfile",
-                    "requirements.txt",
-                    "accelerate_train.py",
-                    "lightning_train.py",
-                    "transformers_train.py",
-                )
-            ),
+            ("examples/frameworks/Dockerfile", "examples/frameworks/requirements.txt"),
             "about 2 min",
             6,
             stands_on="trainer",

@@ -91,12 +91,13 @@ def manifest(recipe: Recipe) -> Json:
 
 @pytest.fixture(scope="module")
 def recipes(cluster: Cluster) -> Iterator[Kube]:
-    """A namespace with the recipes' volume, as their page says."""
+    """A namespace with the recipes' programs and volume, as their page says."""
     name = f"t-{secrets.token_hex(4)}"
     cluster.kube("create", "namespace", name)
     kube = Kube(cluster, name)
     # Of a run that was killed: no claim can have it any more.
     cluster.kube("delete", "pv", "recipes", "--ignore-not-found")
+    kube.run("apply", "-k", str(FOLDER))
     kube.run("apply", "-f", str(FOLDER / "volume-local.yaml"))
     kube.run("wait", "--for=condition=Complete", "job/recipes-volume", "--timeout=120s")
     yield kube

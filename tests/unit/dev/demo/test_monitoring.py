@@ -24,7 +24,7 @@ def test_neither_yes_nor_no_is_refused() -> None:
 
 
 def test_somebodys_own_cluster_has_a_prometheus_of_its_own() -> None:
-    theirs = Cluster(Path("kubectl"), Path("helm"), context="theirs", images={}, overlay="")
+    theirs = Cluster(Path("kubectl"), Path("helm"), context="theirs", images={})
     with pytest.raises(DemoError, match=r"metrics\.serviceMonitor"):
         monitoring.start(theirs)
 

@@ -16,7 +16,7 @@ def test_a_cluster_that_is_named_is_taken(monkeypatch: pytest.MonkeyPatch) -> No
     made = target.choose({"KUBE_CONTEXT": "mine", **IMAGES})
     assert made.kubectl_command("get", "tj") == ["/usr/bin/kubectl", "--context", "mine", "get", "tj"]
     assert made.images == {"operator": "example.com/operator:1", "trainer": "example.com/trainer:1"}
-    assert (target.ROOT / f"examples/digits{made.overlay}/kustomization.yaml").exists()
+    assert (target.ROOT / made.job / "kustomization.yaml").exists()
 
 
 def test_a_cluster_that_is_named_needs_images_that_it_can_pull() -> None:
@@ -28,12 +28,12 @@ def test_kinds_nodes_share_the_folder_of_checkpoints() -> None:
     nodes = json.loads(target.kind_nodes())["nodes"]
     assert [node["role"] for node in nodes] == ["control-plane", "worker", "worker", "worker"]
     assert {mount["containerPath"] for node in nodes[1:] for mount in node["extraMounts"]} == {target.KIND_SHARED}
-    assert target.KIND_SHARED in (target.ROOT / "examples/digits-local/volume.yaml").read_text()
+    assert target.KIND_SHARED in (target.ROOT / "examples/digits/overlays/local/volume.yaml").read_text()
 
 
-@pytest.mark.parametrize("overlay", ["", "-local", "-kind"])
+@pytest.mark.parametrize("overlay", ["base", "overlays/local", "overlays/kind"])
 def test_each_overlay_is_there(overlay: str) -> None:
-    assert (target.ROOT / f"examples/digits{overlay}/kustomization.yaml").exists()
+    assert (target.ROOT / f"examples/digits/{overlay}/kustomization.yaml").exists()
 
 
 def test_the_kubeconfig_reaches_the_programs() -> None:
