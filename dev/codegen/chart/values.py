@@ -224,5 +224,5 @@ class Chart(Values):
     service_account: ServiceAccount
     rbac: Rbac
     admission: Admission
-    trial: Switch
+    helm_test: Switch
     metrics: Metrics

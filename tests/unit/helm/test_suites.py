@@ -33,7 +33,7 @@ BROKEN = [
     ("rbac.yaml", "resourceNames: [{{ $name | quote }}]", 'resourceNames: ["*"]'),
     ("serviceaccount.yaml", "automountServiceAccountToken: false", "automountServiceAccountToken: true"),
     ("servicemonitor.yaml", "honorLabels: true", "honorLabels: false"),
-    ("trial.yaml", "trainyard.trialLabels", "trainyard.selectorLabels"),
+    ("helm-test.yaml", "trainyard.helmTestLabels", "trainyard.selectorLabels"),
     ("user-roles.yaml", "(not .Values.watchNamespaces)", "true"),
 ]
 

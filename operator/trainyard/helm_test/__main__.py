@@ -1,4 +1,4 @@
-"""`python -m trainyard.trial`: apply the job, wait for its end, say how it went, take it away. What `helm test` runs."""
+"""`python -m trainyard.helm_test`: apply the job, wait for its end, say how it went, take it away. What `helm test` runs."""
 
 import os
 import secrets
@@ -13,12 +13,12 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
 from trainyard.api.constants import GROUP, KIND, PLURAL, VERSION
-from trainyard.trial import SIGN_OF_LIFE
+from trainyard.helm_test import SIGN_OF_LIFE
 
 Json = dict[str, Any]
 PATIENCE_SECONDS = 300.0
 ENDS = {"Complete": 0, "Failed": 1}
-WORKER = ["/opt/trainyard/bin/python", "-m", "trainyard.trial.worker"]
+WORKER = ["/opt/trainyard/bin/python", "-m", "trainyard.helm_test.worker"]
 
 
 def manifest(name: str, image: str, pull_policy: str, pull_secrets: list[str]) -> Json:
@@ -81,19 +81,23 @@ def follow(read: Callable[[], Mapping[str, Any]], say: Callable[[str], object], 
 
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
-    """Run the trial. Returns the exit code."""
+    """Run the test. Returns the exit code."""
 
     def say(line: str) -> None:
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
     config.load_incluster_config()  # type: ignore[no-untyped-call]
-    api, namespace, name = client.CustomObjectsApi(), environ["TRIAL_NAMESPACE"], f"trial-{secrets.token_hex(3)}"
+    api, namespace, name = (
+        client.CustomObjectsApi(),
+        environ["HELM_TEST_NAMESPACE"],
+        f"helm-test-{secrets.token_hex(3)}",
+    )
     place = (GROUP, VERSION, namespace, PLURAL)
-    secrets_named = [each for each in environ.get("TRIAL_PULL_SECRETS", "").split(",") if each]
+    secrets_named = [each for each in environ.get("HELM_TEST_PULL_SECRETS", "").split(",") if each]
     try:
         api.create_namespaced_custom_object(
-            *place, manifest(name, environ["TRIAL_IMAGE"], environ["TRIAL_PULL_POLICY"], secrets_named)
+            *place, manifest(name, environ["HELM_TEST_IMAGE"], environ["HELM_TEST_PULL_POLICY"], secrets_named)
         )
     except HTTPError as error:
         say(f"the API server cannot be reached: {error}")

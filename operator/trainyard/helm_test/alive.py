@@ -1,4 +1,4 @@
-"""`python -m trainyard.trial.alive`: whether the API server has answered the trial within the last minute. What the pod's probes ask."""
+"""`python -m trainyard.helm_test.alive`: whether the API server has answered the test within the last minute. What the pod's probes ask."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainyard.trial import SIGN_OF_LIFE
+from trainyard.helm_test import SIGN_OF_LIFE
 
 PATIENCE_SECONDS = 60.0
 

@@ -1,4 +1,4 @@
-"""`python -m trainyard.trial.worker`: one of two workers that fit a line to points, each to its half, by the mean of their gradients.
+"""`python -m trainyard.helm_test.worker`: one of two workers that fit a line to points, each to its half, by the mean of their gradients.
 
 Standard library only. It uses what a real training uses: the ranks and the rendezvous address of its environment, the network between two
 pods, the agent that tells the operator of its steps.
@@ -82,7 +82,7 @@ def main() -> int:
     """Train as the environment says. Returns the exit code."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world != 2:
-        sys.stderr.write(f"the trial is for two workers, and WORLD_SIZE is {world}\n")
+        sys.stderr.write(f"the test needs two workers, and WORLD_SIZE is {world}\n")
         return 93
     with connected(rank, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) as peer:
         loss = train(rank, peer, _teller())

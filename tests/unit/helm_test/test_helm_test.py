@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from trainyard.api.spec import TrainingJobSpec
-from trainyard.trial import SIGN_OF_LIFE, alive, worker
-from trainyard.trial.__main__ import follow, manifest
+from trainyard.helm_test import SIGN_OF_LIFE, alive, worker
+from trainyard.helm_test.__main__ import follow, manifest
 
 
 def test_two_workers_fit_the_line_and_agree() -> None:
@@ -54,7 +54,7 @@ def test_it_is_for_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 
 def test_its_manifest_is_one_that_the_operator_takes() -> None:
-    made = manifest("trial-1", "example.org/operator:1", "IfNotPresent", ["mirror"])
+    made = manifest("helm-test-1", "example.org/operator:1", "IfNotPresent", ["mirror"])
     spec = TrainingJobSpec.model_validate(json.loads(json.dumps(made["spec"])))
     assert (spec.replicas, spec.lifecycle.active_deadline_seconds) == (2, 300)
     assert spec.template["spec"]["imagePullSecrets"] == [{"name": "mirror"}]
@@ -76,7 +76,7 @@ def test_it_follows_the_job_to_its_end(statuses: list[dict[str, Any]], code: int
 
 
 def test_a_job_that_nobody_looks_at_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainyard.trial.__main__.PATIENCE_SECONDS", -30.0)
+    monkeypatch.setattr("trainyard.helm_test.__main__.PATIENCE_SECONDS", -30.0)
     lines: list[str] = []
     assert follow(dict, lines.append, pause=0) == 1
     assert "is the operator ready, and does it watch this namespace?" in lines[-1]
