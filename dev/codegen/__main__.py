@@ -9,7 +9,7 @@ from typing import Final
 from dev.codegen.chart import generated
 from dev.codegen.dashboards import __main__ as dashboards
 from trainyard.api import __main__ as api
-from trainyard.controller import reference
+from trainyard.controller.metrics import reference
 
 
 def crd(root: Path) -> None:
