@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="localcluster", description="A real multi-node Kubernetes on this machine, without a container engine."
+        prog="python -m dev.localcluster",
+        description="A real multi-node Kubernetes on this machine, without a container engine.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
