@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from demo import install
+from dev.demo import install
 from tests.cluster.kube import Json, Kube, job, main_container
 
 FOREIGN = "localhost/trainyard/operator:dev"

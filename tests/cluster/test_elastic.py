@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from demo.commands import show
-from demo.target import ROOT, python
+from dev.demo.commands import show
+from dev.demo.target import ROOT, python
 from tests.cluster.kube import Json, Kube, job, main_container, processes
 from tests.cluster.test_in_place import TRAIN, fail
 
@@ -123,12 +123,12 @@ def test_a_node_without_power_is_done_without_until_it_is_back(kube: Kube) -> No
     kube.apply(a_node_each(training(3, {"maxReplicas": 3})))
     before = trains(kube, 3)
     number = newest(kube, 1)["spec"]["nodeName"].removeprefix("node")
-    show([*python("localcluster"), "node", "stop", number])
+    show([*python("dev.localcluster"), "node", "stop", number])
     try:
         status = trains(kube, 2, before["attempt"], 180)
         assert counts(status, before) == (0, 1, 1)
     finally:
-        show([*python("localcluster"), "node", "start", number])
+        show([*python("dev.localcluster"), "node", "start", number])
     assert counts(trains(kube, 3, status["attempt"], 180), before) == (0, 1, 2)
 
 

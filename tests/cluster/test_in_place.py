@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from demo import install
-from demo.commands import DemoError
+from dev.demo import install
+from dev.demo.commands import DemoError
 from tests.cluster.kube import Json, Kube, job, main_container, processes
 
 TRAIN = """

@@ -3,7 +3,7 @@
 import subprocess
 import time
 
-from demo.target import python
+from dev.demo.target import python
 from tests.cluster.kube import Kube
 from tests.cluster.partition import partition
 from tests.cluster.test_in_place import runs, training
@@ -16,7 +16,7 @@ def step(kube: Kube) -> int:
 
 def rules(node: str) -> str:
     """What the node drops."""
-    words = [*python("localcluster"), "node", "exec", node.removeprefix("node"), "--", "ip", "rule", "show"]
+    words = [*python("dev.localcluster"), "node", "exec", node.removeprefix("node"), "--", "ip", "rule", "show"]
     return "\n".join(line for line in subprocess.check_output(words, text=True).splitlines() if "blackhole" in line)
 
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from demo import install
-from demo.commands import show
-from demo.target import python
+from dev.demo import install
+from dev.demo.commands import show
+from dev.demo.target import python
 from tests.cluster.kube import Kube, job
 
 NONE = {"failures": 0, "disruptions": 0, "resizes": 0}
@@ -113,7 +113,7 @@ def test_a_node_without_power(kube: Kube) -> None:
     home = kube.other(install.NAMESPACE)
     number = home.get("pod", home.leader())["spec"]["nodeName"].removeprefix("node")
     assert any(p["spec"]["nodeName"] == f"node{number}" for p in kube.pods("job"))
-    show([*python("localcluster"), "node", "stop", number])
+    show([*python("dev.localcluster"), "node", "stop", number])
     try:
         kube.until(
             lambda: kube.status("job")["attempt"] == 2 and kube.phase("job") == "Running", 180, "attempt 2 to run"
@@ -124,5 +124,5 @@ def test_a_node_without_power(kube: Kube) -> None:
         kube.until(lambda: len(kube.pods("job")) == 3, 120, "the pod of the dead node to be removed")
         kube.until(lambda: "ForcedDeletion" in kube.run("get", "events"), 10, "an event that says so")
     finally:
-        show([*python("localcluster"), "node", "start", number])
+        show([*python("dev.localcluster"), "node", "start", number])
     assert kube.status("job")["attempt"] == 2

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from demo.target import ROOT
+from dev.demo.target import ROOT
 from tests.cluster.kube import Json, Kube, job, main_container
 
 SUM = """

@@ -34,12 +34,12 @@ ALL = list(nodes(SCHEMA))
 
 @pytest.mark.parametrize("file", [f"crds/{FILE}", f"helm/trainyard/files/{FILE}"])
 def test_committed_crd_is_current(file: str) -> None:
-    assert (ROOT / file).read_text() == crd_yaml(), "run `python -m trainyard.api crds`"
+    assert (ROOT / file).read_text() == crd_yaml(), "run `make generate`"
 
 
 @pytest.mark.parametrize("page", pages())
 def test_committed_reference_is_current(page: str) -> None:
-    assert (ROOT / "docs/reference" / page).read_text() == pages()[page], "run `python -m trainyard.api docs`"
+    assert (ROOT / "docs/reference" / page).read_text() == pages()[page], "run `make generate`"
 
 
 def test_crd_is_small_enough_for_a_plain_kubectl_apply() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from benchmarks.agents.credentials import Issuer, certificate
+from dev.benchmarks.agents.credentials import Issuer, certificate
 from tests.support.fake_api import FakeApi
 from tests.support.fake_cluster import Json
 from tests.support.waiting import until
