@@ -69,8 +69,8 @@ def grants(role: Manifest) -> Grants:
 def roles_bound_to(release: Release, account: Mapping[str, Any]) -> list[tuple[str, str | None, str]]:
     """Return kind, namespace and name of each role, and check that nobody else is bound to it."""
     bindings = release.all("ClusterRoleBinding") + release.all("RoleBinding")
-    # `helm test` has its own account: test_trial.py.
-    bindings = [each for each in bindings if not each["metadata"]["name"].endswith("-trial")]
+    # `helm test` has its own account: test_helm_test.py.
+    bindings = [each for each in bindings if not each["metadata"]["name"].endswith("-helm-test")]
     assert all(binding["subjects"] == [account] for binding in bindings)
     return [
         (binding["roleRef"]["kind"], binding["metadata"].get("namespace"), binding["roleRef"]["name"])
@@ -110,7 +110,7 @@ def test_operator_has_only_its_own_roles(release: Release) -> None:
 def test_lease_permission_is_minimal(chart: Chart, release: Release) -> None:
     role = release.one("Role", "trainyard-leader-election")
     assert (grants(role), role["metadata"]["namespace"]) == (ELECTION, "trainyard-system")
-    alone = chart.render({"replicas": 1, "leaderElection": {"enabled": False}, "trial": {"enabled": False}})
+    alone = chart.render({"replicas": 1, "leaderElection": {"enabled": False}, "helmTest": {"enabled": False}})
     assert alone.all("Role") == []
     assert roles_bound_to(alone, account(alone)) == CLUSTER_WIDE[:1]
 

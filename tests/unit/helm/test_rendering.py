@@ -38,10 +38,10 @@ def test_installed_objects(release: Release) -> None:
         ("Deployment", "trainyard"),
         ("PodDisruptionBudget", "trainyard"),
         # The objects of `helm test`.
-        ("ServiceAccount", "trainyard-trial"),
-        ("Role", "trainyard-trial"),
-        ("RoleBinding", "trainyard-trial"),
-        ("Pod", "trainyard-trial"),
+        ("ServiceAccount", "trainyard-helm-test"),
+        ("Role", "trainyard-helm-test"),
+        ("RoleBinding", "trainyard-helm-test"),
+        ("Pod", "trainyard-helm-test"),
     }
 
 
@@ -53,7 +53,7 @@ def test_optional_parts_can_be_disabled(chart: Chart) -> None:
         "metrics": {"service": {"enabled": False}},
         "coordinator": {"enabled": False},
         "podDisruptionBudget": {"enabled": False},
-        "trial": {"enabled": False},
+        "helmTest": {"enabled": False},
     }
     assert [manifest["kind"] for manifest in chart.render(off).manifests] == ["Deployment"]
 
@@ -231,5 +231,5 @@ def test_missing_crd_file_is_reported(chart: Chart, tmp_path: Path) -> None:
     """Without this check a missing CRD would only show as an operator that never becomes ready."""
     shutil.copytree(CHART, tmp_path / "trainyard")
     (tmp_path / "trainyard" / "files" / "trainyard.dev_trainingjobs.yaml").unlink()
-    with pytest.raises(RefusedError, match="make crds"):
+    with pytest.raises(RefusedError, match="make generate"):
         Chart(chart.helm, tmp_path / "trainyard").render()

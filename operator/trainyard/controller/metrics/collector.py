@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from trainyard.api.progress import LostSeconds
-from trainyard.api.recovery import Rung
+from trainyard.api.recovery import RestartScope
 from trainyard.api.spec import Framework
 from trainyard.api.status import ConditionType, Phase, TrainingJobStatus
 from trainyard.controller.metrics.durations import Durations, restart_scope_of
@@ -37,7 +37,7 @@ class JobMetrics:
             ["scope"],
             registry=registry,
         )
-        for scope in Rung:
+        for scope in RestartScope:
             self._recoveries.labels(scope)
         for cause in ("failure", "hang", "disruption", "resize"):
             self._restarts.labels(cause)

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Histogram
 
-from trainyard.api.recovery import Rung
+from trainyard.api.recovery import RestartScope
 from trainyard.api.spec import Framework
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.state.snapshot import JobView
@@ -39,28 +39,31 @@ class Durations:
         )
         for framework in Framework:
             self._startup.labels(framework)
-        for scope in Rung:
+        for scope in RestartScope:
             self._recovery.labels(scope)
 
     def status_changed(self, job: JobView, status: TrainingJobStatus) -> None:
         """Observe the change from the job's status to `status`."""
         failure, before = status.last_failure, job.status
         if failure is not None and failure != before.last_failure:
-            self._detection.observe(_seconds(failure.time, status.completion_time or status.attempt_start_time))
+            self._detection.observe(
+                _seconds(failure.time, status.completion_time or status.internal.attempt_start_time)
+            )
         if status.running_time is None or before.running_time is not None:
             return
         if failure is not None and failure.attempt == status.attempt - 1:
             self._recovery.labels(restart_scope_of(status)).observe(_seconds(failure.time, status.running_time))
-        elif status.attempt_start_time is not None:
-            seconds = _seconds(status.attempt_start_time, status.running_time)
+        elif status.internal.attempt_start_time is not None:
+            seconds = _seconds(status.internal.attempt_start_time, status.running_time)
             self._startup.labels(job.spec.framework).observe(seconds)
 
 
-def restart_scope_of(status: TrainingJobStatus) -> Rung:
+def restart_scope_of(status: TrainingJobStatus) -> RestartScope:
     """Return the restart scope that began the current attempt. Without a kept group, for example after a changed
     template, all pods are new.
     """
-    return status.retry.rung if status.group and status.retry.rung else Rung.ALL_PODS
+    internal = status.internal
+    return internal.backoff.scope if internal.group and internal.backoff.scope else RestartScope.GROUP
 
 
 def _seconds(since: datetime, until: datetime | None) -> float:

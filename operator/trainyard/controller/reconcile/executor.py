@@ -89,7 +89,7 @@ class Executor:
                 outcomes = await slow_start(calls, limit=MAX_PARALLEL_REQUESTS)
             except NameConflictError as error:
                 taken = f"{error.what} exists and does not belong to this TrainingJob"
-                return ExecutionResult(Refusal(Reason.NAME_TAKEN, taken), changed)
+                return ExecutionResult(Refusal(Reason.NAME_CONFLICT, taken), changed)
             except InvalidTemplateError as error:
                 return ExecutionResult(Refusal(Reason.INVALID_TEMPLATE, str(error)), changed)
             changed |= any(isinstance(o, Done) and o.value for o in outcomes)
@@ -136,7 +136,7 @@ class Executor:
                 return lambda: self._create(job, SERVICES, manifests.service(job))
             case CreateWorker(index, attempt, workers):
                 # The requested size may have changed since the plan.
-                spec = job.spec.model_copy(update={"replicas": workers})
+                spec = job.spec.evolve(replicas=workers)
                 worker = Worker(replace(job, spec=spec), index, attempt)
                 return lambda: self._create_worker(job, worker)
             case DeletePod(name, uid, reason):
@@ -247,7 +247,7 @@ def _to_rejection(error: ApiError, kind: Resource | None) -> Refusal:
     if error.retryable or error.namespace_terminating or error.conflict:
         raise error
     if error.lacks_right:
-        return Refusal(Reason.RIGHTS_MISSING, permission_denied_message(error))
+        return Refusal(Reason.PERMISSION_DENIED, permission_denied_message(error))
     if error.quota_exceeded:
         return Refusal(Reason.QUOTA_EXCEEDED, error.message)
     if kind == NETWORK_POLICIES:
@@ -255,7 +255,7 @@ def _to_rejection(error: ApiError, kind: Resource | None) -> Refusal:
             "no worker is created because the API server refuses the job's NetworkPolicy; "
             f"correct networkPolicy.jobs of the operator's chart: {error.message}"
         )
-        return Refusal(Reason.ISOLATION_REFUSED, message)
+        return Refusal(Reason.NETWORK_POLICY_REJECTED, message)
     # Webhooks and admission policies choose any status, and they can change.
     by_policy = error.message.startswith("admission webhook") or " is forbidden: " in error.message
     if kind == PODS and error.status in {400, 422} and not by_policy:

@@ -171,7 +171,7 @@ class Reconciler:
                 # The status itself cannot report this.
                 note = permission_denied_message(error)
                 self.events.record(
-                    record.reference, "Warning", Reason.RIGHTS_MISSING, note, action="Reconcile", key="status"
+                    record.reference, "Warning", Reason.PERMISSION_DENIED, note, action="Reconcile", key="status"
                 )
             raise
         # Update the cache at once. The watch adds nothing, and the next reconcile need not wait for it.
@@ -207,7 +207,7 @@ class Reconciler:
             return []
         names = set_by_hand(Worker(job, 0, decided.status.attempt))
         note = f"the template sets {', '.join(names)}; these are kept and may not fit the real group"
-        return [Event("Warning", Reason.USER_ENVIRONMENT_KEPT, note)] if names else []
+        return [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note)] if names else []
 
     async def _report_invalid_spec(self, record: JobRecord) -> float | None:
         """Store a condition that names the invalid field, keep the rest of the status, and wait for the spec to change."""
@@ -219,9 +219,7 @@ class Reconciler:
         stored = record.status or TrainingJobStatus()
         stalled = [yes(ConditionType.STALLED, Reason.INVALID_SPEC, message)]
         conditions = said(stored, stalled, record.generation, self.now())
-        status = stored.model_copy(
-            update={"conditions": conditions, "observed_generation": record.generation},
-        )
+        status = stored.evolve(conditions=conditions, observed_generation=record.generation)
         if status == record.status:
             return None
         return 0.0 if await self._write_status(record, status) else CATCH_UP_SECONDS
@@ -230,7 +228,7 @@ class Reconciler:
 def _recreates_service(job: JobView, decided: Plan) -> bool:
     """Return whether the plan creates a Service that has existed before."""
     creates = any(isinstance(action, CreateService) for action in decided.actions)
-    return creates and bool(job.status.launched_attempt)
+    return creates and bool(job.status.internal.launched_attempt)
 
 
 def _position_in_attempt(event: Event, decided: Plan, *, starts_attempt: bool) -> int:

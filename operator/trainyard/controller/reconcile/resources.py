@@ -126,10 +126,10 @@ def _with_summary(record: JobRecord, view: JobView) -> JobRecord:
         category=(status.phase, view.spec.framework),
         attempt=status.attempt,
         straggling_ranks=len(confirmed(status)),
-        avoided_nodes=sum(node.avoided is not Avoidance.NO for node in status.suspect_nodes),
+        avoided_nodes=sum(node.avoidance is not Avoidance.NONE for node in status.suspect_nodes),
         goodput=status.goodput,
         progress=status.progress,
-        active_since=status.active_since,
+        active_since=status.internal.active_since,
         group_size=group_size,
         # Joining workers may not be scheduled yet; a finished job holds nothing.
         accelerators=0 if status.finished else min(status.replicas, group_size) * per_pod,

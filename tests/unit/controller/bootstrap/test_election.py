@@ -167,7 +167,12 @@ async def test_queued_events_are_written_before_exit(api: FakeApi, lab: Lab) -> 
         await until_leads(one)
         for name in ("a", "b"):
             lab.submit(name)
-        await until(lambda: not slow.times and all(lab.status(name).get("launchedAttempt") for name in ("a", "b")))
+        await until(
+            lambda: (
+                not slow.times
+                and all(lab.status(name).get("internal", {}).get("launchedAttempt") for name in ("a", "b"))
+            )
+        )
     event_writes = [
         call for call in api.writes if call.verb == "POST events" and LAB in call.path and call.status < 300
     ]

@@ -8,8 +8,9 @@ from prometheus_client import CollectorRegistry
 
 from tests.support.jobs import NOW, Scene, ago, condition, job
 from tests.unit.controller.reconcile.test_resources import RAW
-from trainyard.api.recovery import Rung
-from trainyard.api.status import ConditionType, Group, LastFailure, Phase, Restarts, Retry, TrainingJobStatus
+from trainyard.api.internal_status import Backoff, Group
+from trainyard.api.recovery import RestartScope
+from trainyard.api.status import ConditionType, LastFailure, Phase, Restarts, TrainingJobStatus
 from trainyard.controller.metrics.collector import CacheMetrics
 from trainyard.controller.metrics.durations import Durations
 from trainyard.controller.reconcile.caches import Caches
@@ -35,12 +36,12 @@ def moved(before: TrainingJobStatus, after: TrainingJobStatus) -> dict[str, tupl
 
 
 def status(**fields: Any) -> TrainingJobStatus:
-    return TrainingJobStatus(**fields)
+    return TrainingJobStatus().evolve(**fields)
 
 
 def test_startup_lasts_until_all_workers_run() -> None:
     begun = status(attempt_start_time=ago(40))
-    runs = begun.model_copy(update={"running_time": NOW})
+    runs = begun.evolve(running_time=NOW)
     assert moved(begun, begun) == {}
     assert moved(begun, runs) == {"startup": (1, 40)}
     assert moved(runs, runs) == {}
@@ -60,12 +61,18 @@ def test_final_failure_counts_as_detected() -> None:
     assert moved(status(attempt_start_time=ago(500)), over) == {"failure_detection": (1, 9)}
 
 
-@pytest.mark.parametrize(("group", "scope"), [(Group(since=1), Rung.PROCESSES), (None, Rung.ALL_PODS)])
-def test_recovery_lasts_until_the_next_attempt_runs(group: Group | None, scope: Rung) -> None:
+@pytest.mark.parametrize(
+    ("group", "scope"), [(Group(created_in_attempt=1), RestartScope.PROCESS), (None, RestartScope.GROUP)]
+)
+def test_recovery_lasts_until_the_next_attempt_runs(group: Group | None, scope: RestartScope) -> None:
     begun = status(
-        attempt=2, last_failure=FAILED, attempt_start_time=ago(8), group=group, retry=Retry(rung=Rung.PROCESSES)
+        attempt=2,
+        last_failure=FAILED,
+        attempt_start_time=ago(8),
+        group=group,
+        backoff=Backoff(scope=RestartScope.PROCESS),
     )
-    runs = begun.model_copy(update={"running_time": NOW})
+    runs = begun.evolve(running_time=NOW)
     assert moved(begun, runs) == {"recovery": (1, 9)}
     registry = CollectorRegistry()
     Durations(registry).status_changed(replace(job(2).job, status=begun), runs)
@@ -74,12 +81,12 @@ def test_recovery_lasts_until_the_next_attempt_runs(group: Group | None, scope: 
 
 def test_attempt_without_failure_counts_as_startup() -> None:
     begun = status(attempt=3, last_failure=FAILED, attempt_start_time=ago(4))
-    assert moved(begun, begun.model_copy(update={"running_time": NOW})) == {"startup": (1, 4)}
+    assert moved(begun, begun.evolve(running_time=NOW)) == {"startup": (1, 4)}
 
 
 def test_clock_skew_gives_no_negative_duration() -> None:
     begun = status(attempt_start_time=NOW)
-    assert moved(begun, begun.model_copy(update={"running_time": ago(5)})) == {"startup": (1, 0)}
+    assert moved(begun, begun.evolve(running_time=ago(5))) == {"startup": (1, 0)}
 
 
 def test_state_of_each_job_is_exported() -> None:
@@ -99,15 +106,13 @@ def test_state_of_each_job_is_exported() -> None:
     assert value("attempt") == 3
     assert [value("restarts_total", cause=cause) for cause in ("failure", "disruption", "resize")] == [1, 0, 1]
     assert value("accelerators") == 32
-    caches.of("lab").jobs.apply(record.with_status(running.model_copy(update={"replicas": 0}), 10))
+    caches.of("lab").jobs.apply(record.with_status(running.evolve(replicas=0), 10))
     assert value("accelerators") is None
-    joining = running.model_copy(update={"replicas": 6})
+    joining = running.evolve(replicas=6)
     caches.of("lab").jobs.apply(record.with_status(joining, 11))
     assert value("accelerators") == 32, "those that are to join may have no place"
     ended = [condition(ConditionType.COMPLETE)]
-    caches.of("lab").jobs.apply(
-        record.with_status(running.model_copy(update={"phase": Phase.COMPLETE, "conditions": ended}), 12)
-    )
+    caches.of("lab").jobs.apply(record.with_status(running.evolve(phase=Phase.COMPLETE, conditions=ended), 12))
     assert value("accelerators") is None, "pods that have ended are kept for their logs"
     caches.of("lab").jobs.remove("1")
     assert value("attempt") is None

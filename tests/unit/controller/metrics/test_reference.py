@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[4]
 
 
 def test_page_is_current() -> None:
-    assert (ROOT / reference.PAGE).read_text() == reference.page(), "run `make crds`"
+    assert (ROOT / reference.PAGE).read_text() == reference.page(), "run `make generate`"
 
 
 def test_metrics_follow_naming_conventions_and_have_help() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from benchmarks.agents.credentials import Issuer, certificate
+from dev.benchmarks.agents.credentials import Issuer, certificate
 from tests.support.fake_api import FakeApi
 from tests.support.fake_cluster import Json
 from tests.support.waiting import until
@@ -98,6 +98,7 @@ async def test_agent_reports_appear_in_the_status(api: FakeApi, site: Site) -> N
         assert {**progress, "updatedAt": ""} == {
             "step": 11,
             "totalSteps": 90,
+            "percent": 12,
             "phase": "train",
             "loss": 0.375,
             "stepSeconds": 0.2,
@@ -110,8 +111,8 @@ async def test_workers_get_the_coordinator_endpoint(api: FakeApi, site: Site) ->
         await site.running()
         (main_,) = site.pod("job-worker-0-1")["spec"]["containers"]
         environment = {each["name"]: each["value"] for each in main_["env"]}
-        assert told["TRAINYARD_COORDINATOR"] == "https://localhost:8443"
-        assert told["TRAINYARD_COORDINATOR_CA"] == site.authority
+        assert environment["TRAINYARD_COORDINATOR"] == "https://localhost:8443"
+        assert environment["TRAINYARD_COORDINATOR_CA"] == site.authority
 
 
 async def test_unchanged_report_causes_no_write(api: FakeApi, site: Site) -> None:
@@ -179,7 +180,7 @@ async def test_failed_rank_restarts_in_place(api: FakeApi, site: Site) -> None:
         for index, (status, word) in enumerate((await first, second)):
             assert (status, word["run"], word["environment"]["RANK"]) == (200, True, str(index))
             assert word["environment"].items() >= {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29501"}.items()
-        assert site.lab.status()["rendezvous"] == {"attempt": 2, "address": "10.0.0.7"}
+        assert site.lab.status()["internal"]["rendezvous"] == {"attempt": 2, "address": "10.0.0.7"}
         assert site.lab.status()["phase"] == "Running"
     assert site.lab.pods() == names
 
@@ -197,7 +198,7 @@ async def test_replacement_worker_waits_for_the_group(api: FakeApi, site: Site) 
         await until(lambda: "job-worker-1-2" in site.lab.pods())
         (main_,) = site.pod("job-worker-1-2")["spec"]["containers"]
         environment = {each["name"]: each.get("value") for each in main_["env"]}
-        assert (told["TRAINYARD_RENDEZVOUS"], told["TRAINYARD_ATTEMPT"]) == ("wait", "2")
+        assert (environment["TRAINYARD_RENDEZVOUS"], environment["TRAINYARD_ATTEMPT"]) == ("wait", "2")
         assert (await site.call("job-worker-1-1", {"attempt": 1, "state": "running"}))[1]["reason"] == "Replaced"
 
 

@@ -57,7 +57,7 @@ async def test_policy_of_another_owner_blocks_workers(api: FakeApi, lab: Lab) ->
     api.cluster.create(NETWORK_POLICIES, LAB, {"metadata": {"name": "job"}, "spec": {"podSelector": {}}})
     async with operator(api, **ISOLATED):
         lab.submit()
-        await until(lambda: lab.condition("Running").get("reason") == "NameTaken")
+        await until(lambda: lab.condition("Running").get("reason") == "NameConflict")
         assert lab.condition("Running")["message"] == "NetworkPolicy job exists and does not belong to this TrainingJob"
         assert lab.pods() == []
 
@@ -67,7 +67,7 @@ async def test_no_worker_is_created_without_policy_permission(api: FakeApi, lab:
     api.fault(method="POST", path=".*/networkpolicies", status=403, reason="Forbidden", message=message, times=10_000)
     async with operator(api, **ISOLATED):
         lab.submit()
-        await until(lambda: lab.condition("Running").get("reason") == "RightsMissing")
+        await until(lambda: lab.condition("Running").get("reason") == "PermissionDenied")
         assert message in lab.condition("Running")["message"]
         assert not api.cluster.objects(PODS, LAB)
 
@@ -79,7 +79,7 @@ async def test_refused_policy_holds_the_job(api: FakeApi, lab: Lab) -> None:
     api.fault(method="POST", path=".*/networkpolicies", status=422, reason="Invalid", message=INVALID, times=10_000)
     async with operator(api, **ISOLATED):
         lab.submit()
-        await until(lambda: lab.condition("Running").get("reason") == "IsolationRefused")
+        await until(lambda: lab.condition("Running").get("reason") == "NetworkPolicyRejected")
         message = lab.condition("Running")["message"]
         assert "networkPolicy.jobs" in message
         assert INVALID in message

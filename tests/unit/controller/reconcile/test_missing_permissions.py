@@ -29,7 +29,7 @@ def deny(api: FakeApi, method: str, verb: str, resource: str, path: str) -> Faul
 
 
 def events(api: FakeApi) -> list[str]:
-    return [event["note"] for event in api.cluster.objects(EVENTS, LAB) if event["reason"] == "RightsMissing"]
+    return [event["note"] for event in api.cluster.objects(EVENTS, LAB) if event["reason"] == "PermissionDenied"]
 
 
 async def again(op: Operator, api: FakeApi, job: str = "job") -> None:
@@ -45,7 +45,7 @@ async def test_forbidden_creation_is_the_condition_reason(api: FakeApi, lab: Lab
     ports: list[int] = []
     async with operator(api, ports) as op, aiohttp.ClientSession() as client:
         lab.submit()
-        await until(lambda: lab.condition("Running").get("reason") == "RightsMissing")
+        await until(lambda: lab.condition("Running").get("reason") == "PermissionDenied")
         message = lab.condition("Running")["message"]
         assert f'cannot create resource "{resource}"' in message
         assert "grant it to continue" in message
@@ -70,7 +70,7 @@ async def test_forbidden_deletion_of_old_pods(api: FakeApi, lab: Lab) -> None:
         await lab.until_phase("Running")
         fault = deny(api, "DELETE", "delete", "pods", ".*/pods/.*")
         lab.ends("job-worker-1-1", 3)
-        await until(lambda: lab.condition("Running").get("reason") == "RightsMissing")
+        await until(lambda: lab.condition("Running").get("reason") == "PermissionDenied")
         assert (lab.status()["attempt"], lab.status()["restarts"]["failures"]) == (2, 1)
         assert lab.pods() == [*BOTH], "no new worker beside an old one"
         fault.times = 0
@@ -85,7 +85,7 @@ async def test_forbidden_deletion_of_finished_pods(api: FakeApi, lab: Lab) -> No
         fault = deny(api, "DELETE", "delete", "pods", ".*/pods/.*")
         for pod in BOTH:
             lab.ends(pod, 0)
-        await until(lambda: lab.condition("Stalled").get("reason") == "RightsMissing")
+        await until(lambda: lab.condition("Stalled").get("reason") == "PermissionDenied")
         await until(lambda: len(events(api)) == 1)
         assert lab.condition("Complete")["status"] == "True"
         fault.times = 0
@@ -101,7 +101,7 @@ async def test_forbidden_deletion_of_expired_job(api: FakeApi, lab: Lab) -> None
         await lab.until_pods(*BOTH)
         for pod in BOTH:
             lab.ends(pod, 0)
-        await until(lambda: lab.condition("Stalled").get("reason") == "RightsMissing")
+        await until(lambda: lab.condition("Stalled").get("reason") == "PermissionDenied")
         assert 'cannot delete resource "trainingjobs"' in lab.condition("Stalled")["message"]
         fault.times = 0
         await again(op, api)
@@ -171,7 +171,7 @@ async def test_many_refusals_cause_few_requests(api: FakeApi, lab: Lab) -> None:
     deny(api, "POST", "create", "pods", ".*/namespaces/lab/pods")
     async with operator(api):
         lab.submit(replicas=100)
-        await until(lambda: lab.condition("Running").get("reason") == "RightsMissing")
+        await until(lambda: lab.condition("Running").get("reason") == "PermissionDenied")
         await until(lambda: len(events(api)) == 1)
     assert len([call for call in api.writes if call.verb == "POST pods"]) <= 3
     assert api.cluster.objects(PODS, LAB) == []

@@ -14,7 +14,7 @@ RAW: dict[str, Any] = {
 
 
 def test_stored_status_equals_the_watched_record() -> None:
-    status = TrainingJobStatus(attempt=3, phase=Phase.RUNNING)
+    status = TrainingJobStatus().evolve(attempt=3, phase=Phase.RUNNING)
     brought = {**RAW, "metadata": {**RAW["metadata"], "resourceVersion": "9"}, "status": status.dump()}
     assert job_record(RAW).with_status(status, 9) == job_record(brought)
 
