@@ -1,0 +1,1 @@
+"""Commands that build, check and measure the project; none of them ships."""

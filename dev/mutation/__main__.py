@@ -1,0 +1,81 @@
+"""Plant mistakes into packages, one at a time, and report those that no test notices."""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+
+from dev.mutation.mutants import choose, modules, mutants
+from dev.mutation.report import AcceptedError, Report, check_accepted, read_accepted
+from dev.mutation.run import BaselineError, Project, Result, prepare, run
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ["operator/trainyard/domain", "operator/trainyard/engine"]
+TESTS = ["tests/unit/domain", "tests/unit/engine", "tests/unit/controller", "tests/unit/coordinator"]
+# Without the simulations that hunt for bugs of their own.
+SIMULATION = [
+    "tests/simulation/test_engine.py",
+    "tests/simulation/test_plan_properties.py",
+    "tests/simulation/test_attempts.py",
+    "-k",
+    "not bug",
+]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m dev.mutation", description=__doc__)
+    parser.add_argument("--root", type=Path, default=ROOT, help="the project (default: this repository)")
+    parser.add_argument("--package", action="append", help="a folder to mutate, below the root; may be repeated")
+    parser.add_argument("--tests", action="append", help="a folder of unit tests, below the root; may be repeated")
+    parser.add_argument("--no-simulation", action="store_true", help="leave out the simulation of what survives")
+    parser.add_argument("--mutants", type=int, default=300, help="how many to choose (default: 300)")
+    parser.add_argument("--seed", type=int, default=1, help="which are chosen (default: 1)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a processor)")
+    parser.add_argument("--least", type=float, default=95.0, help="the killed share below which the run fails, in percent")
+    parser.add_argument("--accepted", type=Path, default=Path(__file__).parent / "accepted.toml")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run the command. Returns 0, 1 below the least share, or 2 where the run itself is not possible."""
+    options, started = _arguments(), time.monotonic()
+    root = options.root.resolve()
+    here = root == ROOT
+    simulation = [] if options.no_simulation or not here else SIMULATION
+    project = Project(root, options.package or PACKAGES, options.tests or TESTS, simulation)
+    configuration = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    found = [
+        mutant
+        for package in project.packages
+        for module in modules(root, package, configuration.get("pythonpath", ["."]))
+        for mutant in mutants(module)
+    ]
+    chosen = choose(found, options.mutants, options.seed)
+    done = 0
+
+    def note(result: Result) -> None:
+        nonlocal done
+        done += 1
+        fate = f"killed by {result.killer}" if result.killed_in else "SURVIVED"
+        print(f"[{done}/{len(chosen)}] {result.mutant.where} {result.mutant.change.operator}: {fate}", flush=True)
+
+    try:
+        accepted = read_accepted(options.accepted)
+        check_accepted(accepted, found)
+        print(f"{len(found)} possible mutants, {len(chosen)} chosen by seed {options.seed}; measuring the tests", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            reach = prepare(project, Path(folder))
+    except (AcceptedError, BaselineError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"measured in {time.monotonic() - started:.0f} s", flush=True)
+    report = Report(run(project, reach, chosen, options.jobs, note), accepted)
+    print(f"\n{report.text()}\n\n{len(chosen)} mutants in {time.monotonic() - started:.0f} s")
+    return 0 if report.share() * 100 >= options.least else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
