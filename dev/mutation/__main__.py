@@ -34,17 +34,24 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--mutants", type=int, default=300, help="how many to choose (default: 300)")
     parser.add_argument("--seed", type=int, default=1, help="which are chosen (default: 1)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a processor)")
-    parser.add_argument("--least", type=float, default=95.0, help="the killed share below which the run fails, in percent")
+    parser.add_argument(
+        "--least", type=float, default=95.0, help="the killed share below which the run fails, in percent"
+    )
     parser.add_argument("--accepted", type=Path, default=Path(__file__).parent / "accepted.toml")
     return parser.parse_args()
 
 
+def _write(line: str) -> None:
+    """Write a line at once: a run of half an hour is watched."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def main() -> int:
-    """Run the command. Returns 0, 1 below the least share, or 2 where the run itself is not possible."""
+    """Run the command. Return 0, 1 below the least share, or 2 where the run itself is not possible."""
     options, started = _arguments(), time.monotonic()
     root = options.root.resolve()
-    here = root == ROOT
-    simulation = [] if options.no_simulation or not here else SIMULATION
+    simulation = SIMULATION if root == ROOT and not options.no_simulation else []
     project = Project(root, options.package or PACKAGES, options.tests or TESTS, simulation)
     configuration = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     found = [
@@ -60,20 +67,20 @@ def main() -> int:
         nonlocal done
         done += 1
         fate = f"killed by {result.killer}" if result.killed_in else "SURVIVED"
-        print(f"[{done}/{len(chosen)}] {result.mutant.where} {result.mutant.change.operator}: {fate}", flush=True)
+        _write(f"[{done}/{len(chosen)}] {result.mutant.where} {result.mutant.change.operator}: {fate}")
 
     try:
         accepted = read_accepted(options.accepted)
         check_accepted(accepted, found)
-        print(f"{len(found)} possible mutants, {len(chosen)} chosen by seed {options.seed}; measuring the tests", flush=True)
+        _write(f"{len(found)} possible mutants, {len(chosen)} chosen by seed {options.seed}; measuring the tests")
         with tempfile.TemporaryDirectory() as folder:
             reach = prepare(project, Path(folder))
     except (AcceptedError, BaselineError) as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         return 2
-    print(f"measured in {time.monotonic() - started:.0f} s", flush=True)
+    _write(f"measured in {time.monotonic() - started:.0f} s")
     report = Report(run(project, reach, chosen, options.jobs, note), accepted)
-    print(f"\n{report.text()}\n\n{len(chosen)} mutants in {time.monotonic() - started:.0f} s")
+    _write(f"\n{report.text()}\n\n{len(chosen)} mutants in {time.monotonic() - started:.0f} s")
     return 0 if report.share() * 100 >= options.least else 1
 
 

@@ -5,6 +5,8 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 BOUNDARY_AND_OPPOSITE: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),
     ast.LtE: (ast.Lt, ast.Gt),
@@ -72,7 +74,10 @@ class _Visitor(ast.NodeVisitor):
         self.names: list[str] = []
         self.depth = 0  # of function bodies
 
+    @override
     def visit(self, node: ast.AST) -> None:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            return
         if isinstance(node, ast.expr | ast.stmt):
             for operator, target, replacement in _replacements(node):
                 self._add(operator, target, replacement)
@@ -84,6 +89,7 @@ class _Visitor(ast.NodeVisitor):
         place = (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
         self.found.append(Change(operator, ".".join(self.names), not self.depth, *place, replacement))
 
+    @override
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         for default in [*node.args.defaults, *filter(None, node.args.kw_defaults)]:
             self.visit(default)
@@ -94,28 +100,29 @@ class _Visitor(ast.NodeVisitor):
         self.depth -= 1
         self.names.pop()
 
+    @override
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
         self.visit_FunctionDef(node)
 
+    @override
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self.names.append(node.name)
         for statement in node.body:
             self.visit(statement)
         self.names.pop()
 
+    @override
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self.depth += 1
         self.generic_visit(node)
         self.depth -= 1
 
+    @override
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self.visit(node.value)
 
-    def visit_If(self, node: ast.If) -> None:
-        if ast.unparse(node.test) != "TYPE_CHECKING":
-            self.generic_visit(node)
-
+    @override
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         """Leave text alone; before Python 3.12 the positions in it are wrong, too."""
 
@@ -140,7 +147,9 @@ def _needs_negation(test: ast.expr | None) -> bool:
     """Whether no other operator negates this condition already."""
     single = isinstance(test, ast.Compare) and len(test.ops) == 1
     constant = isinstance(test, ast.Constant)
-    return test is not None and not (single or constant or (isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)))
+    return test is not None and not (
+        single or constant or (isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not))
+    )
 
 
 def _compare(node: ast.Compare) -> Iterator[Replacement]:
@@ -195,7 +204,7 @@ def _call(node: ast.Call) -> Iterator[Replacement]:
     changed = copy.copy(node)
     changed.func = ast.Name(COUNTERPARTS[node.func.id])
     yield f"{node.func.id} swapped", node, ast.unparse(changed)
-    if len(node.args) == 2 and not node.keywords:  # noqa: PLR2004 - max(a, b) becomes a, and b
+    if len(node.args) == 2 and not node.keywords:
         for argument in node.args:
             if not isinstance(argument, ast.Starred):
                 yield f"{node.func.id} dropped", node, ast.unparse(argument)

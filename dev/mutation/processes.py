@@ -16,6 +16,7 @@ from pathlib import Path
 from types import CodeType
 
 import pytest
+from typing_extensions import override
 
 from dev.mutation.mutants import Mutant
 
@@ -38,10 +39,12 @@ class _ChangedLoader(SourceFileLoader):
         super().__init__(name, path)
         self.changed = source
 
+    @override
     def get_code(self, fullname: str) -> CodeType:
         return compile(self.changed, self.get_filename(fullname), "exec", dont_inherit=True)
 
-    def get_source(self, fullname: str) -> str:  # noqa: ARG002 - as the base class has it
+    @override
+    def get_source(self, fullname: str) -> str:
         return self.changed
 
 
@@ -53,6 +56,7 @@ class ChangedModule(importlib.abc.MetaPathFinder):
     path: Path
     source: str
 
+    @override
     def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
         """Return the spec of the changed module, and None for all others."""
         if fullname != self.name:
@@ -142,7 +146,9 @@ def wait(child: Child) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def test(root: Path, mutant: Mutant | None, arguments: Sequence[str], environment: dict[str, str], failure: Path) -> int:
+def test(
+    root: Path, mutant: Mutant | None, arguments: Sequence[str], environment: dict[str, str], failure: Path
+) -> int:
     """Run pytest with a mutant in place of its module. To be called in a forked child."""
     os.chdir(root)
     os.environ.update(environment)

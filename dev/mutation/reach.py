@@ -53,7 +53,9 @@ class _Contexts:
         self.seconds: dict[str, float] = defaultdict(float)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
         if isinstance(collector, pytest.Module):
             self.cover.switch_context(IMPORT + collector.nodeid)
         started = time.perf_counter()

@@ -78,7 +78,9 @@ class Report:
         """Return the table of packages, as Markdown."""
         heads = ["package", "mutants", *(f"killed by {stage}" for stage in Stage), "accepted", "survived", "killed"]
         packages = sorted({result.mutant.module.package for result in self.results})
-        rows = [self._row(package, [r for r in self.results if r.mutant.module.package == package]) for package in packages]
+        rows = [
+            self._row(package, [r for r in self.results if r.mutant.module.package == package]) for package in packages
+        ]
         if len(rows) > 1:
             rows.append(self._row("all", self.results))
         return "\n".join("| " + " | ".join(row) + " |" for row in [heads, ["---"] * len(heads), *rows])

@@ -43,7 +43,7 @@ class Project:
 
     def own(self, mutant: Mutant, file: str) -> bool:
         """Whether a test file is among the own tests of the mutant's package."""
-        return file.split("/")[-2:-1] != [] and Path(mutant.module.package).name in Path(file).parts
+        return Path(mutant.module.package).name in Path(file).parts[:-1]
 
 
 @dataclass(slots=True)

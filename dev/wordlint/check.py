@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from typing_extensions import override
+
 from dev.wordlint import identifiers
 from dev.wordlint.texts import count, sentences, texts
 from dev.wordlint.wordlist import Rule, WordList, is_below
@@ -23,6 +25,7 @@ class Violation:
     line: int
     message: str
 
+    @override
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.message}"
 
@@ -90,6 +93,7 @@ def summary(found: list[Violation], depth: int) -> str:
     counts = Counter(("/".join(Path(entry.path).parts[:-1][:depth]) or ".", entry.rule) for entry in found)
     folders = sorted({folder for folder, _ in counts})
     width = max([len("folder"), *map(len, folders)])
-    rows = [("folder", list(Rule)), *((folder, [str(counts[folder, rule]) for rule in Rule]) for folder in folders)]
+    rows: list[tuple[str, list[str]]] = [("folder", list(map(str, Rule)))]
+    rows += [(folder, [str(counts[folder, rule]) for rule in Rule]) for folder in folders]
     rows.append(("all", [str(sum(entry.rule is rule for entry in found)) for rule in Rule]))
     return "\n".join(f"{name:{width}}  " + "  ".join(f"{cell:>12}" for cell in cells) for name, cells in rows)

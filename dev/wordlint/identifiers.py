@@ -29,6 +29,8 @@ def bound(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
             case ast.ExceptHandler(name=str(name)) | ast.MatchMapping(rest=str(name)):
                 yield node.lineno, name
+            case _:
+                pass
 
 
 def of_module(path: str) -> list[str]:

@@ -67,7 +67,7 @@ class WordList:
 
 def is_below(path: str, folder: str) -> bool:
     """Whether a path is the folder or file, or in it. `.` holds everything."""
-    return folder == "." or path == folder or path.startswith(folder + "/")
+    return folder in {".", path} or path.startswith(folder + "/")
 
 
 def read(path: Path) -> WordList:
