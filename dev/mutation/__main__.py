@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -10,19 +11,13 @@ from pathlib import Path
 
 from dev.mutation.mutants import choose, modules, mutants
 from dev.mutation.report import AcceptedError, Report, check_accepted, read_accepted
-from dev.mutation.run import BaselineError, Project, Result, prepare, run
+from dev.mutation.run import BaselineError, Project, Result, RunError, prepare, run
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ["operator/trainyard/domain", "operator/trainyard/engine"]
 TESTS = ["tests/unit/domain", "tests/unit/engine", "tests/unit/controller", "tests/unit/coordinator"]
-# Without the simulations that hunt for bugs of their own.
-SIMULATION = [
-    "tests/simulation/test_engine.py",
-    "tests/simulation/test_plan_properties.py",
-    "tests/simulation/test_attempts.py",
-    "-k",
-    "not bug",
-]
+# The two that play the operator itself, with few schedules.
+SIMULATION = ["tests/simulation/test_plan_properties.py", "tests/simulation/test_engine.py"]
 
 
 def _arguments() -> argparse.Namespace:
@@ -79,8 +74,14 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     _write(f"measured in {time.monotonic() - started:.0f} s")
-    report = Report(run(project, reach, chosen, options.jobs, note), accepted)
-    _write(f"\n{report.text()}\n\n{len(chosen)} mutants in {time.monotonic() - started:.0f} s")
+    try:
+        report = Report(run(project, reach, chosen, options.jobs, note), accepted)
+    except RunError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = f"{time.monotonic() - started:.0f} s, {usage.ru_utime + usage.ru_stime:.0f} s of processor time"
+    _write(f"\n{report.text()}\n\n{len(chosen)} mutants in {spent}")
     return 0 if report.share() * 100 >= options.least else 1
 
 

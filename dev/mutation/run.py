@@ -1,5 +1,6 @@
 """The mutation run: measure, choose, and try each mutant on ever more tests until one fails."""
 
+import hashlib
 import heapq
 import os
 import pickle
@@ -10,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+import pytest
+
 from dev.mutation import processes
 from dev.mutation.mutants import Mutant
 from dev.mutation.processes import Child, Limits
@@ -17,6 +20,9 @@ from dev.mutation.reach import Reach, measure
 
 QUIET = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 """Libraries are imported before pytest could rewrite the asserts of their plugins: none of ours are among them."""
+SIMULATION_SCHEDULES = 40
+KILLING_EXIT_CODES = {pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED, pytest.ExitCode.USAGE_ERROR}
+"""A test failed, a test file could not be imported, or a conftest could not."""
 ENVIRONMENT = {"HYPOTHESIS_PROFILE": "ci", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -64,7 +70,11 @@ class _Task:
 
 
 class BaselineError(Exception):
-    """The tests fail without any mutant, so that nothing can be said of mutants."""
+    """The tests fail without any mutant, so that their failure shows nothing."""
+
+
+class RunError(Exception):
+    """A run of tests was not possible, or the tree changed under it: its results count for nothing."""
 
 
 def prepare(project: Project, folder: Path) -> Reach:
@@ -91,7 +101,12 @@ def prepare(project: Project, folder: Path) -> Reach:
 def run(
     project: Project, reach: Reach, chosen: Iterable[Mutant], jobs: int, note: Callable[[Result], None]
 ) -> list[Result]:
-    """Try all mutants, `jobs` at a time. Each that survives a stage goes on to the next one."""
+    """Try all mutants, `jobs` at a time. Each that survives a stage goes on to the next one.
+
+    Raises:
+        RunError: Tests could not be run, or somebody changed the tree meanwhile.
+    """
+    before = _digest(project)
     results = [Result(mutant, reached=bool(reach.files(mutant))) for mutant in chosen]
     waiting = [_Task((0, number), result, Stage.OWN) for number, result in enumerate(results)]
     heapq.heapify(waiting)
@@ -113,13 +128,26 @@ def run(
                 if code is None:
                     continue
                 running.remove(entry)
+                if code > 0 and code not in KILLING_EXIT_CODES:
+                    raise RunError(f"pytest exited with {code} for {task.result.mutant.where} in its {task.stage}")
                 if code == 0:
                     _advance(project, task, waiting, note)
                 else:
                     task.result.killed_in = task.stage
                     task.result.killer = failure.read_text() if failure.exists() else _reason(code)
                     note(task.result)
+    if _digest(project) != before:
+        raise RunError("sources or tests changed during the run, so its results are of no use: run it again")
     return results
+
+
+def _digest(project: Project) -> str:
+    """Return a digest of the sources that the children import."""
+    digest = hashlib.sha256()
+    for folder in [*project.packages, *project.tests]:
+        for path in sorted((project.root / folder).rglob("*.py")):
+            digest.update(str(path).encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _start(project: Project, reach: Reach, task: _Task, failure: Path) -> tuple[_Task, Child, Limits, Path] | None:
@@ -127,7 +155,7 @@ def _start(project: Project, reach: Reach, task: _Task, failure: Path) -> tuple[
     mutant, environment = task.result.mutant, ENVIRONMENT
     if task.stage is Stage.SIMULATION:
         targets, seconds = list(project.simulation), project.simulation_seconds
-        environment = {**ENVIRONMENT, "SIMULATION_SCHEDULES": "100"}
+        environment = {**ENVIRONMENT, "SIMULATION_SCHEDULES": str(SIMULATION_SCHEDULES)}
     else:
         own = task.stage is Stage.OWN
         targets = [file for file in reach.files(mutant) if project.own(mutant, file) == own]
