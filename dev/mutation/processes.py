@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -109,6 +110,8 @@ def fork(work: Callable[[], int], limits: Limits | None = None, log: Path | None
     sys.stdout.flush()
     pid = os.fork()
     if pid:
+        with suppress(OSError):  # the child has done it first
+            os.setpgid(pid, pid)
         return Child(pid)
     code = 3
     try:

@@ -4,6 +4,7 @@ import hashlib
 import heapq
 import os
 import pickle
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,10 +21,9 @@ from dev.mutation.reach import Reach, measure
 
 QUIET = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 """Libraries are imported before pytest could rewrite the asserts of their plugins: none of ours are among them."""
-SIMULATION_SCHEDULES = 40
 KILLING_EXIT_CODES = {pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED, pytest.ExitCode.USAGE_ERROR}
 """A test failed, a test file could not be imported, or a conftest could not."""
-ENVIRONMENT = {"HYPOTHESIS_PROFILE": "ci", "PYTHONDONTWRITEBYTECODE": "1"}
+ENVIRONMENT = {"HYPOTHESIS_PROFILE": "ci", "PYTHONDONTWRITEBYTECODE": "1", "SIMULATION_SCHEDULES": "40"}
 
 
 class Stage(StrEnum):
@@ -69,6 +69,15 @@ class _Task:
     stage: Stage = field(compare=False)
 
 
+@dataclass(slots=True)
+class _Running:
+    task: _Task
+    child: Child
+    limits: Limits
+    failure: Path
+    """Where the child writes the first test that fails."""
+
+
 class BaselineError(Exception):
     """The tests fail without any mutant, so that their failure shows nothing."""
 
@@ -108,37 +117,93 @@ def run(
     """
     before = _digest(project)
     results = [Result(mutant, reached=bool(reach.files(mutant))) for mutant in chosen]
-    waiting = [_Task((0, number), result, Stage.OWN) for number, result in enumerate(results)]
-    heapq.heapify(waiting)
-    running: list[tuple[_Task, Child, Limits, Path]] = []
     with tempfile.TemporaryDirectory() as folder:
-        counter = iter(range(1 << 62))
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                task = heapq.heappop(waiting)
-                started = _start(project, reach, task, Path(folder) / f"failure-{next(counter)}")
-                if started is not None:
-                    running.append(started)
-                else:
-                    _advance(project, task, waiting, note)
-            time.sleep(processes.POLL_SECONDS)
-            for entry in list(running):
-                task, child, limits, failure = entry
-                code = processes.finished(child, limits)
-                if code is None:
-                    continue
-                running.remove(entry)
-                if code > 0 and code not in KILLING_EXIT_CODES:
-                    raise RunError(f"pytest exited with {code} for {task.result.mutant.where} in its {task.stage}")
-                if code == 0:
-                    _advance(project, task, waiting, note)
-                else:
-                    task.result.killed_in = task.stage
-                    task.result.killer = failure.read_text() if failure.exists() else _reason(code)
-                    note(task.result)
+        pool = _Pool(project, reach, Path(folder), note)
+        for number, result in enumerate(results):
+            pool.add(_Task((0, number), result, Stage.OWN))
+        try:
+            pool.work(jobs)
+        finally:
+            pool.stop()
     if _digest(project) != before:
         raise RunError("sources or tests changed during the run, so its results are of no use: run it again")
     return results
+
+
+class _Pool:
+    """Children that run the tests of tasks, and the tasks that wait for one."""
+
+    def __init__(self, project: Project, reach: Reach, folder: Path, note: Callable[[Result], None]) -> None:
+        self.project = project
+        self.reach = reach
+        self.folder = folder
+        self.note = note
+        self.waiting: list[_Task] = []
+        self.running: list[_Running] = []
+        self.started = 0
+
+    def add(self, task: _Task) -> None:
+        """Queue a task. Early stages come first, as most mutants are killed there."""
+        heapq.heappush(self.waiting, task)
+
+    def work(self, jobs: int) -> None:
+        """Run all tasks, and those that follow from them."""
+        while self.waiting or self.running:
+            while self.waiting and len(self.running) < jobs:
+                self._start(heapq.heappop(self.waiting))
+            time.sleep(processes.POLL_SECONDS)
+            for entry in list(self.running):
+                code = processes.finished(entry.child, entry.limits)
+                if code is not None:
+                    self.running.remove(entry)
+                    self._conclude(entry, code)
+
+    def stop(self) -> None:
+        """Kill the children that are left: the run was interrupted."""
+        for entry in self.running:
+            os.killpg(entry.child.pid, signal.SIGKILL)
+            processes.wait(entry.child)
+
+    def _start(self, task: _Task) -> None:
+        """Start the task's tests, or go on to the next stage where there are none."""
+        targets, seconds = self._targets(task)
+        if not targets:
+            self._survived(task)
+            return
+        self.started += 1
+        failure = self.folder / f"failure-{self.started}"
+        limits = Limits(processor_seconds=20 + 5 * seconds, wall_seconds=60 + 10 * seconds)
+        arguments = [*QUIET, "-x", *targets]
+        root, mutant = self.project.root, task.result.mutant
+        child = processes.fork(lambda: processes.test(root, mutant, arguments, ENVIRONMENT, failure), limits)
+        self.running.append(_Running(task, child, limits, failure))
+
+    def _targets(self, task: _Task) -> tuple[list[str], float]:
+        """Return the arguments that name a task's tests, and how many seconds they take."""
+        if task.stage is Stage.SIMULATION:
+            return list(self.project.simulation), self.project.simulation_seconds
+        mutant, own = task.result.mutant, task.stage is Stage.OWN
+        files = [file for file in self.reach.files(mutant) if self.project.own(mutant, file) == own]
+        return files, sum(self.reach.seconds.get(file, 0.0) for file in files)
+
+    def _conclude(self, entry: _Running, code: int) -> None:
+        result = entry.task.result
+        if code == 0:
+            self._survived(entry.task)
+        elif code > 0 and code not in KILLING_EXIT_CODES:
+            raise RunError(f"pytest exited with {code} for {result.mutant.where} in its {entry.task.stage}")
+        else:
+            result.killed_in = entry.task.stage
+            result.killer = entry.failure.read_text() if entry.failure.exists() else _reason(code)
+            self.note(result)
+
+    def _survived(self, task: _Task) -> None:
+        stages = list(Stage)
+        place = stages.index(task.stage) + 1
+        if place < len(stages):
+            self.add(_Task((place, task.priority[1]), task.result, stages[place]))
+        else:
+            self.note(task.result)
 
 
 def _digest(project: Project) -> str:
@@ -148,33 +213,6 @@ def _digest(project: Project) -> str:
         for path in sorted((project.root / folder).rglob("*.py")):
             digest.update(str(path).encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-def _start(project: Project, reach: Reach, task: _Task, failure: Path) -> tuple[_Task, Child, Limits, Path] | None:
-    """Start the task's tests; None where there are none."""
-    mutant, environment = task.result.mutant, ENVIRONMENT
-    if task.stage is Stage.SIMULATION:
-        targets, seconds = list(project.simulation), project.simulation_seconds
-        environment = {**ENVIRONMENT, "SIMULATION_SCHEDULES": str(SIMULATION_SCHEDULES)}
-    else:
-        own = task.stage is Stage.OWN
-        targets = [file for file in reach.files(mutant) if project.own(mutant, file) == own]
-        seconds = sum(reach.seconds.get(file, 0.0) for file in targets)
-    if not targets:
-        return None
-    limits = Limits(processor_seconds=20 + 5 * seconds, wall_seconds=60 + 10 * seconds)
-    arguments = [*QUIET, "-x", *targets]
-    child = processes.fork(lambda: processes.test(project.root, mutant, arguments, environment, failure), limits)
-    return task, child, limits, failure
-
-
-def _advance(project: Project, task: _Task, waiting: list[_Task], note: Callable[[Result], None]) -> None:
-    stages = list(Stage)
-    place = stages.index(task.stage) + 1
-    if place < len(stages) and (stages[place] is not Stage.SIMULATION or project.simulation):
-        heapq.heappush(waiting, _Task((place, task.priority[1]), task.result, stages[place]))
-    else:
-        note(task.result)
 
 
 def _reason(code: int) -> str:
