@@ -9,11 +9,10 @@ from datetime import datetime, timedelta
 
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.actions import whole_seconds
-from trainyard.domain.cause import follows
+from trainyard.domain.cause import follows, summary
 from trainyard.domain.model import Doing, PodView, Snapshot, Trouble
 from trainyard.domain.supervision import accompanied
 from trainyard.domain.suspects import AGENT_SILENT
-from trainyard.domain.wording import headline
 from trainyard.domain.worker import State, state
 
 SILENCE = timedelta(seconds=8)
@@ -161,7 +160,7 @@ def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
         return replace(pod, exit=told) if told and pod.taken_at and told.time < pod.taken_at else pod
     if status.meeting and _kept(snapshot, pod) and state(pod) in {State.SUCCEEDED, State.FAILED}:
         # It had done its work when the verdict fell that its pod stays, or ended with its old failure, since nobody told it to go on.
-        how = f": exit code {pod.exit.code}: {headline(pod.exit.message)}".removesuffix(": ") if pod.exit else ""
+        how = f": exit code {pod.exit.code}: {summary(pod.exit)}".removesuffix(": ") if pod.exit else ""
         early = Trouble("EndedBefore", f"it ended before this attempt began{how}")
         return replace(pod, exit=None, phase="Failed", taken_by=early, taken_at=now)
     unheard = _unheard(snapshot, pod, now)

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.support.jobs import NOW, UID, Scene, job
+from trainyard.api.agent_protocol import RankReport, Report
 from trainyard.api.status import ConditionType
 from trainyard.coordinator.board import LONGEST_SECONDS, SHORTEST_SECONDS, STATUS_SECONDS, Board
 from trainyard.coordinator.refusals import RefusedError, Why
-from trainyard.coordinator.reports import RankReport, Report
 from trainyard.coordinator.tokens import PodIdentity
 from trainyard.domain.model import JobView, PodView, RankProgress
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.unit.agent.operator import Operator
-from tests.unit.agent.warmth import NOT_READY, READY, Ran, Run, run
+from tests.unit.agent.operator_process import Operator
+from tests.unit.agent.warm_runs import NOT_READY, READY, Ran, Run, run
 
 LIBRARY = """
 import os, sys
@@ -136,7 +136,7 @@ def ran(program: Path, folder: Path, operator: Operator, source: str, **environm
 def test_what_differs_from_rank_to_rank_is_read_by_each(
     program: Path, folder: Path, operator: Operator, how: str
 ) -> None:
-    made, line = ran(program, folder, operator, READS[how].format(name="RANK"), TRAINYARD_PROCESSES="2")
+    made, line = ran(program, folder, operator, READS[how].format(name="RANK"), TRAINYARD_PROCESSES_PER_REPLICA="2")
     assert f"{NOT_READY} each time: what is imported reads " in line
     assert " RANK" in line
     assert "which differs between ranks or attempts" in line
@@ -153,7 +153,7 @@ PASSED = {
 
 @pytest.mark.parametrize("what", PASSED)
 def test_what_makes_no_difference_may_be_read(program: Path, folder: Path, operator: Operator, what: str) -> None:
-    made, line = ran(program, folder, operator, PASSED[what], TRAINYARD_PROCESSES="2")
+    made, line = ran(program, folder, operator, PASSED[what], TRAINYARD_PROCESSES_PER_REPLICA="2")
     assert "imported reader in" in line
     assert made.output.split() == ["2", "2"]
 
