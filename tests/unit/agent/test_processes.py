@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.patience import until
 from tests.unit.agent.place import AGENT
-from trainyard_agent.processes import descendants, kill_all, is_alive, forward_signal
+from trainyard_agent.processes import descendants, forward_signal, is_alive, kill_all
 
 
 def test_processes_of_another_user_are_left_to_the_end_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,8 @@ def test_the_recorders_of_ranks_that_hang_are_kept_and_said_where(program: Path,
         folder = tmp_path / "kept/flight-recorder-resnet-uid/1"
         told = f"flight recorder of ranks 3, 5 kept in {folder}"
         assert code == 91
-        assert (run.message.splitlines()[1], run.message.splitlines()[-1]) == ('{"step": 5}', told)
+        assert run.data is not None
+        assert (run.data.step, run.message.splitlines()[-1]) == (5, told)
         assert said.splitlines().count(f"trainyard-agent: {told}") == 1
         assert {file.name: file.stat().st_size for file in folder.iterdir()} == {"rank_3": 25_000, "rank_5": 25_000}
 
@@ -185,7 +186,7 @@ def test_a_folder_that_cannot_be_made_is_said_and_torch_does_as_it_likes(shut: s
     with Recorder({FOLDER_VARIABLE: shut}, place(PLACE), said.append) as ours:
         assert (ours.variables, ours.ask(), ours.summary()) == ({}, False, "")
     (line,) = said
-    assert line.startswith(f"the flight recorder is not kept in {shut}, which TRAINYARD_FLIGHT_RECORDER names: ")
+    assert line.startswith(f"cannot keep the flight recorder in {shut}, which TRAINYARD_FLIGHT_RECORDER names: ")
 
 
 def test_without_a_folder_by_name_it_is_a_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,13 @@ def test_log_line_gives_the_facts() -> None:
 
 @pytest.mark.parametrize(
     ("rank", "code", "output", "plain"),
-    [(None, 3, "", True), (None, 137, "", True), (None, 3, "no data", False), (None, 92, "", False), (0, 3, "", False)],
+    [
+        (None, 3, "", True),
+        (None, 137, "", False),
+        (None, 3, "no data", False),
+        (None, 92, "", False),
+        (0, 3, "", False),
+    ],
 )
 def test_plain_message_is_not_worth_writing(rank: int | None, code: int, output: str, *, plain: bool) -> None:
     assert is_plain(*failure(rank, code, output, NOBODY, NOBODY)) is plain

@@ -121,9 +121,7 @@ def failure(
 
 def is_plain(data: Termination, text: str) -> bool:
     """Return whether the message says no more than the exit code does, so that the end of the log is the better message."""
-    return not text and data._replace(step=None) == Termination(
-        Kind.FAILED, exit_code=data.exit_code, signal=data.signal
-    )
+    return not text and data._replace(step=None) == Termination(Kind.FAILED, exit_code=data.exit_code)
 
 
 def write(data: Termination, text: str = "") -> str:
