@@ -26,8 +26,8 @@ import uvloop
 from benchmarks.agents import waiting
 from benchmarks.agents.credentials import Issuer, certificate
 from trainyard.api.agent_protocol import REPORT_PATH
-from trainyard.controller.limits import more_files
-from trainyard.coordinator.board import REPORTS_A_SECOND
+from trainyard.controller.bootstrap.limits import more_files
+from trainyard.coordinator.progress_store import REPORTS_A_SECOND
 
 WORKERS = 8
 """Of a job."""

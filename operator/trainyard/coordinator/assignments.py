@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from trainyard.api.agent_protocol import SyncRequest
 from trainyard.api.recovery import HANG_CODE
 from trainyard.api.status import ConditionType, GracefulStop
-from trainyard.coordinator.refusals import RefusedError, Why
-from trainyard.domain.agents import restarts
-from trainyard.domain.model import Doing, JobView, PodView
+from trainyard.coordinator.rejections import RefusedError, Why
+from trainyard.domain.recovery.agent_reports import restarts
+from trainyard.domain.state.snapshot import Doing, JobView, PodView
 from trainyard.frameworks.environment import renewed
-from trainyard.frameworks.worker import Worker
+from trainyard.frameworks.worker_spec import Worker
 
 
 @dataclass(frozen=True, slots=True)

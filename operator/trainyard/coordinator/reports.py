@@ -5,7 +5,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from trainyard.api.agent_protocol import Part
-from trainyard.coordinator.refusals import RefusedError, Why
+from trainyard.coordinator.rejections import RefusedError, Why
 
 T = TypeVar("T", bound=Part)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from tests.support.jobs import NOW
 from tests.support.patience import until
 from tests.unit.agent.place import PLACE
-from trainyard.domain.observe import an_exit
-from trainyard.domain.termination import Termination, read
+from trainyard.domain.state.observe import an_exit
+from trainyard.domain.state.termination import Termination, read
 from trainyard_agent.processes import descendants
 
 

@@ -36,6 +36,8 @@ def operator(tmp_path: Path) -> Iterator[Operator]:
     (tmp_path / "token").write_text("a.b.c")
     with operating(tmp_path) as made:
         made.report_answer = 200, {"next": 60}
+        # It takes reports only: a worker exits after its failure.
+        made.says = 404, {}
         yield made
 
 

@@ -12,7 +12,7 @@ from tests.unit.agent.operator_process import Operator, credentials
 from tests.unit.agent.place import AGENT
 from tests.unit.agent.running import Agent, agent, alive, shown
 from tests.unit.agent.scripts import COLD, STAY
-from trainyard.domain.termination import read
+from trainyard.domain.state.termination import read
 
 
 def test_the_ranks_start_again_with_the_new_environment_and_nothing_of_the_old(

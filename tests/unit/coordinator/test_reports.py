@@ -10,7 +10,7 @@ import pytest
 from trainyard.api.agent_protocol import MeasuredReport, Part, Refusal, Report, ReportAnswer, SyncAnswer, SyncRequest
 from trainyard.api.progress import MeasuredProgress
 from trainyard.api.spec import MOST_PROCESSES
-from trainyard.coordinator.refusals import STATUS, RefusedError, Why
+from trainyard.coordinator.rejections import STATUS, RefusedError, Why
 from trainyard.coordinator.reports import read
 from trainyard_agent.report import MEASURED
 

@@ -15,7 +15,7 @@ from tests.support.jobs import UID
 from tests.unit.coordinator.conftest import Office
 from trainyard.api.agent_protocol import MAX_BODY_BYTES, REPORT_PATH
 from trainyard.coordinator import listener, server
-from trainyard.coordinator.board import Board
+from trainyard.coordinator.progress_store import Board
 
 HEAD = b"POST /v1/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\n"
 GOOD = {"attempt": 1, "ranks": {"1": {"step": 7}}}
