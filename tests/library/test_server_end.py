@@ -76,7 +76,7 @@ def agree(folder: Path, told: list[int]) -> None:
 
 
 def supervised(folder: str, bound: int | None) -> Any:
-    os.environ[report.FILE] = f"{folder}/{os.environ['RANK']}"
+    os.environ[report.FILE_VARIABLE] = f"{folder}/{os.environ['RANK']}"
     return asked(folder, bound, None)
 
 
