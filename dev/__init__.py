@@ -1,1 +1,1 @@
-"""Commands that build, check and measure the project; none of them ships."""
+"""What builds, runs and measures Trainyard: never part of what ships."""
