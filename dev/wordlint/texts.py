@@ -16,12 +16,13 @@ SENTENCE_END = re.compile(r"(?<=[.!?…])[)\"'”]*\s+(?=[^\sa-z])")
 LIST_ITEM = re.compile(r"\s*([-*+]|\d+[.)])\s+")
 TEMPLATE_ACTION = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 CODE_SPAN = re.compile(r"(`+).*?\1", re.DOTALL)
+EMPHASIS = re.compile(r"(?<!\w)\*{1,3}(?=\w)|(?<=[\w.,:;!?)])\*{1,3}(?!\w)")
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|\[([^\]]*)\]\[[^\]]*\]")
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of prose and the line where it begins. Code in it is replaced by a single `x`."""
+    """A piece of prose and the line where it begins. Code in it is replaced by a single `X`."""
 
     line: int
     text: str
@@ -173,5 +174,5 @@ def _kept(action: str) -> str:
 
 
 def _without_code(text: str) -> str:
-    """Return a text with its code spans replaced by `x`, and links by what is read of them."""
-    return LINK.sub(lambda match: match[1] or match[2] or "x", CODE_SPAN.sub("x", text))
+    """Return a text with its code spans replaced by `X`, links by what is read of them, and without emphasis."""
+    return EMPHASIS.sub("", LINK.sub(lambda match: match[1] or match[2] or "X", CODE_SPAN.sub("X", text)))

@@ -103,6 +103,7 @@ def test_planted_violations_are_found(tree: Tree, path: str, text: str, found: s
         ("docs/a.md", f"```yaml\nwish: {LONG}\n```\n\n`wish`\n"),
         ("docs/a.md", f"| {LONG} |\n|---|\n"),
         ("docs/a.md", "- one two three four five six\n- seven eight nine ten eleven\n"),
+        ("docs/a.md", "One two **three four five six.** Seven eight nine. `a` ten eleven twelve.\n"),
         ("docs/glossary.md", "Wish is an old word.\n"),
         ("elsewhere/a.py", "wish = 1\n"),
         ("tests/test_a.py", "from tests.support.jobs import job\n"),
