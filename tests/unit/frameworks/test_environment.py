@@ -74,7 +74,7 @@ def test_a_grace_that_makes_no_sense_is_told_as_one_that_does(grace: int, least:
     assert environment_of(made)["TRAINYARD_GRACE_PERIOD_SECONDS"] == least
 
 
-@pytest.mark.parametrize("name", ["HANG_SECONDS", "GRACE_SECONDS", "WARM_START"])
+@pytest.mark.parametrize("name", ["HANG_TIMEOUT_SECONDS", "GRACE_PERIOD_SECONDS", "WARM_START"])
 def test_a_setting_that_is_taken_back_is_told_to_workers_that_kept_their_pods(name: str) -> None:
     setting = f"TRAINYARD_{name}"
     made = worker(framework="none", recovery={"hangTimeoutSeconds": 5, "warmStart": False})
