@@ -33,7 +33,7 @@ for step in range(100_000):
 """
 # A stream of a hundred samples a second, of which each rank gets its share.
 STREAM = f"""{BEGIN}
-from trainyard_torch.watch.watch import Watch
+from trainyard_torch.monitoring.monitor import Watch
 with Watch() as watch:
     for step in range(100_000):
         time.sleep(0.2)

@@ -12,7 +12,7 @@ TRAIN = """
 import os, pathlib, time
 import torch, torch.distributed as dist
 from trainyard_torch import start
-from trainyard_torch.watch.watch import Watch
+from trainyard_torch.monitoring.monitor import Watch
 
 fault = pathlib.Path("/tmp/fault")
 with start(), Watch(total=100_000, peak=1e12) as watch:

@@ -14,17 +14,17 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
-from trainyard_torch.data import Batches, Order
-from trainyard_torch.mesh import Parallelism, member, submesh
+from trainyard_torch.data import Batches, SampleOrder
+from trainyard_torch.mesh import Parallelism, data_shard, submesh
 from trainyard_torch.parallel import (
     Pipeline,
-    by_mesh,
-    clip_gradients,
+    clip_grad_norm_,
+    gradient_sync,
+    group_by_mesh,
+    pipeline_stages,
     replicate,
     shard,
-    split_tensors,
-    stages,
-    synchronising,
+    tensor_parallel,
 )
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Layout:
     data: dict[str, Any] | None = None
     batch: int = 12
     micro: int = 6
-    per_rank: int = 1
+    stages_per_rank: int = 1
 
 
 @dataclass(frozen=True)
@@ -121,29 +121,33 @@ class Training:
 
     def __init__(self, layout: Layout, seed: int = 7) -> None:
         self.mesh = mesh = layout.sizes.mesh(dist.get_world_size(), "cpu")
-        model = split_tensors(transformer(seed), mesh, PLAN)
-        parts = stages(model, mesh, per_rank=layout.per_rank) if layout.sizes.pipeline > 1 else [model]
+        model = tensor_parallel(transformer(seed), mesh, PLAN)
+        parts = (
+            pipeline_stages(model, mesh, stages_per_rank=layout.stages_per_rank)
+            if layout.sizes.pipeline > 1
+            else [model]
+        )
         spread = (
-            partial(replicate, mesh=mesh, bucket_mib=0.001)
+            partial(replicate, mesh=mesh, bucket_cap_mb=0.001)
             if layout.data is None
             else lambda part: shard(part, mesh, blocks=[m for m in part if isinstance(m, Layer)], **layout.data)
         )
         self.modules = [spread(part) for part in parts]
         self._parameters = [parameter for module in self.modules for parameter in module.parameters()]
         self.optimizer = torch.optim.AdamW(
-            [{"params": group} for group in by_mesh(self._parameters)], lr=0.01, foreach=True
+            [{"params": group} for group in group_by_mesh(self._parameters)], lr=0.01, foreach=True
         )
         self.losses: list[float] = []
-        self._batches = Batches(Order(40, seed=3), layout.batch, layout.micro)
+        self._batches = Batches(SampleOrder(40, seed=3), layout.batch, layout.micro)
         self._pipeline = None
         if layout.sizes.pipeline > 1:
-            share = layout.batch // member(mesh).world
-            self._pipeline = Pipeline(self.modules, mean_loss, mesh, micro_batches=share // layout.micro)
+            share = layout.batch // data_shard(mesh).world_size
+            self._pipeline = Pipeline(self.modules, mean_loss, mesh, n_microbatches=share // layout.micro)
 
     def steps(self, first: int, last: int) -> tuple[list[float], list[float]]:
         """The losses of these steps, counted from 1 on, and the norms of their gradients."""
         found = [
-            self._step(self._batches.after(number - 1).step(member(self.mesh))) for number in range(first, last + 1)
+            self._step(self._batches.after(number - 1).step(data_shard(self.mesh))) for number in range(first, last + 1)
         ]
         return [loss for loss, _ in found], [norm for _, norm in found]
 
@@ -166,15 +170,15 @@ class Training:
             loss = torch.zeros((), dtype=torch.float64)
             for micro in micro_batches:
                 inputs, target = texts(micro.samples)
-                with synchronising(self.modules[0], micro.last):
+                with gradient_sync(self.modules[0], micro.last):
                     part = mean_loss(self.modules[0](inputs), target) * micro.weight
                     part.backward()
                 loss += part.detach()
-        norm = float(clip_gradients(self._parameters, self.mesh, LONGEST))
+        norm = float(clip_grad_norm_(self._parameters, self.mesh, LONGEST))
         self.optimizer.step()
         self.optimizer.zero_grad()
         dist.all_reduce(loss, group=submesh(self.mesh, "data").get_group())
-        return float(loss) / member(self.mesh).world, norm
+        return float(loss) / data_shard(self.mesh).world_size, norm
 
 
 def train(layout: Layout) -> Run:

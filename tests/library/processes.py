@@ -32,7 +32,7 @@ class NotMetError(RankError):
     """The group could not be made."""
 
 
-def run(world: int, folder: Path, act: Callable[..., Any], *words: Any, patience: float = PATIENCE) -> list[Any]:
+def run(world_size: int, folder: Path, act: Callable[..., Any], *words: Any, patience: float = PATIENCE) -> list[Any]:
     """What `act(*words)` returned in each of `world` ranks of one process group, by rank.
 
     Args:
@@ -47,11 +47,11 @@ def run(world: int, folder: Path, act: Callable[..., Any], *words: Any, patience
     """
     for _ in range(TRIES - 1):
         with suppress(NotMetError):
-            return _run(world, folder, act, words, patience)
-    return _run(world, folder, act, words, patience)
+            return _run(world_size, folder, act, words, patience)
+    return _run(world_size, folder, act, words, patience)
 
 
-def _run(world: int, folder: Path, act: Callable[..., Any], words: tuple[Any, ...], patience: float) -> list[Any]:
+def _run(world_size: int, folder: Path, act: Callable[..., Any], words: tuple[Any, ...], patience: float) -> list[Any]:
     context = multiprocessing.get_context("forkserver")
     # Once for all tests: to import torch, and what a rank needs of it, takes seconds.
     context.set_forkserver_preload(["torch.distributed.checkpoint", "torch._dynamo", "pytest", "s3fs", HERE])
@@ -59,10 +59,10 @@ def _run(world: int, folder: Path, act: Callable[..., Any], words: tuple[Any, ..
     pipes: list[Connection] = []
     ranks: list[BaseProcess] = []
     try:
-        for rank in range(world):
+        for rank in range(world_size):
             here, there = context.Pipe(duplex=False)
             process = context.Process(
-                target=_rank, args=(rank, world, str(store), there, act, words, patience), daemon=True
+                target=_rank, args=(rank, world_size, str(store), there, act, words, patience), daemon=True
             )
             process.start()
             there.close()
@@ -99,7 +99,7 @@ def _answers(pipes: list[Connection], until: float) -> list[Any]:
 
 def _rank(
     rank: int,
-    world: int,
+    world_size: int,
     store: str,
     out: Connection,
     act: Callable[..., Any],
@@ -112,12 +112,12 @@ def _rank(
     import torch.distributed as dist  # noqa: PLC0415
 
     os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world),
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
         MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo", TP_SOCKET_IFNAME="lo",
     )  # fmt: skip
     torch.set_num_threads(1)
     try:
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
         answer = (False, act(*words))
     except BaseException:  # noqa: BLE001 - it is told
         answer = (True, traceback.format_exc())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def started(program: Path, world: int, *words: str, **more: str) -> Iterator[list[subprocess.Popen[str]]]:
+def started(program: Path, world_size: int, *words: str, **more: str) -> Iterator[list[subprocess.Popen[str]]]:
     """All processes of a training, which are gone afterwards; `words`: arguments, `more`: further variables."""
     port = str(free_port())
     made = [
@@ -23,9 +23,9 @@ def started(program: Path, world: int, *words: str, **more: str) -> Iterator[lis
             [sys.executable, str(program), *words],
             env={
                 **os.environ,
-                **({"RANK": str(rank), "WORLD_SIZE": str(world)} if world > 1 else {}),
+                **({"RANK": str(rank), "WORLD_SIZE": str(world_size)} if world_size > 1 else {}),
                 "LOCAL_RANK": str(rank),
-                "LOCAL_WORLD_SIZE": str(world),
+                "LOCAL_WORLD_SIZE": str(world_size),
                 "OMP_NUM_THREADS": "1",
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": port,
@@ -36,7 +36,7 @@ def started(program: Path, world: int, *words: str, **more: str) -> Iterator[lis
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(world)
+        for rank in range(world_size)
     ]
     try:
         yield made

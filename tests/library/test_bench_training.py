@@ -59,8 +59,8 @@ def said(port: int, module: Any, *words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
-def told(world: int, folder: Path, act: Any, *words: str) -> list[dict[str, Any]]:
-    first, *others = run(world, folder, act, free_port(), *words)
+def told(world_size: int, folder: Path, act: Any, *words: str) -> list[dict[str, Any]]:
+    first, *others = run(world_size, folder, act, free_port(), *words)
     assert not any(others), "the first alone speaks"
     return list(first)
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
 from tests.library.processes import run
-from trainyard_torch import CheckpointError, Checkpoints, Keep, Plan, Store, StoreError
+from trainyard_torch import CheckpointError, CheckpointPolicy, Checkpoints, Retention, Store, StoreError
 
 KEYS = {"key": "k", "secret": "s"}
 URL = "s3://bucket/job/checkpoints"
@@ -78,7 +78,7 @@ def answering(status: int, seconds: float = 0.0) -> Iterator[str]:
 def save(endpoint: str, upto: int) -> None:
     weights = torch.full((1000,), float(dist.get_rank()))
     state = {f"rank{dist.get_rank()}": {"w": weights}}
-    checkpoints = Checkpoints(URL, plan=Plan(keep=Keep(last=2)), **options(endpoint))
+    checkpoints = Checkpoints(URL, policy=CheckpointPolicy(keep=Retention(last=2)), **options(endpoint))
     found = checkpoints.load(state)
     for step in range(found.step + 1 if found else 1, upto + 1):
         weights += 1

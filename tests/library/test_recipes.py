@@ -10,11 +10,11 @@ from tests.library.programs import started
 RECIPES = Path(__file__).parents[2] / "trainer-image/recipes"
 
 
-def output(name: str, world: int, *words: str, parallelism: str = "") -> str:
+def output(name: str, world_size: int, *words: str, parallelism: str = "") -> str:
     """What the first process has printed."""
-    with started(RECIPES / name, world, *words, TRAINYARD_PARALLELISM=parallelism) as ranks:
+    with started(RECIPES / name, world_size, *words, TRAINYARD_PARALLELISM=parallelism) as ranks:
         said = [rank.communicate(timeout=180) for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0] * world, said
+        assert [rank.returncode for rank in ranks] == [0] * world_size, said
     return said[0][0]
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from trainyard_torch.checkpoint import outputs
-from trainyard_torch.checkpoint.bounded import AHEAD, CHUNK, SilentError, within
 from trainyard_torch.checkpoint.outputs import LocalOutput, ObjectOutput
 from trainyard_torch.checkpoint.store import Store, StoreError
+from trainyard_torch.checkpoint.timeouts import AHEAD, CHUNK, NoResponseError, run_with_timeout
 
 PATIENCE = 0.1
 
@@ -26,7 +26,7 @@ def gone() -> Iterator[Callable[..., Any]]:
 
 
 def patient(kind: str, folder: Path, patience: float = PATIENCE) -> Store:
-    return Store(str(folder) if kind == "local" else f"memory://{folder}", patience=patience)
+    return Store(str(folder) if kind == "local" else f"memory://{folder}", timeout_seconds=patience)
 
 
 def filled(store: Store, path: str) -> None:
@@ -41,20 +41,20 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 def test_what_comes_back_in_time_is_as_without_a_bound() -> None:
-    assert [within(seconds, lambda: 7) for seconds in (None, 20)] == [7, 7]
+    assert [run_with_timeout(seconds, lambda: 7) for seconds in (None, 20)] == [7, 7]
 
     def late() -> None:
         raise TimeoutError("its own")
 
     for seconds in (None, 20):
         with pytest.raises(TimeoutError, match="its own"):
-            within(seconds, late)
+            run_with_timeout(seconds, late)
 
 
 def test_what_does_not_is_left_behind(gone: Callable[..., Any]) -> None:
     began = time.monotonic()
-    with pytest.raises(SilentError):
-        within(PATIENCE, gone)
+    with pytest.raises(NoResponseError):
+        run_with_timeout(PATIENCE, gone)
     assert PATIENCE <= time.monotonic() - began < 5
     (left,) = [thread for thread in threading.enumerate() if thread.name == "store"]
     assert left.daemon, "it would keep the process alive"
@@ -153,7 +153,7 @@ def test_a_file_is_read_as_it_is(store: Store) -> None:
 
 def test_a_patience_that_is_none() -> None:
     with pytest.raises(ValueError, match="patience must be a positive number of seconds, and is 0"):
-        Store("memory://x", patience=0)
+        Store("memory://x", timeout_seconds=0)
 
 
 def test_a_large_file_is_on_the_disk_before_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from trainyard_torch.watch.communication import Communication, Span, covered, observed, shares
+from trainyard_torch.monitoring.communication import Communication, Span, covered, observed, shares
 
 SPANS = st.lists(
     st.tuples(st.integers(-5, 25), st.integers(0, 12)).map(lambda each: Span(each[0], sum(each))), max_size=8

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from trainyard_torch.data import Disk
+from trainyard_torch.data import DiskCache
 
 BLOCK = b"block"
 FITS = 20
@@ -21,7 +21,7 @@ def no_matter(_: bytes) -> bool:
     return True
 
 
-def get(disk: Disk, number: int) -> None:
+def get(disk: DiskCache, number: int) -> None:
     assert disk.get(f"key-{number}", no_matter, lambda: BLOCK) == BLOCK
 
 
@@ -40,7 +40,7 @@ def test_the_folder_is_looked_at_now_and_then(tmp_path: Path, monkeypatch: pytes
         looks.append(path)
         return iterdir(path)
 
-    disk, most = Disk(str(tmp_path), SIZE), 0
+    disk, most = DiskCache(str(tmp_path), SIZE), 0
     monkeypatch.setattr(Path, "iterdir", counted)
     for number in range(15 * FITS):
         get(disk, number)
@@ -50,7 +50,7 @@ def test_the_folder_is_looked_at_now_and_then(tmp_path: Path, monkeypatch: pytes
 
 
 def test_what_was_used_since_the_last_look_stays(tmp_path: Path) -> None:
-    disk = Disk(str(tmp_path), SIZE)
+    disk = DiskCache(str(tmp_path), SIZE)
     for number in range(FITS):
         get(disk, number)
         os.utime(block(tmp_path, number), ns=(number, number))
@@ -70,12 +70,12 @@ def test_what_lay_there_before_counts(tmp_path: Path) -> None:
         block(tmp_path, number).write_bytes(BLOCK)
     block(tmp_path, FITS).with_name(f"{'0' * 64}.partial-{'0' * 32}").write_bytes(BLOCK)
     (tmp_path / "lock-room").touch()
-    get(Disk(str(tmp_path), SIZE), FITS + 1)
+    get(DiskCache(str(tmp_path), SIZE), FITS + 1)
     assert held(tmp_path) == SIZE
 
 
 def test_what_a_process_has_seen_does_not_go_to_another(tmp_path: Path) -> None:
-    disk = Disk(str(tmp_path), SIZE)
+    disk = DiskCache(str(tmp_path), SIZE)
     for number in range(2 * FITS):
         get(disk, number)
     stored = pickle.dumps(disk)
@@ -96,7 +96,7 @@ ACTS = st.one_of(
 def test_the_bound_holds_whoever_writes_and_whatever_becomes_of_the_files(acts: list[tuple[str, int]]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        disks = {"one": Disk(name, SIZE), "other": Disk(name, SIZE)}
+        disks = {"one": DiskCache(name, SIZE), "other": DiskCache(name, SIZE)}
         for act, number in acts:
             if act in disks:
                 get(disks[act], number)

@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from trainyard_torch.formats import checked, fits_fp8, usual
+from trainyard_torch.number_formats import checked, fits_fp8, usual
 
 V100, T4, A100, H100 = (7, 0), (7, 5), (8, 0), (9, 0)
 

@@ -1,21 +1,21 @@
 import pytest
 
-from trainyard_torch.checkpoint.lineage import Incarnation
-from trainyard_torch.place import Place
+from trainyard_torch.checkpoint.lineage import JobAttempt
+from trainyard_torch.process_info import ProcessInfo
 
 LAUNCHED = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
 
 def test_a_process_by_itself() -> None:
-    assert Place.of({"LOCAL_RANK": "7", "RANK": ""}) == Place()
+    assert ProcessInfo.of({"LOCAL_RANK": "7", "RANK": ""}) == ProcessInfo()
 
 
 def test_one_of_torchrun_and_one_of_the_agent() -> None:
-    place = Place.of(LAUNCHED)
-    assert place == Place(3, 4, 1, 2, launched=True)
+    place = ProcessInfo.of(LAUNCHED)
+    assert place == ProcessInfo(3, 4, 1, 2, launched=True)
     agent = {"TRAINYARD_PROGRESS_FILE": "/x", "TRAINYARD_JOB_UID": "uid", "TRAINYARD_ATTEMPT": "5"}
-    assert Place.of({**LAUNCHED, **agent}) == Place(
-        3, 4, 1, 2, launched=True, supervised=True, who=Incarnation("uid", 5)
+    assert ProcessInfo.of({**LAUNCHED, **agent}) == ProcessInfo(
+        3, 4, 1, 2, launched=True, supervised=True, job_attempt=JobAttempt("uid", 5)
     )
 
 
@@ -37,4 +37,4 @@ def test_one_of_torchrun_and_one_of_the_agent() -> None:
 )
 def test_variables_that_do_not_fit(wrong: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Place.of({**LAUNCHED, **wrong})
+        ProcessInfo.of({**LAUNCHED, **wrong})

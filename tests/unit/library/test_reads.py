@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from trainyard_torch.data import Patience, ReadError
+from trainyard_torch.data import ReadError, RetryPolicy
 from trainyard_torch.data.blocks import Blocks, ClosedError
-from trainyard_torch.data.disk import Disk
-from trainyard_torch.data.reads import Reads
+from trainyard_torch.data.disk_cache import DiskCache
+from trainyard_torch.data.range_reader import RangeReader
 
 CONTENT = bytes(range(200))
-AT_ONCE = Patience(tries=4, first=0)
+AT_ONCE = RetryPolicy(attempts=4, initial_seconds=0)
 
 
 class Shop(ThreadingHTTPServer):
@@ -83,7 +83,7 @@ def shop() -> Iterator[Shop]:
 
 
 def test_only_what_is_asked_for_is_read(shop: Shop) -> None:
-    reads = Reads(shop.url)
+    reads = RangeReader(shop.url)
     assert reads.size() == 200
     assert reads.range(10, 20) == CONTENT[10:20]
     assert (shop.asked, reads.count, reads.bytes) == (["bytes=10-19"], 1, 10)
@@ -92,37 +92,37 @@ def test_only_what_is_asked_for_is_read(shop: Shop) -> None:
 @pytest.mark.parametrize("first", [[503, 500, "short"], ["short"], [429]])
 def test_a_store_that_recovers_is_asked_again(shop: Shop, first: list[int | str]) -> None:
     shop.first = [*first]
-    assert Reads(shop.url, patience=AT_ONCE).range(0, 9) == CONTENT[:9]
+    assert RangeReader(shop.url, retry=AT_ONCE).range(0, 9) == CONTENT[:9]
     assert len(shop.asked) == len(first) + 1
 
 
 def test_a_store_that_does_not_recover_is_told(shop: Shop) -> None:
     shop.first = [503] * 9
     with pytest.raises(ReadError, match=rf"bytes 0 to 9 of {shop.url}: tried 4 times, and the answer was .*503"):
-        Reads(shop.url, patience=AT_ONCE).range(0, 9)
+        RangeReader(shop.url, retry=AT_ONCE).range(0, 9)
     assert len(shop.asked) == 4
 
 
 def test_a_store_that_knows_no_ranges_is_told(shop: Shop) -> None:
     shop.first = ["whole"] * 9
     with pytest.raises(ReadError, match=r"the answer was 200 bytes: .*or its store knows no ranges"):
-        Reads(shop.url, patience=AT_ONCE).range(0, 9)
+        RangeReader(shop.url, retry=AT_ONCE).range(0, 9)
 
 
 def test_a_file_that_is_too_short_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(CONTENT)
     with pytest.raises(ReadError, match="the answer was 10 bytes: the file was cut off"):
-        Reads(str(tmp_path / "file"), patience=AT_ONCE).range(190, 220)
+        RangeReader(str(tmp_path / "file"), retry=AT_ONCE).range(190, 220)
 
 
 def test_what_is_not_there_is_not_asked_for_again(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match=r"cannot read all of .*/none: FileNotFoundError"):
-        Reads(str(tmp_path), patience=Patience(first=20)).whole("none")
+        RangeReader(str(tmp_path), retry=RetryPolicy(initial_seconds=20)).whole("none")
 
 
 def test_delays_grow() -> None:
-    assert list(Patience(tries=6, first=1, most=5).delays()) == [1, 2, 4, 5, 5]
-    assert list(Patience(tries=1).delays()) == []
+    assert list(RetryPolicy(attempts=6, initial_seconds=1, max_seconds=5).delays()) == [1, 2, 4, 5, 5]
+    assert list(RetryPolicy(attempts=1).delays()) == []
 
 
 def test_who_waits_for_a_further_try_can_be_sent_home(tmp_path: Path) -> None:
@@ -130,25 +130,25 @@ def test_who_waits_for_a_further_try_can_be_sent_home(tmp_path: Path) -> None:
     closed = threading.Event()
     closed.set()
     with pytest.raises(ReadError, match="was closed after 1 tries"):
-        Reads(str(tmp_path / "file"), patience=Patience(first=20)).range(0, 1, closed=closed)
+        RangeReader(str(tmp_path / "file"), retry=RetryPolicy(initial_seconds=20)).range(0, 1, closed=closed)
 
 
 def test_it_can_go_to_another_process(tmp_path: Path) -> None:
-    reads = Reads("memory://here", {"skip_instance_cache": True}, AT_ONCE)
+    reads = RangeReader("memory://here", {"skip_instance_cache": True}, AT_ONCE)
     other = pickle.loads(pickle.dumps(reads))  # noqa: S301 - our own
-    assert (other.url, other.options, other.patience) == (reads.url, reads.options, reads.patience)
+    assert (other.url, other.options, other.retry) == (reads.url, reads.options, reads.retry)
 
 
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
-        (lambda: Patience(tries=0), ValueError, "tries must be from 1"),
-        (lambda: Patience(first=3, most=2), ValueError, "first must be from 0 to most"),
-        (lambda: Reads("s3:bucket"), ReadError, "neither a path nor a URL"),
-        (lambda: Reads("nowhere://a"), ReadError, "nowhere"),
+        (lambda: RetryPolicy(attempts=0), ValueError, "tries must be from 1"),
+        (lambda: RetryPolicy(initial_seconds=3, max_seconds=2), ValueError, "first must be from 0 to most"),
+        (lambda: RangeReader("s3:bucket"), ReadError, "neither a path nor a URL"),
+        (lambda: RangeReader("nowhere://a"), ReadError, "nowhere"),
         (lambda: Blocks(bytes_of, lambda _: 1, -1, 1), ValueError, "memory must be from 0"),
         (lambda: Blocks(bytes_of, lambda _: 1, 1, 0), ValueError, "threads must be from 1"),
-        (lambda: Disk("cache", -1), ValueError, "size must be from 0"),
+        (lambda: DiskCache("cache", -1), ValueError, "size must be from 0"),
     ],
 )
 def test_numbers_that_make_no_sense(make: Callable[[], object], error: type[Exception], said: str) -> None:
@@ -259,7 +259,7 @@ class Never:
 
 
 def test_a_disk_is_read_first_and_only_what_is_whole(tmp_path: Path) -> None:
-    disk, read = Disk(str(tmp_path / "cache"), 100), Counted(b"content")
+    disk, read = DiskCache(str(tmp_path / "cache"), 100), Counted(b"content")
     for _ in range(2):
         assert disk.get("key", b"content".__eq__, read) == b"content"
     assert read.count == 1
@@ -271,7 +271,7 @@ def test_a_disk_is_read_first_and_only_what_is_whole(tmp_path: Path) -> None:
 
 
 def test_a_disk_has_its_bound(tmp_path: Path) -> None:
-    disk = Disk(str(tmp_path), 30)
+    disk = DiskCache(str(tmp_path), 30)
     for number in range(6):
         disk.get("first", lambda _: True, Counted(bytes(10)))
         disk.get(str(number), lambda _: True, Counted(bytes(10)))
@@ -304,7 +304,7 @@ def _one(folder: str, told: Connection, together: Barrier) -> None:
         return read()
 
     together.wait()
-    Disk(folder, 100).get("key", b"content".__eq__, slowly)
+    DiskCache(folder, 100).get("key", b"content".__eq__, slowly)
     told.send(read.count)
 
 
@@ -326,6 +326,8 @@ def test_delays_of_processes_differ(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr("time.sleep", waited.append)
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ReadError):
-        Reads(str(tmp_path / "file"), patience=Patience(tries=5, first=1, most=100)).range(0, 1)
+        RangeReader(str(tmp_path / "file"), retry=RetryPolicy(attempts=5, initial_seconds=1, max_seconds=100)).range(
+            0, 1
+        )
     assert all(low / 2 <= wait <= low for low, wait in zip([1, 2, 4, 8], waited, strict=True))
     assert all(before < after for before, after in pairwise(waited))

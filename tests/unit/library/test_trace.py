@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_torch.watch import trace
+from trainyard_torch.monitoring import trace
 
 
 def test_a_trace_is_whole_or_not_there(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from trainyard_torch.communication.island import Island
+    from trainyard_torch.communication.replica_group import ReplicaGroup
 
 MESSAGE = 1 << 26
 """Elements that are sent at once: 256 MiB of fp32."""
@@ -32,7 +32,7 @@ class DiLoCo:
 
     Args:
         model: all of its parameters on each process, alike on all; wrapped in DDP over `island.inside` where islands have several.
-        island: from `join`.
+        island: from `join_replica_group`.
         every: inner steps of a round, H in the paper, where it is 500.
         rate: the outer learning rate.
         momentum: the outer momentum, by Nesterov; from 0 to less than 1.
@@ -46,38 +46,44 @@ class DiLoCo:
     """
 
     def __init__(
-        self, model: nn.Module, island: Island, *, every: int = 500, rate: float = 0.7, momentum: float = 0.9
+        self,
+        model: nn.Module,
+        replica_group: ReplicaGroup,
+        *,
+        sync_every: int = 500,
+        outer_lr: float = 0.7,
+        outer_momentum: float = 0.9,
     ) -> None:
-        if every < 1:
-            raise ValueError(f"every must be from 1 on, and is {every}")
-        if not 0 < rate < float("inf"):
-            raise ValueError(f"rate must be positive, and is {rate}")
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must be from 0 to less than 1, and is {momentum}")
+        if sync_every < 1:
+            raise ValueError(f"every must be from 1 on, and is {sync_every}")
+        if not 0 < outer_lr < float("inf"):
+            raise ValueError(f"rate must be positive, and is {outer_lr}")
+        if not 0 <= outer_momentum < 1:
+            raise ValueError(f"momentum must be from 0 to less than 1, and is {outer_momentum}")
         wrapped = isinstance(model, DistributedDataParallel)
         over = model.process_group.size() if wrapped else 1
-        if over != island.islands.size:
+        if over != replica_group.layout.size:
             raise ValueError(
-                f"model is trained by {over} processes together, and an island has {island.islands.size}: wrap it with "
+                f"model is trained by {over} processes together, and an island has {replica_group.layout.size}: wrap it with "
                 "DistributedDataParallel(model, process_group=island.inside)"
             )
-        self._island, self._every, self.steps, self.sent_bytes = island, every, 0, 0
+        self._replica_group, self._sync_every, self.steps, self.sent_bytes = replica_group, sync_every, 0, 0
         named = (model.module if wrapped else model).named_parameters()
         self._local = {name: value for name, value in named if value.requires_grad}
         self._global = {name: _wide(value.detach()).clone() for name, value in self._local.items()}
         # Nobody else sees to it that islands begin alike.
         for value in self._global.values():
             dist.broadcast(value, src=0)
-        self._outer = torch.optim.SGD(self._global.values(), rate, momentum, nesterov=momentum > 0)
+        self._outer = torch.optim.SGD(self._global.values(), outer_lr, outer_momentum, nesterov=outer_momentum > 0)
         for value in self._global.values():
             # Zeros are what torch begins with; made now, so that each checkpoint has the same keys.
             self._outer.state[value]["momentum_buffer"] = torch.zeros_like(value)
         self._begin()
 
     @property
-    def equal(self) -> bool:
+    def synchronized(self) -> bool:
         """Whether all islands have the same parameters now: the best moment for a checkpoint."""
-        return self.steps % self._every == 0
+        return self.steps % self._sync_every == 0
 
     def step(self) -> bool:
         """Count an inner step, and exchange where a round ends with it. To be called by all processes alike.
@@ -86,7 +92,7 @@ class DiLoCo:
             Whether it did: all islands have the same parameters then.
         """
         self.steps += 1
-        if not self.equal:
+        if not self.synchronized:
             return False
         with torch.no_grad():
             for names in _messages(self._global):
@@ -124,19 +130,19 @@ class DiLoCo:
 
     def _average(self, names: list[str]) -> None:
         """The mean change of these parameters over all islands, as their gradient."""
-        island = self._island
+        replica_group = self._replica_group
         changes = torch.cat([(self._global[name] - _wide(self._local[name])).reshape(-1) for name in names])
-        size, places = changes.numel(), island.islands.size
+        size, places = changes.numel(), replica_group.layout.size
         # Each process of an island exchanges its part with the other islands, all at once; then the island puts the parts together.
         parts = torch.nn.functional.pad(changes, (0, -size % places)).chunk(places)
-        mine = parts[island.inside.rank()].clone()
-        dist.all_reduce(mine, group=island.across)
-        mine /= island.islands.count
+        mine = parts[replica_group.intra_group.rank()].clone()
+        dist.all_reduce(mine, group=replica_group.inter_group)
+        mine /= replica_group.layout.count
         self.sent_bytes += mine.nbytes
         whole = mine
         if places > 1:
             whole = torch.empty(places * mine.numel(), dtype=mine.dtype, device=mine.device)
-            dist.all_gather_into_tensor(whole, mine, group=island.inside)
+            dist.all_gather_into_tensor(whole, mine, group=replica_group.intra_group)
         sizes = [self._global[name].numel() for name in names]
         for name, change in zip(names, whole[:size].split(sizes), strict=True):
             self._global[name].grad = change.view_as(self._global[name])

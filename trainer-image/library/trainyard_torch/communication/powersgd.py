@@ -46,12 +46,12 @@ class PowerSGD:
     """
 
     rank: int = 1
-    start: int = 1000
-    saving: float = 2.0
+    start_step: int = 1000
+    min_compression_rate: float = 2.0
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
-        for name, least in (("rank", 1), ("start", 2), ("saving", 1), ("epsilon", 0)):
+        for name, least in (("rank", 1), ("start_step", 2), ("min_compression_rate", 1), ("epsilon", 0)):
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name} must be from {least} on, and is {getattr(self, name)}")
 
@@ -79,8 +79,8 @@ class LowRank:
         self._torch = PowerSGDState(
             group,
             matrix_approximation_rank=options.rank,
-            start_powerSGD_iter=options.start,
-            min_compression_rate=options.saving,
+            start_powerSGD_iter=options.start_step,
+            min_compression_rate=options.min_compression_rate,
             orthogonalization_epsilon=options.epsilon,
         )
         self._layout: dict[int, list[str]] = {}
@@ -92,7 +92,7 @@ class LowRank:
     def exchange(self, bucket: dist.GradBucket) -> tuple[Future[Tensor], int]:
         """Begin to exchange one bucket: what comes of it, and how many bytes of this process go to the others."""
         index, names = bucket.index(), [self._names[id(parameter)] for parameter in bucket.parameters()]
-        if self._torch.iter < self._options.start:
+        if self._torch.iter < self._options.start_step:
             return powerSGD_hook(self._torch, bucket), bucket.buffer().nbytes
         if index == 0:
             self._exchanged.clear()
@@ -136,7 +136,7 @@ class LowRank:
         self._factors.update(factors)
         return {
             "step": self._torch.iter,
-            "world": self._group.size(),
+            "world_size": self._group.size(),
             "rank": self._options.rank,
             "errors": {name: error.view(self._parameters[name].shape) for name, error in self._errors.items()},
             "factors": factors,
@@ -156,11 +156,11 @@ class LowRank:
         if state["errors"].keys() != self._parameters.keys():
             odd = sorted(state["errors"].keys() ^ self._parameters.keys())
             raise ValueError(f"the checkpoint's PowerSGD is of another model: {odd[0]} is in one of them only")
-        if state["world"] != self._group.size() and self._group.rank() == 0:
+        if state["world_size"] != self._group.size() and self._group.rank() == 0:
             logger.warning(
                 "PowerSGD goes on with %d processes after %d: the errors of all go over as their mean",
                 self._group.size(),
-                state["world"],
+                state["world_size"],
             )
         errors = {name: error.reshape(-1).clone() for name, error in state["errors"].items()}
         factors = {name: factor.clone() for name, factor in state["factors"].items()}
@@ -186,7 +186,7 @@ class LowRank:
         """Columns of the factors of a parameter; 0 where it is sent as it is. By the rule of torch's hook, which lays out by it."""
         rows, columns = self._matrix(name)
         rank = min(rows, columns, self._options.rank)
-        return rank if (rows + columns) * rank * self._options.saving < rows * columns else 0
+        return rank if (rows + columns) * rank * self._options.min_compression_rate < rows * columns else 0
 
     def _matrix(self, name: str) -> tuple[int, int]:
         shape = self._parameters[name].shape

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from trainyard_torch.data.blocks import Blocks
-from trainyard_torch.data.reads import Patience
+from trainyard_torch.data.range_reader import RetryPolicy
 
 if TYPE_CHECKING:
     import threading
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainyard_torch.data.disk import Disk
-    from trainyard_torch.data.order import Order
+    from trainyard_torch.data.disk_cache import DiskCache
+    from trainyard_torch.data.sample_order import SampleOrder
 
 GIB = 2**30
 
@@ -54,7 +54,7 @@ def found(source: Source, numbers: Sequence[int]) -> list[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """How blocks are read and held.
 
     Attributes:
@@ -66,16 +66,16 @@ class Reading:
     """
 
     memory: int = GIB
-    disk: Disk | None = None
+    disk_cache: DiskCache | None = None
     threads: int = 8
-    patience: Patience = field(default_factory=Patience)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
     options: dict[str, Any] = field(default_factory=dict)
 
 
 class BlockSource(ABC):
     """Samples of which `block` that follow each other are read together.
 
-    Blocks are read in threads, each once, and held in memory while there is room: with `Order(block=…)` a window of them is all that is needed at
+    Blocks are read in threads, each once, and held in memory while there is room: with `SampleOrder(block=…)` a window of them is all that is needed at
     a time. It may be given to other processes, by fork or by pickle.
 
     Args:
@@ -87,12 +87,12 @@ class BlockSource(ABC):
         ValueError: a number is out of its range.
     """
 
-    def __init__(self, size: int, block: int, reading: Reading) -> None:
+    def __init__(self, size: int, block: int, read_options: ReadOptions) -> None:
         for name, value in (("size", size), ("block", block)):
             if value < 1:
                 raise ValueError(f"{name} must be from 1 on, and is {value}")
-        self.size, self.block, self.disk = size, block, reading.disk
-        self._blocks = Blocks(self._read, self._bytes, reading.memory, reading.threads)
+        self.size, self.block, self.disk_cache = size, block, read_options.disk_cache
+        self._blocks = Blocks(self._read, self._bytes, read_options.memory, read_options.threads)
 
     def __len__(self) -> int:
         return self.size
@@ -114,7 +114,7 @@ class BlockSource(ABC):
         """What holds these samples is read in the background; nobody waits."""
         self._blocks.begin(self._needed(numbers))
 
-    def check(self, order: Order, reach: int) -> None:
+    def check(self, order: SampleOrder, reach: int) -> None:
         """That in this order each block is read once, while samples within `reach` positions of it are loaded at a time.
 
         Raises:
@@ -123,7 +123,7 @@ class BlockSource(ABC):
         if order.shuffled and order.block % self.block:
             raise ValueError(
                 f"the order has block {order.block}, and this source reads {self.block} samples at a time: each block would be read many "
-                f"times. Make it Order(block={self.block}), or a multiple of it"
+                f"times. Make it SampleOrder(block={self.block}), or a multiple of it"
             )
         span = order.block * order.window if order.shuffled else self.block
         windows = 1 + -(-reach // span)
@@ -132,7 +132,7 @@ class BlockSource(ABC):
         if needed > memory:
             raise ValueError(
                 f"{blocks} blocks are needed at a time, which may have {needed} bytes, and memory is {memory}: give the source "
-                f"Reading(memory={needed}), or the order a smaller window than {order.window}, or the loader fewer steps ahead"
+                f"ReadOptions(memory={needed}), or the order a smaller window than {order.window}, or the loader fewer steps ahead"
             )
 
     def close(self) -> None:
@@ -146,9 +146,9 @@ class BlockSource(ABC):
         return list(dict.fromkeys((wanted // self.block).tolist()))
 
     def _read(self, number: int, closed: threading.Event) -> bytes:
-        if self.disk is None:
+        if self.disk_cache is None:
             return self._fetch(number, closed)
-        return self.disk.get(
+        return self.disk_cache.get(
             self._key(number), lambda content: self._whole(number, content), lambda: self._fetch(number, closed)
         )
 

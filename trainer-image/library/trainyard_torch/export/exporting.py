@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from trainyard_torch.checkpoint.communicator import Communicator
 from trainyard_torch.checkpoint.manifest import File
 from trainyard_torch.checkpoint.outputs import PARTIAL
-from trainyard_torch.checkpoint.ranks import Ranks
 from trainyard_torch.checkpoint.store import Store
-from trainyard_torch.export.code import version
+from trainyard_torch.export.code_version import version
 from trainyard_torch.export.environment import environment
 from trainyard_torch.export.formats import FILES, TRACED, Format, Program, checked, inputs, traced, write
-from trainyard_torch.export.piece import in_one_piece, unwrapped
-from trainyard_torch.export.record import NAME, About, ExportError, Record, configured, jsonable
+from trainyard_torch.export.record import NAME, ExportError, Provenance, Record, configured, jsonable
+from trainyard_torch.export.unsharded import unsharded_model, unwrapped
 from trainyard_torch.export.weights import gathered
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ def export_model(
     url: str,
     *,
     formats: Collection[str] = ("safetensors",),
-    plain: Callable[[], nn.Module] | None = None,
-    example: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
-    dynamic: Mapping[str, Mapping[int, str]] | None = None,
-    about: About | None = None,
+    model_factory: Callable[[], nn.Module] | None = None,
+    example_inputs: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+    dynamic_shapes: Mapping[str, Mapping[int, str]] | None = None,
+    provenance: Provenance | None = None,
     **options: Any,
 ) -> Record:
     """Export a model, in whatever parallelism it was trained. To be called by all processes; the first writes.
@@ -73,7 +73,7 @@ def export_model(
     """
     models = [model] if isinstance(model, torch.nn.Module) else list(model)
     chosen = checked(formats)
-    given = (example,) if isinstance(example, torch.Tensor) else example
+    given = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else example_inputs
     if not models:
         raise ValueError("model is an empty list: give the model, or all stages of it that this process holds")
     if TRACED.intersection(chosen) and not given:
@@ -82,19 +82,21 @@ def export_model(
         )
     if given is not None and not (isinstance(given, tuple) and all(isinstance(each, torch.Tensor) for each in given)):
         raise ValueError("example must be a tensor, or a tuple of tensors: what forward takes besides needs a default")
-    store, ranks = Store(url, **options), Ranks(borrow=True)
-    weights = gathered(models, ranks)
+    store, communicator = Store(url, **options), Communicator(borrow=True)
+    weights = gathered(models, communicator)
 
     def act() -> Record:
         program: Program | None = None
         if given and TRACED.intersection(chosen):
-            whole = in_one_piece(models, plain, weights)
-            described = inputs(whole, given, dynamic or {})
+            whole = unsharded_model(models, model_factory, weights)
+            described = inputs(whole, given, dynamic_shapes or {})
             program = traced(whole, tuple(each.detach().cpu() for each in given), described)
-        record = _record(models, weights, program.described if program else (), about or About(), ranks.world)
+        record = _record(
+            models, weights, program.described if program else (), provenance or Provenance(), communicator.world_size
+        )
         return _written(store, chosen, weights, program, record)
 
-    return ranks.first(act)
+    return communicator.run_on_rank0(act)
 
 
 def read_record(url: str, *, verify: bool = False, **options: Any) -> Record | None:
@@ -134,21 +136,23 @@ def _read(store: Store, *, verify: bool = False) -> Record | None:
 
 
 def _record(
-    models: Sequence[nn.Module], weights: Weights, described: tuple[Input, ...], about: About, world: int
+    models: Sequence[nn.Module], weights: Weights, described: tuple[Input, ...], provenance: Provenance, world_size: int
 ) -> Record:
-    seen = about.data if about.data is not None else about.checkpoint.data if about.checkpoint else {}
+    seen = (
+        provenance.data if provenance.data is not None else provenance.checkpoint.data if provenance.checkpoint else {}
+    )
     return Record(
         model=type(unwrapped(models[0])).__name__,
         parameters=weights.parameters,
         weights=weights.digest(),
         tied=dict(weights.tied),
         inputs=described,
-        code=about.code or version(os.environ),
-        configuration=configured(about.configuration, sys.argv[1:]),
+        code=provenance.code or version(os.environ),
+        configuration=configured(provenance.configuration, sys.argv[1:]),
         data=jsonable(seen),
-        environment=environment(os.environ, world),
-        metrics=jsonable(about.metrics or (about.checkpoint.metrics if about.checkpoint else {})),
-        checkpoint=about.origin(),
+        environment=environment(os.environ, world_size),
+        metrics=jsonable(provenance.metrics or (provenance.checkpoint.metrics if provenance.checkpoint else {})),
+        checkpoint=provenance.origin(),
         time=time.time(),
     )
 

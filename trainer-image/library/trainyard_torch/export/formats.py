@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
-from trainyard_torch.checkpoint.restoring import reason
+from trainyard_torch.checkpoint.loader import reason
 from trainyard_torch.export.record import ExportError, Input
 
 if TYPE_CHECKING:

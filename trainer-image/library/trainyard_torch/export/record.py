@@ -40,7 +40,7 @@ class Code:
 
 
 @dataclass(frozen=True)
-class About:
+class Provenance:
     """What a program tells of the training that has made a model.
 
     Attributes:

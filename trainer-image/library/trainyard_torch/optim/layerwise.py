@@ -49,8 +49,8 @@ class Layerwise(Optimizer, ABC):  # type: ignore[misc]  # torch is there where t
         """Take a step of one parameter, in place."""
 
 
-def split(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Parameter groups for `Lars` and `Lamb`: weights, and what is left out of decay and adaptation as both papers do.
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Parameter groups for `LARS` and `LAMB`: weights, and what is left out of decay and adaptation as both papers do.
 
     Args:
         model: its parameters with fewer than two dimensions (biases, and weights of norms) are the ones left out.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Scaling = Literal["linear", "sqrt", "none"]
-Then = Literal["constant", "cosine"]
+Decay = Literal["constant", "cosine"]
 
 
 class Optimizer(Protocol):
@@ -27,7 +27,7 @@ class Optimizer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class LRSchedule:
     """A rise, and what comes after it.
 
     Attributes:
@@ -46,44 +46,46 @@ class Schedule:
         ValueError: a number is out of its range, or a word is none of these.
     """
 
-    rate: float
-    batch: int
-    reference: int = 256
+    base_lr: float
+    batch_size: int
+    reference_batch_size: int = 256
     scaling: Scaling = "linear"
-    warmup: int = 0
-    begin: float | None = None
-    then: Then = "constant"
-    total: int | None = None
-    end: float = 0.0
+    warmup_samples: int = 0
+    start_lr: float | None = None
+    decay: Decay = "constant"
+    total_samples: int | None = None
+    end_lr: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("rate", "batch", "reference"):
+        for name in ("base_lr", "batch_size", "reference_batch_size"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be positive, and is {getattr(self, name)}")
-        for name in ("warmup", "begin", "end"):
+        for name in ("warmup_samples", "start_lr", "end_lr"):
             if not 0 <= (getattr(self, name) or 0) < math.inf:
                 raise ValueError(f"{name} must be from 0 on, and is {getattr(self, name)}")
-        for name, words in (("scaling", get_args(Scaling)), ("then", get_args(Then))):
+        for name, words in (("scaling", get_args(Scaling)), ("decay", get_args(Decay))):
             if getattr(self, name) not in words:
                 raise ValueError(f"{name} must be one of {', '.join(words)}, and is {getattr(self, name)!r}")
-        if self.then == "cosine" and (self.total is None or self.total <= self.warmup):
+        if self.decay == "cosine" and (self.total_samples is None or self.total_samples <= self.warmup_samples):
             raise ValueError(
-                f"cosine needs total, more samples than warmup has ({self.warmup}), and it is {self.total}"
+                f"cosine needs total_samples, more than warmup_samples ({self.warmup_samples}), not {self.total_samples}"
             )
-        if self.then == "constant" and (self.total is not None or self.end):
-            raise ValueError('a constant rate has no total and no end: leave them out, or say then="cosine"')
+        if self.decay == "constant" and (self.total_samples is not None or self.end_lr):
+            raise ValueError(
+                'a constant rate takes no total_samples and no end_lr: leave them out, or set decay="cosine"'
+            )
 
     @property
-    def peak(self) -> float:
+    def peak_lr(self) -> float:
         """The rate after the warm-up."""
-        times = self.batch / self.reference
+        times = self.batch_size / self.reference_batch_size
         match self.scaling:
             case "linear":
-                return self.rate * times
+                return self.base_lr * times
             case "sqrt":
-                return self.rate * math.sqrt(times)
+                return self.base_lr * math.sqrt(times)
             case "none":
-                return self.rate
+                return self.base_lr
 
     def at(self, samples: int) -> float:
         """The rate of the step that begins after so many samples, in all epochs: `Batches.cursor`.
@@ -93,19 +95,19 @@ class Schedule:
         """
         if samples < 0:
             raise ValueError(f"samples must be from 0 on, and is {samples}")
-        if samples < self.warmup:
-            first = min(self.rate, self.peak) if self.begin is None else self.begin
-            return first + (self.peak - first) * samples / self.warmup
-        if self.total is None:
-            return self.peak
-        done = min(1.0, (samples - self.warmup) / (self.total - self.warmup))
-        return self.end + (self.peak - self.end) * (1 + math.cos(math.pi * done)) / 2
+        if samples < self.warmup_samples:
+            first = min(self.base_lr, self.peak_lr) if self.start_lr is None else self.start_lr
+            return first + (self.peak_lr - first) * samples / self.warmup_samples
+        if self.total_samples is None:
+            return self.peak_lr
+        done = min(1.0, (samples - self.warmup_samples) / (self.total_samples - self.warmup_samples))
+        return self.end_lr + (self.peak_lr - self.end_lr) * (1 + math.cos(math.pi * done)) / 2
 
     def factor(self, samples: int) -> float:
         """The same as a share of the peak: `LambdaLR(optimizer, lambda step: schedule.factor(step * batch))`, at `lr=schedule.peak`."""
-        return self.at(samples) / self.peak
+        return self.at(samples) / self.peak_lr
 
-    def set(self, optimizer: Optimizer, samples: int) -> float:
+    def apply(self, optimizer: Optimizer, samples: int) -> float:
         """Give an optimizer the rate of the step that begins after so many samples; to be called before each step.
 
         A group with `lr_scale` has so many times the rate.
@@ -113,12 +115,12 @@ class Schedule:
         Returns:
             The rate.
         """
-        rate = self.at(samples)
+        base_lr = self.at(samples)
         for group in optimizer.param_groups:
-            now = rate * group.get("lr_scale", 1.0)
+            now = base_lr * group.get("lr_scale", 1.0)
             # An optimizer that is compiled, or captured in a CUDA graph, has its rate in a tensor, and reads it there.
             if hasattr(group["lr"], "fill_"):
                 group["lr"].fill_(now)
             else:
                 group["lr"] = now
-        return rate
+        return base_lr

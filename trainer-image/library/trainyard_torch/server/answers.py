@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from trainyard_torch.server.held import Tensors
+    from trainyard_torch.server.parameter_store import Tensors
 
-LOST = 92
+LOST_EXIT_CODE = 92
 """The exit code of a process that ends because another one was lost: charged to that one, where it is known."""
 
 
-class LeftError(Exception):
+class TrainerLeftError(Exception):
     """A trainer has left, and the others cannot go on without it. The text says which."""
 
 
-class GoneError(Exception):
+class ServerClosedError(Exception):
     """A process was lost, and the server ends. The text says which, and is sent to all trainers."""
 
 
@@ -24,10 +24,10 @@ class ServerError(Exception):
     """A server refuses, or waits for a trainer in vain. The text says which, and whom it waits for."""
 
 
-class LostError(ServerError):
+class WorkerLostError(ServerError):
     """A process has died, or cannot be reached, and this one ends because of it. The text says which."""
 
-    exit_code = LOST
+    exit_code = LOST_EXIT_CODE
 
 
 class Answer(NamedTuple):
@@ -66,7 +66,7 @@ class Counts:
         return Counts(self.updates + 1, applied, max(self.stalest, *stale), staleness)
 
 
-class Standing(NamedTuple):
+class ServerStatus(NamedTuple):
     """How a server stands.
 
     Attributes:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from trainyard_torch.tracking.events import Event
 
 logger = logging.getLogger(__name__)
-MOST = 64
+BATCH_EVENTS = 64
 """Events that are told at once."""
-SHORTEST, LONGEST = 1.0, 60.0
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
 """Seconds from one try to the next, where nobody answers."""
-AT_THE_END = 0.2
+CLOSING_RETRY_SECONDS = 0.2
 """The same, when the training is over and somebody waits."""
 
 
@@ -40,7 +40,7 @@ class Sink(Protocol):
         """What it is called in a sentence."""
 
     def write(self, events: Sequence[Event], /) -> None:
-        """Tell these, in their order. The first of all is a `Began`.
+        """Tell these, in their order. The first of all is a `RunStarted`.
 
         Raises:
             RefusedError: one of them can never be told.
@@ -77,9 +77,11 @@ class Background:
         shortest: seconds until the first try after one that failed.
     """
 
-    def __init__(self, sink: Sink, *, room: int = 4096, pause: float = 1.0, shortest: float = SHORTEST) -> None:
-        self._sink, self._pause, self._shortest = sink, pause, shortest
-        self._backlog = Backlog(room)
+    def __init__(
+        self, sink: Sink, *, queue_size: int = 4096, pause: float = 1.0, min_retry_seconds: float = MIN_RETRY_SECONDS
+    ) -> None:
+        self._sink, self._pause, self._min_retry_seconds = sink, pause, min_retry_seconds
+        self._backlog = Backlog(queue_size)
         self._changed = threading.Condition()
         self._closing = self._given_up = self._failing = False
         self._busy = 0
@@ -118,28 +120,28 @@ class Background:
             logger.warning("%s was not told %d things at the end: it does not answer", self._sink.name, left)
 
     def _run(self) -> None:
-        most, wait = MOST, self._shortest
+        most, wait = BATCH_EVENTS, self._min_retry_seconds
         while events := self._next(most):
             try:
                 self._sink.write(events)
             except RefusedError as error:
                 if len(events) == 1:
                     self._done()
-                    self._say_refused(error)
+                    self._log_refusal(error)
                 else:
                     # One of them is to blame: one by one, then.
                     most = 1
-                    self._again(events)
+                    self._requeue(events)
                 continue
             except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
-                self._again(events)
-                self._say_failed(error)
+                self._requeue(events)
+                self._log_failure(error)
                 self._rest(wait)
-                wait = min(2 * wait, LONGEST)
+                wait = min(2 * wait, MAX_RETRY_SECONDS)
                 continue
             self._done()
-            self._say_well()
-            most, wait = min(2 * most, MOST), self._shortest
+            self._log_recovery()
+            most, wait = min(2 * most, BATCH_EVENTS), self._min_retry_seconds
             self._rest(self._pause)
         self._sink.close()
 
@@ -158,7 +160,7 @@ class Background:
             self._busy = 0
             self._changed.notify_all()
 
-    def _again(self, events: list[Event]) -> None:
+    def _requeue(self, events: list[Event]) -> None:
         with self._changed:
             self._busy = 0
             self._backlog.give_back(events)
@@ -169,9 +171,9 @@ class Background:
                 self._changed.wait_for(lambda: self._closing, seconds)
             elif self._failing:
                 # What is left of the time is used: it is tried again and again.
-                self._changed.wait_for(lambda: self._given_up, AT_THE_END)
+                self._changed.wait_for(lambda: self._given_up, CLOSING_RETRY_SECONDS)
 
-    def _say_failed(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         if not self._failing:
             self._failing = True
             logger.warning(
@@ -180,12 +182,12 @@ class Background:
                 first_line(error),
             )
 
-    def _say_well(self) -> None:
+    def _log_recovery(self) -> None:
         if self._failing:
             self._failing = False
             logger.info("%s is told again; %d things were left out meanwhile", self._sink.name, self._backlog.left_out)
 
-    def _say_refused(self, error: Exception) -> None:
+    def _log_refusal(self, error: Exception) -> None:
         self._refused += 1
         if self._refused == 1:
             logger.warning(

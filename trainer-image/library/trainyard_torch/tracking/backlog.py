@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from trainyard_torch.tracking.events import Measured, Saved
+from trainyard_torch.tracking.events import CheckpointSaved, MetricsLogged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainyard_torch.tracking.events import Event
 
-LEAST = 16
+MIN_CAPACITY = 16
 
 
 class Backlog:
@@ -30,10 +30,10 @@ class Backlog:
         ValueError: there is too little room.
     """
 
-    def __init__(self, room: int) -> None:
-        if room < LEAST:
-            raise ValueError(f"room must be from {LEAST} on, and is {room}")
-        self._room = room
+    def __init__(self, capacity: int) -> None:
+        if capacity < MIN_CAPACITY:
+            raise ValueError(f"room must be from {MIN_CAPACITY} on, and is {capacity}")
+        self._capacity = capacity
         self._events: deque[Event] = deque()
         self.left_out = 0
 
@@ -42,7 +42,7 @@ class Backlog:
 
     def put(self, event: Event) -> None:
         """One more, behind all others."""
-        if len(self._events) >= self._room:
+        if len(self._events) >= self._capacity:
             self._thin()
         self._events.append(event)
 
@@ -55,7 +55,9 @@ class Backlog:
         self._events.extendleft(reversed(events))
 
     def _thin(self) -> None:
-        may_go = [number for number, event in enumerate(self._events) if isinstance(event, (Measured, Saved))]
+        may_go = [
+            number for number, event in enumerate(self._events) if isinstance(event, (MetricsLogged, CheckpointSaved))
+        ]
         gone = set(may_go[::2])
         self.left_out += len(gone)
         self._events = deque(event for number, event in enumerate(self._events) if number not in gone)

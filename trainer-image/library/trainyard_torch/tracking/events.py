@@ -11,7 +11,7 @@ Status = Literal["finished", "stopped", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
+class RunStarted:
     """An attempt begins.
 
     Attributes:
@@ -36,7 +36,7 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MetricsLogged:
     """Numbers of a step."""
 
     time: float
@@ -45,7 +45,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class CheckpointSaved:
     """A checkpoint is whole.
 
     Attributes:
@@ -62,14 +62,14 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunEnded:
     """The attempt is over."""
 
     time: float
     status: Status
 
 
-Event = Began | Measured | Saved | Ended
+Event = RunStarted | MetricsLogged | CheckpointSaved | RunEnded
 
 
 def flat(given: Any) -> dict[str, str]:
