@@ -133,7 +133,7 @@ def test_what_cannot_be_averaged_is_told(tmp_path: Path) -> None:
     assert "must be wrapped in DistributedDataParallel, and is a Linear" in plain
     assert "wrapped over 1 of 2 processes" in small
     assert "broadcast_buffers=False" in norms
-    assert "warmup must be from 0 on, and is -1" in warmup
+    assert "warmup_steps must be from 0 on, not -1" in warmup
     assert "levels must be of positive numbers" in period
     assert "no parameter has a gradient: call step after" in idle
-    assert "islands must be from 1 to 2, the number of processes, and is 3" in islands
+    assert "groups must be from 1 to 2, the number of processes, not 3" in islands

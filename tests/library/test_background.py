@@ -89,7 +89,7 @@ def test_a_store_that_hangs_costs_one_checkpoint(tmp_path: Path) -> None:
     first, second = run(2, tmp_path, hangs_once, tmp_path / "store")
     (told,) = [text for text in first[0] if "not written" in text]
     assert told.startswith("the checkpoint of step 2 was not written: rank 1: cannot write ")
-    assert told.endswith("/__1_0.distcp: no answer for 0.5 s; failed so far: 1; the training goes on")
+    assert told.endswith("/__1_0.distcp: no answer for 0.5 s; failures so far: 1; training continues")
     assert not [text for text in second[0] if "not written" in text]
     assert [(failures, silent) for _, failures, silent, _ in (first, second)] == [(1, 0), (1, 1)]
     assert max(first[3], second[3]) < 10
@@ -158,7 +158,7 @@ def test_processes_that_have_parted_find_each_other_again(tmp_path: Path) -> Non
     first, second = run(2, tmp_path, parts, tmp_path / "store")
     assert [kept for _, kept, _ in (first, second)] == [False, False], "the group is the old one"
     (told,) = [text for text in first[0] if "not written" in text]
-    assert "step 1 was not written: it has not come to an end after 3 s, and is given up; failed so far: 1" in told
+    assert "step 1 was not written: it did not finish within 3 s, and is abandoned; failures so far: 1" in told
     assert 2.9 < first[2] < 12
     assert (tmp_path / "store/LATEST").read_text() == "step-000000000002-000001\n"
 
@@ -211,7 +211,7 @@ def test_memory_that_cannot_be_cleared_holds_nobody_up(
 def test_what_is_for_the_memory_alone_needs_one(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path))
     checkpoints.load(own_state())
-    with pytest.raises(ValueError, match=r"nothing is kept in memory: say when, by Plan\(memory"):
+    with pytest.raises(ValueError, match=r"policy keeps no checkpoints in memory: set CheckpointPolicy\(memory"):
         checkpoints.save(1, own_state(), tier=Tier.MEMORY)
 
 

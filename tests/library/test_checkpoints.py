@@ -346,7 +346,7 @@ def test_a_step_behind_that_of_the_checkpoint_is_refused(tmp_path: Path) -> None
     first.save(100, state, wait=True)
     second = Checkpoints(str(tmp_path))
     second.load(state)
-    with pytest.raises(ValueError, match="step must be from 100 on, where this training stands already, and is 60"):
+    with pytest.raises(ValueError, match="step must be from 100 on, which this training has already reached, not 60"):
         second.save(60, state)
     second.save(100, state, wait=True)
     second.save(101, state, wait=True)
@@ -356,5 +356,5 @@ def test_a_step_behind_that_of_the_checkpoint_is_refused(tmp_path: Path) -> None
 
 
 def test_load_comes_first(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"load\(\) comes before save"):
+    with pytest.raises(RuntimeError, match=r"call load\(\) before save"):
         Checkpoints(str(tmp_path)).save(1, {})

@@ -83,7 +83,7 @@ def test_without_a_compiler() -> None:
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainyard_torch.compiling.lacks", lambda *_: [])
+    monkeypatch.setattr("trainyard_torch.compilation.missing_requirements", lambda *_: [])
     # Set first, so that what is set meanwhile is taken back.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")

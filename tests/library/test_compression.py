@@ -139,7 +139,7 @@ def test_another_number_of_processes_goes_on_alike(tmp_path: Path, world_size: i
     for rank, (found, reset, said) in enumerate(run(world_size, tmp_path, gone_on, folder)):
         assert np.allclose(found, expected, rtol=0, atol=1e-11)
         assert not np.allclose(reset, expected, rtol=0, atol=1e-5), "what a reset loses would be seen"
-        sentence = f"PowerSGD goes on with {world_size} processes after 2: the errors of all go over as their mean"
+        sentence = f"PowerSGD continues with {world_size} processes instead of 2: each starts with the mean of all errors"
         assert said == ([sentence] * 2 if rank == 0 else [])
 
 

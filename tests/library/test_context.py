@@ -23,7 +23,7 @@ from trainyard_torch.sigterm import SigtermHandler
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "TRAINYARD_PARALLELISM", "TRAINYARD_ATTEMPT", "TRAINYARD_GRACE_SECONDS"):
+    for name in ("RANK", "WORLD_SIZE", "TRAINYARD_PARALLELISM", "TRAINYARD_ATTEMPT", "TRAINYARD_GRACE_PERIOD_SECONDS"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -73,7 +73,7 @@ def test_what_is_drawn_is_a_function_of_seed_and_step() -> None:
             "stop_timeout_seconds must be a positive number of seconds up to 1000000000, not 0",
         ),
         ({}, {"stop_timeout_seconds": float("inf")}, "stop_timeout_seconds must be a positive number"),
-        ({"TRAINYARD_GRACE_SECONDS": "soon"}, {}, "TRAINYARD_GRACE_SECONDS must be the seconds that the pod gets"),
+        ({"TRAINYARD_GRACE_PERIOD_SECONDS": "soon"}, {}, "TRAINYARD_GRACE_PERIOD_SECONDS must be the seconds that the pod gets"),
     ],
 )
 def test_what_does_not_fit_is_said_before_anything_is_set_up(
@@ -115,7 +115,7 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert not dist.is_initialized(), "gloo aborts a process that goes with groups of its own"
     assert "NoUsableCheckpointError: all are broken" in capsys.readouterr().err
     with exit_of(90), start() as training:
-        training.leave()
+        training.exit()
     assert not dist.is_initialized()
     with pytest.raises(KeyError), start():
         raise KeyError("its own")
@@ -128,7 +128,7 @@ def test_groups_that_do_not_come_to_their_end_hold_no_exit_up(monkeypatch: pytes
     def silent(*_: object) -> None:
         raise NoResponseError
 
-    monkeypatch.setattr(context, "within", silent)
+    monkeypatch.setattr(context, "run_with_timeout", silent)
     monkeypatch.setattr(context.logging, "shutdown", lambda: None)
     monkeypatch.setattr(os, "_exit", left.append)
     with exit_of(97), start():
@@ -194,9 +194,9 @@ def test_a_step_has_the_time_that_the_pod_has(
     monkeypatch: pytest.MonkeyPatch, grace: str | None, more: dict[str, float], seconds: float
 ) -> None:
     given: list[float] = []
-    monkeypatch.setattr(context, "Notice", lambda patience: given.append(patience) or SigtermHandler(patience))
+    monkeypatch.setattr(context, "SigtermHandler", lambda seconds: given.append(seconds) or SigtermHandler(seconds))
     if grace:
-        monkeypatch.setenv("TRAINYARD_GRACE_SECONDS", grace)
+        monkeypatch.setenv("TRAINYARD_GRACE_PERIOD_SECONDS", grace)
     with start(**more):  # type: ignore[arg-type]  # one parameter of them
         pass
     assert given == [pytest.approx(seconds)]

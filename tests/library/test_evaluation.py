@@ -106,16 +106,16 @@ def test_a_block_is_read_by_one_process_alone(bucket: str) -> None:
         source.close()
     assert torch.stack(numbers).tolist() == list(range(60))
     assert reads == 6
-    with pytest.raises(ValueError, match=r"Reading\(memory="):
+    with pytest.raises(ValueError, match=r"ReadOptions\(memory="):
         EvaluationLoader(RecordDataset(bucket, read_options=ReadOptions(memory=100)), 40, ALONE)
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda: EvaluationLoader(NUMBERS, 0, ALONE), "batch must be from 1 on, and is 0"),
-        (lambda: EvaluationLoader(NUMBERS, 1, ALONE, prefetch=-1), "ahead must be from 0 on, and is -1"),
-        (lambda: EvaluationLoader(NUMBERS, 1, ALONE, num_workers=-1), "workers must be from 0 on, and is -1"),
+        (lambda: EvaluationLoader(NUMBERS, 0, ALONE), "batch_size must be from 1 on, and is 0"),
+        (lambda: EvaluationLoader(NUMBERS, 1, ALONE, prefetch=-1), "prefetch must be from 0 on, and is -1"),
+        (lambda: EvaluationLoader(NUMBERS, 1, ALONE, num_workers=-1), "num_workers must be from 0 on, and is -1"),
         (lambda: EvaluationLoader(NUMBERS, 1, DataShard(2, 2)), "rank must be from 0 to 1, and is 2"),
         (lambda: EvaluationLoader([], 1, ALONE), "the source has no samples"),
     ],

@@ -264,7 +264,7 @@ def test_in_an_object_store() -> None:
         store = Store("s3://bucket/models/1", **where)
         assert sorted(store.files()) == ["RECORD.json", "model.pt", "model.safetensors"]
         store.write("model.pt", (store.read("model.pt") or b"")[:-9])
-        with pytest.raises(ExportError, match=r"s3://bucket/models/1/model.pt has \d+ bytes in place of \d+"):
+        with pytest.raises(ExportError, match=r"s3://bucket/models/1/model.pt has \d+ bytes instead of \d+"):
             read_record("s3://bucket/models/1", **where)
 
 

@@ -167,7 +167,7 @@ def test_bodies_that_are_wrong(body: Callable[[Step, nn.Module], None], kind: ty
     ("wrong", "said"),
     [
         ({"total_steps": 0}, "total_steps must be from 1 on"),
-        ({"extra_state": {"train_state": 1}}, "extra_state has train_state, which the loop keeps"),
+        ({"extra_state": {"train_state": 1}}, "extra_state has train_state, which the loop saves itself"),
     ],
 )
 def test_what_does_not_go_together(wrong: dict[str, Any], said: str) -> None:
@@ -179,7 +179,7 @@ def test_what_does_not_go_together(wrong: dict[str, Any], said: str) -> None:
 def test_the_best_are_kept_by_numbers_that_somebody_gives(tmp_path: Path) -> None:
     with start() as training:
         plan = CheckpointPolicy(keep=Retention(best=1, metric="accuracy"))
-        with pytest.raises(ValueError, match="nothing says which these are: give metrics"):
+        with pytest.raises(ValueError, match="no metric is reported: pass checkpoint_metrics"):
             made(training, None, checkpoints=Checkpoints(str(tmp_path), policy=plan))
 
 
@@ -220,7 +220,7 @@ def test_fp16_is_not_scaled_over_stages(monkeypatch: pytest.MonkeyPatch) -> None
     with start() as training:
         # As if there were two.
         monkeypatch.setattr(module, "size", lambda _, dimension: 2 if dimension == "pipeline" else 1)
-        with pytest.raises(ValueError, match="stages of a pipeline judge their gradients each by itself: take bf16"):
+        with pytest.raises(ValueError, match="pipeline stages check their gradients separately: use bf16"):
             made(training, None, precision=Precision("fp16", "cpu"))
 
 

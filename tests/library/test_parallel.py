@@ -146,7 +146,7 @@ WORDS = {
     "tied stages": "stages 0 and 1 share the parameter 1.weight",
     "sharded twice": "the model is sharded already",
     "few parts": "4 parts cannot be cut into 6 stages",
-    "no stages": "per_rank must be from 1 on, and is 0",
+    "no stages": "stages_per_rank must be from 1 on, not 0",
     "no sequence of parts": "a Linear cannot be cut into stages",
     "few micro-batches": "1 micro-batches are too few for 2 processes",
     "odd micro-batches": "a multiple of 2 micro-batches",

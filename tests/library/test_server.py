@@ -271,7 +271,7 @@ def test_an_optimizer_that_fails_is_told_to_all() -> None:
         (lambda held: held.push(0, {"w": torch.ones(2).double()}), "of torch.float64, and the parameter is"),
         (lambda held: pushed(held, 1, 1.0), "trainer-1 has other parameters than the server: pull"),
         (lambda held: (pushed(held, 0, 1.0), pushed(held, 0, 1.0)), "trainer-0 has a gradient waiting"),
-        (lambda held: held.begin(held.state()), "the training has begun already: a state is loaded before"),
+        (lambda held: held.begin(held.state()), "the training has started already: load a state before"),
         (lambda held: held.pull(7), "there is no trainer-7"),
         (lambda held: held.configure({"rate": 1}), "no option rate: it has .*lr"),
         (

@@ -58,9 +58,9 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     # A machine with much else to do takes its time, and imports take it once.
-    for name in ("PATIENCE", "IN_HASTE"):
+    for name in ("CLOSE_TIMEOUT_SECONDS", "HASTY_CLOSE_TIMEOUT_SECONDS"):
         monkeypatch.setattr(trackings, name, 60.0)
-    monkeypatch.setattr(background, "LONGEST", 0.5)
+    monkeypatch.setattr(background, "MAX_RETRY_SECONDS", 0.5)
     # What MLflow sets goes with the test.
     for name, value in ours.CLIENT_DEFAULTS.items():
         monkeypatch.setenv(name, value)
@@ -201,7 +201,7 @@ def test_a_server_that_is_killed_is_told_later(
         assert tracking._background.flush(30)
         server.kill()
         assert steps(watch, range(11, 31)) < 1.0, "the training does not wait"
-        while not any("cannot be told" in message for message in caplog.messages):
+        while not any("cannot send events" in message for message in caplog.messages):
             time.sleep(0.01)
         server.start()
         tracking.log_metrics(30, {"accuracy": 0.5, "/not/allowed": 1.0})
@@ -211,11 +211,11 @@ def test_a_server_that_is_killed_is_told_later(
     (run,) = client.search_runs(["0"], "tags.`trainyard.dev/job-uid` = 'uid-of-another'")
     assert [*history(client, run.info.run_id, "loss")] == [*range(1, 33)]
     assert run.info.status == "FINISHED"
-    said = [message for message in caplog.messages if message.startswith("MLflow at ")]
+    said = [message for message in caplog.messages if "MLflow at " in message]
     assert [message.partition(" (")[0] for message in said] == [
-        f"MLflow at {server.url} cannot be told of the training",
-        f"MLflow at {server.url} is told again; 0 things were left out meanwhile",
-        f"MLflow at {server.url} refuses some of what it is told",
+        f"cannot send events to MLflow at {server.url}",
+        f"MLflow at {server.url} answers again; 0 events were dropped",
+        f"MLflow at {server.url} rejects some events",
     ]
 
 
@@ -267,12 +267,12 @@ def slow() -> Iterator[str]:
 def test_a_training_ends_without_its_server(
     slow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    monkeypatch.setattr(trackings, "PATIENCE", 0.5)
+    monkeypatch.setattr(trackings, "CLOSE_TIMEOUT_SECONDS", 0.5)
     url = f"http://127.0.0.1:{free_port()}" if how == "away" else slow
     tracking = Tracking(MLflow(url, experiment="none"), log_every=1)
     assert len(train(tracking, tmp_path, 6)) == 6
-    (left,) = [message for message in caplog.messages if "was not told" in message]
-    assert left == f"MLflow at {url} was not told 10 things at the end: it does not answer"
+    (left,) = [message for message in caplog.messages if "did not answer at the end" in message]
+    assert left == f"MLflow at {url} did not answer at the end: dropped 10 events"
     with pytest.raises(TrackingError, match="there is no export in"):
         tracking.register_model("digits", str(tmp_path / "none"))
 
@@ -311,13 +311,13 @@ def test_a_folder_that_comes_later(tmp_path: Path, caplog: pytest.LogCaptureFixt
     with tracking:
         tracking.start(watch)
         steps(watch, range(1, 6))
-        while not any("cannot be told" in message for message in caplog.messages):
+        while not any("cannot send events" in message for message in caplog.messages):
             time.sleep(0.01)
         folder.unlink()
         assert tracking._background.flush(30)
     assert [*scalars(folder)["loss"]] == [1, 2, 3, 4, 5]
-    said = [message for message in caplog.messages if message.startswith(f"TensorBoard in {folder} cannot be told")]
-    assert len(said) == 1, "it is said once"
+    said = [message for message in caplog.messages if message.startswith(f"cannot send events to TensorBoard in {folder}")]
+    assert len(said) == 1, "it is logged once"
 
 
 def told_by_ranks(folder: Path) -> None:
@@ -349,9 +349,9 @@ def test_the_numbers_are_those_of_all_and_rank_0_tells_them(tmp_path: Path) -> N
     [
         (MLflow, ValueError, "uri is missing: the server's address"),
         (lambda: TensorBoard("s3://bucket/runs"), ValueError, "folder must be a path, and is s3://bucket/runs"),
-        (lambda: Tracking(TensorBoard("runs"), log_every=0), ValueError, "every must be from 1 on, and is 0"),
+        (lambda: Tracking(TensorBoard("runs"), log_every=0), ValueError, "log_every must be from 1 on, not 0"),
         (lambda: Tracking(TensorBoard("runs"), parameters=3), ValueError, "parameters must be a mapping"),
-        (lambda: Tracking(TensorBoard("runs")).log_metrics(1, {}), RuntimeError, r"begin\(\) comes before metrics\(\)"),
+        (lambda: Tracking(TensorBoard("runs")).log_metrics(1, {}), RuntimeError, r"call start\(\) before log_metrics\(\)"),
     ],
 )
 def test_what_makes_no_sense(wrong: Callable[[], object], kind: type[Exception], said: str) -> None:
@@ -363,7 +363,7 @@ def test_a_second_beginning() -> None:
     tracking = Tracking(MLflow("http://127.0.0.1:1"))
     tracking._process = tracking._process.__class__(rank=1, world_size=2)
     tracking.start(Monitor())
-    with pytest.raises(RuntimeError, match="this Tracking has begun already: make one for each loop"):
+    with pytest.raises(RuntimeError, match="this Tracking was started already: make one for each loop"):
         tracking.start(Monitor())
 
 

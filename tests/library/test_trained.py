@@ -305,7 +305,7 @@ def test_what_cannot_be_saved_is_refused_at_once(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ValueError, match=r"two models have a parameter 0\.bias"):
         TrainState([model, small()], optimizer)
     optimizer.state["average"] = {"loss": 1.0}
-    with pytest.raises(ValueError, match="AdamW keeps a state of average, which is none of its parameters"):
+    with pytest.raises(ValueError, match="AdamW keeps state for average, which is not one of its parameters"):
         TrainState(model, optimizer).state_dict()
     monkeypatch.setattr(parameter_names, "FullyShardedDataParallel", nn.Tanh)
     with pytest.raises(ValueError, match="1 is wrapped in FullyShardedDataParallel, whose parameters"):

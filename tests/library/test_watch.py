@@ -176,7 +176,7 @@ def test_an_older_agent_is_told_what_it_has_names_for(
         told.append(measured)
 
     older = SimpleNamespace(progress=progress, **({} if names is None else {"MEASURED": names}))
-    monkeypatch.setattr("trainyard_torch.monitoring.watch.agent", lambda: older)
+    monkeypatch.setattr("trainyard_torch.monitoring.monitor.agent", lambda: older)
     with Monitor(device="cpu") as watch:
         watch.record_checkpoint(100, 4.5)
         watch.step(101, grad_norm=1.0)
@@ -198,7 +198,7 @@ def test_a_loss_that_is_no_number_is_told_once_until_it_is_one_again(caplog: pyt
         for step, loss in enumerate((0.5, nan, nan, 0.4, torch.tensor(inf))):
             watch.step(step, loss=loss, grad_norm=inf)
     said = [record.getMessage() for record in caplog.records]
-    assert [text.split(": checkpoints")[0] for text in said] == [
+    assert [text.split(", and later")[0] for text in said] == [
         "step 1: the loss is nan",
         "step 4: the loss is inf",
     ]
@@ -242,7 +242,7 @@ def test_the_share_of_the_peak(caplog: pytest.LogCaptureFixture) -> None:
         (lambda: Monitor(compute_phases=("data", "loading")), "own must be of the phases .*, and has loading"),
         (lambda: Monitor(peak_flops=0), "peak must be positive, and is 0"),
         (lambda: Monitor(peak_flops=float("inf")), "peak must be positive, and is inf"),
-        (lambda: Monitor(total_steps=-1), "total must be from 0 on, and is -1"),
+        (lambda: Monitor(total_steps=-1), "total_steps must be from 0 on, not -1"),
         (lambda: Monitor(port=0), "port must be from 1 to 65535, and is 0"),
         (lambda: Monitor(profiler=ProfilerConfig(steps=0)), "steps must be from 1 to 1000, and is 0"),
         (lambda: Monitor(profiler=ProfilerConfig(sample_every=5)), "sample_every must be 0 or from 10 on, and is 5"),
@@ -261,7 +261,7 @@ def test_values_that_make_no_sense(wrong: Callable[[], object], said: str) -> No
 def test_a_launcher_that_says_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "first")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="RANK must be a whole number, and is 'first'"):
+    with pytest.raises(ValueError, match="RANK must be a non-negative integer, not 'first'"):
         Monitor()
 
 

@@ -86,5 +86,5 @@ def test_without_a_step_nothing_is_known() -> None:
 
 
 def test_a_time_without_length() -> None:
-    with pytest.raises(ValueError, match="whole must end after it begins"):
+    with pytest.raises(ValueError, match="window must end after it begins"):
         shares([], [], Span(1, 1))

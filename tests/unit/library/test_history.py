@@ -80,8 +80,8 @@ def test_the_newest_that_is_whole(store: Store) -> None:
     ("broken", "said"),
     [
         (lambda _: None, "__0_0.distcp is missing"),
-        (lambda old: old[:-1], "bytes in place of"),
-        (lambda _: b"", "has 0 bytes in place of"),
+        (lambda old: old[:-1], "bytes instead of"),
+        (lambda _: b"", "has 0 bytes instead of"),
         (lambda old: old[:5] + b"!" + old[6:], "its checksum is another one"),
     ],
     ids=["missing", "truncated", "empty", "changed"],
@@ -173,7 +173,7 @@ def test_claims_that_nobody_can_read_cost_nothing(store: Store, text: bytes) -> 
 def test_an_earlier_attempt_of_the_same_job_cannot_begin_after_a_later_one(store: Store) -> None:
     slow = History(store, JobAttempt("job", 1))
     committed(store, 10, job_attempt=JobAttempt("job", 2))
-    with pytest.raises(StaleAttemptError, match="attempt 2 of this job has begun, and this is attempt 1"):
+    with pytest.raises(StaleAttemptError, match="attempt 2 of this job has started, and this is attempt 1"):
         slow.begin()
     committed(store, 20, base=Name(10, 1), job_attempt=JobAttempt("the next job", 1))
     assert step_of(History(store)) == 20
@@ -206,7 +206,7 @@ def test_where_others_begin_all_the_time_none_goes_on_for_ever(store: Store, mon
         write_file(self, f"attempts/{path.split('/')[1][:6]}-00000000.json", content)
 
     monkeypatch.setattr(Store, "write", beside)
-    with pytest.raises(StaleAttemptError, match="give each training a folder of its own"):
+    with pytest.raises(StaleAttemptError, match="give each training its own folder"):
         History(store).begin()
 
 

@@ -49,7 +49,7 @@ def test_the_variable(text: str | None, sizes: Parallelism) -> None:
         ("[2]", "must be a JSON object"),
         ('{"tensors": 2}', "has tensors, and may have tensor, pipeline, context, replicate only"),
         ('{"tensor": 2, "tensor": 4}', "a key twice"),
-        ('{"tensor": 0}', "tensor must be a whole number from 1 on, and is 0"),
+        ('{"tensor": 0}', "tensor must be a positive integer, not 0"),
         ('{"tensor": 2.0}', "tensor must be .* is 2.0"),
         ('{"context": "2"}', "context must be .* is '2'"),
         ('{"pipeline": true}', "pipeline must be .* is True"),

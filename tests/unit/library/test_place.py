@@ -22,8 +22,8 @@ def test_one_of_torchrun_and_one_of_the_agent() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"RANK": "four"}, "RANK must be a whole number, and is 'four'"),
-        ({"RANK": "-1"}, "RANK must be a whole number, and is '-1'"),
+        ({"RANK": "four"}, "RANK must be a non-negative integer, not 'four'"),
+        ({"RANK": "-1"}, "RANK must be a non-negative integer, not '-1'"),
         ({"RANK": "٣"}, "RANK must be a whole number"),
         ({"RANK": "4"}, "RANK does not fit: RANK 4 of WORLD_SIZE 4"),
         ({"WORLD_SIZE": ""}, "RANK is set without WORLD_SIZE: set both, or neither"),

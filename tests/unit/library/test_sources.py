@@ -184,7 +184,7 @@ def test_what_cannot_be_written(bucket: str, samples: list[Any], block: int, sai
             lambda content: content[:-1],
             r"shard-000001: tried 2 times, and the answer was \d+ bytes: the file was cut off",
         ),
-        (lambda content: content[:-1] + b"?", r"shard-000001 is not what index.json says"),
+        (lambda content: content[:-1] + b"?", r"shard-000001 does not match index.json"),
         (lambda content: content + b"?", None),
     ],
 )
@@ -282,7 +282,7 @@ def run_epoch(source: BlockSource, order: SampleOrder, data_shard: DataShard) ->
     [
         (SampleOrder(50, block=1), 4, r"reads 10 samples at a time.*Make it SampleOrder\(block=10\)"),
         (SampleOrder(50, block=25), 4, "reads 10 samples at a time"),
-        (SampleOrder(50, block=10, window=2), 4, r"4 blocks are needed.*Reading\(memory="),
+        (SampleOrder(50, block=10, window=2), 4, r"4 blocks are needed.*ReadOptions\(memory="),
         (SampleOrder(50, block=10, window=1), 20, "3 blocks are needed"),
         (SampleOrder(50, block=20, window=1), 20, "4 blocks are needed"),
         (SampleOrder(50, shuffled=False), 20, "3 blocks are needed"),

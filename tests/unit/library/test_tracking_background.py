@@ -101,8 +101,8 @@ def test_one_that_was_away_hears_all_once(caplog: pytest.LogCaptureFixture) -> N
         background.close(PATIENCE)
     assert listener.heard == COURSE
     assert [record.getMessage() for record in caplog.records] == [
-        "the listener cannot be told of the training (no route to host): the training goes on, what is to be told is kept, and it is tried again",
-        "the listener is told again; 0 things were left out meanwhile",
+        "cannot send events to the listener",
+        "the listener answers again; 0 events were dropped",
     ]
 
 
@@ -113,8 +113,8 @@ def test_one_that_stays_away_is_given_up_at_the_end(caplog: pytest.LogCaptureFix
     begin = time.monotonic()
     told(Listener(hear), COURSE, seconds=0.3)
     assert time.monotonic() - begin < PATIENCE / 2
-    assert caplog.messages[0].startswith("the listener cannot be told of the training (ConnectionError)")
-    assert caplog.messages[1:] == ["the listener was not told 203 things at the end: it does not answer"]
+    assert caplog.messages[0].startswith("the listener cannot send events")
+    assert caplog.messages[1:] == ["the listener did not answer at the end: dropped 203 events"]
 
 
 def test_what_is_refused_is_left_out_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -129,7 +129,7 @@ def test_what_is_refused_is_left_out_alone(caplog: pytest.LogCaptureFixture) -> 
     assert listener.heard == [
         event for event in COURSE if not (isinstance(event, MetricsLogged) and event.step in unwanted)
     ]
-    assert caplog.messages == ["the listener refuses some of what it is told (not step 7): that is left out"]
+    assert caplog.messages == ["the listener rejects some events (not step 7): they are dropped"]
 
 
 def test_a_full_backlog_grows_coarser_and_not_shorter() -> None:
@@ -177,7 +177,7 @@ def test_a_backlog_is_never_larger_than_its_room(events: list[Event], room: int,
 
 
 def test_too_little_room() -> None:
-    with pytest.raises(ValueError, match="room must be from 16 on, and is 3"):
+    with pytest.raises(ValueError, match="capacity must be from 16 on, not 3"):
         Backlog(3)
 
 

@@ -149,18 +149,14 @@ def start(
         timeout: of a collective; by default torch's.
         deterministic: use torch's deterministic algorithms, and raise an error where there is no such algorithm.
         stop_timeout_seconds: seconds after SIGTERM within which the current step has to finish, or the process is terminated; by default two
-            thirds of what the pod gets to end (TRAINYARD_GRACE_SECONDS, else 30 s). Under trainyard-agent it is the agent's matter.
+            thirds of what the pod gets to end (TRAINYARD_GRACE_PERIOD_SECONDS, else 30 s). Under trainyard-agent it is the agent's matter.
 
     Raises:
         ValueError: a variable or parameter is invalid; the message names it.
     """
     if not 0 <= seed < SEED:
         raise ValueError(f"seed must be from 0 to {SEED - 1}, and is {seed}")
-    if stop_timeout_seconds is not None and not 0 < stop_timeout_seconds <= MAX_GRACE_PERIOD_SECONDS:
-        raise ValueError(
-            f"patience must be a positive number of seconds up to {MAX_GRACE_PERIOD_SECONDS}, and is {stop_timeout_seconds}"
-        )
-    bound = default_stop_timeout_seconds(os.environ) if stop_timeout_seconds is None else stop_timeout_seconds
+    stop_seconds = _stop_seconds(stop_timeout_seconds)
     process = ProcessInfo.of(os.environ)
     chosen = parallelism or Parallelism.parse(os.environ.get("TRAINYARD_PARALLELISM"))
     chosen.data(process.world_size)
@@ -168,14 +164,12 @@ def start(
     configure_logging()
     _seed_all(seed)
     if deterministic:
-        # Read by cuBLAS when it is first used.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(mode=True)
+        _use_deterministic_algorithms()
     os.environ.update(flight_recorder(os.environ))
     _join(process, where, timeout)
     # The agent speaks for the ranks that it has started itself. Handlers are for the main thread alone.
     free = not process.supervised and threading.current_thread() is threading.main_thread()
-    sigterm = SigtermHandler(bound) if free else None
+    sigterm = SigtermHandler(stop_seconds) if free else None
     try:
         with exit_with_code():
             training = Training(process, where, chosen.mesh(process.world_size, where.type), seed, sigterm)
@@ -196,6 +190,22 @@ def start(
     finally:
         if sigterm:
             sigterm.close()
+
+
+def _stop_seconds(given: float | None) -> float:
+    if given is None:
+        return default_stop_timeout_seconds(os.environ)
+    if not 0 < given <= MAX_GRACE_PERIOD_SECONDS:
+        raise ValueError(
+            f"stop_timeout_seconds must be a positive number of seconds up to {MAX_GRACE_PERIOD_SECONDS}, not {given}"
+        )
+    return given
+
+
+def _use_deterministic_algorithms() -> None:
+    # cuBLAS reads it on first use.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(mode=True)
 
 
 def _destroy_groups(code: int, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""How errors are summarised in logs, and the exit codes that they set. Pure except for `exit_with_code`."""
+"""How errors are summarized in logs, and the exit codes that they set. Pure except for `exit_with_code`."""
 
 from __future__ import annotations
 

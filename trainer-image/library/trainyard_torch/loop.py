@@ -96,35 +96,35 @@ class Step:
 
 
 class Loop:
-    """All steps that are left: `for step in loop`. To be made by all processes at the same time, and gone through by all.
+    """The remaining steps of a training: `for step in loop`. Create it on all processes at the same time, and iterate over it on all.
 
-    What is not done in the loop's body is done after it: gradients are clipped, the optimizer takes its step, the agent and Prometheus are
-    updated, checkpoints are saved when they are due, and training stops on request, after a checkpoint.
+    After the loop's body, gradients are clipped, the optimizer steps, metrics are reported, due checkpoints are saved, and
+    training stops on request, after a checkpoint.
 
     Args:
-        training: what `start` gave.
-        model: as it was wrapped; of a pipeline this process's stages.
-        optimizer: of the model: one for all stages, one for each, or any others.
-        data: the steps' micro-batches.
-        until: the last step.
+        training: from `start`.
+        model: wrapped by `replicate` or `shard`; for a pipeline, this process's stages.
+        optimizer: of the model's parameters: one for all stages, one for each, or any others.
+        data: loader of the steps' micro-batches.
+        total_steps: number of the last step.
         checkpoints: where checkpoints are stored. None: no checkpoints, and each start begins at step 1.
         extra_state: further objects with a state dict to save, by name. Model, optimizer, loss scale and data position are always saved.
-        schedule: of the learning rate.
-        precision: the number format; by default fp32, with matrices in TF32 where the device has it.
-        longest: the norm that gradients are clipped to; None: they are not.
-        watch: by default one with the usual settings.
+        lr_schedule: of the learning rate.
+        precision: number format; by default fp32, with TF32 matrices if the device supports it.
+        max_grad_norm: norm that gradients are clipped to; None: they are not clipped, and their norm is unknown.
+        monitor: by default one with default settings.
         tracking: experiment tracker to report to: MLflow or TensorBoard.
-        metrics: gives, at each checkpoint, the numbers by which `CheckpointPolicy(keep=Retention(best=…, metric=…))` compares them: those of the last
-                evaluation, for example. Only rank 0's values are used.
+        checkpoint_metrics: returns, at each checkpoint, the metrics that `CheckpointPolicy(keep=Retention(best=…, metric=…))` compares, for
+            example those of the last evaluation. Only rank 0's values are used.
 
     Attributes:
-        watch: for phases of the program's own: `with loop.monitor.phase("evaluate")`.
+        monitor: for further phases: `with loop.monitor.phase("evaluate")`.
 
     Raises:
-        ValueError: a number is out of its range, or two things do not go together.
+        ValueError: a number is out of range, or two arguments conflict.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a choice of its own
+    def __init__(  # noqa: PLR0913 - the optional ones are config objects or components of their own
         self,
         training: Training,
         model: nn.Module | Sequence[nn.Module],
@@ -147,14 +147,7 @@ class Loop:
         self._models = [model] if isinstance(model, torch.nn.Module) else list(model)
         self._optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
         self._precision = precision or Precision(None, training.device)
-        if self._precision.name == "fp16" and len(self._optimizers) > 1:
-            raise ValueError(
-                f"fp16 scales the loss for one optimizer, and there are {len(self._optimizers)}: take bf16"
-            )
-        if self._precision.name == "fp16" and size(training.mesh, "pipeline") > 1:
-            raise ValueError(
-                "fp16 scales the loss of one backward pass, and stages of a pipeline judge their gradients each by itself: take bf16"
-            )
+        self._check_fp16()
         if checkpoints and checkpoints.policy.keep.best and checkpoint_metrics is None:
             raise ValueError("the policy keeps the best checkpoints but no metric is reported: pass checkpoint_metrics")
         self._checkpoints, self._tracking, self._lr_schedule, self._max_grad_norm = (
@@ -164,22 +157,37 @@ class Loop:
             max_grad_norm,
         )
         self._checkpoint_metrics = checkpoint_metrics
-        ours: dict[str, Any] = {"train_state": TrainState(self._models, self._optimizers)}
-        if self._precision.name == "fp16":
-            ours["precision"] = self._precision
-        if taken := ours.keys() & (extra_state or {}).keys():
-            raise ValueError(
-                f"extra_state has {', '.join(sorted(taken))}, which the loop keeps by itself: choose another name"
-            )
-        self._state = {**ours, **(extra_state or {})}
+        self._state = self._checkpoint_state(extra_state or {})
         self.monitor = monitor or Monitor(
             total_steps=total_steps, compute_phases=self._compute_phases(), device=training.device
         )
-        # The stages of a pipeline exchange by themselves.
+        # Pipeline stages synchronize on their own.
         self._gradient_sync = GradientSync(self._models[0] if len(self._models) == 1 else torch.nn.Identity())
-        # To ask the mesh takes longer than all else that the loop does in a step.
+        # Cached, since mesh lookups take longer than all other work of the loop in a step.
         mesh = training.mesh
         self._counts = not any(mesh[name].get_local_rank() for name in ("pipeline", "context", "tensor"))
+
+    def _check_fp16(self) -> None:
+        """Raise ValueError if the loss scale of fp16 would be inconsistent."""
+        if self._precision.name != "fp16":
+            return
+        if len(self._optimizers) > 1:
+            raise ValueError(f"fp16 scales the loss for one optimizer, and there are {len(self._optimizers)}: use bf16")
+        if size(self._training.mesh, "pipeline") > 1:
+            raise ValueError(
+                "fp16 scales the loss of one backward pass, and pipeline stages check their gradients separately: use bf16"
+            )
+
+    def _checkpoint_state(self, extra_state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all that goes into a checkpoint, by name. Raises ValueError if `extra_state` uses a reserved name."""
+        own: dict[str, Any] = {"train_state": TrainState(self._models, self._optimizers)}
+        if self._precision.name == "fp16":
+            own["precision"] = self._precision
+        if reserved := own.keys() & extra_state.keys():
+            raise ValueError(
+                f"extra_state has {', '.join(sorted(reserved))}, which the loop saves itself: choose another name"
+            )
+        return {**own, **extra_state}
 
     def __iter__(self) -> Iterator[Step]:
         """Yield the steps that remain after the last checkpoint.
@@ -261,23 +269,23 @@ class Loop:
         return norm
 
     def _save(self, number: int) -> None:
+        """Save a checkpoint if one is due, and exit if a stop was requested."""
         stop, last = self._training.must_stop(number), number == self._total_steps
-        tier = self._checkpoints.should_save(number) if self._checkpoints else None
-        if self._checkpoints and (tier or stop or last):
-            with self.monitor.phase("checkpoint"):
-                self._checkpoints.save(
-                    number,
-                    self._state,
-                    data=self._data.state_dict(),
-                    metrics=self._checkpoint_metrics() if self._checkpoint_metrics else None,
-                    tier=Tier.STORE if stop or last else tier or Tier.STORE,
-                    wait=stop or last,
-                )
+        if self._checkpoints:
+            due = self._checkpoints.should_save(number)
+            tier = Tier.STORE if stop or last else due
+            if tier:
+                self._save_to(self._checkpoints, number, tier, wait=stop or last)
         if stop and not last:
             if self._training.is_rank0:
-                saved = "is saved" if self._checkpoints else "is the last: without checkpoints it is lost"
-                logger.info("the training was asked to end: step %d of %d %s", number, self._total_steps, saved)
+                saved = "saved" if self._checkpoints else "not saved, as there are no checkpoints"
+                logger.info("stopping on request after step %d of %d: %s", number, self._total_steps, saved)
             self._training.exit()
+
+    def _save_to(self, checkpoints: Checkpoints, number: int, tier: Tier, *, wait: bool) -> None:
+        metrics = self._checkpoint_metrics() if self._checkpoint_metrics else None
+        with self.monitor.phase("checkpoint"):
+            checkpoints.save(number, self._state, data=self._data.state_dict(), metrics=metrics, tier=tier, wait=wait)
 
     def _samples(self, parts: list[LoadedMicroBatch]) -> int:
         """What this process counts: of those that work on the same samples, the first counts them all."""

@@ -115,7 +115,7 @@ class Parallelism:
         "gradients" those whose gradients are averaged.
 
         Args:
-            world: how many processes there are.
+            world_size: how many processes there are.
             device_type: "cuda" or "cpu".
 
         Raises:

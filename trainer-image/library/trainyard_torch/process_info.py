@@ -20,9 +20,9 @@ class ProcessInfo:
 
     Attributes:
         rank: among all, from 0 on.
-        world: how many there are.
+        world_size: how many there are.
         local_rank: among those of the same pod or machine.
-        local_world: how many those are.
+        local_world_size: how many those are.
         launched: whether a launcher has set the variables. If not, this is the only process.
         supervised: whether trainyard-agent itself has started this process, and so receives its progress.
         job_attempt: the job and the attempt that this process belongs to.

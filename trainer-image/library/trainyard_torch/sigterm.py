@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType
 
-GRACE_PERIOD = "TRAINYARD_GRACE_SECONDS"
+GRACE_PERIOD = "TRAINYARD_GRACE_PERIOD_SECONDS"
 DEFAULT_GRACE_PERIOD_SECONDS, MAX_GRACE_PERIOD_SECONDS = 30.0, 10**9
 """Default grace period of a Kubernetes pod, and the largest value that is accepted."""
 STOP_SHARE = 2 / 3
@@ -25,7 +25,7 @@ def default_stop_timeout_seconds(environ: Mapping[str, str]) -> float:
     """Return the seconds that a process has to finish its step after SIGTERM: two thirds of the pod's grace period.
 
     Args:
-        environ: the operator sets TRAINYARD_GRACE_SECONDS to the pod's `terminationGracePeriodSeconds` where that is not 30.
+        environ: the operator sets TRAINYARD_GRACE_PERIOD_SECONDS to the pod's `terminationGracePeriodSeconds` where that is not 30.
 
     Raises:
         ValueError: it is no number of seconds from 0 on.

@@ -33,8 +33,8 @@ class BackgroundSave:
         give_up_seconds: seconds from now until the save is abandoned, whatever its thread does.
 
     Attributes:
-        remembered: whether it is in memory.
-        forgotten: why it is not.
+        in_memory: whether it is in memory.
+        memory_error: why it is not.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class Checkpoints:
 
     Args:
         url: the folder of all checkpoints of this training: a path that all processes share, or `s3://bucket/folder` and the like.
-        plan: when they are made, which stay, and how long the store is waited for.
+        policy: when they are made, which stay, and how long the store is waited for.
         mesh: how the processes are laid out: `training.mesh`. What is in memory is taken up in the same layout alone.
         job_attempt: job and attempt of this process, so that a stale process cannot commit; by default from the operator's environment variables.
         options: for fsspec's file system.
@@ -161,6 +161,38 @@ class Checkpoints:
             ValueError: `tier` is MEMORY and the policy keeps none there; a metric is not a number; or there is a checkpoint of a later step,
                 from which the next start would go on.
         """
+        self._check_save(step, tier)
+        compared = _numbers(metrics or {})
+        self._furthest = step
+        began = time.monotonic()
+        self._finish_last()
+        if self._made == step and tier <= self._tier:
+            # It is stored already. While it is replaced, there would be neither.
+            return
+        if self._given_up == step:
+            # A part of it may still be written, and would mix with the files of a second try.
+            if wait:
+                raise CheckpointSaveError(f"the checkpoint of step {step} was abandoned, and is not tried again")
+            return
+        memory = self._memory_for(step, tier, wait=wait)
+        if tier is Tier.MEMORY and memory is None:
+            return
+        manifest = Manifest(
+            step, self.attempt, self._communicator.world_size, self._mesh, dict(data or {}), compared, time.time()
+        )
+        self._start_save(manifest, staged(plain(state)), tier, memory)
+        self._made, self._tier = step, tier
+        self._schedule.made(tier, step, began=began, now=time.monotonic())
+        self._slow = False
+        if wait:
+            self._finish_last(strict=True)
+
+    def close(self) -> None:
+        """Wait until the last one is stored. Raises as `save` with `wait` does."""
+        self._finish_last(strict=True)
+
+    def _check_save(self, step: int, tier: Tier) -> None:
+        """Raise RuntimeError or ValueError if this checkpoint may not be saved, as `save` documents."""
         if not self.attempt:
             raise RuntimeError("call load() before save(): it determines which checkpoint this attempt continues from")
         if tier is Tier.MEMORY and self._memory is None:
@@ -172,52 +204,28 @@ class Checkpoints:
                 f"step must be from {self._furthest} on, which this training has already reached, not {step}: continue from the step of the manifest "
                 "that load() returns"
             )
-        self._furthest = step
-        compared = _numbers(metrics or {})
-        began = time.monotonic()
-        self._finish_last()
-        if self._made == step and tier <= self._tier:
-            # It is stored. A second time, it would for a moment be neither.
-            return
-        if self._given_up == step:
-            # A part of it may still be written, and would mix with the files of a second try.
-            if wait:
-                raise CheckpointSaveError(f"the checkpoint of step {step} was given up, and is not tried again")
-            return
-        remember = self._memory is not None and (
-            not self._schedule.memory_paused(step) or (wait and tier is Tier.MEMORY)
-        )
-        if tier is Tier.MEMORY and not remember:
-            return
-        manifest = Manifest(
-            step, self.attempt, self._communicator.world_size, self._mesh, dict(data or {}), compared, time.time()
-        )
-        memory = self._memory if remember else None
-        state_now, policy = staged(plain(state)), self._policy
-        writing = CheckpointWriter(
+
+    def _memory_for(self, step: int, tier: Tier, *, wait: bool) -> Memory | None:
+        """Return the memory tier if this checkpoint goes there: not during the pause after a failure, unless it is the last chance."""
+        last_chance = wait and tier is Tier.MEMORY
+        return self._memory if last_chance or not self._schedule.memory_paused(step) else None
+
+    def _start_save(self, manifest: Manifest, state: dict[str, Any], tier: Tier, memory: Memory | None) -> None:
+        writer = CheckpointWriter(
             self._background,
             self._store,
             self._history,
-            policy.keep,
+            self._policy.keep,
             memory,
             self._mark,
             manifest,
-            state_now,
+            state,
             tier,
             self._stored,
         )
         self._pending = BackgroundSave(
-            writing, self._store, seconds=policy.save_timeout_seconds, give_up_seconds=policy.give_up_seconds
+            writer, self._store, seconds=self._policy.save_timeout_seconds, give_up_seconds=self._policy.give_up_seconds
         )
-        self._made, self._tier = step, tier
-        self._schedule.made(tier, step, began=began, now=time.monotonic())
-        self._slow = False
-        if wait:
-            self._finish_last(strict=True)
-
-    def close(self) -> None:
-        """Wait until the last one is stored. Raises as `save` with `wait` does."""
-        self._finish_last(strict=True)
 
     def _claimed(self, base: Name | None) -> tuple[int, str, tuple[float, int]]:
         self._history.claim(base)

@@ -39,7 +39,7 @@ class Communicator:
 
     Attributes:
         rank: from 0 on.
-        world: how many there are.
+        world_size: how many there are.
         group: what torch.distributed.checkpoint takes; None where there is no other process.
     """
 

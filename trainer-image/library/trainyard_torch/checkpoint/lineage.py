@@ -94,7 +94,7 @@ class Retention:
         last: how many of the newest, from 1 on.
         best: how many of those with the best value of `metric`.
         metric: the name of a number in the manifests.
-        greatest: whether more of it is better.
+        greater_is_better: whether more of it is better.
 
     Raises:
         ValueError: a number is out of its range, or `best` has no metric.

@@ -70,7 +70,7 @@ class Manifest:
     Attributes:
         step: the last step that is in it.
         attempt: the attempt that has written it, as they are counted in this store (`Claim`).
-        world: processes at that time.
+        world_size: processes at that time.
         mesh: their arrangement, the outermost first: `{"data": 2, "tensor": 4}`.
         data: position in the data (`Batches.state`).
         metrics: numbers by which checkpoints can be compared.

@@ -7,6 +7,7 @@ tied ones (pytorch issue 192202).
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from trainyard_torch.checkpoint.parameter_names import of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from torch import nn
     from torch.optim import Optimizer
@@ -58,18 +59,29 @@ def ready(optimizer: Optimizer, names: Mapping[nn.Parameter, str], keys: Collect
     """
     keys = frozenset(keys)
     mine = {names[parameter]: parameter for group in optimizer.param_groups for parameter in group["params"]}
-    saved = of([key.removeprefix(STATE) for key in keys if key.startswith(STATE)], mine)
+    saved = _states(keys, mine)
     if any(not optimizer.state.get(mine[name]) for name in saved):
         initialise(optimizer, [mine[name] for name in saved])
-    there = taken(optimizer, names)
-    kept = of([key.removeprefix(STATE) for key in there if key.startswith(STATE)], mine)
+    existing = taken(optimizer, names)
+    kept = _states(existing, mine)
+    _check_states(optimizer, saved, kept)
+    states = {f"{STATE}{key}" for name in saved for key in kept[name].values()}
+    return {key: value for key, value in existing.items() if key in states or (key.startswith(GROUPS) and key in keys)}
+
+
+def _states(keys: Iterable[str], names: Collection[str]) -> dict[str, dict[str, str]]:
+    return of([key.removeprefix(STATE) for key in keys if key.startswith(STATE)], names)
+
+
+def _check_states(
+    optimizer: Optimizer, saved: Mapping[str, Collection[str]], kept: Mapping[str, Collection[str]]
+) -> None:
+    """Raise ValueError if the checkpoint has state that this optimizer does not keep."""
     for name, parts in saved.items():
         if odd := [part for part in parts if not _has(kept.get(name, {}), part)]:
             raise ValueError(
                 f"the checkpoint has {', '.join(sorted(odd))} of {name}, which {type(optimizer).__name__} does not keep: it is of another optimizer"
             )
-    states = {f"{STATE}{key}" for name in saved for key in kept[name].values()}
-    return {key: value for key, value in there.items() if key in states or (key.startswith(GROUPS) and key in keys)}
 
 
 def put(optimizer: Optimizer, names: Mapping[nn.Parameter, str], found: Mapping[str, Any]) -> None:
@@ -81,7 +93,7 @@ def put(optimizer: Optimizer, names: Mapping[nn.Parameter, str], found: Mapping[
         found: also of other optimizers.
     """
     packed = optimizer.state_dict()
-    states = of([key.removeprefix(STATE) for key in found if key.startswith(STATE)], names.values())
+    states = _states(found, names.values())
     settings = of([key.removeprefix(GROUPS) for key in found if key.startswith(GROUPS)], names.values())
     groups = []
     for group, described in zip(optimizer.param_groups, packed["param_groups"], strict=True):
@@ -106,27 +118,45 @@ def initialise(optimizer: Optimizer, parameters: Collection[nn.Parameter]) -> No
         parameters: of the optimizer; also frozen ones.
     """
     wanted = set(parameters)
-    every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    gradients = [parameter.grad for parameter in every]
-    rates = [group.get("lr") for group in optimizer.param_groups]
-    hooks = [dict(each) for each in _hooks(optimizer)]
+    with _without_hooks(optimizer), _zero_rates(optimizer), _gradients_of(optimizer, wanted):
+        optimizer.step()
+
+
+@contextmanager
+def _without_hooks(optimizer: Optimizer) -> Iterator[None]:
+    saved = [dict(each) for each in _hooks(optimizer)]
     try:
         for each in _hooks(optimizer):
             each.clear()
-        for parameter in every:
-            parameter.grad = torch.zeros_like(parameter) if parameter in wanted else None
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            if rate is not None:
-                group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
-        optimizer.step()
+        yield
     finally:
-        for each, kept in zip(_hooks(optimizer), hooks, strict=True):
+        for each, kept in zip(_hooks(optimizer), saved, strict=True):
             each.update(kept)
-        for parameter, gradient in zip(every, gradients, strict=True):
+
+
+@contextmanager
+def _zero_rates(optimizer: Optimizer) -> Iterator[None]:
+    rates = [(group, group["lr"]) for group in optimizer.param_groups if group.get("lr") is not None]
+    try:
+        for group, rate in rates:
+            group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
+        yield
+    finally:
+        for group, rate in rates:
+            group["lr"] = rate
+
+
+@contextmanager
+def _gradients_of(optimizer: Optimizer, wanted: Collection[nn.Parameter]) -> Iterator[None]:
+    """Zero gradients for the wanted parameters, and no others."""
+    saved = [(parameter, parameter.grad) for group in optimizer.param_groups for parameter in group["params"]]
+    try:
+        for parameter, _ in saved:
+            parameter.grad = torch.zeros_like(parameter) if parameter in wanted else None
+        yield
+    finally:
+        for parameter, gradient in saved:
             parameter.grad = gradient
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            if rate is not None:
-                group["lr"] = rate
 
 
 def _hooks(optimizer: Optimizer) -> list[dict[int, Any]]:

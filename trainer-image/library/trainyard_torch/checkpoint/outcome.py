@@ -16,8 +16,8 @@ class Outcome:
     Attributes:
         wrong: why it is not in the store; "" where it is, or was not to be.
         behind: message if a later attempt has started; else "".
-        forgotten: why it is not in memory; "" where it is, or was not to be.
-        remembered: whether it is in memory.
+        memory_error: why it is not in memory; "" where it is, or was not to be.
+        in_memory: whether it is in memory.
         silent: whether it, or an operation of the store, had no end in time, so that something of it may still be written.
         broken: whether the process group that it was written by is of no use any more.
     """

@@ -30,8 +30,8 @@ class CheckpointPolicy:
         store: when one is stored.
         memory: when one is kept in memory; None: never. What is stored is kept there too.
         keep: which ones stay in the store; in memory it is the last.
-        folder: on a file system in memory that outlives a process. In a pod it counts against the memory limit.
-        operation_seconds: for one answer of the store (`Store`).
+        memory_dir: on a file system in memory that outlives a process. In a pod it counts against the memory limit.
+        operation_timeout_seconds: for one answer of the store (`Store`).
         save_timeout_seconds: for a whole checkpoint.
 
     Raises:
@@ -60,7 +60,7 @@ class SaveSchedule:
     """What is due, from what was made.
 
     Args:
-        plan: when they are to be made.
+        policy: when they are to be made.
         now: seconds of a clock that never goes back, as in all methods.
 
     Attributes:

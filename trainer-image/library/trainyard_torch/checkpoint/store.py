@@ -37,7 +37,7 @@ class Store:
 
     Args:
         url: a path, or anything that fsspec knows: `s3://bucket/folder`, `gs://…`, `file:///…`, `memory://…`.
-        patience: seconds for one answer: a listing, 4 MiB that are written, 1 MiB that is read, a file that is closed and on the disk.
+        timeout_seconds: seconds for one answer: a listing, 4 MiB that are written, 1 MiB that is read, a file that is closed and on the disk.
             None: any time.
         options: for fsspec's file system: `{"endpoint_url": …}`.
 

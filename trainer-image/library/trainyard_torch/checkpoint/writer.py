@@ -37,7 +37,7 @@ class CheckpointWriter:
     """One checkpoint and everything that its thread uses. If the thread is abandoned, training continues with new objects.
 
     Attributes:
-        ranks: by which the threads of all processes speak.
+        communicator: by which the threads of all processes speak.
         store: where it goes, with `history` on rank 0.
         history: of the store.
         keep: what stays there.

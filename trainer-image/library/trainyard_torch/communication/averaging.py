@@ -1,4 +1,4 @@
-"""Local SGD: each island takes steps of its own, and parameters are averaged now and then. torch's own parts, put together and checked.
+"""Local SGD: each replica group trains on its own, and parameters are averaged periodically. Built from torch's own averagers and hooks.
 
 Sources:
     T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020: post-local SGD.
@@ -34,7 +34,7 @@ class ModelAveraging:
         self._model, self._levels = model, checked(levels, replica_group.layout)
         self._warmup_steps = warmup_steps
         self._averager = HierarchicalModelAverager(self._levels, warmup_steps=warmup_steps)
-        # torch's count begins with 0, and would average after the first step. With 1, it averages after `period` steps.
+        # torch counts from 0, and would average after the first step. Starting at 1, it averages after `period` steps.
         self._averager.step = 1
         alone = replica_group.layout.size == 1
         self._hook = PostLocalSGDState(
@@ -56,7 +56,7 @@ class ModelAveraging:
         """Count a step, and average where it is time for it.
 
         Returns:
-            How many processes have averaged their parameters; 0: none.
+            Number of processes that averaged their parameters; 0: none.
 
         Raises:
             ValueError: no parameter has a gradient.
@@ -69,7 +69,7 @@ class ModelAveraging:
         return due[-1] if due and taken >= self._warmup_steps else 0
 
     def state_dict(self) -> dict[str, int]:
-        """What a checkpoint has to hold, beside model and optimizer."""
+        """Return what a checkpoint has to hold, in addition to model and optimizer."""
         return {"steps": self.steps, "exchanges": self._hook.iter}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
@@ -80,13 +80,13 @@ class ModelAveraging:
 def local_sgd(
     model: DistributedDataParallel, replica_group: ReplicaGroup, *, period: int, warmup_steps: int = 0
 ) -> ModelAveraging:
-    """Average gradients inside islands in each step, and parameters over all processes every `period` steps.
+    """Average gradients inside replica groups in each step, and parameters over all processes every `period` steps.
 
     Args:
         model: wrapped in DDP over all processes, and without another hook.
-        island: from `join_replica_group`. As many islands as processes: local SGD proper, where no gradient is exchanged at all.
+        replica_group: from `join_replica_group`. With one process per group this is plain local SGD, which exchanges no gradients at all.
         period: steps from one averaging to the next.
-        warmup: steps at the beginning in which gradients are averaged over all processes, as DDP does it.
+        warmup_steps: steps at the beginning in which gradients are averaged over all processes, as DDP does it.
 
     Raises:
         ValueError: a number is out of its range, or the model cannot be trained so.
@@ -101,10 +101,10 @@ def hierarchical_sgd(
 
     Args:
         model: as for `local_sgd`.
-        island: likewise.
+        replica_group: as for `local_sgd`.
         levels: after how many steps how many processes of consecutive ranks average their parameters: `{4: 8, 16: 64}`. Numbers of
             steps are multiples of each other, and so are groups; the last is all processes.
-        warmup: as for `local_sgd`.
+        warmup_steps: as for `local_sgd`.
 
     Raises:
         ValueError: as for `local_sgd`.
@@ -116,11 +116,11 @@ def _check(model: DistributedDataParallel, replica_group: ReplicaGroup, warmup_s
     if not isinstance(model, DistributedDataParallel):
         raise ValueError(f"model must be wrapped in DistributedDataParallel, and is a {type(model).__name__}")  # noqa: TRY004
     if warmup_steps < 0:
-        raise ValueError(f"warmup must be from 0 on, and is {warmup_steps}")
+        raise ValueError(f"warmup_steps must be from 0 on, not {warmup_steps}")
     if model.process_group.size() != replica_group.layout.world_size:
         raise ValueError(
             f"model is wrapped over {model.process_group.size()} of {replica_group.layout.world_size} processes: give DDP no process_group, "
-            "islands are made by its hook"
+            "the hook averages inside replica groups"
         )
     if model.broadcast_buffers and next(model.module.buffers(), None) is not None:
         raise ValueError(

@@ -1,6 +1,6 @@
-"""PowerSGD as torch has it, with a state that outlives the process. It has no say in which model is compressed, or when.
+"""torch's PowerSGD with a state that survives restarts. Which model is compressed, and from which step, is the caller's choice.
 
-torch keeps what PowerSGD remembers by bucket. DDP lays its buckets anew after the first step of each process, so after a restart a bucket
+torch stores PowerSGD's state per bucket. DDP rebuilds its buckets after the first step of each process, so after a restart a bucket
 holds other parameters than the ones that were remembered for it. Here the memory is kept by parameter, and laid out for whatever a bucket
 holds.
 
@@ -37,8 +37,8 @@ class PowerSGD:
 
     Attributes:
         rank: columns of each factor, from 1 on. More is nearer to the gradient, and more bytes; 1 to 4 is usual, 32 for language models.
-        start: steps before it begins, from 2 on. Gradients change fastest early; a tenth of all steps is a good first choice.
-        saving: a matrix is compressed only where that makes it smaller than 1 / `saving`.
+        start_step: first step to be compressed, from 2 on. Gradients change fastest early; a tenth of all steps is a good first choice.
+        min_compression_rate: a matrix is compressed only where that makes it smaller than 1 / `saving`.
         epsilon: added to the norms by which factors are divided: with 0, a gradient that is 0 becomes NaN.
 
     Raises:
@@ -90,7 +90,7 @@ class LowRank:
         self._factors: dict[str, Tensor] = {}
 
     def exchange(self, bucket: dist.GradBucket) -> tuple[Future[Tensor], int]:
-        """Begin to exchange one bucket: what comes of it, and how many bytes of this process go to the others."""
+        """Start to exchange one bucket. Return the future, and the bytes that this process sends."""
         index, names = bucket.index(), [self._names[id(parameter)] for parameter in bucket.parameters()]
         if self._torch.iter < self._options.start_step:
             return powerSGD_hook(self._torch, bucket), bucket.buffer().nbytes
@@ -119,7 +119,7 @@ class LowRank:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds: the same on all processes. All of the group have to ask at the same time, between two steps.
 
-        The errors of this process become their mean over all processes, here as in the checkpoint: so a run that goes on and one that
+        The errors of this process are replaced by their mean over all processes, here as in the checkpoint: so a run that continues and one that
         is resumed do the same.
         """
         self._exchanged.clear()
@@ -158,7 +158,7 @@ class LowRank:
             raise ValueError(f"the checkpoint's PowerSGD is of another model: {odd[0]} is in one of them only")
         if state["world_size"] != self._group.size() and self._group.rank() == 0:
             logger.warning(
-                "PowerSGD goes on with %d processes after %d: the errors of all go over as their mean",
+                "PowerSGD continues with %d processes instead of %d: each starts with the mean of all errors",
                 self._group.size(),
                 state["world_size"],
             )
@@ -198,7 +198,7 @@ class LowRank:
         return tuple(side * width for side in self._matrix(name)) if width else (self._parameters[name].numel(),)
 
     def _factor(self, name: str) -> Tensor:
-        """The right factor that a parameter begins with: what it was last, or random numbers that depend on its name alone.
+        """Return the initial right factor of a parameter: its last value, or random numbers that depend on the name only.
 
         torch draws them bucket by bucket, so that they would be others after a restart, when the buckets are.
         """
@@ -208,7 +208,7 @@ class LowRank:
         return torch.randn(self._sent(name)[1], generator=seeded, dtype=torch.float64).to(parameter)
 
     def _take_up(self) -> None:
-        """Out of the buckets, except those that the others have begun to exchange in this step."""
+        """Move the state out of the buckets, except for buckets whose exchange has started in this step."""
         errors, lefts, rights = self._memories()
         for index in [index for index in self._layout if index not in self._exchanged]:
             self._forget_what_is_not_finite(index)
@@ -221,7 +221,7 @@ class LowRank:
             self._factors.update(_split(rights.pop(index), narrow, [self._sent(name)[1] for name in narrow]))
 
     def _lay_out(self, index: int, names: list[str], buffer: Tensor) -> None:
-        """Into the bucket that holds these parameters now. Errors that never were are left to torch, which begins with 0."""
+        """Move the state into the bucket that now holds these parameters. Missing errors are left to torch, which starts with 0."""
         errors, lefts, rights = self._memories()
         self._layout[index] = names
         if all(name in self._errors for name in names):

@@ -1,4 +1,4 @@
-"""The island that this process is part of: its process groups, and what it alone knows, for checkpoints."""
+"""The replica group of this process: its process groups, and the state that differs between groups, for checkpoints."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaGroup:
-    """The island of this process. `join_replica_group` makes it.
+    """The replica group of this process. Made by `join_replica_group`.
 
     Attributes:
-        islands: how all processes are divided.
-        index: which of the islands it is, from 0 on.
-        inside: its processes; what DDP takes as `process_group`.
-        across: this process and those at its place in the other islands.
+        layout: how all processes are divided.
+        index: of this group, from 0 on.
+        intra_group: its processes; what DDP takes as `process_group`.
+        inter_group: this process and those with the same rank in the other groups.
     """
 
     layout: ReplicaGroupLayout
@@ -35,13 +35,13 @@ class ReplicaGroup:
 
 
 def join_replica_group(groups: int) -> ReplicaGroup:
-    """Divide all processes into so many islands. To be called by all of them at the same time.
+    """Divide all processes into `groups` replica groups. A collective: call it on all processes at the same time.
 
     Raises:
         ValueError: the number of processes cannot be divided so, or there is no process group yet.
     """
     if not (dist.is_available() and dist.is_initialized()):
-        raise ValueError("islands need a process group: call torch.distributed.init_process_group before")
+        raise ValueError("replica groups need a process group: call torch.distributed.init_process_group first")
     layout = ReplicaGroupLayout(dist.get_world_size(), groups)
     intra_group, _ = dist.new_subgroups_by_enumeration(layout.intra_ranks)
     inter_group, _ = dist.new_subgroups_by_enumeration(layout.inter_ranks)
@@ -49,22 +49,22 @@ def join_replica_group(groups: int) -> ReplicaGroup:
 
 
 class ReplicaGroupState:
-    """Model and optimizer as this island has them, where islands differ: for a checkpoint from which a run goes on exactly.
+    """Model and optimizer of this replica group, for checkpoints between synchronizations, from which a run resumes exactly.
 
-    Each island writes its own, under its number. Without it, a resumed run begins on all islands with what island 0 had. With another
-    number of islands it fits no more: leave it out of what is loaded then.
+    Each group saves its own, under its index. Without it, all groups resume with the state of group 0. It does not fit
+    another number of groups: leave it out of `load` then.
 
     Args:
         model: as it is trained.
         optimizer: that of its parameters.
-        island: this one.
+        replica_group: of this process.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, replica_group: ReplicaGroup) -> None:
         self._train_state, self._name = TrainState(model, optimizer), f"replica_group_{replica_group.index}"
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint has to hold of this island."""
+        """Return what a checkpoint has to hold of this group."""
         return {self._name: self._train_state.state_dict()}
 
     def state_dict_for(self, keys: Collection[str] | None) -> dict[str, Any]:
@@ -74,10 +74,10 @@ class ReplicaGroupState:
         return {self._name: self._train_state.state_dict_for(own)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave on this island.
+        """Restore what `state_dict` returned on this group.
 
         Raises:
-            ValueError: it holds nothing of this island.
+            ValueError: there is no state of this group.
         """
         if self._name not in state:
             raise ValueError(

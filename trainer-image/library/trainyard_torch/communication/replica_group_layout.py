@@ -1,6 +1,6 @@
 """Which processes exchange every step, and which only now and then. Pure.
 
-An island is a group of processes with fast links among them; between islands links are slow. Its processes have consecutive ranks, as the
+A replica group is a group of processes with fast links; links between groups are slow. Its processes have consecutive ranks, as the
 operator numbers the workers of a node, and of nodes that are near each other.
 """
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaGroupLayout:
-    """A number of processes, in islands of the same size.
+    """Processes in replica groups of equal size.
 
     Attributes:
-        world: how many processes there are.
-        count: how many islands.
+        world_size: how many processes there are.
+        count: number of groups.
 
     Raises:
         ValueError: they cannot be divided so.
@@ -30,33 +30,31 @@ class ReplicaGroupLayout:
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= self.world_size:
-            raise ValueError(
-                f"islands must be from 1 to {self.world_size}, the number of processes, and is {self.count}"
-            )
+            raise ValueError(f"groups must be from 1 to {self.world_size}, the number of processes, not {self.count}")
         if self.world_size % self.count:
             raise ValueError(
-                f"{self.world_size} processes cannot form {self.count} islands of one size: choose a number that divides "
+                f"{self.world_size} processes cannot form {self.count} replica groups of equal size: choose a number that divides "
                 f"{self.world_size}, or another number of processes"
             )
 
     @property
     def size(self) -> int:
-        """Processes of an island."""
+        """Number of processes in a group."""
         return self.world_size // self.count
 
     def of(self, rank: int) -> int:
-        """The island of a process."""
+        """Return the index of a process's group."""
         return rank // self.size
 
     @property
     def intra_ranks(self) -> list[list[int]]:
-        """The processes of each island."""
+        """Return the ranks of each group."""
         return [list(range(first, first + self.size)) for first in range(0, self.world_size, self.size)]
 
     @property
     def inter_ranks(self) -> list[list[int]]:
-        """One process of each island: those that stand at the same place in theirs."""
-        return [list(range(place, self.world_size, self.size)) for place in range(self.size)]
+        """Return, for each position in a group, the ranks at this position in all groups."""
+        return [list(range(position, self.world_size, self.size)) for position in range(self.size)]
 
 
 def checked(levels: Mapping[int, int], layout: ReplicaGroupLayout) -> dict[int, int]:
@@ -64,10 +62,10 @@ def checked(levels: Mapping[int, int], layout: ReplicaGroupLayout) -> dict[int, 
 
     Args:
         levels: after how many steps how many processes average their parameters: `{4: 8, 16: 64}`.
-        islands: those whose processes average gradients in every step.
+        layout: of the groups whose processes average gradients in every step.
 
     Raises:
-        ValueError: groups that are none, or a level that adds nothing to the one before.
+        ValueError: a group size is invalid, or a level adds nothing to the one before.
     """
     if not levels:
         raise ValueError("levels must have one entry at least: {steps: processes}")
@@ -80,7 +78,7 @@ def checked(levels: Mapping[int, int], layout: ReplicaGroupLayout) -> dict[int, 
             raise ValueError(f"levels has {period} steps after {steps}: each must be a multiple of the one before")
         if size % below or (size == below and len(ordered) > 1):
             raise ValueError(
-                f"levels has groups of {size} processes above groups of {below}: each must be made of whole ones of those below"
+                f"levels has groups of {size} processes above groups of {below}: each must consist of complete groups of the level below"
             )
         steps, below = period, size
     if below != layout.world_size:

@@ -1,4 +1,4 @@
-"""Data in the same order at any number of processes, from where a run stood.
+"""Data in the same order at any number of processes, resumable at any step.
 
 `loader` and `processes` are imported by their own names: what is here needs no torch.
 """

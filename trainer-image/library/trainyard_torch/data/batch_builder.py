@@ -45,7 +45,7 @@ class BatchBuilder:
     Attributes:
         source: of the samples.
         transform: makes another sample of one, with a random generator of its own; None: samples stay as they are.
-        collate: makes a batch of a list of samples.
+        collate_fn: makes a batch of a list of samples.
     """
 
     source: Source
@@ -61,15 +61,15 @@ class BatchBuilder:
         return [self.part(micro, batches.order.seed) for micro in batches.step(data_shard)]
 
     def prepare(self, batches: Batches, data_shard: DataShard) -> None:
-        """A source that reads from afar begins to read what the next step of these batches needs."""
+        """Start to prefetch what the next step of these batches needs, if the dataset reads from a remote store."""
         if isinstance(self.source, BlockSource):
             self.source.prepare(np.concatenate([micro.samples for micro in batches.step(data_shard)]))
 
     def check(self, batches: Batches, prefetch: int) -> None:
-        """That source and order fit together, where `prefetch` steps are loaded beside the one that is used.
+        """Check that dataset and order fit together, with `prefetch` steps loaded ahead.
 
         Raises:
-            ValueError: they do not; the text says what to change.
+            ValueError: they do not; the message says what to change.
         """
         size = batches.order.size
         if len(self.source) != size:
@@ -98,7 +98,7 @@ class BatchBuilder:
 
 
 def randomness(seed: int, epoch: int, sample: int) -> np.random.Generator:
-    """The random generator of a sample in an epoch: the same numbers wherever it is made, and none of another sample's.
+    """Return the random generator of a sample in an epoch: the same on any process, and independent of other samples.
 
     It counts with Philox, of which a key is all there is to set up (J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011).
     For torch's own: `torch.Generator().manual_seed(int(rng.integers(2**63)))`.
@@ -113,7 +113,7 @@ def pinned(batch: Any) -> Any:
 
 
 def moved(batch: Any, device: torch.device) -> Any:
-    """The same with its tensors on a device. From pinned memory nobody waits for the copy; what the device does after it, does so after it."""
+    """Return the batch with its tensors on a device. Copies from pinned memory are asynchronous; later work on the device waits for them."""
     return _each(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 

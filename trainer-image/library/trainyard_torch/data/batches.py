@@ -37,7 +37,7 @@ class MicroBatch:
 
     Attributes:
         samples: their numbers in the data set, shape (n,), n from 1 to `micro`.
-        epochs: the epoch of each, shape (n,): a step may end one and begin the next.
+        epochs: the epoch of each, shape (n,): a step may span two epochs.
         weight: what the mean loss over these samples is to be multiplied with, so that the mean of gradients over all processes, as DDP and
             FSDP form it, is the mean over all samples of the step. 0: the process has nothing to do, and takes part for the others' sake.
         last: whether gradients are to be exchanged after it.
@@ -55,8 +55,8 @@ class Batches:
 
     Attributes:
         order: that of the samples in each epoch.
-        batch: samples of a step, all processes together.
-        micro: samples that a process puts through the model at once; a larger share is accumulated.
+        batch_size: samples of a step, all processes together.
+        micro_batch_size: samples that a process puts through the model at once; a larger share is accumulated.
         cursor: samples that were taken so far, in all epochs.
 
     Raises:
@@ -79,7 +79,7 @@ class Batches:
         return self.cursor / self.order.size
 
     def after(self, steps: int = 1) -> Batches:
-        """The same, so many steps later."""
+        """Return the batches that start `steps` steps later."""
         return replace(self, cursor=self.cursor + steps * self.batch_size)
 
     def step(self, data_shard: DataShard) -> list[MicroBatch]:
@@ -111,10 +111,10 @@ class Batches:
         return {"cursor": self.cursor, **self.order.identity}
 
     def at(self, state: Mapping[str, int]) -> Batches:
-        """The same, from where another run stood.
+        """Return the batches that continue another run.
 
         Raises:
-            ValueError: that run saw other data or another order, so that "no sample twice" could not be kept; or the state is none of these.
+            ValueError: that run used other data or another order, so that samples could repeat; or the state has missing keys.
         """
         if missing := {"cursor", *self.order.identity} - set(state):
             raise ValueError(
@@ -124,7 +124,7 @@ class Batches:
             if state[name] != ours:
                 raise ValueError(
                     f"the checkpoint was made with {name} {state[name]} of the data, and this run has {ours}: make them the "
-                    "same, or begin the data anew with cursor 0"
+                    "same, or restart the data with cursor 0"
                 )
         return replace(self, cursor=state["cursor"])
 
@@ -137,7 +137,7 @@ class Batches:
 
     def _taken(self, begin: int, share: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The samples from this position on, and the epoch of each."""
-        # Not beyond the next epoch: each takes its own time.
+        # Not beyond the next epoch: each lookup takes its own time.
         steps = max(1, min(LOOKUP_SAMPLES // share, self.order.size // self.batch_size))
         at = self.cursor // self.batch_size % steps
         samples, epochs = _ordered(self.order, begin - at * self.batch_size, self.batch_size, share, steps)
@@ -148,7 +148,7 @@ class Batches:
     ) -> MicroBatch:
         share = len(samples)
         low, high = share * part // parts, share * (part + 1) // parts
-        # All take part in as many collectives: who has no sample left puts one through once more, at no weight.
+        # All processes run the same number of collectives: one without samples repeats a sample at weight 0.
         mine = slice(low, max(high, low + 1))
         # Copies: they are the caller's to change.
         return MicroBatch(
@@ -163,7 +163,7 @@ class Batches:
 def _ordered(
     order: SampleOrder, begin: int, stride: int, share: int, steps: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The samples of a process in so many steps, and the epoch of each: shape (steps, share). Of numbers alone; to remember them saves time only.
+    """Return a process's samples of several steps and their epochs, each of shape (steps, share). Cached, since it depends on numbers only.
 
     To find a few samples in the order takes as long as to find a thousand.
 

@@ -1,4 +1,4 @@
-"""Blocks on a local disk, shared by all processes of a node, up to a bound. Knows neither what they are nor where they come from.
+"""A bounded cache of blocks on a local disk, shared by all processes of a node. Independent of their content and origin.
 
 So that a node reads each block once although each of its processes needs some samples of it.
 """
@@ -31,9 +31,9 @@ class DiskCache:
     """A folder that belongs to this cache. What else lies in it stays, and does not count.
 
     Attributes:
-        folder: on a disk of the node. Made where there is none.
+        folder: on a disk of the node. Created if missing.
         size: bytes that may lie there; the blocks that were not used for longest go first. It may be exceeded by the blocks that are just being
-            written, and by one for each process that was killed while it wrote, until the folder is looked at again, when room is wanting.
+                written, and by one for each process that was killed while writing, until the next scan, which happens when space runs out.
 
     Raises:
         ValueError: the size is negative.
@@ -54,7 +54,7 @@ class DiskCache:
 
         Args:
             key: any text; what has another content has to have another one.
-            whole: whether this is what it should be. A file that is not is read anew.
+            whole: whether the content is complete. An incomplete file is read again.
             read: brings it, or raises.
 
         What goes wrong with the folder costs time and is logged; the block is read all the same.
@@ -96,7 +96,7 @@ class DiskCache:
         partial = path.with_name(f"{path.name}{PARTIAL}-{uuid.uuid4().hex}")
         try:
             partial.write_bytes(content)
-            # Where there is room for few blocks, another process may have taken this for an old one.
+            # If few blocks fit, another process may have evicted this one as the oldest.
             with suppress(FileNotFoundError):
                 partial.replace(path)
         finally:
@@ -115,5 +115,5 @@ class DiskCache:
             try:
                 yield
             finally:
-                # To close it would leave the lock to a process that was forked meanwhile.
+                # Closing the file would leave the lock to a process that was forked in between.
                 fcntl.flock(file, fcntl.LOCK_UN)

@@ -1,7 +1,7 @@
 """How many bytes a folder of blocks holds, known without looking at all of them each time, and which of them are to go.
 
-The sum is in a file that all processes of the node share, under a lock that the caller holds. What it does not know of, a file that somebody
-else has removed or that a killed process has left, is found when the folder is looked at next: when room is wanting, and the oldest that were
+The sum is in a file that all processes of the node share, under a lock that the caller holds. Files that it does not count (removed by hand,
+or left by a killed process) are found by the next scan. A scan happens when space runs out and the oldest files of the last scan are gone.
 seen the last time are gone.
 """
 
@@ -34,7 +34,7 @@ class DiskUsage:
     """What lies in a folder. It may be given to other processes; each has its own memory of what it saw.
 
     Args:
-        folder: whose files that have names of ours count.
+        folder: only files with this cache's naming scheme count.
         size: bytes that may lie there.
     """
 
@@ -48,7 +48,7 @@ class DiskUsage:
         return {**self.__dict__, "_oldest": deque()}
 
     def add(self, ledger: Path, size: int) -> None:
-        """A file of so many bytes has come: those that were not used for longest go, until all fit. For who holds the lock.
+        """Count a new file, and evict the least recently used ones until all fit. The caller holds the lock.
 
         Args:
             ledger: the file with the sum.
@@ -77,7 +77,7 @@ class DiskUsage:
         """What is left when the oldest that are known have gone, as far as needed."""
         while taken > self._size and self._oldest:
             seen = self._oldest.popleft()
-            # Another process may have removed it meanwhile; what was used since is none of the oldest; what is another user's stays.
+            # Skip files that another process removed, that were used since the scan, or that belong to another user.
             with suppress(FileNotFoundError, PermissionError):
                 if seen.path.stat().st_mtime_ns == seen.used:
                     seen.path.unlink()
@@ -85,7 +85,7 @@ class DiskUsage:
         return taken
 
     def _look(self) -> int:
-        """At all files. A partial one that nobody writes any more is of a process that was killed: it goes as it grows old."""
+        """Scan all files. Partial files of killed processes are evicted as they age."""
         found = []
         for path in self._folder.iterdir():
             if OURS.fullmatch(path.name):

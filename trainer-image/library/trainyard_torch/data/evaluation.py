@@ -46,12 +46,12 @@ class EvaluationLoader:
     Args:
         source: a list, a torch data set with numbers for keys, or one of `tokens.token_file` and `RecordDataset`. It stays open.
         batch_size: samples that a process puts through the model at once, from 1 on; the last batch may have fewer.
-        member: which of the processes that share the samples this is: `training.data_shard`.
+        data_shard: which of the processes that share the samples this is: `training.data_shard`.
         transform: `transform(sample, rng)` makes another sample of one, with a numpy generator that depends on (seed, sample) alone.
         seed: of those generators.
-        collate: makes a batch of a list of samples; by default torch's.
-        ahead: batches that are loaded beside the one in use, from 0 on.
-        workers: threads that load them; 0: they are loaded when asked for.
+        collate_fn: makes a batch of a list of samples; by default torch's.
+        prefetch: batches that are loaded ahead of the one in use, from 0 on.
+        num_workers: threads that load them; 0: they are loaded when asked for.
         device: where tensors go; None: they stay where `collate_fn` made them.
 
     Raises:
@@ -112,7 +112,7 @@ class EvaluationLoader:
                 while loading:
                     yield loading.popleft().result()
             finally:
-                # Who goes no further needs none of what has not begun.
+                # If the consumer stops early, loads that have not started are cancelled.
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def _begun(self, pool: ThreadPoolExecutor, planned: EvaluationBatch) -> Future[CountedBatch]:

@@ -1,7 +1,7 @@
 """Which samples each process sees when all go through a data set once. Pure.
 
 Each has a range of its own, as long as the others' or one shorter, in batches of which the last may be smaller. All have the same number of them, so
-that what a model does together with others (FSDP, tensor parallel) comes out even: who has no sample left puts one through once more, which does not count.
+that collectives inside the model (FSDP, tensor parallel) match: a process without samples repeats one, which does not count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class EvaluationBatch(NamedTuple):
 
     Attributes:
         samples: their numbers in the data set, shape (n,), from 1 on.
-        counted: how many of them count: all, or none.
+        counted: number of samples that count: all, or 0.
     """
 
     samples: NDArray[np.int64]
@@ -36,7 +36,7 @@ def evaluation_batches(size: int, batch: int, data_shard: DataShard) -> Iterator
     Args:
         size: of the data set, from 1 on.
         batch: samples that a process puts through the model at once, from 1 on.
-        member: which of the processes that share the samples this is.
+        data_shard: which of the processes that share the samples this is.
     """
     begin, end = (size * rank // data_shard.world_size for rank in (data_shard.rank, data_shard.rank + 1))
     for number in range(length(size, batch, data_shard.world_size)):

@@ -1,6 +1,6 @@
 """Steps that are ready for the model, loaded in threads ahead of the training, and where in the data it stands.
 
-Threads, no processes: nothing is forked beside CUDA and NCCL, nothing is pickled, blocks are held once, and reading, decoding of most formats and
+Threads, not processes: no fork next to CUDA and NCCL, no pickling, blocks are cached once, and reading, decoding of most formats and
 copying leave Python's lock to others. A transform that is slow in Python itself holds that lock: `StepDataset` is for those.
 """
 
@@ -33,17 +33,17 @@ class Loader:
     """The steps of a training, one after the other, without end: `for step in loader`, or `next(loader)`.
 
     Each step is a list of `LoadedMicroBatch`, one for each micro-batch. A step counts as used when it was handed out: what was loaded ahead of it does not, so
-    that a training goes on with the next unseen sample, at any number of processes, from `state_dict` taken between two steps.
+        that training continues with the next unseen sample, at any number of processes, from a `state_dict` taken between two steps.
 
     Args:
         source: a list, a torch data set with numbers for keys, or one of `tokens.token_file` and `RecordDataset`.
         batches: which samples a step has, and from where on.
-        member: which of the processes that share them this is.
+        data_shard: which of the processes that share them this is.
         transform: `transform(sample, rng)` makes another sample of one, with a numpy generator that depends on (seed, epoch, sample) alone. It is called
             by several threads.
-        collate: makes a batch of a list of samples; by default torch's.
-        ahead: steps that are loaded beside the one in use, from 0 on.
-        workers: threads that load them; 0: they are loaded when asked for, and `prefetch` has no effect.
+        collate_fn: makes a batch of a list of samples; by default torch's.
+        prefetch: steps that are loaded ahead of the one in use, from 0 on.
+        num_workers: threads that load them; 0: they are loaded when asked for, and `prefetch` has no effect.
         device: where tensors go; None: they stay where `collate_fn` made them. To a GPU they go through pinned memory.
 
     Attributes:
@@ -70,7 +70,7 @@ class Loader:
                 raise ValueError(f"{name} must be from 0 on, and is {value}")
         self._builder = BatchBuilder(source, transform, collate_fn)
         self._builder.check(batches, prefetch if num_workers else 0)
-        # An impossible member is told here, and not in a thread.
+        # Fail here for an invalid shard, and not in a thread.
         batches.step(data_shard)
         self._batches, self._data_shard = batches, data_shard
         self._prefetch, self._num_workers = prefetch, num_workers
@@ -86,7 +86,7 @@ class Loader:
 
     @property
     def batches(self) -> Batches:
-        """Where the training stands: what comes next is their next step."""
+        """Return the position in the data: the next step of these batches comes next."""
         return self._batches
 
     def __iter__(self) -> Self:
@@ -96,9 +96,9 @@ class Loader:
         """The next step.
 
         Raises:
-            ClosedError: `close` was called by another thread meanwhile.
+            ClosedError: `close` was called by another thread.
             Exception: what the source, `transform` or `collate_fn` raised, with its traceback and a note of the samples. The step is not used, and is
-                loaded anew when it is asked for again.
+                    loaded again on the next call.
         """
         begin = time.perf_counter()
         step = self._loaded() if self._num_workers else self._load(self._batches)
@@ -112,7 +112,7 @@ class Loader:
         return step
 
     def state_dict(self) -> dict[str, int]:
-        """What a checkpoint has to hold: where the training stands, with all steps that were handed out."""
+        """Return what a checkpoint has to hold: the position in the data, after all steps that were returned."""
         return self._batches.state()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
@@ -126,7 +126,7 @@ class Loader:
         self._batches = there
 
     def close(self) -> None:
-        """No thread is left; what was loaded ahead is forgotten, and so is what the source holds. The next step begins anew.
+        """Stop all threads, and drop prefetched steps and the dataset's blocks. The next step is loaded again.
 
         What a thread is just doing it ends: a transform, or one read of a store; not its further tries.
         """
@@ -137,7 +137,7 @@ class Loader:
         # One that is not ours is its owner's to close.
         if isinstance(source, BlockSource):
             source.close()
-            # A thread that was about to ask for a block has begun anew what was closed.
+            # A thread that was about to request a block may have reopened the dataset.
             while wait(loading, timeout=MOMENT).not_done:
                 source.close()
             source.close()
@@ -164,7 +164,7 @@ class Loader:
         except CancelledError:
             raise ClosedError("the loader was closed while a step was waited for") from None
         except BaseException:
-            # Further steps may have failed likewise: whoever goes on is to have all of them tried again.
+            # Later steps may have failed too: a caller that continues retries all of them.
             self.close()
             raise
         return step
@@ -173,7 +173,7 @@ class Loader:
         step = self._builder.step(batches, self._data_shard)
         # gpu-only: pinning in a thread
         if self._device is not None and self._device.type == "cuda":
-            # Without it, memory is pinned by way of GPU 0, in whose memory each process would take its place.
+            # Without it, memory is pinned through GPU 0, where each process would create a context.
             with torch.cuda.device(self._device):
                 step = [part._replace(batch=pinned(part.batch)) for part in step]
         return step

@@ -1,4 +1,4 @@
-"""Ranges of bytes from a volume or an object store, with patience. Knows nothing of what the bytes mean, and holds none of them."""
+"""Ranged reads from a volume or an object store, with retries. Independent of what the bytes mean; caches nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FINAL = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionErr
 
 
 class ReadError(Exception):
-    """Something could not be read. The text says the URL, what was asked for, how often, and what the store answered."""
+    """A read failed. The message holds the URL, the request, the number of attempts and the store's answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class RetryPolicy:
     """How a read that fails is tried again.
 
     Attributes:
-        tries: how often in all, from 1 on.
-        first: seconds before the second try; each further delay is twice the one before.
-        most: seconds that a delay has at most. Of each, between half and all is waited, by chance: a thousand processes that failed together do
-            not come back together.
+        attempts: how often in all, from 1 on.
+        initial_seconds: seconds before the second try; each further delay is twice the one before.
+        max_seconds: seconds that a delay has at most. Of each, between half and all is waited, by chance: a thousand processes that failed together do
+                retry at the same time.
 
     Raises:
         ValueError: a number is out of its range.
@@ -63,11 +63,11 @@ class RangeReader:
     Args:
         url: a path, or anything that fsspec knows: `s3://bucket/folder`, `https://…`, `memory://…`.
         options: for fsspec's file system.
-        patience: with a store that fails.
+        retry: with a store that fails.
 
     Attributes:
         url: without a slash at its end.
-        count: reads that this process has begun.
+        count: reads that this process has started.
         bytes: what they brought.
 
     Raises:
@@ -108,13 +108,13 @@ class RangeReader:
         """Bytes of a file.
 
         Raises:
-            ReadError: it is not there, or the store does not say.
+            ReadError: it does not exist, or the store does not report its size.
         """
         found = self._with_retries("the size", path, lambda fs, full: fs.size(full), lambda size: size is not None)
         return int(found)
 
     def version(self, path: str = "") -> str:
-        """What is another one when the file was changed, as far as the store can tell (an ETag, a time).
+        """Return a version that changes with the content, as far as the store provides one (an ETag, a time).
 
         Raises:
             ReadError: it is not there, or the store does not answer.
@@ -132,7 +132,7 @@ class RangeReader:
         return content
 
     def range(self, begin: int, end: int, path: str = "", closed: threading.Event | None = None) -> bytes:
-        """Bytes `begin` to `end` of a file, `end` not among them: all of them, or an error.
+        """Return bytes `begin` to `end` of a file, excluding `end`: all of them, or an error.
 
         Raises:
             ReadError: it cannot be had, or the file ends before, or `closed` was set while a further try was waited for.

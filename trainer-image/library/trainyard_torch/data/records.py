@@ -59,7 +59,7 @@ class Index:
         """The index that was found there.
 
         Raises:
-            ReadError: it is not whole, was changed, or is of a later release.
+            ReadError: it is incomplete, was changed, or belongs to a later release.
         """
         try:
             content = json.loads(text)
@@ -82,7 +82,7 @@ def write_records(url: str, samples: Iterable[bytes], *, block: int, options: di
     Args:
         url: of a folder that holds no data set yet: a path, or anything that fsspec knows.
         samples: bytes of any length, one at least.
-        block: samples of a shard, so that it has 4 to 64 MB; shuffle samples that came in an order of their own before.
+        block: samples per shard, so that it has 4 to 64 MB; shuffle ordered samples before writing.
         options: for fsspec's file system.
 
     Raises:
@@ -126,7 +126,7 @@ class RecordDataset(BlockSource):
     Args:
         url: of its folder.
         decode: makes a sample of its bytes, in the thread that loads it; None: the bytes are the sample.
-        reading: how shards are read and held; None: with `ReadOptions`'s own choices.
+        read_options: how shards are read and held; None: with `ReadOptions`'s own choices.
 
     Attributes:
         block: samples of a shard: give it to `SampleOrder(block=source.block)`.
@@ -172,7 +172,7 @@ class RecordDataset(BlockSource):
         content = self.reads.range(0, size, path, closed)
         if not self._whole(number, content):
             raise ReadError(
-                f"{self.reads.at(path)} is not what {INDEX} says: the SHA-256 of its first {size} bytes is another one. It was changed, "
+                f"{self.reads.at(path)} does not match {INDEX}: the SHA-256 of its first {size} bytes differs. It was changed, "
                 "or is of another data set"
             )
         return content

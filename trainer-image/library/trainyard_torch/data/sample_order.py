@@ -1,6 +1,6 @@
 """In which order samples are seen: a function of (seed, epoch, position) alone, however many processes there are. Pure.
 
-A permutation of 0 … size - 1 that is computed, not stored: a run that goes on, or another number of processes, is at the same sample at
+A permutation of 0 … size - 1 that is computed, not stored: a resumed run, or another number of processes, finds its position at
 once, with a billion samples as with ten. It is a Feistel network over the next power of four, walked until it falls into the range (J. Black
 and P. Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Its numbers are defined here, so that no release of numpy or torch can change the
 order in the middle of a training.
@@ -71,7 +71,7 @@ class SampleOrder:
         """The samples at these positions of an epoch: the same shape, each number from 0 to size - 1.
 
         Raises:
-            ValueError: a position is none of the epoch, or the epoch is negative.
+            ValueError: a position lies outside of the epoch, or the epoch is negative.
         """
         positions = np.asarray(positions, dtype=np.int64)
         if epoch < 0:
@@ -107,7 +107,7 @@ class SampleOrder:
 
 
 def permuted(positions: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]:
-    """Where a random permutation of 0 … size - 1 takes these positions. The key, an unsigned number of 64 bits, says which permutation."""
+    """Apply a random permutation of 0 … size - 1 to these positions. The key, an unsigned 64-bit number, selects the permutation."""
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     keys = [mixed(key, number) for number in range(ROUNDS)]
     values = _network(positions.astype(np.uint64), half, keys)
@@ -119,7 +119,7 @@ def permuted(positions: NDArray[np.int64], size: int, key: int) -> NDArray[np.in
 
 
 def mixed(key: int, number: int) -> int:
-    """A key made of a key and a number: no two keys of a training are alike, and none tells of another."""
+    """Derive a key from a key and a number: distinct inputs give independent keys."""
     # As `_scrambled`. By itself, since it is needed a dozen times in each step, and numpy takes 20 microseconds for one number.
     value = (key ^ ((number + 1) * GOLDEN)) & WORD
     for shift, factor in MIXING:

@@ -1,4 +1,4 @@
-"""Where samples come from: any map from numbers to samples, and maps whose samples lie in blocks of a store. Imports no torch.
+"""Where samples come from: map-style datasets, and datasets whose samples are stored in blocks. Does not import torch.
 
 A source is what torch calls a map-style data set: `len(source)` and `source[number]`, and where it can find many at once, `__getitems__`, by which
 torch's own DataLoader asks too. So any `torch.utils.data.Dataset` and any list is a source, and each source of ours is a data set.
@@ -59,9 +59,9 @@ class ReadOptions:
 
     Attributes:
         memory: bytes of blocks that each process may hold.
-        disk: a cache on the node's disk, which its processes share; None: each process reads for itself.
+        disk_cache: a cache on the node's disk, which its processes share; None: each process reads for itself.
         threads: blocks that a process reads at the same time, from 1 on.
-        patience: with a store that fails.
+        retry: with a store that fails.
         options: for fsspec's file system: `{"endpoint_url": …}`.
     """
 
@@ -75,13 +75,13 @@ class ReadOptions:
 class BlockSource(ABC):
     """Samples of which `block` that follow each other are read together.
 
-    Blocks are read in threads, each once, and held in memory while there is room: with `SampleOrder(block=…)` a window of them is all that is needed at
+    Blocks are read in threads, each once, and cached in memory up to a limit: with `SampleOrder(block=…)` only one window of them is needed at
     a time. It may be given to other processes, by fork or by pickle.
 
     Args:
         size: the number of samples, from 1 on.
         block: samples of a block; the last may have fewer.
-        reading: how blocks are read and held.
+        read_options: how blocks are read and held.
 
     Raises:
         ValueError: a number is out of its range.
@@ -111,14 +111,14 @@ class BlockSource(ABC):
         return [self._sample(number, blocks[number // self.block]) for number in map(int, numbers)]
 
     def prepare(self, numbers: NDArray[np.int64]) -> None:
-        """What holds these samples is read in the background; nobody waits."""
+        """Start to read the blocks of these samples in the background, without waiting."""
         self._blocks.begin(self._needed(numbers))
 
     def check(self, order: SampleOrder, reach: int) -> None:
         """That in this order each block is read once, while samples within `reach` positions of it are loaded at a time.
 
         Raises:
-            ValueError: it would be read again and again. The text says what to change.
+            ValueError: blocks would be read repeatedly. The message says what to change.
         """
         if order.shuffled and order.block % self.block:
             raise ValueError(
@@ -136,7 +136,7 @@ class BlockSource(ABC):
             )
 
     def close(self) -> None:
-        """No thread is left, nothing is held. Who asks for a sample again begins anew."""
+        """Stop all threads and drop all blocks. Later requests start again."""
         self._blocks.close()
 
     def _needed(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[int]:

@@ -1,4 +1,4 @@
-"""The same steps by torch's own DataLoader, whose workers are processes: for transforms that are slow in Python itself. Holds no position."""
+"""The same steps through torch's DataLoader, whose workers are processes: for transforms that are slow in Python. Does not track the position."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class StepDataset(IterableDataset[list[LoadedMicroBatch]]):  # type: ignore[misc]  # it is Any where torch is not installed
-    """The steps of a training from where `batches` stands, for `DataLoader(StepDataset(…), batch_size=None, num_workers=…)`.
+    """The steps of a training from the position of `batches`, for `DataLoader(StepDataset(…), batch_size=None, num_workers=…)`.
 
     Worker w of n makes steps w, w + n, …, and the DataLoader takes one from each in turn: so they come in the order of `Loader`, which has the same
     arguments, and with the same random numbers. Each worker holds blocks of its own. Who uses them counts them, as what was loaded ahead

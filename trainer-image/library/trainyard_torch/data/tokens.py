@@ -1,7 +1,7 @@
 """Samples of a file of tokens: numbers of one type, one after the other, without a header.
 
-Sample i is tokens[i * length : i * length + length + 1]: its first `length` are what the model sees, its last `length` what it is to say, so that
-neighbours share one token and each token is said once.
+Sample i is tokens[i * length : i * length + length + 1]: its first `length` tokens are the input, its last `length` the target, so that
+neighbours share one token and each token is predicted once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def token_dataset(
         length: tokens that a model sees of a sample.
         dtype: of the tokens in the file, an integer; the order of bytes is that of numpy's type (`"<u2"`).
         block: samples of a remote file that are read together; None: what makes a read of about 1 MiB. Give it to `SampleOrder(block=source.block)`.
-        reading: how a remote file is read; None: with `ReadOptions`'s own choices.
+        read_options: how a remote file is read; None: with `ReadOptions`'s own choices.
 
     Raises:
         ValueError: a number is out of its range, or the file is no file of such tokens.

@@ -1,4 +1,4 @@
-"""Which version of the program runs: what it is told, or what git says. Starts git, and nothing else."""
+"""The version of the program: from an environment variable, or from git. Runs git, and nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def version(environ: Mapping[str, str], folder: Path | None = None) -> Code:
     """The version of the program.
 
     Args:
-        environ: where TRAINYARD_COMMIT may say it, as `git describe --always --dirty` does: for images, which have no repository.
+        environ: TRAINYARD_COMMIT may hold the version, in the format of `git describe --always --dirty`: for images, which have no repository.
         folder: where the program lies; by default that of the main module, else the current one.
     """
     if given := environ.get(COMMIT_VARIABLE, "").strip():
@@ -41,7 +41,7 @@ def _program() -> Path:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """What git answers; None where there is no git, no repository, or none that this user may read."""
+    """Return git's output; None if there is no git, no repository, or no permission to read it."""
     try:
         answer = subprocess.run(
             ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=GIT_TIMEOUT_SECONDS, check=False

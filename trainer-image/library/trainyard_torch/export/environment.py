@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PACKAGES = ("accelerate", "lightning", "numpy", "onnx", "onnxscript", "safetensors", "transformers")
-"""Those whose versions are told, where they are installed."""
+"""Packages whose versions are recorded, if they are installed."""
 
 
 def environment(environ: Mapping[str, str], world_size: int) -> dict[str, Any]:
-    """What stands in the record.
+    """Return the environment section of the record.
 
     Args:
-        environ: with what the operator says of the job, and TRAINYARD_IMAGE where somebody has set it.
-        world: processes of the training.
+        environ: with the operator's variables for the job, and TRAINYARD_IMAGE if it is set.
+        world_size: processes of the training.
     """
     job_attempt = JobAttempt.of(environ)
-    # To ask for a name would open a GPU that nobody uses.
+    # Querying the name would create a context on a GPU that is not in use.
     # gpu-only: the name of the device in a record
     device = torch.cuda.get_device_name() if torch.cuda.is_initialized() else platform.machine()
     return {

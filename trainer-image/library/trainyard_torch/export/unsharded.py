@@ -38,7 +38,7 @@ def unsharded_model(
     """The model with its weights, on the CPU, for inference; what was trained stays as it is.
 
     Raises:
-        ExportError: it is spread over processes, and nobody says how it looks in one piece; or it cannot be made.
+        ExportError: it is sharded and there is no `model_factory`, or the factory fails.
     """
     if model_factory is None:
         if weights.spread or len(models) > 1:

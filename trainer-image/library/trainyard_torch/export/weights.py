@@ -1,4 +1,4 @@
-"""The whole state of a model, however it is spread over processes, in the memory of the first; and its way back out of a checkpoint."""
+"""Gather the full state of a model on rank 0, however it is sharded; and load weights from a checkpoint."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Weights:
-    """The whole state dict of a model.
+    """The full state dict of a model.
 
     Attributes:
         state: on the CPU, by the names that the plain model has; what is no tensor as the model keeps it.
-        tied: names whose tensor is that of another name, with that name.
+        tied: tied names, each with the name that holds the tensor.
         spread: whether no process had all of it.
     """
 
@@ -64,7 +64,7 @@ class Weights:
 
 
 class _Word(NamedTuple):
-    """What a process says of one of its entries: of a tensor its shape, type and the name that it is tied to; else the value."""
+    """Metadata of a process's entry: for a tensor its shape, dtype and the name that it is tied to; else the value."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype | None
@@ -76,11 +76,11 @@ def gathered(models: Sequence[nn.Module], communicator: Communicator) -> Weights
     """All of the state, on rank 0; nothing on the others. To be called by all.
 
     Tensors that are spread (FSDP, tensor parallel) are put together one after the other; the stages of a pipeline are sent. Where a tensor
-    lies on the CPU of rank 0 as a whole, it is the model's own.
+    A tensor that is complete on rank 0's CPU is shared with the model.
 
     Args:
         models: the model, or this process's stages of it.
-        ranks: all processes.
+        communicator: all processes.
 
     Raises:
         ExportError: something of it has no values, or cannot be stored: on all processes.
@@ -91,7 +91,7 @@ def gathered(models: Sequence[nn.Module], communicator: Communicator) -> Weights
     except RankFailedError as error:
         raise ExportError(str(error)) from None
     words, owners = _agreed(own, communicator)
-    # Nobody sends before all that is spread has been put together: who waits in the one cannot take part in the other.
+    # Gather all sharded tensors before sending: a process that waits in a send cannot take part in a collective.
     kept: dict[str, Any] = {}
     for name, value in own.items():
         whole = _whole(value)
@@ -118,14 +118,14 @@ def load_weights(
     key: str = "train_state",
     **options: Any,
 ) -> Manifest:
-    """Put the weights of a checkpoint into a model, without its optimizer, and without disturbing a training that goes on there.
+    """Load the weights of a checkpoint into a model, without its optimizer, and without disturbing a training in the same folder.
 
     With a process group or without one; in whatever parallelism the model is now. To be called by all processes.
 
     Args:
         model: where the weights go; of a pipeline this process's stages.
         url: the folder of all checkpoints of the training.
-        step: of the checkpoint; None: the newest that is whole.
+        step: of the checkpoint; None: the newest usable one.
         key: the name under which `TrainState` was saved; `Loop` uses "train_state".
         options: for fsspec's file system.
 
@@ -133,8 +133,8 @@ def load_weights(
         The manifest of the checkpoint.
 
     Raises:
-        NoUsableCheckpointError: none of them is whole.
-        CheckpointError: there is none, none of this step, or it is of another model.
+        NoUsableCheckpointError: there are checkpoints, but none of them is usable.
+        CheckpointError: there is no checkpoint, none of this step, or it is of another model.
         ExportError: something of the model has no memory to be filled.
         StoreError: the store cannot be read.
     """
@@ -150,7 +150,7 @@ def load_weights(
     manifest, _ = CheckpointLoader(communicator, store, history, None, {}).best({key: {"model": own}}, step=step)
     if manifest is None:
         raise CheckpointError(f"there is no checkpoint in {store.url}: name the folder that Checkpoints was given")
-    # Tensors are filled in place; what is no tensor, the model has to be told.
+    # Tensors are filled in place; other values have to be passed to the model.
     if any(not isinstance(value, torch.Tensor) for value in own.values()):
         for each in models:
             set_model_state_dict(each, {name: own[name] for name in _state(each)})
@@ -183,8 +183,8 @@ def _agreed(own: Mapping[str, Any], communicator: Communicator) -> tuple[dict[st
     speaks = communicator.gather(names).index(names) == communicator.rank
     words: dict[str, _Word] = {}
     owners: dict[str, int] = {}
-    for rank, said in enumerate(communicator.gather(_words(own) if speaks else {})):
-        for name, word in said.items():
+    for rank, entries in enumerate(communicator.gather(_words(own) if speaks else {})):
+        for name, word in entries.items():
             words.setdefault(name, word)
             owners.setdefault(name, rank)
     return words, owners

@@ -1,1 +1,1 @@
-"""What a training tells of itself while it runs: how fast it is, and where its time goes."""
+"""Metrics of a running training: throughput, and where its time goes."""

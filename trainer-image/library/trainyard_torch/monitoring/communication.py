@@ -1,7 +1,7 @@
 """How much of the time processes exchange data, and how much of that nothing hides. From what torch's profiler has seen; pure.
 
-Nothing in torch tells this of every step without cost: so it is true of the steps that were looked at, and of these alone. A collective lasts
-from when it can begin until it is done, so that the time in which it waits for a slower process is in it.
+torch does not measure this per step without overhead, so the shares describe only the profiled steps. A collective lasts
+from its earliest start until it is done, so waiting for a slower process is included.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 WAITING = ("c10d::", "_c10d_functional::", "c10d_functional::")
-"""Operators that begin a collective, or wait for one: they are no work."""
+"""Operators that start or await a collective: they do not compute."""
 MARKS = ("ProfilerStep", "nccl:", "trainyard::")
 """Annotations that some releases of torch show on the device's side as if they were kernels."""
 
@@ -33,25 +33,25 @@ class Communication(NamedTuple):
     """In which one was, and nothing was computed."""
 
 
-def shares(collectives: Iterable[Span], work: Iterable[Span], whole: Span) -> Communication:
-    """Of the time of `whole`; what lies outside of it is left out.
+def shares(collectives: Iterable[Span], work: Iterable[Span], window: Span) -> Communication:
+    """Return the shares of the window's time; anything outside of it is ignored.
 
     Raises:
-        ValueError: `whole` has no length.
+        ValueError: `window` is empty.
     """
-    length = whole.end - whole.begin
+    length = window.end - window.begin
     if not length > 0:
-        raise ValueError(f"whole must end after it begins, and is {whole}")
+        raise ValueError(f"window must end after it begins, not {window}")
     exchanged, worked = [*collectives], [*work]
-    busy = covered(worked, whole)
-    return Communication(covered(exchanged, whole) / length, (covered(exchanged + worked, whole) - busy) / length)
+    busy = covered(worked, window)
+    return Communication(covered(exchanged, window) / length, (covered(exchanged + worked, window) - busy) / length)
 
 
-def covered(spans: Iterable[Span], whole: Span) -> float:
-    """How much of `whole` is in one of these at least."""
-    total, reached = 0.0, whole.begin
+def covered(spans: Iterable[Span], window: Span) -> float:
+    """Return the time of the window that at least one span covers."""
+    total, reached = 0.0, window.begin
     for begin, end in sorted(spans):
-        start, stop = max(begin, reached), min(end, whole.end)
+        start, stop = max(begin, reached), min(end, window.end)
         if stop > start:
             total += stop - start
             reached = stop
@@ -59,30 +59,38 @@ def covered(spans: Iterable[Span], whole: Span) -> float:
 
 
 def observed(events: Sequence[Any]) -> Communication | None:
-    """What the events of a profile (`torch.profiler.profile.events()`) tell of its steps. None where they show no step, or
-    a collective that began and was not seen to end.
+    """Return the shares that a profile's events (`torch.profiler.profile.events()`) show. None if they show no step, or
+    a collective that started and was not seen to end.
 
     Where there are kernels of a GPU, those of NCCL are the collectives and all others, copies included, are work. On CPU the spans of gloo are, and operators are work; what Python
     does between these counts for nothing.
     """
     kernels = [event for event in events if event.device_type.name != "CPU" and not _mark(event)]
-    if kernels:
-        # gpu-only: shares of kernels
-        exchanged = [_span(event) for event in kernels if event.name.startswith("nccl")]
-        worked = [_span(event) for event in kernels if not event.name.startswith("nccl")]
-        # A GPU is behind its host: its own time counts, from the first kernel to the last.
-        steps = exchanged + worked
-    else:
-        exchanged = [_span(event) for event in events if event.name.startswith("gloo:")]
-        worked = [_span(event) for event in events if _operator(event)]
-        steps = [_span(event) for event in events if event.name.startswith("ProfilerStep")]
-        if not exchanged and any(event.name.startswith("c10d::") for event in events):
-            # Who waits for gloo goes on a moment before torch notes its end: a profile that stops in it lacks the collective.
-            return None
-    if not steps:
+    found = _on_device(kernels) if kernels else _on_host(events)
+    if found is None:
         return None
-    whole = Span(min(span.begin for span in steps), max(span.end for span in steps))
-    return shares(exchanged, worked, whole) if whole.end > whole.begin else None
+    exchanged, worked, steps = found
+    window = Span(min(span.begin for span in steps), max(span.end for span in steps))
+    return shares(exchanged, worked, window) if window.end > window.begin else None
+
+
+def _on_device(kernels: Sequence[Any]) -> tuple[list[Span], list[Span], list[Span]] | None:
+    """Return collectives, work, and the spans that bound the steps. The GPU runs behind the host, so its own kernels bound them."""
+    # gpu-only: shares of kernels
+    exchanged = [_span(event) for event in kernels if event.name.startswith("nccl")]
+    worked = [_span(event) for event in kernels if not event.name.startswith("nccl")]
+    return exchanged, worked, exchanged + worked
+
+
+def _on_host(events: Sequence[Any]) -> tuple[list[Span], list[Span], list[Span]] | None:
+    """Return collectives, work, and the spans of the steps. None without a step, or with a collective whose end is missing."""
+    exchanged = [_span(event) for event in events if event.name.startswith("gloo:")]
+    steps = [_span(event) for event in events if event.name.startswith("ProfilerStep")]
+    # A process returns from gloo's wait shortly before torch records its end: a profile that stops in between lacks the collective.
+    lost = not exchanged and any(event.name.startswith("c10d::") for event in events)
+    if lost or not steps:
+        return None
+    return exchanged, [_span(event) for event in events if _operator(event)], steps
 
 
 def _mark(event: Any) -> bool:

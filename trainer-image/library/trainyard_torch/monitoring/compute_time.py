@@ -30,7 +30,7 @@ class ComputeTimer:
 
     Args:
         phases: those in which it waits for no other.
-        device: on which it computes. What was started on a GPU is not done: there events tell how long it took, a step or two later, of
+        device: that computes. GPU work is asynchronous: there, events measure how long it took, a step or two later, for
             all of these phases but `data`, which is the host's.
 
     Raises:
@@ -47,7 +47,7 @@ class ComputeTimer:
         self._deferred = DeferredScalars()
 
     def begin(self, phase: str) -> Span | None:
-        """The phase begins. Its time on the GPU, to be given to `end`; None where none is measured."""
+        """Start a phase. Return its GPU span, to be passed to `end`; None if it is not measured."""
         if phase not in self._on_device or self._open or len(self._spans) >= MAX_SPANS:
             return None
         self._open = True

@@ -91,7 +91,7 @@ class DeferredScalars:
         self._newest = float(value)
 
     def wait(self, pending: Pending) -> None:
-        """This number is to be told when it has arrived, unless too many are under way."""
+        """Report this number when it has arrived, unless too many are pending."""
         if len(self._pending) < WAITING:
             self._pending.append(pending)
 

@@ -1,4 +1,4 @@
-"""The metrics of a pod for Prometheus, by HTTP. The one place that knows prometheus_client, which images without it can do without."""
+"""A pod's Prometheus endpoint. The only module that imports prometheus_client, which is optional."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PORT = "TRAINYARD_METRICS_PORT"
 
 
 def configured_port(port: int | None, environ: Mapping[str, str]) -> int | None:
-    """The port that is meant: the one that is given, else that of TRAINYARD_METRICS_PORT. None: no endpoint is wished for.
+    """Return the configured port: the given one, else TRAINYARD_METRICS_PORT. None: no endpoint.
 
     Raises:
         ValueError: it is no port.
@@ -43,11 +43,11 @@ def configured_port(port: int | None, environ: Mapping[str, str]) -> int | None:
 
 
 def serve(port: int, readings: Callable[[], Sequence[RankMetrics]]) -> Callable[[], None] | None:
-    """Answer at http://POD:port/metrics, in a thread. Where that cannot be, it is said, and training goes on.
+    """Serve http://POD:port/metrics in a thread. If that fails, it is logged, and training continues.
 
     Args:
         port: at which.
-        readings: what to tell; called in that thread, for each request.
+        readings: returns the metrics of all ranks; called in that thread, for each request.
 
     Returns:
         What ends it, or None where there is no endpoint.
@@ -56,7 +56,7 @@ def serve(port: int, readings: Callable[[], Sequence[RankMetrics]]) -> Callable[
         from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415 - may be missing
     except ImportError:
         logger.warning(
-            "no metrics at port %s: prometheus_client is not installed in this image; training goes on", port
+            "no metrics on port %s: prometheus_client is not installed in this image; training continues", port
         )
         return None
     registry = CollectorRegistry(auto_describe=False)
@@ -66,7 +66,7 @@ def serve(port: int, readings: Callable[[], Sequence[RankMetrics]]) -> Callable[
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
         why = f"the port is taken: set {PORT} to another one" if taken else error
-        logger.warning("no metrics at port %s: %s; training goes on", port, why)
+        logger.warning("no metrics on port %s: %s; training continues", port, why)
         return None
 
     def end() -> None:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 FOLDER = "TRAINYARD_FLIGHT_RECORDER"
 FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""How a rank's file begins, under its newer and its older name; it ends with the rank."""
+"""Variables for the prefix of a rank's file, newer and older name; the rank is appended."""
 ON = ((("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"), "2000"), (("TORCH_NCCL_DUMP_ON_TIMEOUT",), "1"))
 """What the agent sets. Of two names for one thing a user sets one, and torch reads the newer first."""
 

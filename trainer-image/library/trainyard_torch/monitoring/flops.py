@@ -45,14 +45,14 @@ PEAKS: tuple[tuple[frozenset[str], float], ...] = tuple(
         ("MI325X", 1307.4),  # AMD Instinct MI325X
     )
 )
-"""FLOP/s with dense matrices of bf16, from the makers' data sheets (which print the double, "with sparsity", for most). The first whose words are all in a device's name."""
+"""Dense bf16 FLOP/s from the vendors' data sheets (most print the double, "with sparsity"). The first entry whose words all occur in a device's name."""
 
 PARTS = frozenset({"MIG", "Laptop", "D", "Ti"})
-"""Of a device with such a word in its name the peak is another one, which the name does not tell."""
+"""A device with such a word in its name has another peak, which the name does not determine."""
 
 
 def peak(device: str) -> float | None:
-    """FLOP/s of a device with dense bf16 (fp16 where it has none), by the name that torch tells. None: it is not known.
+    """Return the dense bf16 FLOP/s of a device (fp16 if it has no bf16), by torch's name for it. None: unknown.
 
     A part of a device (MIG) is not known either.
     """

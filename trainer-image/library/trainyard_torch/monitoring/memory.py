@@ -11,7 +11,7 @@ import torch
 def memory(device: torch.device) -> dict[str, float]:
     """Bytes: `host`, and on a GPU `allocated` by tensors, `reserved` by torch, and `peak`, the most that tensors have taken.
 
-    What cannot be told is left out.
+    Unknown values are omitted.
     """
     found: dict[str, float] = {}
     try:

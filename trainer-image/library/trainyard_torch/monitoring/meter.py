@@ -53,9 +53,9 @@ class Throughput:
 
     Attributes:
         step_seconds: the median of a step.
-        own_seconds: the median of what this process worked itself in a step.
+        compute_seconds: the median of what this process worked itself in a step.
         steps_per_second, samples_per_second, tokens_per_second: of this process.
-        shares: of the time, by phase; those that took none are left out.
+        shares: of the time, by phase; phases without time are omitted.
     """
 
     step_seconds: float | None
@@ -70,11 +70,11 @@ class Meter:
     """Of one process. Used by one thread.
 
     Args:
-        window: the last steps of which `pace` tells, from 1 on.
+        window: number of last steps that `throughput` covers, from 1 on.
         clock: seconds, that never go back.
 
     Raises:
-        ValueError: the window is none.
+        ValueError: the window is not positive.
     """
 
     def __init__(self, window: int = WINDOW, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -90,7 +90,7 @@ class Meter:
         self._compute: deque[float] = deque(maxlen=window)
 
     def enter(self, phase: str) -> None:
-        """A phase begins; the one that was open is interrupted.
+        """Enter a phase; the open one is interrupted.
 
         Raises:
             ValueError: there is no such phase.

@@ -1,7 +1,7 @@
-"""The metrics of a pod, each with its unit and meaning, as functions of what its ranks tell. Pure; docs/training/watching.md has the same table.
+"""The metrics of a pod, each with unit and documentation, as functions of its ranks' metrics. Pure; docs/training/watching.md has the same table.
 
-What differs between ranks bears their number, and so do all counters: a sum over ranks that come and go would be none. What is one number
-for a pod is told once.
+Values that differ between ranks have a rank label, and so do all counters: a sum over changing ranks would not be a counter. Values
+of the whole pod have one series.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Metric:
         name: all of it, unit and `_total` included.
         kind: `counter` or `gauge`.
         labels: their names.
-        meaning: what it is, in a sentence.
+        documentation: what it is, in a sentence.
         samples: what it is now.
     """
 
@@ -58,7 +58,7 @@ def per_rank(name: str, kind: str, documentation: str, value: Callable[[RankMetr
 def per_pod(
     name: str, documentation: str, value: Callable[[RankMetrics], float | None], combine: Callable[[list[float]], float]
 ) -> Metric:
-    """One series, from those ranks that have the value; none where no rank has it."""
+    """One series over the ranks that have the value; no series if no rank has it."""
 
     def samples(readings: Sequence[RankMetrics]) -> Iterator[Sample]:
         if found := [each for reading in readings if (each := value(reading)) is not None]:
@@ -123,10 +123,10 @@ METRICS = (
         lambda reading: reading.mfu,
         fmean,
     ),
-    per_pod("loss", "The loss that was told last: the mean over the pod's ranks.", lambda reading: reading.loss, fmean),
+    per_pod("loss", "Last reported loss: mean over the pod's ranks.", lambda reading: reading.loss, fmean),
     per_pod(
         "gradient_norm",
-        "The norm of the gradient that was told last: the greatest of the pod's ranks.",
+        "Last reported gradient norm: maximum over the pod's ranks.",
         lambda reading: reading.grad_norm,
         greatest,
     ),
@@ -157,7 +157,7 @@ METRICS = (
     per_rank(
         "device_memory_peak_bytes",
         "gauge",
-        "The most that tensors have taken since the process began, or since the program has reset it.",
+        "Maximum memory of tensors since the process started, or since the program reset it.",
         lambda reading: reading.memory.get("peak"),
     ),
     per_rank(
@@ -168,21 +168,21 @@ METRICS = (
     ),
     per_pod(
         "checkpoint_step",
-        "The last step in the newest checkpoint that is stored: told by the pod of rank 0.",
+        "Last step of the newest stored checkpoint. Reported by the pod of rank 0.",
         lambda reading: reading.checkpoint_step,
         max,
     ),
     per_pod(
         "checkpoint_seconds",
-        "How long it took to be stored: told by the pod of rank 0.",
+        "Seconds that storing it took. Reported by the pod of rank 0.",
         lambda reading: reading.checkpoint_seconds,
         max,
     ),
     per_pod(
         "checkpoint_timestamp_seconds",
-        "When it was stored, in seconds since 1970: told by the pod of rank 0.",
+        "When it was stored, in seconds since 1970. Reported by the pod of rank 0.",
         lambda reading: reading.checkpoint_time,
         max,
     ),
-    per_pod("ranks", "Ranks of the pod that are alive and tell something.", lambda _: 1.0, sum),
+    per_pod("ranks", "Live ranks of the pod that report metrics.", lambda _: 1.0, sum),
 )

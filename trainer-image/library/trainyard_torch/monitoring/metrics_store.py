@@ -1,8 +1,8 @@
 """Where the ranks of a pod leave their readings for the one that is asked for metrics: a file each, in memory.
 
 Each holds a lock on its file for as long as it lives. The kernel lets the lock go with the process, however that ends: so what a rank that
-was killed has left behind is not told, and nobody has to clean up. A file that is read while it is written fails its checksum. Never raises:
-without a file training goes on.
+killed rank is ignored, and needs no cleanup. A file that is read during a write fails its checksum. Never raises:
+without a file, training continues.
 """
 
 from __future__ import annotations
@@ -51,17 +51,19 @@ class MetricsStore:
         self._silent = False
 
     def put(self, reading: RankMetrics) -> None:
-        """Leave this rank's reading. Where that cannot be done it is said once, and tried again the next time."""
+        """Publish this rank's metrics. A failure is logged once, and retried the next time."""
         try:
             if self._file is None or not os.fstat(self._file).st_nlink:
-                # Some programs clear /dev/shm when they begin.
+                # Some programs clear /dev/shm at start.
                 self._close()
                 self._file = self._open()
             text = reading.text()
             os.pwrite(self._file, text, 0)
         except OSError as error:
             if not self._silent:
-                logger.warning("rank %s leaves no metrics in %s: %s; training goes on", self._rank, self._folder, error)
+                logger.warning(
+                    "rank %s cannot publish metrics in %s: %s; training continues", self._rank, self._folder, error
+                )
             self._silent = True
 
     def others(self) -> list[RankMetrics]:

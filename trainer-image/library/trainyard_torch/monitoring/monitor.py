@@ -1,4 +1,4 @@
-"""What a training program calls to be watched: it measures, and tells the agent, Prometheus and whoever asks for a profile.
+"""Measures a training, and reports to the agent, Prometheus and the profiler.
 
 Nothing here ends a training, or makes it wait for a GPU or another process.
 """
@@ -41,19 +41,19 @@ class Monitor:
     """To be made by each process once its process group is, and called by the thread that trains.
 
     Args:
-        total: the step at which training ends, for the job's status.
-        own: the phases in which this process waits for no other, by which a slow one is told from those that wait for it. With FSDP or tensor
-            parallelism `("data",)`: there the model itself waits. Where processes do different work (the stages of a pipeline), none.
-        port: at which the pod's local rank 0 answers Prometheus; by default that of TRAINYARD_METRICS_PORT, or none.
-        capture: how profiles are made.
+        total_steps: the step at which training ends, for the job's status.
+        compute_phases: the phases in which this process does not wait for others, by which stragglers are detected. With FSDP or tensor
+            parallelism `("data",)`, since the model itself waits there. If processes do different work (pipeline stages), none.
+        port: on which the pod's local rank 0 serves Prometheus; by default TRAINYARD_METRICS_PORT, or none.
+        profiler: how profiles are made.
         device: on which the model is; by default the current GPU, or the CPU.
-        peak: FLOP/s of the device, where its name is not known or bf16 is not what is computed in.
+        peak_flops: FLOP/s of the device, where its name is not known or bf16 is not what is computed in.
 
     Attributes:
-        observers: called with what is known, by the thread that trains: each after the steps whose number is a multiple of its own.
+        observers: called in the training thread with a snapshot: each after the steps that are multiples of its number.
 
     Raises:
-        ValueError: a value is none that it may have.
+        ValueError: a value is invalid.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Monitor:
         if peak_flops is not None and not 0 < peak_flops < math.inf:
             raise ValueError(f"peak must be positive, and is {peak_flops}")
         if total_steps is not None and total_steps < 0:
-            raise ValueError(f"total must be from 0 on, and is {total_steps}")
+            raise ValueError(f"total_steps must be from 0 on, not {total_steps}")
         at = endpoint.configured_port(port, os.environ)
         self._device = _device(device)
         process = ProcessInfo.of(os.environ)
@@ -111,7 +111,7 @@ class Monitor:
     def phase(self, name: str) -> Iterator[None]:
         """What is done in this `with` is of this phase: data, forward, backward, optimizer, communication, checkpoint, evaluate or compile.
 
-        A phase within another interrupts it, and all that is done within one of the last three is that. These three are told to the agent, which then expects no steps.
+        Phases nest, and time counts for the innermost. Everything inside one of the last three belongs to it; the agent then expects no steps.
 
         Raises:
             ValueError: there is no such phase.
@@ -150,18 +150,18 @@ class Monitor:
 
         Args:
             step: its number, from 0 on.
-            samples: what this process has been given in it. Processes that work on the same ones (tensor parallelism) tell their
-                share, or one of them tells all: sums over processes are to be right.
-            tokens: likewise.
-            loss: of this process. A tensor on a GPU is not waited for: it is told when it has arrived, some steps later.
+            samples: samples of this process in the step. Processes that work on the same ones (tensor parallelism) pass their
+                share, or one of them passes all: sums over processes have to be right.
+            tokens: as for samples.
+            loss: of this process. A tensor on a GPU is read asynchronously: it is reported some steps later.
             loss_share: what it counts for in the mean over the processes: their share of the samples over the usual one.
-            grad_norm: of the whole gradient, as `clip_grad_norm_` returns it; likewise.
+            grad_norm: of the whole gradient, as `clip_grad_norm_` returns it; read like the loss.
 
         Raises:
-            TypeError: `step`, `samples` or `tokens` is no whole number.
+            TypeError: `step`, `samples` or `tokens` is not an integer.
             ValueError: a number is negative, or a tensor is not one number.
         """
-        # A number of numpy's would be none in JSON.
+        # numpy's integers cannot be written as JSON.
         step, samples, tokens = operator.index(step), operator.index(samples), operator.index(tokens)
         if step < 0:
             raise ValueError(f"step must be from 0 on, and is {step}")
@@ -183,31 +183,31 @@ class Monitor:
             **more,
         )
         self._profiler.step(step)
-        for every, tell in self.observers:
+        for every, observe in self.observers:
             if step % every == 0:
-                tell(self.snapshot())
+                observe(self.snapshot())
 
     def _warn(self, step: int) -> None:
-        """Once, until it is over: what follows it, checkpoints too, is worth nothing as a rule.
+        """Warn once per series of losses that are not finite: later checkpoints are usually useless.
 
-        Of the loss alone: in fp16 gradients that are not finite are left out, and come in each training.
+        Only the loss counts: with fp16, gradients that are not finite are normal, and skipped.
         """
         loss = self._loss.newest
         not_finite = loss is not None and not math.isfinite(loss)
         if not_finite and not self._loss_not_finite:
             logger.warning(
-                "step %d: the loss is %s: checkpoints from here on have that in them; go back to one before, with a lower learning rate say",
+                "step %d: the loss is %s, and later checkpoints contain it: resume from an earlier one, for example with a lower learning rate",
                 step,
                 loss,
             )
         self._loss_not_finite = not_finite
 
     def record_checkpoint(self, step: int, seconds: float) -> None:
-        """A checkpoint with this step for its last is stored as a whole, which took so long. To be called by rank 0, from any thread; `Loop` does it.
+        """Record that a checkpoint of this step was committed, and how long that took. Call it on rank 0, from any thread; `Loop` does so.
 
         Raises:
-            TypeError: `step` is no whole number.
-            ValueError: a number is negative, or none.
+            TypeError: `step` is not an integer.
+            ValueError: a number is negative or not finite.
         """
         step = operator.index(step)
         if step < 0 or not 0 <= seconds < math.inf:
@@ -215,9 +215,9 @@ class Monitor:
         self._checkpoint = (step, seconds, time.time())
 
     def set_flops(self, flops: float) -> None:
-        """A step takes this process so many floating-point operations (`flops.counted`, `flops.transformer`): from now on there is an MFU.
+        """Set the floating-point operations of this process per step (`flops.counted`, `flops.transformer`): enables MFU.
 
-        Where the device's peak is not known there is none, which is said.
+        If the device's peak is unknown, there is no MFU, and a warning is logged.
 
         Raises:
             ValueError: it is not a positive number.
@@ -296,11 +296,11 @@ class Monitor:
 
 
 def _device(given: torch.device | str | None) -> torch.device:
-    """Without a number: which GPU is the current one is asked when it is looked at, so that none is opened here."""
+    """Return the device without an index: the current GPU is looked up when it is used, so that none is initialized here."""
     if given is not None:
         return torch.device(given)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _no_agent(*_: object, **__: object) -> None:
-    """Where there is no agent's package, nobody is told."""
+    """Stand-in for the agent's `progress` if its package is not installed."""

@@ -1,4 +1,4 @@
-"""How a profile is asked for: by a signal, or by a file that changes (an annotation of the pod, say). Does nothing but notice."""
+"""Requests for a profile: by a signal, or by a file that changes (for example a pod annotation). Only detects them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SIGNAL = signal.SIGUSR2
-"""The agent sends none of this kind of its own, and passes on the one that it gets."""
+"""The agent does not use this signal itself, and forwards it."""
 POLL_SECONDS = 1.0
 MAX_BYTES = 1024
 MAX_STEPS = 1000
@@ -34,10 +34,10 @@ class ProfileRequest(NamedTuple):
 
 
 def parse(text: str, steps: int) -> ProfileRequest:
-    """What `steps=5 ranks=0,3 id=anything` asks for. Each word may be left out; without `steps` it is as many as given here.
+    """Parse `steps=5 ranks=0,3 id=anything`. Each part is optional; the default of `steps` is given.
 
     Raises:
-        ValueError: a word is none of these, or its value none.
+        ValueError: a part or its value is invalid.
     """
     ranks = None
     for word in text.split():
@@ -48,7 +48,7 @@ def parse(text: str, steps: int) -> ProfileRequest:
             ranks = frozenset(map(int, value.split(",")))
         elif name != "id":
             raise ValueError(
-                f"{word!r} is not understood: a request is of the words steps=1 to {MAX_STEPS}, ranks=0,3 and id=anything"
+                f"{word!r} is not valid: a request consists of steps=1 to {MAX_STEPS}, ranks=0,3 and id=anything"
             )
     return ProfileRequest(steps, ranks)
 
@@ -57,8 +57,8 @@ class ProfileRequests:
     """What was asked for and not been taken yet; several requests in the meantime are one.
 
     Args:
-        steps: for requests that do not say how many.
-        file: the path to watch; None: none. What stands in it now is no request: an attempt before this one has seen it.
+        steps: default for requests without a number.
+        file: the path to watch; None: none. Its initial content is ignored: an earlier attempt has seen it.
         clock: seconds, that never go back.
     """
 
@@ -108,13 +108,13 @@ class ProfileRequests:
         if stamp == self._stamp:
             return
         self._stamp = stamp
-        # A volume with annotations is written anew when another one of them changes: only other words are a request.
+        # The kubelet rewrites the volume when another annotation changes: only a new text is a request.
         before, self._text = self._text, self._read()
         if self._text and self._text != before:
             try:
                 self._request = parse(self._text, self._steps)
             except ValueError as error:
-                logger.warning("no profile is made for what %s says: %s", self._file, error)
+                logger.warning("ignored the profile request in %s: %s", self._file, error)
 
     def _stamped(self) -> tuple[int, ...] | None:
         if self._file is None:
@@ -129,7 +129,7 @@ class ProfileRequests:
         if self._file is None:
             return ""
         try:
-            # Whatever somebody has put there: to look at it must not take long.
+            # Reading must not block, whatever the file is.
             file = os.open(self._file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return ""

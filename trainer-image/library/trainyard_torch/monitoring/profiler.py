@@ -37,10 +37,10 @@ class ProfilerConfig:
     """How profiles are made.
 
     Attributes:
-        folder: for traces; by default what TRAINYARD_PROFILE_FOLDER says, or `trainyard-profile` among the temporary files.
-        file: the path to watch for requests; by default what TRAINYARD_PROFILE_FILE says, or none.
-        steps: of a profile where its request does not say how many.
-        sample_every: look at one step in so many for the share of communication; 0: only when a profile is made.
+        folder: for traces; by default TRAINYARD_PROFILE_FOLDER, or `trainyard-profile` in the folder for temporary files.
+        file: the path to watch for requests; by default TRAINYARD_PROFILE_FILE, or none.
+        steps: of a profile whose request has no number.
+        sample_every: profile every n-th step for the share of communication; 0: only on request.
         signal: whether SIGUSR2 asks for a profile.
 
     Raises:
@@ -109,7 +109,7 @@ class TorchWindow(Window):
 
 
 class NsightWindow(Window):
-    """By Nsight Systems, which writes its own report: from the call that begins it on, if it runs with `--capture-range=cudaProfilerApi`."""
+    """A capture of Nsight Systems, which writes its own report from the start call on, if it runs with `--capture-range=cudaProfilerApi`."""
 
     def __init__(self, steps: int) -> None:
         self._left = steps
@@ -137,7 +137,7 @@ class Profiler:
     """Makes the profiles that are asked for, one after the other. Used by one thread.
 
     Args:
-        capture: how.
+        config: how.
         rank: this process's.
         environ: the environment.
     """
@@ -161,7 +161,7 @@ class Profiler:
         return self._window.marked(phase) if self._window else None
 
     def step(self, step: int) -> None:
-        """This step is done: a profile ends or begins, where it is time. What goes wrong with one is said, and training goes on."""
+        """Start or finish a profile after this step, if due. Errors are logged, and training continues."""
         try:
             if self._window:
                 if self._window.step():
@@ -173,7 +173,7 @@ class Profiler:
             logger.warning("no profile of rank %s after step %s: %s", self._rank, step, first_line(error))
 
     def close(self) -> None:
-        """Wait for the trace that is being written, a minute at most. A profile that is not complete is none."""
+        """Wait for a trace that is being written, up to a minute. An incomplete profile is dropped."""
         self._requests.close()
         window, self._window = self._window, None
         if window:
@@ -196,7 +196,7 @@ class Profiler:
             self._window = TorchWindow(1, lambda made: self._write(made, None))
 
     def _write(self, made: profile, path: Path | None) -> None:
-        """In a thread: a trace may have hundreds of megabytes, and nobody waits for it."""
+        """Write the trace in a thread, since it may have hundreds of megabytes."""
         self._writer = threading.Thread(target=self._finish, args=(made, path), name="profile", daemon=True)
         self._writer.start()
 

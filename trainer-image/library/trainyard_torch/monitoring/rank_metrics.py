@@ -1,4 +1,4 @@
-"""What one process tells of itself at one moment, and how it is handed to another. Pure."""
+"""Metrics of one process at one time, and their serialization. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RankMetrics:
         steps, samples, tokens: done by this process.
         phases: seconds in each phase, by its name.
         memory: bytes, by `allocated`, `reserved` and `peak` of the device and `host`.
-        step_seconds, own_seconds: medians over the last steps.
+        step_seconds, compute_seconds: medians over the last steps.
         steps_per_second, samples_per_second, tokens_per_second: over the last steps.
         shares: of the time of the last steps, by phase.
         mfu: share of the device's peak.
@@ -61,7 +61,7 @@ class RankMetrics:
 
     @property
     def measured(self) -> dict[str, float]:
-        """What the agent is told of it, by the names of `trainyard_agent.progress`. Phases that take no time have a share of 0."""
+        """Return the metrics that the agent gets, by the names of `trainyard_agent.progress`. Phases without time have a share of 0."""
         collectives = self.shares.get("communication") if self.communication is None else self.communication
         known = {
             "samples_per_second": self.samples_per_second,
@@ -78,7 +78,7 @@ class RankMetrics:
         return {name: number for name, number in known.items() if number is not None}
 
     def text(self) -> bytes:
-        """A line with a checksum, then JSON: whoever reads it while it is written can tell."""
+        """Return a checksum line and JSON, so that a reader can detect a partial write."""
         content = json.dumps({"format": FORMAT, **asdict(self)}).encode()
         return b"%08x %d\n%s" % (zlib.crc32(content), len(content), content)
 

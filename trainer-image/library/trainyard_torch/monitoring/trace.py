@@ -1,4 +1,4 @@
-"""Traces as files. A name that can be seen is that of a whole trace; whatever goes wrong, no part of one is left behind."""
+"""Trace files. They appear atomically; partial files are removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def name(rank: int, step: int) -> str:
-    """That of the trace of a rank, which begins after this step."""
+    """Return the file name of a rank's trace that starts after this step."""
     return f"trace-rank{rank}-step{step}.json.gz"
 
 
@@ -29,13 +29,13 @@ def save(export: Callable[[str], object], path: Path) -> None:
         OSError: it could not be written, or not all of it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A folder, since torch writes into other files beside the one that it is told.
+    # A folder, since torch writes further files beside the given one.
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
         plain, packed = Path(folder) / "plain.json", Path(folder) / "packed.gz"
         export(str(plain))
-        # torch writes in C++, and says nothing when the disk is full.
+        # torch writes in C++, and does not report a full disk.
         if not _whole(plain):
-            raise OSError(f"{path.parent} does not take {path.name}: is there no room left?")
+            raise OSError(f"{path.name} is incomplete: is there space left in {path.parent}?")
         with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=1) as sink:
             shutil.copyfileobj(source, sink, 1 << 20)
         packed.replace(path)

@@ -27,12 +27,12 @@ class LAMB(Layerwise):
 
     Args:
         params: parameters, or groups of them: `layerwise.parameter_groups` makes those that are usual.
-        lr: the learning rate; what `LRSchedule` says.
+        lr: the learning rate, usually set by `LRSchedule`.
         betas: those of m and v, each from 0 to less than 1.
         eps: keeps the division from 0.
         weight_decay: b.
         adapt: False: without |w| / |r|, for biases and norms.
-        most: the largest |w| that counts: phi in the paper. None: all of it.
+        max_weight_norm: the largest |w| that counts: phi in the paper. None: all of it.
 
     Raises:
         ValueError: a number is out of its range.
@@ -72,7 +72,7 @@ class LAMB(Layerwise):
     def move(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state, (first, second) = self.state[weight], group["betas"]
         if not state:
-            # On the host, as in torch's Adam: nobody waits for the device to read it.
+            # On the host, as in torch's Adam: reading it does not synchronize with the device.
             state["step"] = torch.tensor(0.0)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
         state["step"] += 1

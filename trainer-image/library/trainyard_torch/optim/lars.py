@@ -27,10 +27,10 @@ class LARS(Layerwise):
 
     Args:
         params: parameters, or groups of them: `layerwise.parameter_groups` makes those that are usual.
-        lr: the learning rate; what `LRSchedule` says.
+        lr: the learning rate, usually set by `LRSchedule`.
         momentum: of v, from 0 to less than 1.
         weight_decay: b.
-        trust: eta in the paper: the share of its norm by which a layer changes at lr 1.
+        trust_coefficient: eta in the paper: the share of its norm by which a layer changes at lr 1.
         adapt: False: local is 1, for biases and norms.
 
     Raises:

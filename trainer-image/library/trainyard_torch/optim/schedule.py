@@ -1,6 +1,6 @@
 """The learning rate, as a function of the samples that were seen. Pure.
 
-Of samples, not of steps or processes: a run that goes on, with whatever number of processes, has the rate that it had.
+A function of samples, not of steps or processes: a resumed run has the same rate at any number of processes.
 
 Source: P. Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, sections 2.1 and 2.2.
 """
@@ -28,22 +28,22 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LRSchedule:
-    """A rise, and what comes after it.
+    """Linear warm-up to the peak rate, then constant or cosine decay.
 
     Attributes:
-        rate: the learning rate that is good for steps of `reference` samples.
-        reference: samples of a step for which `rate` was found.
-        batch: samples of a step, all processes together.
+        base_lr: the learning rate that is good for steps of `reference` samples.
+        reference_batch_size: samples of a step for which `rate` was found.
+        batch_size: samples of a step, all processes together.
         scaling: how the rate grows with the batch: "linear" (Goyal et al., for SGD and LARS), "sqrt" (You et al., for Adam and LAMB), or
             "none".
-        warmup: samples until the rate is at its peak; Goyal et al.: those of five epochs.
-        begin: the rate before the first sample. None: `rate`, as Goyal et al. have it, or the peak where that is lower.
-        then: "constant", or "cosine" down to `end`.
-        total: samples of the whole training; "cosine" needs it.
-        end: the rate at the end of "cosine", and after it.
+        warmup_samples: samples until the rate is at its peak; Goyal et al.: those of five epochs.
+        start_lr: the rate before the first sample. None: `base_lr`, as in Goyal et al., or the peak rate if that is lower.
+        decay: "constant", or "cosine" down to `end`.
+        total_samples: samples of the whole training; required by "cosine".
+        end_lr: the rate at the end of "cosine", and after it.
 
     Raises:
-        ValueError: a number is out of its range, or a word is none of these.
+        ValueError: a number is out of range, or a name is unknown.
     """
 
     base_lr: float
@@ -63,9 +63,9 @@ class LRSchedule:
         for name in ("warmup_samples", "start_lr", "end_lr"):
             if not 0 <= (getattr(self, name) or 0) < math.inf:
                 raise ValueError(f"{name} must be from 0 on, and is {getattr(self, name)}")
-        for name, words in (("scaling", get_args(Scaling)), ("decay", get_args(Decay))):
-            if getattr(self, name) not in words:
-                raise ValueError(f"{name} must be one of {', '.join(words)}, and is {getattr(self, name)!r}")
+        for name, known in (("scaling", get_args(Scaling)), ("decay", get_args(Decay))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, and is {getattr(self, name)!r}")
         if self.decay == "cosine" and (self.total_samples is None or self.total_samples <= self.warmup_samples):
             raise ValueError(
                 f"cosine needs total_samples, more than warmup_samples ({self.warmup_samples}), not {self.total_samples}"
@@ -88,10 +88,10 @@ class LRSchedule:
                 return self.base_lr
 
     def at(self, samples: int) -> float:
-        """The rate of the step that begins after so many samples, in all epochs: `Batches.cursor`.
+        """Return the rate of the step after `samples` samples of all epochs (`Batches.cursor`).
 
         Raises:
-            ValueError: there cannot be so many.
+            ValueError: `samples` is negative.
         """
         if samples < 0:
             raise ValueError(f"samples must be from 0 on, and is {samples}")
@@ -108,9 +108,9 @@ class LRSchedule:
         return self.at(samples) / self.peak_lr
 
     def apply(self, optimizer: Optimizer, samples: int) -> float:
-        """Give an optimizer the rate of the step that begins after so many samples; to be called before each step.
+        """Set an optimizer's rate for the step after `samples` samples. Call it before each step.
 
-        A group with `lr_scale` has so many times the rate.
+        A group with `lr_scale` gets the rate times that factor.
 
         Returns:
             The rate.

@@ -21,7 +21,7 @@ def context_parallel(mesh: DeviceMesh, tensors: Sequence[torch.Tensor], dimensio
     """Inside, each tensor is this process's part of the sequences, and `torch.nn.functional.scaled_dot_product_attention` knows of the rest.
 
     Forward and backward pass both belong inside. All that has a sequence dimension is to be named: inputs, targets, and buffers such as
-    positions; they are cut in place, and are whole again afterwards. The loss is then the mean of this process's part; gradients are
+    positions; they are split in place, and restored at the end. The loss is then the mean of this process's part; gradients are
     averaged over the parts by `replicate` or `shard`, as they are over samples. Attention must be called as
     `torch.nn.functional.scaled_dot_product_attention`, causal (so are the parts cut that each has as much to do).
     With one process in `mesh["context"]` nothing is done. Source: Liu et al. 2023, Ring attention.

@@ -1,4 +1,4 @@
-"""Data parallel: a whole model on each process, their gradients averaged (DDP). How samples are shared is not decided here."""
+"""Data parallel: a full model on each process, with averaged gradients (DDP). Sharing the samples is the loader's task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Replicated(DistributedDataParallel):  # type: ignore[misc]  # torch is there where this runs
-    """DDP that costs nothing where there is one process: what is the mean of one alone need not be prepared for, nor computed."""
+    """DDP without overhead for a single process: nothing is prepared or averaged."""
 
     @property
     def passes(self) -> bool:
@@ -32,7 +32,7 @@ class Replicated(DistributedDataParallel):  # type: ignore[misc]  # torch is the
 
 
 def alone(model: DistributedDataParallel) -> bool:
-    """Whether it would exchange gradients with itself only, and nothing else is done with them."""
+    """Return whether DDP has a single process and no communication hook, so that it has nothing to do."""
     # Private, and the only way to see whether there is a hook, which may count, or remember.
     return model.process_group.size() == 1 and not getattr(model, "_comm_hooks", True)
 
@@ -48,18 +48,18 @@ def replicate(
     Args:
         model: on this process's device.
         mesh: that of `Parallelism.mesh`.
-        bucket_mib: MiB of gradients that are sent at once: fewer begin earlier, more cost less each.
-        unused: whether some parameters may have no gradient in a step; to look for them costs a walk over the graph in each.
+        bucket_cap_mb: MiB of gradients per all-reduce: small buckets start earlier, large ones cost less in total.
+        find_unused_parameters: whether some parameters may have no gradient in a step; to look for them costs a walk over the graph in each.
 
     Raises:
-        ValueError: parameters are spread over processes already, none is to be trained, or a number is out of its range.
+        ValueError: parameters are sharded already, no parameter requires a gradient, or a number is out of range.
     """
     group = submesh(mesh, "gradients").get_group()
     if bucket_cap_mb <= 0:
         raise ValueError(f"bucket_mib must be positive, and is {bucket_cap_mb}")
     spread = [name for name, parameter in model.named_parameters() if isinstance(parameter, DTensor)]
     if spread:
-        # DDP would turn them into local tensors: no norm, checkpoint or optimizer could tell any more whose part it has.
+        # DDP would turn them into local tensors: norms, checkpoints and optimizers could no longer tell the shards apart.
         raise ValueError(
             f"DDP cannot average parameters that are spread over processes ({spread[0]}): use shard, with reshard=False for little traffic"
         )

@@ -1,4 +1,4 @@
-"""Parameters, gradients and optimizer states spread over the data-parallel processes (FSDP2). What blocks a model has, its owner says."""
+"""Parameters, gradients and optimizer states sharded over the data-parallel processes (FSDP2). The caller names the model's blocks."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def shard(
 ) -> M:
     """The same model, each of its parameters spread over the data-parallel processes; where the mesh has copies, these are averaged (HSDP).
 
-    The parameters are DTensors afterwards: an optimizer is made after this, not before. After `tensor_parallel`, not before it.
+    The parameters become DTensors: create the optimizer afterwards. Call `tensor_parallel` before, not afterwards.
     Source: Zhao et al. 2023, PyTorch FSDP; Rajbhandari et al. 2020, ZeRO.
 
     Args:
         model: on this process's device, where the first process's values count; or elsewhere, such as on the meta device, to be filled or
-            made alike by the caller.
+                synchronized by the caller.
         mesh: that of `Parallelism.mesh`.
-        blocks: the modules that are gathered as a whole, such as the layers of a transformer; what is in none of them is gathered with the
-            model. Empty: the whole model at once, which saves memory only between steps.
-        reshard: True, a block is given up after its forward pass and gathered again for backward (known as ZeRO-3: half as much traffic again);
+        blocks: the modules that are gathered as units, such as the layers of a transformer; all other parameters are gathered with the
+            model. Empty: the model is one unit, which saves memory only between steps.
+        reshard_after_forward: True, a block is given up after its forward pass and gathered again for backward (known as ZeRO-3: half as much traffic again);
             False, it is kept until then (known as ZeRO-2).
-        offload: whether parameters, gradients and optimizer states live in the memory of the host. The process group then needs gloo for
-            the CPU beside nccl ("cpu:gloo,cuda:nccl"), as the norm of gradients is formed there.
-        precision: in which types to compute and to average; None: the parameters' own. On CPUs averages are formed in float64.
+        cpu_offload: whether parameters, gradients and optimizer states live in the memory of the host. The process group then needs gloo for
+                the CPU in addition to nccl ("cpu:gloo,cuda:nccl"), since the gradient norm is computed there.
+        mixed_precision: in which types to compute and to average; None: the parameters' own. On CPUs averages are formed in float64.
 
     Raises:
-        ValueError: a block is none of the model's, has no forward of its own, or is sharded already; one parameter is in two of them; or
+        ValueError: a block is not part of the model, has no forward, or is sharded already; two blocks share a parameter; or
             there is nothing to offload from.
     """
     within = sharding(mesh)
@@ -60,9 +60,9 @@ def shard(
     policy = mixed_precision or MixedPrecisionPolicy()
     if mesh.device_type == "cpu":
         enable_fsdp_on_cpu()
-        # Gloo refuses to average float32 and bfloat16, or adds them up in silence (pytorch issue 162338); float64 FSDP divides itself.
+        # Gloo refuses to average float32 and bfloat16, or silently sums them (pytorch issue 162338); float64 is divided by FSDP itself.
         policy = replace(policy, reduce_dtype=torch.float64)
-    # Copies that begin apart would stay apart: only gradients are averaged.
+    # Copies that start from different values would stay different: only gradients are averaged.
     sync_initial_parameters(model, submesh(mesh, "gradients"))
     for module in (*chosen, model):
         fully_shard(
@@ -88,8 +88,8 @@ def _inner_first(model: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
             )
     if len(set(blocks)) < len(blocks):
         raise ValueError("blocks: a module is there twice")
-    if whole := [name for module, name in names.items() if isinstance(module, FSDPModule)]:
-        raise ValueError(f"{whole[0] or 'the model'} is sharded already")
+    if sharded := [name for module, name in names.items() if isinstance(module, FSDPModule)]:
+        raise ValueError(f"{sharded[0] or 'the model'} is sharded already")
     _refuse_ties(model, {names[block] for block in blocks})
     return sorted(blocks, key=lambda block: -names[block].count("."))
 
@@ -104,5 +104,5 @@ def _refuse_ties(model: nn.Module, blocks: set[str]) -> None:
             if (other := owners.setdefault(parameter, block)) != block:
                 raise ValueError(
                     f"one parameter is in both {other or 'the rest of the model'} and {block or 'the rest of the model'} "
-                    "(tied weights): put both into one block, or into none"
+                    "(tied weights): put both into one block, or leave both out"
                 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-def gradient_sync(model: nn.Module, enabled: bool) -> AbstractContextManager[None]:  # noqa: FBT001 - the one thing that is said
+def gradient_sync(model: nn.Module, enabled: bool) -> AbstractContextManager[None]:  # noqa: FBT001 - the only setting
     """Whether the backward passes inside exchange gradients: no for all micro-batches of a step but the last.
 
     Forward passes belong inside too. What is wrapped inside the model (DDP, FSDP) counts as the model itself does; a plain module exchanges
@@ -31,7 +31,7 @@ def gradient_sync(model: nn.Module, enabled: bool) -> AbstractContextManager[Non
 
     Args:
         model: what `replicate` or `shard` returned, or a module that holds such ones.
-        yes: `MicroBatch.last`.
+        enabled: `MicroBatch.last`.
     """
     return GradientSync(model).enabled_if(enabled)
 
@@ -72,11 +72,11 @@ def clip_grad_norm_(
     Args:
         parameters: all of this process's, of all its stages; those without a gradient count for nothing.
         mesh: that of `Parallelism.mesh`.
-        longest: the norm that is left at most; infinity only measures.
-        norm: which: 2 is Euclid's, infinity the largest element.
+        max_norm: the norm that is left at most; infinity only measures.
+        norm_type: which: 2 is Euclid's, infinity the largest element.
 
     Returns:
-        The norm before, of the whole model, the same on all processes; not finite where a gradient is not, and then gradients are spoilt.
+        The norm before clipping, of the whole model, the same on all processes; if a gradient is not finite, neither is the norm.
 
     Raises:
         ValueError: longest is not positive, or norm is less than 1.

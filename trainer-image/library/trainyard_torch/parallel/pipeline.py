@@ -36,16 +36,16 @@ def pipeline_stages(model: nn.Sequential, mesh: DeviceMesh, *, stages_per_rank: 
     any number of stages. Stage s lies on rank s % p of the p in `mesh["pipeline"]`.
 
     Args:
-        model: its parts in order; on the meta device, none takes memory that is of another process.
+        model: its parts in order; on the meta device, stages of other processes take no memory.
         mesh: that of `Parallelism.mesh`.
-        per_rank: stages of each process; from 2 on for interleaved 1F1B.
+        stages_per_rank: stages of each process; from 2 on for interleaved 1F1B.
 
     Raises:
         ValueError: the model is no Sequential, or has fewer parts than there are stages; or two stages share a parameter.
     """
     ranks = size(mesh, "pipeline")
     if stages_per_rank < 1:
-        raise ValueError(f"per_rank must be from 1 on, and is {stages_per_rank}")
+        raise ValueError(f"stages_per_rank must be from 1 on, not {stages_per_rank}")
     if not isinstance(model, nn.Sequential):
         raise ValueError(  # noqa: TRY004 - to cut it up is the caller's choice
             f"a {type(model).__name__} cannot be cut into stages: make it an nn.Sequential, or give Pipeline stages of your own"
@@ -68,7 +68,7 @@ def pipeline_stages(model: nn.Sequential, mesh: DeviceMesh, *, stages_per_rank: 
 
 
 def cuts(sizes: Sequence[int], count: int) -> list[int]:
-    """Where to end each of `count` runs of consecutive parts, none empty, so that the heaviest is as light as can be.
+    """Return where each of `count` runs of consecutive non-empty parts ends, so that the heaviest run is as light as possible.
 
     Args:
         sizes: of each part; `count` of them at least.
@@ -117,7 +117,7 @@ class Pipeline:
             modules: this process's, in order, as many as each other process has.
             loss: the mean over the samples of a micro-batch, from the last stage's output and the target.
             mesh: that of `Parallelism.mesh`.
-            micro_batches: into how many equal parts a process's samples of a step are cut: from the number of processes in the pipeline
+            n_microbatches: into how many equal parts a process's samples of a step are cut: from the number of processes in the pipeline
                 on, better four times that.
             device: where the stages are; None: the current one of the mesh's type.
 
@@ -140,15 +140,15 @@ class Pipeline:
             PipelineStage(module, here + turn * ranks, own * ranks, self._device, group=group)
             for turn, module in enumerate(self.modules)
         ]
-        self._first, self._last = made[0].is_rank0, made[-1].is_last
+        self._first, self._last = made[0].is_first, made[-1].is_last
         if self._last:
             own_last_output(self.modules[-1])
         kind = ScheduleInterleaved1F1B if own > 1 else Schedule1F1B
         # Newer ones divide gradients by the number of micro-batches, and cannot know of a weight; here the loss is divided.
-        unscaled = _known(kind, scale_grads=False)
+        unscaled = _supported(kind, scale_grads=False)
         self._schedule = kind(made if own > 1 else made[0], n_microbatches, loss_fn=self._weighted, **unscaled)
         # Nobody looks at the outputs; older ones put them together all the same.
-        self._quiet = _known(self._schedule.step, return_outputs=False)
+        self._quiet = _supported(self._schedule.step, return_outputs=False)
 
     def step(self, inputs: torch.Tensor, target: torch.Tensor, *, weight: float = 1.0) -> torch.Tensor:
         """The loss of this process's samples, and their gradients in the parameters: exchanged with the other data-parallel processes.
@@ -178,16 +178,16 @@ class Pipeline:
                     # The last backward pass of a step averages all the same: torch's schedule asks DDP's reducer for it.
                     unsynchronised.enter_context(module.no_sync())
             self._schedule.step(*own, target=target if self._last else None, **self._quiet)
-        told = torch.zeros((), dtype=torch.float64, device=self._device)
+        mean_loss = torch.zeros((), dtype=torch.float64, device=self._device)
         if self._last:
             # To learn shapes, newer ones ask for a loss of their own before the first step.
-            told += torch.stack(self._losses[-self._n_microbatches :]).mean()
+            mean_loss += torch.stack(self._losses[-self._n_microbatches :]).mean()
             self._losses.clear()
-        # The first stage does not wait longer for it: the last loss comes before the last backward pass.
+        # This does not delay the first stage: the last loss is computed before the last backward pass.
         dist.broadcast(
-            told, src=dist.get_global_rank(self._group, dist.get_world_size(self._group) - 1), group=self._group
+            mean_loss, src=dist.get_global_rank(self._group, dist.get_world_size(self._group) - 1), group=self._group
         )
-        return told
+        return mean_loss
 
     def _weighted(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         loss = self._loss(output, target)
@@ -211,9 +211,9 @@ class Pipeline:
         self._samples = inputs
 
 
-def _known(call: Callable[..., Any], **words: Any) -> dict[str, Any]:
-    """Those of the keywords that this torch's has."""
-    return {name: value for name, value in words.items() if name in signature(call).parameters}
+def _supported(call: Callable[..., Any], **options: Any) -> dict[str, Any]:
+    """Return those keyword arguments that this torch release accepts."""
+    return {name: value for name, value in options.items() if name in signature(call).parameters}
 
 
 def _check(ranks: int, own: int, n_microbatches: int) -> None:

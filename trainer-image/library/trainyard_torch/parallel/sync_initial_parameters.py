@@ -1,4 +1,4 @@
-"""The same values to begin with on all processes that hold the same parameters, however each was seeded."""
+"""Broadcast initial parameters, so that all processes that hold the same parameters start with the same values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def sync_initial_parameters(model: nn.Module, within: DeviceMesh) -> None:
     """Give all processes of a mesh of one dimension the first one's parameters and buffers.
 
-    Those on another device than the mesh's stay as they are, such as on the meta device: they are to be filled alike later.
+    Tensors on another device than the mesh's, such as the meta device, are skipped: the caller has to fill them with the same values.
     """
     group = within.get_group()
     if dist.get_world_size(group) == 1:

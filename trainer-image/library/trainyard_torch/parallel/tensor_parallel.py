@@ -23,8 +23,8 @@ M = TypeVar("M", bound=nn.Module)
 def tensor_parallel(model: M, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle]) -> M:
     """The same model, the modules of the plan spread over `mesh["tensor"]`; with one process there, as it was.
 
-    To be done first, with the whole model: before `pipeline_stages`, `shard` and the optimizer. What the plan does not name stays whole on each
-    process, and a module of the plan takes and gives whole activations unless its style says otherwise; a module that counts heads has to
+    Call it first, on the whole model: before `pipeline_stages`, `shard` and the optimizer. Modules outside of the plan are replicated on each
+    process, and a planned module takes and returns full activations unless its style says otherwise; a module that counts heads has to
     count those that it sees, not those that it was made for.
     Source: Shoeybi et al. 2019, Megatron-LM.
 
@@ -34,7 +34,7 @@ def tensor_parallel(model: M, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle
         plan: style by name of module, * for any one part of a name: {"layers.*.up": ColwiseParallel(), "layers.*.down": RowwiseParallel()}.
 
     Raises:
-        ValueError: a name is none of the model's, a module is named twice, its style needs another kind of module, a size is not divided by
+        ValueError: a name matches no module, a module is matched twice, its style needs another kind of module, a size is not divisible by
             the tensor degree, or modules that share a parameter are split in different ways.
     """
     degree = size(mesh, "tensor")
@@ -53,7 +53,7 @@ def tensor_parallel(model: M, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle
             _check(name, modules[name], style, degree)
     before = _Before(model, seen)
     if degree > 1:
-        # What is whole on each process has to stay the same on all of them.
+        # Replicated parameters have to stay the same on all processes.
         sync_initial_parameters(model, mesh["tensor"])
         parallelize_module(model, mesh["tensor"], dict(plan))
         before.restore()
@@ -61,25 +61,25 @@ def tensor_parallel(model: M, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle
 
 
 class _Before:
-    """What is to be as it was though torch puts others in the place of parameters: which of them modules share, and which are frozen.
+    """Tied and frozen parameters, to be restored after torch has replaced the parameters.
 
     Raises:
         ValueError: some of the modules that share one are in the plan, and some are not.
     """
 
     def __init__(self, model: nn.Module, planned: Collection[str]) -> None:
-        places: dict[nn.Parameter, list[tuple[str, nn.Module, str]]] = {}
+        owners: dict[nn.Parameter, list[tuple[str, nn.Module, str]]] = {}
         for name, module in model.named_modules():
             for own, parameter in module.named_parameters(recurse=False):
-                places.setdefault(parameter, []).append((name, module, own))
-        self._shared = [shared for shared in places.values() if len(shared) > 1]
-        self._frozen = [shared[0][1:] for parameter, shared in places.items() if not parameter.requires_grad]
+                owners.setdefault(parameter, []).append((name, module, own))
+        self._shared = [shared for shared in owners.values() if len(shared) > 1]
+        self._frozen = [shared[0][1:] for parameter, shared in owners.items() if not parameter.requires_grad]
         for shared in self._shared:
             within = [name for name, *_ in shared if name in planned]
             without = [name for name, *_ in shared if name not in planned]
             if within and without:
                 raise ValueError(
-                    f"plan: {within[0]} and {without[0]} share a parameter (tied weights): name both, or none of them"
+                    f"plan: {within[0]} and {without[0]} share a parameter (tied weights): name both, or neither"
                 )
 
     def restore(self) -> None:
@@ -90,14 +90,14 @@ class _Before:
         """
         for (name, module, own), *others in self._shared:
             first = getattr(module, own)
-            for other, place, called in others:
-                here = getattr(place, called)
+            for other, owner, called in others:
+                here = getattr(owner, called)
                 if here is not first and getattr(first, "placements", None) != getattr(here, "placements", None):
                     raise ValueError(
                         f"plan: {name} and {other} share a parameter (tied weights), which would be split in different ways: an Embedding by "
                         "RowwiseParallel goes with a Linear by ColwiseParallel"
                     )
-                place.register_parameter(called, first)
+                owner.register_parameter(called, first)
         for module, own in self._frozen:
             getattr(module, own).requires_grad_(False)  # noqa: FBT003 - its only parameter
 

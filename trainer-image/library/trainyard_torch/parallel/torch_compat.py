@@ -1,6 +1,6 @@
-"""What torch 2.6 and 2.7 lack: FSDP2 on CPUs, pipelines over gloo, and a last stage whose output is a view.
+"""Workarounds for torch 2.6 and 2.7: FSDP2 on CPUs, pipelines over gloo, and a last stage whose output is a view.
 
-Nothing here does anything with torch 2.8, and nobody but this package uses it.
+With torch 2.8 and later nothing here has an effect. For use inside this package only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def enable_fsdp_on_cpu() -> torch.library.Library | None:
     stream = torch.cpu.Stream
     if hasattr(stream, "record_event"):
         return None
-    # The CPU's stand-in for streams does not stand in for these (pytorch pull request 145935): there is nothing to wait for.
+    # The CPU's stream class lacks these methods (pytorch pull request 145935). There is nothing to wait for.
     stream.record_event = lambda _, event=None: event or torch.cpu.Event()
     stream.wait_event = lambda _, __: None
 

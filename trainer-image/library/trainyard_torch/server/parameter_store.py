@@ -20,7 +20,7 @@ class ParameterStore:
         optimizer: makes one of a list of parameters.
 
     Raises:
-        ValueError: the optimizer has them in several groups, in another order, or not all of them: they could not be told apart by name.
+        ValueError: the optimizer has them in several groups, in another order, or incomplete: they could not be identified by name.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ParameterStore:
         return {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
 
     def configure(self, options: Mapping[str, Any]) -> None:
-        """The optimizer goes on with these options.
+        """Set options of the optimizer.
 
         Raises:
             ValueError: it has no such option.

@@ -1,4 +1,4 @@
-"""The parameters of a model, as a trainer sees them: what it says to servers, and what it makes of their answers."""
+"""A trainer's view of the model's parameters: requests to the servers, and what follows from their replies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Parameters:
 
     Attributes:
         versions: updates in the parameters that this trainer has, by server.
-        begun: updates in the state that the training went on from; 0 where it began anew.
+        resumed_updates: updates in the state that the training resumed from; 0 if it started at step 0.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Parameters:
         self.resumed_updates = 0
 
     def begin(self, state: Callable[[], Mapping[str, Any] | None] | None) -> None:
-        """All servers have the state that the training goes on from, and this trainer their parameters. `join_parameter_server` calls it.
+        """Send the resumed state to all servers, and pull their parameters. Called by `join_parameter_server`.
 
         Raises:
             ServerError: it is of another model, or a server does not answer.
@@ -70,7 +70,7 @@ class Parameters:
         """The gradients of the model go to the servers; it has the new parameters when this returns, and no gradients.
 
         Raises:
-            ServerError: a server does not answer, or refuses. The text says which trainers it waits for.
+            ServerError: a server does not answer, or refuses. The message names the trainers that it waits for.
             WorkerLostError: another process has died.
         """
         arguments, stop_received = {}, self._stop_signal.received
@@ -108,7 +108,7 @@ class Parameters:
             ServerError: a server does not answer.
             WorkerLostError: another process has died.
         """
-        # Out of step, those who still push would wait for a gradient of this one.
+        # With asynchronous updates, the others would wait for a gradient of this trainer.
         self._call_all(serving.release, dict.fromkeys(self._held, (self._trainer,)))
         self._until_only({self._trainer})
 
@@ -138,10 +138,10 @@ class Parameters:
             ServerError: a server does not answer.
         """
         parts = [*self._call_all(serving.state, dict.fromkeys(self._held, ())).values()]
-        whole: dict[str, Any] = {"updates": min(part["updates"] for part in parts)}
+        state: dict[str, Any] = {"updates": min(part["updates"] for part in parts)}
         for kind in ("parameters", "optimizer", "options"):
-            whole[kind] = {name: value for part in parts for name, value in part[kind].items()}
-        return whole
+            state[kind] = {name: value for part in parts for name, value in part[kind].items()}
+        return state
 
     def leave(self) -> bool:
         """This trainer is done, and waits until all are. Whether it was asked to end. `join_parameter_server` calls it at the end of its block.
@@ -155,7 +155,7 @@ class Parameters:
         return self._stopped
 
     def _until_only(self, trainers: set[int]) -> None:
-        """Look again and again: how long the others take nobody knows, but the server sees whether they live."""
+        """Poll until only these trainers are left. There is no time limit: the server detects lost processes."""
         pause = 0.01
         while True:
             status: ServerStatus = self._call_all(serving.status, {FIRST_SERVER: ()})[FIRST_SERVER]
@@ -190,7 +190,7 @@ class Parameters:
         for server, future in asked.items():
             try:
                 answer = future.wait()
-            # What the server raised comes as an error of its kind; a lost connection and the time-out as RuntimeError.
+            # Errors of the server arrive with their own type; a lost connection and a timeout as RuntimeError.
             except Exception as error:
                 raise self._explain(server, error) from error
             # The exception of a future that a function with async_execution has returned is sent as if it were its answer.

@@ -1,4 +1,4 @@
-"""Who serves and who trains, what each server holds, and when a gradient may be applied. Pure, and without torch."""
+"""The role of each process, the parameters of each server, and when a gradient may be applied. Pure, without torch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Roles:
     """What each process does: the last `servers` of them serve, so that trainers have ranks from 0 on.
 
     Attributes:
-        world: all processes.
+        world_size: all processes.
         servers: those that hold parameters, from 1 on; at least one process has to train.
 
     Raises:
-        ValueError: nobody serves, or nobody trains.
+        ValueError: there is no server, or no trainer.
     """
 
     world_size: int
@@ -52,7 +52,7 @@ class Roles:
 
 
 def shares(sizes: Mapping[str, int], servers: int) -> list[list[str]]:
-    """Which parameters each server holds: the largest first to whoever has least, so that loads are alike. The same on all processes.
+    """Assign parameters to servers: the largest first, each to the least loaded server. Deterministic on all processes.
 
     Args:
         sizes: numbers in each parameter, by its name.
@@ -76,11 +76,11 @@ def shares(sizes: Mapping[str, int], servers: int) -> list[list[str]]:
 
 
 def may_apply(version: int, others: Iterable[int], bound: int) -> bool:
-    """Whether one more gradient may be applied now, so that none is ever staler than `bound`, and nobody waits for ever.
+    """Return whether one more gradient may be applied now, so that none ever exceeds the staleness `bound` and no trainer waits forever.
 
     A gradient is as stale as there were updates between the parameters that it was made with and those it is applied to. Each trainer that still
     works has a deadline: `bound` updates after the version it has. One update more is allowed when all others can still be applied in time, one
-    after the other in the order of their deadlines. The trainer whose version is oldest may always go on, as far as `bound` is no
+    after the other in the order of their deadlines. The trainer with the oldest version may always continue, provided that `bound` is at
     smaller than the number of the others. (Bounded staleness: Q. Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel
     Parameter Server", 2013; here it bounds updates and not rounds.)
 
@@ -89,4 +89,4 @@ def may_apply(version: int, others: Iterable[int], bound: int) -> bool:
         others: the version that each other trainer computes its gradient with.
         bound: updates, from the number of the others on.
     """
-    return all(version + 1 + place - made <= bound for place, made in enumerate(sorted(others)))
+    return all(version + 1 + order - made <= bound for order, made in enumerate(sorted(others)))

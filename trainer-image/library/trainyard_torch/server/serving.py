@@ -1,7 +1,7 @@
 """A server's side of the calls: the functions that trainers call by name, and how long a server serves.
 
-It looks after the other processes meanwhile: one that was killed is found within seconds, by its connection, and one that does not answer
-at all after the time-out. Then those who wait are told, and the server ends.
+Meanwhile it monitors the other processes: a killed process is detected within seconds by its connection, an unresponsive one
+after the timeout. Then all waiting trainers are notified, and the server exits.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ SHARDS: dict[str, Shard] = {}
 """What this process serves, by its name among those that call each other. Calls from others find functions by their names, and nothing else: so a
 server has to be found from a module."""
 FIRST_SERVER = "server-0"
-"""The server whose word counts where all have to be told the same."""
+"""The server whose reply is authoritative where all trainers need the same one."""
 POLL_SECONDS = 0.05
 PING_SECONDS = 2.0
 NOTIFY_SECONDS = 10.0
-"""How long a server that gives up waits for trainers to come, so that they hear why."""
+"""Time limit for notifying trainers before the server exits."""
 FLUSH_SECONDS = 0.5
 """What an answer takes that was given."""
 
 
 class Peers:
-    """Whether other processes live. Each is asked every two seconds, and nobody waits for the answers.
+    """Liveness of other processes. Each is pinged every two seconds, without waiting for the reply.
 
     Args:
         timeout: seconds after which one that does not answer is lost.
@@ -50,7 +50,7 @@ class Peers:
         self._asked: dict[str, tuple[float, Future[None]]] = {}
 
     def lost(self, names: Iterable[str]) -> dict[str, str]:
-        """Those that are not there any more, and what torch says of them."""
+        """Return the processes that are lost, each with torch's message."""
         now, found = time.monotonic(), {}
         for name in names:
             try:
@@ -93,7 +93,7 @@ def serve(here: str, shard: Shard, roles: Roles, stop_signal: StopSignal, timeou
             stop_signal.must_stop(status.version)
         elif stop_signal.received and not received:
             received = True
-            # Where that one is lost, the next look tells.
+            # If that server is lost, the next poll detects it.
             with suppress(RuntimeError):
                 rpc.rpc_sync(FIRST_SERVER, stop, (FIRST_SERVER,), timeout=timeout)
         time.sleep(POLL_SECONDS)
@@ -112,7 +112,7 @@ def _close(shard: Shard, lost: Mapping[str, str], gone: set[int]) -> NoReturn:
 
 
 def ping() -> None:
-    """Nothing: who answers lives."""
+    """Do nothing: a reply proves that the process is alive."""
 
 
 def begin(server: str, state: Mapping[str, Any] | None) -> None:
@@ -122,7 +122,7 @@ def begin(server: str, state: Mapping[str, Any] | None) -> None:
 
 @rpc.functions.async_execution  # type: ignore[untyped-decorator]  # torch is not typed here
 def begun(server: str) -> Future[int]:
-    """The answer comes when trainer 0 has."""
+    """Reply when trainer 0 has started the training."""
     return SHARDS[server].begun()
 
 
@@ -150,7 +150,7 @@ def stop(server: str) -> None:
 
 
 def acknowledge(server: str) -> None:
-    """A trainer comes to its end because it was asked to."""
+    """Record that a trainer is finishing because a stop was requested."""
     SHARDS[server].acknowledge()
 
 
@@ -165,7 +165,7 @@ def leave(server: str, trainer: int) -> None:
 
 
 def status(server: str) -> ServerStatus:
-    """How the server stands."""
+    """Return the status of the server."""
     return SHARDS[server].status()
 
 

@@ -45,17 +45,17 @@ def join_parameter_server(  # noqa: PLR0913 - each is a choice of its own
 ) -> Iterator[Parameters | None]:
     """Take part: a trainer gets the parameters to train with, a server None, and it serves at the end of the block until all trainers have left.
 
-    All processes call it with alike arguments. Trainers begin with the servers' parameters, so their own initial ones do not matter. Where the
+    Call it on all processes with the same arguments. Trainers start with the servers' parameters, so their own initial ones do not matter. If the
     training was asked to end, the end of the block ends the process with exit code 90. WorkerLostError ends it with 92, behind its traceback.
 
     Args:
         model: on all of them; those of its parameters that need a gradient are served. Buffers, as running means, stay each trainer's own.
         optimizer: makes one of a list of parameters, on the servers: `partial(torch.optim.SGD, lr=0.1)`.
-        roles: who serves and who trains.
+        roles: which processes serve and which train.
         rank: which process this is.
         staleness: None: synchronous SGD; each step is made of the mean of all trainers' gradients. A number: asynchronous SGD; each gradient is
-            applied for itself, at most so many updates after the parameters that it was made with; from `trainers` - 1 on.
-        state: gives what `Parameters.state_dict` gave, or None to begin anew. It is called by trainer 0 alone; nobody trains before all servers
+                applied on its own, at most this many updates after the parameters that it was computed with; from `trainers` - 1 on.
+        state: returns what `Parameters.state_dict` returned, or None to start at step 0. Called on trainer 0 only; no trainer starts before all servers
             have it.
         timeout: seconds that a call may last, with the wait for the slowest trainer in a synchronous step, and for `state`.
         init_method: where they meet, as for `torch.distributed.init_process_group`.
@@ -94,11 +94,11 @@ def join_parameter_server(  # noqa: PLR0913 - each is a choice of its own
                     parameters.leave() if parameters else serving.serve(here, SHARDS[here], roles, stop_signal, timeout)
                 )
             except BaseException:
-                # Who failed does not wait for the others; they hear of it by their own calls.
+                # A failed process does not wait for the others; they notice by their own calls.
                 rpc.shutdown(graceful=False)
                 raise
             try:
-                # All have left: what remains is to wait until the last word has arrived.
+                # All have left: wait until the last reply has been delivered.
                 rpc.shutdown(graceful=True, timeout=timeout)
             except RuntimeError as error:
                 raise WorkerLostError(f"another process was lost at the very end: {first_line(error)}") from error

@@ -1,6 +1,6 @@
-"""What one server does: who has which version of its parameters, and when a gradient is applied to them. Knows no network.
+"""One server's shard: the version that each trainer has, and when a gradient is applied. Independent of the network.
 
-Trainers call it from many threads at once; nobody waits in a thread: who is to wait gets a future.
+Trainers call it from many threads at once. No thread blocks: a caller that has to wait gets a future.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 NO_VERSION = sys.maxsize
-"""The version of a trainer that works with none: it is older than no update."""
+"""The version of a trainer without pending work: it never limits staleness."""
 
 
 @dataclass
@@ -44,11 +44,11 @@ class Shard:
         parameters: by name; they are copied to the CPU.
         optimizer: makes one of a list of parameters.
         trainers: how many push gradients, from 1 on.
-        staleness: None: each update is made of one gradient of every trainer. A number: each gradient is applied for itself, and is at most so many
+        staleness: None: each update uses one gradient of every trainer. A number: each gradient is applied on its own, and is at most this many
             updates stale.
 
     Raises:
-        ValueError: the staleness cannot be kept by so many trainers.
+        ValueError: the staleness bound is too small for the number of trainers.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Shard:
         # Of each trainer that has not left, by its number: the version it has.
         self._versions = dict.fromkeys(range(trainers), 0)
         self._left: set[int] = set()
-        # Those who have not yet asked for the parameters.
+        # Trainers that have not pulled the parameters yet.
         self._must_pull = set(self._versions)
         self._waiting: dict[int, _Push] = {}
         self._begun: Future[int] = Future()
@@ -82,11 +82,11 @@ class Shard:
         """Trainers are let in: to the parameters as they are, or to those of this state, of which there may be more than are held here.
 
         Raises:
-            ValueError: a parameter lacks, or has another shape, or somebody is in already.
+            ValueError: a parameter is missing or has another shape, or a trainer has pulled already.
         """
         with self._lock:
             if self._begun.done() or self._must_pull != self._versions.keys():
-                raise ValueError("the training has begun already: a state is loaded before anybody pulls")
+                raise ValueError("the training has started already: load a state before any trainer pulls")
             if state is not None:
                 self._store.load(state)
                 self._version = int(state["updates"])
@@ -94,7 +94,7 @@ class Shard:
             self._begun.set_result(self._version)
 
     def begun(self) -> Future[int]:
-        """When `begin` was called: the updates in the state that the training goes on from, 0 where it begins anew."""
+        """Return a future of the updates in the resumed state (0 if there is none). It is set by `begin`."""
         return self._begun
 
     def pull(self, trainer: int) -> Answer:
@@ -116,7 +116,7 @@ class Shard:
     def push(self, trainer: int, gradients: Mapping[str, torch.Tensor | None]) -> Future[Answer]:
         """A gradient of the parameters that this trainer has; None for a parameter that it did not use.
 
-        The answer comes when the gradient was applied: the version, and a copy of the parameters, which it works with from now on; or
+        The future is set when the gradient was applied: the new version and a copy of the parameters; or
         ServerClosedError where that is not to be any more.
 
         Raises:
@@ -151,7 +151,7 @@ class Shard:
         self._send(ready)
 
     def leave(self, trainer: int) -> None:
-        """This trainer pushes no more: others do not wait for it, and with synchronous training who waits for it is told."""
+        """Record that this trainer is done: others do not wait for it, and synchronous trainers that do are notified."""
         with self._lock:
             self._left.add(trainer)
             self._versions.pop(trainer, None)
@@ -164,17 +164,17 @@ class Shard:
         self._send(ready)
 
     def stop(self) -> None:
-        """The training is to end: who gets the answer to a gradient is told so. In step that is all of them after the same update."""
+        """Request a stop: replies to gradients carry it. Synchronous trainers all get it after the same update."""
         with self._lock:
             self._stopping = True
 
     def acknowledge(self) -> None:
-        """A trainer comes to its end because it was asked to."""
+        """Record that a trainer is finishing because a stop was requested."""
         with self._lock:
             self._stopped = True
 
     def close(self, text: str) -> None:
-        """A process was lost, as the text says: nothing is applied any more, and whoever waits or pushes is told."""
+        """Close the shard because a process was lost: nothing is applied any more, and all waiting trainers are notified."""
         with self._lock:
             self._closed_because = text
             ready = self._closed_replies()
@@ -183,7 +183,7 @@ class Shard:
         self._send(ready)
 
     def status(self) -> ServerStatus:
-        """How it stands now."""
+        """Return the current status."""
         with self._lock:
             here = sorted(self._versions)
             waited_for = [each for each in here if each not in self._waiting] if self._waiting else []
@@ -198,7 +198,7 @@ class Shard:
             )
 
     def configure(self, options: Mapping[str, Any]) -> None:
-        """The optimizer goes on with these options, as `{"lr": 0.1}`.
+        """Set options of the optimizer, such as `{"lr": 0.1}`.
 
         Raises:
             ValueError: it has no such option.
@@ -225,17 +225,17 @@ class Shard:
         return f"{left} has left, and pushes no more gradients: the others cannot go on in step with it"
 
     def _closed_replies(self) -> list[_Reply]:
-        """Nobody who waits gets what it waits for."""
+        """Return error replies for all waiting trainers."""
         self._informed |= self._waiting.keys()
         ready: list[_Reply] = [(push, ServerClosedError(self._closed_because)) for push in self._waiting.values()]
         self._waiting.clear()
         return ready
 
     def _apply(self) -> list[_Reply]:
-        """All gradients that may be applied by now are; who is to be told what."""
+        """Apply all gradients that may be applied now. Return the replies."""
         if self._staleness is None:
             complete = self._waiting and self._waiting.keys() == self._versions.keys()
-            # In the order of trainers: a sum is the same in whichever order they came.
+            # In the order of trainers, so that the sum does not depend on the order of arrival.
             return self._applied(sorted(self._versions)) if complete else []
         ready = []
         while (trainer := self._next(self._staleness)) is not None:
@@ -243,7 +243,7 @@ class Shard:
         return ready
 
     def _next(self, bound: int) -> int | None:
-        """The trainer whose gradient may be applied, the oldest first."""
+        """Return the trainer whose gradient is applied next, the oldest first."""
         for trainer in sorted(self._waiting, key=lambda trainer: self._versions[trainer]):
             others = [version for other, version in self._versions.items() if other != trainer]
             if may_apply(self._version, others, bound):
@@ -256,7 +256,7 @@ class Shard:
         stale = [self._version - self._versions[trainer] for trainer in trainers]
         try:
             self._store.update([push.gradients for push in pushes])
-        except Exception as error:  # noqa: BLE001 - an optimizer may raise anything, and all who wait are to hear it
+        except Exception as error:  # noqa: BLE001 - an optimizer may raise anything, and all waiting trainers have to get it
             return [(push, error) for push in pushes]
         self._version += 1
         self._counts = self._counts.and_of(stale)

@@ -1,4 +1,4 @@
-"""Whether the training is asked to end, as one of its processes hears it: by its agent, which speaks for all, or by SIGTERM to it alone."""
+"""Whether this process was asked to stop: by its agent, for all processes, or by SIGTERM."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class StopSignal:
 
     @property
     def received(self) -> bool:
-        """Whether this process alone was told to end; the others do not know of it."""
+        """Return whether this process itself received SIGTERM; the others do not know of it."""
         return self._sigterm is not None and self._sigterm.received
 
     def must_stop(self, version: int) -> bool:
-        """What the agent says of this number of updates. It may wait for a moment while all agree."""
+        """Return the agent's answer for this number of updates. It may block briefly while the processes agree."""
         if self._agent is not None and version > self._asked:
             self._asked, self._answer = version, bool(self._agent.must_stop(version))
         return self._answer
 
     def acknowledge(self) -> None:
-        """All know of it, and come to their end."""
+        """Cancel the time limit: all processes know of the stop, and are finishing."""
         if self._sigterm:
             self._sigterm.acknowledge()
 

@@ -1,4 +1,4 @@
-"""The numbers of all processes as those of the training, by one small collective now and then that nobody waits for."""
+"""Aggregate the metrics of all processes by one small asynchronous collective at intervals."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ NAMES = (*SUMS, *MEANS)
 
 
 def values(reading: RankMetrics) -> dict[str, float]:
-    """What one process knows, by the names that it is told under."""
+    """Return the known metrics of one process, by their reported names."""
     known = {name: getattr(reading, name) for name in NAMES if "/" not in name}
     known.update({f"share/{phase}": share for phase, share in reading.shares.items()})
     return {name: float(value) for name, value in known.items() if value is not None}
 
 
 def packed(known: Mapping[str, float], loss_share: float = 1.0) -> list[float]:
-    """The same as numbers that can be added up over processes: of each name the value, and what it counts for, 0 where there is none."""
+    """Return the metrics as numbers that can be summed over processes: for each name the weighted value and its weight, 0 if unknown."""
     weights = {name: loss_share if name == "loss" else 1.0 for name in known}
     return [
         number for name in NAMES for number in (known.get(name, 0.0) * weights.get(name, 0.0), weights.get(name, 0.0))
@@ -49,7 +49,7 @@ def packed(known: Mapping[str, float], loss_share: float = 1.0) -> list[float]:
 
 
 def unpacked(sums: list[float]) -> dict[str, float]:
-    """What the sums of `packed` say of the training."""
+    """Return the training's metrics from the sums of `packed`."""
     found = {}
     for name, total, count in zip(NAMES, sums[::2], sums[1::2], strict=True):
         if count:
@@ -61,7 +61,7 @@ class RankAggregator:
     """To be made, and used at the same steps, by all processes.
 
     Args:
-        ranks: all of them.
+        communicator: all of them.
     """
 
     def __init__(self, communicator: Communicator) -> None:
@@ -93,7 +93,7 @@ class RankAggregator:
         return found
 
     def rest(self, seconds: float) -> list[MetricsLogged]:
-        """What is under way, waited for at most so long: for the end, when all have told the same steps."""
+        """Wait up to `seconds` for pending collectives: for the end, when all processes have reported the same steps."""
         for work, *_ in self._under_way:
             if work is not None:
                 with suppress(RuntimeError):  # a process is gone

@@ -1,4 +1,4 @@
-"""A thread that tells what is to be told, at the pace of whoever listens. Whoever gives it something never waits, and never sees an error."""
+"""A thread that sends events at the tracking server's pace. Producers never wait and never see an error."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 BATCH_EVENTS = 64
-"""Events that are told at once."""
+"""Events per write."""
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
-"""Seconds from one try to the next, where nobody answers."""
+"""Seconds between retries while the server does not answer."""
 CLOSING_RETRY_SECONDS = 0.2
-"""The same, when the training is over and somebody waits."""
+"""The same at the end of the training, while the process waits."""
 
 
 class TrackingError(Exception):
-    """What was asked for could not be done. The text says what is wrong."""
+    """A request to the tracking server failed. The message says why."""
 
 
 class RefusedError(Exception):
-    """What was told is not wanted, now or later."""
+    """The server rejects an event for good."""
 
 
 class Sink(Protocol):
-    """Who is told. Used by one thread."""
+    """A tracking backend. Used by one thread."""
 
     @property
     def name(self) -> str:
@@ -43,38 +43,38 @@ class Sink(Protocol):
         """Tell these, in their order. The first of all is a `RunStarted`.
 
         Raises:
-            RefusedError: one of them can never be told.
-            Exception: they could not be told now. They come again, all of them, also those that were told already.
+            RefusedError: one of them is rejected for good.
+            Exception: they could not be sent now. All of them are sent again later, including those that were stored already.
         """
 
     def register(self, name: str, url: str, record: Record, local: str | None, /) -> str:
-        """An export is to be known under a name. Called by any thread, when all so far was told.
+        """Register an export under a model name. Called by any thread, after all events so far were sent.
 
         Args:
             name: of the model.
             url: of the export.
-            record: what stands beside it.
+            record: of the export.
             local: its path on this machine, where it has one.
 
         Returns:
             The version that it has there.
 
         Raises:
-            TrackingError: it could not be told.
+            TrackingError: it could not be registered.
         """
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Release resources. No more events follow."""
 
 
 class Background:
-    """The thread, and what is before it. It begins with the first event, and does not outlive the process.
+    """The sending thread and its queue. It starts with the first event, and does not outlive the process.
 
     Args:
-        sink: who is told.
-        room: events that are kept while nobody listens.
-        pause: seconds from one telling to the next, in which more may come together.
-        shortest: seconds until the first try after one that failed.
+        sink: the tracking backend.
+        queue_size: events that are kept while the backend does not answer.
+        pause: seconds between writes, in which events collect.
+        min_retry_seconds: seconds until the first try after one that failed.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Background:
         self._thread: threading.Thread | None = None
 
     def put(self, event: Event) -> None:
-        """This is to be told, too."""
+        """Queue an event."""
         with self._changed:
             if self._closing:
                 return
@@ -100,12 +100,12 @@ class Background:
                 self._thread.start()
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all so far is told, at most so long. Returns whether it is."""
+        """Wait until all events so far are sent, up to `seconds`. Return whether they are."""
         with self._changed:
             return self._changed.wait_for(lambda: not (self._backlog or self._busy), seconds)
 
     def close(self, seconds: float) -> None:
-        """Wait until all is told, at most so long. What is left then is told by nobody, and counted in the log."""
+        """Wait until all events are sent, up to `seconds`. The rest is dropped, and its number logged."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -117,7 +117,7 @@ class Background:
             left = len(self._backlog) + self._busy
             self._changed.notify_all()
         if left:
-            logger.warning("%s was not told %d things at the end: it does not answer", self._sink.name, left)
+            logger.warning("%s did not answer at the end: dropped %d events", self._sink.name, left)
 
     def _run(self) -> None:
         most, wait = BATCH_EVENTS, self._min_retry_seconds
@@ -133,7 +133,7 @@ class Background:
                     most = 1
                     self._requeue(events)
                 continue
-            except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
+            except Exception as error:  # noqa: BLE001 - no error may affect the training
                 self._requeue(events)
                 self._log_failure(error)
                 self._rest(wait)
@@ -146,7 +146,7 @@ class Background:
         self._sink.close()
 
     def _next(self, most: int) -> list[Event]:
-        """Waits for something; nothing comes when it is over."""
+        """Wait for events, and return them; [] when the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._backlog or self._closing)
             if self._given_up:
@@ -177,7 +177,7 @@ class Background:
         if not self._failing:
             self._failing = True
             logger.warning(
-                "%s cannot be told of the training (%s): the training goes on, what is to be told is kept, and it is tried again",
+                "cannot send events to %s (%s): training continues, events are kept and sent again",
                 self._sink.name,
                 first_line(error),
             )
@@ -185,11 +185,9 @@ class Background:
     def _log_recovery(self) -> None:
         if self._failing:
             self._failing = False
-            logger.info("%s is told again; %d things were left out meanwhile", self._sink.name, self._backlog.left_out)
+            logger.info("%s answers again; %d events were dropped", self._sink.name, self._backlog.left_out)
 
     def _log_refusal(self, error: Exception) -> None:
         self._refused += 1
         if self._refused == 1:
-            logger.warning(
-                "%s refuses some of what it is told (%s): that is left out", self._sink.name, first_line(error)
-            )
+            logger.warning("%s rejects some events (%s): they are dropped", self._sink.name, first_line(error))

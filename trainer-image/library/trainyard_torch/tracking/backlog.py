@@ -1,4 +1,4 @@
-"""What is still to be told, in order, and never more than there is room for. Pure."""
+"""A bounded queue of unsent events, in order. Pure."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ MIN_CAPACITY = 16
 
 
 class Backlog:
-    """Where nobody takes anything for long, it grows coarser, not shorter: every second measurement goes, from all of the time that is in it.
+    """If the queue is full, it is thinned out evenly over its time span: every second measurement is dropped.
 
-    What begins and ends an attempt stays in any case.
+    The start and end of an attempt are never dropped.
 
     Args:
-        room: how many events there may be, from 16 on.
+        capacity: maximum number of events, from 16 on.
 
     Attributes:
         left_out: measurements and checkpoints that have gone.
 
     Raises:
-        ValueError: there is too little room.
+        ValueError: the capacity is too small.
     """
 
     def __init__(self, capacity: int) -> None:
         if capacity < MIN_CAPACITY:
-            raise ValueError(f"room must be from {MIN_CAPACITY} on, and is {capacity}")
+            raise ValueError(f"capacity must be from {MIN_CAPACITY} on, not {capacity}")
         self._capacity = capacity
         self._events: deque[Event] = deque()
         self.left_out = 0
@@ -47,11 +47,11 @@ class Backlog:
         self._events.append(event)
 
     def take(self, most: int) -> list[Event]:
-        """The first ones, at most so many. They are no more in here."""
+        """Remove and return the first events, at most `most`."""
         return [self._events.popleft() for _ in range(min(most, len(self._events)))]
 
     def give_back(self, events: Sequence[Event]) -> None:
-        """What was taken and could not be told is first again."""
+        """Put events that could not be sent back to the front."""
         self._events.extendleft(reversed(events))
 
     def _thin(self) -> None:

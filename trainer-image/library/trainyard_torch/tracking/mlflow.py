@@ -1,6 +1,6 @@
-"""MLflow as the one who is told: one run for all attempts of a job, and its models in the registry.
+"""The MLflow backend: one run for all attempts of a job, and models in the registry.
 
-What is told twice, since an answer was lost, is there once: parameters and tags by their names, numbers by MLflow's own key of step, time and
+Writes are idempotent, since they are repeated after lost answers: parameters and tags by name, metrics by MLflow's own key of step, time and
 value.
 """
 
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from trainyard_torch.tracking.events import Event, Status
 
 STATUS: dict[Status, str] = {"finished": "FINISHED", "stopped": "SCHEDULED", "failed": "FAILED"}
-"""A training that has saved and stopped is to go on: MLflow's word for that is SCHEDULED."""
+"""A training that was stopped with saved state will resume: MLflow's status for that is SCHEDULED."""
 METRICS_PER_REQUEST, PARAMETERS_PER_REQUEST = 500, 100
 """Numbers, and parameters, of one request."""
 LONGEST_VALUE = 500
 """Characters of a parameter that servers of all releases take."""
 CLIENT_DEFAULTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""For its client, where nobody has set them: we try again ourselves, and it would for minutes."""
+"""Defaults for MLflow's client unless set: this module retries itself, while the client would block for minutes."""
 
 
 class MLflow(Sink):
     """A run of an MLflow server.
 
-    It is found again by the job's UID, which is in a tag of it; or named by its ID. Steps that it has already are not told again.
+    The run is found by the job's UID, stored in a tag, or by `run_id`. Steps that it has already are not sent again.
 
     Args:
-        uri: of the server; by default MLFLOW_TRACKING_URI.
-        experiment: its name, made where there is none; by default MLFLOW_EXPERIMENT_NAME, or "Default".
-        run: the ID of the run to go on with; by default MLFLOW_RUN_ID, or none.
+        tracking_uri: of the server; by default MLFLOW_TRACKING_URI.
+        experiment: its name, created if missing; by default MLFLOW_EXPERIMENT_NAME, or "Default".
+        run_id: ID of the run to continue; by default MLFLOW_RUN_ID, or none.
         name: of a new run; by default that of the job.
 
     Raises:
@@ -79,7 +79,7 @@ class MLflow(Sink):
     @override
     def name(self) -> str:
         parts = urlsplit(self._tracking_uri)
-        # Without a password that may stand in it.
+        # Without a password that the URI may hold.
         return (
             f"MLflow at {parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
             if parts.hostname
@@ -102,7 +102,7 @@ class MLflow(Sink):
 
     @override
     def register(self, name: str, url: str, record: Record, local: str | None, /) -> str:
-        """Make an export a version of a registered model, as `registry.registered` says.
+        """Register an export as a version of a model, as `registry.registered` does.
 
         Raises:
             TrackingError: the server refuses, or does not answer.
@@ -114,7 +114,7 @@ class MLflow(Sink):
         try:
             return registered(self._made(), self.run_id, name, url, record, local)
         except (MlflowException, OSError) as error:
-            raise TrackingError(f"{name} was not registered: {self.name} says {first_line(error)}") from error
+            raise TrackingError(f"{name} was not registered: {self.name} answered {first_line(error)}") from error
 
     def _made(self) -> Any:
         """The client."""
@@ -131,7 +131,7 @@ class MLflow(Sink):
         run = client.get_run(self._given) if self._given else self._found(client, began)
         self.run_id = run.info.run_id
         self._known = dict(run.data.params)
-        # Private; public is only the whole history of each number.
+        # Private; the public API returns the whole history of each metric.
         self._last = {each.key: each.step for each in getattr(run.data, "_metric_objs", ())}
         if run.info.status != "RUNNING":
             client.update_run(self.run_id, status="RUNNING")
@@ -145,7 +145,7 @@ class MLflow(Sink):
             found = client.search_runs([where], wanted, order_by=["attributes.start_time ASC"], max_results=1)
             if found:
                 return found[0]
-        # With the tag from the beginning: who comes after a lost answer finds it.
+        # Set the tag at creation, so that a retry after a lost answer finds the run.
         tags = {f"{TAG}job-uid": began.job, f"{TAG}job-name": began.name} if began.job else {}
         return client.create_run(where, tags=tags, run_name=self._named or began.name or None)
 

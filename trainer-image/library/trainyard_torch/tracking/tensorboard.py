@@ -1,4 +1,4 @@
-"""TensorBoard as the one who is told: event files in one folder for all attempts, in which no step is seen twice."""
+"""The TensorBoard backend: event files in one folder for all attempts, without duplicate steps."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 class TensorBoard(Sink):
     """A folder of event files, for `tensorboard --logdir`.
 
-    An attempt that goes on from step n purges what earlier ones have told of later steps.
+    An attempt that resumes from step n purges the later steps of earlier attempts.
 
     Args:
-        folder: of this training alone, on a volume that its attempts share.
+        log_dir: of this training alone, on a volume that its attempts share.
 
     Raises:
         ValueError: this is a URL.
@@ -65,7 +65,7 @@ class TensorBoard(Sink):
 
     @override
     def register(self, name: str, url: str, record: Record, local: str | None, /) -> str:
-        """The record stands among the texts: TensorBoard has no registry. The version is the beginning of the weights' checksum."""
+        """Write the record as text, since TensorBoard has no registry. The version is the start of the weights' checksum."""
         writer = self._writer
         if writer is None:
             raise TrackingError(f"{name} was not registered: nothing could be written to {self._log_dir} so far")
@@ -87,8 +87,8 @@ class TensorBoard(Sink):
             case RunStarted():
                 here = event.step or 0
                 self._writer.add_text("parameters", _table(event), here, event.time)
-                came = f"from {event.base}" if event.base else "from the beginning"
-                self._writer.add_text("attempts", f"attempt {event.attempt}, {came}", here, event.time)
+                source = f"from {event.base}" if event.base else "from the beginning"
+                self._writer.add_text("attempts", f"attempt {event.attempt}, {source}", here, event.time)
             case MetricsLogged():
                 for name, value in event.values.items():
                     self._writer.add_scalar(name, value, event.step, event.time)
@@ -101,7 +101,7 @@ class TensorBoard(Sink):
 
 
 def _opened(log_dir: Path, events: Sequence[Event]) -> Any:
-    """A writer; what was told before of the steps that come now is purged."""
+    """Open a writer that purges earlier records of the steps that follow."""
     from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - optional
 
     began = next((event for event in events if isinstance(event, RunStarted)), None)

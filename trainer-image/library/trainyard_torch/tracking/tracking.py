@@ -1,4 +1,4 @@
-"""What a program gives its `Loop`: a training that is told to MLflow or TensorBoard while it goes on."""
+"""Experiment tracking for `Loop`: a training is reported to MLflow or TensorBoard while it runs."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ HASTY_CLOSE_TIMEOUT_SECONDS = 3.0
 
 
 class Tracking:
-    """Parameters once, numbers every so many steps, and each checkpoint, of the whole training; rank 0 tells them in a thread.
+    """Reports parameters once, metrics at intervals, and each checkpoint, of the whole training; rank 0 sends them in a thread.
 
-    Nothing here ends a training or holds it up: a server that is slow, away or refuses is told of once in the log, and what it was not
-    told comes later, as far as there is room.
+    Tracking never ends or delays a training: a server that is slow, unreachable or rejects events is logged once, and missed
+    events are sent later, up to `queue_size`.
 
-    To be made by all processes, and given to `Loop`; a program with a loop of its own calls `begin`, and `close` at the end, or uses it in
+    Create it on all processes, and pass it to `Loop`. A program with its own loop calls `start`, and `close` at the end, or uses it in
     a `with`.
 
     Args:
-        to: who is told: `MLflow(…)` or `TensorBoard(…)`.
-        every: steps from one telling of numbers to the next, from 1 on.
+        sink: the backend: `MLflow(…)` or `TensorBoard(…)`.
+        log_every: steps between two reports of metrics, from 1 on.
         parameters: of the training: a mapping, an `argparse.Namespace` or a dataclass; what is within others is named `outer.inner`.
-        room: what is kept for a server that is away: events, of which there is one for each telling.
+        queue_size: events that are kept while the server is unreachable. Each report of metrics is one event.
 
     Raises:
-        ValueError: a number is out of its range, or parameters are none.
+        ValueError: a number is out of range, or parameters have another type.
     """
 
     def __init__(self, sink: Sink, *, log_every: int = 10, parameters: Any = None, queue_size: int = 4096) -> None:
         if log_every < 1:
-            raise ValueError(f"every must be from 1 on, and is {log_every}")
+            raise ValueError(f"log_every must be from 1 on, not {log_every}")
         self._log_every = log_every
         self._parameters = flat({} if parameters is None else parameters)
         self._sink = sink
@@ -72,10 +72,10 @@ class Tracking:
         self.close("finished" if code in (None, 0) else "stopped" if code == STOPPED_EXIT_CODE else "failed")
 
     def start(self, monitor: Monitor, *, checkpoints: Checkpoints | None = None, found: Manifest | None = None) -> None:
-        """The training begins, or goes on. To be called by all processes, once, before the first step; `Loop` does it.
+        """Start or resume the training's run. Call it on all processes, once, before the first step; `Loop` does so.
 
         Args:
-            watch: whose numbers are told.
+            monitor: source of the metrics.
             checkpoints: those of the training, which were loaded already.
             found: what `Checkpoints.load` returned.
 
@@ -83,7 +83,7 @@ class Tracking:
             RuntimeError: it was called already.
         """
         if self._aggregator is not None:
-            raise RuntimeError("this Tracking has begun already: make one for each loop")
+            raise RuntimeError("this Tracking was started already: make one for each loop")
         self._monitor, self._aggregator = monitor, RankAggregator(Communicator())
         monitor.observers.append((self._log_every, self._observe))
         if self._process.rank:
@@ -103,24 +103,24 @@ class Tracking:
             )
         )
         if checkpoints and found:
-            # Who made it may have had no time to tell.
+            # The attempt that made it may have been killed before it reported.
             self._saved(found, checkpoints.url)
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Numbers of the program's own, such as those of an evaluation: rank 0's count, the others' are left out.
 
         Raises:
-            RuntimeError: `begin` was not called.
+            RuntimeError: `start` was not called.
         """
         if self._aggregator is None:
-            raise RuntimeError("begin() comes before metrics(): give this Tracking to Loop, or call it yourself")
+            raise RuntimeError("call start() before log_metrics(): pass this Tracking to Loop, or call it yourself")
         if self._process.rank == 0:
             self._background.put(
                 MetricsLogged(time.time(), step, {name: float(value) for name, value in values.items()})
             )
 
     def register_model(self, name: str, url: str, **options: object) -> str | None:
-        """Make an export known under a name: with MLflow, as a version of a registered model. Waits for the server. After `begin`.
+        """Register an export under a model name: with MLflow, as a version of a registered model. Waits for the server. Call it after `start`.
 
         Args:
             name: of the model.
@@ -132,7 +132,7 @@ class Tracking:
 
         Raises:
             TrackingError: there is no export, or the server refuses or does not answer.
-            ExportError: the export is not whole.
+            ExportError: the export is incomplete.
             StoreError: its folder cannot be read.
         """
         if self._process.rank:
@@ -146,10 +146,10 @@ class Tracking:
         return self._sink.register(name, url, record, local)
 
     def close(self, status: Status = "finished") -> None:
-        """The training, or this attempt of it, is over: what is still to be told is, if that takes seconds only. A second time, nothing happens.
+        """End the attempt's run: send the remaining events, within seconds. Idempotent.
 
         Args:
-            status: "finished", "stopped" (saved, to be gone on with) or "failed".
+            status: "finished", "stopped" (saved, to be resumed) or "failed".
         """
         if self._closed:
             return
@@ -173,7 +173,7 @@ class Tracking:
                 self._background.put(measured)
 
     def _last(self) -> list[MetricsLogged]:
-        """What is under way, and the last step, whatever its number: all processes come here after the same one."""
+        """Return pending metrics and those of the last step. All processes stop after the same step."""
         if self._monitor is None or self._aggregator is None:
             return []
         reading = self._monitor.snapshot()
