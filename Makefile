@@ -77,7 +77,7 @@ fix: setup ## Format, and mend what ruff can mend
 	@$(RUN) ruff check --fix . ; $(RUN) ruff format .
 
 crds: setup ## Write what is generated from code: the CRD, the reference pages, the dashboards, the schema and README of the chart
-	@$(RUN) python -m trainyard.api crds && $(RUN) python -m dashboards && $(RUN) python -m chart && $(RUN) python -m trainyard.api docs && $(RUN) python -m trainyard.controller.reference
+	@$(RUN) python -m trainyard.api crds && $(RUN) python -m dashboards && $(RUN) python -m chart && $(RUN) python -m trainyard.api docs && $(RUN) python -m trainyard.controller.metrics.reference
 
 # Without REGISTRY it is tried out: a registry on loopback and a key that is thrown away.
 release: setup ## Build, sign, describe, push and verify images and chart (root): REGISTRY=HOST/PATH KEY=cosign.key, or neither to try it out on this machine

@@ -16,7 +16,7 @@ from chart.words import (
     These,
     Values,
 )
-from trainyard.controller.peers import LabelValue, QualifiedName, Selector
+from trainyard.controller.bootstrap.peers import LabelValue, QualifiedName, Selector
 
 Count = Annotated[int, Field(ge=1, le=2147483647)]
 Weight = Annotated[int, Field(ge=1, le=100)]

@@ -23,8 +23,8 @@ from chart.words import (
     Text,
     Values,
 )
-from trainyard.controller.peers import Cidr, Peer
-from trainyard.controller.settings import Burst, LeaseSeconds, LogLevel, Name, Qps, Workers
+from trainyard.controller.bootstrap.peers import Cidr, Peer
+from trainyard.controller.bootstrap.settings import Burst, LeaseSeconds, LogLevel, Name, Qps, Workers
 
 
 class OperatorSettings(Values):

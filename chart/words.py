@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from trainyard.controller.peers import DOMAIN, QUALIFIED, LabelValue, QualifiedName
+from trainyard.controller.bootstrap.peers import DOMAIN, QUALIFIED, LabelValue, QualifiedName
 
 
 class Values(BaseModel):

@@ -25,8 +25,8 @@ import uvloop
 
 from benchmarks.agents import waiting
 from benchmarks.agents.credentials import Issuer, certificate
-from trainyard.controller.limits import more_files
-from trainyard.coordinator.board import REPORTS_A_SECOND
+from trainyard.controller.bootstrap.limits import more_files
+from trainyard.coordinator.progress_store import REPORTS_A_SECOND
 from trainyard.coordinator.server import REPORT
 
 WORKERS = 8

@@ -15,16 +15,16 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.scale.usage import of
 from trainyard.api.status import Group
-from trainyard.controller.caches import Caches
-from trainyard.controller.coordination import coordinator
-from trainyard.controller.limits import more_files
-from trainyard.controller.resources import job_record, pod_record
-from trainyard.controller.settings import Settings
+from trainyard.controller.bootstrap.limits import more_files
+from trainyard.controller.bootstrap.settings import Settings
+from trainyard.controller.reconcile.caches import Caches
+from trainyard.controller.reconcile.coordination import coordinator
+from trainyard.controller.reconcile.resources import job_record, pod_record
 from trainyard.domain.plan import plan
 from trainyard.engine.loop import ReconcileLoop
 from trainyard.engine.queue import WorkQueue
 from trainyard.frameworks.manifests import worker_pod
-from trainyard.frameworks.worker import Worker
+from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.clock import ServerClock
 
 if TYPE_CHECKING:

@@ -13,12 +13,14 @@ from typing import Any
 from unittest.mock import patch
 
 from trainyard.api.reasons import Reason
-from trainyard.controller import caches, reconcile
-from trainyard.controller.feed import JobFeed
-from trainyard.domain import plan as planning, verdict, worker
+from trainyard.controller.kopf_adapter.job_informer import JobFeed
+from trainyard.controller.reconcile import caches, reconciler
+from trainyard.domain import plan as planning
 from trainyard.domain.actions import DeletePod, Plan, RemovePod
-from trainyard.domain.cause import Cause
-from trainyard.domain.model import PodView, Snapshot
+from trainyard.domain.recovery.root_cause import Cause
+from trainyard.domain.state import worker_state
+from trainyard.domain.state.snapshot import PodView, Snapshot
+from trainyard.domain.status import transitions
 from trainyard.engine.leader import LeaderElector
 from trainyard.engine.queue import WorkQueue
 from trainyard.engine.tracker import WriteTracker
@@ -125,12 +127,12 @@ def replaces_a_pod_of_a_running_group() -> Planted:
         begun = status.model_copy(update={"launched_attempt": status.attempt - 1})
         return real(replace(snapshot, job=replace(snapshot.job, status=begun)), now)
 
-    return reconcile, "plan", plan
+    return reconciler, "plan", plan
 
 
 def acts_in_the_pass_that_counts() -> Planted:
     """The failed pods are deleted before their failure is stored: who dies in between, or is refused, has counted nothing."""
-    real = reconcile.plan
+    real = reconciler.plan
 
     def plan(snapshot: Snapshot, now: datetime) -> Plan:
         decided = real(snapshot, now)
@@ -138,12 +140,12 @@ def acts_in_the_pass_that_counts() -> Planted:
             return decided
         return replace(decided, actions=[DeletePod(p.name, p.uid, Reason.OLD_ATTEMPT) for p in snapshot.current])
 
-    return reconcile, "plan", plan
+    return reconciler, "plan", plan
 
 
 def counts_the_victims_too() -> Planted:
     """Each failed worker is a failure of its own."""
-    real = verdict.restart
+    real = transitions.restart
 
     def restart(snapshot: Snapshot, cause: Cause, told: str, now: datetime, *, elsewhere: bool = False) -> Plan:
         decided = real(snapshot, cause, told, now, elsewhere=elsewhere)
@@ -153,12 +155,12 @@ def counts_the_victims_too() -> Planted:
         counted = counted.model_copy(update={"failures": counted.failures + 1})
         return replace(decided, status=decided.status.model_copy(update={"restarts": counted}))
 
-    return verdict, "restart", restart
+    return transitions, "restart", restart
 
 
 def charges_those_that_were_told_to_go() -> Planted:
     """A worker that ends because somebody ended it is taken for one that failed."""
-    return worker, "_followed", lambda _: False
+    return worker_state, "_followed", lambda _: False
 
 
 def begins_a_finished_job_anew() -> Planted:
@@ -172,13 +174,13 @@ def begins_a_finished_job_anew() -> Planted:
 
 def resumes_the_old_attempt() -> Planted:
     """A suspension does not end the attempt: its pods are missed afterwards."""
-    real = verdict.suspend
+    real = transitions.suspend
 
     def suspend(snapshot: Snapshot, now: datetime) -> Plan:
         decided = real(snapshot, now)
         return replace(decided, status=decided.status.model_copy(update={"attempt": snapshot.job.status.attempt}))
 
-    return verdict, "suspend", suspend
+    return transitions, "suspend", suspend
 
 
 def takes_a_size_that_is_not_allowed() -> Planted:

@@ -10,8 +10,12 @@ from tests.simulation.attempts.schedule import play
 from tests.simulation.attempts.world import BrokenError
 from trainyard.api.status import TrainingJobStatus
 from trainyard.coordinator import assignments
-from trainyard.domain import agents, capacity, goodput, graceful, growth, verdict
 from trainyard.domain.actions import Plan
+from trainyard.domain.progress import goodput
+from trainyard.domain.recovery import agent_reports
+from trainyard.domain.scaling import capacity, scale_up
+from trainyard.domain.status import transitions
+from trainyard.domain.stop import coordinated_stop
 
 SCHEDULES = 600
 UNTIL_FOUND = 400
@@ -53,15 +57,19 @@ def one_less(decided: Plan | None) -> Plan | None:
 
 
 BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
-    "begins before all are ready": (agents, "ready", lambda _: always("yes")),
+    "begins before all are ready": (agent_reports, "ready", lambda _: always("yes")),
     "begins at once": (TrainingJobStatus, "meeting", lambda _: False),
-    "does not wait for the pods that were replaced": (agents, "gone", lambda _: always("yes")),
-    "never gives up what is stuck": (agents, "STUCK", lambda it: it * 10**6),
-    "a container that starts anew is waited for without an end": (agents, "restarts", lambda _: always("")),
-    "hears no failures": (agents, "_overlaid", lambda _: lambda _snapshot, pod, *_, **__: pod),
+    "does not wait for the pods that were replaced": (agent_reports, "gone", lambda _: always("yes")),
+    "never gives up what is stuck": (agent_reports, "STUCK", lambda it: it * 10**6),
+    "a container that starts anew is waited for without an end": (agent_reports, "restarts", lambda _: always("")),
+    "hears no failures": (agent_reports, "_overlaid", lambda _: lambda _snapshot, pod, *_, **__: pod),
     "replaced workers go on": (assignments, "is_replaced", lambda _: always("")),
-    "names a step when ranks do not wait any more": (graceful, "AGREE", lambda it: it * 10**6),
-    "names the step that the furthest has passed": (graceful, "_agree", lambda it: lambda *said: one_less(it(*said))),
+    "names a step when ranks do not wait any more": (coordinated_stop, "AGREE", lambda it: it * 10**6),
+    "names the step that the furthest has passed": (
+        coordinated_stop,
+        "_agree",
+        lambda it: lambda *said: one_less(it(*said)),
+    ),
     "what was done before is forgotten": (goodput, "_reached", lambda _: always(0)),
     "what is lost is not counted": (goodput, "_lost", lambda _: lambda before, *_, **__: before.lost_seconds),
     "workers are told of the wish in place of the group": (assignments, "_as_made", lambda _: lambda job, _pod: job),
@@ -69,12 +77,12 @@ BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
     "those beyond a new size go on": (TrainingJobStatus, "includes", lambda _: always("yes")),
     "room is waited for without an end": (capacity, "_left", lambda _: always(None)),
     "where there is room for some, all are waited for": (
-        growth,
+        scale_up,
         "aim",
         lambda _: lambda snapshot, _now: snapshot.job.spec.replicas,
     ),
     "an end is no new attempt": (
-        verdict,
+        transitions,
         "_next_attempt",
         lambda it: lambda status, *more: {**it(status, *more), "attempt": status.attempt},
     ),

@@ -11,8 +11,8 @@ from tests.simulation.engine.life import EVICTED_AFTER, UNREACHABLE_AFTER
 from tests.simulation.engine.rest import come_to_rest
 from tests.simulation.engine.weather import Fault, Planned
 from tests.simulation.engine.world import NAMESPACE, World
-from trainyard.controller.resources import TRAINING_JOBS
-from trainyard.domain.removal import TRY_AGAIN
+from trainyard.controller.reconcile.resources import TRAINING_JOBS
+from trainyard.domain.stop.pod_removal import TRY_AGAIN
 from trainyard.kube.resource import EVENTS
 
 GONE_AFTER = UNREACHABLE_AFTER + EVICTED_AFTER + 30 + FORCED_AFTER

@@ -9,7 +9,7 @@ from typing_extensions import override
 from tests.simulation.world import DELETED, NODES, TERMINAL, World
 from tests.support.jobs import spec
 from trainyard.api.status import ConditionType as C
-from trainyard.domain.model import PodView, Trouble
+from trainyard.domain.state.snapshot import PodView, Trouble
 
 PICK = st.integers(min_value=0, max_value=8)
 EVICTED = Trouble("EvictionByEvictionAPI", "the node is drained")

@@ -10,9 +10,9 @@ from tests.support.jobs import NOW, UID, spec, stored
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Plan, RemovePod
-from trainyard.domain.model import Exit, JobView, PodView, Snapshot, Trouble
-from trainyard.domain.names import worker_pod
 from trainyard.domain.plan import plan
+from trainyard.domain.state.object_names import worker_pod
+from trainyard.domain.state.snapshot import Exit, JobView, PodView, Snapshot, Trouble
 
 NODES = ("node0", "node1", "node2")
 GRACE = timedelta(seconds=30)

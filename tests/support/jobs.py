@@ -7,8 +7,8 @@ from typing import Any
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import Condition, ConditionType, TrainingJobStatus
-from trainyard.domain.model import AgentView, Doing, Exit, JobView, PodView, Snapshot, Trouble
-from trainyard.domain.names import worker_pod
+from trainyard.domain.state.object_names import worker_pod
+from trainyard.domain.state.snapshot import AgentView, Doing, Exit, JobView, PodView, Snapshot, Trouble
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 UID = "job-uid"

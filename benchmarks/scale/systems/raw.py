@@ -9,9 +9,9 @@ from benchmarks.scale.fleet import NAMESPACE, Fleet
 from benchmarks.scale.systems.base import PODS_PATH, Ground, Json, System, pod_template
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
-from trainyard.domain.model import JobView
+from trainyard.domain.state.snapshot import JobView
 from trainyard.frameworks.manifests import worker_pod
-from trainyard.frameworks.worker import Worker
+from trainyard.frameworks.worker_spec import Worker
 
 
 class Raw(System):

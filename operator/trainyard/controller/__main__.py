@@ -2,6 +2,6 @@
 
 import sys
 
-from trainyard.controller.main import main
+from trainyard.controller.bootstrap.main import main
 
 sys.exit(main())

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 from trainyard.api.recovery import HANG_CODE
 from trainyard.api.status import ConditionType, GracefulStop
-from trainyard.coordinator.refusals import RefusedError, Why
+from trainyard.coordinator.rejections import RefusedError, Why
 from trainyard.coordinator.reports import Call
-from trainyard.domain.agents import restarts
-from trainyard.domain.model import Doing, JobView, PodView
+from trainyard.domain.recovery.agent_reports import restarts
+from trainyard.domain.state.snapshot import Doing, JobView, PodView
 from trainyard.frameworks.environment import renewed
-from trainyard.frameworks.worker import Worker
+from trainyard.frameworks.worker_spec import Worker
 
 
 @dataclass(frozen=True, slots=True)

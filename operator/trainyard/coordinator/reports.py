@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from trainyard.api.base import MOST, MOST_ATTEMPTS
 from trainyard.api.spec import MOST_PROCESSES
-from trainyard.coordinator.refusals import RefusedError, Why
-from trainyard.domain.model import Doing
+from trainyard.coordinator.rejections import RefusedError, Why
+from trainyard.domain.state.snapshot import Doing
 
 LONGEST_REPORT = 512 * 1024
 """Bytes: of 1,024 ranks, the most that an agent starts, half of it; of 250 that hang, all."""

@@ -17,15 +17,15 @@ from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import Counter
 
 from trainyard.coordinator import reports
+from trainyard.coordinator.agent_registry import Attendance
 from trainyard.coordinator.assignments import Assignment, assignment
-from trainyard.coordinator.attendance import Attendance
-from trainyard.coordinator.board import Board
 from trainyard.coordinator.certificate import Certificate
 from trainyard.coordinator.listener import Guests, listen
-from trainyard.coordinator.refusals import STATUS, RefusedError, Why
+from trainyard.coordinator.progress_store import Board
+from trainyard.coordinator.rejections import STATUS, RefusedError, Why
 from trainyard.coordinator.tokens import PodIdentity, Verifier
-from trainyard.domain.model import AgentView, Doing, JobView, LeaveView, PodView
-from trainyard.domain.observe import an_exit
+from trainyard.domain.state.observe import an_exit
+from trainyard.domain.state.snapshot import AgentView, Doing, JobView, LeaveView, PodView
 
 _LOG = logging.getLogger(__name__)
 

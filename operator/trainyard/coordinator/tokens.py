@@ -11,7 +11,7 @@ from typing import Any
 import jwt
 
 from trainyard.api.constants import AUDIENCE
-from trainyard.coordinator.refusals import RefusedError, Why
+from trainyard.coordinator.rejections import RefusedError, Why
 
 _LOG = logging.getLogger(__name__)
 

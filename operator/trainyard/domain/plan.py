@@ -13,20 +13,6 @@ from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods, Success
 from trainyard.api.status import ConditionType as C
-from trainyard.domain import (
-    aftermath,
-    agents,
-    capacity,
-    deadlines,
-    goodput,
-    graceful,
-    growth,
-    resizing,
-    stragglers,
-    suspects,
-    times,
-    verdict,
-)
 from trainyard.domain.actions import (
     Action,
     CreateService,
@@ -37,16 +23,21 @@ from trainyard.domain.actions import (
     Plan,
     whole_seconds,
 )
-from trainyard.domain.cause import find_cause, settling
-from trainyard.domain.ladder import opening, told_by_all
-from trainyard.domain.model import JobView, PodView, Snapshot
-from trainyard.domain.progress import progress, reported_by
-from trainyard.domain.ranks import meets_by_itself, misfit
-from trainyard.domain.removal import removals
-from trainyard.domain.report import report, unfollowed
-from trainyard.domain.supervision import not_for
+from trainyard.domain.progress import goodput, stragglers
+from trainyard.domain.progress.group_progress import progress, reported_by
+from trainyard.domain.recovery import agent_reports, failure_policy, stored_times, suspect_nodes
+from trainyard.domain.recovery.agent_injection import not_for
+from trainyard.domain.recovery.restart_scope import opening, told_by_all
+from trainyard.domain.recovery.root_cause import find_cause, settling
+from trainyard.domain.scaling import capacity, resize, scale_up
+from trainyard.domain.state.rank_layout import meets_by_itself, misfit
+from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
+from trainyard.domain.state.worker_state import State, everyone, has_stopped, state
+from trainyard.domain.status import transitions
+from trainyard.domain.status.report import report, unfollowed
+from trainyard.domain.stop import coordinated_stop, deadlines
+from trainyard.domain.stop.pod_removal import removals
 from trainyard.domain.wording import counted
-from trainyard.domain.worker import State, everyone, has_stopped, state
 
 BEYOND_ALL_ATTEMPTS = 1_000_000_000
 """No job ever has so many. A pod whose name says so was not made by us, and what it says is not believed; nor are agents that do."""
@@ -68,10 +59,10 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         return Plan(status, tuple(removed), requeue_after=_soonest(waits))
     if status.finished:
         return _after_the_end(snapshot, now)
-    if (sound := times.believed(status, now)) is not status:
+    if (sound := stored_times.believed(status, now)) is not status:
         return plan(replace(snapshot, job=replace(job, status=sound)), now)
     if snapshot.reports:
-        seen, active = progress(snapshot, now), verdict.active(status, goodput.told_at(snapshot, now))
+        seen, active = progress(snapshot, now), transitions.active(status, goodput.told_at(snapshot, now))
         heard = {
             "progress": seen,
             "goodput": goodput.reported(snapshot, seen, active),
@@ -80,20 +71,20 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         status = status.model_copy(update=heard)
         job = replace(job, status=status)
         snapshot = replace(snapshot, job=job)
-    snapshot = growth.held_back(snapshot, now)
+    snapshot = scale_up.held_back(snapshot, now)
     job = snapshot.job
     told = [*(pod.attempt for pod in snapshot.pods), told_by_all(snapshot)]
     newest = max((attempt for attempt in told if attempt < BEYOND_ALL_ATTEMPTS), default=0)
     if newest > status.attempt:
-        return verdict.adopt(snapshot, newest)
+        return transitions.adopt(snapshot, newest)
     if not status.holds(C.SUSPENDED) and _succeeded(snapshot):
-        return verdict.complete(job, snapshot.size, now)
+        return transitions.complete(job, snapshot.size, now)
     if held := _held(snapshot, now) or _paused(snapshot, now):
         return held
-    snapshot = agents.overlaid(snapshot, now)
+    snapshot = agent_reports.overlaid(snapshot, now)
     if status.active_since is None:
         # The first look at a job needs no verdict of its own: its pods bear attempt 1, as does a status never written.
-        return plan(replace(snapshot, job=replace(job, status=verdict.start(job, now))), now)
+        return plan(replace(snapshot, job=replace(job, status=transitions.start(job, now))), now)
     return _judge(snapshot, now) or _act(snapshot, now)
 
 
@@ -108,23 +99,23 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
     if deadlines.overdue(job, now):
         limit = job.spec.lifecycle.active_deadline_seconds
         message = f"the job was active for longer than lifecycle.activeDeadlineSeconds, which is {limit}"
-        return verdict.fail(job, Reason.DEADLINE_EXCEEDED, message, now)
+        return transitions.fail(job, Reason.DEADLINE_EXCEEDED, message, now)
     if was := snapshot.resized_from:
-        return resizing.resize(snapshot, was, now)
+        return resize.resize(snapshot, was, now)
     if status.meeting and snapshot.hearing_since is None:
-        return verdict.regroup(job, now)
+        return transitions.regroup(job, now)
     if cause := find_cause(pods, _created(snapshot)):
         # Who lost a peer may have lost one that nothing is heard of, or that has done its work: that is known in a moment.
-        if wait := settling(cause, now) or agents.calling(snapshot, now) or agents.missing(snapshot, now):
+        if wait := settling(cause, now) or agent_reports.calling(snapshot, now) or agent_reports.missing(snapshot, now):
             return Plan(status, requeue_after=whole_seconds(wait))
         if snapshot.agent and (why := not_for(job, cause)):
-            return verdict.without_agent(job, why, now)
+            return transitions.without_agent(job, why, now)
         cause = replace(cause, told=reported_by(snapshot, cause.index))
-        return aftermath.settle(cause, snapshot, now)
-    if free := suspects.released(job, pods, now):
-        return verdict.release(job, free, now)
+        return failure_policy.settle(cause, snapshot, now)
+    if free := suspect_nodes.released(job, pods, now):
+        return transitions.release(job, free, now)
     if size := capacity.remaining(snapshot, now):
-        return resizing.shrink(snapshot, size, capacity.why(snapshot), now)
+        return resize.shrink(snapshot, size, capacity.why(snapshot), now)
     return deadlines.late(snapshot, now)
 
 
@@ -138,8 +129,8 @@ def _created(snapshot: Snapshot) -> list[int]:
 def _act(snapshot: Snapshot, now: datetime) -> Plan:
     """Bring the pods to what the status says: the old attempts gone, then all workers of the current one there."""
     job, status = snapshot.job, snapshot.job.status
-    if changes := growth.changes(snapshot, now):
-        return Plan(status.model_copy(update=changes), events=growth.told(snapshot, changes))
+    if changes := scale_up.changes(snapshot, now):
+        return Plan(status.model_copy(update=changes), events=scale_up.told(snapshot, changes))
     # A worker without others is looked for by nobody: a thousand jobs of one GPU need no thousand Services.
     fits = not misfit(job.spec)
     named = fits and (job.spec.replicas > 1 or meets_by_itself(job.spec))
@@ -160,8 +151,8 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     present = {p.index for p in snapshot.current}
     if waiting and not_before:
         waits.append((not_before - now).total_seconds())
-    waits += agents.deadlines(snapshot, now)
-    in_the_way = [p for p in snapshot.old if not (_lost(p, now) or agents.out_of_the_way(snapshot, p, now))]
+    waits += agent_reports.deadlines(snapshot, now)
+    in_the_way = [p for p in snapshot.old if not (_lost(p, now) or agent_reports.out_of_the_way(snapshot, p, now))]
     waits += [(LOST - (now - p.deletion_time)).total_seconds() for p in in_the_way if p.deletion_time]
     if (status.group is None and (waiting or in_the_way)) or (waiting and not status.meeting):
         return report(snapshot, Plan(status, actions, events, _soonest(waits)), now)
@@ -172,17 +163,17 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
             note = f"created {counted(len(made), 'worker')} of attempt {status.attempt}"
             events.append(Event("Normal", Reason.WORKERS_CREATED, note))
     if status.meeting and not waiting and all(has_stopped(p) for p in in_the_way):
-        address = opening(snapshot) if all(agents.ready(snapshot, p) for p in snapshot.current) else None
+        address = opening(snapshot) if all(agent_reports.ready(snapshot, p) for p in snapshot.current) else None
         if address and everyone(snapshot.current, job.spec.replicas):
             # Told together with what follows from it: one write less for all to wait for.
-            status = verdict.open_rendezvous(status, address)
-    actions += growth.newcomers(snapshot)
+            status = transitions.open_rendezvous(status, address)
+    actions += scale_up.newcomers(snapshot)
     return report(snapshot, Plan(status, actions, events, _soonest(waits)), now)
 
 
 def _held(snapshot: Snapshot, now: datetime) -> Plan | None:
     """What a common end of the ranks asks for, while the job may go on at all."""
-    held = None if deadlines.overdue(snapshot.job, now) else graceful.hold(snapshot, now)
+    held = None if deadlines.overdue(snapshot.job, now) else coordinated_stop.hold(snapshot, now)
     if held is None or held.requeue_after is None:
         return held
     waits = [each for each in deadlines.waits(snapshot, now) if each > 0]
@@ -192,9 +183,9 @@ def _held(snapshot: Snapshot, now: datetime) -> Plan | None:
 def _paused(snapshot: Snapshot, now: datetime) -> Plan | None:
     """What a suspension, or its end, asks for."""
     if not snapshot.job.spec.lifecycle.suspend:
-        return verdict.resume(snapshot.job, now) if snapshot.job.status.holds(C.SUSPENDED) else None
+        return transitions.resume(snapshot.job, now) if snapshot.job.status.holds(C.SUSPENDED) else None
     if not snapshot.job.status.holds(C.SUSPENDED):
-        return verdict.suspend(snapshot, now)
+        return transitions.suspend(snapshot, now)
     removed, waits = removals(snapshot, snapshot.pods, now)
     actions = [*_delete(snapshot.pods, Reason.SUSPENDED), *removed]
     return report(snapshot, Plan(snapshot.job.status, actions, requeue_after=_soonest(waits)), now)

@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 
 from trainyard.engine.observer import Observer
 from trainyard.kube.backoff import Backoff
-from trainyard.kube.bucket import TokenBucket
+from trainyard.kube.token_bucket import TokenBucket
 
 K = TypeVar("K", bound=Hashable)
 

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 from trainyard.api.constants import GROUP
 from trainyard.api.status import Avoidance, SuspectNode
-from trainyard.frameworks.worker import Json
+from trainyard.frameworks.worker_spec import Json
 
 STRONGEST = 100
 """The greatest weight of a preference."""

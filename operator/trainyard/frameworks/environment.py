@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.api.spec import USUAL_GRACE, Framework
-from trainyard.domain.ranks import processes
+from trainyard.domain.state.rank_layout import processes
 from trainyard.frameworks import torch
-from trainyard.frameworks.worker import Json, Worker
+from trainyard.frameworks.worker_spec import Json, Worker
 
 SETTINGS = ("TRAINYARD_WARM_START", "TRAINYARD_HANG_SECONDS", "TRAINYARD_GRACE_SECONDS")
 """Told where they are not the usual ones. Set to nothing they are as if they were not set."""

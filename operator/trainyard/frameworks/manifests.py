@@ -16,13 +16,13 @@ from trainyard.api.constants import (
     VERSION,
 )
 from trainyard.api.spec import DnsNames
-from trainyard.domain.model import JobView
-from trainyard.domain.supervision import supervised
+from trainyard.domain.recovery.agent_injection import supervised
+from trainyard.domain.state.snapshot import JobView
 from trainyard.frameworks.affinity import avoid, on_demand, spot
-from trainyard.frameworks.agent import Source, bring_agent, has_agent
-from trainyard.frameworks.contact import Contact, introduce
+from trainyard.frameworks.agent_wrapper import Source, bring_agent, has_agent
+from trainyard.frameworks.coordinator_endpoint import Contact, introduce
 from trainyard.frameworks.environment import environment
-from trainyard.frameworks.worker import Json, Worker, dns_names
+from trainyard.frameworks.worker_spec import Json, Worker, dns_names
 
 UNREACHABLE_SECONDS = 30
 """How long a pod stays bound to a node that is gone; Kubernetes' own 300 would be five minutes of idle GPUs."""

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
-from trainyard.domain.ranks import meets_by_itself, processes
-from trainyard.frameworks.worker import Json, Worker, cpus
+from trainyard.domain.state.rank_layout import meets_by_itself, processes
+from trainyard.frameworks.worker_spec import Json, Worker, cpus
 
 PORT, PORTS = 29500, 500
 IDENTITY = frozenset(

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from trainyard.kube.apply import Writer
-from trainyard.kube.bucket import TokenBucket
 from trainyard.kube.errors import ApiError
 from trainyard.kube.resource import EVENTS
 from trainyard.kube.session import Session
+from trainyard.kube.token_bucket import TokenBucket
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_NOTE = 1024  # bytes; the API refuses more

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from kubernetes import client, config
 
-from trainyard.kube.bucket import TokenBucket
 from trainyard.kube.session import Endpoint, RequestObserver, Session
+from trainyard.kube.token_bucket import TokenBucket
 
 _LOG = logging.getLogger(__name__)
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")

@@ -12,10 +12,10 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 import orjson
 
-from trainyard.kube.bucket import TokenBucket
 from trainyard.kube.clock import ServerClock
 from trainyard.kube.errors import UNREACHABLE, ApiError
-from trainyard.kube.rights import Rights
+from trainyard.kube.permissions import Rights
+from trainyard.kube.token_bucket import TokenBucket
 
 RequestObserver = Callable[[str, int, float], None]
 """Called after each request with its method, HTTP status (0: no answer) and seconds. For a watch: when its headers came."""

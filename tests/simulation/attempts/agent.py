@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from trainyard.domain.model import Doing, Exit, LeaveView
+from trainyard.domain.state.snapshot import Doing, Exit, LeaveView
 
 
 @dataclass(slots=True)

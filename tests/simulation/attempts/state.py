@@ -9,14 +9,8 @@ from tests.simulation.attempts.agent import Agent
 from tests.support.jobs import NOW, SUPERVISED, UID, spec
 from trainyard.api.recovery import Rung
 from trainyard.api.status import TrainingJobStatus
-from trainyard.domain.model import (
-    AgentView,
-    JobView,
-    PodView,
-    Snapshot,
-    WorkerReport,
-)
-from trainyard.domain.sizes import at_most, fitted
+from trainyard.domain.scaling.group_size import at_most, fitted
+from trainyard.domain.state.snapshot import AgentView, JobView, PodView, Snapshot, WorkerReport
 
 ELASTIC = {"shrinkAfterSeconds": 20, "growAfterSeconds": 10}
 SIZES: tuple[Mapping[str, object], ...] = ({**ELASTIC, "maxReplicas": 4}, {**ELASTIC, "sizes": [1, 2, 4]})

@@ -11,13 +11,16 @@ from tests.simulation.attempts.agent import Agent
 from tests.simulation.attempts.goodput import miscounted
 from tests.simulation.attempts.state import State
 from tests.support.jobs import UID, stored
+from tests.support.phase_transitions import objection
 from trainyard.api.recovery import RESTART_CODE, SAVED_CODE
 from trainyard.api.status import GracefulStop
 from trainyard.coordinator import assignments
-from trainyard.coordinator.refusals import RefusedError, Why
+from trainyard.coordinator.rejections import RefusedError, Why
 from trainyard.coordinator.reports import Call, Failure, Leave
 from trainyard.domain.actions import CreateService, CreateWorker, DeletePod
-from trainyard.domain.model import (
+from trainyard.domain.plan import plan
+from trainyard.domain.state.object_names import worker_pod
+from trainyard.domain.state.snapshot import (
     AgentView,
     Doing,
     Exit,
@@ -27,9 +30,6 @@ from trainyard.domain.model import (
     Trouble,
     WorkerReport,
 )
-from trainyard.domain.moves import objection
-from trainyard.domain.names import worker_pod
-from trainyard.domain.plan import plan
 
 GRACE = timedelta(seconds=30)
 KILLED = timedelta(seconds=5)

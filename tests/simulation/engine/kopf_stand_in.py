@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.simulation.engine.server import Session
 from tests.support.fake_cluster import Json
-from trainyard.controller.resources import TRAINING_JOBS
+from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.kube.errors import ApiError
 
 BATCH_SECONDS = 0.1
@@ -71,7 +71,7 @@ class Ear:
 
 
 async def run(endpoint: Session, heard: Heard, *, stop: asyncio.Event, leaving: asyncio.Event, **_: object) -> None:
-    """In the shape of `trainyard.controller.shell.run`."""
+    """In the shape of `trainyard.controller.kopf_adapter.shell.run`."""
     listening = asyncio.create_task(Ear(endpoint, heard).listen())
     try:
         await stop.wait()

@@ -9,9 +9,9 @@ from tests.simulation.engine.facts import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE
 from tests.simulation.engine.ledger import Ledger
 from tests.simulation.engine.server import OPERATOR, Call, Server
 from tests.support.fake_cluster import Change
+from tests.support.phase_transitions import objection
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain.moves import objection
 from trainyard.kube.lease import LEASES
 
 BYSTANDERS = frozenset({"events", "leases"})

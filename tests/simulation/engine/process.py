@@ -16,10 +16,11 @@ from prometheus_client import CollectorRegistry
 from tests.simulation.engine import kopf_stand_in
 from tests.simulation.engine.server import Server, Session
 from tests.simulation.engine.virtual_time import Loop, Time
-from trainyard.controller import operator as operator_module, shell
-from trainyard.controller.operator import Operator
-from trainyard.controller.settings import Settings
-from trainyard.engine.metrics import EngineMetrics
+from trainyard.controller.bootstrap import operator as operator_module
+from trainyard.controller.bootstrap.operator import Operator
+from trainyard.controller.bootstrap.settings import Settings
+from trainyard.controller.kopf_adapter import shell
+from trainyard.engine.queue_metrics import EngineMetrics
 from trainyard.kube.clock import ServerClock
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tests.simulation.engine.weather import Fault, Weather
 from tests.support.fake_cluster import Change, FakeCluster, Json, Place, RefusedError, label_selector
 from trainyard.kube.clock import ServerClock
 from trainyard.kube.errors import ApiError
-from trainyard.kube.rights import Rights
+from trainyard.kube.permissions import Rights
 
 OPERATOR = "operator"
 INVALID_IMAGE = "not an image"

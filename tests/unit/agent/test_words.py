@@ -3,7 +3,8 @@
 import pytest
 
 from trainyard.api.recovery import PEER_LOST_CODE
-from trainyard.domain import cause, wording
+from trainyard.domain import wording
+from trainyard.domain.recovery import root_cause
 from trainyard_agent import words
 from trainyard_agent.memory import Memory
 from trainyard_agent.tracebacks import BEGIN
@@ -183,4 +184,4 @@ def test_torch_s_marks_are_left_out_of_a_rank_s_own_words() -> None:
 
 def test_the_operator_knows_a_victim_by_the_same_marks() -> None:
     """The agent is a program of its own, which cannot import the operator's."""
-    assert (words.PEER_LOST, words.PEER_LOST_CODE) == (cause.PEER_LOST, PEER_LOST_CODE)
+    assert (words.PEER_LOST, words.PEER_LOST_CODE) == (root_cause.PEER_LOST, PEER_LOST_CODE)

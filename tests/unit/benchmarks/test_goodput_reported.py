@@ -11,9 +11,9 @@ from benchmarks.recovery.goodput import WITHIN_POINTS, earned
 from benchmarks.recovery.milestones import Life
 from tests.support.jobs import NOW, job, stored
 from trainyard.api.status import LastFailure, TrainingJobStatus
-from trainyard.domain.goodput import reported, told_at
-from trainyard.domain.model import RankProgress, Snapshot, WorkerReport
-from trainyard.domain.progress import progress
+from trainyard.domain.progress.goodput import reported, told_at
+from trainyard.domain.progress.group_progress import progress
+from trainyard.domain.state.snapshot import RankProgress, Snapshot, WorkerReport
 
 MINUTES = 20
 

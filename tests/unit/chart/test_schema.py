@@ -8,7 +8,7 @@ import pytest
 from chart.readme import readme
 from chart.schema import descriptions, schema, written_out
 from tests.unit.helm.chart import CHART
-from trainyard.controller.settings import Settings
+from trainyard.controller.bootstrap.settings import Settings
 
 VALUES = (CHART / "values.yaml").read_text()
 

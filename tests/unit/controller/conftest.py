@@ -11,11 +11,11 @@ from prometheus_client import CollectorRegistry
 
 from tests.support.fake_api import FakeApi
 from tests.support.waiting import until
-from trainyard.controller.operator import Operator
-from trainyard.controller.resources import TRAINING_JOBS
-from trainyard.controller.settings import Settings
-from trainyard.controller.shell import hear_signals
-from trainyard.engine.metrics import EngineMetrics
+from trainyard.controller.bootstrap.operator import Operator
+from trainyard.controller.bootstrap.settings import Settings
+from trainyard.controller.kopf_adapter.shell import hear_signals
+from trainyard.controller.reconcile.resources import TRAINING_JOBS
+from trainyard.engine.queue_metrics import EngineMetrics
 from trainyard.kube.resource import EVENTS, PODS, SERVICES, Resource
 from trainyard.kube.session import Endpoint, Session
 

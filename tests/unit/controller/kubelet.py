@@ -5,7 +5,7 @@ from typing import Any
 from tests.support.fake_api import FakeApi
 from tests.support.fake_cluster import Json
 from tests.support.waiting import until
-from trainyard.controller.resources import TRAINING_JOBS
+from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.kube.resource import PODS
 
 LAB = "lab"

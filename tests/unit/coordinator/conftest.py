@@ -13,12 +13,12 @@ from prometheus_client import CollectorRegistry, Counter
 
 from benchmarks.agents.credentials import Issuer, certificate
 from tests.support.jobs import NOW, job
-from trainyard.coordinator.attendance import Attendance
-from trainyard.coordinator.board import Board
+from trainyard.coordinator.agent_registry import Attendance
 from trainyard.coordinator.certificate import Certificate
+from trainyard.coordinator.progress_store import Board
 from trainyard.coordinator.server import REPORT, Coordinator
 from trainyard.coordinator.tokens import PodIdentity, Verifier
-from trainyard.domain.model import JobView, PodView
+from trainyard.domain.state.snapshot import JobView, PodView
 
 
 class Office:

@@ -6,7 +6,7 @@ import pytest
 
 from trainyard.api.progress import MeasuredProgress
 from trainyard.api.spec import MOST_PROCESSES
-from trainyard.coordinator.refusals import RefusedError, Why
+from trainyard.coordinator.rejections import RefusedError, Why
 from trainyard.coordinator.reports import MeasuredReport, Report, read
 from trainyard_agent.report import MEASURED
 

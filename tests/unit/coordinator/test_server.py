@@ -14,7 +14,7 @@ from benchmarks.agents.credentials import certificate
 from tests.support.jobs import UID
 from tests.unit.coordinator.conftest import Office
 from trainyard.coordinator import listener, server
-from trainyard.coordinator.board import Board
+from trainyard.coordinator.progress_store import Board
 from trainyard.coordinator.reports import LONGEST_REPORT
 from trainyard.coordinator.server import REPORT
 

@@ -14,7 +14,7 @@ from tests.unit.coordinator.conftest import Office
 from trainyard.api.status import ConditionType as C, GracefulStop, Group, LastFailure, Rendezvous
 from trainyard.coordinator import listener, server
 from trainyard.coordinator.server import SYNC
-from trainyard.domain.model import AgentView, Doing, LeaveView
+from trainyard.domain.state.snapshot import AgentView, Doing, LeaveView
 
 RUNNING = {"attempt": 1, "state": "running"}
 FAILED = {

@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from benchmarks.agents.credentials import Issuer
-from trainyard.coordinator.refusals import RefusedError, Why
+from trainyard.coordinator.rejections import RefusedError, Why
 from trainyard.coordinator.tokens import KEYS, LONGEST_TOKEN, REFRESH_SECONDS, PodIdentity, Verifier
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.support.jobs import job
 from trainyard.frameworks.manifests import worker_pod
-from trainyard.frameworks.worker import Worker
+from trainyard.frameworks.worker_spec import Worker
 
 Json = dict[str, Any]
 EIGHT_GPUS: Json = {"limits": {"nvidia.com/gpu": 8}, "requests": {"cpu": "64"}}

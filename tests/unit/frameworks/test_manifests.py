@@ -8,7 +8,7 @@ import pytest
 from tests.support.jobs import job
 from tests.unit.frameworks.building import EIGHT_GPUS, Json, container, worker
 from trainyard.frameworks.manifests import network_policy, service, worker_pod
-from trainyard.frameworks.worker import Worker
+from trainyard.frameworks.worker_spec import Worker
 
 OWNER = {
     "apiVersion": "trainyard.dev/v1alpha1",

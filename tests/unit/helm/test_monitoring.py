@@ -10,7 +10,7 @@ import yaml
 
 from localcluster.tools import ensure
 from tests.unit.helm.chart import CHART, ROOT, Chart, RefusedError
-from trainyard.controller import reference
+from trainyard.controller.metrics import reference
 
 ALERTS = CHART / "files" / "alerts.yaml"
 CASES = Path(__file__).with_name("alerts.test.yaml")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.helm.chart import Chart, RefusedError, Release
 from trainyard.api.constants import LABEL_JOB_NAME
-from trainyard.controller.settings import Settings
+from trainyard.controller.bootstrap.settings import Settings
 
 WORKERS = {"matchExpressions": [{"key": LABEL_JOB_NAME, "operator": "Exists"}]}
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.unit.helm.chart import CHART, ROOT, Chart, RefusedError, Release
-from trainyard.controller.settings import Settings
+from trainyard.controller.bootstrap.settings import Settings
 
 CRD = "trainingjobs.trainyard.dev"
 DIGEST = "sha256:" + "ab" * 32

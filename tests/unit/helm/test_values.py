@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.unit.helm.chart import CHART, Chart, RefusedError, Release
-from trainyard.controller.settings import Settings
+from trainyard.controller.bootstrap.settings import Settings
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.unit.helm.chart import CHART, Chart, RefusedError
-from trainyard.controller.settings import Settings
+from trainyard.controller.bootstrap.settings import Settings
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 EVERYTHING = {

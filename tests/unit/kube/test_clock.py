@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.support.fake_api import FakeApi
-from trainyard.controller.metrics import tell_of_clock
+from trainyard.controller.metrics.collector import tell_of_clock
 from trainyard.kube.clock import ServerClock
 from trainyard.kube.errors import ApiError
 from trainyard.kube.resource import PODS

@@ -7,11 +7,11 @@ import pytest
 from tests.support.fake_api import FakeApi
 from tests.support.timers import FakeTimers
 from tests.support.waiting import until
-from trainyard.kube.bucket import TokenBucket
 from trainyard.kube.errors import ApiError
 from trainyard.kube.login import TokenSource
 from trainyard.kube.resource import PODS, Resource
 from trainyard.kube.session import METADATA, Endpoint, Session
+from trainyard.kube.token_bucket import TokenBucket
 
 JOBS = Resource("trainyard.dev", "v1alpha1", "trainingjobs", "TrainingJob")
 

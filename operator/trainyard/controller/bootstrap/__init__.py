@@ -1,0 +1,1 @@
+"""Start the process: settings, logs, leader election, HTTP server."""

@@ -1,0 +1,1 @@
+"""Connect kopf's watch on TrainingJobs to the engine."""

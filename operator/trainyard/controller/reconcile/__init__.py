@@ -1,0 +1,1 @@
+"""Reconcile one TrainingJob: read caches, plan, execute, write the status."""

@@ -1,0 +1,83 @@
+"""How far the training of a job is, from what the agents of its workers have told. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from statistics import fmean, median
+from typing import Final
+
+from trainyard.api.progress import Checkpointed, MeasuredProgress, Progress
+from trainyard.domain.state.snapshot import RankProgress, Snapshot
+
+_TOGETHER: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
+    "samples_per_second": sum,
+    "tokens_per_second": sum,
+    "memory_bytes": max,
+    "warm_bytes": sum,
+}
+"""How the numbers of the ranks become that of the group, where that is not their mean."""
+
+
+def progress(snapshot: Snapshot, now: datetime) -> Progress | None:
+    """What the status is to say: what is told of the current attempt, or, until there is anything, what it says."""
+    before = snapshot.job.status.progress
+    ranks = [rank for report in snapshot.told for rank in report.ranks]
+    if not ranks:
+        return before
+    seen = _together(ranks, before.checkpoint if before else None, now)
+    same = before is not None and before.model_copy(update={"updated_at": now}) == seen
+    return before if same else seen
+
+
+def reported_by(snapshot: Snapshot, worker: int) -> int | None:
+    """The furthest step that a rank of this worker has told in the current attempt."""
+    told = (report for report in snapshot.told if report.index == worker)
+    return max((rank.step for report in told for rank in report.ranks if rank.step is not None), default=None)
+
+
+def _together(ranks: Sequence[RankProgress], checkpoint: Checkpointed | None, now: datetime) -> Progress:
+    """The group is as far as its last: what one rank has done and another has not is done again after a restart."""
+    last = min(ranks, key=lambda rank: -1 if rank.step is None else rank.step)
+    steps = [rank.step for rank in ranks if rank.step is not None]
+    totals = [rank.total_steps for rank in ranks if rank.total_steps is not None]
+    losses = [rank.loss for rank in ranks if rank.loss is not None]
+    took = [rank.step_seconds for rank in ranks if rank.step_seconds is not None]
+    fastest, slowest = _spread(ranks)
+    return Progress(
+        step=min(steps, default=None),
+        total_steps=max(totals, default=None),
+        phase=last.phase,
+        loss=float(f"{fmean(losses):.6g}") if losses else None,
+        step_seconds=float(f"{median(took):.4g}") if took else None,
+        fastest_rank_seconds=fastest,
+        slowest_rank_seconds=slowest,
+        checkpoint=_checkpoint(ranks, checkpoint, now),
+        measured=_measured([rank.measured for rank in ranks]),
+        updated_at=now,
+    )
+
+
+def _spread(ranks: Sequence[RankProgress]) -> tuple[float | None, float | None]:
+    """What a step takes the fastest and the slowest rank. Where ranks wait for each other, their own seconds alone differ."""
+    own = [rank.own_seconds for rank in ranks if rank.own_seconds is not None]
+    took = own if len(own) == len(ranks) else [rank.step_seconds for rank in ranks if rank.step_seconds is not None]
+    if len(took) < 2:
+        return None, None
+    return float(f"{min(took):.2g}"), float(f"{max(took):.2g}")
+
+
+def _checkpoint(ranks: Sequence[RankProgress], before: Checkpointed | None, now: datetime) -> Checkpointed | None:
+    """That of the rank with the newest, and the one before where nobody tells of any: a new attempt has made none yet."""
+    told = [rank.measured for rank in ranks if "checkpoint_step" in rank.measured]
+    if not told:
+        return before
+    newest = max(told, key=lambda measured: measured["checkpoint_step"])
+    step, took = int(newest["checkpoint_step"]), newest.get("checkpoint_seconds")
+    if before is not None and before.step == step:
+        return before
+    return Checkpointed(step=step, seconds=None if took is None else float(f"{took:.4g}"), time=now)
+
+
+def _measured(ranks: Sequence[Mapping[str, float]]) -> MeasuredProgress | None:
+    told = {name: [rank[name] for rank in ranks if name in rank] for name in MeasuredProgress.model_fields}
+    known = {name: _TOGETHER.get(name, fmean)(numbers) for name, numbers in told.items() if numbers}
+    return MeasuredProgress(**{name: float(f"{number:.4g}") for name, number in known.items()}) if known else None

@@ -1,0 +1,36 @@
+"""Who of a group that hangs keeps the others waiting, from where their ranks stand. Pure."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from trainyard.domain.state.snapshot import PodView, Snapshot
+
+SEVERAL = 3
+"""Of so many ranks one can be the odd one out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """The only rank that stands elsewhere than all others, which wait for it at one place."""
+
+    rank: int
+    place: str
+    pod: PodView
+
+
+def culprit(snapshot: Snapshot) -> Culprit | None:
+    """That rank, if the agents have told where their ranks stand, and there is one."""
+    pods = {pod.index: pod for pod in snapshot.current}
+    told = [report for report in snapshot.told if report.index in pods]
+    places = {rank.rank: (rank.stack[0], report.index) for report in told for rank in report.ranks if rank.stack}
+    counts = Counter(place for place, _ in places.values())
+    alone = [rank for rank, (place, _) in places.items() if counts[place] == 1]
+    # Those that do not answer need no comparison.
+    if silent := [rank for rank, (place, _) in places.items() if place.startswith("(")]:
+        alone = silent if len(places) > 1 else []
+    elif len(places) < SEVERAL or len(counts) != 2:
+        return None
+    if len(alone) != 1:
+        return None
+    place, index = places[alone[0]]
+    return Culprit(alone[0], place, pods[index])

@@ -1,0 +1,142 @@
+"""What ended an attempt: the first trouble, not those that followed from it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from trainyard.api.reasons import Reason
+from trainyard.api.recovery import HANG_CODE, PEER_LOST_CODE, SAVED_CODE, SIGBUS_CODE
+from trainyard.domain.progress.hang import Culprit
+from trainyard.domain.state.snapshot import Exit, PodView
+from trainyard.domain.state.worker_state import State, state
+from trainyard.domain.wording import AGENT, headline, raised_at
+
+PEER_LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection was likely closed",
+    "Broken pipe",
+    "remote process exited",
+    "DistBackendError",
+    "RendezvousClosedError",
+    "RendezvousConnectionError",
+)
+"""What gloo, NCCL, the store and torchrun say in a rank that lost another one: the mark of a victim."""
+
+FOLLOWS = frozenset({SAVED_CODE, PEER_LOST_CODE})
+"""The exit codes of ranks that ended because of something elsewhere."""
+
+SETTLE = timedelta(seconds=3)
+"""How long a victim's own cause is waited for: the node of the real one may report a moment later."""
+
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why an attempt is over. `pod` is None where the pod is gone without a trace."""
+
+    reason: Reason
+    index: int
+    pod: PodView | None
+    time: datetime
+    victim: bool = False
+    """Whether its message, or its exit code, says that it only lost a peer, or was asked to end."""
+    counts: bool | None = None
+    """Whether it is to be charged, where a rule says so; None: an error of the program is, a disruption is not."""
+    told: int | None = None
+    """The last step that its worker has reported, for where it has left no word of its own."""
+    culprit: Culprit | None = None
+    """Of a hang: the rank for which all others have waited, where another worker's agent was the first to notice."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is an error of the program, and no disruption."""
+        return self.reason is Reason.WORKER_FAILED
+
+    @property
+    def step(self) -> int | None:
+        """The last step that the rank had done, where that is known."""
+        said = self.pod.exit.step if self.pod and self.pod.exit else None
+        return self.told if said is None else said
+
+    @property
+    def hung(self) -> bool:
+        """Whether a rank had hung."""
+        return self.failed and self.pod is not None and self.pod.exit is not None and self.pod.exit.code == HANG_CODE
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether memory ran out, or that which processes share."""
+        end = self.pod.exit if self.pod else None
+        return self.failed and end is not None and (end.reason == "OOMKilled" or end.code == SIGBUS_CODE)
+
+    @property
+    def charged(self) -> bool:
+        """Whether it counts towards `maxRestarts`."""
+        return self.failed if self.counts is None else self.counts
+
+
+def find_cause(pods: Sequence[PodView], created: Iterable[int]) -> Cause | None:
+    """The cause that ended the attempt to which `pods` belong, or None where it goes on.
+
+    `created`: the workers whose pods had been there, so one that is missing was taken away.
+    """
+    causes = [c for pod in pods if (c := _of(pod))]
+    present = {p.index for p in pods}
+    causes += [Cause(Reason.WORKER_DISRUPTED, i, None, LONG_AGO) for i in created if i not in present]
+    return min(causes, key=lambda c: (c.victim, c.time, c.charged, c.index), default=None)
+
+
+def follows(end: Exit) -> bool:
+    """Whether it says that it is a consequence: of a peer that was lost, or of being asked to end."""
+    # An agent names what ended the rank first. What that has said before may tell of a download that was tried again.
+    told = headline(end.message) if AGENT.match(end.message) else end.message
+    return end.code in FOLLOWS or any(mark in told for mark in PEER_LOST)
+
+
+def settling(cause: Cause, now: datetime) -> timedelta | None:
+    """How much longer to wait before `cause` is believed to be the first, or None to believe it now."""
+    # The time is the node's own. A clock that is minutes ahead must not hold up the restart for minutes.
+    left = SETTLE - abs(now - cause.time)
+    return left if cause.victim and left > timedelta() else None
+
+
+def describe(cause: Cause, attempt: int) -> str:
+    """The cause as a sentence for people: worker, pod, node, what happened."""
+    who, pod = f"worker {cause.index} of attempt {attempt}", cause.pod
+    if pod is None:
+        return f"{who}: its pod is gone"
+    where = f" on {pod.node}" if pod.node else ""
+    who = f"{who} (pod {pod.name}{where})"
+    if cause.reason is Reason.WORKER_FAILED and pod.exit:
+        if cause.culprit:
+            return f"{blame(cause.culprit)}; {who} was the first to notice: {headline(pod.exit.message)}"
+        inside = f" in init container {pod.exit.init_container}" if pod.exit.init_container else ""
+        how = f"failed with exit code {pod.exit.code} ({pod.exit.reason}){inside}"
+        told = f"{who} {how}: {headline(pod.exit.message)}".removesuffix(": ")
+        return f"{told} (at {where})" if (where := raised_at(pod.exit.message)) else told
+    why = pod.taken_by or pod.trouble
+    verb = "was refused by its node" if cause.reason is Reason.ADMISSION_REJECTED else "was taken away"
+    return f"{who} {verb}: {why.reason}: {why.message}".removesuffix(": ") if why else f"{who} {verb}"
+
+
+def blame(culprit: Culprit) -> str:
+    """Who keeps a group waiting, and where it stands."""
+    where = f" on {culprit.pod.node}" if culprit.pod.node else ""
+    # An agent that has no answer of a rank says in brackets why.
+    stands = f"is {culprit.place[1:-1]}" if culprit.place.startswith("(") else f"stands at {culprit.place}"
+    return f"all others wait for rank {culprit.rank} (pod {culprit.pod.name}{where}), which {stands}"
+
+
+def _of(pod: PodView) -> Cause | None:
+    match state(pod):
+        case State.FAILED if pod.exit:
+            # Who has saved its work was asked to: by what, is told in a moment.
+            return Cause(Reason.WORKER_FAILED, pod.index, pod, pod.exit.time, follows(pod.exit))
+        case State.DISRUPTED if pod.taken_by:
+            return Cause(Reason.WORKER_DISRUPTED, pod.index, pod, pod.taken_at or LONG_AGO)
+        case State.DISRUPTED:
+            return Cause(Reason.ADMISSION_REJECTED, pod.index, pod, LONG_AGO)
+        case _:
+            return None

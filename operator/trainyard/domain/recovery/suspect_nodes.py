@@ -1,0 +1,109 @@
+"""Nodes that hurt a job, from which its later attempts keep away for a day. Pure."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from trainyard.api.reasons import Reason
+from trainyard.api.status import MOST_SUSPECTS, MOST_WORDS, Avoidance, SuspectNode
+from trainyard.domain.recovery.failure_rules import more
+from trainyard.domain.recovery.root_cause import Cause
+from trainyard.domain.state.snapshot import JobView, PodView
+
+REMEMBERED = timedelta(hours=24)
+ENOUGH = 2
+"""So often has a node to be the cause before it is avoided by itself: chance strikes once."""
+HARDWARE_CODES = frozenset({128 + 11})
+"""Of a segmentation fault: bugs make them too, broken hardware makes them again in the same place. Not of a hang: all workers notice
+it at the same time, and the first to say so need not be the one that the others wait for."""
+HARDWARE_WORDS = (
+    "uncorrectable ECC",
+    "fallen off the bus",
+    "CUDA error: unknown error",
+    "CUDA error: unspecified launch failure",
+    "CUDA error: hardware",
+    "NVRM: Xid",
+)
+AGENT_SILENT = "AgentSilent"
+"""Nothing is heard of a worker, and nobody else knows of that yet: the scheduler would put its replacement there again."""
+LOSSES = frozenset({"DeletionByTaintManager", "ContainerStatusUnknown", AGENT_SILENT})
+"""Of a node that was not heard of for too long, or that restarted."""
+
+
+def known(job: JobView, now: datetime) -> list[SuspectNode]:
+    """Those that are still remembered, and count."""
+    if not job.spec.recovery.avoid_nodes:
+        return []
+    return [node for node in job.status.suspect_nodes if now < node.until]
+
+
+def can_go_elsewhere(job: JobView, pod: PodView | None, now: datetime) -> bool:
+    """Whether to avoid the node of `pod` would be of use. Where all that can be remembered are avoided it is not the nodes."""
+    left = len(always(known(job, now)))
+    return bool(job.spec.recovery.avoid_nodes and pod and pod.node and left < MOST_SUSPECTS)
+
+
+def struck(job: JobView, cause: Cause, now: datetime, *, elsewhere: bool) -> list[SuspectNode]:
+    """The suspects after an attempt that ended because of `cause`. `elsewhere`: a rule says that its node is to be avoided."""
+    nodes, name = known(job, now), cause.pod.node if cause.pod else None
+    if not job.spec.recovery.avoid_nodes or name is None or not (elsewhere or _by_the_node(cause)):
+        return nodes
+    before = next((node for node in nodes if node.name == name), None)
+    strikes = more(before.strikes) if before else 1
+    if elsewhere or (before and before.avoided is Avoidance.ALWAYS):
+        avoided = Avoidance.ALWAYS
+    else:
+        at_once = cause.pod is not None and cause.pod.taken_by is not None and cause.pod.taken_by.reason == AGENT_SILENT
+        avoided = Avoidance.IF_POSSIBLE if strikes >= ENOUGH or at_once else Avoidance.NO
+    struck_now = SuspectNode(name=name, strikes=strikes, avoided=avoided, reason=_reason(cause), until=now + REMEMBERED)
+    others = sorted((node for node in nodes if node.name != name), key=_weight, reverse=True)
+    return [struck_now, *others[: MOST_SUSPECTS - 1]]
+
+
+def told(before: Sequence[SuspectNode], after: Sequence[SuspectNode]) -> str:
+    """What a verdict says of a node that is avoided from now on; nothing where there is none."""
+    known_before = {(node.name, node.avoided) for node in before}
+    for node in after:
+        if node.avoided is Avoidance.NO or (node.name, node.avoided) in known_before:
+            continue
+        if node.avoided is Avoidance.ALWAYS:
+            return f"; node {node.name} is avoided for 24 hours"
+        often = f", the cause of {node.strikes} ends," if node.strikes > 1 else ""
+        return f"; node {node.name}{often} is avoided where possible for 24 hours"
+    return ""
+
+
+def released(job: JobView, pods: Sequence[PodView], now: datetime) -> list[str]:
+    """Nodes that pods which wait for a place were told to avoid always, and need not any more."""
+    if job.status.running_time or all(pod.scheduled for pod in pods):
+        return []
+    still = {node.name for node in always(known(job, now))}
+    return [node.name for node in always(job.status.suspect_nodes) if node.name not in still]
+
+
+def always(nodes: Sequence[SuspectNode]) -> list[SuspectNode]:
+    """Those of them where no worker may go."""
+    return [node for node in nodes if node.avoided is Avoidance.ALWAYS]
+
+
+def _by_the_node(cause: Cause) -> bool:
+    pod = cause.pod
+    if pod is None or cause.victim:
+        return False
+    if cause.failed and pod.exit:
+        words = any(word in pod.exit.message for word in HARDWARE_WORDS)
+        return words or pod.exit.code in HARDWARE_CODES
+    return cause.reason is Reason.ADMISSION_REJECTED or bool(pod.taken_by and pod.taken_by.reason in LOSSES)
+
+
+def _reason(cause: Cause) -> str:
+    pod = cause.pod
+    if pod is None:
+        return cause.reason
+    if pod.exit and cause.failed:
+        return f"exit code {pod.exit.code}"
+    why = pod.taken_by or pod.trouble
+    return why.reason[:MOST_WORDS] if why else cause.reason
+
+
+def _weight(node: SuspectNode) -> tuple[bool, datetime]:
+    return node.avoided is Avoidance.ALWAYS, node.until

@@ -1,0 +1,1 @@
+"""Decide the size of the group. Pure."""

@@ -1,0 +1,51 @@
+"""Verdicts on the size of a group: as the user wishes it, and as the cluster has room for it. Pure."""
+
+from datetime import datetime
+from typing import Any
+
+from trainyard.api.reasons import Reason
+from trainyard.api.status import Joining, Retry
+from trainyard.domain.actions import Plan
+from trainyard.domain.recovery.failure_rules import more
+from trainyard.domain.recovery.restart_scope import met, resized
+from trainyard.domain.scaling.group_size import planned
+from trainyard.domain.state.snapshot import Snapshot
+from trainyard.domain.status.transitions import CHANGED, new_attempt
+from trainyard.domain.wording import counted
+
+
+def resize(snapshot: Snapshot, was: int, now: datetime) -> Plan:
+    """The group starts anew with another number of workers."""
+    elastic, size = snapshot.job.spec.elastic, snapshot.job.spec.replicas
+    # By whom it was wished for is not known of an elastic one: it may have lacked these workers.
+    why = (
+        f"the group goes from {counted(was, 'worker')} to {size}"
+        if elastic
+        else f"replicas was changed from {was} to {size}"
+    )
+    return _resized(snapshot, was, Reason.RESIZED, why, None, now)
+
+
+def shrink(snapshot: Snapshot, size: int, why: str, now: datetime) -> Plan:
+    """The group goes on with fewer workers, because there is no room for the others."""
+    workers, elastic = snapshot.job.spec.replicas, snapshot.job.spec.elastic
+    seconds = elastic.shrink_after_seconds if elastic else 0
+    message = (
+        f"there was no room for all {workers} workers within {seconds} seconds ({why}): the group goes on with {size}"
+    )
+    joining = Joining(size=size, workers=size, attempt=snapshot.job.status.attempt + 1)
+    return _resized(planned(snapshot, size), workers, Reason.CAPACITY_LOST, message, joining, now)
+
+
+def _resized(snapshot: Snapshot, was: int, reason: Reason, why: str, joining: Joining | None, now: datetime) -> Plan:
+    job, status = snapshot.job, snapshot.job.status
+    restarts = status.restarts.model_copy(update={"resizes": more(status.restarts.resizes), **CHANGED})
+    group, told = resized(snapshot)
+    update: dict[str, Any] = {"restarts": restarts, "retry": Retry(), "group": group, "joining": joining}
+    update |= {"previous_workers": was, **met(job, group)}
+    if job.spec.elastic:
+        update["growth_pause_time"] = now
+    if group and all(each.attempt <= status.attempt for each in group.replaced):
+        # No pod is to be made.
+        update["launched_attempt"] = status.attempt + 1
+    return new_attempt(job, reason, why, update, now, how=f"{told} as attempt {{}}")

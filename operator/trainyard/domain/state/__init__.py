@@ -1,0 +1,1 @@
+"""Read what is stored and observed into frozen views. Pure."""

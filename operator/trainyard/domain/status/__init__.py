@@ -1,0 +1,1 @@
+"""Compose the status that the operator writes. Pure."""

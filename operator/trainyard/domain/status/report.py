@@ -1,0 +1,189 @@
+"""What the status says of the pods that are seen: counts, conditions, the workers that are not well."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from trainyard.api.reasons import Reason
+from trainyard.api.status import ConditionType as C, Phase, TrainingJobStatus, WorkerStatus
+from trainyard.domain.actions import Event, Plan
+from trainyard.domain.conditions import Saying, no, over, said, yes
+from trainyard.domain.progress import stragglers
+from trainyard.domain.recovery.agent_injection import sayings as of_agent
+from trainyard.domain.recovery.agent_reports import ready
+from trainyard.domain.recovery.suspect_nodes import always
+from trainyard.domain.scaling import scale_up
+from trainyard.domain.state.object_names import selector
+from trainyard.domain.state.rank_layout import misfit
+from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
+from trainyard.domain.state.worker_state import State, everyone, has_stopped, health, state
+from trainyard.domain.wording import counted
+
+LISTED = 16
+HELD_UP = frozenset({Reason.UNSCHEDULABLE, Reason.IMAGE_PULL_FAILED, Reason.CONTAINER_CREATE_FAILED})
+
+
+def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
+    """`plan` with what is seen of the pods in its status."""
+    job, pods = snapshot.job, snapshot.current
+    well = sum(p.ready or state(p) is State.SUCCEEDED for p in pods)
+    update: dict[str, Any] = {
+        "observed_generation": job.generation,
+        "replicas": len(snapshot.pods),
+        "ready_replicas": well,
+        "selector": selector(job.uid),
+    }
+    if not plan.status.finished:
+        update["ready"] = f"{well}/{snapshot.wish or job.spec.replicas}"
+    if plan.status.finished or plan.status.holds(C.SUSPENDED):
+        update |= _at_rest(job, plan.status, now)
+    else:
+        update |= _active(snapshot, plan.status, now)
+    status = plan.status.model_copy(update=update)
+    return replace(plan, status=status, events=[*plan.events, *_held_up(snapshot.job.status, status)])
+
+
+def _held_up(before: TrainingJobStatus, after: TrainingJobStatus) -> list[Event]:
+    """The event that tells what the pods wait for, once: an image, a node, a volume."""
+    was, seen = before.condition(C.RUNNING), after.condition(C.RUNNING)
+    if seen is None or seen.status == "True" or seen.reason not in HELD_UP or (was and was.reason == seen.reason):
+        return []
+    return [Event("Warning", Reason(seen.reason), seen.message)]
+
+
+def unfollowed(snapshot: Snapshot) -> list[Event]:
+    """The event with which it is told that `replicas` is not followed: once, with the condition."""
+    events = []
+    for kind, reason, why in (
+        (C.STALLED, Reason.INVALID_SPEC, snapshot.misfit),
+        (C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.limit),
+    ):
+        before = snapshot.job.status.condition(kind)
+        if why and not (before is not None and before.status == "True" and before.message == why):
+            events.append(Event("Warning", reason, why))
+    return events
+
+
+def is_news(job: JobView, after: TrainingJobStatus) -> bool:
+    """Whether the job has moved, or a change of its spec has been looked at: all that people and programs wait for.
+
+    Also that all pods of a group are there: until that is stored, one that is lost would be made again instead of ending the
+    attempt, which to a lone worker is the same. The rest counts pods or says what one of them waits for, and half of it is out
+    of date when it is stored.
+    """
+    before, grouped = job.status, job.spec.replicas > 1
+    looked_at = before.observed_generation and before.observed_generation != after.observed_generation
+    return bool(looked_at) or _moves(before, grouped=grouped) != _moves(after, grouped=grouped)
+
+
+def _moves(status: TrainingJobStatus, *, grouped: bool) -> tuple[Any, ...]:
+    holds = {c.type for c in status.conditions if c.status == "True" and c.type != C.SCHEDULED}
+    launched = grouped and status.launched_attempt
+    return (
+        *(status.phase, status.attempt, launched, status.meeting, status.joining),
+        *(status.graceful_stop, status.restarts, holds),
+    )
+
+
+def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
+    """A job that has no more to do than to lose its pods stalls at nothing, or at what it has failed of; and it has no size."""
+    ended = Reason.JOB_FINISHED if status.finished else Reason.SUSPENDED
+    sayings = over(status, [C.SCALING_LIMITED], ended, "nothing is in the way")
+    failed = status.condition(C.FAILED) if status.holds(C.FAILED) else None
+    if failed is not None and status.holds(C.STALLED):
+        sayings.append(yes(C.STALLED, failed.reason, failed.message))
+    else:
+        sayings += over(status, [C.STALLED], ended, "nothing is in the way")
+    return {"conditions": said(status, sayings, job.generation, now)} if sayings else {}
+
+
+def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
+    job, pods = snapshot.job, snapshot.current
+    seen = health(pods, job.spec.replicas)
+    if seen.running and status.meeting:
+        seen = replace(seen, running=False, reason=Reason.WORKERS_STARTING, message=_meeting(snapshot, now))
+    if misfit(job.spec):
+        seen = replace(seen, running=False, reason=Reason.INVALID_SPEC, message=snapshot.misfit)
+    elif not pods and snapshot.old:
+        seen = replace(seen, message=f"{len(snapshot.old)} pods of earlier attempts have yet to end")
+    sayings = [
+        yes(C.SCHEDULED, Reason.WORKERS_SCHEDULED, "all workers have a node")
+        if seen.scheduled
+        else no(C.SCHEDULED, _unplaced(seen.reason), f"{seen.message}{_avoiding(job, seen.reason)}")
+    ]
+    update: dict[str, Any] = {"workers": _unwell(pods)}
+    if everyone(pods, job.spec.replicas):
+        update["launched_attempt"] = status.attempt
+    sayings += _stalled(snapshot, status, seen.reason)
+    sayings += _sized(snapshot, status, now)
+    sayings += of_agent(job, status, brought=snapshot.agent)
+    if straggling := stragglers.saying(snapshot):
+        sayings.append(straggling)
+    restarting = status.condition(C.RESTARTING) if status.holds(C.RESTARTING) else None
+    if seen.running:
+        sayings.append(yes(C.RUNNING, seen.reason, seen.message))
+        if restarting:
+            # Why it had to begin is of use while it runs, too.
+            why = f"attempt {status.attempt} began because {restarting.message}"
+            sayings.append(no(C.RESTARTING, seen.reason, why))
+        update |= {"phase": Phase.RUNNING, "running_time": status.running_time or now}
+    elif restarting and not pods:
+        # Until a pod of the new attempt is there, the reason for the restart says more than "0 of 3 workers".
+        sayings.append(no(C.RUNNING, restarting.reason, restarting.message))
+        update["phase"] = Phase.RESTARTING
+    else:
+        sayings.append(no(C.RUNNING, seen.reason, seen.message))
+        update["phase"] = Phase.RESTARTING if restarting else Phase.PENDING
+    return {**update, "conditions": said(status, sayings, job.generation, now)}
+
+
+def _sized(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> list[Saying]:
+    sayings = over(status, [C.SCALING_LIMITED], Reason.SIZE_ALLOWED, "replicas is a size that is allowed")
+    if snapshot.limit:
+        sayings = [yes(C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.limit)]
+    if snapshot.wish:
+        return [*sayings, yes(C.RESIZING, Reason.WORKERS_JOINING, scale_up.story(snapshot, now))]
+    size = counted(snapshot.job.spec.replicas, "worker")
+    return [*sayings, *over(status, [C.RESIZING], Reason.RESIZED, f"the group got {size}")]
+
+
+def _stalled(snapshot: Snapshot, status: TrainingJobStatus, reason: Reason) -> list[Saying]:
+    if snapshot.misfit:
+        return [yes(C.STALLED, Reason.INVALID_SPEC, snapshot.misfit)]
+    return [no(C.STALLED, reason, "the job goes on")] if status.holds(C.STALLED) else []
+
+
+def _meeting(snapshot: Snapshot, now: datetime) -> str:
+    """What workers wait for that began before their attempt, or are to join such."""
+    count, wished = sum(ready(snapshot, pod) for pod in snapshot.current), snapshot.job.spec.replicas
+    left = [pod.name for pod in snapshot.old if not has_stopped(pod)]
+    until = f"; pod {left[0]} of an earlier attempt has yet to end" if left else ""
+    begin = snapshot.job.status.retry.not_before
+    at = f", which does not begin before {begin:%H:%M:%S} UTC (retry.notBefore)" if begin and now < begin else ""
+    return f"{count} of {wished} workers are ready for attempt {snapshot.job.status.attempt}{at}{until}"
+
+
+def _avoiding(job: JobView, reason: Reason) -> str:
+    """The scheduler only says that a node's name did not suit."""
+    nodes = ", ".join(node.name for node in always(job.status.suspect_nodes)) if reason is Reason.UNSCHEDULABLE else ""
+    return f"; this job avoids {nodes} (status.suspectNodes says why)" if nodes else ""
+
+
+def _unplaced(reason: Reason) -> Reason:
+    return reason if reason is Reason.UNSCHEDULABLE else Reason.WORKERS_PENDING
+
+
+def _unwell(pods: tuple[PodView, ...]) -> list[WorkerStatus]:
+    return [worker for pod in pods if (worker := _unwell_worker(pod))][:LISTED]
+
+
+def _unwell_worker(pod: PodView) -> WorkerStatus | None:
+    seen = state(pod)
+    why = pod.trouble or pod.taken_by
+    if seen is State.FAILED and pod.exit:
+        return WorkerStatus(
+            name=pod.name, node=pod.node, state=seen, reason=pod.exit.reason, message=f"exit code {pod.exit.code}"
+        )
+    if why is None or seen in {State.RUNNING, State.SUCCEEDED}:
+        return None
+    return WorkerStatus(name=pod.name, node=pod.node, state=seen, reason=why.reason, message=why.message[:1024])

@@ -1,0 +1,1 @@
+"""Decide how attempts, pods and jobs end. Pure."""

@@ -1,0 +1,215 @@
+"""Two operators: one acts, the other knows as much and waits."""
+
+import aiohttp
+import pytest
+
+from tests.support.fake_api import FakeApi
+from tests.support.waiting import until
+from tests.unit.controller.conftest import operator, process
+from tests.unit.controller.kubelet import LAB, Lab
+from trainyard.controller.bootstrap import operator as operator_module
+from trainyard.controller.bootstrap.operator import Operator
+from trainyard.engine.leader import LeadershipLostError
+from trainyard.kube.lease import LEASES
+from trainyard.kube.resource import EVENTS, PODS
+
+VOTE = {"lease_namespace": "home"}
+PODS_OF_BOTH = "job-worker-0-1", "job-worker-1-1"
+
+
+@pytest.fixture
+def lab(api: FakeApi) -> Lab:
+    return Lab(api)
+
+
+def holder(api: FakeApi) -> str:
+    found: str = api.cluster.get(LEASES, "home", "trainyard")["spec"]["holderIdentity"]
+    return found
+
+
+async def until_leads(op: Operator) -> None:
+    await until(lambda: op.elector is not None and op.elector.leading)
+
+
+def writes(api: FakeApi) -> list[str]:
+    return [call.verb for call in api.writes if "leases" not in call.path]
+
+
+async def test_a_standby_knows_everything_and_writes_nothing(api: FakeApi, lab: Lab) -> None:
+    async with process(api, **VOTE, instance="one") as one:
+        await until_leads(one)
+        async with process(api, **VOTE, instance="two") as two:
+            job = lab.submit()
+            await lab.until_pods(*PODS_OF_BOTH)
+            uid = job["metadata"]["uid"]
+            cache = two.caches.of(LAB)
+            await until(lambda: len(cache.pods.of(uid)) == 2 and cache.services.of(uid) and two.caches.job(uid))
+            assert [holder(api).split("_")[0], two.elector.leading if two.elector else None] == ["one", False]
+            assert two.loop.active == 0
+            assert len([verb for verb in writes(api) if verb == "POST pods"]) == 2
+
+
+async def test_an_event_of_the_lease_tells_who_leads(api: FakeApi) -> None:
+    async with process(api, **VOTE, instance="one") as one:
+        await until(lambda: api.cluster.objects(EVENTS, "home"))
+        (event,) = api.cluster.objects(EVENTS, "home")
+        lease = api.cluster.get(LEASES, "home", "trainyard")
+        assert (event["reason"], event["regarding"]["uid"]) == ("LeaderElection", lease["metadata"]["uid"])
+        assert event["note"] == f"{one.elector.identity if one.elector else None} became leader"
+
+
+async def test_a_container_that_is_started_again_goes_on_where_its_pod_was(api: FakeApi, lab: Lab) -> None:
+    """Of its predecessor it is told by the Lease alone, which is as a killed process leaves it."""
+    held = {"holderIdentity": "one_uid-1_11111111", "leaseDurationSeconds": 300, "leaseTransitions": 4}
+    api.cluster.create(LEASES, "home", {"metadata": {"name": "trainyard"}, "spec": held})
+    async with process(api, **VOTE, instance="one", pod_uid="uid-1") as one:
+        await until_leads(one)
+        assert holder(api).startswith("one_uid-1_")
+        assert holder(api) != held["holderIdentity"]
+        assert api.cluster.get(LEASES, "home", "trainyard")["spec"]["leaseTransitions"] == 5
+        lab.submit()
+        await lab.until_pods(*PODS_OF_BOTH)
+        async with process(api, **VOTE, instance="one", pod_uid="uid-1") as second:
+            await until(lambda: second.elector is not None and second.elector.lease)
+            assert second.elector is not None
+            assert not second.elector.identity.startswith("one_uid-1_"), "the place is taken"
+            assert not second.elector.leading
+
+
+async def test_a_clean_stop_hands_over_at_once(api: FakeApi, lab: Lab) -> None:
+    async with process(api, **VOTE, instance="one") as one:
+        await until_leads(one)
+        lab.submit()
+        await lab.until_pods(*PODS_OF_BOTH)
+        lab.runs(*PODS_OF_BOTH)
+        await lab.until_phase("Running")
+        two = process(api, **VOTE, instance="two")
+        await two.__aenter__()
+    try:
+        lab.ends("job-worker-1-1", 3)
+        await lab.until_pods("job-worker-0-2", "job-worker-1-2")
+        assert lab.status()["restarts"] == {"failures": 1, "disruptions": 0, "resizes": 0}
+        assert holder(api).startswith("two_")
+    finally:
+        await two.__aexit__(None, None, None)
+    assert holder(api) == ""
+
+
+async def test_a_new_leader_does_not_trust_what_it_heard_as_a_standby(api: FakeApi, lab: Lab) -> None:
+    """Its watch on pods is behind: the pods of the job would look like taken away."""
+    async with process(api, **VOTE, instance="one") as one:
+        await until_leads(one)
+        ears = len(api.watches)
+        two = process(api, **VOTE, instance="two")
+        other = await two.__aenter__()
+        await api.watching(ears + 3)
+        for watch in api.watches[ears:]:
+            watch.silent = watch.place[2] == "pods"
+        job = lab.submit()
+        await lab.until_pods(*PODS_OF_BOTH)
+        lab.runs(*PODS_OF_BOTH)
+        await lab.until_phase("Running")
+        await until(lambda: (r := other.caches.job(job["metadata"]["uid"])) and r.view and r.view.status.running_time)
+        assert len(other.caches.of(LAB).pods) == 0
+    try:
+        await until_leads(other)
+        await until(lambda: len(other.caches.of(LAB).pods) == 2)
+        await until(lambda: other.loop.active == 0 and not other.loop._queue.depth)
+        assert (lab.status()["attempt"], lab.pods()) == (1, [*PODS_OF_BOTH])
+    finally:
+        await two.__aexit__(None, None, None)
+
+
+async def test_who_loses_the_lease_ends_and_writes_nothing_more(api: FakeApi, lab: Lab) -> None:
+    async def lose() -> None:
+        async with process(api, **VOTE, lease_seconds=3) as one:
+            await until_leads(one)
+            lab.submit()
+            await lab.until_pods(*PODS_OF_BOTH)
+            api.cluster.merge(LEASES, "home", "trainyard", {"spec": {"holderIdentity": "somebody-else"}})
+            await until(lambda: one.elector is not None and not one.elector.leading)
+            api.calls.clear()
+            lab.change(lifecycle={"suspend": True})
+
+    with pytest.raises(LeadershipLostError, match="somebody-else has taken it"):
+        await lose()
+    assert writes(api) == []
+    assert holder(api) == "somebody-else"
+
+
+async def test_a_request_under_way_at_the_end_is_answered_before_the_lease_is_given_back(
+    api: FakeApi, lab: Lab
+) -> None:
+    slow = api.fault(method="POST", path=".*/pods", delay=0.3)
+    async with process(api, **VOTE) as one:
+        await until_leads(one)
+        lab.submit(replicas=50)
+        await until(lambda: not slow.times)
+    sent = [call for call in api.writes if call.verb in {"POST pods", "PUT trainyard"}]
+    assert [call.verb for call in sent if call.verb == "POST pods"] == ["POST pods"], "no more is begun"
+    assert sent[-1].verb == "PUT trainyard"
+    assert all(call.status < 300 for call in sent)
+    assert len(api.cluster.objects(PODS, LAB)) == 1
+
+
+async def test_a_write_that_is_not_answered_by_the_end_keeps_the_lease(
+    api: FakeApi, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may yet be carried out, and then nobody else may have begun to write."""
+    monkeypatch.setattr(operator_module, "LAST_WORDS_SECONDS", 0.1)
+    slow = api.fault(method="POST", path=".*/pods", delay=20)
+    async with process(api, **VOTE, instance="one") as one:
+        await until_leads(one)
+        lab.submit()
+        await until(lambda: not slow.times)
+    assert holder(api).startswith("one_")
+
+
+async def test_events_that_wait_are_written_before_the_end(api: FakeApi, lab: Lab) -> None:
+    slow = api.fault(method="POST", path=f".*/{LAB}/events", delay=0.3)
+    async with process(api, **VOTE) as one:
+        await until_leads(one)
+        for name in ("a", "b"):
+            lab.submit(name)
+        await until(lambda: not slow.times and all(lab.status(name).get("launchedAttempt") for name in ("a", "b")))
+    told = [call for call in api.writes if call.verb == "POST events" and LAB in call.path and call.status < 300]
+    assert len(told) == 2
+
+
+async def test_probes_and_metrics_tell_who_leads(api: FakeApi) -> None:
+    ports: list[int] = []
+    async with (
+        process(api, ports, **VOTE, instance="one") as one,
+        aiohttp.ClientSession() as client,
+    ):
+        await until_leads(one)
+        async with process(api, ports, **VOTE, instance="two") as two:
+            await until(lambda: two.elector is not None and two.elector.lease)
+            said = []
+            for port in ports:
+                for path in ("healthz", "readyz", "metrics"):
+                    async with client.get(f"http://127.0.0.1:{port}/{path}") as answer:
+                        assert answer.status == 200
+                        said.append(await answer.text())
+    assert (said[0], said[1]) == ("ok\n", "ok\nthis process leads\n")
+    assert (said[3], said[4].partition("_")[0]) == ("ok\n", "ok\nstanding by: one")
+    assert 'leader_election_master_status{name="trainyard"} 1.0' in said[2]
+    assert 'leader_election_master_status{name="trainyard"} 0.0' in said[5]
+    assert 'trainyard_leader_transitions{name="trainyard"} 0.0' in said[5]
+
+
+async def test_a_missing_right_on_the_lease_stands_in_the_readiness(api: FakeApi) -> None:
+    message = 'leases is forbidden: User "x" cannot get resource "leases" in API group "coordination.k8s.io"'
+    api.fault(path=".*/leases.*", status=403, reason="Forbidden", message=message, times=10_000)
+    ports: list[int] = []
+    async with (
+        operator(api, ports, ready=False, leader_election=True, **VOTE) as one,
+        aiohttp.ClientSession() as client,
+    ):
+        await until(one.health.rights.missing)
+        async with client.get(f"http://127.0.0.1:{ports[0]}/readyz") as answer:
+            text = await answer.text()
+            assert answer.status == 503
+        async with client.get(f"http://127.0.0.1:{ports[0]}/healthz") as answer:
+            assert answer.status == 200, "a restart would mend nothing"
+    assert "grant its service account the verb get on leases.coordination.k8s.io" in text

@@ -1,0 +1,399 @@
+"""The operator as a whole, from TrainingJob to pods and back, with a fake API server that misbehaves."""
+
+import asyncio
+import itertools
+
+import aiohttp
+import pytest
+
+from tests.support.fake_api import FakeApi
+from tests.support.waiting import until
+from tests.unit.controller.conftest import operator
+from tests.unit.controller.kubelet import LAB, Lab
+from trainyard.api.status import TrainingJobStatus
+from trainyard.controller.reconcile.resources import TRAINING_JOBS
+from trainyard.kube.resource import EVENTS, PODS, SERVICES
+
+
+@pytest.fixture
+def lab(api: FakeApi) -> Lab:
+    return Lab(api)
+
+
+def reasons(api: FakeApi) -> list[str]:
+    return [event["reason"] for event in api.cluster.objects(EVENTS, LAB)]
+
+
+async def test_the_service_comes_before_the_pods(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+    posts = [call.verb for call in api.writes if call.method == "POST" and "events" not in call.path]
+    assert posts == ["POST services", "POST pods", "POST pods"]
+    service = api.cluster.objects(SERVICES, LAB)[0]["spec"]
+    assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+
+
+async def test_from_pending_to_complete(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+        lab.ends("job-worker-0-1", 0)
+        lab.ends("job-worker-1-1", 0)
+        await lab.until_phase("Complete")
+        await until(lambda: {"WorkersCreated", "WorkersSucceeded"} <= set(reasons(api)))
+    assert lab.status()["restarts"] == {"failures": 0, "disruptions": 0, "resizes": 0}
+
+
+async def test_a_failure_is_stored_before_the_evidence_goes(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+        api.calls.clear()
+        lab.ends("job-worker-1-1", 3, "no data")
+        await lab.until_pods("job-worker-0-2", "job-worker-1-2")
+        await until(lambda: "WorkerFailed" in reasons(api))
+    verbs = [call.verb for call in api.writes if "events" not in call.path]
+    assert verbs[0] == "PUT status"
+    assert verbs.index("DELETE job-worker-1-1") < verbs.index("POST pods")
+    assert lab.status()["lastFailure"]["message"] == "no data"
+    assert lab.status()["restarts"]["failures"] == 1
+
+
+async def test_no_new_pod_before_the_old_ones_are_gone(api: FakeApi, lab: Lab) -> None:
+    api.cluster.graceful = {"pods"}
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        lab.ends("job-worker-1-1", 3)
+        await until(lambda: all("deletionTimestamp" in p["metadata"] for p in api.cluster.objects(PODS, LAB)))
+        api.cluster.finish_deletion(PODS, LAB, "job-worker-1-1")
+        await until(lambda: lab.status()["attempt"] == 2)
+        assert lab.pods() == ["job-worker-0-1"]
+        api.cluster.finish_deletion(PODS, LAB, "job-worker-0-1")
+        await lab.until_pods("job-worker-0-2", "job-worker-1-2")
+
+
+async def test_a_new_operator_goes_on_where_the_old_one_died(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+    lab.ends("job-worker-1-1", 3)
+    async with operator(api):
+        await lab.until_pods("job-worker-0-2", "job-worker-1-2")
+    assert lab.status()["restarts"]["failures"] == 1
+
+
+async def test_an_idle_job_costs_no_call(api: FakeApi, lab: Lab) -> None:
+    async with operator(api) as op:
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+        uid = api.cluster.get(TRAINING_JOBS, LAB, "job")["metadata"]["uid"]
+        await until(lambda: (r := op.caches.job(uid)) and (v := r.view) and v.status.phase == "Running")
+        await until(lambda: "WorkersCreated" in reasons(api))
+        with api.no_calls():
+            await op.reconciler.reconcile(uid)
+            await op.reconciler.reconcile(uid)
+
+
+async def test_a_job_of_another_controller_is_not_touched(api: FakeApi, lab: Lab) -> None:
+    async with operator(api) as op:
+        job = lab.submit(managedBy="example.com/other")
+        await until(lambda: op.caches.job(job["metadata"]["uid"]))
+        await op.reconciler.reconcile(job["metadata"]["uid"])
+    assert api.writes == []
+
+
+async def test_a_lost_answer_to_a_create_makes_no_second_pod(api: FakeApi, lab: Lab) -> None:
+    api.fault(method="POST", path=".*/pods", lose_answer=True)
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+    assert lab.status()["attempt"] == 1
+
+
+async def test_a_conflict_means_decide_again(api: FakeApi, lab: Lab) -> None:
+    api.fault(method="PUT", path=".*/status", status=409, reason="Conflict")
+    async with operator(api):
+        lab.submit()
+        await lab.until_phase("Pending")
+    assert lab.status()["attempt"] == 1
+
+
+async def test_a_failing_server_is_tried_again(api: FakeApi, lab: Lab) -> None:
+    api.fault(method="POST", path=".*/services", status=500, times=2)
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+
+
+async def test_a_quota_stands_in_the_status_within_one_pass(api: FakeApi, lab: Lab) -> None:
+    message = 'pods "job-worker-0-1" is forbidden: exceeded quota: small'
+    api.fault(method="POST", path=".*/pods", status=403, reason="Forbidden", message=message, times=100)
+    async with operator(api):
+        lab.submit(replicas=50)
+        await until(lambda: lab.condition("Running").get("reason") == "QuotaExceeded")
+        assert lab.condition("Running")["message"] == message
+        await until(lambda: "QuotaExceeded" in reasons(api))
+    # One for the first pass and one for the pass after its own status write; not one a worker.
+    assert len([call for call in api.writes if call.verb == "POST pods"]) <= 2
+
+
+async def test_an_invalid_template_fails_the_job_and_is_not_tried_again(api: FakeApi, lab: Lab) -> None:
+    api.fault(method="POST", path=".*/pods", status=422, reason="Invalid", message="spec.containers[0].image: Required")
+    async with operator(api):
+        lab.submit()
+        await lab.until_phase("Failed")
+    failed = lab.condition("Failed")
+    assert (failed["reason"], "image: Required" in failed["message"]) == ("InvalidTemplate", True)
+
+
+async def test_a_template_that_the_builder_chokes_on_fails_its_job_alone(api: FakeApi, lab: Lab) -> None:
+    container = {"name": "main", "image": "example.com/x:1", "env": [{"value": "a variable without a name"}]}
+    async with operator(api):
+        lab.submit(template={"spec": {"containers": [container]}})
+        lab.submit("neighbour", replicas=1)
+        await lab.until_phase("Failed")
+        await lab.until_pods("neighbour-worker-0-1")
+    assert lab.condition("Failed")["reason"] == "InvalidTemplate"
+
+
+async def test_a_status_that_cannot_be_read_is_begun_anew(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+        api.cluster.set_status(TRAINING_JOBS, LAB, "job", startTime="0000-01-01T00:00:00Z")
+        await until(lambda: lab.status().get("startTime", "").startswith("2"))
+        await lab.until_phase("Running")
+    assert lab.pods() == ["job-worker-0-1", "job-worker-1-1"]
+
+
+async def test_a_service_of_somebody_else_is_named(api: FakeApi, lab: Lab) -> None:
+    api.cluster.create(SERVICES, LAB, {"metadata": {"name": "job"}})
+    async with operator(api):
+        lab.submit()
+        await until(lambda: lab.condition("Running").get("reason") == "NameTaken")
+    assert lab.condition("Running")["message"] == "Service job exists and does not belong to this TrainingJob"
+    assert lab.pods() == []
+
+
+async def test_a_namespace_that_goes_away_is_left_in_peace(api: FakeApi, lab: Lab) -> None:
+    api.fault(method="POST", status=403, reason="Forbidden", causes=("NamespaceTerminating",), times=100)
+    async with operator(api):
+        lab.submit()
+        await until(lambda: any(call.verb == "POST services" for call in api.calls))
+    assert [call.verb for call in api.writes] == ["POST services"]
+
+
+async def test_a_spec_that_cannot_be_read_is_said_once(api: FakeApi, lab: Lab) -> None:
+    async with operator(api) as op:
+        job = lab.submit(replicas="three")
+        await until(lambda: lab.condition("Stalled").get("reason") == "InvalidSpec")
+        assert "spec.replicas" in lab.condition("Stalled")["message"]
+        uid = job["metadata"]["uid"]
+        await until(lambda: (r := op.caches.job(uid)) and r.status and r.status.conditions)
+        with api.no_calls():
+            await op.reconciler.reconcile(uid)
+        lab.change(replicas=2)
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        await until(lambda: lab.condition("Stalled")["status"] == "False")
+
+
+async def test_a_size_that_parallelism_does_not_divide_is_not_followed(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit(replicas=3, parallelism={"tensor": 2})
+        await until(lambda: lab.condition("Stalled").get("reason") == "InvalidSpec")
+        assert lab.pods() == []
+        lab.change(replicas=2)
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.change(replicas=3)
+        await until(lambda: "keeps its 2 workers" in lab.condition("Stalled")["message"])
+    assert lab.pods() == ["job-worker-0-1", "job-worker-1-1"]
+
+
+async def test_an_unreadable_job_of_another_controller_is_not_touched(api: FakeApi, lab: Lab) -> None:
+    async with operator(api) as op:
+        job = lab.submit(replicas="three", managedBy="example.com/other")
+        await until(lambda: op.caches.job(job["metadata"]["uid"]))
+        await op.reconciler.reconcile(job["metadata"]["uid"])
+    assert api.writes == []
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "message"),
+    [
+        (400, "BadRequest", 'admission webhook "policy.example.com" denied the request: no'),
+        (
+            422,
+            "Invalid",
+            'pods "x" is forbidden: ValidatingAdmissionPolicy "calm" with binding "calm" denied request: no',
+        ),
+    ],
+    ids=["a webhook", "an admission policy"],
+)
+async def test_a_policys_refusal_is_no_verdict_on_the_template(
+    api: FakeApi, lab: Lab, status: int, reason: str, message: str
+) -> None:
+    api.fault(method="POST", path=".*/pods", status=status, reason=reason, message=message, times=100)
+    async with operator(api):
+        lab.submit()
+        await until(lambda: lab.condition("Running").get("reason") == "PodsForbidden")
+    assert lab.status()["phase"] == "Pending"
+
+
+async def test_a_pod_that_only_bears_our_labels_is_nobodys(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        copy = api.cluster.get(PODS, LAB, "job-worker-0-1")
+        copy["metadata"] |= {"name": "a-copy", "ownerReferences": []}
+        api.cluster.create(PODS, LAB, copy)
+        lab.change(lifecycle={"suspend": True})
+        await lab.until_pods("a-copy")
+
+
+async def test_who_has_rights_elsewhere_cannot_touch_a_job_here(api: FakeApi, lab: Lab) -> None:
+    """An owner reference across namespaces is worth nothing, but anybody can write one."""
+    async with operator(api) as op:
+        job = lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+        for place in (PODS, SERVICES):
+            forged = api.cluster.objects(place, LAB)[0]
+            forged["metadata"] |= {"namespace": "mallory"}
+            if place == PODS:
+                forged["metadata"]["name"] = "job-worker-0-2"
+            api.cluster.create(place, "mallory", forged)
+        api.cluster.delete(SERVICES, LAB, "job")
+        uid = job["metadata"]["uid"]
+        await until(lambda: op.caches.of(LAB).pods.count(uid) == 3)
+        await until(lambda: api.cluster.objects(SERVICES, LAB))
+        assert lab.pods() == ["job-worker-0-1", "job-worker-1-1"]
+        assert (lab.status()["attempt"], lab.status()["replicas"]) == (1, 2)
+
+
+async def test_a_service_that_lost_its_label_holds_nothing_up(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        await until(lambda: lab.status().get("launchedAttempt"))
+        labels = dict.fromkeys(api.cluster.get(SERVICES, LAB, "job")["metadata"]["labels"])
+        api.cluster.merge(SERVICES, LAB, "job", {"metadata": {"labels": labels}})
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+        api.calls.clear()
+        await asyncio.sleep(3.5)
+        assert len(api.writes) <= 1, "it is not asked for each second"
+
+
+async def test_a_pod_of_an_absurd_attempt_is_not_believed(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        forged = api.cluster.get(PODS, LAB, "job-worker-0-1")
+        forged["metadata"]["name"] = "job-worker-0-999999999999999"
+        api.cluster.create(PODS, LAB, forged)
+        lab.runs("job-worker-0-1", "job-worker-1-1")
+        await lab.until_phase("Running")
+        lab.ends("job-worker-1-1", 3)
+        await until(lambda: {"job-worker-0-2", "job-worker-1-2"} < {*lab.pods()})
+        assert lab.status()["attempt"] == 2
+
+
+async def test_a_later_attempt_that_is_taken_up_is_told_of(api: FakeApi, lab: Lab) -> None:
+    async with operator(api):
+        lab.submit(replicas=1)
+        await lab.until_pods("job-worker-0-1")
+        later = api.cluster.get(PODS, LAB, "job-worker-0-1")
+        later["metadata"]["name"] = "job-worker-0-9"
+        api.cluster.create(PODS, LAB, later)
+        await until(lambda: "AttemptAdopted" in reasons(api))
+        note = next(e["note"] for e in api.cluster.objects(EVENTS, LAB) if e["reason"] == "AttemptAdopted")
+    assert note.startswith("workers are at attempt 9, the status knew of 1 only")
+
+
+async def test_a_refusal_in_other_words_each_time_is_not_tried_more_often(api: FakeApi, lab: Lab) -> None:
+    for number in range(20):
+        message = f'admission webhook "policy" denied the request: no {number}'
+        api.fault(method="POST", path=".*/pods", status=403, reason="Forbidden", message=message, times=1)
+    async with operator(api):
+        lab.submit()
+        await until(lambda: lab.condition("Running").get("reason") == "PodsForbidden")
+        await asyncio.sleep(1.5)
+    # One more for the Service that was seen, and then not before the time.
+    assert len([call for call in api.writes if call.verb == "POST pods"]) <= 2
+
+
+async def test_probes_and_metrics(api: FakeApi, lab: Lab) -> None:
+    ports: list[int] = []
+    async with operator(api, ports), aiohttp.ClientSession() as client:
+        lab.submit()
+        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        url = f"http://127.0.0.1:{ports[0]}"
+        for path in ("healthz", "readyz"):
+            async with client.get(f"{url}/{path}") as answer:
+                assert (answer.status, await answer.text()) == (200, "ok\n")
+        async with client.get(f"{url}/metrics") as answer:
+            text = await answer.text()
+    assert 'trainyard_jobs{framework="none",phase="Pending"} 1.0' in text
+    assert 'trainyard_restarts_total{cause="failure"} 0.0' in text
+
+
+async def test_a_stale_watch_fails_the_probes_and_names_itself(api: FakeApi) -> None:
+    ports: list[int] = []
+    async with operator(api, ports) as op, aiohttp.ClientSession() as client:
+        op.scopes[0].pods.clock = itertools.count(1e12, 3600).__next__  # an hour since whatever it heard last
+        for path in ("healthz", "readyz"):
+            async with client.get(f"http://127.0.0.1:{ports[0]}/{path}") as answer:
+                assert answer.status == 503
+                assert "the watch on pods in all namespaces has been silent" in await answer.text()
+
+
+async def test_workers_that_get_ready_one_by_one_do_not_cost_a_write_each(api: FakeApi, lab: Lab) -> None:
+    names = sorted(f"job-worker-{index}-1" for index in range(30))
+    async with operator(api):
+        lab.submit(replicas=30)
+        await lab.until_pods(*names)
+        await lab.until_phase("Pending")
+        before = len(api.writes)
+        for name in names:
+            lab.runs(name)
+            await until(lambda name=name: api.cluster.get(PODS, LAB, name)["status"]["phase"] == "Running")
+        await lab.until_phase("Running")
+        writes = [call.verb for call in api.writes[before:] if "events" not in call.path]
+    assert len(writes) < 10
+    assert set(writes) == {"PUT status"}
+
+
+@pytest.mark.parametrize("namesake", [True, False], ids=["a namesake is there", "nobody is there"])
+async def test_a_job_that_only_the_cache_knows_is_forgotten_when_it_is_written(
+    api: FakeApi, lab: Lab, *, namesake: bool
+) -> None:
+    async with operator(api) as op:
+        uid = lab.submit()["metadata"]["uid"]
+        await lab.until_phase("Pending")
+        await until(lambda: (r := op.caches.job(uid)) and r.status and r.status.observed_generation)
+        api.mute()
+        api.cluster.delete(TRAINING_JOBS, LAB, "job")
+        if namesake:
+            lab.submit(replicas=3)
+        record = op.caches.job(uid)
+        assert record is not None
+        assert not await op.reconciler._write(record, TrainingJobStatus(attempt=2))
+        assert op.caches.job(uid) is None
+        with api.no_calls():
+            assert await op.reconciler.reconcile(uid) is None

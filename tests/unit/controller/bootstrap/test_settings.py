@@ -1,0 +1,83 @@
+"""What can be set from outside, and how a mistake in it is told."""
+
+import socket
+
+import aiohttp
+import pytest
+from pydantic import ValidationError
+
+from tests.support.fake_api import FakeApi
+from tests.unit.controller.conftest import operator
+from trainyard.controller.bootstrap import main
+from trainyard.controller.bootstrap.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("text", "namespaces"),
+    [
+        ("", ()),
+        ("lab", ("lab",)),
+        ("lab,office", ("lab", "office")),
+        (" lab , office ,", ("lab", "office")),
+        ("a,b,a", ("a", "b")),
+    ],
+)
+def test_namespaces_stand_with_commas_between_them(
+    monkeypatch: pytest.MonkeyPatch, text: str, namespaces: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TRAINYARD_NAMESPACES", text)
+    assert Settings().namespaces == namespaces
+
+
+@pytest.mark.parametrize("text", [" , ", ",", "Lab", "lab*", "!lab", "lab office", "-lab", "a" * 64])
+def test_what_is_no_namespace_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """kopf would take some of these for patterns."""
+    monkeypatch.setenv("TRAINYARD_NAMESPACES", text)
+    with pytest.raises(ValidationError):
+        Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TRAINYARD_NAMESPACES", "lab,Office"),
+        ("TRAINYARD_LEASE_SECONDS", "1"),
+        ("TRAINYARD_LEASE_NAME", "No Name"),
+        ("TRAINYARD_INSTANCE", ""),
+        ("TRAINYARD_INSTANCE", "ü"),
+        ("TRAINYARD_POD_UID", "a pod"),
+        ("TRAINYARD_POD_UID", "a" * 65),
+        ("TRAINYARD_API_BURST", "9" * 401),
+        ("TRAINYARD_JOB_PEERS", "[{}]"),
+        ("TRAINYARD_JOB_PEERS", '[{"podselector": {}}]'),
+        ("TRAINYARD_JOB_PEERS", "{"),
+        ("TRAINYARD_JOB_PEERS", '[{"ipBlock": {"cidr": "10.0.0.5/8"}}]'),
+        ("TRAINYARD_JOB_PEERS", '[{"ipBlock": {"cidr": "999.0.0.0/8"}}]'),
+        ("TRAINYARD_JOB_PEERS", '[{"ipBlock": {"cidr": "::::/8"}}]'),
+        ("TRAINYARD_JOB_PEERS", '[{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["11.0.0.0/9"]}}]'),
+        ("TRAINYARD_JOB_PEERS", '[{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.0.0.0/8"]}}]'),
+        ("TRAINYARD_JOB_PEERS", '[{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["fd00::/9"]}}]'),
+        ("TRAINYARD_JOB_PEERS", '[{"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}]'),
+        ("TRAINYARD_JOB_PEERS", '[{"podSelector": {"matchLabels": {"app": "my prometheus"}}}]'),
+        ("TRAINYARD_JOB_PEERS", '[{"podSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}]'),
+        (
+            "TRAINYARD_JOB_PEERS",
+            '[{"podSelector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}}]',
+        ),
+    ],
+)
+def test_a_mistake_ends_the_process_with_the_variable_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert main.main() == 2
+    assert f"trainyard-operator: {name}: " in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+async def test_where_nothing_is_set_probes_come_by_ipv4_and_ipv6(api: FakeApi) -> None:
+    ports: list[int] = []
+    async with operator(api, ports, http_host=Settings().http_host), aiohttp.ClientSession() as client:
+        for host in ("127.0.0.1", "[::1]"):
+            async with client.get(f"http://{host}:{ports[0]}/healthz") as answer:
+                assert answer.status == 200

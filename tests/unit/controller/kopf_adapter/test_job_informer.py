@@ -1,0 +1,83 @@
+"""TrainingJobs into their cache."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.support.fake_api import FakeApi
+from tests.support.waiting import until
+from tests.unit.controller.kubelet import LAB, Lab
+from trainyard.controller.kopf_adapter import job_informer as feed_module
+from trainyard.controller.kopf_adapter.job_informer import JobFeed
+from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord
+from trainyard.kube.errors import ApiError
+from trainyard.kube.session import Endpoint, Session
+from trainyard.kube.store import Store
+
+LIST = {"method": "GET", "path": ".*/trainingjobs"}
+
+
+@asynccontextmanager
+async def feeding(api: FakeApi) -> AsyncIterator[tuple[JobFeed, list[str]]]:
+    session, told = Session(Endpoint(server=api.url)), list[str]()
+    jobs: Store[JobRecord, str] = Store(lambda job: job.uid)
+    try:
+        yield JobFeed(session, None, jobs, told.append, 300), told
+    finally:
+        await session.close()
+
+
+async def test_a_page_token_that_runs_out(api: FakeApi) -> None:
+    uids = {Lab(api).submit(f"job-{number}")["metadata"]["uid"] for number in range(3)}
+    api.fault(**LIST, text=json.dumps({"metadata": {"resourceVersion": "1", "continue": "stale"}, "items": []}))
+    async with feeding(api) as (feed, told):
+        await feed.relist()
+    assert set(told) == uids
+    assert [len(call.query) for call in api.calls] == [1, 2, 0], "a page, the next one in vain, all of it at once"
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", '{"metadata": null}', "[]", "nonsense", '{"metadata": {"resourceVersion": ""}}']
+)
+async def test_a_malformed_list_changes_nothing(api: FakeApi, text: str) -> None:
+    Lab(api).submit()
+    async with feeding(api) as (feed, _):
+        await feed.relist()
+        api.fault(**LIST, text=text)
+        with pytest.raises(ApiError):
+            await feed.relist()
+        assert len(feed.jobs) == 1
+
+
+async def test_without_the_right_to_watch_the_jobs_are_listed_more_often(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "DEAF_SECONDS", 0.01)
+    path = TRAINING_JOBS.path()
+    refusal = 'trainingjobs is forbidden: User "me" cannot watch resource "trainingjobs" in API group "trainyard.dev"'
+    async with feeding(api) as (feed, told):
+        running = asyncio.create_task(feed.run())
+        await feed.synced.wait()
+        feed.session.rights.refused("GET", path, ApiError(403, "Forbidden", refusal), watch=True)
+        uid = Lab(api).submit()["metadata"]["uid"]
+        await until(lambda: told == [uid])
+        running.cancel()
+
+
+async def test_what_is_known_already_is_not_told_again(api: FakeApi) -> None:
+    raw: dict[str, Any] = Lab(api).submit()
+    async with feeding(api) as (feed, told):
+        feed.heard("ADDED", raw)
+        feed.heard(None, raw)
+        assert told == [raw["metadata"]["uid"]]
+        changed = api.cluster.merge(TRAINING_JOBS, LAB, "job", {"spec": {"replicas": 3}})
+        feed.heard("MODIFIED", changed)
+        feed.heard("MODIFIED", raw)
+        assert len(told) == 2
+        feed.heard("DELETED", changed)
+        feed.heard("MODIFIED", changed)
+        assert (len(told), len(feed.jobs)) == (3, 0)

@@ -1,0 +1,113 @@
+"""What is told of a job's state, and how long it takes to start, to notice faults and to run again."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tests.support.jobs import NOW, Scene, ago, condition, job
+from tests.unit.controller.reconcile.test_resources import RAW
+from trainyard.api.recovery import Rung
+from trainyard.api.status import ConditionType, Group, LastFailure, Phase, Restarts, Retry, TrainingJobStatus
+from trainyard.controller.metrics.collector import CacheMetrics
+from trainyard.controller.metrics.durations import Durations
+from trainyard.controller.reconcile.caches import Caches
+from trainyard.controller.reconcile.resources import job_record
+from trainyard.domain.plan import plan
+
+FAILED = LastFailure(time=ago(9), attempt=1, pod="job-worker-0-1", pod_uid="1", reason="Error")
+
+
+def moved(before: TrainingJobStatus, after: TrainingJobStatus) -> dict[str, tuple[float, float]]:
+    """How many of each were counted, and the sum of their seconds."""
+    registry = CollectorRegistry()
+    Durations(registry).moved(replace(job(2).job, status=before), after)
+    found = {}
+    for family in registry.collect():
+        count, total = (
+            sum(each.value for each in family.samples if each.name == f"{family.name}_{kind}")
+            for kind in ("count", "sum")
+        )
+        if count:
+            found[family.name.removeprefix("trainyard_").removesuffix("_seconds")] = (count, total)
+    return found
+
+
+def status(**fields: Any) -> TrainingJobStatus:
+    return TrainingJobStatus(**fields)
+
+
+def test_a_start_takes_until_all_workers_run_and_counts_once() -> None:
+    begun = status(attempt_start_time=ago(40))
+    runs = begun.model_copy(update={"running_time": NOW})
+    assert moved(begun, begun) == {}
+    assert moved(begun, runs) == {"startup": (1, 40)}
+    assert moved(runs, runs) == {}
+
+
+@pytest.mark.parametrize("scene", [job(3).running().failed(1), job(3).running().failed(1, exit_code=91)])
+def test_what_ends_before_its_time_is_noticed_as_soon_as_it_is_decided_on(scene: Scene) -> None:
+    decided = plan(scene.snapshot, NOW).status
+    assert decided.last_failure is not None
+    seconds = (NOW - decided.last_failure.time).total_seconds()
+    assert moved(scene.status, decided) == {"detection": (1, seconds)}
+    assert moved(decided, decided) == {}
+
+
+def test_a_job_that_fails_for_good_was_noticed_too() -> None:
+    over = status(last_failure=FAILED, phase=Phase.FAILED, completion_time=NOW, attempt_start_time=ago(500))
+    assert moved(status(attempt_start_time=ago(500)), over) == {"detection": (1, 9)}
+
+
+@pytest.mark.parametrize(("group", "rung"), [(Group(since=1), Rung.PROCESSES), (None, Rung.ALL_PODS)])
+def test_a_recovery_takes_from_the_fault_to_the_next_attempt(group: Group | None, rung: Rung) -> None:
+    begun = status(
+        attempt=2, last_failure=FAILED, attempt_start_time=ago(8), group=group, retry=Retry(rung=Rung.PROCESSES)
+    )
+    runs = begun.model_copy(update={"running_time": NOW})
+    assert moved(begun, runs) == {"recovery": (1, 9)}
+    registry = CollectorRegistry()
+    Durations(registry).moved(replace(job(2).job, status=begun), runs)
+    assert registry.get_sample_value("trainyard_recovery_seconds_count", {"rung": rung}) == 1
+
+
+def test_an_attempt_after_another_cause_is_a_start() -> None:
+    begun = status(attempt=3, last_failure=FAILED, attempt_start_time=ago(4))
+    assert moved(begun, begun.model_copy(update={"running_time": NOW})) == {"startup": (1, 4)}
+
+
+def test_clocks_that_disagree_take_nothing_off() -> None:
+    begun = status(attempt_start_time=NOW)
+    assert moved(begun, begun.model_copy(update={"running_time": ago(5)})) == {"startup": (1, 0)}
+
+
+def test_phase_attempt_restarts_and_accelerators_of_each_job() -> None:
+    registry, caches = CollectorRegistry(), Caches.empty()
+    CacheMetrics(caches, registry, lambda: True)
+    limits = {"resources": {"limits": {"nvidia.com/gpu": "8", "rdma/hca": 1}}}
+    spec = {"replicas": 4, "template": {"spec": {"containers": [{"name": "main", "image": "trainer:1", **limits}]}}}
+    told = status(phase=Phase.RUNNING, attempt=3, replicas=4, restarts=Restarts(failures=1, hangs=1, resizes=1))
+    record = job_record({**RAW, "spec": spec}).with_status(told, 9)
+    caches.of("lab").jobs.apply(record)
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"trainyard_job_{name}", {"namespace": "lab", "name": "job", **labels})
+
+    assert value("phase", phase="Running") == 1
+    assert value("phase", phase="Pending") is None
+    assert value("attempt") == 3
+    assert [value("restarts_total", cause=cause) for cause in ("failure", "disruption", "resize")] == [1, 0, 1]
+    assert value("accelerators") == 32
+    caches.of("lab").jobs.apply(record.with_status(told.model_copy(update={"replicas": 0}), 10))
+    assert value("accelerators") is None
+    joining = told.model_copy(update={"replicas": 6})
+    caches.of("lab").jobs.apply(record.with_status(joining, 11))
+    assert value("accelerators") == 32, "those that are to join may have no place"
+    ended = [condition(ConditionType.COMPLETE)]
+    caches.of("lab").jobs.apply(
+        record.with_status(told.model_copy(update={"phase": Phase.COMPLETE, "conditions": ended}), 12)
+    )
+    assert value("accelerators") is None, "pods that have ended are kept for their logs"
+    caches.of("lab").jobs.remove("1")
+    assert value("attempt") is None

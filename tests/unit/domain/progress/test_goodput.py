@@ -1,0 +1,229 @@
+"""What the active time of a job went into, as the steps that are told say."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, strategies as st
+
+from tests.support.jobs import NOW, job, stored
+from trainyard.api.base import MOST
+from trainyard.api.progress import Goodput, LostSeconds
+from trainyard.api.status import LastFailure, TrainingJobStatus
+from trainyard.domain.progress.goodput import at_restart, reported, settled
+from trainyard.domain.progress.group_progress import progress
+from trainyard.domain.state.snapshot import RankProgress, Snapshot, WorkerReport
+
+NEW = TrainingJobStatus()
+
+
+def told(
+    status: TrainingJobStatus, step: int | None, *, active: float, first: int | None = None, took: float | None = 1.0
+) -> TrainingJobStatus:
+    """The status after a report, when the job had been active for so many seconds. A step takes one, if nothing else is said."""
+    rank = RankProgress(0, step, "train", step_seconds=took, first=first)
+    snapshot = Snapshot(replace(job(1).job, status=status), reports=[WorkerReport(status.attempt, 0, (rank,))])
+    seen = progress(snapshot, NOW)
+    goodput = reported(snapshot, seen, timedelta(seconds=active))
+    return stored(status.model_copy(update={"progress": seen, "goodput": goodput}))
+
+
+def ended(status: TrainingJobStatus, *, active: float, failed_at: int | None = None) -> TrainingJobStatus:
+    """The status with the next attempt, after a failure that told its step, or after something that told none."""
+    failure = LastFailure(time=NOW, attempt=status.attempt, pod="w", pod_uid="u", reason="Error", step=failed_at)
+    return stored(
+        status.model_copy(
+            update={
+                "attempt": status.attempt + 1,
+                "goodput": at_restart(status, timedelta(seconds=active)),
+                "last_failure": status.last_failure if failed_at is None else failure,
+            }
+        )
+    )
+
+
+def parts(status: TrainingJobStatus) -> tuple[float, ...]:
+    """Productive, startup, recovery, repeated, other."""
+    assert status.goodput is not None
+    lost = status.goodput.lost_seconds
+    return status.goodput.productive_seconds, lost.startup, lost.recovery, lost.repeated, lost.other
+
+
+# Ten steps were done when the first report came, after 20 seconds without one.
+TRAINS = told(NEW, 10, first=1, active=30)
+
+
+def test_nothing_is_said_where_no_step_is_told() -> None:
+    assert told(NEW, None, active=30).goodput is None
+    assert settled(NEW, timedelta(seconds=30)) is None
+    assert at_restart(NEW, timedelta(seconds=30)) is None
+
+
+def test_until_the_first_step_it_is_startup() -> None:
+    assert parts(TRAINS) == (10, 20, 0, 0, 0)
+    assert TRAINS.goodput is not None
+    assert (TRAINS.goodput.ratio, TRAINS.goodput.accounted_seconds) == (0.3333, 30)
+    assert parts(told(ended(NEW, active=40), 10, first=1, active=70)) == (10, 60, 0, 0, 0), "with all its attempts"
+
+
+def test_a_job_that_goes_on_from_the_checkpoint_of_another_has_done_its_own_steps_alone() -> None:
+    assert parts(told(NEW, 5010, first=5001, active=30)) == (10, 20, 0, 0, 0)
+
+
+def test_what_steps_do_not_take_is_other() -> None:
+    assert parts(told(TRAINS, 40, first=1, active=70)) == (40, 20, 0, 0, 10)
+
+
+def test_the_same_again_says_nothing_new() -> None:
+    assert told(TRAINS, 10, first=1, active=90) == TRAINS
+
+
+def test_after_a_failure_what_is_done_again_is_lost_and_what_was_not_reported_counts() -> None:
+    # Step 15 was the last of the attempt; the checkpoint is of step 5, and the first step of the next was done at 51.
+    again = told(ended(TRAINS, active=40, failed_at=15), 8, first=6, active=53)
+    assert parts(again) == (15, 20, 15, 3, 0)
+    beyond = told(again, 20, first=6, active=65)
+    assert parts(beyond) == (20, 20, 15, 10, 0)
+
+
+def test_after_a_disruption_the_steps_that_nobody_told_count_once_they_are_come_to() -> None:
+    """Five steps were done beyond the tenth; the checkpoint is of the fourteenth."""
+    again = told(ended(TRAINS, active=35), 20, first=15, active=56)
+    assert parts(again) == (20, 20, 16, 0, 0)
+
+
+def test_attempts_that_do_no_step_are_lost_at_once() -> None:
+    status = ended(ended(TRAINS, active=40), active=100)
+    assert parts(status) == (10, 20, 70, 0, 0)
+    assert parts(told(status, 8, first=6, active=113)) == (10, 20, 80, 3, 0)
+
+
+def test_a_program_that_begins_at_nought_again_repeats_all() -> None:
+    again = told(ended(TRAINS, active=30), 10, first=1, active=50)
+    assert parts(again) == (10, 20, 10, 10, 0)
+    assert parts(told(again, 15, first=1, active=55)) == (15, 20, 10, 10, 0)
+
+
+def test_so_does_one_that_counts_each_epoch_anew_or_goes_back_by_itself() -> None:
+    back = told(TRAINS, 2, first=1, active=40)
+    assert parts(back) == (10, 20, 0, 0, 10)
+    assert parts(told(back, 12, first=1, active=50)) == (12, 20, 0, 8, 10)
+
+
+def test_without_our_library_it_is_not_known_from_where_an_attempt_went_on() -> None:
+    first = told(NEW, 10, active=30)
+    assert parts(first) == (0, 30, 0, 0, 0)
+    assert parts(told(first, 20, active=40)) == (10, 30, 0, 0, 0)
+    assert parts(told(ended(first, active=30), 15, active=45)) == (5, 30, 10, 0, 0)
+    assert parts(told(ended(first, active=30), 5, active=45)) == (0, 30, 15, 0, 0)
+
+
+def test_what_comes_before_it_is_known_how_long_a_step_takes_is_counted_then() -> None:
+    early = told(NEW, 2, first=1, active=22, took=None)
+    assert early.goodput is not None
+    assert (early.goodput.ratio, early.goodput.accounted_seconds) == (None, 0)
+    assert told(early, 8, first=1, active=28, took=0.0).goodput == early.goodput
+    assert parts(told(early, 10, first=1, active=30)) == (10, 20, 0, 0, 0)
+
+
+def test_a_new_attempt_is_counted_at_what_a_step_took_in_the_last() -> None:
+    assert parts(told(ended(TRAINS, active=30), 12, first=11, active=40, took=None)) == (12, 20, 8, 0, 0)
+
+
+def test_a_suspension_is_no_time_and_what_comes_after_it_is_recovery() -> None:
+    status = TRAINS.model_copy(update={"goodput": settled(TRAINS, timedelta(seconds=33))})
+    assert parts(status) == (10, 20, 0, 0, 3)
+    assert parts(told(ended(status, active=33), 15, first=11, active=43)) == (15, 20, 5, 0, 3)
+
+
+def test_another_size_makes_steps_shorter_and_not_worth_more() -> None:
+    assert parts(told(ended(TRAINS, active=30), 30, first=11, active=45, took=0.5)) == (20, 20, 5, 0, 0)
+
+
+def test_an_operator_that_begins_to_count_in_the_middle_says_nothing_of_what_was() -> None:
+    middle = told(TRAINS.model_copy(update={"goodput": None}), 500, first=1, active=900)
+    assert parts(middle) == (0, 0, 0, 0, 0)
+    assert middle.goodput is not None
+    assert middle.goodput.ratio is None
+    assert parts(told(middle, 505, first=1, active=910)) == (5, 0, 0, 0, 5)
+
+
+def test_a_status_that_was_lost_is_begun_anew_with_what_time_there_was() -> None:
+    assert parts(told(NEW, 500, first=1, active=5)) == (5, 0, 0, 0, 0)
+
+
+def test_a_step_out_of_reach_takes_no_more_than_the_time_there_was() -> None:
+    assert parts(told(TRAINS, MOST, first=1, active=40, took=1e100)) == (20, 20, 0, 0, 0)
+    assert parts(told(ended(TRAINS, active=30), MOST, first=MOST + 1, active=40)) == (20, 20, 0, 0, 0)
+
+
+@pytest.mark.parametrize("active", [20, 29.9, 30])
+def test_a_clock_that_is_set_back_a_little_is_waited_for(active: float) -> None:
+    assert told(TRAINS, 12, first=1, active=active).goodput == TRAINS.goodput
+    assert parts(told(TRAINS, 20, first=1, active=40)) == (20, 20, 0, 0, 0)
+
+
+def test_a_step_that_was_told_within_the_second_of_the_end_is_not_settled_twice() -> None:
+    assert settled(TRAINS, timedelta(seconds=29.5)) == TRAINS.goodput
+
+
+def test_from_one_that_is_set_back_far_time_goes_on_from_there() -> None:
+    before = told(TRAINS, 1000, first=1, active=1020)
+    back = told(before, 1010, first=1, active=20)
+    assert parts(back) == (1000, 20, 0, 0, 0)
+    assert parts(told(back, 1020, first=1, active=30)) == (1010, 20, 0, 0, 0)
+
+
+def test_whatever_was_written_by_hand_can_be_stored_again() -> None:
+    all_of_it = float(MOST)
+    lost = LostSeconds(startup=all_of_it, recovery=all_of_it, repeated=all_of_it, other=all_of_it)
+    by_hand = Goodput(
+        ratio=0.0,
+        productive_seconds=all_of_it,
+        lost_seconds=lost,
+        accounted_seconds=all_of_it,
+        furthest_step=MOST,
+        attempt=7,
+        step=MOST,
+    )
+    status = TRAINS.model_copy(update={"goodput": by_hand})
+    after = told(status, 20, first=1, active=40)
+    assert after.goodput is not None
+    assert (after.goodput.accounted_seconds, after.goodput.ratio) == (40, 0.2)
+    assert ended(after, active=50).goodput == after.goodput
+    assert stored(status.model_copy(update={"goodput": settled(status, timedelta(seconds=50))}))
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["told", "ended", "failed", "settled"]),
+        st.integers(0, 200),
+        st.floats(0, 100),
+        st.none() | st.integers(0, 200),
+        st.none() | st.sampled_from([0.0, 0.01, 1.0, 1e100]),
+    ),
+    max_size=30,
+)
+
+
+@given(EVENTS)
+def test_all_parts_are_all_of_the_time_and_none_is_taken_back(
+    events: list[tuple[str, int, float, int | None, float | None]],
+) -> None:
+    status, active = NEW, 0.0
+    for what, step, passed, first, took in events:
+        before, active = status, active + round(passed, 3)
+        if what == "told":
+            status = told(status, step, active=active, first=first, took=took)
+            assert told(status, step, active=active, first=first, took=took) == status
+        elif what == "settled":
+            status = stored(status.model_copy(update={"goodput": settled(status, timedelta(seconds=active))}))
+        else:
+            status = ended(status, active=active, failed_at=step if what == "failed" else None)
+        if status.goodput is None:
+            assert before.goodput is None
+            continue
+        assert sum(parts(status)) == pytest.approx(status.goodput.accounted_seconds, abs=0.1)
+        assert status.goodput.accounted_seconds <= active + 0.001
+        if before.goodput:
+            assert all(now >= then for now, then in zip(parts(status), parts(before), strict=True))

@@ -1,0 +1,140 @@
+"""What a status says of how far training is, from what the workers' agents tell."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.jobs import NOW, Scene, ago, job, stored
+from trainyard.api.progress import Checkpointed, MeasuredProgress, Progress
+from trainyard.domain.plan import plan
+from trainyard.domain.state.snapshot import RankProgress, WorkerReport
+
+
+def told(scene: Scene, *ranks: RankProgress, attempt: int | None = None) -> Progress | None:
+    """The progress in the status that is planned, when each worker tells of one rank."""
+    reports = [
+        WorkerReport(scene.status.attempt if attempt is None else attempt, index, (rank,))
+        for index, rank in enumerate(ranks)
+    ]
+    status = plan(replace(scene.snapshot, reports=reports), NOW).status
+    assert stored(status) == status
+    return status.progress
+
+
+def test_nothing_is_said_where_nothing_is_told() -> None:
+    assert told(job(2).running()) is None
+
+
+def test_the_group_is_as_far_as_its_last() -> None:
+    seen = told(
+        job(3).running(),
+        RankProgress(0, 12, "train", 90, 0.5, 0.2),
+        RankProgress(0, 11, "checkpoint", None, 0.25, 0.4),
+        RankProgress(0, 12, "train", 100, None, 0.3),
+    )
+    paces = {"step_seconds": 0.3, "fastest_rank_seconds": 0.2, "slowest_rank_seconds": 0.4}
+    assert seen == Progress(step=11, total_steps=100, phase="checkpoint", loss=0.375, **paces, updated_at=NOW)
+
+
+@pytest.mark.parametrize(
+    ("own", "spread"),
+    [
+        ((0.11, 0.127, 0.2), (0.11, 0.2)),
+        # Where one does not say it, what its steps take is all that can be compared.
+        ((0.11, None, 0.2), (0.3, 0.3)),
+        ((0.127,), (None, None)),
+    ],
+)
+def test_how_far_ranks_are_apart(own: tuple[float | None, ...], spread: tuple[float | None, float | None]) -> None:
+    ranks = [RankProgress(0, 5, "train", step_seconds=0.3, own_seconds=seconds) for seconds in own]
+    seen = told(job(len(ranks)).running(), *ranks)
+    assert seen is not None
+    assert (seen.fastest_rank_seconds, seen.slowest_rank_seconds) == spread
+
+
+def test_what_ranks_measure_is_added_up_or_is_their_mean_or_the_most_of_them() -> None:
+    names = tuple(MeasuredProgress.model_fields)
+    seen = told(
+        job(3).running(),
+        RankProgress(
+            0, 1, "train", measured=dict(zip(names, (500.0, 8000.0, 0.4, 2.0, 0.25, 0.0, 0.125, 1e9, 2e8), strict=True))
+        ),
+        RankProgress(
+            0, 1, "train", measured=dict(zip(names, (524.0, 8384.0, 0.5, 2.0, 0.75, 0.5, 0.375, 3e9, 3e8), strict=True))
+        ),
+        RankProgress(0, 1, "train"),
+    )
+    assert seen is not None
+    assert seen.measured == MeasuredProgress(
+        samples_per_second=1024,
+        tokens_per_second=16_380,
+        mfu=0.45,
+        grad_norm=2,
+        communication_share=0.5,
+        data_share=0.25,
+        checkpoint_share=0.25,
+        memory_bytes=3e9,
+        warm_bytes=5e8,
+    )
+
+
+def test_the_newest_checkpoint_is_that_of_who_knows_and_outlives_its_attempt() -> None:
+    def after(step: float, before: Progress | None = None, attempt: int = 1) -> Progress:
+        scene = job(2).running(attempt=attempt).with_status(progress=before)
+        knows = RankProgress(
+            0, 107, "train", measured={"checkpoint_step": step, "checkpoint_seconds": 4.25} if step else {}
+        )
+        seen = told(scene, knows, RankProgress(0, 107, "train"), attempt=attempt)
+        assert seen is not None
+        return seen
+
+    first = after(100)
+    assert first.checkpoint == Checkpointed(step=100, seconds=4.25, time=NOW)
+    assert first.measured is None
+    earlier = first.model_copy(update={"checkpoint": first.checkpoint.model_copy(update={"time": ago(60)})})
+    assert after(100, earlier).checkpoint == earlier.checkpoint, "it is no newer for being told again"
+    assert after(0, earlier, attempt=2).checkpoint == earlier.checkpoint, "none was made yet in this attempt"
+    assert after(200, earlier).checkpoint == Checkpointed(step=200, seconds=4.25, time=NOW)
+
+
+def test_a_phase_is_told_before_there_is_a_step() -> None:
+    seen = told(job(2).running(), RankProgress(0, None, "compile"), RankProgress(0, 3, "train"))
+    assert seen is not None
+    assert (seen.step, seen.phase) == (3, "compile")
+
+
+def test_what_has_not_changed_keeps_its_time() -> None:
+    before = Progress(step=7, phase="train", loss=0.5, updated_at=ago(100))
+    scene = job(1).running().with_status(progress=before)
+    assert told(scene, RankProgress(0, 7, "train", loss=0.5)) == before
+    changed = told(scene, RankProgress(0, 7, "train", loss=0.4))
+    assert changed is not None
+    assert (changed.loss, changed.updated_at) == (0.4, NOW)
+
+
+def test_what_an_earlier_attempt_told_is_kept_and_not_told_again() -> None:
+    before = Progress(step=7, phase="train", updated_at=ago(100))
+    scene = job(1).running(attempt=2).with_status(progress=before)
+    assert told(scene, RankProgress(0, 8, "train"), attempt=1) == before
+    assert (resumed := told(scene, RankProgress(0, 5, "train")))
+    assert resumed.step == 5
+
+
+def test_the_last_word_stands_in_the_status_of_the_end() -> None:
+    ended = told(job(1).running().succeeded(0), RankProgress(0, 90, "train", 90))
+    assert ended is not None
+    assert ended.step == 90
+    failed = told(job(1, recovery={"maxRestarts": 0}).running().failed(0), RankProgress(0, 60, "train", 90))
+    assert failed is not None
+    assert failed.step == 60
+
+
+def test_a_finished_job_says_nothing_new() -> None:
+    assert told(job(1).running().finished(), RankProgress(0, 90, "train")) is None
+
+
+@pytest.mark.parametrize("loss", [1e100, -1e100, 0.1 + 0.2, 1e-300])
+def test_losses_are_whole_after_a_round_trip(loss: float) -> None:
+    seen = told(job(3).running(), *[RankProgress(0, 1, "train", loss=loss)] * 3)
+    assert seen is not None
+    assert seen.loss == pytest.approx(loss, rel=1e-5)

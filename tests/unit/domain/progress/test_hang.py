@@ -1,0 +1,116 @@
+"""Who of a group that hangs is to blame, when its agents have told where their ranks stand."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from tests.support.jobs import NOW, Scene, job, stored
+from trainyard.domain.plan import plan
+from trainyard.domain.progress.hang import culprit
+from trainyard.domain.state.snapshot import RankProgress, Snapshot, WorkerReport
+
+WAITS, LOADS, READS = "distributed_c10d.py:2806 in all_reduce", "data.py:12 in load", "data.py:9 in read"
+STOPPED = "(stopped by a signal)"
+
+
+def told(scene: Scene, places: Mapping[int, str], *, each: int = 1, attempt: int = 1) -> Snapshot:
+    """The job with reports of where its ranks stand, `each` of them a worker."""
+    reports = [
+        WorkerReport(
+            attempt,
+            index,
+            tuple(
+                RankProgress(rank, 9, "train", stack=(places[rank], "train.py:3 in main") if rank in places else ())
+                for rank in range(index * each, (index + 1) * each)
+            ),
+        )
+        for index in range(scene.spec.replicas)
+    ]
+    return replace(scene.snapshot, reports=reports)
+
+
+def hung(replicas: int = 4, first: int = 0, rank: int | None = None, **spec: object) -> Scene:
+    """A job that hangs, of which this worker's agent was the first to notice, and named this rank."""
+    message = "rank 0 hangs: no progress for 30 seconds after step 9"
+    return job(replicas, **spec).running().failed(first, exit_code=91, message=message, rank=rank)
+
+
+@pytest.mark.parametrize(
+    ("places", "rank"),
+    [
+        ({0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}, 2),
+        ({0: LOADS, 1: WAITS, 2: WAITS}, 0),
+        ({0: WAITS, 1: WAITS, 2: WAITS, 3: WAITS}, None),
+        ({0: WAITS, 1: LOADS}, None),
+        ({0: WAITS, 1: WAITS, 2: LOADS, 3: READS}, None),
+        ({0: WAITS, 1: WAITS, 2: LOADS, 3: LOADS}, None),
+        ({0: WAITS, 1: WAITS, 2: STOPPED, 3: WAITS}, 2),
+        ({0: WAITS, 1: STOPPED}, 1),
+        ({0: WAITS, 1: STOPPED, 2: STOPPED}, None),
+        ({0: STOPPED}, None),
+        ({}, None),
+    ],
+)
+def test_the_only_rank_that_stands_elsewhere(places: Mapping[int, str], rank: int | None) -> None:
+    snapshot = told(hung(), places)
+    found = culprit(snapshot)
+    assert (found.rank if found else None) == rank
+    if found:
+        assert (found.place, found.pod.index) == (places[found.rank], rank)
+
+
+def test_what_an_earlier_attempt_told_blames_nobody() -> None:
+    scene = job(4).running(attempt=2)
+    snapshot = told(scene, {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS})
+    assert culprit(snapshot) is None
+
+
+def test_the_failure_names_the_rank_that_the_others_wait_for_and_its_node() -> None:
+    status = plan(told(hung(rank=0), {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}), NOW).status
+    assert status.last_failure is not None
+    assert (status.last_failure.rank, status.last_failure.pod, status.last_failure.node) == (
+        2,
+        "train-worker-2-1",
+        "node2",
+    )
+    assert status.last_failure.message.splitlines() == [
+        f"all others wait for rank 2 (pod train-worker-2-1 on node2), which stands at {LOADS}",
+        "rank 0 hangs: no progress for 30 seconds after step 9",
+    ]
+    assert status.restarts.hangs == 1
+    assert stored(status) == status
+
+
+def test_the_event_says_the_same() -> None:
+    (event,) = plan(told(hung(), {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}), NOW).events
+    assert event.note.startswith(
+        f"all others wait for rank 2 (pod train-worker-2-1 on node2), which stands at {LOADS}; worker 0 of attempt 1"
+        " (pod train-worker-0-1 on node0) was the first to notice: rank 0 hangs: no progress for 30 seconds after step 9"
+    )
+
+
+def test_a_rank_without_an_answer_is_told_of_in_a_sentence() -> None:
+    (event,) = plan(told(hung(), {0: WAITS, 1: WAITS, 2: "(stopped by a signal)", 3: WAITS}), NOW).events
+    assert "rank 2 (pod train-worker-2-1 on node2), which is stopped by a signal; " in event.note
+
+
+def test_of_several_ranks_a_worker_the_one_is_found() -> None:
+    places = dict.fromkeys(range(8), WAITS) | {5: LOADS}
+    status = plan(told(hung(processesPerReplica=2), places, each=2), NOW).status
+    assert status.last_failure is not None
+    assert (status.last_failure.rank, status.last_failure.pod) == (5, "train-worker-2-1")
+
+
+def test_what_its_own_agent_has_said_is_not_said_twice() -> None:
+    places = {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}
+    status = plan(told(hung(first=2, rank=2), places), NOW).status
+    assert status.last_failure is not None
+    assert status.last_failure.message == "rank 0 hangs: no progress for 30 seconds after step 9"
+
+
+def test_a_failure_of_another_kind_has_no_culprit() -> None:
+    scene = job(4).running().failed(0, exit_code=1, message="boom")
+    status = plan(told(scene, {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}), NOW).status
+    assert status.last_failure is not None
+    assert (status.last_failure.rank, status.last_failure.message) == (0, "boom")

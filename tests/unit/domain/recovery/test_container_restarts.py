@@ -1,0 +1,176 @@
+"""The rung of containers: whose starts anew, what its worker is told, and what follows where it does not come back."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.support.jobs import NOW, SUPERVISED, Scene, ago, job
+from tests.unit.domain.observing import AT, Json, containers, ended, pod
+from tests.unit.domain.recovering import act, after, made_in
+from trainyard.api.recovery import RESTART_CODE, Rung
+from trainyard.api.status import Group, Retry
+from trainyard.coordinator.assignments import assignment
+from trainyard.domain.plan import plan
+from trainyard.domain.state.observe import pod_view
+from trainyard.domain.state.snapshot import AgentView, Doing, Exit, PodView
+
+RULE = {"action": "Restart", "exitCodes": {"operator": "In", "values": [RESTART_CODE]}}
+NOT_THIS = {"action": "Restart", "exitCodes": {"operator": "NotIn", "values": [RESTART_CODE]}}
+TRIED = Retry(count=1, rung=Rung.PROCESSES, tries=2)
+
+
+def restartable(replicas: int = 3, **recovery: object) -> Scene:
+    runs = job(replicas, template=SUPERVISED, recovery=recovery).running().attended()
+    return replace(runs, pods=tuple(replace(each, restartable=True) for each in runs.pods))
+
+
+def restarting(index: int = 1) -> Scene:
+    """Worker `index` was told that its container starts anew, and says so."""
+    meets = after(restartable().with_status(retry=TRIED).told_failed(index)).attended(Doing.WAITING)
+    return meets.hung_up(index, doing=Doing.RESTARTING)
+
+
+def the_pod(scene: Scene, index: int) -> PodView:
+    return next(each for each in scene.pods if each.index == index)
+
+
+def test_the_container_of_the_worker_that_failed_starts_anew_and_all_pods_stay() -> None:
+    decided = plan(restartable().with_status(retry=TRIED).told_failed(1).snapshot, NOW)
+    status = decided.status
+    assert status.group == Group(since=1, workers=3, container=1)
+    assert (status.retry.rung, status.retry.tries, status.launched_attempt) == (Rung.CONTAINERS, 1, 2)
+    assert decided.events[0].note.endswith(
+        "; the container of worker 1 starts anew, the processes of the others in place, as attempt 2, in 2 seconds"
+    )
+
+
+def test_it_alone_is_told_so_and_only_until_the_attempt_begins() -> None:
+    meets = after(restartable().with_status(retry=TRIED).told_failed(1))
+    assert [assignment(each, meets.job).restart for each in meets.pods] == [False, True, False]
+    opened = replace(meets.attended(Doing.WAITING), status=meets.status.model_copy(update={"retry": Retry()}))
+    begun = replace(opened, status=act(opened).status)
+    assert not begun.status.meeting
+    assert [assignment(each, begun.job).restart for each in begun.pods] == [False] * 3
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        pytest.param(restartable(lowestRung="Containers"), id="asked for"),
+        pytest.param(restartable(1, lowestRung="Containers"), id="of one worker"),
+    ],
+)
+def test_it_may_be_the_lowest(scene: Scene) -> None:
+    assert after(scene.told_failed(0)).status.group == Group(since=1, workers=len(scene.pods), container=0)
+
+
+@pytest.mark.parametrize(
+    ("scene", "made"),
+    [
+        pytest.param(restartable().pod(1, restartable=False), [1, 2, 1], id="its node could not"),
+        pytest.param(restartable().disrupted(2), [1, 1, 2], id="another worker needs a new pod anyway"),
+        pytest.param(replace(restartable().failed(1), agents=None), [2, 2, 2], id="nobody can be told"),
+    ],
+)
+def test_where_it_cannot_be_the_next_means_is_tried(scene: Scene, made: list[int]) -> None:
+    ended = scene.told_failed(1) if scene.agents and not the_pod(scene, 2).taken_by else scene
+    decided = after(ended.with_status(retry=TRIED))
+    assert decided.status.group is None or decided.status.group.container is None
+    assert made_in(decided) == made
+
+
+def test_who_starts_anew_is_waited_for_and_not_missed() -> None:
+    scene = replace(restarting(), status=restarting().status.model_copy(update={"retry": Retry()}))
+    away = scene.pod(1, running=False, ready=False).hung_up(1, seconds_ago=40, doing=Doing.RESTARTING)
+    recent = away.with_status(attempt_start_time=ago(40))
+    waits = act(recent)
+    assert (waits.actions, waits.status.attempt, waits.status.meeting, waits.requeue_after) == ([], 2, True, 20.0)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["it was heard", "the operator is new"])
+def test_who_does_not_come_back_gets_a_new_pod_at_no_charge(*, known: bool) -> None:
+    away = restarting().pod(1, running=False, ready=False)
+    if not known:
+        away = replace(away, agents={uid: agent for uid, agent in (away.agents or {}).items() if uid != "pod-1-1"})
+    late = away.with_status(attempt_start_time=ago(61))
+    status = act(late).status
+    assert (status.attempt, [status.made_in(index) for index in range(3)]) == (3, [1, 3, 1])
+    assert (status.restarts.failures, status.restarts.disruptions) == (1, 1)
+    assert "its container did not start anew within 60 seconds" in act(late).events[0].note
+
+
+def test_a_node_that_knows_no_such_rule_lets_the_pod_fail_and_the_worker_gets_a_new_one() -> None:
+    end = Exit(ago(1), RESTART_CODE, "Error", "the container starts anew for attempt 2")
+    failed = restarting().pod(1, phase="Failed", running=False, ready=False, ended=True, exit=end)
+    status = plan(failed.snapshot, NOW + timedelta(seconds=1)).status
+    assert ([status.made_in(index) for index in range(3)], status.retry.rung) == ([1, 3, 1], Rung.FAILED_PODS)
+    assert (status.restarts.failures, status.restarts.disruptions) == (1, 1)
+
+
+def test_all_begin_once_it_is_back() -> None:
+    scene = replace(restarting(), status=restarting().status.model_copy(update={"retry": Retry()}))
+    assert act(scene).status.meeting
+    back = replace(scene, agents={**(scene.agents or {}), "pod-1-1": AgentView(2, Doing.WAITING, since=NOW)})
+    assert not act(back).status.meeting
+
+
+def seen(state: Json, phase: str, rules: list[Json]) -> PodView:
+    main = {"name": "main", "restartPolicy": "Never", **({"restartPolicyRules": rules} if rules else {})}
+    return pod_view(pod({"phase": phase, "containerStatuses": containers(state)}, {"containers": [main]}))
+
+
+def test_a_container_that_is_about_to_start_anew_has_not_ended() -> None:
+    view = seen(ended(RESTART_CODE), "Running", [RULE])
+    assert (view.restartable, view.exit, view.ended, view.running, view.taken_by) == (True, None, False, False, None)
+
+
+@pytest.mark.parametrize(
+    ("code", "phase", "rules"),
+    [
+        pytest.param(RESTART_CODE, "Failed", [RULE], id="its node does not start it"),
+        pytest.param(1, "Running", [RULE], id="another code"),
+        pytest.param(RESTART_CODE, "Running", [], id="no rule"),
+        pytest.param(RESTART_CODE, "Running", [NOT_THIS], id="a rule for all but this one"),
+    ],
+)
+def test_any_other_end_is_one(code: int, phase: str, rules: list[Json]) -> None:
+    view = seen(ended(code), phase, rules)
+    assert view.exit == Exit(AT, code, "Error", "")
+    assert view.ended
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["it does not come back", "its node lets the pod fail"])
+def test_nobody_took_it_away_so_no_budget_of_disruptions_is_touched(*, late: bool) -> None:
+    away = restarting().pod(1, running=False, ready=False).wishing(recovery={"maxDisruptions": 0})
+    end = Exit(ago(1), RESTART_CODE, "Error", "the container starts anew for attempt 2")
+    ended = away.with_status(attempt_start_time=ago(61)) if late else away.pod(1, phase="Failed", ended=True, exit=end)
+    status = act(ended).status
+    assert (status.attempt, status.finished) == (3, False)
+
+
+def test_a_node_that_is_lost_meanwhile_is_noticed_and_holds_up_nobody() -> None:
+    lost = restarting()
+    gone = AgentView(2, Doing.RESTARTING, since=ago(200), left_at=ago(10), vanished=True)
+    lost = replace(lost, agents={**(lost.agents or {}), "pod-1-1": gone})
+    status = act(lost).status
+    assert [status.made_in(index) for index in range(3)] == [1, 3, 1]
+    # What is left of it on a node that does not answer is not waited for: its last word was that nothing runs there.
+    replaced = replace(lost, status=status.model_copy(update={"retry": Retry()})).attended(Doing.WAITING)
+    new = replace(the_pod(restartable(), 1), uid="pod-1-3", attempt=3)
+    waiting = {uid: AgentView(3, Doing.WAITING, since=NOW) for uid in ("pod-0-1", "pod-1-3", "pod-2-1")}
+    taken = tuple(replace(each, deletion_time=NOW) if each.uid == "pod-1-1" else each for each in replaced.pods)
+    whole = replace(replaced, pods=(*taken, new), agents={"pod-1-1": replace(gone, vanished=False), **waiting})
+    assert not act(whole).status.meeting
+
+
+def test_what_ended_instead_is_told() -> None:
+    end = Exit(ago(1), 3, "Error", "no data", "fetch")
+    failed = restarting().pod(1, phase="Failed", running=False, ready=False, ended=True, exit=end)
+    assert "it ended before this attempt began: exit code 3: no data" in act(failed).events[0].note
+
+
+def test_a_program_that_ends_with_the_code_itself_has_failed() -> None:
+    failed = restartable(maxRestarts=0).told_failed(1, exit_code=RESTART_CODE)
+    status = act(failed).status
+    assert (status.finished, status.restarts.failures) == (True, 1)

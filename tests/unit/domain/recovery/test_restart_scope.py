@@ -1,0 +1,357 @@
+"""The recovery ladder: by what means a group starts anew after which fault."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.support.jobs import NOW, SUPERVISED, Scene, ago, job, stored
+from tests.unit.domain.recovering import RUNS, act, after, made_in
+from trainyard.api.reasons import Reason
+from trainyard.api.recovery import Rung
+from trainyard.api.status import (
+    MOST_REPLACED,
+    ConditionType as C,
+    Group,
+    Phase,
+    Rendezvous,
+    Replacement,
+    Retry,
+)
+from trainyard.domain.actions import CreateWorker, DeletePod
+from trainyard.domain.plan import plan
+from trainyard.domain.state.snapshot import AgentView, Doing, Exit
+
+
+def test_a_failed_process_leaves_all_pods_in_place() -> None:
+    decided = plan(RUNS.told_failed(1, exit_code=3, message="rank 1 ended with exit code 3: boom").snapshot, NOW)
+    status = decided.status
+    assert (status.attempt, status.phase, status.retry.rung) == (2, Phase.RESTARTING, Rung.PROCESSES)
+    assert (status.group, status.launched_attempt, status.restarts.failures) == (Group(since=1, workers=3), 2, 1)
+    assert status.last_failure is not None
+    assert (status.last_failure.exit_code, status.last_failure.pod) == (3, "train-worker-1-1")
+    assert decided.events[0].note == (
+        "worker 1 of attempt 1 (pod train-worker-1-1 on node1) failed with exit code 3 (Error): rank 1 ended with exit code 3: boom "
+        "(1 of 10 restarts used); all processes start anew in place as attempt 2"
+    )
+
+
+def test_nothing_is_made_or_deleted_for_it() -> None:
+    waits = act(after(RUNS.told_failed(1)))
+    assert (waits.actions, waits.status.meeting, waits.status.phase) == ([], True, Phase.RESTARTING)
+
+
+def test_all_begin_once_all_are_ready() -> None:
+    meets = after(RUNS.told_failed(1))
+    most = meets.attended(Doing.WAITING, 0, 2)
+    assert act(most).status.meeting
+    said = act(most).status.condition(C.RUNNING)
+    assert said is not None
+    assert said.message == "2 of 3 workers are ready for attempt 2"
+    opened = act(meets.attended(Doing.WAITING)).status
+    assert opened.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
+    assert (opened.phase, opened.holds(C.RUNNING), opened.holds(C.RESTARTING)) == (Phase.RUNNING, True, False)
+    assert act(replace(meets.attended(Doing.RUNNING), status=stored(opened))).status == stored(opened)
+
+
+def test_an_agent_that_is_ready_for_another_attempt_is_not() -> None:
+    meets = after(RUNS.told_failed(1)).attended(Doing.WAITING)
+    early = {uid: replace(agent, attempt=1) for uid, agent in (meets.agents or {}).items()}
+    assert act(replace(meets, agents=early)).status.meeting
+
+
+def test_an_agent_that_has_hung_up_is_not_ready() -> None:
+    meets = after(RUNS.told_failed(1)).attended(Doing.WAITING)
+    agents = dict(meets.agents or {})
+    agents["pod-2-1"] = replace(agents["pod-2-1"], left_at=ago(1))
+    assert act(replace(meets, agents=agents)).status.meeting
+
+
+def test_the_delay_is_kept_before_they_begin() -> None:
+    meets = after(RUNS.with_status(retry=Retry(count=2)).told_failed(1)).attended(Doing.WAITING)
+    waits = act(meets)
+    assert (waits.status.meeting, waits.requeue_after) == (True, 4.0)
+    assert not plan(meets.snapshot, NOW + timedelta(seconds=4)).status.meeting
+
+
+def test_a_deleted_pod_is_replaced_alone() -> None:
+    meets = after(RUNS.deleted(1))
+    assert (made_in(meets), meets.status.retry.rung) == ([1, 2, 1], Rung.FAILED_PODS)
+    restarting = meets.status.condition(C.RESTARTING)
+    assert restarting is not None
+    assert restarting.message.endswith(
+        "; worker 1 gets a new pod, the processes of the others start anew in place, as attempt 2"
+    )
+    # Without waiting for the old one to be gone.
+    assert act(meets).actions == [CreateWorker(1, 2, 3)]
+
+
+def test_its_replacement_joins_when_the_old_one_has_ended() -> None:
+    meets = after(RUNS.deleted(1))
+    new = job(3).running(2).pods[1]
+    joined = replace(meets, pods=(*meets.pods, new)).attended(Doing.WAITING)
+    waits = act(joined)
+    assert (waits.status.meeting, waits.actions) == (True, [])
+    said = waits.status.condition(C.RUNNING)
+    assert said is not None
+    assert (
+        said.message
+        == "3 of 3 workers are ready for attempt 2; pod train-worker-1-1 of an earlier attempt has yet to end"
+    )
+    ended = tuple(replace(pod, ended=pod.uid == "pod-1-1") for pod in joined.pods)
+    assert act(replace(joined, pods=ended)).status.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
+    # Nobody can ask a pod on a node that is gone; what it cannot reach it cannot harm.
+    silent = AgentView(1, Doing.RUNNING, left_at=ago(9), vanished=True)
+    lost = replace(joined, agents={**(joined.agents or {}), "pod-1-1": silent})
+    assert not act(lost).status.meeting
+
+
+def test_a_sidecar_of_the_old_one_holds_nobody_up() -> None:
+    meets = after(RUNS.deleted(1))
+    joined = replace(meets, pods=(*meets.pods, job(3).running(2).pods[1])).attended(Doing.WAITING)
+    runs_on = tuple(
+        replace(pod, running=False, exit=Exit(NOW, 143, "Error", "")) if pod.uid == "pod-1-1" else pod
+        for pod in joined.pods
+    )
+    assert act(replace(joined, pods=runs_on)).status.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
+    late = act(replace(joined, pods=runs_on).attended(Doing.RUNNING, 0)).status.condition(C.RUNNING)
+    assert late is not None
+    assert late.message == "2 of 3 workers are ready for attempt 2"
+
+
+def test_worker_0_is_found_where_it_is_now() -> None:
+    meets = after(RUNS.deleted(0))
+    new = replace(job(3).running(2).pods[0], ip="10.0.9.9")
+    joined = replace(meets.gone(0), pods=(*(p for p in meets.pods if p.index), new)).attended(Doing.WAITING)
+    assert act(joined).status.rendezvous == Rendezvous(attempt=2, address="10.0.9.9")
+
+
+def test_a_lone_worker_finds_itself() -> None:
+    alone = after(job(1).running().attended().told_failed(0)).attended(Doing.WAITING)
+    assert act(alone).status.rendezvous == Rendezvous(attempt=2, address="localhost")
+
+
+def test_who_is_replaced_twice_counts_once() -> None:
+    meets = after(RUNS.deleted(1))
+    more = replace(meets, pods=(*meets.pods, job(3).running(2).pods[1])).attended(Doing.WAITING)
+    again = after(replace(more, status=act(more).status.model_copy(update={"retry": Retry()})).deleted(1))
+    assert again.status.group == Group(since=1, workers=3, replaced=[Replacement(worker=1, attempt=3)])
+    other = after(replace(more, status=more.status.model_copy(update={"retry": Retry()})).deleted(2))
+    assert made_in(other) == [1, 2, 3]
+
+
+def test_a_replacement_that_has_yet_to_start_is_waited_for() -> None:
+    meets = after(RUNS.deleted(1))
+    placed = replace(job(3).created(2).pods[1], scheduled=True, node="node1")
+    both = replace(meets, pods=(*meets.pods, placed)).deleted(2)
+    assert made_in(after(both)) == [1, 2, 3]
+
+
+def test_without_agents_all_pods_are_made_anew() -> None:
+    meets = after(job(3).running().failed(1))
+    assert (meets.status.group, meets.status.retry.rung) == (None, Rung.ALL_PODS)
+
+
+def test_a_worker_whose_agent_is_not_there_is_replaced_too() -> None:
+    assert made_in(after(job(3, template=SUPERVISED).running().attended(Doing.RUNNING, 0, 1).told_failed(1))) == [
+        1,
+        1,
+        2,
+    ]
+
+
+def test_one_that_has_done_its_work_is_replaced() -> None:
+    assert made_in(after(RUNS.succeeded(0).told_failed(1))) == [2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("rung", "tries", "made", "told"),
+    [
+        (Rung.PROCESSES, 1, [1, 1, 1], "all processes start anew in place"),
+        (Rung.PROCESSES, 2, [1, 2, 1], "worker 1 gets a new pod"),
+        (Rung.FAILED_PODS, 1, [1, 2, 1], "worker 1 gets a new pod"),
+        (Rung.FAILED_PODS, 2, [2, 2, 2], "all workers start anew"),
+        (Rung.ALL_PODS, 7, [2, 2, 2], "all workers start anew"),
+    ],
+)
+def test_what_failed_twice_makes_room_for_the_next(rung: Rung, tries: int, made: list[int], told: str) -> None:
+    failing = RUNS.with_status(retry=Retry(count=1, rung=rung, tries=tries)).told_failed(1)
+    decided = after(failing)
+    assert made_in(decided) == made
+    assert told in str(decided.status.condition(C.RESTARTING))
+
+
+@pytest.mark.parametrize("further", ["an hour", "a step"])
+def test_progress_begins_again_at_the_lowest(further: str) -> None:
+    tried = RUNS.with_status(retry=Retry(count=5, rung=Rung.ALL_PODS, tries=9))
+    if further == "an hour":
+        scene = tried.with_status(running_time=ago(3600)).told_failed(1)
+    else:
+        restarts = tried.status.restarts.model_copy(update={"furthest_step": 80})
+        scene = tried.with_status(restarts=restarts).told_failed(1, step=81)
+    status = after(scene).status
+    assert (status.retry.rung, status.retry.tries, status.retry.count) == (Rung.PROCESSES, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("lowest", "made"), [("Processes", [1, 1, 1]), ("FailedPods", [1, 2, 1]), ("AllPods", [2, 2, 2])]
+)
+def test_the_user_says_where_to_begin(lowest: str, made: list[int]) -> None:
+    assert (
+        made_in(after(job(3, recovery={"lowestRung": lowest}, template=SUPERVISED).running().attended().told_failed(1)))
+        == made
+    )
+
+
+@pytest.mark.parametrize(
+    ("main", "made"),
+    [
+        ({"args": ["--port=$(MASTER_PORT)"]}, [2, 2, 2]),
+        ({"command": ["sh", "-c", "echo $(TRAINYARD_ATTEMPT)"]}, [2, 2, 2]),
+        ({"env": [{"name": "URL", "value": "tcp://$(MASTER_ADDR):1"}]}, [2, 2, 2]),
+        ({"command": ["sh", "-c", "echo $MASTER_PORT $(hostname)"]}, [1, 1, 1]),
+        ({"args": ["--rank=$(RANK)"]}, [1, 1, 1]),
+    ],
+)
+def test_what_the_kubelet_has_written_into_a_container_asks_for_new_ones(
+    main: dict[str, object], made: list[int]
+) -> None:
+    template = {"spec": {"containers": [{"name": "main", "image": "trainer:1", **main}]}}
+    assert made_in(after(job(3, template=template).running().attended().told_failed(1))) == made
+
+
+def test_where_a_node_is_to_be_avoided_its_workers_leave() -> None:
+    rule = {"action": "RestartElsewhere", "exitCodes": [9]}
+    scene = job(3, recovery={"rules": [rule]}, template=SUPERVISED).running().attended().pod(2, node="node1")
+    assert made_in(after(scene.told_failed(1, exit_code=9))) == [1, 2, 2]
+
+
+def test_where_too_many_differ_the_group_is_made_anew() -> None:
+    many = [Replacement(worker=2 * index, attempt=2) for index in range(MOST_REPLACED)]
+    scene = job(2 * MOST_REPLACED + 2, template=SUPERVISED).running()
+    old = tuple(
+        replace(pod, attempt=2) if pod.index < 2 * MOST_REPLACED and pod.index % 2 == 0 else pod for pod in scene.pods
+    )
+    grown = replace(scene.with_status(attempt=2, launched_attempt=2, group=Group(since=1, replaced=many)), pods=old)
+    opened = grown.with_status(rendezvous=Rendezvous(attempt=2, address="10.0.0.0")).attended()
+    assert after(opened.deleted(4)).status.group is not None
+    assert after(opened.deleted(2 * MOST_REPLACED)).status.group is None
+
+
+def test_workers_in_a_row_are_remembered_as_one() -> None:
+    scene = job(5, template=SUPERVISED).running().attended()
+    status = after(scene.deleted(1).deleted(2).deleted(4)).status
+    assert status.group == Group(
+        since=1,
+        workers=5,
+        replaced=[Replacement(worker=1, through=2, attempt=2), Replacement(worker=4, attempt=2)],
+    )
+    assert [status.made_in(index) for index in range(5)] == [1, 2, 2, 1, 2]
+
+
+def test_a_pod_that_was_replaced_long_ago_is_deleted() -> None:
+    meets = after(RUNS.deleted(1))
+    back = replace(meets, pods=tuple(replace(p, deletion_time=None, taken_by=None) for p in meets.pods))
+    assert DeletePod("train-worker-1-1", "pod-1-1", Reason.OLD_ATTEMPT) in act(back).actions
+
+
+def test_processes_that_do_not_end_go_with_their_pod() -> None:
+    meets = after(RUNS.told_failed(1)).attended(Doing.WAITING, 0, 2)
+    waits = act(meets)
+    assert (waits.status.attempt, waits.requeue_after) == (2, 60.0)
+    late = plan(meets.snapshot, NOW + timedelta(seconds=60))
+    assert late.status.attempt == 3
+    assert [late.status.made_in(index) for index in range(3)] == [1, 3, 1]
+    assert "AgentNotReady" in late.events[0].note
+
+
+def test_a_replacement_may_take_its_time_to_start() -> None:
+    meets = after(RUNS.deleted(1))
+    new = job(3).running(2).pods[1]
+    ended = tuple(replace(pod, ended=pod.uid == "pod-1-1") for pod in meets.pods)
+    joins = replace(meets, pods=(*ended, new)).attended(Doing.WAITING, 0, 2)
+    assert plan(joins.snapshot, NOW + timedelta(minutes=20)).status.attempt == 2
+
+
+def test_a_replacement_that_cannot_reach_the_operator_does_not_hold_the_others_up_for_ever() -> None:
+    meets = after(RUNS.deleted(1))
+    new = replace(job(3).running(2).pods[1], running_since=ago(20))
+    ended = tuple(replace(pod, ended=pod.uid == "pod-1-1") for pod in meets.pods)
+    joins = replace(meets, pods=(*ended, new)).attended(Doing.WAITING, 0, 2)
+    assert act(joins).requeue_after == 40.0
+    late = plan(joins.snapshot, NOW + timedelta(seconds=40))
+    assert late.status.restarts.failures == 0
+    assert [late.status.made_in(index) for index in range(3)] == [1, 3, 1]
+    assert "has not reached the operator" in late.events[0].note
+
+
+def test_a_new_leader_gives_agents_time_to_call() -> None:
+    scene = replace(
+        job(3, template=SUPERVISED).running().attended(Doing.RUNNING, 0).told_failed(0), hearing_since=ago(2)
+    )
+    assert (act(scene).status.attempt, act(scene).requeue_after) == (1, 4.0)
+    assert made_in(after(replace(scene, hearing_since=ago(6)))) == [1, 2, 2]
+
+
+def begun(seconds_ago: float) -> Scene:
+    """A worker was taken away, and the container of another has run for so long without a word of its agent."""
+    scene = job(3, template=SUPERVISED).running().attended(Doing.RUNNING, 0).deleted(2)
+    return scene.pod(1, running_since=ago(seconds_ago))
+
+
+def test_an_agent_that_has_only_just_been_started_is_given_time_to_call() -> None:
+    waits = act(begun(2))
+    assert (waits.status.attempt, waits.requeue_after) == (1, 4.0)
+    assert made_in(after(begun(2).attended(Doing.RUNNING, 0, 1))) == [1, 1, 2]
+    assert made_in(after(begun(6))) == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [begun(-3600), begun(2).wishing(recovery={"agent": "none"})],
+    ids=["a node whose clock is ahead", "no agent to come"],
+)
+def test_nobody_waits_for_an_agent(scene: Scene) -> None:
+    assert made_in(after(scene))[1:] == [2, 2]
+
+
+def test_without_a_coordinator_nobody_waits_for_its_word() -> None:
+    meets = after(RUNS.told_failed(1))
+    decided = plan(replace(meets, agents=None).snapshot, NOW)
+    assert (decided.status.attempt, decided.status.group) == (3, None)
+    assert "without a coordinator" in decided.events[0].note
+
+
+def test_a_suspension_in_between_ends_all() -> None:
+    meets = after(RUNS.told_failed(1)).wishing(lifecycle={"suspend": True})
+    stopped = after(meets)
+    assert (stopped.status.attempt, stopped.status.group, stopped.status.phase) == (3, None, Phase.SUSPENDED)
+    assert len(act(stopped).actions) == 3
+
+
+def test_a_group_written_by_hand_ends_in_new_pods_and_not_in_circles() -> None:
+    absurd = Group(since=10**9, replaced=[Replacement(worker=10**6, attempt=10**9)])
+    scene = RUNS.with_status(group=absurd, rendezvous=Rendezvous(attempt=1, address="x"))
+    assert (act(scene).actions, act(scene).status.attempt) == ([], 1)
+
+
+def test_the_log_of_the_worker_that_a_job_has_failed_of_is_kept() -> None:
+    failed = after(job(3, recovery={"maxRestarts": 0}).running().attended().told_failed(1))
+    assert failed.status.phase is Phase.FAILED
+    assert [action.name for action in act(failed).actions if isinstance(action, DeletePod)] == [
+        "train-worker-0-1",
+        "train-worker-2-1",
+    ]
+    everything = failed.wishing(lifecycle={"cleanPods": "All"})
+    assert len(act(everything).actions) == 3
+
+
+def test_a_failed_worker_whose_sidecar_runs_on_is_cleaned() -> None:
+    failed = after(job(3, recovery={"maxRestarts": 0}).running().failed(1).pod(1, phase="Running", ended=False))
+    assert "train-worker-1-1" in [action.name for action in act(failed).actions if isinstance(action, DeletePod)]
+
+
+def test_one_that_failed_earlier_and_trains_on_is_cleaned_like_all_others() -> None:
+    meets = after(RUNS.told_failed(1)).attended(Doing.WAITING)
+    over = replace(meets, status=act(meets).status).finished(C.FAILED)
+    assert len(act(over).actions) == 3

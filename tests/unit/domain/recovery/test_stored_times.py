@@ -1,0 +1,64 @@
+"""Times in the status that are yet to come, by a clock that was set back or by hand: nothing is believed that could not be written now."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.support.jobs import NOW, ago, job, stored
+from trainyard.api.status import Avoidance, Restarts, Retry, SuspectNode
+from trainyard.domain.plan import plan
+from trainyard.domain.recovery.stored_times import believed
+
+FAR = datetime(9000, 1, 1, tzinfo=UTC)
+DAY = timedelta(hours=24)
+
+
+@pytest.mark.parametrize(
+    ("count", "not_before", "wait"),
+    [
+        pytest.param(3, ago(-604), 4.0, id="by a clock ten minutes ahead"),
+        pytest.param(3, FAR, 4.0, id="by hand"),
+        pytest.param(3, ago(-3), 3.0, id="as it was decided a second ago"),
+        pytest.param(9, FAR, 60.0, id="never longer than a minute"),
+    ],
+)
+def test_the_next_attempt_waits_no_longer_than_it_would_by_this_clock(
+    count: int, not_before: datetime, wait: float
+) -> None:
+    scene = job(1).started(2).with_status(retry=Retry(count=count, not_before=not_before))
+    decided = plan(scene.snapshot, NOW)
+    assert (decided.actions, decided.requeue_after) == ([], wait)
+    assert decided.status.retry.not_before == NOW + timedelta(seconds=wait)
+
+
+def test_a_node_is_avoided_for_a_day_at_most() -> None:
+    node = SuspectNode(name="bad", avoided=Avoidance.ALWAYS, until=FAR)
+    scene = job(3).created().with_status(suspect_nodes=[node]).waiting(1, "Unschedulable", scheduled=False)
+    decided = plan(scene.snapshot, NOW)
+    assert [each.until for each in decided.status.suspect_nodes] == [NOW + DAY]
+    later = plan(scene.with_status(**dict(stored(decided.status))).snapshot, NOW + DAY)
+    assert later.status.suspect_nodes == []
+
+
+def test_a_failure_to_come_leaves_the_window_as_if_it_were_of_now() -> None:
+    limited = job(3, recovery={"windowSeconds": 3600, "maxRestarts": 1}).running()
+    decided = plan(limited.with_status(restarts=Restarts(failures=1, recent=[FAR])).snapshot, NOW)
+    assert decided.status.restarts == Restarts(failures=1, recent=[NOW])
+    later = limited.with_status(restarts=decided.status.restarts).failed(1)
+    assert plan(later.snapshot, NOW + timedelta(hours=1)).status.finished is False
+
+
+def test_what_could_have_been_written_now_is_left_as_it_is() -> None:
+    node = SuspectNode(name="bad", until=NOW + DAY)
+    status = (
+        job(3)
+        .running()
+        .status.model_copy(
+            update={
+                "suspect_nodes": [node],
+                "retry": Retry(count=3, not_before=ago(-4)),
+                "restarts": Restarts(failures=2, recent=[ago(5), NOW]),
+            }
+        )
+    )
+    assert believed(status, NOW) is status

@@ -1,0 +1,60 @@
+"""Other sizes that are wished for while a group meets after a fault: it comes to the last one, by one attempt after the one that formed."""
+
+from tests.support.jobs import Scene
+from tests.unit.domain.passing import act, names, running
+from tests.unit.domain.scaling.test_scale_up import ready
+from trainyard.api.status import Group, Joining, Phase
+from trainyard.domain.state.snapshot import Doing
+
+
+def forming() -> Scene:
+    """Four workers, of which a rank has failed: attempt 2 is decided, and nobody waits for the others yet."""
+    scene = act(running(4).told_failed(1))
+    assert where(scene) == (2, Phase.RESTARTING, 1, 0)
+    return scene
+
+
+def where(scene: Scene) -> tuple[int, Phase | None, int, int]:
+    """The attempt, the phase, and what was counted: failures and resizes."""
+    status = scene.status
+    return status.attempt, status.phase, status.restarts.failures, status.restarts.resizes
+
+
+def formed(scene: Scene, workers: int) -> Scene:
+    """So many have met."""
+    scene = act(act(scene.attended(Doing.WAITING, *range(workers))))
+    return act(scene.attended(Doing.RUNNING, *range(workers)))
+
+
+def joined(scene: Scene) -> Scene:
+    """Those who have got pods for it are ready."""
+    joining = scene.status.joining
+    assert joining is not None
+    for index in range(joining.size, joining.workers):
+        scene = ready(scene, index, joining.attempt)
+    return act(scene)
+
+
+def test_a_wish_that_was_changed_before_it_was_seen_costs_nothing() -> None:
+    scene = act(act(forming().wishing(replicas=2).wishing(replicas=6)))
+    assert scene.status.joining == Joining(size=4, workers=6, attempt=2)
+    scene = formed(scene, 4)
+    assert where(scene) == (2, Phase.RUNNING, 1, 0), "the attempt that formed goes on at its own size"
+    scene = joined(scene)
+    assert where(scene) == (3, Phase.RESTARTING, 1, 1)
+    assert scene.status.group is not None
+    assert scene.status.group.workers == 6
+    assert where(formed(scene, 6)) == (3, Phase.RUNNING, 1, 1), "and that is all"
+
+
+def test_fewer_that_were_seen_take_the_place_of_what_forms() -> None:
+    """Nothing is lost by it: attempt 2 has done no step. What comes after is one attempt more, as before."""
+    scene = act(act(forming().wishing(replicas=2)))
+    assert (where(scene), scene.status.group) == ((3, Phase.RESTARTING, 1, 1), Group(since=1, workers=2))
+    scene = act(act(scene.wishing(replicas=6)))
+    assert names(scene) == ["0-1", "1-1", "2-3", "3-3", "4-3", "5-3"]
+    scene = formed(scene, 2)
+    assert where(scene) == (3, Phase.RUNNING, 1, 1)
+    scene = joined(scene)
+    assert where(scene) == (4, Phase.RESTARTING, 1, 2)
+    assert where(formed(scene, 6)) == (4, Phase.RUNNING, 1, 2)

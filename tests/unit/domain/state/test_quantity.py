@@ -1,0 +1,35 @@
+"""Kubernetes quantities as numbers."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from trainyard.domain.state.quantity import quantity
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("2", Decimal(2)),
+        (2, Decimal(2)),
+        (0.5, Decimal("0.5")),
+        ("500m", Decimal("0.5")),
+        ("1k", Decimal(1000)),
+        ("1e3", Decimal(1000)),
+        ("2Ki", Decimal(2048)),
+        ("1M", Decimal(10**6)),
+        ("", None),
+        (None, None),
+        ("two", None),
+        ("NaN", None),
+        ("Infinity", None),
+    ],
+)
+def test_quantity(text: Any, number: Decimal | None) -> None:
+    assert quantity(text) == number
+
+
+@pytest.mark.parametrize("text", ["1e5000", "1e999999", "1e99999999", "9" * 20])
+def test_quantities_beyond_kubernetes_own_are_none_and_cost_no_time(text: str) -> None:
+    assert quantity(text) is None

@@ -1,0 +1,161 @@
+"""How many ranks there are, and what happens where `parallelism` does not fit them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import NOW, Scene, ago, because, job, spec, stored, told
+from trainyard.api.reasons import Reason
+from trainyard.api.spec import RANKS_FIT
+from trainyard.api.status import ConditionType as C, Phase
+from trainyard.domain.actions import CreateService, CreateWorker, DeletePod, Plan
+from trainyard.domain.plan import plan
+from trainyard.domain.scaling.group_size import fitted
+from trainyard.domain.state.rank_layout import misfit, processes
+
+
+def asking(*limits: Any) -> dict[str, Any]:
+    """A template with a container for each of these limits."""
+    containers = [
+        {"name": f"c{i}", "image": "trainer:1", "resources": {"limits": each}} for i, each in enumerate(limits)
+    ]
+    return {"spec": {"containers": containers}}
+
+
+@pytest.mark.parametrize(
+    ("limits", "count"),
+    [
+        (None, 1),
+        ({"cpu": "8"}, 1),
+        ({"nvidia.com/gpu": "0"}, 1),
+        ({"nvidia.com/gpu": 1}, 1),
+        ({"nvidia.com/gpu": 8}, 8),
+        ({"nvidia.com/gpu": "8"}, 8),
+        ({"amd.com/gpu": "4"}, 4),
+        ({"habana.ai/gaudi": "8"}, 8),
+        ({"aws.amazon.com/neuron": "16"}, 16),
+        ({"google.com/tpu": "4"}, 4),
+        ({"nvidia.com/mig-1g.5gb": 2, "nvidia.com/mig-3g.20gb": 1}, 3),
+        ({"vpc.amazonaws.com/efa": 4, "nvidia.com/gpu": 8}, 8),
+        ({"rdma/hca": 1}, 1),
+        # Nonsense is for the API server to refuse, and no reason to stumble here.
+        ({"nvidia.com/gpu": "eight"}, 1),
+        ({"nvidia.com/gpu": -2}, 1),
+    ],
+)
+def test_auto_counts_the_accelerators_of_the_main_container(limits: Any, count: int) -> None:
+    assert processes(spec(template=asking(limits, {"nvidia.com/gpu": 5}))) == count
+
+
+def test_number_that_is_said_is_the_number() -> None:
+    assert processes(spec(template=asking({"nvidia.com/gpu": 8}), processesPerReplica=2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("replicas", "fields", "fits"),
+    [
+        (3, {}, True),
+        (3, {"parallelism": {}}, True),
+        (4, {"parallelism": {"tensor": 2}}, True),
+        (3, {"parallelism": {"tensor": 2}}, False),
+        (3, {"parallelism": {"pipeline": 2}}, False),
+        (3, {"parallelism": {"context": 2}}, False),
+        (12, {"parallelism": {"tensor": 3, "pipeline": 2, "context": 2}}, True),
+        (18, {"parallelism": {"tensor": 3, "pipeline": 2, "context": 2}}, False),
+        (1, {"parallelism": {"tensor": 2}}, False),
+        (1, {"parallelism": {"tensor": 2}, "processesPerReplica": 2}, True),
+        (3, {"parallelism": {"tensor": 8, "pipeline": 3}, "template": asking({"nvidia.com/gpu": 8})}, True),
+        (4, {"parallelism": {"tensor": 8, "pipeline": 3}, "template": asking({"nvidia.com/gpu": 8})}, False),
+    ],
+)
+def test_the_ranks_are_divided_into_whole_copies_of_the_model(
+    replicas: int, fields: dict[str, Any], *, fits: bool
+) -> None:
+    assert (misfit(spec(replicas, **fields)) == "") is fits
+
+
+def test_the_sentence_has_the_numbers() -> None:
+    wrong = spec(3, parallelism={"tensor": 4, "pipeline": 2}, processesPerReplica=5)
+    assert misfit(wrong) == f"{RANKS_FIT}: 3 x 5 is 15, and 4 x 2 x 1 is 8"
+
+
+PAIRS = {"parallelism": {"tensor": 2}}
+
+
+def decided(scene: Scene) -> Plan:
+    return plan(fitted(scene.snapshot), NOW)
+
+
+def told_once(scene: Scene, message: str) -> None:
+    """It is said in the condition, and by one event; the next look at the same finds nothing new."""
+    first = decided(scene)
+    stalled = first.status.condition(C.STALLED)
+    assert stalled is not None
+    assert (stalled.status, stalled.reason, stalled.message) == ("True", Reason.INVALID_SPEC, message)
+    assert [(e.type, e.reason, e.note) for e in first.events] == [("Warning", Reason.INVALID_SPEC, message)]
+    again = decided(replace(scene, status=stored(first.status)))
+    assert (again.status, list(again.events)) == (first.status, [])
+
+
+def test_of_a_size_that_does_not_fit_no_worker_is_made() -> None:
+    scene = job(3, **PAIRS)
+    first = decided(scene)
+    assert list(first.actions) == []
+    assert first.status.phase is Phase.PENDING
+    assert told(first.status.conditions)[C.RUNNING] == because(Reason.INVALID_SPEC, holds=False)
+    told_once(scene, f"{RANKS_FIT}: 3 x 1 is 3, and 2 x 1 x 1 is 2; no worker is started")
+
+
+def test_once_it_fits_the_job_begins() -> None:
+    stalled = decided(job(3, **PAIRS))
+    mended = replace(job(3, **PAIRS), status=stored(stalled.status)).wishing(replicas=4)
+    begun = decided(mended)
+    assert list(begun.actions) == [CreateService(), *(CreateWorker(index, 1, 4) for index in range(4))]
+    assert told(begun.status.conditions)[C.STALLED][0] is False
+
+
+def test_a_deadline_holds_for_a_job_that_waits_for_another_size() -> None:
+    scene = job(3, **PAIRS, lifecycle={"startupDeadlineSeconds": 60})
+    begun = replace(scene, status=stored(decided(scene).status))
+    assert decided(begun).requeue_after == 60.0
+    failed = decided(begun.with_status(attempt_start_time=ago(60))).status.condition(C.FAILED)
+    assert failed is not None
+    assert failed.reason == Reason.STARTUP_DEADLINE_EXCEEDED
+    assert RANKS_FIT in failed.message
+
+
+class TestAGroupThatIsThere:
+    scaled = job(4, **PAIRS).running().wishing(replicas=5)
+
+    def test_goes_on(self) -> None:
+        went_on = decided(self.scaled)
+        assert (list(went_on.actions), went_on.status.attempt, went_on.status.phase) == ([], 1, Phase.RUNNING)
+        assert (went_on.status.ready, told(went_on.status.conditions)[C.RUNNING][0]) == ("4/4", True)
+        told_once(self.scaled, f"{RANKS_FIT}: 5 x 1 is 5, and 2 x 1 x 1 is 2; until then the group keeps its 4 workers")
+
+    def test_is_recovered_at_its_size(self) -> None:
+        lost = decided(self.scaled.failed(1))
+        assert (lost.status.attempt, lost.status.restarts.failures, lost.status.restarts.resizes) == (2, 1, 0)
+
+    def test_is_not_made_anew_at_another(self) -> None:
+        gone = self.scaled.started(attempt=2)
+        assert list(decided(replace(gone, pods=())).actions) == []
+        assert {type(action) for action in decided(gone).actions} == {DeletePod}
+
+    def test_gets_all_its_workers_if_it_was_just_being_made(self) -> None:
+        half = job(4, **PAIRS).started().wishing(replicas=5)
+        half = replace(half, pods=job(4).created().pods[:2], has_service=True)
+        assert list(decided(half).actions) == [CreateWorker(2, 1, 4), CreateWorker(3, 1, 4)]
+
+    def test_follows_a_size_that_fits(self) -> None:
+        stalled = replace(self.scaled, status=stored(decided(self.scaled).status))
+        back = decided(stalled.wishing(replicas=4)).status
+        assert (back.attempt, told(back.conditions)[C.STALLED][0]) == (1, False)
+        resized = decided(stalled.wishing(replicas=6)).status
+        assert (resized.attempt, resized.restarts.resizes) == (2, 1)
+
+    def test_may_complete_and_be_suspended(self) -> None:
+        assert decided(self.scaled.succeeded(0, 1, 2, 3)).status.phase is Phase.COMPLETE
+        paused = self.scaled.wishing(lifecycle={"suspend": True})
+        assert decided(paused).status.phase is Phase.SUSPENDED

@@ -1,0 +1,182 @@
+"""The state of one worker, and the health of a group."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import Scene, ago, job, worker
+from trainyard.api.reasons import Reason
+from trainyard.domain.state.snapshot import Exit, PodView, Trouble
+from trainyard.domain.state.worker_state import Health, State, health, state
+
+RUNS: dict[str, Any] = {"scheduled": True, "phase": "Running", "running": True}
+EVICTED = Trouble("Evicted", "the node is short of memory")
+
+
+def ended(code: int, seconds_ago: float = 10, reason: str = "Error") -> Exit:
+    return Exit(ago(seconds_ago), code, reason, "")
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(worker(0), State.PENDING, id="not placed"),
+        pytest.param(worker(0, scheduled=True), State.STARTING, id="placed"),
+        pytest.param(worker(0, **RUNS), State.RUNNING, id="running"),
+        pytest.param(worker(0, exit=ended(0), phase="Succeeded"), State.SUCCEEDED, id="ended well"),
+        pytest.param(worker(0, exit=ended(3), phase="Failed"), State.FAILED, id="ended badly"),
+        pytest.param(worker(0, exit=ended(0), phase="Running"), State.SUCCEEDED, id="ended well, a sidecar runs on"),
+        pytest.param(worker(0, exit=ended(3), phase="Running"), State.FAILED, id="ended badly, a sidecar runs on"),
+        pytest.param(worker(0, exit=ended(0), phase="Failed"), State.SUCCEEDED, id="ended well, a sidecar failed"),
+        pytest.param(worker(0, phase="Succeeded"), State.SUCCEEDED, id="succeeded, its containers forgotten"),
+        pytest.param(worker(0, phase="Failed"), State.DISRUPTED, id="refused by its node"),
+        pytest.param(worker(0, phase="Unknown", scheduled=True), State.STARTING, id="its node does not answer"),
+        pytest.param(worker(0, taken_by=EVICTED, taken_at=ago(5)), State.DISRUPTED, id="deleted while pending"),
+        pytest.param(worker(0, **RUNS, taken_by=EVICTED, taken_at=ago(5)), State.DISRUPTED, id="evicted"),
+        pytest.param(worker(0, **RUNS, taken_by=EVICTED), State.DISRUPTED, id="evicted, nobody knows when"),
+    ],
+)
+def test_state_of_a_pod(pod: PodView, expected: State) -> None:
+    assert state(pod) is expected
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        pytest.param(ended(1, 11), State.FAILED, id="it failed before"),
+        pytest.param(ended(1, 10), State.DISRUPTED, id="in the same second it has the benefit of the doubt"),
+        pytest.param(ended(1, 9), State.DISRUPTED, id="it failed after"),
+        pytest.param(ended(143, 11), State.DISRUPTED, id="SIGTERM, by the clock of a node that is late"),
+        pytest.param(ended(137, 11), State.DISRUPTED, id="SIGKILL, by the clock of a node that is late"),
+        pytest.param(ended(137, 11, "OOMKilled"), State.FAILED, id="out of memory is its own fault"),
+        pytest.param(ended(0, 11), State.SUCCEEDED, id="it succeeded before"),
+        pytest.param(ended(0, 9), State.DISRUPTED, id="it ended well because it was told to go"),
+    ],
+)
+def test_exit_of_a_pod_that_was_taken_away_ten_seconds_ago(end: Exit, expected: State) -> None:
+    assert state(worker(0, exit=end, taken_by=EVICTED, taken_at=ago(10))) is expected
+
+
+@pytest.mark.parametrize("end", [ended(1, 600), ended(0, 600), ended(1, 9)])
+def test_a_node_whose_clock_is_behind_cannot_tell_which_was_first(end: Exit) -> None:
+    pod = worker(0, exit=end, taken_by=EVICTED, taken_at=ago(10), clock_behind=True)
+    assert state(pod) is State.DISRUPTED
+    assert state(replace(pod, exit=ended(137, 600, "OOMKilled"))) is State.FAILED
+    assert state(replace(pod, taken_by=None, taken_at=None, exit=ended(1, 600))) is State.FAILED
+
+
+def test_exit_of_a_pod_that_was_taken_away_at_no_known_time_followed_from_that() -> None:
+    assert state(worker(0, exit=ended(1), taken_by=EVICTED)) is State.DISRUPTED
+
+
+PLACED = job(3).created().pod(0, scheduled=True).pod(1, scheduled=True).pod(2, scheduled=True)
+RUNNING = job(3).running()
+
+
+@pytest.mark.parametrize(
+    ("scene", "expected"),
+    [
+        pytest.param(
+            job(3),
+            Health(scheduled=False, running=False, reason=Reason.WORKERS_PENDING, message="0 of 3 workers have a node"),
+            id="no pods at all",
+        ),
+        pytest.param(
+            PLACED.gone(2),
+            Health(scheduled=False, running=False, reason=Reason.WORKERS_PENDING, message="2 of 3 workers have a node"),
+            id="one missing",
+        ),
+        pytest.param(
+            PLACED,
+            Health(
+                scheduled=True,
+                running=False,
+                reason=Reason.WORKERS_STARTING,
+                message="0 of 3 workers have started;"
+                " the events of pod train-worker-0-1 tell what the next one waits for",
+            ),
+            id="all placed",
+        ),
+        pytest.param(
+            RUNNING.pod(1, running=False),
+            Health(
+                scheduled=True,
+                running=False,
+                reason=Reason.WORKERS_STARTING,
+                message="2 of 3 workers have started;"
+                " the events of pod train-worker-1-1 tell what the next one waits for",
+            ),
+            id="one starting",
+        ),
+        pytest.param(
+            RUNNING,
+            Health(
+                scheduled=True,
+                running=True,
+                reason=Reason.WORKERS_RUNNING,
+                message="all 3 workers run or have succeeded",
+            ),
+            id="running",
+        ),
+        pytest.param(
+            RUNNING.succeeded(0),
+            Health(
+                scheduled=True,
+                running=True,
+                reason=Reason.WORKERS_RUNNING,
+                message="all 3 workers run or have succeeded",
+            ),
+            id="one has succeeded",
+        ),
+        pytest.param(
+            RUNNING.failed(0),
+            Health(
+                scheduled=True, running=False, reason=Reason.WORKERS_STARTING, message="2 of 3 workers have started"
+            ),
+            id="a group with a failed worker does not run",
+        ),
+        pytest.param(
+            PLACED.waiting(1, "ImagePullBackOff", "no such image"),
+            Health(
+                scheduled=True,
+                running=False,
+                reason=Reason.IMAGE_PULL_FAILED,
+                message="pod train-worker-1-1: ImagePullBackOff: no such image",
+            ),
+            id="an image",
+        ),
+        pytest.param(
+            PLACED.waiting(1, "CreateContainerConfigError", "no such secret").waiting(2, "ErrImagePull"),
+            Health(
+                scheduled=True,
+                running=False,
+                reason=Reason.CONTAINER_CREATE_FAILED,
+                message="pod train-worker-1-1 (and 1 more): CreateContainerConfigError: no such secret",
+            ),
+            id="two in trouble, the first is told",
+        ),
+        pytest.param(
+            PLACED.waiting(0, "Unschedulable", "0/3 nodes are available", scheduled=False),
+            Health(
+                scheduled=False,
+                running=False,
+                reason=Reason.UNSCHEDULABLE,
+                message="pod train-worker-0-1: Unschedulable: 0/3 nodes are available",
+            ),
+            id="no node for one",
+        ),
+        pytest.param(
+            PLACED.waiting(0, "SchedulingGated", scheduled=False),
+            Health(
+                scheduled=False,
+                running=False,
+                reason=Reason.WORKERS_PENDING,
+                message="pod train-worker-0-1: SchedulingGated",
+            ),
+            id="a scheduling gate is no lack of nodes",
+        ),
+    ],
+)
+def test_health_of_a_group(scene: Scene, expected: Health) -> None:
+    assert health(scene.pods, 3) == expected

@@ -1,0 +1,55 @@
+"""A status that was lost, or restored from a backup: pods and agents know better which attempt it is. One agent alone does not."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.jobs import Scene, job
+from tests.unit.domain.recovering import RUNS, act, after
+from trainyard.api.reasons import Reason
+from trainyard.api.status import Group, Phase, Rendezvous, Replacement
+from trainyard.domain.state.snapshot import AgentView, Doing
+
+
+def at(scene: Scene, *attempts: int | None) -> Scene:
+    """The agents of workers 0, 1, … say that they are at these attempts; None: it has yet to call."""
+    newest = {pod.index: pod.uid for pod in scene.pods}
+    agents = {newest[i]: AgentView(attempt, Doing.RUNNING) for i, attempt in enumerate(attempts) if attempt}
+    return replace(scene, agents=agents)
+
+
+def test_agents_know_the_attempt_where_the_status_was_lost() -> None:
+    pods = (*(pod for pod in RUNS.pods if pod.index != 1), job(3).running(4).pods[1])
+    lost = at(replace(job(3), pods=pods, has_service=True), 7, 7, 7)
+    adopted = after(lost).status
+    assert (adopted.attempt, adopted.launched_attempt) == (7, 6)
+    assert adopted.group == Group(since=1, workers=3, replaced=[Replacement(worker=1, attempt=4)])
+    assert adopted.rendezvous == Rendezvous(attempt=7, address="10.0.0.0")
+    goes_on = act(replace(lost, status=adopted))
+    assert (goes_on.actions, goes_on.status.phase) == ([], Phase.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("scene", "attempt"),
+    [
+        pytest.param(at(RUNS, 7, 7, 7), 7, id="all say so"),
+        pytest.param(at(RUNS, 7, 6, 7), 7, id="all say so, and one has yet to hear of the last"),
+        pytest.param(at(RUNS, 1, 7, 1), 1, id="one says so"),
+        pytest.param(at(RUNS, 7, 7, 1), 1, id="all but one say so"),
+        pytest.param(at(RUNS, 7, 7, None), 1, id="one has yet to call"),
+        pytest.param(at(job(3).created(), None, 7, None), 1, id="no other runs yet"),
+        pytest.param(at(RUNS.gone(2), 7, 7), 2, id="the pod of another is gone"),
+        pytest.param(at(RUNS.succeeded(2), 7, 7, None), 7, id="one has done its work"),
+        pytest.param(at(RUNS, *[10**11] * 3), 1, id="absurd"),
+    ],
+)
+def test_an_attempt_that_is_not_stored_is_believed_of_all_workers_alone(scene: Scene, attempt: int) -> None:
+    decided = act(scene)
+    assert decided.status.attempt == attempt
+    told = [event.reason for event in decided.events]
+    assert (Reason.ATTEMPT_ADOPTED in told) is (attempt == 7)
+
+
+def test_who_says_so_alone_changes_nothing_for_the_others() -> None:
+    said = at(RUNS, 1, 900_000_000, 1)
+    assert act(said) == act(at(RUNS, 1, 1, 1))

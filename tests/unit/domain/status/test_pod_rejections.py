@@ -1,0 +1,98 @@
+"""What the status says when the API server refuses an action."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.support.jobs import NOW, Scene, because, condition, job, stored, told
+from trainyard.api.reasons import Reason
+from trainyard.api.status import ConditionType as C
+from trainyard.domain.actions import Plan
+from trainyard.domain.plan import plan
+from trainyard.domain.status.pod_rejections import NAMESAKE_GONE_AFTER, RETRY_AFTER, Refusal, refused
+
+QUOTA = Refusal(Reason.QUOTA_EXCEEDED, "exceeded quota: gpus")
+
+
+def after(scene: Scene, refusal: Refusal) -> Plan:
+    return refused(scene.job, plan(scene.snapshot, NOW), refusal, NOW)
+
+
+@pytest.mark.parametrize(
+    ("reason", "wait"),
+    [
+        (Reason.QUOTA_EXCEEDED, RETRY_AFTER),
+        (Reason.PODS_FORBIDDEN, RETRY_AFTER),
+        (Reason.NAME_TAKEN, NAMESAKE_GONE_AFTER),
+    ],
+)
+def test_reason_stands_in_the_status_and_it_is_tried_again(reason: Reason, wait: float) -> None:
+    decided = after(job(3), Refusal(reason, "no"))
+    assert told(decided.status.conditions)[C.RUNNING] == because(reason, holds=False)
+    assert (decided.requeue_after, decided.status.finished) == (wait, False)
+    assert [(e.type, e.reason, e.note) for e in decided.events] == [("Warning", reason, "no")]
+
+
+def test_same_refusal_again_is_neither_an_event_nor_a_write() -> None:
+    first = after(job(3), QUOTA)
+    again = after(replace(job(3), status=stored(first.status)), QUOTA)
+    assert again.status == first.status
+    assert list(again.events) == []
+
+
+def test_deadline_that_comes_sooner_is_kept() -> None:
+    scene = job(3, lifecycle={"activeDeadlineSeconds": 7})
+    assert after(scene, QUOTA).requeue_after == 7.0
+
+
+def test_template_of_which_no_pod_can_be_made_fails_the_job() -> None:
+    decided = after(job(3), Refusal(Reason.INVALID_TEMPLATE, "containers[0].image: Required value"))
+    failed = decided.status.condition(C.FAILED)
+    assert failed is not None
+    assert failed.reason == Reason.INVALID_TEMPLATE
+    assert failed.message == "no pod can be made of spec.template: containers[0].image: Required value"
+    assert list(decided.actions) == []
+
+
+OVER = [
+    job(3).running().finished(),
+    job(3, lifecycle={"cleanPods": "All"}).running().finished(C.FAILED).saying(condition(C.STALLED, reason="It")),
+    job(3, lifecycle={"suspend": True}).running().suspended(),
+    job(3, lifecycle={"ttlSecondsAfterFinished": 1}).finished(seconds_ago=5),
+]
+NO_RIGHT = Refusal(Reason.RIGHTS_MISSING, "cannot delete resource")
+
+
+@pytest.mark.parametrize("scene", OVER)
+@pytest.mark.parametrize("reason", [Reason.RIGHTS_MISSING, Reason.PODS_FORBIDDEN, Reason.INVALID_TEMPLATE])
+def test_a_refused_deletion_is_said_and_changes_nothing_else(scene: Scene, reason: Reason) -> None:
+    before = scene.job.status
+    decided = after(scene, Refusal(reason, "no"))
+    others = told(before.conditions) | {C.STALLED: because(reason)}
+    assert told(decided.status.conditions) == others
+    assert (decided.status.phase, decided.requeue_after) == (before.phase, RETRY_AFTER)
+    assert [(e.type, e.reason, e.note) for e in decided.events] == [("Warning", reason, "no")]
+
+
+@pytest.mark.parametrize("scene", OVER)
+def test_a_deletion_that_is_refused_again_is_neither_an_event_nor_a_write(scene: Scene) -> None:
+    first = after(scene, NO_RIGHT)
+    again = replace(scene, status=stored(first.status))
+    later = NOW + timedelta(minutes=1)
+    decided = refused(again.job, plan(again.snapshot, later), NO_RIGHT, later)
+    assert decided.status == first.status
+    assert list(decided.events) == []
+
+
+@pytest.mark.parametrize("scene", OVER[:3])
+def test_once_the_right_is_there_nothing_stalls_but_what_had_failed(scene: Scene) -> None:
+    first = after(scene, NO_RIGHT)
+    again = replace(scene, status=stored(first.status))
+    holds, reason = told(plan(again.snapshot, NOW).status.conditions)[C.STALLED]
+    if scene.status.holds(C.FAILED):
+        assert (holds, reason) == because(scene.status.condition(C.FAILED).reason)
+    else:
+        assert (holds, reason) == because(
+            Reason.JOB_FINISHED if scene.status.finished else Reason.SUSPENDED, holds=False
+        )

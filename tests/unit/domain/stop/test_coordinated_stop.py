@@ -1,0 +1,269 @@
+"""Where there is time for it, all ranks stop after the same step before their attempt ends."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.support.jobs import NOW, Scene, ago, job
+from tests.unit.domain.recovering import RUNS, act, after, made_in
+from trainyard.api.base import MOST
+from trainyard.api.reasons import Reason
+from trainyard.api.status import ConditionType as C, GracefulStop
+from trainyard.domain.plan import plan
+from trainyard.domain.state.snapshot import AgentView, Doing, LeaveView
+from trainyard.domain.stop.coordinated_stop import hold
+
+ASKED = GracefulStop(attempt=1, time=ago(1), why="worker 1 (pod train-worker-1-1) is taken away: Deleted")
+KNOWN = ASKED.model_copy(update={"step": 8})
+SAVED = "rank 0 ended with exit code 90"
+
+
+def part(scene: Scene, *leaves: LeaveView | None, doing: Doing = Doing.RUNNING) -> Scene:
+    """The workers, from the first on, as far as this on the way."""
+    made = {f"pod-{i}-1": AgentView(1, doing, since=ago(60), leave=leave) for i, leave in enumerate(leaves)}
+    return replace(scene, agents={**(scene.agents or {}), **made})
+
+
+ABLE = part(RUNS, LeaveView(), LeaveView(), LeaveView())
+LEAVES = ABLE.deleted(1, seconds_ago=1, grace=30)
+WAITS = LEAVES.with_status(graceful_stop=ASKED)
+
+
+def waiting(*passed: int | None) -> list[LeaveView]:
+    return [LeaveView(asked=True, passed=step) for step in passed]
+
+
+STOPS = part(LEAVES, *waiting(7, 7, 7)).with_status(graceful_stop=KNOWN)
+
+
+def saved(scene: Scene, *indexes: int) -> Scene:
+    for index in indexes:
+        scene = scene.told_failed(index, exit_code=90, message=SAVED)
+    return scene
+
+
+def test_a_worker_that_is_taken_away_has_all_stop_together_before_anything_else() -> None:
+    decided = act(LEAVES)
+    assert (decided.status.attempt, decided.actions) == (1, ())
+    stop = decided.status.graceful_stop
+    assert stop == ASKED.model_copy(update={"time": NOW})
+    assert decided.requeue_after == 10
+
+
+def test_so_has_one_that_was_asked_to_end_and_a_suspension_and_another_size() -> None:
+    asked = part(ABLE, LeaveView(), LeaveView(), LeaveView(leaving=True))
+    reasons = [
+        act(scene).status.graceful_stop
+        for scene in (asked, ABLE.wishing(lifecycle={"suspend": True}), ABLE.wishing(replicas=2))
+    ]
+    assert [stop.why if stop else None for stop in reasons] == [
+        "worker 2 (pod train-worker-2-1) was asked to end",
+        "lifecycle.suspend is set",
+        "replicas was changed to 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        part(LEAVES, LeaveView(), LeaveView(), None),
+        part(LEAVES, LeaveView(), doing=Doing.FAILED),
+        LEAVES.vanished(2),
+        part(LEAVES, LeaveView(), LeaveView(), LeaveView()).hung_up(2),
+        replace(LEAVES, agents={}),
+        LEAVES.gone(2),
+    ],
+    ids=["one takes no part", "one has failed", "one is silent", "one is away", "no agents", "one is gone"],
+)
+def test_where_one_cannot_take_part_nobody_waits(scene: Scene) -> None:
+    decided = act(scene)
+    assert decided.status.graceful_stop is None
+    assert decided.status.attempt == 2 or decided.requeue_after is not None
+
+
+def test_while_not_all_have_answered_they_are_waited_for() -> None:
+    decided = act(part(WAITS, *waiting(7, 6)))
+    assert (decided.status, decided.requeue_after) == (WAITS.status, 9.0)
+    late = part(LEAVES.with_status(graceful_stop=ASKED.model_copy(update={"time": ago(10)})), *waiting(7, 6))
+    assert act(late).status.attempt == 2, "and no longer than a rank waits"
+
+
+def test_the_step_after_the_furthest_is_the_last() -> None:
+    decided = act(part(WAITS, *waiting(7, 6, 5)))
+    assert decided.status.graceful_stop == KNOWN
+    [event] = decided.events
+    assert (event.type, event.reason) == ("Normal", Reason.GRACEFUL_STOP)
+    assert event.note == f"{ASKED.why}: all ranks stop after step 8"
+
+
+@pytest.mark.parametrize(("passed", "step"), [((-1, -1, -1), 0), ((0, -1, 0), 1), ((MOST - 1, 0, 0), MOST)])
+def test_the_first_step_and_the_last_of_all(passed: tuple[int, ...], step: int) -> None:
+    stop = act(part(WAITS, *waiting(*passed))).status.graceful_stop
+    assert stop is not None
+    assert stop.step == step
+
+
+def test_a_step_is_named_in_time_or_not_at_all() -> None:
+    late = LEAVES.with_status(graceful_stop=ASKED.model_copy(update={"time": ago(10)}))
+    assert act(part(late, *waiting(7, 6, 5))).status.attempt == 2, "some may not wait any more when it reaches them"
+
+
+@pytest.mark.parametrize("scene", [LEAVES, WAITS, STOPS], ids=["before", "waiting", "stopping"])
+def test_an_agent_that_hangs_up_to_tell_what_is_new_is_waited_for(scene: Scene) -> None:
+    def hung_up(seconds: float) -> Scene:
+        agents = scene.agents or {}
+        return replace(scene, agents={**agents, "pod-2-1": replace(agents["pod-2-1"], left_at=ago(seconds))})
+
+    assert (act(hung_up(1)).status, act(hung_up(1)).requeue_after) == (scene.status, 2.0)
+    assert act(hung_up(3)).requeue_after != 2.0
+
+
+def test_a_new_leader_hears_the_agents_first() -> None:
+    for scene in (ABLE.deleted(1), WAITS, ABLE.wishing(lifecycle={"suspend": True})):
+        fresh = replace(scene, agents={}, hearing_since=ago(1))
+        assert (act(fresh).status, act(fresh).requeue_after) == (scene.status, 5.0)
+
+
+def test_a_rank_that_is_beyond_the_step_already_is_not_waited_for() -> None:
+    beyond = LeaveView(asked=True)
+    assert act(part(STOPS, LeaveView(asked=True, passed=7, at=8), beyond)).status.attempt == 2
+
+
+def test_ranks_that_cannot_wait_are_not_waited_for() -> None:
+    decided = act(part(WAITS, *waiting(7, None, 7)))
+    assert (decided.status.attempt, decided.status.graceful_stop) == (2, None)
+
+
+def test_an_occasion_that_is_over_before_the_step_is_known() -> None:
+    again = ABLE.with_status(graceful_stop=ASKED)
+    assert act(again).status.graceful_stop is None
+    known = part(ABLE.with_status(graceful_stop=KNOWN), *(3 * [LeaveView(asked=True, passed=7, at=8)]))
+    assert act(known).status.graceful_stop == KNOWN, "they will end, whatever becomes of the occasion"
+
+
+def test_the_verdict_waits_until_all_have_ended() -> None:
+    some = STOPS.told_failed(0, exit_code=90, message=SAVED)
+    assert (act(some).status, act(some).requeue_after) == (some.status, 29.0)
+    done = some.said_good_bye(1).told_failed(2, exit_code=90, message=SAVED)
+    meets = after(done)
+    restarts = meets.status.restarts
+    assert (meets.status.attempt, restarts.failures, restarts.disruptions) == (2, 0, 1)
+    assert (made_in(meets), meets.status.graceful_stop) == ([1, 2, 1], None)
+    story = str(meets.status.condition(C.RESTARTING))
+    assert "worker 1 of attempt 1" in story
+    assert "was taken away: Deleted" in story
+    assert "; all ranks were told to stop after step 8; worker 1 gets a new pod" in story
+
+
+def test_it_waits_no_longer_than_the_pod_that_has_to_go_may() -> None:
+    late = ABLE.deleted(1, seconds_ago=30, grace=30).with_status(graceful_stop=KNOWN)
+    assert act(late).status.attempt == 2
+
+
+def test_without_such_a_pod_as_long_as_pods_get_to_end() -> None:
+    knows = part(ABLE, *waiting(7, 7, 7)).with_status(graceful_stop=KNOWN)
+    suspended = knows.wishing(lifecycle={"suspend": True})
+    assert (act(suspended).status.attempt, act(suspended).requeue_after) == (1, 29.0)
+    later = plan(suspended.snapshot, NOW + timedelta(seconds=29))
+    assert later.status.holds(C.SUSPENDED)
+
+
+def test_a_job_that_is_suspended_or_gets_another_size_goes_on_once_all_have_ended() -> None:
+    done = STOPS
+    for index in range(3):
+        done = done.told_failed(index, exit_code=90, message=SAVED)
+    ended = replace(done, pods=ABLE.pods)
+    assert act(ended.wishing(lifecycle={"suspend": True})).status.holds(C.SUSPENDED)
+    resized = act(ended.wishing(replicas=2)).status
+    assert (resized.attempt, resized.restarts.resizes, resized.restarts.disruptions) == (2, 1, 0)
+
+
+def test_a_worker_that_fails_on_the_way_ends_the_wait() -> None:
+    failed = STOPS.told_failed(0, exit_code=7)
+    decided = act(failed)
+    assert decided.status.attempt == 2
+    assert decided.status.restarts.disruptions == 1, "the deletion came first"
+
+
+def test_all_that_end_with_90_and_nobody_is_taken_away_is_no_failure() -> None:
+    ended = saved(ABLE.with_status(graceful_stop=KNOWN), 0, 1, 2)
+    assert act(ended).requeue_after == 2, "whoever asked for it may be told of yet"
+    restarts = plan(ended.snapshot, NOW + timedelta(seconds=2)).status.restarts
+    assert (restarts.failures, restarts.disruptions) == (0, 1)
+
+
+def test_the_stop_of_an_earlier_attempt_is_none() -> None:
+    old = LEAVES.with_status(graceful_stop=KNOWN.model_copy(update={"attempt": 7}))
+    assert old.status.stopping is None
+    assert act(old).status.graceful_stop == ASKED.model_copy(update={"time": NOW})
+
+
+LONG = part(ABLE.deleted(1, seconds_ago=1, grace=3600), *waiting(7, 7, 7)).with_status(
+    graceful_stop=KNOWN.model_copy(update={"time": ago(60)})
+)
+
+
+def test_a_worker_that_is_lost_on_the_way_is_not_waited_for_to_the_end() -> None:
+    assert act(LONG).status.attempt == 1
+    assert act(LONG.vanished(2, seconds_ago=60)).status.attempt == 2
+    assert act(LONG.hung_up(2, seconds_ago=60)).status.attempt == 2
+
+
+def test_a_deadline_of_the_job_ends_the_wait_too() -> None:
+    soon = LONG.wishing(lifecycle={"activeDeadlineSeconds": 310})
+    assert act(soon).requeue_after == 10
+    assert act(LONG.wishing(lifecycle={"activeDeadlineSeconds": 300})).status.holds(C.FAILED)
+
+
+@pytest.mark.parametrize("step", [None, 8])
+@pytest.mark.parametrize("time", [datetime.max.replace(tzinfo=UTC, microsecond=0), NOW + timedelta(hours=1)])
+def test_a_time_that_is_yet_to_come_is_taken_for_now(time: datetime, step: int | None) -> None:
+    decided = act(LEAVES.with_status(graceful_stop=ASKED.model_copy(update={"time": time, "step": step})))
+    assert decided.status.graceful_stop == ASKED.model_copy(update={"time": NOW, "step": step})
+
+
+@pytest.mark.parametrize(("left", "waits"), [(ago(-3600), None), (ago(-0.9), 4)], ids=["set back", "rounded"])
+def test_a_clock_that_was_set_back_makes_no_moment_of_an_hour(left: datetime, waits: float | None) -> None:
+    agents = LEAVES.agents or {}
+    hung_up = replace(LEAVES, agents={**agents, "pod-2-1": replace(agents["pod-2-1"], left_at=left)})
+    held = hold(hung_up.snapshot, NOW)
+    assert (held and held.requeue_after) == waits
+
+
+@pytest.mark.parametrize("grace", [0, 2, 30])
+def test_a_pod_that_has_no_time_left_gets_to_no_common_end(grace: float) -> None:
+    late = part(ABLE.deleted(1, seconds_ago=grace - 1, grace=grace), *(3 * [LeaveView()]))
+    assert act(late).status.attempt == 2
+
+
+def test_an_agreement_takes_no_longer_than_the_pod_has() -> None:
+    assert act(part(ABLE.deleted(1, seconds_ago=1, grace=5), *(3 * [LeaveView()]))).requeue_after == 4
+
+
+def test_what_was_ordered_is_charged_to_nobody_whatever_the_rules_say() -> None:
+    taken_back = saved(ABLE.with_status(graceful_stop=KNOWN), 0, 1, 2)
+    for recovery in ({"maxDisruptions": 0}, {"maxRestarts": 0, "rules": [{"exitCodes": [90], "action": "Restart"}]}):
+        status = plan(taken_back.wishing(recovery=recovery).snapshot, NOW + timedelta(seconds=3)).status
+        assert (status.attempt, status.holds(C.FAILED), status.restarts.failures) == (2, False, 0)
+
+
+def test_the_clocks_may_differ_about_what_came_first() -> None:
+    ahead = saved(
+        part(ABLE.deleted(1, seconds_ago=-2, grace=30), *waiting(7, 7, 7)).with_status(graceful_stop=KNOWN), 0, 2
+    )
+    status = act(ahead.said_good_bye(1)).status
+    assert "worker 1 of attempt 1" in str(status.condition(C.RESTARTING))
+    assert (status.restarts.failures, status.restarts.disruptions) == (0, 1)
+
+
+def test_words_without_an_end_are_cut() -> None:
+    stop = act(ABLE.disrupted(1, reason="x" * 2000)).status.graceful_stop
+    assert stop is not None
+    assert len(stop.why) == 1024
+
+
+def test_a_job_without_agents_does_not_wait_for_them() -> None:
+    fresh = replace(job(1).running(), agents={}, hearing_since=ago(1))
+    assert act(fresh.wishing(lifecycle={"suspend": True})).status.holds(C.SUSPENDED)
+    assert act(fresh.deleted(0)).status.attempt == 2

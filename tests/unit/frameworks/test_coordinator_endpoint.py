@@ -1,0 +1,85 @@
+"""How a worker's pod is told where the operator is and who itself is."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.frameworks.building import container, worker
+from trainyard.frameworks.agent_wrapper import Source
+from trainyard.frameworks.coordinator_endpoint import Contact
+from trainyard.frameworks.manifests import worker_pod
+from trainyard.frameworks.worker_spec import Worker
+
+CONTACT = Contact("https://trainyard-coordinator.trainyard-system.svc:8443", "-----BEGIN …")
+SOURCE = Source("operator:1")
+TRAIN = container(command=["python", "train.py"])
+
+
+def spec(made: Worker, source: Source | None = SOURCE, contact: Contact | None = CONTACT) -> dict[str, Any]:
+    found: dict[str, Any] = worker_pod(made, source, contact)["spec"]
+    return found
+
+
+def variables(pod: dict[str, Any], number: int = 0) -> dict[str, str]:
+    return {v["name"]: v["value"] for v in pod["containers"][number]["env"] if "COORDINATOR" in v["name"]}
+
+
+def test_the_main_container_is_told_and_has_a_token_for_nobody_else() -> None:
+    pod = spec(worker(TRAIN, container("sidecar")))
+    assert variables(pod) == {
+        "TRAINYARD_COORDINATOR": CONTACT.url,
+        "TRAINYARD_COORDINATOR_CA": CONTACT.authority,
+    }
+    (volume,) = [v for v in pod["volumes"] if v["name"] == "trainyard-token"]
+    (source,) = volume["projected"]["sources"]
+    assert source["serviceAccountToken"] == {"audience": "trainyard", "expirationSeconds": 3600, "path": "token"}
+    main, sidecar = pod["containers"]
+    (mount,) = [m for m in main["volumeMounts"] if m["name"] == "trainyard-token"]
+    assert {"name": "TRAINYARD_TOKEN_FILE", "value": f"{mount['mountPath']}/token"} in main["env"]
+    assert mount["readOnly"] is True
+    assert variables(pod, 1) == {}
+    assert "trainyard-token" not in {m["name"] for m in sidecar["volumeMounts"]}
+
+
+def test_without_an_authority_none_is_named() -> None:
+    pod = spec(worker(TRAIN), contact=Contact(CONTACT.url))
+    assert variables(pod) == {"TRAINYARD_COORDINATOR": CONTACT.url}
+
+
+def test_an_agent_of_the_image_s_own_is_told_too() -> None:
+    pod = spec(worker(container(command=["trainyard-agent", "--", "python", "t.py"])), source=None)
+    assert variables(pod)
+
+
+@pytest.mark.parametrize(
+    ("made", "source", "contact"),
+    [
+        (worker(TRAIN), SOURCE, None),
+        (worker(TRAIN), None, CONTACT),
+        (worker(container()), SOURCE, CONTACT),
+        (worker(TRAIN, recovery={"agent": "none"}), SOURCE, CONTACT),
+    ],
+)
+def test_where_nobody_would_speak_or_listen_there_is_nothing(
+    made: Worker, source: Source | None, contact: Contact | None
+) -> None:
+    pod = spec(made, source, contact)
+    assert variables(pod) == {}
+    assert "trainyard-token" not in {v["name"] for v in pod["volumes"]}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"env": [{"name": "TRAINYARD_COORDINATOR", "value": ""}]},
+        {"volumeMounts": [{"name": "trainyard-token", "mountPath": "/mine"}]},
+    ],
+)
+def test_what_the_user_has_of_it_stays(own: dict[str, Any]) -> None:
+    made = worker(
+        {**TRAIN, **own},
+        pod={"volumes": [{"name": "trainyard-token", "emptyDir": {}}]} if "volumeMounts" in own else {},
+    )
+    pod = spec(made)
+    assert sum(v["name"] == "TRAINYARD_COORDINATOR" for v in pod["containers"][0]["env"]) == ("env" in own)
+    assert not [v for v in pod["volumes"] if "projected" in v]

@@ -1,0 +1,53 @@
+"""Which pods may have a container start anew, and what is said of it in them."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.frameworks.building import container, worker
+from trainyard.domain.state.observe import is_restartable
+from trainyard.frameworks.agent_wrapper import Source
+from trainyard.frameworks.coordinator_endpoint import Contact
+from trainyard.frameworks.manifests import worker_pod
+from trainyard.frameworks.restart_rules import Restarting, suitable, with_rule
+
+ALL, ONE = Restarting.ALL, Restarting.CONTAINER
+TRAIN = container(command=["python", "train.py"])
+
+
+CONTACT = Contact("https://trainyard:8443")
+
+
+def made(*containers: dict[str, Any], contact: Contact | None = CONTACT, **more: Any) -> Any:
+    return worker_pod(worker(*containers, **more), Source("operator:1"), contact)
+
+
+@pytest.mark.parametrize(
+    ("pod", "what"),
+    [
+        pytest.param(made(TRAIN), (ONE,), id="by itself"),
+        pytest.param(made(TRAIN, container("logs")), (ALL, ONE), id="beside another"),
+        pytest.param(
+            made(TRAIN, pod={"initContainers": [{**container("tcpxo"), "restartPolicy": "Always"}]}),
+            (ALL, ONE),
+            id="beside a sidecar",
+        ),
+        pytest.param(made(TRAIN, pod={"initContainers": [container("fetch")]}), (ONE,), id="after another"),
+        pytest.param(made(TRAIN, contact=None), (), id="nobody would tell it"),
+        pytest.param(made(container()), (), id="without an agent"),
+        pytest.param(made({**TRAIN, "restartPolicy": "OnFailure"}), (), id="the user has said how"),
+        pytest.param(made({**TRAIN, "restartPolicyRules": [{"action": "Restart"}]}), (), id="the user has a rule"),
+    ],
+)
+def test_what_may_start_anew(pod: dict[str, Any], what: tuple[Restarting, ...]) -> None:
+    assert tuple(suitable(pod["spec"])) == what
+
+
+@pytest.mark.parametrize("what", Restarting)
+def test_the_rule_is_for_one_exit_code_of_the_main_container(what: Restarting) -> None:
+    pod = made(TRAIN, container("logs"))
+    ruled = with_rule(pod, what)
+    main, other = ruled["spec"]["containers"]
+    assert main["restartPolicyRules"] == [{"action": what, "exitCodes": {"operator": "In", "values": [88]}}]
+    assert (main["restartPolicy"], other, pod == ruled) == ("Never", pod["spec"]["containers"][1], False)
+    assert (is_restartable(ruled["spec"]), is_restartable(pod["spec"])) == (True, False)
