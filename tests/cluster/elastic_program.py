@@ -9,7 +9,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from trainyard_torch import Batches, Checkpoints, SaveInterval, Loader, Loop, SampleOrder, CheckpointPolicy, replicate, start
+from trainyard_torch import (
+    Batches,
+    CheckpointPolicy,
+    Checkpoints,
+    Loader,
+    Loop,
+    SampleOrder,
+    SaveInterval,
+    replicate,
+    start,
+)
 
 
 def main(folder: Path, pause: float, steps: int, size: int, batch: int) -> None:

@@ -7,7 +7,7 @@ import time
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from trainyard_torch import Batches, Checkpoints, SaveInterval, SampleOrder, CheckpointPolicy, TrainState, start
+from trainyard_torch import Batches, CheckpointPolicy, Checkpoints, SampleOrder, SaveInterval, TrainState, start
 
 STEPS = 120
 
@@ -42,11 +42,11 @@ def main(folder: str) -> None:
             if training.is_rank0:
                 print(f"step {step} samples {part.samples.tolist()}", flush=True)  # noqa: T201 - its output
             stop = training.must_stop(step)
-            if tier := checkpoints.due(step):
+            if tier := checkpoints.should_save(step):
                 checkpoints.save(step, state, data=batches.state(), tier=tier)
             if stop:
                 checkpoints.save(step, state, data=batches.state(), wait=True)
-                training.leave()
+                training.exit()
         checkpoints.save(STEPS, state, data=batches.state(), wait=True)
         if training.is_rank0:
             numbers = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())

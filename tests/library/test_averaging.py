@@ -11,7 +11,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.library.processes import run
+from tests.library.support.processes import run
 from trainyard_torch.communication.averaging import ModelAveraging, hierarchical_sgd, local_sgd
 from trainyard_torch.communication.replica_group import join_replica_group
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.library.processes import run
-from tests.library.programs import started
+from tests.library.support.processes import run
+from tests.library.support.programs import started
 from trainyard_torch import (
     CheckpointPolicy,
     Checkpoints,
@@ -78,7 +78,7 @@ def hangs_once(folder: Path) -> tuple[list[str], int, int, float]:
     until(pending.done)
     took = time.monotonic() - began
     outputs.LocalOutput.finish = well  # type: ignore[method-assign]
-    with pytest.raises(CheckpointSaveError, match="step 2 was given up, and is not tried again"):
+    with pytest.raises(CheckpointSaveError, match="step 2 was abandoned, and is not tried again"):
         checkpoints.save(2, state, wait=True)
     checkpoints.save(2, state)
     checkpoints.save(3, state, wait=True)
@@ -217,11 +217,11 @@ def test_what_is_for_the_memory_alone_needs_one(tmp_path: Path) -> None:
 
 PROGRAM = """
 import sys, threading, torch
-from trainyard_torch import Checkpoints, Plan, start
+from trainyard_torch import CheckpointPolicy, Checkpoints, start
 from trainyard_torch.checkpoint import outputs
 with start() as training:
     rank = training.process.rank
-    checkpoints = Checkpoints(sys.argv[1], policy=CheckpointPolicy(operation_seconds=1))
+    checkpoints = Checkpoints(sys.argv[1], policy=CheckpointPolicy(operation_timeout_seconds=1))
     state = {f"rank{rank}": {"w": torch.zeros(3)}}
     checkpoints.load(state)
     if rank == 1:

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from benchmarks.training import exchange, saving
 from benchmarks.training.loop import SYSTEMS
 from benchmarks.training.ranks import Group, started, wait
-from tests.library.processes import run
-from tests.library.programs import free_port
+from tests.library.support.processes import run
+from tests.library.support.programs import free_port
 
 LAST, TOTAL = 9, 12
 

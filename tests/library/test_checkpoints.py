@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from tests.library.processes import RankError, run
+from tests.library.support.models import built
+from tests.library.support.processes import RankError, run
 from trainyard_torch import (
     CheckpointError,
     CheckpointPolicy,
@@ -28,15 +27,6 @@ from trainyard_torch import (
 )
 
 STEP = SaveInterval(steps=1)
-
-
-def built(*, shard: int = 0, seed: int = 0) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.Tanh(), torch.nn.Linear(12, 2)).double()
-    if shard:
-        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-        parallelize_module(model, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
-    return model, torch.optim.AdamW(model.parameters(), lr=0.1)
 
 
 def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> list[float]:

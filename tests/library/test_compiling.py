@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
+from tests.library.support.models import Network
 from trainyard_torch.compilation import Image, compile_model, missing_requirements, this_image
 
 ALL = {"g++", "gcc", "setuptools.command", "triton", "Python.h", "ATen/ATen.h"}
@@ -38,15 +39,6 @@ def test_what_it_needs(device: str, environ: dict[str, str], there: set[str], mi
 
 
 MISSING = missing_requirements("cpu", os.environ, this_image())
-
-
-class Network(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.gelu(self.layer(x))
 
 
 def test_names_stay_as_they_are() -> None:
@@ -100,8 +92,8 @@ PROGRAM = """
 import sys, torch
 from torch._dynamo.utils import counters
 from trainyard_torch.compilation import compile_model
-from tests.library.test_compiling import Network
-model = compiled(Network(), sys.argv[1])
+from tests.library.support.models import Network
+model = compile_model(Network(), sys.argv[1])
 model(torch.ones(2, 3)).sum().backward()
 print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"])
 """

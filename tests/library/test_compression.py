@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.library.processes import run
+from tests.library.support.processes import run
 from trainyard_torch.communication.compression import compress
 from trainyard_torch.communication.powersgd import PowerSGD
 from trainyard_torch.precision import Precision
@@ -139,7 +139,9 @@ def test_another_number_of_processes_goes_on_alike(tmp_path: Path, world_size: i
     for rank, (found, reset, said) in enumerate(run(world_size, tmp_path, gone_on, folder)):
         assert np.allclose(found, expected, rtol=0, atol=1e-11)
         assert not np.allclose(reset, expected, rtol=0, atol=1e-5), "what a reset loses would be seen"
-        sentence = f"PowerSGD continues with {world_size} processes instead of 2: each starts with the mean of all errors"
+        sentence = (
+            f"PowerSGD continues with {world_size} processes instead of 2: each starts with the mean of all errors"
+        )
         assert said == ([sentence] * 2 if rank == 0 else [])
 
 
@@ -220,7 +222,7 @@ def test_what_cannot_be_compressed_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [({"rank": 0}, "rank"), ({"start": 1}, "start must be from 2"), ({"saving": float("nan")}, "saving")],
+    [({"rank": 0}, "rank"), ({"start_step": 1}, "start_step must be from 2"), ({"min_compression_rate": float("nan")}, "min_compression_rate")],
 )
 def test_options_that_make_no_sense(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.library.programs import started
+from tests.library.support.programs import started
 from trainyard_torch import CheckpointSaveError, NoUsableCheckpointError, Parallelism, context, start
 from trainyard_torch.checkpoint.timeouts import NoResponseError
 from trainyard_torch.sigterm import SigtermHandler
@@ -73,7 +73,11 @@ def test_what_is_drawn_is_a_function_of_seed_and_step() -> None:
             "stop_timeout_seconds must be a positive number of seconds up to 1000000000, not 0",
         ),
         ({}, {"stop_timeout_seconds": float("inf")}, "stop_timeout_seconds must be a positive number"),
-        ({"TRAINYARD_GRACE_PERIOD_SECONDS": "soon"}, {}, "TRAINYARD_GRACE_PERIOD_SECONDS must be the seconds that the pod gets"),
+        (
+            {"TRAINYARD_GRACE_PERIOD_SECONDS": "soon"},
+            {},
+            "TRAINYARD_GRACE_PERIOD_SECONDS must be the seconds that the pod gets",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said_before_anything_is_set_up(
@@ -204,8 +208,8 @@ def test_a_step_has_the_time_that_the_pod_has(
 
 STUCK = """
 import threading
-from trainyard_torch.sigterm import Notice
-Notice(patience=0.5)
+from trainyard_torch.sigterm import SigtermHandler
+SigtermHandler(stop_timeout_seconds=0.5)
 print("up", flush=True)
 threading.Event().wait()
 """
@@ -236,8 +240,8 @@ def test_a_notice_gives_back_what_it_took() -> None:
 
 FORKS = """
 import os, signal, time
-from trainyard_torch.sigterm import Notice
-notice = Notice(patience=0.5)
+from trainyard_torch.sigterm import SigtermHandler
+notice = SigtermHandler(stop_timeout_seconds=0.5)
 child = os.fork()
 if child == 0:
     time.sleep(60)

@@ -11,7 +11,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.library.processes import run
+from tests.library.support.processes import run
 from trainyard_torch.communication import diloco as module
 from trainyard_torch.communication.diloco import DiLoCo
 from trainyard_torch.communication.replica_group import ReplicaGroupState, join_replica_group
@@ -172,6 +172,9 @@ def test_what_cannot_be_is_told(tmp_path: Path) -> None:
     assert every == "sync_every must be from 1 on, not 0"
     assert rate == "outer_lr must be positive, and is 0.0"
     assert momentum == "outer_momentum must be from 0 to less than 1, and is 1.0"
-    assert "a replica group has 2: wrap it with DistributedDataParallel(model, process_group=replica_group.intra_group)" in bare
+    assert (
+        "a replica group has 2: wrap it with DistributedDataParallel(model, process_group=replica_group.intra_group)"
+        in bare
+    )
     assert "of another model: 0.bias is in one of them only" in other
     assert "has no island0: leave the state of islands out" in own

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.library.equality import LONGEST, STEPS, Layout, Run, trained
-from tests.library.processes import run
+from tests.library.support.equality import LONGEST, STEPS, Layout, Run, trained
+from tests.library.support.processes import run
 from trainyard_torch.mesh import Parallelism
 
 if TYPE_CHECKING:

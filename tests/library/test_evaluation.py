@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.library.processes import run
+from tests.library.support.processes import run
 from trainyard_torch import (
     Batches,
     DataShard,

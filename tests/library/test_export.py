@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.library.equality import PLAN, Layer, transformer
-from tests.library.processes import run
+from tests.library.support.equality import PLAN, Layer, transformer
+from tests.library.support.processes import run
 from trainyard_torch import (
     CheckpointError,
     Checkpoints,
@@ -255,7 +255,7 @@ def test_after_the_training_from_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_in_an_object_store() -> None:
-    from tests.library.test_objects import options, serving  # noqa: PLC0415 - ranks import this file, and need no server
+    from tests.library.support.s3 import options, serving  # noqa: PLC0415 - ranks import this file, and need no server
 
     with serving() as endpoint:
         where = options(endpoint)

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.library.processes import run
-from tests.library.test_checkpoints import built
+from tests.library.support.models import built
+from tests.library.support.processes import run
 from trainyard_torch import CheckpointError, Checkpoints, CheckpointSaveError, StoreError, TrainState
 
 

@@ -4,21 +4,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.library.programs import started
+from tests.library.support.programs import started
 
 PROGRAM = """
 import sys, torch
 from torch import nn
-from trainyard_torch import Batches, Checkpoints, Due, Keep, Loader, Loop, Order, Plan, replicate, start
+from trainyard_torch import (
+    Batches, CheckpointPolicy, Checkpoints, Loader, Loop, Retention, SampleOrder, SaveInterval, replicate, start,
+)
 folder, how = sys.argv[1:]
 with start(seed=1) as training:
     model = replicate(nn.Linear(4, 1), training.mesh)
     samples = [torch.full((4,), float(number)) for number in range(40)]
-    data = Loader(samples, Batches(SampleOrder(40), 4, 4), training.data_shard, workers=0)
+    data = Loader(samples, Batches(SampleOrder(40), 4, 4), training.data_shard, num_workers=0)
     plan = CheckpointPolicy(store=SaveInterval(steps=3), keep=Retention(last=1, best=1, metric="score"))
     loop = Loop(
         training, model, torch.optim.SGD(model.parameters(), lr=0.1), data, total_steps=12,
-        checkpoints=Checkpoints(folder, plan=plan, mesh=training.mesh), metrics=lambda: {"score": abs(6 - step.number)},
+        checkpoints=Checkpoints(folder, policy=plan, mesh=training.mesh),
+        checkpoint_metrics=lambda: {"score": abs(6 - step.number)},
     )
     for step in loop:
         for batch in step:

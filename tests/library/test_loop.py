@@ -14,8 +14,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.library.processes import run
-from tests.library.programs import free_port, started
+from tests.library.support.processes import run
+from tests.library.support.programs import free_port, started
 from trainyard_torch import (
     Batches,
     CheckpointPolicy,

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from tests.library.processes import run
+from tests.library.support.processes import run
 from trainyard_torch.optim.lamb import LAMB
 from trainyard_torch.optim.lars import LARS
 from trainyard_torch.optim.layerwise import parameter_groups
@@ -177,10 +177,10 @@ def test_biases_and_norms_are_left_out() -> None:
     [
         (LARS, {"lr": -1}, "lr must be from 0"),
         (LARS, {"momentum": 1.0}, "momentum must be from 0 to less than 1, and is 1.0"),
-        (LARS, {"trust": float("nan")}, "trust must be"),
+        (LARS, {"trust_coefficient": float("nan")}, "trust_coefficient must be"),
         (LAMB, {"betas": (0.9, 1.0)}, "beta2 must be from 0 to less than 1"),
         (LAMB, {"eps": -1.0}, "eps must be"),
-        (LAMB, {"most": -1.0}, "most must be"),
+        (LAMB, {"max_weight_norm": -1.0}, "max_weight_norm must be"),
         (LAMB, {"weight_decay": float("inf")}, "weight_decay must be"),
     ],
 )

@@ -13,8 +13,9 @@ import torch.nn.functional as F  # noqa: N812 - as everywhere
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
-from tests.library.processes import run
-from tests.library.programs import started
+from tests.library.support.models import layers
+from tests.library.support.processes import run
+from tests.library.support.programs import started
 from trainyard_torch.data import DataShard
 from trainyard_torch.mesh import Parallelism, data_shard, sharding, size, submesh
 from trainyard_torch.parallel import (
@@ -46,11 +47,6 @@ def test_neighbours_share_a_matrix_and_the_same_samples(tmp_path: Path) -> None:
     assert [own for own, _ in found] == [DataShard(0, 2), DataShard(0, 2), DataShard(1, 2), DataShard(1, 2)]
     own = found[3][1]
     assert (own["tensor"], own["data"], own["gradients"], own["shards"]) == ([2, 3], [1, 3], [1, 3], [3])
-
-
-def layers() -> nn.Sequential:
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3), nn.Linear(3, 4))
 
 
 def tied() -> nn.Sequential:

@@ -11,8 +11,8 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - as everywhere
 from torch import nn
 
-from tests.library.processes import run
-from tests.library.test_parallel import layers
+from tests.library.support.models import layers
+from tests.library.support.processes import run
 from trainyard_torch.mesh import Parallelism
 from trainyard_torch.parallel import (
     Pipeline,

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.library import processes
+from tests.library.support import processes
 from trainyard_torch import process_group
 
 TIMES = 60

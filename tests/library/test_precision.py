@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
-from tests.library.processes import run
+from tests.library.support.processes import run
 from trainyard_torch import Parallelism, clip_grad_norm_, group_by_mesh, shard, tensor_parallel
 from trainyard_torch.precision import Precision, with_float8
 

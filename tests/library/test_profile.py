@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.library.processes import run
+from tests.library.support.processes import run
 from trainyard_torch.monitoring.communication import Communication
 from trainyard_torch.monitoring.monitor import Monitor
 from trainyard_torch.monitoring.profiler import NsightWindow, Profiler, ProfilerConfig
@@ -144,11 +144,11 @@ def test_a_training_that_ends_before_its_profile(tmp_path: Path, caplog: pytest.
 RANK = """
 import sys, time
 from pathlib import Path
-from trainyard_torch.monitoring.profiler import Capture
-from trainyard_torch.monitoring.monitor import Watch
+from trainyard_torch.monitoring.profiler import ProfilerConfig
+from trainyard_torch.monitoring.monitor import Monitor
 folder, end = Path(sys.argv[1]), time.monotonic() + 60
-with Monitor(device="cpu", capture=ProfilerConfig(folder=folder)) as watch:
-    (folder / f"ready-{watch.reading().rank}").touch()
+with Monitor(device="cpu", profiler=ProfilerConfig(folder=folder)) as watch:
+    (folder / f"ready-{watch.snapshot().rank}").touch()
     step = 0
     while len([*folder.glob("trace-*")]) < 2 and time.monotonic() < end:
         time.sleep(0.01)

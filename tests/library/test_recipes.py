@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.library.programs import started
+from tests.library.support.programs import started
 
 RECIPES = Path(__file__).parents[2] / "trainer-image/recipes"
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.library.equality import Layout, Training
-from tests.library.processes import run
+from tests.library.support.equality import Layout, Training
+from tests.library.support.processes import run
 from trainyard_torch import Checkpoints, Parallelism, TrainState
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.library.processes import run
+from tests.library.support.processes import run
 from trainyard_torch.server import Roles
 from trainyard_torch.server.answers import Counts, ServerClosedError, TrainerLeftError
 from trainyard_torch.server.parameter_store import ParameterStore

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.library.processes import RankError, run
-from tests.library.programs import started
+from tests.library.support.processes import RankError, run
+from tests.library.support.programs import started
 from trainyard_agent import report
 from trainyard_agent.stopping import FORM, STOP, Slot
 from trainyard_torch.server import Roles
@@ -97,9 +97,9 @@ KILLED = """
 import os, torch
 from functools import partial
 from trainyard_torch.server import Roles
-from trainyard_torch.server.session import joined
+from trainyard_torch.server.session import join_parameter_server
 model = torch.nn.Linear(2, 1)
-with joined(model, partial(torch.optim.SGD, lr=0.1), Roles(4, 2), int(os.environ["RANK"]), timeout=60) as parameters:
+with join_parameter_server(model, partial(torch.optim.SGD, lr=0.1), Roles(4, 2), int(os.environ["RANK"]), timeout=60) as parameters:
     for step in range(10 ** 9) if parameters else ():
         model(torch.ones(2)).sum().backward()
         parameters.push()

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.library.processes import run
-from tests.library.programs import free_port
-from tests.library.servers import Tracker
+from tests.library.support.processes import run
+from tests.library.support.programs import free_port
+from tests.library.support.servers import Tracker
 from trainyard_torch import (
     Batches,
     CheckpointPolicy,
@@ -316,7 +316,9 @@ def test_a_folder_that_comes_later(tmp_path: Path, caplog: pytest.LogCaptureFixt
         folder.unlink()
         assert tracking._background.flush(30)
     assert [*scalars(folder)["loss"]] == [1, 2, 3, 4, 5]
-    said = [message for message in caplog.messages if message.startswith(f"cannot send events to TensorBoard in {folder}")]
+    said = [
+        message for message in caplog.messages if message.startswith(f"cannot send events to TensorBoard in {folder}")
+    ]
     assert len(said) == 1, "it is logged once"
 
 
@@ -351,7 +353,11 @@ def test_the_numbers_are_those_of_all_and_rank_0_tells_them(tmp_path: Path) -> N
         (lambda: TensorBoard("s3://bucket/runs"), ValueError, "folder must be a path, and is s3://bucket/runs"),
         (lambda: Tracking(TensorBoard("runs"), log_every=0), ValueError, "log_every must be from 1 on, not 0"),
         (lambda: Tracking(TensorBoard("runs"), parameters=3), ValueError, "parameters must be a mapping"),
-        (lambda: Tracking(TensorBoard("runs")).log_metrics(1, {}), RuntimeError, r"call start\(\) before log_metrics\(\)"),
+        (
+            lambda: Tracking(TensorBoard("runs")).log_metrics(1, {}),
+            RuntimeError,
+            r"call start\(\) before log_metrics\(\)",
+        ),
     ],
 )
 def test_what_makes_no_sense(wrong: Callable[[], object], kind: type[Exception], said: str) -> None:

@@ -11,7 +11,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
-from tests.library.processes import run
+from tests.library.support.processes import run
 from trainyard_torch import (
     CheckpointError,
     Checkpoints,

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.library.processes import HERE
+from tests.library.support.processes import HERE
 from trainyard_agent import report
 from trainyard_torch.monitoring.monitor import Monitor
 from trainyard_torch.monitoring.profiler import ProfilerConfig
@@ -280,5 +280,5 @@ def test_the_example_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixt
     program = page.split("```python\n")[1].split("```")[0].replace("/tmp/model.pt", str(tmp_path / "model.pt"))  # noqa: S108 - the page's
     exec(compile(program, "watching.md", "exec"), {})  # noqa: S102 - our own
     said = capsys.readouterr().out
-    assert "ReadOptions(rank=0, step=199," in said
+    assert "RankMetrics(rank=0, step=199," in said
     assert "'checkpoint'" in said

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from tests.library.processes import run
+from tests.library.support.processes import run
 from trainyard_agent import report
 from trainyard_torch.monitoring.deferred import WAITING, DeferredScalars, Worked, check
 from trainyard_torch.monitoring.flops import counted, peak, transformer, utilisation

@@ -152,7 +152,7 @@ def test_a_file_is_read_as_it_is(store: Store) -> None:
 
 
 def test_a_patience_that_is_none() -> None:
-    with pytest.raises(ValueError, match="patience must be a positive number of seconds, and is 0"):
+    with pytest.raises(ValueError, match="timeout_seconds must be a positive number of seconds, not 0"):
         Store("memory://x", timeout_seconds=0)
 
 

@@ -24,7 +24,7 @@ def test_one_of_torchrun_and_one_of_the_agent() -> None:
     [
         ({"RANK": "four"}, "RANK must be a non-negative integer, not 'four'"),
         ({"RANK": "-1"}, "RANK must be a non-negative integer, not '-1'"),
-        ({"RANK": "٣"}, "RANK must be a whole number"),
+        ({"RANK": "٣"}, "RANK must be a non-negative integer"),
         ({"RANK": "4"}, "RANK does not fit: RANK 4 of WORLD_SIZE 4"),
         ({"WORLD_SIZE": ""}, "RANK is set without WORLD_SIZE: set both, or neither"),
         ({"RANK": ""}, "WORLD_SIZE is set without RANK: set both, or neither"),
@@ -32,7 +32,7 @@ def test_one_of_torchrun_and_one_of_the_agent() -> None:
         ({"WORLD_SIZE": "99999999999"}, "WORLD_SIZE does not fit"),
         ({"LOCAL_RANK": "2"}, "LOCAL_RANK does not fit"),
         ({"LOCAL_WORLD_SIZE": "5"}, "LOCAL_WORLD_SIZE does not fit"),
-        ({"TRAINYARD_ATTEMPT": "x"}, "TRAINYARD_ATTEMPT must be a whole number"),
+        ({"TRAINYARD_ATTEMPT": "x"}, "TRAINYARD_ATTEMPT must be a non-negative integer"),
     ],
 )
 def test_variables_that_do_not_fit(wrong: dict[str, str], said: str) -> None:

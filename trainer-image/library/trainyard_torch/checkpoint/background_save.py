@@ -63,7 +63,7 @@ class BackgroundSave:
     def check(self) -> None:
         """Raises StoreError where it is not to go on."""
         if self._left or time.monotonic() - self._began > self._seconds:
-            raise StoreError(f"it was not done after {self._seconds:g} s, and is given up")
+            raise StoreError(f"it was not done after {self._seconds:g} s, and is abandoned")
 
     def outcome(self) -> Outcome:
         """What became of it. Waits for that, until its time is over; it is left behind then, and commits nothing any more."""

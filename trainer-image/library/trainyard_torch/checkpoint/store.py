@@ -53,7 +53,7 @@ class Store:
 
     def __init__(self, url: str, *, timeout_seconds: float | None = None, **options: object) -> None:
         if timeout_seconds is not None and not timeout_seconds > 0:
-            raise ValueError(f"patience must be a positive number of seconds, and is {timeout_seconds}")
+            raise ValueError(f"timeout_seconds must be a positive number of seconds, not {timeout_seconds}")
         self.url = url.rstrip("/") or "/"
         if ":" in url.partition("/")[0] and "://" not in url:
             raise StoreError(f"{url}: neither a path nor a URL, which has two slashes, as s3://bucket/folder has")

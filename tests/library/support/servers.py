@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib import request
 from urllib.error import URLError
 
-from tests.library.programs import free_port
+from tests.library.support.programs import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
