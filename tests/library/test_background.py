@@ -108,7 +108,7 @@ def test_a_store_that_is_too_slow_has_an_end(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(outputs.LocalOutput, "write", slow)
     with pytest.raises(
-        CheckpointSaveError, match=r"of step 1 was not written: .*it was not done after 0\.2 s, and is given"
+        CheckpointSaveError, match=r"of step 1 was not written: .*it was not done after 0\.2 s, and is abandoned"
     ):
         checkpoints.save(1, state, wait=True)
     monkeypatch.undo()

@@ -85,7 +85,7 @@ def test_a_port_that_is_taken_ends_nothing(port: int, caplog: pytest.LogCaptureF
         assert endpoint.serve(port, list) is None
     (said,) = caplog.messages
     assert said == (
-        f"no metrics on port {port}: the port is taken: set TRAINYARD_METRICS_PORT to another one; training goes on"
+        f"no metrics on port {port}: the port is taken: set TRAINYARD_METRICS_PORT to another one; training continues"
     )
 
 

@@ -147,8 +147,8 @@ def test_a_folder_that_is_no_folder_of_ours_is_not_used(tmp_path: Path, caplog: 
         board.put(RankMetrics(rank=3, step=1, time=0.0, steps=1))
     assert [*(tmp_path / "elsewhere").iterdir()] == []
     (said,) = caplog.messages
-    assert "rank 3 leaves no metrics" in said
-    assert "another user's, or no folder; training goes on" in said
+    assert "rank 3 cannot publish metrics" in said
+    assert "another user's, or no folder; training continues" in said
 
 
 def test_another_users_folder_is_not_used(
