@@ -171,7 +171,7 @@ def test_what_cannot_be_is_told(tmp_path: Path) -> None:
     every, rate, momentum, bare, other, own = run(2, tmp_path, refused)[0]
     assert every == "sync_every must be from 1 on, not 0"
     assert rate == "outer_lr must be positive, and is 0.0"
-    assert momentum == "outer_momentum must be from 0 to less than 1, and is 1.0"
+    assert momentum == "outer_momentum must be from 0 to less than 1, not 1.0"
     assert (
         "a replica group has 2: wrap it with DistributedDataParallel(model, process_group=replica_group.intra_group)"
         in bare
