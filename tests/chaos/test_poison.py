@@ -45,7 +45,9 @@ async def _poisoned_job(case: Case, ward: Ward) -> None:
         if case.told:
             await ward.told(made["metadata"], case.told)
         else:
-            await ward.lab.until(lambda: ward.lab.status(name).get("launchedAttempt") == 1, "its workers")
+            await ward.lab.until(
+                lambda: ward.lab.status(name).get("internal", {}).get("launchedAttempt") == 1, "its workers"
+            )
         await ward.healthy()
         ward.sane()
 
@@ -74,7 +76,9 @@ def test_a_victim(deed: Deed, runner: asyncio.Runner, ward: Ward) -> None:
 async def _a_victim(deed: Deed, ward: Ward) -> None:
     async with discharging(ward):
         made = await ward.rest.call("POST", JOBS_PATH, manifest(VICTIM))
-        await ward.lab.until(lambda: ward.lab.status(VICTIM).get("launchedAttempt") == 1, "the victim's worker")
+        await ward.lab.until(
+            lambda: ward.lab.status(VICTIM).get("internal", {}).get("launchedAttempt") == 1, "the victim's worker"
+        )
         await ward.lab.run(1, 0, name=VICTIM)
         await ward.lab.running(VICTIM)
         with suppress(AnswerError):  # the server knows better than to store it, which is as good

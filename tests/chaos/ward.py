@@ -49,7 +49,10 @@ class Ward:
     async def healthy(self) -> None:
         """Another job goes its way from its creation to its end."""
         await self.lab.submit(HEALTHY)
-        await self.lab.until(lambda: self.lab.status(HEALTHY).get("launchedAttempt") == 1, "the healthy job's workers")
+        await self.lab.until(
+            lambda: self.lab.status(HEALTHY).get("internal", {}).get("launchedAttempt") == 1,
+            "the healthy job's workers",
+        )
         await self.lab.run(1, 0, 1, name=HEALTHY)
         await self.lab.running(HEALTHY)
         await self.lab.end(1, 0, 1, name=HEALTHY)

@@ -222,7 +222,11 @@ def test_what_cannot_be_compressed_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [({"rank": 0}, "rank"), ({"start_step": 1}, "start_step must be from 2"), ({"min_compression_rate": float("nan")}, "min_compression_rate")],
+    [
+        ({"rank": 0}, "rank"),
+        ({"start_step": 1}, "start_step must be from 2"),
+        ({"min_compression_rate": float("nan")}, "min_compression_rate"),
+    ],
 )
 def test_options_that_make_no_sense(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):

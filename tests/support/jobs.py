@@ -85,7 +85,7 @@ class Scene:
 
     def with_status(self, **fields: Any) -> "Scene":
         """Something else was stored."""
-        return replace(self, status=self.status.model_copy(update=fields))
+        return replace(self, status=self.status.evolve(**fields))
 
     def saying(self, *conditions: Condition) -> "Scene":
         """Conditions were stored."""
@@ -131,13 +131,13 @@ class Scene:
         """Something about a worker's pod is otherwise."""
 
         def meant(pod: PodView) -> bool:
-            return (pod.index, pod.attempt) == (index, self.status.made_in(index))
+            return (pod.index, pod.attempt) == (index, self.status.created_in_attempt(index))
 
         return replace(self, pods=tuple(replace(p, **fields) if meant(p) else p for p in self.pods))
 
     def gone(self, *indexes: int) -> "Scene":
         """Pods are there no more."""
-        kept = (p for p in self.pods if p.index not in indexes or p.attempt != self.status.made_in(p.index))
+        kept = (p for p in self.pods if p.index not in indexes or p.attempt != self.status.created_in_attempt(p.index))
         return replace(self, pods=tuple(kept))
 
     def failed(
@@ -150,9 +150,10 @@ class Scene:
         message: str = "",
         step: int | None = None,
         rank: int | None = None,
+        **reported: Any,
     ) -> "Scene":
-        """A worker's main container ended with an error, after this step, because of this rank."""
-        end = Exit(ago(seconds_ago), exit_code, reason, message, step=step, rank=rank)
+        """A worker's main container ended with an error, after this step, because of this rank; `reported`: by its agent."""
+        end = Exit(ago(seconds_ago), exit_code, reason, message, step=step, rank=rank, **reported)
         return self.pod(index, phase="Failed", ended=True, running=False, ready=False, exit=end)
 
     def succeeded(self, *indexes: int, seconds_ago: float = 10) -> "Scene":
@@ -191,10 +192,17 @@ class Scene:
         return self._heard({index: AgentView(self.status.attempt, doing, since=ago(200)) for index in meant})
 
     def told_failed(
-        self, index: int, *, exit_code: int = 1, message: str = "", step: int | None = None, seconds_ago: float = 1
+        self,
+        index: int,
+        *,
+        exit_code: int = 1,
+        message: str = "",
+        step: int | None = None,
+        seconds_ago: float = 1,
+        **reported: Any,
     ) -> "Scene":
-        """The agent of a worker has told that a rank failed; the container goes on."""
-        end = Exit(ago(seconds_ago), exit_code, "Error", message, step=step, rank=index)
+        """The agent of a worker has told that a rank failed; the container goes on. `reported`: what else it tells."""
+        end = Exit(ago(seconds_ago), exit_code, "Error", message, step=step, rank=index, **reported)
         return self._heard({index: AgentView(self.status.attempt, Doing.FAILED, end, since=ago(200))})
 
     def vanished(self, index: int, seconds_ago: float = 10) -> "Scene":
@@ -212,7 +220,7 @@ class Scene:
         return self._heard({index: agent})
 
     def _heard(self, agents: dict[int, AgentView]) -> "Scene":
-        uids = {pod.index: pod.uid for pod in self.pods if pod.attempt == self.status.made_in(pod.index)}
+        uids = {pod.index: pod.uid for pod in self.pods if pod.attempt == self.status.created_in_attempt(pod.index)}
         known = {uids[index]: agent for index, agent in agents.items() if index in uids}
         return replace(self, agents={**(self.agents or {}), **known})
 

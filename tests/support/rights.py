@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from localcluster.tools import ensure
+from dev.localcluster.tools import ensure
 from tests.support.control_plane import OPERATOR
 from tests.unit.helm.chart import Chart, Release
 from tests.unit.helm.test_permissions import grants

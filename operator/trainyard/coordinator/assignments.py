@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from trainyard.api.agent_protocol import SyncRequest
+from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.recovery import HANG_CODE
-from trainyard.api.status import ConditionType, GracefulStop
+from trainyard.api.status import ConditionType
 from trainyard.coordinator.rejections import RefusedError, Why
-from trainyard.coordinator.reports import Call
 from trainyard.domain.recovery.agent_reports import restarts
 from trainyard.domain.state.snapshot import Doing, JobView, PodView
 from trainyard.frameworks.environment import renewed
@@ -22,20 +23,20 @@ class Assignment:
     """Whether all others are ready too."""
     environment: Mapping[str, str]
     """What its ranks are told anew: of where it was made some holds no more."""
-    stop: GracefulStop | None = None
+    stop: CoordinatedStop | None = None
     """The end to which the attempt comes."""
     restart: bool = False
     """Whether the container is to start anew before the attempt begins."""
     hung: bool = False
     """Whether the attempt before has ended because a rank hung: where the others stood is of use then."""
 
-    def is_news(self, call: Call) -> bool:
+    def is_news(self, call: SyncRequest) -> bool:
         """Whether the agent does something else."""
         if self.attempt != call.attempt:
             return self.attempt > call.attempt
         return (self.run and call.state is Doing.WAITING) or (call.state is Doing.RUNNING and self._stops_anew(call))
 
-    def _stops_anew(self, call: Call) -> bool:
+    def _stops_anew(self, call: SyncRequest) -> bool:
         """Whether the agent is elsewhere on the way to the end. One that takes no part has nothing to hear of it."""
         leave, stop = call.leave, self.stop
         if leave is None or stop is None:
@@ -48,22 +49,22 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
     status = job.status
     if status.finished:
         raise RefusedError(Why.OVER, "the job has ended")
-    if status.awaits(pod.index, pod.attempt) and not status.holds(ConditionType.SUSPENDED):
+    if status.is_joining(pod.index, pod.attempt) and not status.holds(ConditionType.SUSPENDED):
         return Assignment(pod.attempt, run=False, environment={})
     if is_replaced(pod, job):
         raise RefusedError(
             Why.REPLACED, f"the job is at attempt {status.attempt}, to which pod {pod.name} does not belong"
         )
-    if pod.attempt > status.made_in(pod.index):
+    if pod.attempt > status.created_in_attempt(pod.index):
         # The status was lost, restored from a backup say: it is about to be set right, and the worker has to ask again.
         raise RefusedError(
             Why.UNKNOWN_POD, f"the job is at attempt {status.attempt}, and pod {pod.name} of a later one"
         )
-    if status.meeting:
+    if status.awaiting_rendezvous:
         last = status.last_failure
         hung = last is not None and last.attempt == status.attempt - 1 and last.exit_code == HANG_CODE
         return Assignment(status.attempt, run=False, environment={}, restart=restarts(status, pod), hung=hung)
-    address = status.rendezvous.address if status.group and status.rendezvous else None
+    address = status.internal.rendezvous.address if status.internal.group and status.internal.rendezvous else None
     worker = Worker(_as_made(job, pod), pod.index, status.attempt, address)
     return Assignment(status.attempt, run=True, environment=renewed(worker), stop=status.stopping)
 
@@ -73,11 +74,11 @@ def _as_made(job: JobView, pod: PodView) -> JobView:
     workers = job.status.size or pod.workers
     if workers in {0, job.spec.replicas}:
         return job
-    return replace(job, spec=job.spec.model_copy(update={"replicas": workers}))
+    return replace(job, spec=job.spec.evolve(replicas=workers))
 
 
 def is_replaced(pod: PodView, job: JobView) -> bool:
     """Whether another pod is in its place, or will be, or none: the group has fewer workers now."""
     status = job.status
-    replaced = pod.attempt < status.made_in(pod.index) or not status.includes(pod.index)
+    replaced = pod.attempt < status.created_in_attempt(pod.index) or not status.includes(pod.index)
     return replaced or status.holds(ConditionType.SUSPENDED)

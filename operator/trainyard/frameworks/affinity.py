@@ -28,8 +28,8 @@ TAINTS = ("cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible", "kube
 def avoid(spec: Json, suspects: Iterable[SuspectNode]) -> None:
     """Keep a pod away from nodes, by their names: always, or where there is another place."""
     nodes = [*suspects]
-    _require(spec, "matchFields", _all_but(node for node in nodes if node.avoided is Avoidance.ALWAYS))
-    if rather_not := _all_but(node for node in nodes if node.avoided is Avoidance.IF_POSSIBLE):
+    _require(spec, "matchFields", _all_but(node for node in nodes if node.avoidance is Avoidance.REQUIRED))
+    if rather_not := _all_but(node for node in nodes if node.avoidance is Avoidance.PREFERRED):
         _prefer(spec, [{"weight": STRONGEST, "preference": {"matchFields": rather_not}}])
 
 

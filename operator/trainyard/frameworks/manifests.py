@@ -49,7 +49,11 @@ def worker_pod(worker: Worker, agent: Source | None = None, contact: Contact | N
     if agent and supervised(job):
         bring_agent(worker, spec, agent)
     if contact and has_agent(spec):
-        introduce(spec, contact, joins=job.status.group is not None or job.status.awaits(worker.index, worker.attempt))
+        introduce(
+            spec,
+            contact,
+            joins=job.status.internal.group is not None or job.status.is_joining(worker.index, worker.attempt),
+        )
     spec["tolerations"] = [*(spec.get("tolerations") or []), *_tolerations(spec)]
     _place(worker, spec)
     spec |= {"restartPolicy": "Never", "hostname": worker.host, "subdomain": job.name}

@@ -57,8 +57,8 @@ class Worker:
     @property
     def meeting(self) -> int:
         """The attempt by which the rendezvous is known: its own, or where workers meet by themselves that in which the first of them began."""
-        group = self.job.status.group
-        return group.since if group and meets_by_itself(self.spec) else self.attempt
+        group = self.job.status.internal.group
+        return group.created_in_attempt if group and meets_by_itself(self.spec) else self.attempt
 
     @property
     def run_id(self) -> str:

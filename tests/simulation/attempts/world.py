@@ -12,11 +12,11 @@ from tests.simulation.attempts.goodput import miscounted
 from tests.simulation.attempts.state import State
 from tests.support.jobs import UID, stored
 from tests.support.phase_transitions import objection
+from trainyard.api.agent_protocol import Failure, SyncRequest
+from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.recovery import RESTART_CODE, SAVED_CODE
-from trainyard.api.status import GracefulStop
 from trainyard.coordinator import assignments
 from trainyard.coordinator.rejections import RefusedError, Why
-from trainyard.coordinator.reports import Call, Failure, Leave
 from trainyard.domain.actions import CreateService, CreateWorker, DeletePod
 from trainyard.domain.plan import plan
 from trainyard.domain.state.object_names import worker_pod
@@ -68,7 +68,7 @@ class World(State):
         if not actions and decided.status != self.status:
             if why := objection(self.status, decided.status) or miscounted(self.status, decided.status, self.furthest):
                 raise BrokenError(why)
-            stops = decided.status.graceful_stop != self.status.graceful_stop
+            stops = decided.status.internal.coordinated_stop != self.status.internal.coordinated_stop
             self.status = stored(decided.status)
             if stops:
                 self._check_stop()
@@ -114,7 +114,7 @@ class World(State):
             restartable=self.restartable,
         )
         # What the manifest says of it, at this moment.
-        joins = self.status.group is not None or self.status.awaits(index, attempt)
+        joins = self.status.internal.group is not None or self.status.is_joining(index, attempt)
         self.agents[uid] = Agent(attempt, Doing.WAITING if joins else Doing.RUNNING, None, workers)
 
     # The nodes.
@@ -230,7 +230,7 @@ class World(State):
             return
         message = "Connection closed by peer" if victim else "boom"
         agent.doing, agent.ranks, agent.leave = Doing.FAILED, None, None
-        agent.exit = Exit(self.now, 1, "Error", message)
+        agent.exit = Exit(self.now, 1, "Error", message, peer_lost=victim)
 
     def advance(self, uid: str) -> None:
         """The ranks of a worker make a step, if those of all others have made the one before: and go on, wait, or end."""
@@ -256,8 +256,7 @@ class World(State):
         self.cut_off.discard(uid)
         failed = Failure(code=agent.exit.code, message=agent.exit.message) if agent.exit else None
         leave = agent.leave
-        told = Leave(leaving=leave.leaving, asked=leave.asked, passed=leave.passed, at=leave.at) if leave else None
-        said = Call(attempt=agent.attempt, state=agent.doing, failure=failed, leave=told)
+        said = SyncRequest(attempt=agent.attempt, state=agent.doing, failure=failed, leave=leave)
         if agent.ranks == self.trains == self.status.attempt:
             ran = RankProgress(pod.index, self.step, "train", step_seconds=1.0, first=self.first)
             self.reports[uid] = WorkerReport(self.trains, pod.index, (ran,), self.now)
@@ -311,7 +310,7 @@ class World(State):
             self._stop(uid, 143)
         return agent.replaced_at is not None
 
-    def _follow(self, agent: Agent, leave: LeaveView, stop: GracefulStop | None) -> None:
+    def _follow(self, agent: Agent, leave: LeaveView, stop: CoordinatedStop | None) -> None:
         """What an agent does with its ranks at a word of a stop. Told by the next call."""
         if stop is None:
             agent.leave, agent.asked_at = LeaveView(leave.leaving), None

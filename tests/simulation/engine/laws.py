@@ -117,7 +117,7 @@ class Laws:
         self._law(not facts.finished(job), "a pod is made for a finished job")
         self._law(not facts.holds(job, "Suspended"), "a pod is made for a suspended job")
         self._law(attempt == facts.stored_attempt(job), "a pod is made for an attempt that is not the stored one")
-        launched = job["status"].get("launchedAttempt", 0)
+        launched = job["status"].get("internal", {}).get("launchedAttempt", 0)
         self._law(launched < attempt, "a pod is made for an attempt that was complete already")
 
     def _deletes(self, pod: Json, *, forced: bool) -> None:

@@ -11,16 +11,17 @@ import pytest
 from tests.support.jobs import NOW, UID, condition
 from tests.support.waiting import until
 from tests.unit.coordinator.conftest import Office
-from trainyard.api.status import ConditionType as C, GracefulStop, Group, LastFailure, Rendezvous
+from trainyard.api.agent_protocol import SYNC_PATH
+from trainyard.api.internal_status import CoordinatedStop, Group, Rendezvous
+from trainyard.api.status import ConditionType as C, LastFailure
 from trainyard.coordinator import listener, server
-from trainyard.coordinator.server import SYNC
 from trainyard.domain.state.snapshot import AgentView, Doing, LeaveView
 
 RUNNING = {"attempt": 1, "state": "running"}
 FAILED = {
     "attempt": 1,
     "state": "failed",
-    "failure": {"code": 3, "message": "rank 1 ended with exit code 3: boom", "age": 2},
+    "failure": {"code": 3, "message": '{"trainyard":1,"kind":"failed","rank":1,"exitCode":3}\nboom', "age": 2},
 }
 WAITING = {"attempt": 2, "state": "waiting"}
 POD = "pod-1-1"
@@ -28,7 +29,7 @@ POD = "pod-1-1"
 
 async def call(office: Office, body: object, uid: str = POD) -> tuple[int, dict[str, Any]]:
     async with asyncio.timeout(20):
-        return await office.post(body, office.token(uid), SYNC)
+        return await office.post(body, office.token(uid), SYNC_PATH)
 
 
 def decide(office: Office, **status: Any) -> None:
@@ -48,13 +49,13 @@ async def test_who_does_what_it_is_to_do_waits_until_that_changes(office: Office
     decide(office)
     await asyncio.sleep(0.05)
     assert not waits.done()
-    decide(office, attempt=2, group=Group(since=1))
+    decide(office, attempt=2, group=Group(created_in_attempt=1))
     assert await waits == (200, {"attempt": 2, "run": False, "environment": {}})
     assert (office.counted("Accepted", "calls"), office.counted("Accepted")) == (1, 0)
 
 
 async def test_who_waits_begins_once_the_rendezvous_is_stored(office: Office) -> None:
-    office.scene = office.scene.with_status(attempt=2, group=Group(since=1))
+    office.scene = office.scene.with_status(attempt=2, group=Group(created_in_attempt=1))
     waits = await held(office, WAITING)
     decide(office, rendezvous=Rendezvous(attempt=1, address="10.0.0.7"))
     await asyncio.sleep(0.05)
@@ -67,7 +68,7 @@ async def test_who_waits_begins_once_the_rendezvous_is_stored(office: Office) ->
 
 async def test_who_starts_its_container_anew_is_told_and_says_so_without_waiting(office: Office) -> None:
     waits = await held(office, RUNNING)
-    decide(office, attempt=2, group=Group(since=1, container=1))
+    decide(office, attempt=2, group=Group(created_in_attempt=1, restarting_container=1))
     assert (await waits)[1] == {"attempt": 2, "run": False, "environment": {}, "restart": True}
     said = await call(office, {"attempt": 2, "state": "restarting"})
     assert said[0] == 200
@@ -78,12 +79,12 @@ async def test_who_starts_its_container_anew_is_told_and_says_so_without_waiting
 async def test_of_a_hang_all_workers_are_told(office: Office) -> None:
     hung = LastFailure(time=NOW, attempt=1, pod="train-worker-0-1", pod_uid="pod-0-1", exit_code=91, reason="Error")
     waits = await held(office, RUNNING)
-    decide(office, attempt=2, group=Group(since=1), last_failure=hung)
+    decide(office, attempt=2, group=Group(created_in_attempt=1), last_failure=hung)
     assert (await waits)[1] == {"attempt": 2, "run": False, "environment": {}, "hung": True}
 
 
 async def test_the_ranks_are_told_of_the_group_that_is_there(office: Office) -> None:
-    met = {"attempt": 2, "group": Group(since=1), "rendezvous": Rendezvous(attempt=2, address="10.0.0.7")}
+    met = {"attempt": 2, "group": Group(created_in_attempt=1), "rendezvous": Rendezvous(attempt=2, address="10.0.0.7")}
     office.scene = office.scene.with_status(**met).wishing(replicas=5)
     _, word = await call(office, WAITING)
     told = {name: word["environment"][name] for name in ("WORLD_SIZE", "PET_NNODES", "TRAINYARD_REPLICAS")}
@@ -260,7 +261,7 @@ async def test_one_connection_a_pod(office: Office) -> None:
     with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the client calls a connection that is closed
         await first
     assert office.attendance.connected == 1
-    decide(office, attempt=2, group=Group(since=1))
+    decide(office, attempt=2, group=Group(created_in_attempt=1))
     assert (await second)[1]["attempt"] == 2
 
 
@@ -274,7 +275,7 @@ async def test_who_waits_keeps_no_stranger_out_and_is_not_swept_away(
     async with asyncio.timeout(10):
         assert (await office.post({"attempt": 1, "ranks": {}}, office.token("pod-0-1")))[0] == 200
     await asyncio.sleep(0.3)
-    decide(office, attempt=2, group=Group(since=1))
+    decide(office, attempt=2, group=Group(created_in_attempt=1))
     assert (await waits)[0] == 200
 
 
@@ -282,7 +283,7 @@ async def test_the_same_connection_serves_again(office: Office, monkeypatch: pyt
     monkeypatch.setattr(server, "HOLD_SECONDS", 0.05)
     body = json.dumps(RUNNING).encode()
     reader, writer = await asyncio.open_connection("localhost", office.port, ssl=office.client)
-    request = f"POST {SYNC} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {office.token()}\r\nContent-Length: {len(body)}\r\n\r\n"
+    request = f"POST {SYNC_PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {office.token()}\r\nContent-Length: {len(body)}\r\n\r\n"
     for _ in range(3):
         writer.write(request.encode() + body)
         async with asyncio.timeout(10):
@@ -308,27 +309,27 @@ def on_the_way(**leave: Any) -> dict[str, Any]:
 
 
 async def test_all_hear_that_they_stop_and_then_after_which_step(office: Office) -> None:
-    stop = GracefulStop(attempt=1, time=NOW)
+    stop = CoordinatedStop(attempt=1, time=NOW)
     waits = await held(office, on_the_way(leaving=True))
     assert office.attendance.of(UID, [POD])[POD].leave == LeaveView(leaving=True)
-    decide(office, graceful_stop=stop)
+    decide(office, coordinated_stop=stop)
     _, word = await waits
     assert (word["attempt"], word["stop"]) == (1, {"step": None})
     waits = await held(office, on_the_way(asked=True, passed=7))
-    decide(office, graceful_stop=stop.model_copy(update={"step": 8}))
+    decide(office, coordinated_stop=stop.evolve(step=8))
     _, word = await waits
     assert word["stop"] == {"step": 8}
     waits = await held(office, on_the_way(asked=True, passed=7, at=8))
     decide(office)
     await asyncio.sleep(0.05)
     assert not waits.done()
-    decide(office, graceful_stop=None)
+    decide(office, coordinated_stop=None)
     _, word = await waits
     assert "stop" not in word
 
 
 async def test_each_step_on_the_way_is_news_once(office: Office) -> None:
-    office.scene = office.scene.with_status(graceful_stop=GracefulStop(attempt=1, time=NOW))
+    office.scene = office.scene.with_status(coordinated_stop=CoordinatedStop(attempt=1, time=NOW))
     for leave in ({"asked": True, "passed": 7}, {"asked": True, "passed": 7}, {"asked": True, "passed": None}):
         waits = await held(office, on_the_way(**leave))
         waits.cancel()
@@ -339,7 +340,7 @@ async def test_each_step_on_the_way_is_news_once(office: Office) -> None:
 
 @pytest.mark.parametrize("body", [RUNNING, FAILED], ids=["takes no part", "has ended"])
 async def test_who_takes_no_part_in_a_stop_hears_nothing_of_it(office: Office, body: Any) -> None:
-    office.scene = office.scene.with_status(graceful_stop=GracefulStop(attempt=1, time=NOW, step=8))
+    office.scene = office.scene.with_status(coordinated_stop=CoordinatedStop(attempt=1, time=NOW, step=8))
     waits = await held(office, body)
     await asyncio.sleep(0.05)
     assert not waits.done()
@@ -357,7 +358,7 @@ async def test_nonsense_about_a_stop(office: Office, leave: Any) -> None:
 
 
 async def test_who_waits_tells_when_it_is_prepared(office: Office) -> None:
-    office.scene = office.scene.with_status(attempt=2, group=Group(since=1))
+    office.scene = office.scene.with_status(attempt=2, group=Group(created_in_attempt=1))
     for told in ({"prepared": False}, {"prepared": False}, {}):
         waits = await held(office, WAITING | told)
         assert office.attendance.of(UID, [POD])[POD].prepared is (not told)

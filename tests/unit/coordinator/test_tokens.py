@@ -11,7 +11,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from benchmarks.agents.credentials import Issuer
+from dev.benchmarks.agents.credentials import Issuer
 from trainyard.coordinator.rejections import RefusedError, Why
 from trainyard.coordinator.tokens import KEYS, LONGEST_TOKEN, REFRESH_SECONDS, PodIdentity, Verifier
 

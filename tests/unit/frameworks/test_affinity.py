@@ -16,8 +16,8 @@ ARCH = {"key": "arch", "operator": "In", "values": ["amd64"]}
 SPREAD = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack"}]}}
 
 
-def avoided(*names: str, how: Avoidance = Avoidance.ALWAYS) -> list[SuspectNode]:
-    return [SuspectNode(name=name, avoided=how, until=NOW) for name in names]
+def avoided(*names: str, how: Avoidance = Avoidance.REQUIRED) -> list[SuspectNode]:
+    return [SuspectNode(name=name, avoidance=how, until=NOW) for name in names]
 
 
 def no(name: str) -> Json:
@@ -62,7 +62,7 @@ def test_nodes_that_are_always_avoided(before: Json, after: Json) -> None:
 def test_nodes_that_are_avoided_where_possible_come_after_the_users_wishes() -> None:
     wish = {"weight": 5, "preference": {"matchExpressions": [ZONE]}}
     spec: Any = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}}
-    avoid(spec, avoided("x", "y", how=Avoidance.IF_POSSIBLE))
+    avoid(spec, avoided("x", "y", how=Avoidance.PREFERRED))
     assert spec["affinity"]["nodeAffinity"] == {
         "preferredDuringSchedulingIgnoredDuringExecution": [
             wish,
@@ -73,13 +73,13 @@ def test_nodes_that_are_avoided_where_possible_come_after_the_users_wishes() -> 
 
 def test_without_avoided_nodes_nothing_is_added() -> None:
     spec: Json = {}
-    avoid(spec, avoided("x", how=Avoidance.NO))
+    avoid(spec, avoided("x", how=Avoidance.NONE))
     assert spec == {}
 
 
 def test_a_worker_keeps_away_unless_the_user_has_named_its_node() -> None:
     made = worker()
-    job = made.job.status.model_copy(update={"suspect_nodes": avoided("x")})
+    job = made.job.status.evolve(suspect_nodes=avoided("x"))
     bound = worker(pod={"nodeName": "x"})
     for each, expected in ((made, required({"matchFields": [no("x")]})), (bound, None)):
         object.__setattr__(each.job, "status", job)

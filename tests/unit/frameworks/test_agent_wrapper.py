@@ -103,7 +103,7 @@ def test_without_anything_to_wrap_the_pod_is_as_without_the_agent(made: Worker) 
 
 def test_in_an_image_where_it_cannot_run_it_is_left_out() -> None:
     made = worker(container(command=["train"]))
-    unfit = condition(ConditionType.SUPERVISED, holds=False, reason=Reason.NO_PYTHON)
+    unfit = condition(ConditionType.AGENT_INJECTED, holds=False, reason=Reason.NO_PYTHON)
     made.job.status.conditions.append(unfit)
     assert worker_pod(made, IMAGE) == worker_pod(made)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit.frameworks.building import EIGHT_GPUS, container, environment_of, worker
-from trainyard.api.status import Group
+from trainyard.api.internal_status import Group
 from trainyard.frameworks.environment import renewed
 from trainyard.frameworks.torch import port
 
@@ -150,7 +150,7 @@ def test_without_the_agent_torchrun_of_an_elastic_job_meets_anew_by_itself() -> 
     told = environment_of(made)
     assert (told["PET_NNODES"], told["PET_MAX_RESTARTS"], told["PET_RDZV_ID"]) == ("2:6", "7", "job-uid-5")
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & told.keys(), "they change without a word of ours"
-    grouped = made.job.status.model_copy(update={"group": Group(since=3)})
+    grouped = made.job.status.evolve(group=Group(created_in_attempt=3))
     later = environment_of(replace(made, job=replace(made.job, status=grouped)))
     assert (later["PET_RDZV_ID"], later["PET_RDZV_ENDPOINT"]) == ("job-uid-3", "train-worker-0.train:29502")
     agent = environment_of(worker(elastic={"maxReplicas": 6}))

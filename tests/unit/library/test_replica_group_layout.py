@@ -21,9 +21,7 @@ def test_four_processes_on_two_islands() -> None:
     assert (islands.intra_ranks, islands.inter_ranks) == ([[0, 1], [2, 3]], [[0, 2], [1, 3]])
 
 
-@pytest.mark.parametrize(
-    ("world_size", "count", "said"), [(4, 0, "from 1 to 4"), (4, 5, "not 5"), (6, 4, "divides 6")]
-)
+@pytest.mark.parametrize(("world_size", "count", "said"), [(4, 0, "from 1 to 4"), (4, 5, "not 5"), (6, 4, "divides 6")])
 def test_islands_that_cannot_be(world_size: int, count: int, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         ReplicaGroupLayout(world_size, count)

@@ -11,13 +11,18 @@ from trainyard.api.status import ConditionType as C, Restarts
 from trainyard.domain.actions import Plan
 from trainyard.domain.plan import plan
 from trainyard.domain.recovery.agent_injection import supervised
+from trainyard.domain.state.termination import Kind
 
 COMMAND: dict[str, Any] = {
     "template": {"spec": {"containers": [{"name": "main", "image": "i", "command": ["python"]}]}}
 }
-NO_PYTHON = "trainyard-agent: there is no Python 3.9 or newer on the PATH of this image\n"
+NO_PYTHON: dict[str, Any] = {
+    "exit_code": 96,
+    "message": "there is no Python 3.9 or newer on the PATH of this image",
+    "kind": Kind.AGENT_UNABLE,
+}
 NO_SHELL = 'failed to create containerd task: exec: "/bin/sh": stat /bin/sh: no such file or directory: unknown'
-UNFIT = condition(C.SUPERVISED, holds=False, reason=Reason.NO_PYTHON)
+UNFIT = condition(C.AGENT_INJECTED, holds=False, reason=Reason.NO_PYTHON)
 
 
 def decided(scene: Scene, *, agent: bool = True) -> Plan:
@@ -27,7 +32,7 @@ def decided(scene: Scene, *, agent: bool = True) -> Plan:
 @pytest.mark.parametrize(
     ("failure", "why"),
     [
-        ({"exit_code": 96, "message": NO_PYTHON}, "there is no Python 3.9 or newer on the PATH of this image"),
+        (NO_PYTHON, "there is no Python 3.9 or newer on the PATH of this image"),
         ({"exit_code": 128, "reason": "StartError", "message": NO_SHELL}, "there is no /bin/sh in this image"),
     ],
 )
@@ -35,7 +40,7 @@ def test_in_an_image_where_it_cannot_run_it_is_left_out_at_no_charge(failure: di
     scene = job(3, **COMMAND).running()
     after = decided(scene.failed(0, **failure).failed(1, **failure).failed(2, **failure))
     assert (after.status.attempt, after.status.restarts, after.status.last_failure) == (2, Restarts(), None)
-    assert told(after.status.conditions)[C.SUPERVISED] == because(Reason.NO_PYTHON, holds=False)
+    assert told(after.status.conditions)[C.AGENT_INJECTED] == because(Reason.NO_PYTHON, holds=False)
     (event,) = after.events
     assert event.note == f"{why}: trainyard-agent is left out; all workers start anew as attempt 2"
     assert not supervised(scene.with_status(conditions=after.status.conditions).job)
@@ -52,7 +57,7 @@ def test_in_an_image_where_it_cannot_run_it_is_left_out_at_no_charge(failure: di
 )
 def test_the_same_end_without_the_agent_is_a_failure(scene: Scene, *, agent: bool) -> None:
     """Whatever a program says of itself: it costs one attempt at no charge, once."""
-    after = decided(scene.running().failed(1, exit_code=96, message=NO_PYTHON), agent=agent)
+    after = decided(scene.running().failed(1, **NO_PYTHON), agent=agent)
     assert after.status.restarts.failures == 1
 
 
@@ -65,38 +70,38 @@ def test_other_ends_with_the_same_code_are_failures() -> None:
     ("scene", "agent", "expected"),
     [
         pytest.param(job(3, **COMMAND), True, None, id="as expected: nothing to say"),
-        pytest.param(job(3), True, Reason.NOTHING_TO_WRAP, id="no command"),
+        pytest.param(job(3), True, Reason.NO_COMMAND, id="no command"),
         pytest.param(job(3), False, None, id="no command, and no agent either"),
         pytest.param(job(3, recovery={"agent": "none"}), True, None, id="not wanted"),
         pytest.param(job(3, **COMMAND).saying(UNFIT), True, Reason.NO_PYTHON, id="left out"),
-        pytest.param(job(3, **COMMAND).saying(UNFIT), False, Reason.AGENT_OFF, id="taken away"),
+        pytest.param(job(3, **COMMAND).saying(UNFIT), False, Reason.AGENT_DISABLED, id="taken away"),
         pytest.param(
             job(3, recovery={"agent": "none"}).with_status(
-                conditions=[condition(C.SUPERVISED, holds=False, reason=Reason.NOTHING_TO_WRAP)]
+                conditions=[condition(C.AGENT_INJECTED, holds=False, reason=Reason.NO_COMMAND)]
             ),
             True,
-            Reason.AGENT_OFF,
+            Reason.AGENT_DISABLED,
             id="not wanted any more",
         ),
     ],
 )
 def test_the_status_says_where_it_cannot_be(scene: Scene, expected: Reason | None, *, agent: bool) -> None:
-    after = decided(scene.running(), agent=agent).status.condition(C.SUPERVISED)
+    after = decided(scene.running(), agent=agent).status.condition(C.AGENT_INJECTED)
     assert (after and after.reason) == expected
     assert after is None or after.status == "False"
 
 
 def test_a_command_given_while_suspended_makes_it_true() -> None:
     scene = job(3, **COMMAND).with_status(
-        conditions=[condition(C.SUPERVISED, holds=False, reason=Reason.NOTHING_TO_WRAP)]
+        conditions=[condition(C.AGENT_INJECTED, holds=False, reason=Reason.NO_COMMAND)]
     )
     after = told(decided(scene.running()).status.conditions)
-    assert after[C.SUPERVISED] == because(Reason.AGENT_INSIDE)
+    assert after[C.AGENT_INJECTED] == because(Reason.AGENT_INJECTED)
 
 
 def test_after_a_suspension_it_is_tried_again() -> None:
     """The image may be another one."""
     scene = job(3, **COMMAND).suspended().saying(UNFIT)
     resumed = decided(scene).status
-    assert resumed.condition(C.SUPERVISED) is None
+    assert resumed.condition(C.AGENT_INJECTED) is None
     assert supervised(scene.with_status(conditions=resumed.conditions).job)

@@ -76,7 +76,7 @@ def test_who_has_done_its_work_is_no_witness() -> None:
 
 
 def test_the_failed_worker_s_own_connection_is_not_waited_for() -> None:
-    lost = RUNS.told_failed(1, message="Connection reset by peer", seconds_ago=40)
+    lost = RUNS.told_failed(1, message="Connection reset by peer", peer_lost=True, seconds_ago=40)
     agents = dict(lost.agents or {})
     agents["pod-1-1"] = replace(agents["pod-1-1"], left_at=ago(20))
     assert act(replace(lost, agents=agents)).status.attempt == 2
@@ -93,7 +93,7 @@ def test_a_joiner_that_saw_a_second_verdict_while_it_started_may_take_its_time_t
 
 def test_without_an_agent_to_bring_all_pods_are_made_anew() -> None:
     scene = RUNS.deleted(1)
-    assert plan(replace(scene.snapshot, agent=False), NOW).status.group is None
+    assert plan(replace(scene.snapshot, agent=False), NOW).status.internal.group is None
 
 
 def test_a_fraction_of_a_second_is_not_waited_for_again_and_again() -> None:
@@ -103,11 +103,13 @@ def test_a_fraction_of_a_second_is_not_waited_for_again_and_again() -> None:
 
 def test_a_silent_node_is_avoided_at_once_where_possible() -> None:
     (node,) = after(RUNS.vanished(1)).status.suspect_nodes
-    assert (node.name, node.avoided) == ("node1", Avoidance.IF_POSSIBLE)
+    assert (node.name, node.avoidance) == ("node1", Avoidance.PREFERRED)
 
 
 def test_who_lost_a_peer_that_is_silent_is_not_the_cause() -> None:
-    lost = RUNS.told_failed(0, message="Connection closed by peer", seconds_ago=4).hung_up(1, seconds_ago=5)
+    lost = RUNS.told_failed(0, message="Connection closed by peer", peer_lost=True, seconds_ago=4).hung_up(
+        1, seconds_ago=5
+    )
     assert (act(lost).status.attempt, act(lost).requeue_after) == (1, 7.0)
     later = lost.hung_up(1, seconds_ago=12)
     assert (after(later).status.restarts.disruptions, after(later).status.restarts.failures) == (1, 0)
@@ -118,7 +120,8 @@ PEER = "RuntimeError: Read error [10.0.0.7]:9123: Connection reset by peer"
 
 def with_a_new_leader(seconds_ago: float, message: str = PEER) -> Scene:
     """The leader before died with the node of worker 1: the others call the new one, and tell that they have lost a peer."""
-    scene = RUNS.told_failed(0, message=message, seconds_ago=20).told_failed(2, message=message, seconds_ago=20)
+    told = {"message": message, "peer_lost": message == PEER, "seconds_ago": 20}
+    scene = RUNS.told_failed(0, **told).told_failed(2, **told)
     agents = {
         uid: replace(agent, since=ago(seconds_ago)) for uid, agent in (scene.agents or {}).items() if uid != "pod-1-1"
     }
@@ -155,7 +158,7 @@ def test_a_failure_that_was_told_before_the_pod_was_taken_away_is_the_cause() ->
 def test_who_gives_up_waiting_is_not_charged_again_with_what_was() -> None:
     """Nobody told it when to begin: the operator was away."""
     meets = after(RUNS.told_failed(1))
-    assert (meets.status.attempt, meets.status.restarts.failures, meets.status.meeting) == (2, 1, True)
+    assert (meets.status.attempt, meets.status.restarts.failures, meets.status.awaiting_rendezvous) == (2, 1, True)
     status = act(meets.failed(1, exit_code=1, seconds_ago=1)).status
     assert (status.attempt, status.restarts.failures, status.restarts.disruptions) == (3, 1, 1)
     assert made_in(meets.with_status(**dict(status))) == [1, 3, 1]

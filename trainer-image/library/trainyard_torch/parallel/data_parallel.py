@@ -56,7 +56,7 @@ def replicate(
     """
     group = submesh(mesh, "gradients").get_group()
     if bucket_cap_mb <= 0:
-        raise ValueError(f"bucket_mib must be positive, and is {bucket_cap_mb}")
+        raise ValueError(f"bucket_cap_mb must be positive, not {bucket_cap_mb}")
     spread = [name for name, parameter in model.named_parameters() if isinstance(parameter, DTensor)]
     if spread:
         # DDP would turn them into local tensors: norms, checkpoints and optimizers could no longer tell the shards apart.
