@@ -20,8 +20,8 @@ from trainyard_torch.data.sample_order import mixed
 from trainyard_torch.errors import exit_with_code
 from trainyard_torch.mesh import Parallelism, data_shard
 from trainyard_torch.monitoring.flight_recorder import flight_recorder
-from trainyard_torch.process_info import ProcessInfo
 from trainyard_torch.process_group import destroy
+from trainyard_torch.process_info import ProcessInfo
 from trainyard_torch.sigterm import MAX_GRACE_PERIOD_SECONDS, SigtermHandler, default_stop_timeout_seconds
 from trainyard_torch.throttle import Throttle
 
