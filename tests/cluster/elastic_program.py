@@ -37,7 +37,9 @@ def main(folder: Path, pause: float, steps: int, size: int, batch: int) -> None:
             torch.optim.AdamW(model.parameters(), lr=0.003),
             Loader(samples, batches, training.data_shard),
             total_steps=steps,
-            checkpoints=Checkpoints(str(folder / "checkpoints"), policy=CheckpointPolicy(store=SaveInterval(steps=20)), mesh=training.mesh),
+            checkpoints=Checkpoints(
+                str(folder / "checkpoints"), policy=CheckpointPolicy(store=SaveInterval(steps=20)), mesh=training.mesh
+            ),
         )
         diary = folder / f"{os.environ['TRAINYARD_ATTEMPT']}-{os.environ['RANK']}.jsonl"
         with diary.open("a", buffering=1) as file:
