@@ -44,7 +44,7 @@ class Operator:
 
     @property
     def leads(self) -> bool:
-        return "this process leads" in self.get("readyz")[1]
+        return "this process is the leader" in self.get("readyz")[1]
 
     def until_ready(self) -> None:
         until(lambda: self.get("readyz")[0] == 200 or self.process.poll() is not None, 60, f"{self.name} to be ready")

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from tests.simulation.engine.virtual_time import Loop, Time
 from tests.support.fake_cluster import FakeCluster, Json, RefusedError
-from trainyard.engine.leader import LeaderElector, LeadershipLostError, NotLeadingError, Timing
+from trainyard.engine.leader import LeaderElector, LeadershipLostError, LeaseTiming, NotLeadingError
 from trainyard.kube.clock import ServerClock
 from trainyard.kube.errors import ApiError
 from trainyard.kube.lease import LEASES, LeaseClient
@@ -93,7 +93,7 @@ class Process:
         self.elector = LeaderElector(
             LeaseClient(network, "home", "it"),
             f"{self.name}{self.lives}",
-            inherits=lambda holder: self.name in HEIRS and holder.startswith(self.name),
+            holder_has_exited=lambda holder: self.name in HEIRS and holder.startswith(self.name),
             clock=lambda: offset + self.world.time.now * rate,
             random=self.world.random.random,
         )
@@ -197,4 +197,4 @@ def test_never_two_who_write_and_never_none_for_long(faults: list[Any], seed: in
     begin = max(CALM, *(when + seconds for when, _, what, seconds in faults if what == "stop"), 0) + LATE
     calm = [at for at, _ in world.written if at >= begin]
     silences = [after - before for before, after in zip([begin, *calm], [*calm, END], strict=True)]
-    assert max(silences) < Timing().lease + Timing().retry * 2 + 1
+    assert max(silences) < LeaseTiming().duration + LeaseTiming().retry_period * 2 + 1

@@ -21,7 +21,7 @@ from tests.simulation.engine.weather import Fault, Weather
 from tests.support.fake_cluster import Change, FakeCluster, Json, Place, RefusedError, label_selector
 from trainyard.kube.clock import ServerClock
 from trainyard.kube.errors import ApiError
-from trainyard.kube.permissions import Rights
+from trainyard.kube.permissions import PermissionTracker
 
 OPERATOR = "operator"
 INVALID_IMAGE = "not an image"
@@ -268,12 +268,12 @@ class Session:
     """What it knows of the server's."""
     listed: set[str] = field(default_factory=set)
     """Of which plurals this client has had a list."""
-    rights: Rights = field(default_factory=Rights)
+    permissions: PermissionTracker = field(default_factory=PermissionTracker)
     permit: Callable[[], float] | None = None
     """Asked before each write for the seconds within which it has to be over."""
     on_request: None = None
     namespace: str | None = None
-    under_way: int = 0
+    writes_in_flight: int = 0
     """Writes that were sent and not answered."""
     made: set[str] = field(default_factory=set)
     """UIDs of what it was told that it has made."""
@@ -297,11 +297,11 @@ class Session:
     ) -> Json:
         """One request and its answer."""
         patience = timeout if self.permit is None or method == "GET" else min(timeout, self.permit())
-        self.under_way += method != "GET"
+        self.writes_in_flight += method != "GET"
         try:
             answer: Json = await self._call(method, path, params, body, patience)
         finally:
-            self.under_way -= method != "GET"
+            self.writes_in_flight -= method != "GET"
         if method == "POST":
             self.made.add(answer["metadata"]["uid"])
         if "items" in answer:
@@ -347,7 +347,7 @@ class Session:
         asked = self.clock.steady()
         self.server.submit(call)
         answer = await call.answer
-        self.clock.heard(call.date, asked)
+        self.clock.observe(call.date, asked)
         return answer
 
 

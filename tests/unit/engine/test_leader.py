@@ -9,7 +9,7 @@ from tests.support.election import HOME, NAME, election
 from tests.support.fake_api import FakeApi
 from tests.support.timers import FakeTimers
 from tests.support.waiting import until
-from trainyard.engine.leader import LONGEST_LEASE, LeaderElector, NotLeadingError, Timing
+from trainyard.engine.leader import MAX_LEASE_SECONDS, LeaderElector, LeaseTiming, NotLeadingError
 from trainyard.kube.lease import LEASES, LeaseClient
 
 PUT = {"method": "PUT"}
@@ -22,8 +22,8 @@ async def test_the_first_leads_and_the_second_stands_by(api: FakeApi, timers: Fa
         second = vote.join("second")
         await vote.wait(60)
         assert (first.may_write, second.may_write) == (True, False)
-        assert first.elector.standing() == "this process leads"
-        assert second.elector.standing() == "standing by: first leads"
+        assert first.elector.describe() == "this process is the leader"
+        assert second.elector.describe() == "standby: first is the leader"
         assert vote.lease()["leaseTransitions"] == 0
 
 
@@ -35,7 +35,7 @@ async def test_after_a_kill_the_other_takes_over_in_less_than_twenty_seconds(api
         await vote.wait(7)
         first.kill()
         took = await vote.until_writes(second, 20)
-        assert took > Timing().lease - Timing().retry
+        assert took > LeaseTiming().duration - LeaseTiming().retry_period
         assert (vote.lease()["holderIdentity"], vote.lease()["leaseTransitions"]) == ("second", 1)
 
 
@@ -46,7 +46,7 @@ async def test_one_that_starts_again_in_its_place_goes_on_at_once(api: FakeApi, 
         second = vote.join("other")
         await vote.wait(7)
         first.kill()
-        heir = vote.join("pod_2", inherits=lambda holder: holder.startswith("pod_"))
+        heir = vote.join("pod_2", holder_has_exited=lambda holder: holder.startswith("pod_"))
         assert await vote.until_writes(heir, 1) == 0
         assert (vote.lease()["holderIdentity"], vote.lease()["leaseTransitions"]) == ("pod_2", 1)
         await vote.wait(60)
@@ -61,7 +61,7 @@ async def test_an_heir_that_comes_too_late_stands_by(api: FakeApi, timers: FakeT
         await vote.wait(1)
         first.kill()
         await vote.until_writes(second, 20)
-        heir = vote.join("pod_2", inherits=lambda holder: holder.startswith("pod_"))
+        heir = vote.join("pod_2", holder_has_exited=lambda holder: holder.startswith("pod_"))
         await vote.wait(30)
         assert (heir.may_write, second.may_write) == (False, True)
 
@@ -71,9 +71,9 @@ async def test_who_is_inherited_from_and_lives_ends_at_its_next_renewal(api: Fak
     async with election(api, timers) as vote:
         first = vote.join("pod_1")
         await vote.until_writes(first, 1)
-        heir = vote.join("pod_2", inherits=lambda holder: holder.startswith("pod_"))
+        heir = vote.join("pod_2", holder_has_exited=lambda holder: holder.startswith("pod_"))
         await vote.until_writes(heir, 1)
-        await vote.wait(Timing().retry)
+        await vote.wait(LeaseTiming().retry_period)
         assert first.lost == f"lost the lease {HOME}/{NAME}: pod_2 has taken it"
         assert heir.may_write
 
@@ -85,7 +85,7 @@ async def test_a_last_renewal_that_is_late_only_delays_the_heir(api: FakeApi, ti
         await vote.until_writes(first, 1)
         first.kill()
         api.fault(**PUT, status=409, reason="Conflict")
-        heir = vote.join("pod_2", inherits=lambda holder: holder.startswith("pod_"))
+        heir = vote.join("pod_2", holder_has_exited=lambda holder: holder.startswith("pod_"))
         assert 0 < await vote.until_writes(heir, 3) < 2
 
 
@@ -115,7 +115,7 @@ async def test_a_process_that_was_stopped_writes_nothing_when_it_goes_on(api: Fa
             first.stopped.set()
             assert not first.may_write, "it is the first thing that it does"
             await vote.wait(0.1)
-            assert first.lost == f"lost the lease {HOME}/{NAME}: it was not renewed for 31 s"
+            assert first.lost == f"lost the lease {HOME}/{NAME}: not renewed for 31 s"
 
 
 async def test_who_was_refused_once_stays_refused(api: FakeApi, timers: FakeTimers) -> None:
@@ -128,7 +128,7 @@ async def test_who_was_refused_once_stays_refused(api: FakeApi, timers: FakeTime
         await vote.rest()
         await vote.wait(2)
         assert not first.may_write
-        assert "it was not renewed for 10 s" in first.lost
+        assert "not renewed for 10 s" in first.lost
 
 
 async def test_a_renewal_counts_from_its_begin(api: FakeApi, timers: FakeTimers) -> None:
@@ -143,7 +143,7 @@ async def test_a_renewal_counts_from_its_begin(api: FakeApi, timers: FakeTimers)
         timers.advance(4)  # passes while the request is under way
         await vote.rest()
         left = first.elector.permit()
-        assert left == pytest.approx(Timing().end_of_writes - 4, abs=0.5)
+        assert left == pytest.approx(LeaseTiming().write_deadline - 4, abs=0.5)
 
 
 async def test_numbers_set_by_hand_keep_nobody_from_leading(api: FakeApi, timers: FakeTimers) -> None:
@@ -152,7 +152,7 @@ async def test_numbers_set_by_hand_keep_nobody_from_leading(api: FakeApi, timers
     api.cluster.create(LEASES, HOME, {"metadata": {"name": NAME}, "spec": written})
     async with election(api, timers) as vote:
         first = vote.join("first")
-        await vote.wait(LONGEST_LEASE - 10)
+        await vote.wait(MAX_LEASE_SECONDS - 10)
         assert not first.may_write
         await vote.wait(20)
         assert first.may_write
@@ -166,8 +166,8 @@ async def test_a_writer_is_told_how_long_it_may_take(api: FakeApi, timers: FakeT
             first.elector.permit()
         await vote.until_writes(first, 1)
         timers.advance(0.5)
-        assert first.elector.permit() == Timing().end_of_writes - 0.5
-        assert Timing().renew_within < Timing().end_of_writes < Timing().lease
+        assert first.elector.permit() == LeaseTiming().write_deadline - 0.5
+        assert LeaseTiming().renew_deadline < LeaseTiming().write_deadline < LeaseTiming().duration
 
 
 async def test_an_api_server_that_is_away_for_a_while_costs_nothing(api: FakeApi, timers: FakeTimers) -> None:
@@ -186,9 +186,9 @@ async def test_one_that_is_away_for_longer_ends_the_leader_before_another_may_be
         first = vote.join("first")
         await vote.until_writes(first, 1)
         api.fault(status=500, times=1000)
-        await vote.wait(Timing().renew_within + 0.1)
+        await vote.wait(LeaseTiming().renew_deadline + 0.1)
         assert not first.may_write
-        assert "it was not renewed for 10 s" in first.lost
+        assert "not renewed for 10 s" in first.lost
 
 
 async def test_a_lost_answer_to_a_renewal_is_no_loss(api: FakeApi, timers: FakeTimers) -> None:
@@ -266,7 +266,7 @@ async def test_a_lease_that_is_deleted_after_its_holder_died_is_not_waited_for_t
 async def test_a_holder_that_asked_for_longer_is_given_longer(api: FakeApi, timers: FakeTimers) -> None:
     """As during an upgrade that makes leases shorter."""
     async with election(api, timers) as vote:
-        first = vote.join("first", timing=Timing(60))
+        first = vote.join("first", timing=LeaseTiming(60))
         await vote.until_writes(first, 1)
         first.kill()
         second = vote.join("second")
@@ -308,10 +308,12 @@ async def test_missing_rights_are_said_and_waited_for(api: FakeApi, timers: Fake
     async with election(api, timers) as vote:
         first = vote.join("first")
         await vote.wait(2)
-        rights = first.elector.client.session.rights
-        assert [str(right) for right in rights.missing()] == ["get leases.coordination.k8s.io in the namespace home"]
+        permissions = first.elector.client.session.permissions
+        assert [str(permission) for permission in permissions.missing()] == [
+            "get leases.coordination.k8s.io in the namespace home"
+        ]
         await vote.until_writes(first, 20)
-        assert rights.missing() == {}
+        assert permissions.missing() == {}
 
 
 async def test_giving_back_what_another_holds_leaves_it(api: FakeApi, timers: FakeTimers) -> None:

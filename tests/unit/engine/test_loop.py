@@ -158,7 +158,7 @@ async def test_each_pass_is_told(queue: WorkQueue[str]) -> None:
             raise ValueError(key)
         return 5 if key == "after" else None
 
-    loop = ReconcileLoop(queue, reconcile, observer=Observer(passed=lambda result, _: told.append(result)))
+    loop = ReconcileLoop(queue, reconcile, observer=Observer(reconciled=lambda result, _: told.append(result)))
     for key in ("fine", "after", "error"):
         queue.add(key)
         await loop.process_next()

@@ -153,7 +153,7 @@ async def test_it_tells_what_it_does(timers: FakeTimers) -> None:
     observer = Observer(
         added=lambda: told.append(("added", 0)),
         retried=lambda: told.append(("retried", 0)),
-        took=lambda seconds: told.append(("took", seconds)),
+        taken=lambda seconds: told.append(("took", seconds)),
         finished=lambda seconds: told.append(("finished", seconds)),
     )
     queue: WorkQueue[str] = WorkQueue(timers=timers, observer=observer)

@@ -35,7 +35,7 @@ class Machines:
         self.passed += after / 2
         date = format_datetime(START + timedelta(seconds=int(self.passed + wrong)), usegmt=True)
         self.passed += after / 2
-        self.clock.heard(date, asked)
+        self.clock.observe(date, asked)
 
     @property
     def error(self) -> float:
@@ -113,14 +113,14 @@ def test_an_answer_that_took_long_says_less() -> None:
 def test_a_header_that_is_missing_or_absurd_changes_nothing(date: str | None) -> None:
     machines = Machines(600.0)
     machines.answers()
-    machines.clock.heard(date, 50.0)
+    machines.clock.observe(date, 50.0)
     assert abs(machines.error) < 1
 
 
 @pytest.mark.parametrize("date", ["Mon Nov 23 12:10:00 2026", "Monday, 23-Nov-26 12:10:00 GMT"])
 def test_the_old_forms_of_the_header_are_read_too(date: str) -> None:
     machines = Machines()
-    machines.clock.heard(date, 50.0)
+    machines.clock.observe(date, 50.0)
     assert machines.clock.offset == pytest.approx(600, abs=1)
 
 
@@ -137,7 +137,7 @@ def test_it_is_told_once_with_what_to_do(caplog: pytest.LogCaptureFixture) -> No
     assert "60 s behind" in caplog.messages[1]
     machines.ahead, machines.passed = 0.0, machines.passed + 60
     machines.answers()
-    assert caplog.messages[2:] == ["this machine's clock and the API server's agree again"]
+    assert caplog.messages[2:] == ["this machine's clock agrees with the API server's clock again"]
 
 
 def test_servers_with_different_clocks_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:

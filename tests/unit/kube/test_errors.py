@@ -5,7 +5,7 @@ import pytest
 from trainyard.kube.errors import ApiError
 
 TRAITS = (
-    "not_found", "conflict", "already_exists", "gone", "lacks_right", "quota_exceeded", "namespace_terminating", "retryable",
+    "not_found", "conflict", "already_exists", "gone", "permission_denied", "quota_exceeded", "namespace_terminating", "retryable",
 )  # fmt: skip
 
 
@@ -21,7 +21,7 @@ def answer(code: int, reason: str, message: str = "", **details: Any) -> ApiErro
         (answer(409, "Conflict", "the object has been modified"), {"conflict"}),
         (answer(410, "Expired", "too old resource version"), {"gone"}),
         (ApiError.from_status(0, {"code": 410, "reason": "Gone", "message": "in the stream"}), {"gone"}),
-        (answer(403, "Forbidden", 'User "x" cannot create resource "pods" in API group ""'), {"lacks_right"}),
+        (answer(403, "Forbidden", 'User "x" cannot create resource "pods" in API group ""'), {"permission_denied"}),
         (
             answer(403, "Forbidden", 'pods "x" is forbidden: exceeded quota: gpus, requested: pods=1, used: pods=1, limited: pods=1'),
             {"quota_exceeded"},

@@ -132,7 +132,7 @@ async def test_a_failure_is_at_most_logged(
 async def test_events_of_an_object_stand_in_the_order_of_their_places(api: FakeApi, timers: FakeTimers) -> None:
     one = recorder(api, timers)
     for place in ("0000100", "0000091", "0000090"):
-        one.record(JOB, "Normal", "Said", f"at {place}", action="Tell", key=place, place=place)
+        one.record(JOB, "Normal", "Said", f"at {place}", action="Tell", key=place, sort_key=place)
     writer = asyncio.create_task(one.run())
     await one.drain()
     writer.cancel()

@@ -35,7 +35,7 @@ async def test_a_renewal_keeps_when_it_was_taken_and_is_always_something_new(cli
 
 async def test_taking_it_from_another_is_a_transition(client: LeaseClient) -> None:
     taken = await client.take(None, "me", 15, within=5)
-    given = await client.give_back(taken, within=5)
+    given = await client.release(taken, within=5)
     assert given.holder == ""
     assert (await client.take(given, "you", 15, within=5)).transitions == 1
 

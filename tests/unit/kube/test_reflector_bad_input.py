@@ -177,7 +177,10 @@ async def test_missing_rights_are_said_once_and_outlived(api: FakeApi, caplog: p
     said = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(said) == 1
     assert "grant its service account the verb list on pods" in said[0]
-    assert any(record.message == "the operator may list pods in all namespaces now" for record in caplog.records)
+    assert any(
+        record.message == "missing permission was granted permission='list pods in all namespaces'"
+        for record in caplog.records
+    )
 
 
 async def test_trouble_in_a_row_is_said_once(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:

@@ -69,23 +69,23 @@ def test_a_late_event_does_not_bring_a_deleted_object_back() -> None:
     assert held.apply(Item("1", 7)) == set()
     held.observe(20)
     assert held.apply(Item("1", 7)) == set()
-    assert held.found(Item("1", 7)) == set(), "an answer can be late, too"
+    assert held.record_found(Item("1", 7)) == set(), "an answer can be late, too"
     assert len(held) == 0
 
 
 def test_what_was_found_is_there_though_nothing_was_heard_of_it() -> None:
     held = store(version=20)
     assert held.apply(Item("1", 7)) == set()
-    assert held.found(Item("1", 7)) == {"a"}
-    assert held.found(Item("1", 6)) == set()
+    assert held.record_found(Item("1", 7)) == {"a"}
+    assert held.record_found(Item("1", 6)) == set()
     assert held.get("1") == Item("1", 7)
     assert held.replace([], 30) == {"a"}
-    assert held.found(Item("1", 7)) == set(), "a list has told that it went"
+    assert held.record_found(Item("1", 7)) == set(), "a list has told that it went"
 
 
 def test_what_this_process_has_made_is_there_though_its_event_is_lost() -> None:
     held = store(version=20)
-    held.made(Item("1", 21))
+    held.record_created(Item("1", 21))
     assert (held.of("a"), held.seen) == ((Item("1", 21),), 20), "what was written before it may still be on its way"
     assert held.apply(Item("2", 22)) == {"a"}
     assert held.of("a") == (Item("1", 21), Item("2", 22))
@@ -93,9 +93,9 @@ def test_what_this_process_has_made_is_there_though_its_event_is_lost() -> None:
 
 def test_of_what_it_has_made_it_is_told_once() -> None:
     held = store(version=20)
-    held.made(Item("1", 21))
+    held.record_created(Item("1", 21))
     assert [held.apply(Item("1", 21)) for _ in range(2)] == [{"a"}, set()]
-    held.made(Item("1", 21))
+    held.record_created(Item("1", 21))
     assert held.apply(Item("1", 21)) == set(), "it was told of before the answer came"
 
 
@@ -104,12 +104,12 @@ def test_what_it_has_made_and_is_gone_when_the_answer_comes_stays_gone(version: 
     held = store(version=20)
     held.apply(Item("1", 21))
     held.remove("1", 25) if version else held.replace([], 25)
-    held.made(Item("1", 21))
+    held.record_created(Item("1", 21))
     assert held.of("a") == ()
 
 
 def test_the_memory_of_deletions_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "REMEMBERED", 2)
+    monkeypatch.setattr(store_module, "MAX_REMEMBERED_DELETIONS", 2)
     held = store()
     for uid in ("1", "2", "3"):
         held.remove(uid, int(uid))

@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from trainyard.controller.bootstrap.peers import Peer
 from trainyard.coordinator.address import EVERYWHERE
-from trainyard.engine.leader import LONGEST_LEASE
+from trainyard.engine.leader import MAX_LEASE_SECONDS
 
 # The chart's values are of these types too (`chart/values.py`).
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
@@ -21,7 +21,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 Workers = Annotated[int, Field(ge=1, le=256)]
 Qps = Annotated[int, Field(ge=1, le=100_000)]
 Burst = Annotated[int, Field(ge=1, le=1_000_000)]
-LeaseSeconds = Annotated[int, Field(ge=3, le=LONGEST_LEASE)]
+LeaseSeconds = Annotated[int, Field(ge=3, le=MAX_LEASE_SECONDS)]
 
 
 class Settings(BaseSettings):

@@ -65,15 +65,15 @@ class Cache:
         """
         try:
             if resource == PODS:
-                return bool(self.pods.found(pod_record(raw)))
-            return bool(self.services.found(service_record(raw)))
+                return bool(self.pods.record_found(pod_record(raw)))
+            return bool(self.services.record_found(service_record(raw)))
         except (KeyError, ValueError):
             return False
 
     def made(self, raw: Mapping[str, Any]) -> None:
         """This process has made a pod: no lost event makes it unknown, and so alive beside those of the next attempt."""
         with suppress(KeyError, ValueError):
-            self.pods.made(pod_record(raw))
+            self.pods.record_created(pod_record(raw))
 
     def seen(self) -> dict[str, int]:
         """The newest version heard of, of each kind that a job owns."""

@@ -47,7 +47,7 @@ class ContainerRestarts:
 
     def refused(self, namespace: str, error: ApiError) -> bool:
         """A pod with a rule was refused: whether it is to be tried without. A policy may be against it, or an API server of an older release."""
-        tried_again = error.status in {400, 403, 422} and not (error.quota_exceeded or error.lacks_right)
+        tried_again = error.status in {400, 403, 422} and not (error.quota_exceeded or error.permission_denied)
         if tried_again:
             self._leave_out(namespace, KNOWN_SECONDS)
         return tried_again

@@ -236,7 +236,7 @@ def _refusal(error: ApiError, kind: Resource | None) -> Refusal:
     """What the server's answer to making such an object, or to a deletion, means for the job. Raises `error` where it means nothing but "later"."""
     if error.retryable or error.namespace_terminating or error.conflict:
         raise error
-    if error.lacks_right:
+    if error.permission_denied:
         return Refusal(Reason.RIGHTS_MISSING, without_right(error))
     if error.quota_exceeded:
         return Refusal(Reason.QUOTA_EXCEEDED, error.message)

@@ -136,7 +136,7 @@ class Reconciler:
             event.note,
             action="Reconcile",
             key=f"{attempt}/{event.note}",
-            place=f"{attempt:06x}{_moment(event, decided, begun=attempt > record.attempt)}",
+            sort_key=f"{attempt:06x}{_moment(event, decided, begun=attempt > record.attempt)}",
         )
 
     async def _write(self, record: JobRecord, status: TrainingJobStatus) -> bool:
@@ -159,7 +159,7 @@ class Reconciler:
             if error.conflict or error.not_found:
                 await self._read_again(record)
                 return False
-            if error.lacks_right:
+            if error.permission_denied:
                 # The one thing that the status cannot say.
                 note = without_right(error)
                 self.events.record(
