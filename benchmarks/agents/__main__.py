@@ -26,7 +26,7 @@ import uvloop
 from benchmarks.agents import waiting
 from benchmarks.agents.credentials import Issuer, certificate
 from trainyard.controller.bootstrap.limits import more_files
-from trainyard.coordinator.progress_store import REPORTS_A_SECOND
+from trainyard.coordinator.progress_store import MAX_REPORTS_PER_SECOND
 from trainyard.coordinator.server import REPORT
 
 WORKERS = 8
@@ -116,7 +116,7 @@ async def measure(agents: int, seconds: float, burst: int) -> list[dict[str, Any
             clients = [await stack.enter_async_context(_client(n)) for n in range(waiting.ADDRESSES)]
             await asyncio.sleep(IDLE_SECONDS)
             idle = await cost()
-            warm = agents / REPORTS_A_SECOND
+            warm = agents / MAX_REPORTS_PER_SECOND
             end = time.monotonic() + warm + seconds
             living = [
                 asyncio.create_task(load.live(clients[agent % len(clients)], agent, end, warm))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from trainyard.api.recovery import HANG_CODE
 from trainyard.api.status import ConditionType, GracefulStop
-from trainyard.coordinator.rejections import RefusedError, Why
+from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.coordinator.reports import Call
 from trainyard.domain.recovery.agent_reports import restarts
 from trainyard.domain.state.snapshot import Doing, JobView, PodView
@@ -47,17 +47,17 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
     """What the worker in this pod is to do. Raises RefusedError where that is nothing any more."""
     status = job.status
     if status.finished:
-        raise RefusedError(Why.OVER, "the job has ended")
+        raise RefusedError(RejectionReason.OVER, "the job has ended")
     if status.awaits(pod.index, pod.attempt) and not status.holds(ConditionType.SUSPENDED):
         return Assignment(pod.attempt, run=False, environment={})
     if is_replaced(pod, job):
         raise RefusedError(
-            Why.REPLACED, f"the job is at attempt {status.attempt}, to which pod {pod.name} does not belong"
+            RejectionReason.REPLACED, f"the job is at attempt {status.attempt}, to which pod {pod.name} does not belong"
         )
     if pod.attempt > status.made_in(pod.index):
         # The status was lost, restored from a backup say: it is about to be set right, and the worker has to ask again.
         raise RefusedError(
-            Why.UNKNOWN_POD, f"the job is at attempt {status.attempt}, and pod {pod.name} of a later one"
+            RejectionReason.UNKNOWN_POD, f"the job is at attempt {status.attempt}, and pod {pod.name} of a later one"
         )
     if status.meeting:
         last = status.last_failure
@@ -69,7 +69,9 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
 
 
 def _as_made(job: JobView, pod: PodView) -> JobView:
-    """The job with as many workers as this pod's group has: where `replicas` is another number now, another attempt follows it, or nobody does."""
+    """The job with as many workers as this pod's group has: where `replicas` is another number now, another attempt
+    follows it, or nobody does.
+    """
     workers = job.status.size or pod.workers
     if workers in {0, job.spec.replicas}:
         return job

@@ -1,7 +1,7 @@
 """What an agent tells. Nothing of it is believed unseen.
 
-A report: `{"attempt": 2, "ranks": {"4": {"step": 120, "phase": "train", "loss": 0.31}}}`. A call, with which it waits for a word:
-`{"attempt": 2, "state": "failed", "failure": {"code": 1, "message": "rank 4 …", "age": 0.1}}`.
+A report: `{"attempt": 2, "ranks": {"4": {"step": 120, "phase": "train", "loss": 0.31}}}`. A call, with which it waits
+for a word: `{"attempt": 2, "state": "failed", "failure": {"code": 1, "message": "rank 4 …", "age": 0.1}}`.
 """
 
 from typing import Annotated, Literal, Self, TypeVar
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from trainyard.api.base import MOST, MOST_ATTEMPTS
 from trainyard.api.spec import MOST_PROCESSES
-from trainyard.coordinator.rejections import RefusedError, Why
+from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.domain.state.snapshot import Doing
 
 LONGEST_REPORT = 512 * 1024
@@ -120,4 +120,4 @@ def read(kind: type[Part], body: bytes) -> Part:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part)[:64] for part in first["loc"]) or "the body"
-        raise RefusedError(Why.MALFORMED, f"{where}: {first['msg']}") from error
+        raise RefusedError(RejectionReason.MALFORMED, f"{where}: {first['msg']}") from error

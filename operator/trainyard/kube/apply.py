@@ -28,7 +28,9 @@ class Writer:
             raise
 
     async def create(self, resource: Resource, namespace: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object. A repeated create fails with `already_exists`, since names are derived and not generated."""
+        """Create an object. A repeated create fails with `already_exists`, since names are derived and not
+        generated.
+        """
         return await self.session.request("POST", resource.path(namespace), body=manifest, accept=METADATA)
 
     async def try_create(self, resource: Resource, namespace: str, manifest: Mapping[str, Any]) -> dict[str, Any]:

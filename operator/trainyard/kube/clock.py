@@ -32,7 +32,9 @@ def steady_clock() -> float:
 
 @dataclass(slots=True, eq=False)
 class ServerClock:
-    """The API server's clock. It advances by the steady clock and is corrected only by an answer that contradicts it."""
+    """The API server's clock. It advances by the steady clock and is corrected only by an answer that contradicts
+    it.
+    """
 
     wall: Callable[[], float] = time.time
     """This machine's wall clock, in seconds since 1970."""

@@ -46,7 +46,9 @@ def required_permission(method: str, path: str, *, watch: bool = False) -> Permi
 
 @dataclass(slots=True)
 class PermissionTracker:
-    """The permissions that are missing now. Each is logged once when it is denied, and once when it is granted again."""
+    """The permissions that are missing now. Each is logged once when it is denied, and once when it is granted
+    again.
+    """
 
     on_refused: Callable[[Permission], None] = lambda _: None
     """Called for each request that the API server denies because a permission is missing."""

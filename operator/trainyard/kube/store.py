@@ -92,7 +92,9 @@ class Store(Generic[T, K]):
         self._seen = seen
 
     def record_found(self, obj: T) -> set[K]:
-        """Store an object that was read by a GET: it exists even where its events got lost. Return what `apply` does."""
+        """Store an object that was read by a GET: it exists even where its events got lost. Return what `apply`
+        does.
+        """
         if obj.uid in self._objects or obj.uid in self._deleted:
             return self.apply(obj)
         self._seen = max(self._seen, obj.resource_version)

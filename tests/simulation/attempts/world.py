@@ -15,7 +15,7 @@ from tests.support.phase_transitions import objection
 from trainyard.api.recovery import RESTART_CODE, SAVED_CODE
 from trainyard.api.status import GracefulStop
 from trainyard.coordinator import assignments
-from trainyard.coordinator.rejections import RefusedError, Why
+from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.coordinator.reports import Call, Failure, Leave
 from trainyard.domain.actions import CreateService, CreateWorker, DeletePod
 from trainyard.domain.plan import plan
@@ -269,7 +269,7 @@ class World(State):
         except RefusedError as refusal:
             self.heard.pop(uid)
             agent.replaced_at = self.now
-            if refusal.why is not Why.REPLACED or agent.ranks is None:
+            if refusal.reason is not RejectionReason.REPLACED or agent.ranks is None:
                 self._stop(uid, agent.exit.code if agent.exit else 143)
             return
         if word.is_news(said):

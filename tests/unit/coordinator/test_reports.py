@@ -6,7 +6,7 @@ import pytest
 
 from trainyard.api.progress import MeasuredProgress
 from trainyard.api.spec import MOST_PROCESSES
-from trainyard.coordinator.rejections import RefusedError, Why
+from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.coordinator.reports import MeasuredReport, Report, read
 from trainyard_agent.report import MEASURED
 
@@ -90,7 +90,7 @@ def test_fields_of_a_newer_agent_are_passed_over() -> None:
 def test_nonsense_is_refused_with_its_field(body: bytes, field: str) -> None:
     with pytest.raises(RefusedError) as refused:
         read(Report, body)
-    assert refused.value.why is Why.MALFORMED
+    assert refused.value.reason is RejectionReason.MALFORMED
     assert refused.value.message.startswith(field)
     assert len(refused.value.message) < 500
 

@@ -27,7 +27,7 @@ from trainyard.controller.reconcile.reconciler import Reconciler
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.controller.reconcile.scope import Scope
 from trainyard.controller.reconcile.status_pace import StatusPace
-from trainyard.coordinator.server import Coordinator
+from trainyard.coordinator.server import CoordinatorServer
 from trainyard.engine.leader import LeaderElector, NotLeadingError
 from trainyard.engine.loop import ReconcileLoop
 from trainyard.engine.queue import WorkQueue
@@ -70,7 +70,7 @@ class Operator:
     seat: Seat
     elector: LeaderElector | None
     """None: there is no election, and this process is the only one."""
-    coordinator: Coordinator | None
+    coordinator: CoordinatorServer | None
     """None: the agents of workers have nobody to talk to."""
     _listings: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
@@ -122,8 +122,8 @@ class Operator:
             metrics=JobMetrics(registry),
             pace=pace,
             now=session.clock.whole_second,
-            board=coordinates.board if coordinates else None,
-            attendance=coordinates.attendance if coordinates else None,
+            progress_store=coordinates.progress_store if coordinates else None,
+            agent_registry=coordinates.agent_registry if coordinates else None,
         )
         loop = ReconcileLoop(
             queue, _while_leading(reconciler.reconcile), workers=settings.workers, observer=metrics.observer

@@ -33,8 +33,8 @@ async def assembled(api: FakeApi, tmp_path: Path) -> Operator:
     [
         lambda made: made.reconciler.now(),
         lambda made: made.reconciler.events._now(),
-        lambda made: made.coordinator.board.now(),
-        lambda made: made.coordinator.attendance.now(),
+        lambda made: made.coordinator.progress_store.now(),
+        lambda made: made.coordinator.agent_registry.now(),
         lambda made: datetime.fromtimestamp(made.coordinator.verifier.now(), UTC),
         lambda made: made.elector.client.session.clock.now(),
     ],

@@ -153,7 +153,7 @@ async def test_the_last_step_stands_in_the_finished_job_and_its_reports_are_forg
         coordinator = op.coordinator
         assert coordinator is not None
         # Once it has heard of what it has stored.
-        await until(lambda: coordinator.board.workers == 0)
+        await until(lambda: coordinator.progress_store.workers == 0)
         assert await site.tell("job-worker-0-1", 1, step=91) == 409
 
 
@@ -163,9 +163,9 @@ async def test_a_rank_that_fails_starts_again_where_it_was(api: FakeApi, site: S
     async with operator(api, **site.settings) as op:
         await site.running()
         assert op.coordinator is not None
-        attendance = op.coordinator.attendance
+        agent_registry = op.coordinator.agent_registry
         runs = asyncio.create_task(site.call(names[0], {"attempt": 1, "state": "running"}))
-        await until(lambda: attendance.connected == 1)
+        await until(lambda: agent_registry.connected == 1)
         failed = await site.call(names[1], {"attempt": 1, "state": "failed", "failure": failure})
         joins = {"attempt": 2, "run": False, "environment": {}}
         assert (failed, await runs) == ((200, joins), (200, joins))
@@ -189,9 +189,9 @@ async def test_a_replacement_is_made_to_wait(api: FakeApi, site: Site) -> None:
     async with operator(api, **site.settings) as op:
         await site.running()
         assert op.coordinator is not None
-        attendance = op.coordinator.attendance
+        agent_registry = op.coordinator.agent_registry
         stays = asyncio.create_task(site.call("job-worker-0-1", {"attempt": 1, "state": "running"}))
-        await until(lambda: attendance.connected == 1)
+        await until(lambda: agent_registry.connected == 1)
         site.lab.ends("job-worker-1-1", 1)
         assert (await stays)[1]["attempt"] == 2
         await until(lambda: "job-worker-1-2" in site.lab.pods())
