@@ -9,7 +9,7 @@ from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.coordinator.reports import Call
 from trainyard.domain.recovery.agent_reports import restarts
 from trainyard.domain.state.snapshot import Doing, JobView, PodView
-from trainyard.frameworks.environment import renewed
+from trainyard.frameworks.environment import restart_environment
 from trainyard.frameworks.worker_spec import Worker
 
 
@@ -65,7 +65,7 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
         return Assignment(status.attempt, run=False, environment={}, restart=restarts(status, pod), hung=hung)
     address = status.rendezvous.address if status.group and status.rendezvous else None
     worker = Worker(_as_made(job, pod), pod.index, status.attempt, address)
-    return Assignment(status.attempt, run=True, environment=renewed(worker), stop=status.stopping)
+    return Assignment(status.attempt, run=True, environment=restart_environment(worker), stop=status.stopping)
 
 
 def _as_made(job: JobView, pod: PodView) -> JobView:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import NOW
-from tests.unit.frameworks.building import Json, worker
+from tests.support.worker_pods import Json, worker
 from trainyard.api.status import Avoidance, SuspectNode
-from trainyard.frameworks.affinity import avoid
+from trainyard.frameworks.affinity import avoid_suspect_nodes
 from trainyard.frameworks.manifests import worker_pod
 
 ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
@@ -54,27 +54,25 @@ def required(*terms: Json) -> Json:
     ],
 )
 def test_nodes_that_are_always_avoided(before: Json, after: Json) -> None:
-    spec = deepcopy(before)
-    avoid(spec, avoided("x", "y"))
-    assert spec == {"affinity": after}
+    kept = deepcopy(before)
+    assert avoid_suspect_nodes(before, avoided("x", "y")) == {"affinity": after}
+    assert before == kept, "the user's spec stays as it is"
 
 
 def test_nodes_that_are_avoided_where_possible_come_after_the_users_wishes() -> None:
-    wish = {"weight": 5, "preference": {"matchExpressions": [ZONE]}}
-    spec: Any = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}}
-    avoid(spec, avoided("x", "y", how=Avoidance.IF_POSSIBLE))
-    assert spec["affinity"]["nodeAffinity"] == {
+    preference = {"weight": 5, "preference": {"matchExpressions": [ZONE]}}
+    spec: Any = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}}
+    changed = avoid_suspect_nodes(spec, avoided("x", "y", how=Avoidance.IF_POSSIBLE))
+    assert changed["affinity"]["nodeAffinity"] == {
         "preferredDuringSchedulingIgnoredDuringExecution": [
-            wish,
+            preference,
             {"weight": 100, "preference": {"matchFields": [no("x"), no("y")]}},
         ]
     }
 
 
 def test_without_avoided_nodes_nothing_is_added() -> None:
-    spec: Json = {}
-    avoid(spec, avoided("x", how=Avoidance.NO))
-    assert spec == {}
+    assert avoid_suspect_nodes({}, avoided("x", how=Avoidance.NO)) == {}
 
 
 def test_a_worker_keeps_away_unless_the_user_has_named_its_node() -> None:

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import condition
-from tests.unit.frameworks.building import EIGHT_GPUS, Json, container, worker
+from tests.support.worker_pods import EIGHT_GPUS, Json, container, worker
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType
-from trainyard.frameworks.agent_wrapper import Source
+from trainyard.frameworks.agent_wrapper import AgentImage
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.frameworks.worker_spec import Worker
 
-IMAGE = Source("operator:1")
+IMAGE = AgentImage("operator:1")
 ONCE, RANKS = ["/bin/sh", "/run/trainyard/start", "--once", "--"], ["/bin/sh", "/run/trainyard/start", "--"]
 
 
@@ -129,7 +129,7 @@ def test_it_comes_first_and_into_a_folder_that_the_program_cannot_write() -> Non
 
 
 def test_as_a_volume_it_needs_no_container() -> None:
-    spec = worker_pod(worker(container(command=["train"])), Source("operator:1", as_volume=True))["spec"]
+    spec = worker_pod(worker(container(command=["train"])), AgentImage("operator:1", as_volume=True))["spec"]
     assert "initContainers" not in spec
     assert {"name": "trainyard-agent", "image": {"reference": "operator:1"}} in spec["volumes"]
     seen = {

@@ -4,18 +4,20 @@ from typing import Any
 
 import pytest
 
-from tests.unit.frameworks.building import container, worker
-from trainyard.frameworks.agent_wrapper import Source
-from trainyard.frameworks.coordinator_endpoint import Contact
+from tests.support.worker_pods import container, worker
+from trainyard.frameworks.agent_wrapper import AgentImage
+from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.frameworks.worker_spec import Worker
 
-CONTACT = Contact("https://trainyard-coordinator.trainyard-system.svc:8443", "-----BEGIN …")
-SOURCE = Source("operator:1")
+CONTACT = CoordinatorEndpoint("https://trainyard-coordinator.trainyard-system.svc:8443", "-----BEGIN …")
+SOURCE = AgentImage("operator:1")
 TRAIN = container(command=["python", "train.py"])
 
 
-def spec(made: Worker, source: Source | None = SOURCE, contact: Contact | None = CONTACT) -> dict[str, Any]:
+def spec(
+    made: Worker, source: AgentImage | None = SOURCE, contact: CoordinatorEndpoint | None = CONTACT
+) -> dict[str, Any]:
     found: dict[str, Any] = worker_pod(made, source, contact)["spec"]
     return found
 
@@ -42,7 +44,7 @@ def test_the_main_container_is_told_and_has_a_token_for_nobody_else() -> None:
 
 
 def test_without_an_authority_none_is_named() -> None:
-    pod = spec(worker(TRAIN), contact=Contact(CONTACT.url))
+    pod = spec(worker(TRAIN), contact=CoordinatorEndpoint(CONTACT.url))
     assert variables(pod) == {"TRAINYARD_COORDINATOR": CONTACT.url}
 
 
@@ -61,7 +63,7 @@ def test_an_agent_of_the_image_s_own_is_told_too() -> None:
     ],
 )
 def test_where_nobody_would_speak_or_listen_there_is_nothing(
-    made: Worker, source: Source | None, contact: Contact | None
+    made: Worker, source: AgentImage | None, contact: CoordinatorEndpoint | None
 ) -> None:
     pod = spec(made, source, contact)
     assert variables(pod) == {}

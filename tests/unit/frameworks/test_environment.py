@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.frameworks.building import Json, container, environment_of, worker
-from trainyard.frameworks.environment import renewed, set_by_hand
+from tests.support.worker_pods import Json, container, environment_of, worker
+from trainyard.frameworks.environment import restart_environment, user_set_identity
 from trainyard.frameworks.manifests import worker_pod
 
 COMMON = {
@@ -37,7 +37,7 @@ def test_framework_none_is_told_nothing_else() -> None:
 @pytest.mark.parametrize("framework", ["torch", "none"])
 def test_parallelism_is_told_where_it_is_given(framework: str, given: Json, text: str) -> None:
     made = worker(framework=framework, parallelism=given)
-    assert environment_of(made)["TRAINYARD_PARALLELISM"] == renewed(made)["TRAINYARD_PARALLELISM"] == text
+    assert environment_of(made)["TRAINYARD_PARALLELISM"] == restart_environment(made)["TRAINYARD_PARALLELISM"] == text
 
 
 def test_the_size_of_the_attempt_before_is_told_in_every_later_one() -> None:
@@ -46,12 +46,12 @@ def test_the_size_of_the_attempt_before_is_told_in_every_later_one() -> None:
     job = replace(made.job, status=made.job.status.model_copy(update={"previous_workers": 2}))
     later = replace(made, job=job)
     assert environment_of(later)["TRAINYARD_PREVIOUS_WORLD_SIZE"] == "8"
-    assert renewed(later)["TRAINYARD_PREVIOUS_WORLD_SIZE"] == "8"
+    assert restart_environment(later)["TRAINYARD_PREVIOUS_WORLD_SIZE"] == "8"
 
 
 def test_parallelism_that_is_not_given_is_no_variable_in_any_attempt() -> None:
     made = worker()
-    assert "TRAINYARD_PARALLELISM" not in environment_of(made).keys() | renewed(made).keys()
+    assert "TRAINYARD_PARALLELISM" not in environment_of(made).keys() | restart_environment(made).keys()
 
 
 @pytest.mark.parametrize("seconds", [0, 90])
@@ -74,15 +74,15 @@ def test_a_grace_that_makes_no_sense_is_told_as_one_that_does(grace: int, least:
     assert environment_of(made)["TRAINYARD_GRACE_PERIOD_SECONDS"] == least
 
 
-@pytest.mark.parametrize("name", ["HANG_SECONDS", "GRACE_SECONDS", "WARM_START"])
+@pytest.mark.parametrize("name", ["HANG_TIMEOUT_SECONDS", "GRACE_PERIOD_SECONDS", "WARM_START"])
 def test_a_setting_that_is_taken_back_is_told_to_workers_that_kept_their_pods(name: str) -> None:
     setting = f"TRAINYARD_{name}"
     made = worker(framework="none", recovery={"hangTimeoutSeconds": 5, "warmStart": False})
     made.spec.template["spec"]["terminationGracePeriodSeconds"] = 120
-    assert renewed(made)[setting] == environment_of(made)[setting] != ""
-    assert renewed(worker(framework="none"))[setting] == ""
+    assert restart_environment(made)[setting] == environment_of(made)[setting] != ""
+    assert restart_environment(worker(framework="none"))[setting] == ""
     own = container(env=[{"name": setting, "value": "1"}])
-    assert setting not in renewed(worker(own, framework="none"))
+    assert setting not in restart_environment(worker(own, framework="none"))
 
 
 @pytest.mark.parametrize(
@@ -144,4 +144,4 @@ def test_every_container_is_told_and_init_containers_are_left_alone() -> None:
     ],
 )
 def test_variables_that_are_worth_a_warning(containers: list[Json], framework: str, names: list[str]) -> None:
-    assert set_by_hand(worker(*containers, framework=framework)) == names
+    assert user_set_identity(worker(*containers, framework=framework)) == names

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import job
-from tests.unit.frameworks.building import EIGHT_GPUS, Json, container, worker
+from tests.support.worker_pods import EIGHT_GPUS, Json, container, worker
 from trainyard.frameworks.manifests import network_policy, service, worker_pod
 from trainyard.frameworks.worker_spec import Worker
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.unit.frameworks.building import EIGHT_GPUS, container, environment_of, worker
+from tests.support.worker_pods import EIGHT_GPUS, container, environment_of, worker
 from trainyard.api.status import Group
-from trainyard.frameworks.environment import renewed
-from trainyard.frameworks.torch import port
+from trainyard.frameworks.environment import restart_environment
+from trainyard.frameworks.torch import rendezvous_port
 
 UID = "job-uid"
 
@@ -45,22 +45,25 @@ def test_a_worker_without_others_is_its_own_master() -> None:
 
 
 def test_each_attempt_meets_at_a_port_of_its_own() -> None:
-    ports = [port(worker(attempt=attempt)) for attempt in range(1, 502)]
+    ports = [rendezvous_port(worker(attempt=attempt)) for attempt in range(1, 502)]
     assert (ports[0], ports[1], max(ports), ports[-1]) == (29500, 29501, 29999, 29500)
-    assert port(worker(pod={"hostNetwork": True}, attempt=3)) == port(worker(pod={"hostNetwork": True}, attempt=2)) + 2
+    assert (
+        rendezvous_port(worker(pod={"hostNetwork": True}, attempt=3))
+        == rendezvous_port(worker(pod={"hostNetwork": True}, attempt=2)) + 2
+    )
 
 
 @pytest.mark.parametrize(("address", "endpoint"), [("10.1.2.3", "10.1.2.3:29501"), ("fd00::1", "[fd00::1]:29501")])
 def test_where_pods_were_kept_worker_0_is_found_by_its_address(address: str, endpoint: str) -> None:
-    renewed_ = renewed(replace(worker(), rendezvous=address))
-    assert (renewed_["MASTER_ADDR"], renewed_["PET_RDZV_ENDPOINT"]) == (address, endpoint)
-    assert (renewed_["TRAINYARD_ATTEMPT"], renewed_["PET_RDZV_ID"]) == ("2", "job-uid-2")
+    variables = restart_environment(replace(worker(), rendezvous=address))
+    assert (variables["MASTER_ADDR"], variables["PET_RDZV_ENDPOINT"]) == (address, endpoint)
+    assert (variables["TRAINYARD_ATTEMPT"], variables["PET_RDZV_ID"]) == ("2", "job-uid-2")
 
 
 def test_what_the_user_has_set_is_not_renewed() -> None:
     own = container(env=[{"name": "MASTER_PORT", "value": "1"}])
-    assert "MASTER_PORT" not in renewed(worker(own))
-    assert "MASTER_ADDR" in renewed(worker(own))
+    assert "MASTER_PORT" not in restart_environment(worker(own))
+    assert "MASTER_ADDR" in restart_environment(worker(own))
 
 
 def test_ranks_of_several_processes_are_torchruns() -> None:
@@ -137,12 +140,12 @@ class TestHostNetwork:
 
     def test_has_ports_of_the_jobs_own(self) -> None:
         env = environment_of(self.made)
-        chosen = port(self.made)
+        chosen = rendezvous_port(self.made)
         assert 20000 <= chosen < 30000
         assert env["MASTER_PORT"] == env["PET_MASTER_PORT"] == str(chosen)
         assert env["PET_RDZV_ENDPOINT"].endswith(f":{chosen}")
         assert env["NCCL_RAS_ADDR"] == f"localhost:{chosen + 1}"
-        assert chosen == port(worker(pod={"hostNetwork": True}, index=0))
+        assert chosen == rendezvous_port(worker(pod={"hostNetwork": True}, index=0))
 
 
 def test_without_the_agent_torchrun_of_an_elastic_job_meets_anew_by_itself() -> None:

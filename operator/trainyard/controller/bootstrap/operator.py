@@ -33,7 +33,7 @@ from trainyard.engine.loop import ReconcileLoop
 from trainyard.engine.queue import WorkQueue
 from trainyard.engine.queue_metrics import EngineMetrics
 from trainyard.engine.tracker import WriteTracker
-from trainyard.frameworks.agent_wrapper import Source
+from trainyard.frameworks.agent_wrapper import AgentImage
 from trainyard.kube.apply import Writer
 from trainyard.kube.events import EventRecorder
 from trainyard.kube.permissions import PermissionTracker
@@ -283,8 +283,8 @@ def _peers(settings: Settings) -> list[dict[str, Any]] | None:
     return [{**peer} for peer in settings.job_peers]
 
 
-def _agent(settings: Settings) -> Source | None:
-    return Source(settings.agent_image, settings.agent_image_volume) if settings.agent_image else None
+def _agent(settings: Settings) -> AgentImage | None:
+    return AgentImage(settings.agent_image, settings.agent_image_volume) if settings.agent_image else None
 
 
 def _count(permissions: PermissionTracker, registry: CollectorRegistry) -> None:

@@ -17,7 +17,7 @@ from trainyard.coordinator.server import CoordinatorServer
 from trainyard.coordinator.tokens import KEYS_MEDIA_TYPES, PodIdentity, TokenVerifier
 from trainyard.domain.state.snapshot import JobView, PodView
 from trainyard.engine.queue import WorkQueue
-from trainyard.frameworks.coordinator_endpoint import Contact
+from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
 from trainyard.kube.session import Session
 
 
@@ -83,11 +83,11 @@ def families(registry: CollectorRegistry) -> tuple[Counter, Counter, Gauge, Gaug
     return heard, called, workers, agents
 
 
-def contact(settings: Settings, made: CoordinatorServer | None) -> Contact | None:
+def contact(settings: Settings, made: CoordinatorServer | None) -> CoordinatorEndpoint | None:
     """What a worker that is made now is told."""
     if made is None or settings.coordinator_url is None:
         return None
-    return Contact(settings.coordinator_url, made.certificate.authority)
+    return CoordinatorEndpoint(settings.coordinator_url, made.certificate.authority)
 
 
 @asynccontextmanager

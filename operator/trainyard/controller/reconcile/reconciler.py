@@ -23,7 +23,7 @@ from trainyard.domain.plan import plan
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.status.pod_rejections import refused
 from trainyard.engine.tracker import WriteTracker
-from trainyard.frameworks.environment import set_by_hand
+from trainyard.frameworks.environment import user_set_identity
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
@@ -193,7 +193,7 @@ class Reconciler:
         """Once an attempt, with the event that its workers are there: variables in the template that may not fit."""
         if not any(event.reason is Reason.WORKERS_CREATED for event in decided.events):
             return []
-        names = set_by_hand(Worker(job, 0, decided.status.attempt))
+        names = user_set_identity(Worker(job, 0, decided.status.attempt))
         note = f"the template sets {', '.join(names)}; these are kept and may not fit the real group"
         return [Event("Warning", Reason.USER_ENVIRONMENT_KEPT, note)] if names else []
 

@@ -83,7 +83,7 @@ class Site:
 
 @pytest.fixture
 def site(api: FakeApi, tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(progress_store, "STATUS_SECONDS", 0.01)
+    monkeypatch.setattr(progress_store, "MIN_STATUS_INTERVAL_SECONDS", 0.01)
     return Site(api, tmp_path / "tls", unused_tcp_port)
 
 
@@ -142,7 +142,7 @@ async def test_a_report_of_an_attempt_that_is_over_changes_nothing(api: FakeApi,
 async def test_the_last_step_stands_in_the_finished_job_and_its_reports_are_forgotten(
     api: FakeApi, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress_store, "STATUS_SECONDS", 60.0)
+    monkeypatch.setattr(progress_store, "MIN_STATUS_INTERVAL_SECONDS", 60.0)
     async with operator(api, **site.settings) as op:
         await site.running()
         for pod in ("job-worker-0-1", "job-worker-1-1"):
