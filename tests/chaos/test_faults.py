@@ -29,7 +29,7 @@ def undisturbed(runner: asyncio.Runner, plane: ControlPlane, folder: Path, story
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
-def test_a_story_ends_as_if_nothing_had_happened(
+def test_scenario_with_fault_ends_as_without(
     plan: Plan, runner: asyncio.Runner, plane: ControlPlane, once: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     wished = once(plan.story, lambda: undisturbed(runner, plane, tmp_path, plan.story))["outcome"]

@@ -24,7 +24,7 @@ def ward(runner: asyncio.Runner, plane: ControlPlane, tmp_path_factory: pytest.T
 
 
 @pytest.mark.parametrize("case", JOBS, ids=str)
-def test_a_poisoned_job(case: Case, runner: asyncio.Runner, ward: Ward) -> None:
+def test_poisoned_job_does_no_harm(case: Case, runner: asyncio.Runner, ward: Ward) -> None:
     runner.run(_poisoned_job(case, ward))
 
 
@@ -67,7 +67,7 @@ async def discharging(ward: Ward) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("deed", DEEDS, ids=str)
-def test_a_victim(deed: Deed, runner: asyncio.Runner, ward: Ward) -> None:
+def test_poisoned_pod_does_no_harm(deed: Deed, runner: asyncio.Runner, ward: Ward) -> None:
     runner.run(_a_victim(deed, ward))
 
 
@@ -86,7 +86,7 @@ async def _a_victim(deed: Deed, ward: Ward) -> None:
         ward.sane()
 
 
-def test_an_operator_that_starts_amid_all_of_it(runner: asyncio.Runner, ward: Ward) -> None:
+def test_operator_starts_amid_all_poison(runner: asyncio.Runner, ward: Ward) -> None:
     runner.run(_amid_all(ward))
 
 

@@ -64,7 +64,11 @@ def test_what_is_drawn_is_a_function_of_seed_and_step() -> None:
         ({"RANK": "0"}, {}, "RANK is set without WORLD_SIZE"),
         ({}, {"patience": 0}, "patience must be a positive number of seconds up to 1000000000, and is 0"),
         ({}, {"patience": float("inf")}, "patience must be a positive number"),
-        ({"TRAINYARD_GRACE_PERIOD_SECONDS": "soon"}, {}, "TRAINYARD_GRACE_PERIOD_SECONDS must be the seconds that the pod gets"),
+        (
+            {"TRAINYARD_GRACE_PERIOD_SECONDS": "soon"},
+            {},
+            "TRAINYARD_GRACE_PERIOD_SECONDS must be the seconds that the pod gets",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said_before_anything_is_set_up(

@@ -46,7 +46,7 @@ def forced(world: World) -> list[str]:
     return [event["note"] for event in events if event["reason"] == "ForcedDeletion"]
 
 
-def test_a_pod_on_a_node_that_never_comes_back_is_gone_in_the_end(world: World) -> None:
+def test_pod_on_dead_node_is_removed(world: World) -> None:
     pod = begin(world)
     world.life.lose(str(facts.node(pod)))
     world.run(GONE_AFTER - 10)
@@ -57,7 +57,7 @@ def test_a_pod_on_a_node_that_never_comes_back_is_gone_in_the_end(world: World) 
     assert any(facts.name(pod) in note for note in forced(world))
 
 
-def test_a_node_that_is_back_in_time_ends_its_pods_itself(world: World) -> None:
+def test_returning_node_ends_its_own_pods(world: World) -> None:
     pod = begin(world)
     world.life.lose(str(facts.node(pod)))
     world.run(GONE_AFTER - 30)
@@ -68,7 +68,7 @@ def test_a_node_that_is_back_in_time_ends_its_pods_itself(world: World) -> None:
     assert forced(world) == []
 
 
-def test_whoever_does_not_want_it_waits_for_the_node(world: World) -> None:
+def test_disabled_removal_waits_for_the_node(world: World) -> None:
     pod = begin(world, forceDeleteAfterSeconds=0)
     world.life.lose(str(facts.node(pod)))
     world.run(3600)
@@ -76,7 +76,7 @@ def test_whoever_does_not_want_it_waits_for_the_node(world: World) -> None:
     assert forced(world) == []
 
 
-def test_an_answer_that_is_lost_does_no_harm(world: World) -> None:
+def test_lost_answer_does_no_harm(world: World) -> None:
     pod = begin(world)
     world.life.lose(str(facts.node(pod)))
     world.run(GONE_AFTER - 10)
@@ -86,7 +86,7 @@ def test_an_answer_that_is_lost_does_no_harm(world: World) -> None:
     come_to_rest(world)
 
 
-def test_a_server_that_fails_is_asked_again(world: World) -> None:
+def test_failing_server_is_asked_again(world: World) -> None:
     pod = begin(world)
     world.life.lose(str(facts.node(pod)))
     world.run(GONE_AFTER - 10)
@@ -97,7 +97,7 @@ def test_a_server_that_fails_is_asked_again(world: World) -> None:
     assert not there(world, pod)
 
 
-def test_a_refusal_is_no_verdict_on_the_job_and_not_asked_for_again(world: World) -> None:
+def test_rejected_removal_is_not_repeated(world: World) -> None:
     pod = begin(world)
     world.life.lose(str(facts.node(pod)))
     world.run(GONE_AFTER - 10)
@@ -111,7 +111,7 @@ def test_a_refusal_is_no_verdict_on_the_job_and_not_asked_for_again(world: World
     assert not facts.holds(job, "Stalled")
 
 
-def test_the_quota_that_a_dead_pod_holds_is_free_for_the_next(world: World) -> None:
+def test_quota_of_dead_pod_is_freed(world: World) -> None:
     pod = begin(world)
     world.life.lose(str(facts.node(pod)))
     world.weather.quota = 2
@@ -124,7 +124,7 @@ def test_the_quota_that_a_dead_pod_holds_is_free_for_the_next(world: World) -> N
     assert {facts.attempt(pod) for pod in world.pods()} == {2}
 
 
-def test_a_finished_job_loses_its_dead_pods_too(world: World) -> None:
+def test_finished_job_loses_its_dead_pods(world: World) -> None:
     pod, other = begin(world), world.pods()[1]
     world.life.lose(str(facts.node(pod)))
     world.life.end(other, 2)  # which no restart mends
@@ -134,7 +134,7 @@ def test_a_finished_job_loses_its_dead_pods_too(world: World) -> None:
     assert not there(world, pod)
 
 
-def test_a_job_that_is_deleted_in_the_foreground_does_not_wait_for_ever(world: World) -> None:
+def test_foreground_deletion_completes(world: World) -> None:
     pod = begin(world)
     world.life.lose(str(facts.node(pod)))
     world.run(120)

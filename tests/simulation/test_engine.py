@@ -45,14 +45,14 @@ def run_all(machine: type[Schedule], number: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(FIRST, FIRST + -(-WANTED // BATCH)))
-def test_the_laws_hold_in_every_schedule(number: int) -> None:
+def test_invariants_hold_in_every_schedule(number: int) -> None:
     class Batch(Schedule):
         finished = 0
 
     run_all(Batch, number, BATCH)
 
 
-def test_the_same_steps_make_the_same_history() -> None:
+def test_same_steps_give_same_history() -> None:
     """Without that no failure could be repeated: nothing may depend on a real clock, on threads, or on chance of its own."""
 
     def run() -> str:
@@ -73,7 +73,7 @@ def test_the_same_steps_make_the_same_history() -> None:
 
 
 @pytest.mark.parametrize("number", range(FIRST, FIRST + max(1, WANTED // 20 // PAIRS)))
-def test_of_two_operators_only_the_leader_writes(number: int) -> None:
+def test_only_the_leader_of_two_writes(number: int) -> None:
     class Batch(Pair):
         finished = 0
 

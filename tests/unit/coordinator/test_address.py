@@ -26,7 +26,7 @@ def reached(at: socket.socket, address: str) -> bool:
         pytest.param("::1", False, True, marks=IPV6, id="one address of IPv6"),
     ],
 )
-def test_who_reaches_the_port(host: str, *, by_ipv4: bool, by_ipv6: bool) -> None:
+def test_addresses_that_reach_the_port(host: str, *, by_ipv4: bool, by_ipv6: bool) -> None:
     with open_listening_socket(host, 0) as at:
         assert (reached(at, "127.0.0.1"), reached(at, "::1")) == (by_ipv4, by_ipv6)
 

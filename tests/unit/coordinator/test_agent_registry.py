@@ -8,7 +8,7 @@ from trainyard.domain.state.snapshot import AgentView, Doing
 SAID = AgentView(1, Doing.RUNNING)
 
 
-def test_where_the_clock_is_set_all_that_is_known_goes_with_it() -> None:
+def test_stored_times_follow_a_clock_step() -> None:
     """Else an agent that hangs up for the moment of a new call would be away for an hour, or for less than no time."""
     at = SimpleNamespace(now=NOW, monotonic=50.0)
     agent_registry = AgentRegistry(lambda: at.now, lambda _job, _seconds: None, lambda: at.monotonic)
@@ -25,7 +25,7 @@ def test_where_the_clock_is_set_all_that_is_known_goes_with_it() -> None:
     assert at.now - agent_registry.since == timedelta(seconds=305)
 
 
-def test_a_clock_that_is_a_little_off_is_left_alone() -> None:
+def test_small_clock_drift_changes_nothing() -> None:
     at = SimpleNamespace(now=NOW, monotonic=0.0)
     agent_registry = AgentRegistry(lambda: at.now, lambda _job, _seconds: None, lambda: at.monotonic)
     began = agent_registry.since
@@ -33,7 +33,7 @@ def test_a_clock_that_is_a_little_off_is_left_alone() -> None:
     assert agent_registry.since == began
 
 
-def test_who_stands_by_does_not_begin_to_listen_because_many_call() -> None:
+def test_refused_connections_start_no_grace_period_on_standby() -> None:
     at = SimpleNamespace(now=NOW, monotonic=0.0)
     agent_registry = AgentRegistry(lambda: at.now, lambda _job, _seconds: None, lambda: at.monotonic)
     agent_registry.restart_grace_period()

@@ -33,7 +33,7 @@ def waiting(count: int) -> list[asyncio.Future[None]]:
     return [asyncio.get_running_loop().create_future() for _ in range(count)]
 
 
-async def test_all_are_told_in_their_order_and_others_have_their_turn_between() -> None:
+async def test_waiters_are_notified_in_order_and_in_rounds() -> None:
     notifier, agents, told = FairNotifier(), waiting(3 * CALLBACKS_PER_ROUND), list[int]()
     for agent in agents:
         notifier.notify(agent)
@@ -45,7 +45,7 @@ async def test_all_are_told_in_their_order_and_others_have_their_turn_between() 
     assert told == [CALLBACKS_PER_ROUND, 2 * CALLBACKS_PER_ROUND, 3 * CALLBACKS_PER_ROUND]
 
 
-async def test_nobody_is_heard_again_before_all_have_been_told() -> None:
+async def test_connections_resume_after_all_waiters_are_notified() -> None:
     notifier, connections, agents = (
         FairNotifier(),
         [Connection() for _ in range(CALLBACKS_PER_ROUND + 1)],
@@ -64,7 +64,7 @@ async def test_nobody_is_heard_again_before_all_have_been_told() -> None:
     assert all(connection.heard for connection in connections)
 
 
-async def test_who_does_not_wait_any_more_is_passed_over() -> None:
+async def test_cancelled_waiter_is_skipped() -> None:
     notifier, (gone, there) = FairNotifier(), waiting(2)
     for agent in (gone, there):
         notifier.notify(agent)
@@ -73,7 +73,7 @@ async def test_who_does_not_wait_any_more_is_passed_over() -> None:
     assert there.done()
 
 
-async def test_a_connection_that_is_closed_holds_up_nobody() -> None:
+async def test_closed_connection_does_not_block_others() -> None:
     notifier, closed, closes, there = FairNotifier(), Connection(closing=True), Connection(), Connection()
     for connection in (closed, closes, there):
         notifier.pause(connection)
@@ -86,7 +86,7 @@ async def test_a_connection_that_is_closed_holds_up_nobody() -> None:
     await agent
 
 
-async def test_what_comes_later_has_its_turn_too() -> None:
+async def test_later_waiter_is_notified_too() -> None:
     notifier, (first, second) = FairNotifier(), waiting(2)
     notifier.notify(first)
     await first

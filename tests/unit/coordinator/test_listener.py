@@ -35,7 +35,7 @@ async def idle(
         yield made
 
 
-async def test_one_address_cannot_keep_all_others_out(
+async def test_one_address_cannot_lock_out_others(
     coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "TLS_HANDSHAKE_SECONDS", 60.0)
@@ -43,7 +43,7 @@ async def test_one_address_cannot_keep_all_others_out(
         assert (await coordinator.post(REPORT))[0] == 200
 
 
-async def test_what_an_address_has_too_many_of_is_closed_at_once(
+async def test_excess_connections_of_an_address_are_closed(
     coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "MAX_UNAUTHENTICATED_PER_ADDRESS", 2)
@@ -65,7 +65,7 @@ async def test_what_an_address_has_too_many_of_is_closed_at_once(
             await asyncio.sleep(0.02)
 
 
-async def test_agents_that_wait_take_no_room_of_their_address(
+async def test_long_polls_do_not_count_against_the_address(
     coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "MAX_UNAUTHENTICATED_PER_ADDRESS", 1)
@@ -76,7 +76,7 @@ async def test_agents_that_wait_take_no_room_of_their_address(
     waits.cancel()
 
 
-async def test_while_the_door_is_full_nobody_is_missed(
+async def test_full_listener_restarts_the_grace_period(
     coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "MAX_UNAUTHENTICATED_CONNECTIONS", 2)
@@ -87,7 +87,7 @@ async def test_while_the_door_is_full_nobody_is_missed(
         await until(lambda: coordinator.agent_registry.since == NOW + timedelta(seconds=60))
 
 
-async def test_one_address_that_wants_too_much_holds_up_no_verdict(
+async def test_excess_of_one_address_restarts_no_grace_period(
     coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "MAX_UNAUTHENTICATED_PER_ADDRESS", 1)
@@ -99,7 +99,7 @@ async def test_one_address_that_wants_too_much_holds_up_no_verdict(
         assert coordinator.agent_registry.since == NOW
 
 
-async def test_whose_request_is_under_way_is_not_idle(
+async def test_connection_with_request_in_progress_is_not_idle(
     coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "UNAUTHENTICATED_IDLE_SECONDS", 0.1)
@@ -114,7 +114,7 @@ async def test_whose_request_is_under_way_is_not_idle(
         assert (await coordinator.post(b"", data=slowly()))[0] == 200
 
 
-def test_all_of_it_on_the_event_loop_of_the_process(tmp_path: Path) -> None:
+def test_listener_works_on_uvloop(tmp_path: Path) -> None:
     """uvloop's protocols are not those of asyncio."""
 
     async def several() -> list[int]:

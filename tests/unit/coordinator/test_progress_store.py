@@ -42,7 +42,7 @@ class Desk:
         return refused.value.reason
 
 
-def test_a_pod_tells_of_its_own_ranks() -> None:
+def test_pod_reports_its_own_ranks() -> None:
     desk = Desk()
     assert desk.tell("pod-1-2", r2=7, r3=8) == MIN_REPORT_INTERVAL_SECONDS
     (report,) = desk.progress_store.of(UID)
@@ -51,7 +51,7 @@ def test_a_pod_tells_of_its_own_ranks() -> None:
     assert desk.changes == [(UID, MIN_STATUS_INTERVAL_SECONDS)]
 
 
-def test_all_that_is_told_of_a_rank_is_kept() -> None:
+def test_all_fields_of_a_rank_are_stored() -> None:
     desk = Desk()
     said = RankReport(step=7, phase="evaluate", total=9, loss=0.5, seconds=0.4, own=0.3, stack=["a.py:3 in f"])
     desk.progress_store.accept(PodIdentity("lab", "pod", "pod-1-2"), Report(attempt=2, ranks={"2": said}))
@@ -59,7 +59,7 @@ def test_all_that_is_told_of_a_rank_is_kept() -> None:
     assert report.ranks == (RankProgress(2, 7, "evaluate", 9, 0.5, 0.4, ("a.py:3 in f",), own_seconds=0.3),)
 
 
-def test_the_same_again_is_no_news_and_a_newer_one_takes_its_place() -> None:
+def test_repeated_report_is_no_change() -> None:
     desk = Desk()
     desk.tell("pod-1-2", r2=7)
     desk.tell("pod-1-2", r2=7)
@@ -70,30 +70,30 @@ def test_the_same_again_is_no_news_and_a_newer_one_takes_its_place() -> None:
     assert sorted(rank.step or 0 for report in desk.progress_store.of(UID) for rank in report.ranks) == [8, 9]
 
 
-def test_of_others_ranks_a_pod_may_not_speak() -> None:
+def test_report_of_foreign_rank_is_rejected() -> None:
     assert Desk().refused("pod-1-2", r2=7, r4=7) is RejectionReason.FOREIGN_RANK
 
 
-def test_a_pod_of_nobody_is_not_heard() -> None:
+def test_unknown_pod_is_rejected() -> None:
     assert Desk().refused("another", r0=7) is RejectionReason.UNKNOWN_POD
 
 
-def test_a_report_of_an_earlier_attempt_comes_too_late() -> None:
+def test_report_of_another_attempt_is_rejected() -> None:
     assert Desk().refused("pod-1-2", attempt=1, r2=7) is RejectionReason.STALE_ATTEMPT
     assert Desk().refused("pod-1-2", attempt=3, r2=7) is RejectionReason.STALE_ATTEMPT
 
 
-def test_so_does_a_pod_of_an_earlier_attempt() -> None:
+def test_replaced_pod_is_rejected() -> None:
     scene = job(3, processesPerReplica=2).running(attempt=2).with_status(attempt=3)
     assert Desk(scene).refused("pod-1-2", attempt=2, r2=7) is RejectionReason.STALE_ATTEMPT
 
 
-def test_a_finished_job_is_not_told_of_any_more() -> None:
+def test_report_for_finished_job_is_rejected() -> None:
     scene = job(3, processesPerReplica=2).running(attempt=2).finished(ConditionType.COMPLETE)
     assert Desk(scene).refused("pod-1-2", r2=7) is RejectionReason.STALE_ATTEMPT
 
 
-def test_a_job_that_is_gone_is_forgotten() -> None:
+def test_deleted_job_is_forgotten() -> None:
     desk = Desk()
     desk.tell("pod-1-2", r2=7)
     desk.progress_store.forget(UID)
@@ -101,7 +101,7 @@ def test_a_job_that_is_gone_is_forgotten() -> None:
     assert (desk.progress_store.of(UID), desk.progress_store.workers) == ([], 0)
 
 
-def test_the_more_tell_the_longer_each_is_told_to_wait() -> None:
+def test_report_interval_grows_with_workers() -> None:
     desk = Desk(job(1).running(attempt=2))
     pauses = []
     for count in (100, 4_000, 40_000):

@@ -11,7 +11,7 @@ from trainyard.coordinator.reports import MeasuredReport, Report, read
 from trainyard_agent.report import MEASURED
 
 
-def test_a_whole_report() -> None:
+def test_complete_report() -> None:
     rank = {
         "step": 120,
         "phase": "train",
@@ -40,7 +40,7 @@ def test_a_whole_report() -> None:
     assert (report.attempt, report.ranks["5"].step) == (2, None)
 
 
-def test_fields_of_a_newer_agent_are_passed_over() -> None:
+def test_unknown_fields_are_ignored() -> None:
     assert (
         read(Report, b'{"attempt": 1, "ranks": {"0": {"step": 1, "mood": "good"}}, "version": 9}').ranks["0"].step == 1
     )
@@ -87,7 +87,7 @@ def test_fields_of_a_newer_agent_are_passed_over() -> None:
         (b'{"attempt": 1, "ranks": {"' + b"x" * 10_000 + b'": {}}}', "ranks." + "x" * 64),
     ],
 )
-def test_nonsense_is_refused_with_its_field(body: bytes, field: str) -> None:
+def test_invalid_field_is_named_in_the_rejection(body: bytes, field: str) -> None:
     with pytest.raises(RefusedError) as refused:
         read(Report, body)
     assert refused.value.reason is RejectionReason.MALFORMED
@@ -102,7 +102,7 @@ def test_agent_coordinator_and_status_know_the_same_measurements() -> None:
     assert [*MeasuredReport.model_fields] == names
 
 
-def test_a_worker_has_so_many_ranks_at_most() -> None:
+def test_number_of_ranks_is_limited() -> None:
     ranks = {str(number): {"step": 1} for number in range(MOST_PROCESSES + 1)}
     with pytest.raises(RefusedError, match="ranks: Dictionary should have at most 1024 items"):
         read(Report, json.dumps({"attempt": 1, "ranks": ranks}).encode())

@@ -22,7 +22,7 @@ HEAD = b"POST /v1/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\n"
 GOOD = {"attempt": 1, "ranks": {"1": {"step": 7}}}
 
 
-async def test_a_report_is_taken_and_told_when_to_come_back(coordinator: RunningCoordinator) -> None:
+async def test_report_is_accepted_with_the_next_interval(coordinator: RunningCoordinator) -> None:
     assert await coordinator.post(GOOD) == (200, {"next": 5.0})
     assert [rank.step for report in coordinator.progress_store.of(UID) for rank in report.ranks] == [7]
     assert (coordinator.changes, coordinator.counted("Accepted")) == ([UID], 1)
@@ -41,7 +41,7 @@ async def test_a_report_is_taken_and_told_when_to_come_back(coordinator: Running
         (b"x" * 10_000_000, "pod-1-1", {}, 413, "TooLarge"),
     ],
 )
-async def test_what_is_not_taken_is_counted_and_changes_nothing(
+async def test_rejected_report_is_counted_and_changes_nothing(
     coordinator: RunningCoordinator, body: object, uid: str, claims: dict[str, object], status: int, reason: str
 ) -> None:
     answered, answer = await coordinator.post(body, coordinator.token(uid, **claims))
@@ -52,17 +52,17 @@ async def test_what_is_not_taken_is_counted_and_changes_nothing(
 
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic dXNlcjpwYXNz"])
-async def test_without_a_token_nothing_is_said(coordinator: RunningCoordinator, header: str) -> None:
+async def test_request_without_token_is_rejected(coordinator: RunningCoordinator, header: str) -> None:
     status, answer = await coordinator.post(GOOD, headers={"Authorization": header})
     assert (status, answer["reason"]) == (401, "NoToken")
 
 
-async def test_a_stranger_s_body_is_not_read(coordinator: RunningCoordinator) -> None:
+async def test_body_of_unauthenticated_request_is_not_read(coordinator: RunningCoordinator) -> None:
     status, answer = await coordinator.post(b"x" * (LONGEST_REPORT * 2), "no token")
     assert (status, answer["reason"]) == (401, "BadToken")
 
 
-async def test_who_stands_by_sends_agents_on(coordinator: RunningCoordinator) -> None:
+async def test_standby_rejects_requests(coordinator: RunningCoordinator) -> None:
     coordinator.leading = False
     status, answer = await coordinator.post(GOOD)
     assert (status, answer["reason"], coordinator.progress_store.of(UID)) == (503, "NotLeading", [])
@@ -75,9 +75,7 @@ async def test_nothing_else_is_served(coordinator: RunningCoordinator) -> None:
                 assert answer.status in {404, 405}
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(
-    coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_body_is_rejected(coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "BODY_TIMEOUT_SECONDS", 0.1)
 
     async def drip() -> AsyncIterator[bytes]:
@@ -90,9 +88,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
     assert time.monotonic() - began < 4
 
 
-async def test_a_connection_that_says_nothing_is_closed(
-    coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_idle_connection_is_closed(coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "UNAUTHENTICATED_IDLE_SECONDS", 0.2)
     monkeypatch.setattr(listener, "SWEEP_SECONDS", 0.05)
     async with coordinator.server.serve("127.0.0.1", 0) as port:
@@ -102,7 +98,7 @@ async def test_a_connection_that_says_nothing_is_closed(
         writer.close()
 
 
-async def test_more_connections_than_there_is_room_for_wait_for_their_turn(
+async def test_connections_above_the_limit_wait(
     coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "MAX_UNAUTHENTICATED_CONNECTIONS", 2)
@@ -116,9 +112,7 @@ async def test_more_connections_than_there_is_room_for_wait_for_their_turn(
         assert (await turn)[0] == 200
 
 
-async def test_who_does_not_shake_hands_is_not_waited_for(
-    coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_handshake_times_out(coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "MAX_UNAUTHENTICATED_CONNECTIONS", 2)
     monkeypatch.setattr(listener, "TLS_HANDSHAKE_SECONDS", 0.2)
     kept = [await asyncio.open_connection("localhost", coordinator.port) for _ in range(2)]
@@ -143,7 +137,7 @@ async def test_who_does_not_shake_hands_is_not_waited_for(
         (HEAD + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnope", True),
     ],
 )
-async def test_nonsense_on_the_wire_harms_nobody(
+async def test_malformed_traffic_does_no_harm(
     coordinator: RunningCoordinator, caplog: pytest.LogCaptureFixture, *, sent: bytes, tls: bool
 ) -> None:
     """Neither a traceback, nor a report that is lost for it."""
@@ -161,7 +155,7 @@ async def test_nonsense_on_the_wire_harms_nobody(
     assert reader is not None
 
 
-async def test_a_renewed_certificate_is_shown(
+async def test_renewed_certificate_is_served(
     coordinator: RunningCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "CERTIFICATE_CHECK_SECONDS", 0.05)
@@ -181,7 +175,7 @@ async def test_a_renewed_certificate_is_shown(
                 await asyncio.sleep(0.02)
 
 
-async def test_an_error_of_our_own_is_told(
+async def test_own_error_is_logged(
     coordinator: RunningCoordinator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def accept(*_: object) -> float:

@@ -43,7 +43,7 @@ async def held(coordinator: RunningCoordinator, body: object) -> "asyncio.Task[t
     return waits
 
 
-async def test_who_does_what_it_is_to_do_waits_until_that_changes(coordinator: RunningCoordinator) -> None:
+async def test_sync_waits_until_the_assignment_changes(coordinator: RunningCoordinator) -> None:
     waits = await held(coordinator, RUNNING)
     decide(coordinator)
     await asyncio.sleep(0.05)
@@ -53,7 +53,7 @@ async def test_who_does_what_it_is_to_do_waits_until_that_changes(coordinator: R
     assert (coordinator.counted("Accepted", "calls"), coordinator.counted("Accepted")) == (1, 0)
 
 
-async def test_who_waits_begins_once_the_rendezvous_is_stored(coordinator: RunningCoordinator) -> None:
+async def test_waiting_worker_starts_when_rendezvous_is_stored(coordinator: RunningCoordinator) -> None:
     coordinator.scene = coordinator.scene.with_status(attempt=2, group=Group(since=1))
     waits = await held(coordinator, WAITING)
     decide(coordinator, rendezvous=Rendezvous(attempt=1, address="10.0.0.7"))
@@ -65,7 +65,7 @@ async def test_who_waits_begins_once_the_rendezvous_is_stored(coordinator: Runni
     assert word["environment"].items() >= {"MASTER_ADDR": "10.0.0.8", "RANK": "1", "TRAINYARD_ATTEMPT": "2"}.items()
 
 
-async def test_who_starts_its_container_anew_is_told_and_says_so_without_waiting(
+async def test_container_restart_is_assigned_and_acknowledged_at_once(
     coordinator: RunningCoordinator,
 ) -> None:
     waits = await held(coordinator, RUNNING)
@@ -77,14 +77,14 @@ async def test_who_starts_its_container_anew_is_told_and_says_so_without_waiting
     assert coordinator.agent_registry.connected == 0
 
 
-async def test_of_a_hang_all_workers_are_told(coordinator: RunningCoordinator) -> None:
+async def test_all_workers_learn_of_a_hang(coordinator: RunningCoordinator) -> None:
     hung = LastFailure(time=NOW, attempt=1, pod="train-worker-0-1", pod_uid="pod-0-1", exit_code=91, reason="Error")
     waits = await held(coordinator, RUNNING)
     decide(coordinator, attempt=2, group=Group(since=1), last_failure=hung)
     assert (await waits)[1] == {"attempt": 2, "run": False, "environment": {}, "hung": True}
 
 
-async def test_the_ranks_are_told_of_the_group_that_is_there(coordinator: RunningCoordinator) -> None:
+async def test_environment_describes_the_existing_group(coordinator: RunningCoordinator) -> None:
     met = {"attempt": 2, "group": Group(since=1), "rendezvous": Rendezvous(attempt=2, address="10.0.0.7")}
     coordinator.scene = coordinator.scene.with_status(**met).wishing(replicas=5)
     _, word = await call(coordinator, WAITING)
@@ -92,16 +92,14 @@ async def test_the_ranks_are_told_of_the_group_that_is_there(coordinator: Runnin
     assert set(told.values()) == {"3"}
 
 
-async def test_after_a_while_there_is_an_answer_all_the_same(
+async def test_long_poll_ends_without_a_change(
     coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "LONG_POLL_SECONDS", 0.1)
     assert (await call(coordinator, RUNNING))[1]["attempt"] == 1
 
 
-async def test_who_calls_for_the_first_time_has_an_answer_soon(
-    coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_first_long_poll_is_short(coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has never had one gives up an operator that is gone, and takes its failure along, before another leads."""
     monkeypatch.setattr(server, "FIRST_LONG_POLL_SECONDS", 0.05)
     async with asyncio.timeout(10):
@@ -112,7 +110,7 @@ async def test_who_calls_for_the_first_time_has_an_answer_soon(
     second.cancel()
 
 
-async def test_a_failure_is_known_as_the_node_would_tell_it(coordinator: RunningCoordinator) -> None:
+async def test_reported_failure_equals_container_status(coordinator: RunningCoordinator) -> None:
     waits = await held(coordinator, FAILED)
     (agent,) = coordinator.agent_registry.of(UID, [POD]).values()
     assert agent.exit is not None
@@ -122,7 +120,7 @@ async def test_a_failure_is_known_as_the_node_would_tell_it(coordinator: Running
     waits.cancel()
 
 
-async def test_a_failure_that_is_told_again_did_not_happen_again(coordinator: RunningCoordinator) -> None:
+async def test_repeated_failure_report_keeps_its_time(coordinator: RunningCoordinator) -> None:
     first = await held(coordinator, FAILED)
     coordinator.agent_registry.now = lambda: NOW + timedelta(seconds=90)
     again = asyncio.create_task(call(coordinator, FAILED))
@@ -149,7 +147,7 @@ async def test_a_failure_that_is_told_again_did_not_happen_again(coordinator: Ru
         (b"x" * 10_000_000, POD, 413, "TooLarge"),
     ],
 )
-async def test_what_is_refused_is_counted_and_changes_nothing(
+async def test_rejected_sync_is_counted_and_changes_nothing(
     coordinator: RunningCoordinator, body: object, uid: str, status: int, reason: str
 ) -> None:
     answered, answer = await call(coordinator, body, uid)
@@ -157,7 +155,7 @@ async def test_what_is_refused_is_counted_and_changes_nothing(
     assert (coordinator.agent_registry.connected, coordinator.changes) == (0, [])
 
 
-async def test_a_replaced_worker_is_told_so(coordinator: RunningCoordinator) -> None:
+async def test_replaced_worker_is_rejected(coordinator: RunningCoordinator) -> None:
     waits = await held(coordinator, RUNNING)
     decide(coordinator, attempt=2)
     status, word = await waits
@@ -165,7 +163,7 @@ async def test_a_replaced_worker_is_told_so(coordinator: RunningCoordinator) -> 
     assert coordinator.agent_registry.of(UID, [POD]) == {}, "not silent: dismissed"
 
 
-async def test_a_worker_of_a_later_attempt_than_the_status_knows_of_asks_again(coordinator: RunningCoordinator) -> None:
+async def test_worker_of_unknown_later_attempt_retries(coordinator: RunningCoordinator) -> None:
     """The status was restored from a backup, say: it is set right in a moment."""
     coordinator.scene = (
         replace(coordinator.scene, pods=()).running(attempt=4).with_status(attempt=1, launched_attempt=1)
@@ -182,7 +180,7 @@ async def test_a_suspended_job_has_no_workers(coordinator: RunningCoordinator) -
     assert (await waits)[1]["reason"] == "Replaced"
 
 
-async def test_an_end_is_told(coordinator: RunningCoordinator) -> None:
+async def test_finished_job_rejects_sync(coordinator: RunningCoordinator) -> None:
     waits = await held(coordinator, FAILED)
     coordinator.scene = coordinator.scene.finished(C.FAILED)
     coordinator.agent_registry.forget(UID)
@@ -190,14 +188,14 @@ async def test_an_end_is_told(coordinator: RunningCoordinator) -> None:
     assert (status, word["reason"]) == (410, "Over")
 
 
-async def test_who_leads_no_more_says_so(coordinator: RunningCoordinator) -> None:
+async def test_lost_leadership_ends_long_polls(coordinator: RunningCoordinator) -> None:
     waits = await held(coordinator, RUNNING)
     coordinator.leading = False
     decide(coordinator)
     assert (await waits)[1]["reason"] == "NotLeading"
 
 
-async def test_an_agent_that_hangs_up_is_not_there_and_its_node_not_silent(coordinator: RunningCoordinator) -> None:
+async def test_closed_connection_is_disconnected_but_not_vanished(coordinator: RunningCoordinator) -> None:
     waits = await held(coordinator, RUNNING)
     waits.cancel()
     await until(lambda: coordinator.agent_registry.connected == 0)
@@ -210,7 +208,7 @@ async def test_an_agent_that_hangs_up_is_not_there_and_its_node_not_silent(coord
     ("error", "silent"),
     [(TimeoutError(110, "timed out"), True), (OSError(113, "no route to host"), True), (ConnectionResetError(), False)],
 )
-async def test_a_node_that_does_not_answer_is_silent(
+async def test_unreachable_node_counts_as_vanished(
     coordinator: RunningCoordinator, *, error: OSError, silent: bool
 ) -> None:
     with coordinator.agent_registry.long_poll(UID, POD, AgentView(1, Doing.RUNNING)) as waits:
@@ -219,13 +217,13 @@ async def test_a_node_that_does_not_answer_is_silent(
     assert (agent.connected, agent.vanished) == (False, silent)
 
 
-async def test_who_says_good_bye_is_not_missed(coordinator: RunningCoordinator) -> None:
+async def test_announced_exit_is_no_disconnect(coordinator: RunningCoordinator) -> None:
     assert (await call(coordinator, {"attempt": 1, "state": "ended"}))[0] == 200
     (agent,) = coordinator.agent_registry.of(UID, [POD]).values()
     assert agent.doing is Doing.ENDED
 
 
-async def test_the_kernel_s_time_out_arrives_as_such(coordinator: RunningCoordinator) -> None:
+async def test_keepalive_timeout_counts_as_vanished(coordinator: RunningCoordinator) -> None:
     """The connection is lost with the kernel's error, as it is when a node is switched off."""
     waits = await held(coordinator, RUNNING)
     (connection,) = coordinator.server.authenticated.connections
@@ -236,7 +234,7 @@ async def test_the_kernel_s_time_out_arrives_as_such(coordinator: RunningCoordin
     waits.cancel()
 
 
-async def test_who_hangs_up_between_two_calls_is_missed_too(
+async def test_disconnect_between_requests_is_noticed(
     coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "SWEEP_SECONDS", 0.05)
@@ -249,7 +247,7 @@ async def test_who_hangs_up_between_two_calls_is_missed_too(
     assert (agent.left_at, agent.vanished) == (NOW, False)
 
 
-async def test_since_when_an_agent_is_there_without_a_break(coordinator: RunningCoordinator) -> None:
+async def test_uninterrupted_connection_time_of_an_agent(coordinator: RunningCoordinator) -> None:
     def later(seconds: int) -> None:
         coordinator.agent_registry.now = lambda: NOW + timedelta(seconds=seconds)
         coordinator.agent_registry.monotonic = lambda: float(seconds)
@@ -266,7 +264,7 @@ async def test_since_when_an_agent_is_there_without_a_break(coordinator: Running
     assert (agent.since, agent.said_at) == (NOW + timedelta(seconds=20), NOW + timedelta(seconds=10))
 
 
-async def test_one_connection_a_pod(coordinator: RunningCoordinator) -> None:
+async def test_one_connection_for_each_pod(coordinator: RunningCoordinator) -> None:
     first = await held(coordinator, RUNNING)
     second = asyncio.create_task(call(coordinator, RUNNING))
     with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the client calls a connection that is closed
@@ -276,7 +274,7 @@ async def test_one_connection_a_pod(coordinator: RunningCoordinator) -> None:
     assert (await second)[1]["attempt"] == 2
 
 
-async def test_who_waits_keeps_no_stranger_out_and_is_not_swept_away(
+async def test_long_poll_is_neither_counted_nor_swept(
     coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "MAX_UNAUTHENTICATED_CONNECTIONS", 1)
@@ -290,9 +288,7 @@ async def test_who_waits_keeps_no_stranger_out_and_is_not_swept_away(
     assert (await waits)[0] == 200
 
 
-async def test_the_same_connection_serves_again(
-    coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connection_is_reused(coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "LONG_POLL_SECONDS", 0.05)
     body = json.dumps(RUNNING).encode()
     reader, writer = await asyncio.open_connection("localhost", coordinator.port, ssl=coordinator.client)
@@ -308,7 +304,7 @@ async def test_the_same_connection_serves_again(
     writer.close()
 
 
-def test_agents_of_pods_that_are_gone_are_forgotten(coordinator: RunningCoordinator) -> None:
+def test_agents_of_deleted_pods_are_forgotten(coordinator: RunningCoordinator) -> None:
     with coordinator.agent_registry.long_poll(UID, POD, AgentView(1, Doing.RUNNING)):
         assert coordinator.agent_registry.of(UID, ["another"]) == {}
     assert coordinator.agent_registry.of(UID, [POD]) == {}
@@ -321,7 +317,7 @@ def on_the_way(**leave: Any) -> dict[str, Any]:
     return {**RUNNING, "leave": {**ABLE["leave"], **leave}}  # type: ignore[dict-item]  # a JSON object
 
 
-async def test_all_hear_that_they_stop_and_then_after_which_step(coordinator: RunningCoordinator) -> None:
+async def test_stop_is_assigned_first_then_its_step(coordinator: RunningCoordinator) -> None:
     stop = GracefulStop(attempt=1, time=NOW)
     waits = await held(coordinator, on_the_way(leaving=True))
     assert coordinator.agent_registry.of(UID, [POD])[POD].leave == LeaveView(leaving=True)
@@ -341,7 +337,7 @@ async def test_all_hear_that_they_stop_and_then_after_which_step(coordinator: Ru
     assert "stop" not in word
 
 
-async def test_each_step_on_the_way_is_news_once(coordinator: RunningCoordinator) -> None:
+async def test_each_stage_of_a_stop_is_sent_once(coordinator: RunningCoordinator) -> None:
     coordinator.scene = coordinator.scene.with_status(graceful_stop=GracefulStop(attempt=1, time=NOW))
     for leave in ({"asked": True, "passed": 7}, {"asked": True, "passed": 7}, {"asked": True, "passed": None}):
         waits = await held(coordinator, on_the_way(**leave))
@@ -352,7 +348,7 @@ async def test_each_step_on_the_way_is_news_once(coordinator: RunningCoordinator
 
 
 @pytest.mark.parametrize("body", [RUNNING, FAILED], ids=["takes no part", "has ended"])
-async def test_who_takes_no_part_in_a_stop_hears_nothing_of_it(coordinator: RunningCoordinator, body: Any) -> None:
+async def test_worker_outside_a_stop_gets_no_assignment(coordinator: RunningCoordinator, body: Any) -> None:
     coordinator.scene = coordinator.scene.with_status(graceful_stop=GracefulStop(attempt=1, time=NOW, step=8))
     waits = await held(coordinator, body)
     await asyncio.sleep(0.05)
@@ -363,14 +359,14 @@ async def test_who_takes_no_part_in_a_stop_hears_nothing_of_it(coordinator: Runn
 @pytest.mark.parametrize(
     "leave", [{"passed": -2}, {"passed": 1.5}, {"passed": 2**60}, {"at": -1}, {"leaving": "yes"}, {"asked": 1}, 7]
 )
-async def test_nonsense_about_a_stop(coordinator: RunningCoordinator, leave: Any) -> None:
+async def test_invalid_leave_fields(coordinator: RunningCoordinator, leave: Any) -> None:
     status, said = await call(coordinator, {**RUNNING, "leave": leave})
     assert (status, said["reason"]) == (400, "Malformed")
     assert said["message"].startswith("leave")
     assert coordinator.agent_registry.connected == 0
 
 
-async def test_who_waits_tells_when_it_is_prepared(coordinator: RunningCoordinator) -> None:
+async def test_waiting_agent_reports_when_prepared(coordinator: RunningCoordinator) -> None:
     coordinator.scene = coordinator.scene.with_status(attempt=2, group=Group(since=1))
     for told in ({"prepared": False}, {"prepared": False}, {}):
         waits = await held(coordinator, WAITING | told)

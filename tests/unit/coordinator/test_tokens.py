@@ -52,9 +52,7 @@ async def test_a_token_names_its_pod(server: Server) -> None:
     assert await server.verifier().identify(token) == PodIdentity("lab", "train-worker-0-1", "uid-1")
 
 
-async def test_the_keys_are_asked_for_once_and_a_token_is_checked_once(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_keys_and_verified_tokens_are_cached(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     verifier, token = server.verifier(), server.issuer.token("uid-1")
     await verifier.identify(token)
     monkeypatch.setattr(jwt, "decode", None)
@@ -76,13 +74,13 @@ async def test_the_keys_are_asked_for_once_and_a_token_is_checked_once(
         ({"kubernetes.io": "lab"}, RejectionReason.BAD_TOKEN),
     ],
 )
-async def test_tokens_for_something_else_are_refused(
+async def test_tokens_with_wrong_claims_are_rejected(
     server: Server, claims: dict[str, object], why: RejectionReason
 ) -> None:
     assert await refusal(server.verifier(), server.issuer.token("uid-1", **claims)) == why
 
 
-async def test_a_token_that_was_good_expires(server: Server) -> None:
+async def test_cached_token_expires(server: Server) -> None:
     verifier, token = server.verifier(), server.issuer.token("uid-1", lasts=60)
     await verifier.identify(token)
     verifier.now = lambda: time.time() + 120
@@ -90,14 +88,14 @@ async def test_a_token_that_was_good_expires(server: Server) -> None:
 
 
 @pytest.mark.parametrize("ahead", [-600, 600])
-async def test_a_token_is_good_by_the_clock_of_who_signed_it(server: Server, ahead: int) -> None:
+async def test_expiry_uses_the_issuers_clock(server: Server, ahead: int) -> None:
     """The machine is that much ahead of the API server, and has just got to know it."""
     verifier, now = server.verifier(), time.time() - ahead
     verifier.now = lambda: now
     await verifier.identify(server.issuer.token("uid-1", iat=int(now), nbf=int(now), exp=int(now) + 60))
 
 
-async def test_signatures_of_others_are_refused(server: Server) -> None:
+async def test_foreign_signatures_are_rejected(server: Server) -> None:
     verifier = server.verifier()
     await verifier.identify(server.issuer.token("uid-1"))
     forged = Issuer()  # another key under the same name
@@ -141,11 +139,11 @@ def headed(header: str, claims: str = "{}") -> str:
         headed('{"alg": "ES256", "kid": "first"}', "[" * 5_000),
     ],
 )
-async def test_what_is_no_token_is_refused(server: Server, token: str) -> None:
+async def test_malformed_tokens_are_rejected(server: Server, token: str) -> None:
     assert await refusal(server.verifier(), token) == RejectionReason.BAD_TOKEN
 
 
-async def test_new_keys_are_found_and_unknown_ones_asked_for_now_and_then(server: Server) -> None:
+async def test_rotated_keys_are_fetched_with_a_rate_limit(server: Server) -> None:
     verifier, old = server.verifier(), server.issuer
     await verifier.identify(old.token("uid-1"))
     server.issuer = Issuer("second")
@@ -157,9 +155,7 @@ async def test_new_keys_are_found_and_unknown_ones_asked_for_now_and_then(server
     assert server.asked.count(KEYS) == 2
 
 
-async def test_while_the_keys_cannot_be_read_nobody_is_called_a_liar(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unreadable_keys_do_not_reject_tokens_as_bad(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     server.down = True
     verifier, token = server.verifier(), server.issuer.token("uid-1")
     assert await refusal(verifier, token) == RejectionReason.KEYS_UNKNOWN
@@ -170,7 +166,7 @@ async def test_while_the_keys_cannot_be_read_nobody_is_called_a_liar(
     assert (await verifier.identify(token)).uid == "uid-1"
 
 
-async def test_keys_that_are_known_last_while_new_ones_cannot_be_read(server: Server) -> None:
+async def test_known_keys_survive_a_failed_refresh(server: Server) -> None:
     verifier = server.verifier()
     await verifier.identify(server.issuer.token("uid-1"))
     server.down, server.time = True, server.time + MIN_KEY_REFRESH_SECONDS

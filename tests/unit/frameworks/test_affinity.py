@@ -53,13 +53,13 @@ def required(*terms: Json) -> Json:
         ),
     ],
 )
-def test_nodes_that_are_always_avoided(before: Json, after: Json) -> None:
+def test_suspect_nodes_are_excluded(before: Json, after: Json) -> None:
     kept = deepcopy(before)
     assert avoid_suspect_nodes(before, avoided("x", "y")) == {"affinity": after}
     assert before == kept, "the user's spec stays as it is"
 
 
-def test_nodes_that_are_avoided_where_possible_come_after_the_users_wishes() -> None:
+def test_preferences_follow_those_of_the_user() -> None:
     preference = {"weight": 5, "preference": {"matchExpressions": [ZONE]}}
     spec: Any = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}}
     changed = avoid_suspect_nodes(spec, avoided("x", "y", how=Avoidance.IF_POSSIBLE))
@@ -71,11 +71,11 @@ def test_nodes_that_are_avoided_where_possible_come_after_the_users_wishes() -> 
     }
 
 
-def test_without_avoided_nodes_nothing_is_added() -> None:
+def test_no_suspect_nodes_add_nothing() -> None:
     assert avoid_suspect_nodes({}, avoided("x", how=Avoidance.NO)) == {}
 
 
-def test_a_worker_keeps_away_unless_the_user_has_named_its_node() -> None:
+def test_worker_avoids_suspects_unless_node_is_named() -> None:
     made = worker()
     job = made.job.status.model_copy(update={"suspect_nodes": avoided("x")})
     bound = worker(pod={"nodeName": "x"})
@@ -94,7 +94,7 @@ ON_DEMAND = [
 ]
 
 
-def test_the_first_workers_are_on_demand_and_the_others_where_they_are_cheap() -> None:
+def test_first_workers_on_demand_others_on_spot() -> None:
     own = required({"matchExpressions": [ZONE]})
     mixed: Json = {"replicas": 4, "pod": {"affinity": own}, "elastic": {"maxReplicas": 4, "onDemandReplicas": 2}}
     made = worker(index=1, **mixed)
@@ -121,6 +121,6 @@ def test_the_first_workers_are_on_demand_and_the_others_where_they_are_cheap() -
 
 
 @pytest.mark.parametrize("elastic", [None, {"maxReplicas": 4}])
-def test_where_nothing_is_said_of_it_they_go_anywhere(elastic: Json | None) -> None:
+def test_no_capacity_type_adds_no_affinity(elastic: Json | None) -> None:
     spec = worker_pod(worker(index=0, replicas=2, **({"elastic": elastic} if elastic else {})))["spec"]
     assert "affinity" not in spec

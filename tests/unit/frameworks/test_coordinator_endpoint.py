@@ -26,7 +26,7 @@ def variables(pod: dict[str, Any], number: int = 0) -> dict[str, str]:
     return {v["name"]: v["value"] for v in pod["containers"][number]["env"] if "COORDINATOR" in v["name"]}
 
 
-def test_the_main_container_is_told_and_has_a_token_for_nobody_else() -> None:
+def test_only_main_container_gets_coordinator_and_token() -> None:
     pod = spec(worker(TRAIN, container("sidecar")))
     assert variables(pod) == {
         "TRAINYARD_COORDINATOR": CONTACT.url,
@@ -43,12 +43,12 @@ def test_the_main_container_is_told_and_has_a_token_for_nobody_else() -> None:
     assert "trainyard-token" not in {m["name"] for m in sidecar["volumeMounts"]}
 
 
-def test_without_an_authority_none_is_named() -> None:
+def test_no_authority_sets_no_variable() -> None:
     pod = spec(worker(TRAIN), contact=CoordinatorEndpoint(CONTACT.url))
     assert variables(pod) == {"TRAINYARD_COORDINATOR": CONTACT.url}
 
 
-def test_an_agent_of_the_image_s_own_is_told_too() -> None:
+def test_agent_of_the_image_gets_the_coordinator() -> None:
     pod = spec(worker(container(command=["trainyard-agent", "--", "python", "t.py"])), source=None)
     assert variables(pod)
 
@@ -62,7 +62,7 @@ def test_an_agent_of_the_image_s_own_is_told_too() -> None:
         (worker(TRAIN, recovery={"agent": "none"}), SOURCE, CONTACT),
     ],
 )
-def test_where_nobody_would_speak_or_listen_there_is_nothing(
+def test_no_token_without_agent_or_coordinator(
     made: Worker, source: AgentImage | None, contact: CoordinatorEndpoint | None
 ) -> None:
     pod = spec(made, source, contact)
@@ -77,7 +77,7 @@ def test_where_nobody_would_speak_or_listen_there_is_nothing(
         {"volumeMounts": [{"name": "trainyard-token", "mountPath": "/mine"}]},
     ],
 )
-def test_what_the_user_has_of_it_stays(own: dict[str, Any]) -> None:
+def test_users_own_values_are_kept(own: dict[str, Any]) -> None:
     made = worker(
         {**TRAIN, **own},
         pod={"volumes": [{"name": "trainyard-token", "emptyDir": {}}]} if "volumeMounts" in own else {},

@@ -39,12 +39,12 @@ def made(*containers: dict[str, Any], contact: CoordinatorEndpoint | None = CONT
         pytest.param(made({**TRAIN, "restartPolicyRules": [{"action": "Restart"}]}), (), id="the user has a rule"),
     ],
 )
-def test_what_may_start_anew(pod: dict[str, Any], what: tuple[RestartAction, ...]) -> None:
+def test_supported_restart_actions(pod: dict[str, Any], what: tuple[RestartAction, ...]) -> None:
     assert tuple(supported_actions(pod["spec"])) == what
 
 
 @pytest.mark.parametrize("what", RestartAction)
-def test_the_rule_is_for_one_exit_code_of_the_main_container(what: RestartAction) -> None:
+def test_restart_rule_matches_one_exit_code(what: RestartAction) -> None:
     pod = made(TRAIN, container("logs"))
     ruled = with_restart_rule(pod, what)
     main, other = ruled["spec"]["containers"]

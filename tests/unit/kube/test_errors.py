@@ -45,18 +45,18 @@ def answer(code: int, reason: str, message: str = "", **details: Any) -> ApiErro
     ],
     ids=lambda value: str(sorted(value)) if isinstance(value, set) else str(value),
 )  # fmt: skip
-def test_what_an_answer_means(error: ApiError, traits: set[str]) -> None:
+def test_properties_of_an_error(error: ApiError, traits: set[str]) -> None:
     assert {trait for trait in TRAITS if getattr(error, trait)} == traits
 
 
 @pytest.mark.parametrize("body", [{}, {"code": None, "details": None}, {"details": {"causes": None}}])
-def test_a_status_with_nothing_in_it(body: dict[str, Any]) -> None:
+def test_empty_status_object(body: dict[str, Any]) -> None:
     error = ApiError.from_status(500, body)
     assert error.status == 500
     assert "500" in str(error)
 
 
-def test_when_to_come_back() -> None:
+def test_retry_after() -> None:
     assert answer(429, "TooManyRequests", retryAfterSeconds=3).retry_after == 3
     assert ApiError.from_status(429, {"details": {"retryAfterSeconds": 3}}, retry_after=1).retry_after == 1
     assert answer(429, "TooManyRequests").retry_after is None
