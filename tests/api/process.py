@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from tests.api.plane import Plane
 from tests.support.control_plane import free_port, start_mortal
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.helm.chart import ROOT
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.plans import Plan, chosen
-from tests.chaos.play import Counting, Result, play
+from tests.chaos.scenario_run import Counting, Result, run_scenario
 from tests.chaos.scenarios import SCENARIOS
 from tests.support.control_plane import ControlPlane
 
@@ -23,7 +23,7 @@ PLANS = chosen(os.environ.get("PLAN"))
 
 def undisturbed(runner: asyncio.Runner, plane: ControlPlane, folder: Path, story: str) -> dict[str, Any]:
     """The story without a fault: how it ends, and how long it is."""
-    result = runner.run(play(plane, folder, SCENARIOS[story], Counting()))
+    result = runner.run(run_scenario(plane, folder, SCENARIOS[story], Counting()))
     assert result.wrong == [], result.log
     return {"outcome": result.outcome, "writes": result.writes, "events": result.events}
 
@@ -32,11 +32,11 @@ def undisturbed(runner: asyncio.Runner, plane: ControlPlane, folder: Path, story
 def test_scenario_with_fault_ends_as_without(
     plan: Plan, runner: asyncio.Runner, plane: ControlPlane, once: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    wished = once(plan.story, lambda: undisturbed(runner, plane, tmp_path, plan.story))["outcome"]
-    trouble = plan.make(plan.number)
-    result = runner.run(play(plane, tmp_path, plan.scenario, trouble, wished))
+    expected = once(plan.story, lambda: undisturbed(runner, plane, tmp_path, plan.story))["outcome"]
+    fault = plan.make(plan.number)
+    result = runner.run(run_scenario(plane, tmp_path, plan.scenario, fault, expected))
     assert result.wrong == [], report(plan, result)
-    if not trouble.struck:
+    if not fault.struck:
         pytest.skip(f"{plan.fault} had no occasion: the story was over before")
 
 

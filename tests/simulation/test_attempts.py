@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.attempts.attempt_simulation import InvariantError
 from tests.simulation.attempts.schedule import play
-from tests.simulation.attempts.world import BrokenError
 from trainyard.api.status import TrainingJobStatus
 from trainyard.coordinator import assignments
 from trainyard.domain.actions import Plan
@@ -99,5 +99,5 @@ def search() -> None:
 def test_planted_bug_in_attempts_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, what, bug = BUGS[name]
     monkeypatch.setattr(where, what, bug(getattr(where, what)))
-    with pytest.raises((BrokenError, KeyError)):
+    with pytest.raises((InvariantError, KeyError)):
         search()

@@ -77,7 +77,7 @@ class Network:
 class Process:
     """A candidate that writes whenever it may, and comes back as another when it has ended."""
 
-    def __init__(self, name: str, world: "World") -> None:
+    def __init__(self, name: str, world: "Candidates") -> None:
         self.name = name
         self.world = world
         self.stopped_until = 0.0
@@ -146,7 +146,7 @@ class Process:
 
 
 @dataclass
-class World:
+class Candidates:
     """All processes, the Lease, and what was written by whom."""
 
     random: Random
@@ -189,7 +189,7 @@ FAULTS = st.lists(
 @settings(max_examples=100, deadline=None)
 @given(faults=FAULTS, seed=st.integers(0, 2**32))
 def test_at_most_one_writer_and_short_gaps(faults: list[Any], seed: int) -> None:
-    world = World(Random(seed))  # noqa: S311 - a schedule, no secret
+    world = Candidates(Random(seed))  # noqa: S311 - a schedule, no secret
     world.run(faults)
     reigns = [[who for _, who in writes] for _, writes in groupby(world.written, key=_place)]
     returned = [who for who, count in Counter(who for reign in reigns for who in set(reign)).items() if count > 1]

@@ -8,13 +8,13 @@ from localcluster import go_toolchain, tools
 from localcluster.errors import LocalClusterError
 from localcluster.paths import Paths, from_environment
 from localcluster.say import complain, say
-from tests.support import foreign
+from tests.support import third_party_crds
 
 LONG_TESTS_ONLY: Final = {*tools.RELEASE, *tools.POLICIES, "adapter"}
 """Programs that only `make test-long` runs."""
 MODULES: Final = (
     *(module for module in tools.MODULE_LIST if not LONG_TESTS_ONLY.issuperset(module.packages)),
-    foreign.MODULE,
+    third_party_crds.MODULE,
 )
 DOWNLOADS_AT_ONCE: Final = 4
 

@@ -43,21 +43,18 @@ async def slow_start(calls: Sequence[Callable[[], Awaitable[T]]], *, limit: int 
     in_flight: dict[asyncio.Future[T], int] = {}
     # Not `asyncio.wait`, which visits all calls in flight each time one of them is done.
     finished: asyncio.Queue[asyncio.Future[T]] = asyncio.Queue()
-    crash: BaseException | None = None
-    window, position, starting = 1, 0, True
+    window, position, failed = 1, 0, False
+    bug: BaseException | None = None
     try:
         while True:
-            while starting and position < len(calls) and len(in_flight) < window:
+            while not failed and position < len(calls) and len(in_flight) < window:
                 started = asyncio.ensure_future(calls[position]())
                 started.add_done_callback(finished.put_nowait)
                 in_flight[started] = position
                 position += 1
             if not in_flight:
                 break
-            done = [await finished.get()]
-            # Look at all calls that are done before starting another: one of them may have failed.
-            done += [finished.get_nowait() for _ in range(finished.qsize())]
-            for future in done:
+            for future in await _all_finished(finished):
                 index = in_flight.pop(future)
                 match future.exception():
                     case None:
@@ -65,15 +62,24 @@ async def slow_start(calls: Sequence[Callable[[], Awaitable[T]]], *, limit: int 
                         window = min(limit, window + 1)
                     case ApiError() as error:
                         outcomes[index] = Failed(error)
-                        starting = False
+                        failed = True
                     case error:
-                        crash = crash or error
-                        starting = False
+                        bug = bug or error
+                        failed = True
     finally:
         # Calls are still in flight here only when this coroutine itself is cancelled.
         for future in in_flight:
             future.cancel()
         await asyncio.gather(*in_flight, return_exceptions=True)
-    if crash is not None:
-        raise crash
+    if bug is not None:
+        raise bug
     return outcomes
+
+
+async def _all_finished(finished: asyncio.Queue[asyncio.Future[T]]) -> list[asyncio.Future[T]]:
+    """Wait for a finished call. Return it with all others that are finished by now, since one of them may have
+    failed.
+    """
+    futures = [await finished.get()]
+    futures += [finished.get_nowait() for _ in range(finished.qsize())]
+    return futures

@@ -128,24 +128,15 @@ class Session:
         for attempt in range(_MAX_THROTTLE_RETRIES + 1):
             if self._budget is not None and (turn := self._budget.reserve()):
                 await self._sleep(turn)
-            seconds, query = timeout, params
-            if self.permit is not None and method != "GET":
-                # Called last, at each attempt. The timeout is sent to the server too: a request that waits in one of
-                # its queues or in a socket must not be carried out after another process has become the leader.
-                seconds = min(timeout, self.permit())
-                query = {**(params or {}), "timeout": f"{seconds * 1000:.0f}ms"}
+            # Called last, at each attempt, since a permit is valid for seconds only.
+            seconds, query = self._limited(method, timeout, params)
             try:
                 self.writes_in_flight += method != "GET"
                 answer = await self._once(method, path, query, data, headers, seconds)
             except ApiError as error:
                 self.permissions.refused(method, path, error)
-                wait = error.retry_after
-                if (
-                    error.status != 429
-                    or wait is None
-                    or wait > _MAX_RETRY_AFTER_SECONDS
-                    or attempt == _MAX_THROTTLE_RETRIES
-                ):
+                wait = _throttled_for(error)
+                if wait is None or attempt == _MAX_THROTTLE_RETRIES:
                     raise
             else:
                 self.permissions.granted(method, path)
@@ -154,6 +145,17 @@ class Session:
                 self.writes_in_flight -= method != "GET"
             await self._sleep(wait)
         raise AssertionError  # the last round returns or raises
+
+    def _limited(
+        self, method: str, timeout: float, params: Mapping[str, str] | None
+    ) -> tuple[float, Mapping[str, str] | None]:
+        """Return the timeout and the parameters of a request within what `permit` allows."""
+        if self.permit is None or method == "GET":
+            return timeout, params
+        seconds = min(timeout, self.permit())
+        # The timeout is sent to the server too: a request that waits in one of its queues or in a socket must not be
+        # carried out after another process has become the leader.
+        return seconds, {**(params or {}), "timeout": f"{seconds * 1000:.0f}ms"}
 
     async def stream(
         self, path: str, params: Mapping[str, str] | None = None, *, idle_timeout: float
@@ -266,6 +268,12 @@ async def _refuse(response: aiohttp.ClientResponse) -> NoReturn:
         body = {"reason": response.reason, "message": line or f"HTTP {response.status} {response.reason}"}
     after = response.headers.get("Retry-After", "")
     raise ApiError.from_status(response.status, body, retry_after=float(after) if after.isdecimal() else None)
+
+
+def _throttled_for(error: ApiError) -> float | None:
+    """Return the seconds after which to send a throttled request again; None for other errors and for long waits."""
+    wait = error.retry_after
+    return wait if error.status == 429 and wait is not None and wait <= _MAX_RETRY_AFTER_SECONDS else None
 
 
 def _unreachable(error: Exception, path: str) -> ApiError:

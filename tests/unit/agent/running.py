@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.agent.place import PLACE
 from trainyard_agent.processes import descendants
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.agents.credentials import certificate
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.agent.place import AGENT, PLACE
 from tests.unit.agent.test_reporter import Operator, environment
 from trainyard_agent import processes

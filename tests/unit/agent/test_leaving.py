@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.agent.operator import Operator, credentials
 from tests.unit.agent.running import Agent, agent
 from tests.unit.agent.test_restart_in_place import COLD, STAY

@@ -15,7 +15,7 @@ import pytest
 from typing_extensions import override
 
 from benchmarks.agents.credentials import certificate
-from tests.support.patience import until
+from tests.support.polling import until
 from trainyard_agent import reporter
 from trainyard_agent.coordinator import Coordinator
 from trainyard_agent.hang import Usual

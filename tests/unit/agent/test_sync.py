@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.agents.credentials import certificate
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.agent.operator import Operator, credentials, operating
 from tests.unit.agent.running import agent, alive
 from trainyard_agent import channel

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_api import FakeApi
-from tests.support.reflecting import LIST, WATCH, Pod, pod, watching
+from tests.support.running_reflector import LIST, WATCH, Pod, pod, watching
 from tests.support.timers import FakeTimers
 from tests.support.waiting import until
 from trainyard.kube.reflector import Reflector, RestoredError

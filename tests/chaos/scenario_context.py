@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tests.chaos.admin_client import JOBS, MERGE, PODS, AdminClient
 from tests.chaos.history import History, StuckError
-from tests.chaos.player import Player
-from tests.chaos.rest import JOBS, MERGE, PODS, Rest
+from tests.chaos.node_stand_in import NodeStandIn
 
 Json = dict[str, Any]
 
@@ -15,12 +15,12 @@ WITHIN: Final = 100.0
 
 
 @dataclass(slots=True)
-class Lab:
+class ScenarioContext:
     """One namespace, its user, and what stands in for its nodes."""
 
-    rest: Rest
+    client: AdminClient
     history: History
-    player: Player
+    nodes: NodeStandIn
     at_stage: Callable[[int], Awaitable[None]]
     own_writes: set[int] = field(default_factory=set)
     """The versions at which the user changed a job: no other change of a spec is anybody's right."""
@@ -33,16 +33,16 @@ class Lab:
         template = {"spec": {"terminationGracePeriodSeconds": 5, "containers": [container]}}
         whole = {"framework": "torch", "replicas": replicas, "template": template, **spec}
         kind = {"apiVersion": "trainyard.dev/v1alpha1", "kind": "TrainingJob"}
-        await self._own(self.rest.call("POST", JOBS, {**kind, "metadata": {"name": name}, "spec": whole}))
+        await self._own(self.client.call("POST", JOBS, {**kind, "metadata": {"name": name}, "spec": whole}))
 
     async def change(self, name: str = "job", **spec: Any) -> None:
-        await self._own(self.rest.call("PATCH", f"{JOBS}/{name}", {"spec": spec}, MERGE))
+        await self._own(self.client.call("PATCH", f"{JOBS}/{name}", {"spec": spec}, MERGE))
 
     async def scale(self, replicas: int, name: str = "job") -> None:
-        await self._own(self.rest.call("PATCH", f"{JOBS}/{name}/scale", {"spec": {"replicas": replicas}}, MERGE))
+        await self._own(self.client.call("PATCH", f"{JOBS}/{name}/scale", {"spec": {"replicas": replicas}}, MERGE))
 
     async def delete(self, name: str = "job") -> None:
-        await self.rest.gone(f"{JOBS}/{name}")
+        await self.client.gone(f"{JOBS}/{name}")
 
     async def _own(self, request: Awaitable[Json]) -> None:
         self.own_writes.add(int((await request)["metadata"]["resourceVersion"]))
@@ -51,16 +51,16 @@ class Lab:
 
     async def run(self, attempt: int, *indexes: int, name: str = "job") -> None:
         for index in indexes:
-            await self.player.bind(worker(index, attempt, name))
+            await self.nodes.bind(worker(index, attempt, name))
         for index in indexes:
-            await self.player.run(worker(index, attempt, name))
+            await self.nodes.run(worker(index, attempt, name))
 
     async def end(self, attempt: int, *indexes: int, code: int = 0, message: str = "", name: str = "job") -> None:
         for index in indexes:
-            await self.player.end(worker(index, attempt, name), code, message)
+            await self.nodes.end(worker(index, attempt, name), code, message)
 
     async def delete_pod(self, attempt: int, index: int) -> None:
-        await self.rest.gone(f"{PODS}/{worker(index, attempt)}")
+        await self.client.gone(f"{PODS}/{worker(index, attempt)}")
 
     # What must follow
 

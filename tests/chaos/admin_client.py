@@ -28,7 +28,7 @@ class AnswerError(Exception):
         self.status = status
 
 
-class Rest:
+class AdminClient:
     """One client. A request is repeated while nobody answers, so a repeat may find that it was done."""
 
     def __init__(self, plane: ControlPlane) -> None:

@@ -8,14 +8,14 @@ from typing import ClassVar, Final
 
 from typing_extensions import override
 
-from tests.chaos.play import Trouble
 from tests.chaos.proxy import Answer, Call, CutError, Event, Events
+from tests.chaos.scenario_run import ScenarioFault
 
 STORM_SECONDS: Final = 3.0
 ABSENT_SECONDS: Final = 2.0
 
 
-class AtStage(Trouble):
+class AtStage(ScenarioFault):
     """Strikes once, at the stage of this number."""
 
     def __init__(self, number: int) -> None:
@@ -121,7 +121,7 @@ class Stale(AtStage):
     async def at_stage(self, number: int) -> None:
         if number < self.number:
             for place in self._kept:
-                self._kept[place] = Answer(200, json.dumps(await self.stage.rest.call("GET", place)).encode())
+                self._kept[place] = Answer(200, json.dumps(await self.stage.client.call("GET", place)).encode())
         await super().at_stage(number)
 
     @override

@@ -1,4 +1,4 @@
-"""An operator that runs through many tests, with a healthy job beside each trouble to show that nobody else is taken ill."""
+"""An operator that runs through many tests, with a healthy job beside each fault to show that nobody else is taken ill."""
 
 import asyncio
 import json
@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.chaos.admin_client import AdminClient
 from tests.chaos.history import History, StuckError
-from tests.chaos.lab import Lab
+from tests.chaos.node_stand_in import NodeStandIn
 from tests.chaos.operator_process import OperatorProcess
-from tests.chaos.play import clean, watching
-from tests.chaos.player import Player
 from tests.chaos.proxy import Fault, Proxy
-from tests.chaos.rest import Rest
+from tests.chaos.scenario_context import ScenarioContext
+from tests.chaos.scenario_run import clean, watching
 from tests.support.control_plane import OPERATOR, ControlPlane
 
 Json = dict[str, Any]
@@ -29,33 +29,35 @@ async def _no_stage(number: int) -> None: ...
 
 
 @dataclass(slots=True)
-class Ward:
+class SharedOperator:
     """The operator, what it does, and what it says."""
 
     plane: ControlPlane
-    lab: Lab
+    context: ScenarioContext
     proxy: Proxy
     operator: OperatorProcess
     _read: int = field(default=0, init=False)
 
     @property
     def history(self) -> History:
-        return self.lab.history
+        return self.context.history
 
     @property
-    def rest(self) -> Rest:
-        return self.lab.rest
+    def client(self) -> AdminClient:
+        return self.context.client
 
     async def healthy(self) -> None:
         """Another job goes its way from its creation to its end."""
-        await self.lab.submit(HEALTHY)
-        await self.lab.until(lambda: self.lab.status(HEALTHY).get("launchedAttempt") == 1, "the healthy job's workers")
-        await self.lab.run(1, 0, 1, name=HEALTHY)
-        await self.lab.running(HEALTHY)
-        await self.lab.end(1, 0, 1, name=HEALTHY)
-        await self.lab.condition("Complete", "True", HEALTHY)
-        assert self.lab.status(HEALTHY)["attempt"] == 1
-        assert self.lab.status(HEALTHY)["restartCount"] == 0
+        await self.context.submit(HEALTHY)
+        await self.context.until(
+            lambda: self.context.status(HEALTHY).get("launchedAttempt") == 1, "the healthy job's workers"
+        )
+        await self.context.run(1, 0, 1, name=HEALTHY)
+        await self.context.running(HEALTHY)
+        await self.context.end(1, 0, 1, name=HEALTHY)
+        await self.context.condition("Complete", "True", HEALTHY)
+        assert self.context.status(HEALTHY)["attempt"] == 1
+        assert self.context.status(HEALTHY)["restartCount"] == 0
 
     async def quiet(self, seconds: float = 2.0) -> None:
         """Nothing is written any more."""
@@ -90,7 +92,7 @@ class Ward:
 
     def said(self, job: Json) -> str:
         """All that is told about a job."""
-        conditions = self.lab.status(job["name"]).get("conditions", ())
+        conditions = self.context.status(job["name"]).get("conditions", ())
         events = [e for e in self.history.now["event"].values() if e["involvedObject"].get("uid") == job["uid"]]
         return "\n".join(
             [
@@ -103,18 +105,18 @@ class Ward:
 @asynccontextmanager
 async def admitted(
     plane: ControlPlane, folder: Path, fault: Fault | None = None, settings: Mapping[str, str] | None = None
-) -> AsyncIterator[Ward]:
-    """A ward while inside; the namespace is empty afterwards."""
+) -> AsyncIterator[SharedOperator]:
+    """A shared while inside; the namespace is empty afterwards."""
     proxy = Proxy(plane, fault or Fault())
     async with (
-        Rest(plane) as rest,
+        AdminClient(plane) as client,
         History(plane.storage) as history,
-        Player(rest, history) as player,
+        NodeStandIn(client, history) as nodes,
         proxy,
     ):
         kubeconfig = plane.kubeconfig(OPERATOR, await proxy.listen("operator"))
         operator = OperatorProcess("operator", kubeconfig, folder / "operator.log", settings or {})
         async with operator:
             await watching(proxy)
-            yield Ward(plane, Lab(rest, history, player, _no_stage), proxy, operator)
-        await clean(rest, history)
+            yield SharedOperator(plane, ScenarioContext(client, history, nodes, _no_stage), proxy, operator)
+        await clean(client, history)

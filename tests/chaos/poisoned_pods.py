@@ -6,12 +6,12 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from tests.chaos.poison import EVERY_CHARACTER, FAR, LONG_AGO
-from tests.chaos.rest import JOBS, MERGE, PODS
-from tests.chaos.ward import Ward
+from tests.chaos.admin_client import JOBS, MERGE, PODS
+from tests.chaos.poisoned_manifests import EVERY_CHARACTER, FAR, LONG_AGO
+from tests.chaos.shared_operator import SharedOperator
 
 Json = dict[str, Any]
-Act = Callable[[Ward, str], Awaitable[Any]]
+Act = Callable[[SharedOperator, str], Awaitable[Any]]
 
 VICTIM: Final = "victim"
 WORKER: Final = f"{VICTIM}-worker-0-1"
@@ -35,20 +35,20 @@ def foreign(
 ) -> Act:
     """A pod that somebody else makes and that bears our labels."""
 
-    async def act(ward: Ward, uid: str) -> None:
+    async def act(shared: SharedOperator, uid: str) -> None:
         ours = {"trainyard.dev/job-uid": uid, "trainyard.dev/attempt": attempt, "trainyard.dev/index": "0"}
         kind = {"apiVersion": "trainyard.dev/v1alpha1", "kind": "TrainingJob"}
         metadata: Json = {"name": name, "labels": {**ours, **(labels or {})}, "annotations": annotations or {}}
         if owned:
             metadata["ownerReferences"] = [{**kind, "name": VICTIM, "uid": uid, "controller": True}]
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
-        await ward.rest.call("POST", PODS, {**pod, "spec": {"containers": [{"name": "other", "image": "other:1"}]}})
+        await shared.client.call("POST", PODS, {**pod, "spec": {"containers": [{"name": "other", "image": "other:1"}]}})
 
     return act
 
 
 def _request(method: str, path: str, body: Json) -> Act:
-    return lambda ward, _: ward.rest.call(method, path, body, MERGE)
+    return lambda shared, _: shared.client.call(method, path, body, MERGE)
 
 
 def pod(**fields: Any) -> Act:
@@ -86,7 +86,7 @@ def job_status(**fields: Any) -> Act:
 def grace(seconds: int) -> Act:
     """Somebody deletes the worker with this grace period."""
     options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": seconds}
-    return lambda ward, _: ward.rest.call("DELETE", f"{PODS}/{WORKER}", options)
+    return lambda shared, _: shared.client.call("DELETE", f"{PODS}/{WORKER}", options)
 
 
 def said(kind: str, *, time: str = LONG_AGO, status: str = "True", message: str = "by hand") -> Json:
