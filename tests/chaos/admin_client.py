@@ -1,4 +1,6 @@
-"""Requests to the API server as its administrator, for those who play users, scheduler and nodes. Outlasts a restart of the server."""
+"""Requests to the API server as its administrator, to act as users, scheduler and nodes. Survives a restart of the
+server.
+"""
 
 import asyncio
 import json

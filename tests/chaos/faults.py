@@ -1,4 +1,4 @@
-"""The faults that strike at the n-th write or the n-th event of a watch. Each is a few lines over the proxy's hooks."""
+"""Faults that strike at the n-th write or the n-th event of a watch. Each is a few lines over the proxy's hooks."""
 
 import asyncio
 from collections import deque

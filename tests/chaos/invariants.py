@@ -1,4 +1,4 @@
-"""What must never happen, looked for in the whole history of a story. Pure: steps in, sentences out."""
+"""Find violations of the invariants in the whole history of a scenario. Pure: steps in, messages out."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
@@ -19,12 +19,13 @@ LEGAL: Final = {
     "Complete": set(),
     "Failed": set(),
 }
-"""The moves of a phase. Running goes back to Pending where a worker's node takes its word back; no story here does that."""
+"""The moves of a phase. Running goes back to Pending where a worker's node takes its word back; no story here does
+that."""
 
 
 @dataclass(slots=True)
 class ClusterState:
-    """What is known at one step of the history."""
+    """The state of the cluster at one step of the history."""
 
     jobs: dict[str, Json] = field(default_factory=dict)
     pods: dict[str, Json] = field(default_factory=dict)
@@ -33,7 +34,7 @@ class ClusterState:
 
 
 def violations(steps: Iterable[Step], user_writes: Collection[int]) -> list[str]:
-    """All that went wrong, a sentence each, with the version at which it did."""
+    """Return all violations, a message each, with the version at which it happened."""
     state, found = ClusterState(), []
     for step in steps:
         if step.kind == "job":

@@ -1,4 +1,4 @@
-"""Plays scheduler and nodes: what a scenario says happens to a pod, and nothing else but the end of pods that were deleted."""
+"""Acts as scheduler and nodes: does what a scenario says, and ends pods that were deleted."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 class NodeStandIn:
-    """The nodes. A pod whose deletion was asked for ends at once, as a program that obeys SIGTERM does."""
+    """The nodes. A deleted pod terminates at once, like a program that obeys SIGTERM."""
 
     def __init__(self, client: AdminClient, history: History) -> None:
         self._client = client
@@ -32,7 +32,7 @@ class NodeStandIn:
             await self._task
 
     async def bind(self, name: str) -> None:
-        """The scheduler finds a node."""
+        """Bind the pod to a node."""
         node = {"apiVersion": "v1", "kind": "Node", "name": f"node-{name.rsplit('-', 2)[1]}"}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": node}
         try:
@@ -42,11 +42,11 @@ class NodeStandIn:
                 raise
 
     async def run(self, name: str) -> None:
-        """The containers run."""
+        """Report that the containers run."""
         await self._report_status(name, "Running", {"running": {"startedAt": now()}}, ready=True)
 
     async def end(self, name: str, code: int, message: str = "", uid: str | None = None) -> None:
-        """The main container ends; that of this very pod, where a UID is given."""
+        """Report that the main container has exited; only of the pod with this UID, where one is given."""
         reason = "Error" if code else "Completed"
         ended = {"exitCode": code, "reason": reason, "message": message, "startedAt": now(), "finishedAt": now()}
         await self._report_status(name, "Failed" if code else "Succeeded", {"terminated": ended}, ready=False, uid=uid)
@@ -59,7 +59,7 @@ class NodeStandIn:
         container = {"name": "main", "image": "trainer:1", "imageID": "", "restartCount": 0, "ready": ready}
         containers = [{**container, "state": state}]
         status = {"phase": phase, "conditions": conditions, "containerStatuses": containers}
-        # A namesake that was made meanwhile is another pod: the server refuses what names the first one's UID.
+        # A pod of the same name may have been created meanwhile: the server rejects a patch with the first one's UID.
         whose = {} if uid is None else {"metadata": {"uid": uid}}
         await self._client.call("PATCH", f"{PODS}/{name}/status", {**whose, "status": status}, MERGE)
 
@@ -83,5 +83,5 @@ class NodeStandIn:
 
 
 def now() -> str:
-    """The time, as the API writes it."""
+    """Return the time in the API's format."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

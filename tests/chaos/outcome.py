@@ -1,4 +1,4 @@
-"""What there is at the end of a story, without what differs from run to run: UIDs, versions, times, addresses."""
+"""The final state of a scenario, without what differs between runs: UIDs, versions, times, addresses."""
 
 import json
 import re
@@ -42,7 +42,8 @@ PASSING: Final = frozenset(
     }
 )
 
-# A watch that lags shows a pod's deletion and its end as one: which of the two the operator saw is no fact of the outcome.
+# A watch that lags shows a pod's deletion and its end as one: which of the two the operator saw is no fact of the
+# outcome.
 DELETED: Final = re.compile(
     r": its pod is gone| \(pod [\w-]+ on [\w-]+\) was taken away: Deleted: somebody deleted the pod"
 )

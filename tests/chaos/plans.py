@@ -1,4 +1,4 @@
-"""All plans: which fault strikes where in which story. A plan is its name, `story/fault/number`, and nothing else."""
+"""All plans: which fault strikes where in which scenario. A plan is identified by its name, `scenario/fault/number`."""
 
 import fnmatch
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,8 @@ AT_WRITES: Final[Kinds] = {
     "false-error": faults.FalseError,
 }
 RARE: Final[Kinds] = {"depose": faults.Depose, "stall": stage_faults.Stall}
-"""What takes longer: two operators with a Lease of three seconds between them; a dead connection, noticed after a minute."""
+"""What takes longer: two operators with a Lease of three seconds between them; a dead connection, noticed after a
+minute."""
 AT_EVENTS: Final[Kinds] = {
     "hide": faults.Hide,
     "close": faults.Close,
@@ -92,7 +93,9 @@ def chosen(pattern: str | None) -> list[Plan]:
 
 
 def named(name: str) -> Plan:
-    """A plan by its name, also one that is not among all of them. Raises `pytest.UsageError` where there can be none of this name."""
+    """A plan by its name, also one that is not among all of them. Raises `pytest.UsageError` where there can be none
+    of this name.
+    """
     kinds = {**AT_WRITES, **AT_EVENTS, **AT_STAGES, **RARE}
     story, _, rest = name.partition("/")
     fault, _, number = rest.partition("/")

@@ -1,4 +1,4 @@
-"""What others can write on pods and into statuses while a job, the victim, runs. The victim may suffer; nobody else may."""
+"""Hostile changes of pods and statuses while a job, the victim, runs. Only the victim may be affected."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,7 +19,9 @@ WORKER: Final = f"{VICTIM}-worker-0-1"
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """What is done to the victim (its UID is passed). `goes_on`: the victim comes to its end as if nothing had happened."""
+    """What is done to the victim (its UID is passed). `goes_on`: the victim comes to its end as if nothing had
+    happened.
+    """
 
     name: str
     act: Act

@@ -1,4 +1,4 @@
-"""What a scenario is written in: users' and nodes' acts, waits for what must follow, and stages at which a fault may strike."""
+"""The vocabulary of scenarios: acts of users and nodes, waits for results, and stages at which a fault may strike."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -11,19 +11,19 @@ from tests.chaos.node_stand_in import NodeStandIn
 Json = dict[str, Any]
 
 WITHIN: Final = 100.0
-"""Seconds for what must follow. A silent watch is noticed after 90; all else takes a few."""
+"""The timeout of a wait. A silent watch is noticed after 90 seconds; everything else takes a few."""
 
 
 @dataclass(slots=True)
 class ScenarioContext:
-    """One namespace, its user, and what stands in for its nodes."""
+    """One namespace, its user, and the stand-in for its nodes."""
 
     client: AdminClient
     history: History
     nodes: NodeStandIn
     at_stage: Callable[[int], Awaitable[None]]
     own_writes: set[int] = field(default_factory=set)
-    """The versions at which the user changed a job: no other change of a spec is anybody's right."""
+    """The versions at which the user changed a job: the operator must not change a spec."""
     stages: int = 0
 
     # What the user does
@@ -65,12 +65,12 @@ class ScenarioContext:
     # What must follow
 
     async def stage(self) -> None:
-        """All is at rest, and something is about to happen."""
+        """Mark a stage: nothing is in progress, and the next act follows."""
         self.stages += 1
         await self.at_stage(self.stages)
 
     async def created(self, attempt: int, count: int, name: str = "job") -> None:
-        """The workers of an attempt are there, none of another is, and the status knows."""
+        """Wait until the workers of an attempt exist, no others do, and the status shows the attempt."""
         names = {worker(index, attempt, name) for index in range(count)}
 
         def holds() -> bool:
@@ -88,7 +88,7 @@ class ScenarioContext:
         await self.until(holds, f"condition {kind} of {name} to be {status}")
 
     async def gone(self) -> None:
-        """Nothing is left of any job."""
+        """Wait until all jobs, pods and services are gone."""
         await self.until(lambda: not any(self.history.now[k] for k in ("job", "pod", "service")), "all to be gone")
 
     def status(self, name: str = "job") -> Json:
@@ -103,5 +103,5 @@ class ScenarioContext:
 
 
 def worker(index: int, attempt: int, job: str = "job") -> str:
-    """The name of a worker's pod."""
+    """Return the name of a worker's pod."""
     return f"{job}-worker-{index}-{attempt}"

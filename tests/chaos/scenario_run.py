@@ -1,4 +1,4 @@
-"""Plays one story with one fault from an empty namespace to quiet, and tells what was wrong with it."""
+"""Run one scenario with one fault, from an empty namespace until the operator is quiet, and collect what was wrong."""
 
 import asyncio
 import signal
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 START_SECONDS: Final = 60.0
 QUIET_SECONDS: Final = 2.5
-"""So long the operator may write nothing once all is as it must be."""
+"""For this long the operator may write nothing once the final state is reached."""
 OWN_WRITES: Final = {
     "POST": {"pods", "services"},
     "PUT": {"trainingjobs"},
@@ -37,7 +37,7 @@ OWN_WRITES: Final = {
 
 @dataclass(slots=True)
 class Stage:
-    """Everything a fault can lay hands on."""
+    """Everything that a fault can act on."""
 
     plane: ControlPlane
     client: AdminClient
@@ -47,27 +47,27 @@ class Stage:
     tasks: asyncio.TaskGroup
 
     def kill(self, who: str | None = None, *, away: float = 0.0, how: signal.Signals = signal.SIGKILL) -> None:
-        """End an operator: this one, or the one that has written last."""
+        """Kill an operator: the named one, or the one that wrote last."""
         who = who or next((call.who for call in reversed(self.proxy.writes())), self.operators[0].name)
         next(operator for operator in self.operators if operator.name == who).kill(away=away, how=how)
 
 
 class ScenarioFault(Fault):
-    """A fault that also strikes at stages, and needs more than the proxy for it."""
+    """A fault that also strikes at stages, and acts on more than the proxy."""
 
     stage: Stage
     settings: ClassVar[Mapping[str, str]] = {}
-    """Settings of the operator without which this would take minutes."""
+    """Settings of the operator that make the scenario faster."""
     replicas: ClassVar[int] = 1
-    """How many operators there are. Of several, one leads."""
+    """The number of operators. One of several leads."""
 
     async def at_stage(self, number: int) -> None:
-        """The story has come to a point where all is at rest."""
+        """Called at each stage of the scenario, while nothing is in progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How it went: `wrong` is empty where all was well."""
+    """The result of a scenario; `wrong` is empty where it passed."""
 
     outcome: Json
     wrong: list[str]
@@ -78,7 +78,7 @@ class Result:
 
 
 class Counting(ScenarioFault):
-    """No fault: counts the events that plans can strike at."""
+    """No fault: counts the events at which plans can strike."""
 
     seen = 0
 
@@ -92,7 +92,7 @@ class Counting(ScenarioFault):
 async def run_scenario(
     plane: ControlPlane, folder: Path, scenario: Scenario, fault: ScenarioFault, expected: Json | None = None
 ) -> Result:
-    """Play it. `expected` is how it must end; None where that is what this is to find out."""
+    """Run the scenario. `expected` is its required outcome; None where this run determines it."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(AdminClient(plane))
         history = await stack.enter_async_context(History(plane.storage))
@@ -134,7 +134,7 @@ async def _operator(
 
 
 async def watching(proxy: Proxy) -> None:
-    """Until the operator has all its watches: where it starts is always the same then."""
+    """Wait until the operator has all its watches, so that each run starts from the same state."""
     deadline = time.monotonic() + START_SECONDS
     while {c.resource for c in proxy.calls if c.watch} < {"pods", "services", "trainingjobs"}:
         if time.monotonic() > deadline:
@@ -143,13 +143,13 @@ async def watching(proxy: Proxy) -> None:
 
 
 async def _wait_until_quiet(history: History, proxy: Proxy, expected: Json | None) -> None:
-    """Until all is as it must be, and then for a while longer: nothing more may be written."""
+    """Wait for the expected outcome, and then for a while longer: nothing more may be written."""
     if expected is not None:
         await history.until(lambda: outcome(history) == expected, "the end to be as without a fault", 60)
     before = len(proxy.writes())
     await asyncio.sleep(QUIET_SECONDS)
     late = proxy.writes()[before:]
-    # One that is refused may be the last that it does in the belief that the job is still there.
+    # One rejected write is allowed: the operator may still have seen the job in its cache.
     if expected is not None and (len(late) > 1 or any(call.status < 400 for call in late)):
         raise StuckError(f"all was as it must be, and the operator still wrote: {[str(call) for call in late]}")
 

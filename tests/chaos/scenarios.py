@@ -1,4 +1,4 @@
-"""The stories that are played with and without faults. Each step waits for what must follow from the one before."""
+"""The scenarios that run with and without faults. Each step waits for the result of the previous one."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""An operator that runs through many tests, with a healthy job beside each fault to show that nobody else is taken ill."""
+"""One operator for many tests, with a healthy job beside each poisoned one to show that others are not affected."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 HEALTHY: Final = "healthy"
 OFTEN: Final = 3
-"""More lines of one wording about one object are a loop."""
+"""More log lines of one text about one object count as a loop."""
 
 
 async def _no_stage(number: int) -> None: ...
@@ -30,7 +30,7 @@ async def _no_stage(number: int) -> None: ...
 
 @dataclass(slots=True)
 class SharedOperator:
-    """The operator, what it does, and what it says."""
+    """The operator, its requests and its log."""
 
     plane: ControlPlane
     context: ScenarioContext
@@ -47,7 +47,7 @@ class SharedOperator:
         return self.context.client
 
     async def healthy(self) -> None:
-        """Another job goes its way from its creation to its end."""
+        """Run another job from creation to completion."""
         await self.context.submit(HEALTHY)
         await self.context.until(
             lambda: self.context.status(HEALTHY).get("launchedAttempt") == 1, "the healthy job's workers"
@@ -60,20 +60,20 @@ class SharedOperator:
         assert self.context.status(HEALTHY)["restartCount"] == 0
 
     async def quiet(self, seconds: float = 2.0) -> None:
-        """Nothing is written any more."""
+        """Assert that nothing more is written."""
         before = len(self.proxy.writes())
         await asyncio.sleep(seconds)
         late = [str(call) for call in self.proxy.writes()[before:]]
         assert not late, f"still writes: {late}"
 
     def lines(self) -> list[Json]:
-        """What the operator has logged since the last time. What is no JSON is a traceback of a process that dies."""
+        """Return the new log lines. A line that is no JSON belongs to the traceback of a process that crashed."""
         text = self.operator.log.read_text(errors="replace")
         new, self._read = text[self._read :], len(text)
         return [json.loads(line) if line.startswith("{") else {"exc_info": line} for line in new.splitlines()]
 
     def sane(self) -> None:
-        """It lives, has met no bug, and says nothing again and again."""
+        """Assert that the operator runs, logged no traceback, and repeats no message."""
         lines = self.lines()
         bugs = [line["exc_info"] for line in lines if "exc_info" in line]
         assert not bugs, f"a bug: {bugs[0]}"
@@ -84,14 +84,14 @@ class SharedOperator:
         assert not again, f"said again and again: {again}"
 
     async def told(self, job: Json, words: Sequence[str]) -> None:
-        """The status and the events of a job (its metadata) say this about it."""
+        """Wait until the conditions and events of a job (its metadata) contain these texts."""
         try:
             await self.history.until(lambda: all(w in self.said(job) for w in words), f"{words} to be told", 30)
         except StuckError as error:
             raise StuckError(f"{error}; this was told:\n{self.said(job)[:3000]}\n{self.lines()[-3:]}") from None
 
     def said(self, job: Json) -> str:
-        """All that is told about a job."""
+        """Return all conditions and events of a job, one a line."""
         conditions = self.context.status(job["name"]).get("conditions", ())
         events = [e for e in self.history.now["event"].values() if e["involvedObject"].get("uid") == job["uid"]]
         return "\n".join(
@@ -106,7 +106,7 @@ class SharedOperator:
 async def admitted(
     plane: ControlPlane, folder: Path, fault: Fault | None = None, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[SharedOperator]:
-    """A shared while inside; the namespace is empty afterwards."""
+    """Run an operator while inside; the namespace is empty afterwards."""
     proxy = Proxy(plane, fault or Fault())
     async with (
         AdminClient(plane) as client,

@@ -1,4 +1,4 @@
-"""Every story ends as if nothing had happened, wherever a fault strikes, and nothing forbidden is done on the way.
+"""Every scenario reaches the same outcome, wherever a fault strikes, without violations on the way.
 
 `make test-chaos` plays all plans, `make test-chaos PLAN='fail/lose-answer/7'` one, and `make test` the sample.
 """
@@ -22,7 +22,7 @@ PLANS = chosen(os.environ.get("PLAN"))
 
 
 def undisturbed(runner: asyncio.Runner, plane: ControlPlane, folder: Path, story: str) -> dict[str, Any]:
-    """The story without a fault: how it ends, and how long it is."""
+    """Run the scenario without a fault. Return its outcome and length."""
     result = runner.run(run_scenario(plane, folder, SCENARIOS[story], Counting()))
     assert result.wrong == [], result.log
     return {"outcome": result.outcome, "writes": result.writes, "events": result.events}

@@ -1,4 +1,4 @@
-"""Nothing that can be stored in the API server harms the operator or another job, and whom it concerns is told in clear words."""
+"""Nothing that the API server stores harms the operator or another job, and the cause is reported in clear messages."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -23,8 +23,8 @@ FOLDER: Final = "TRAINYARD_AUDIT"
 EVERYTHING: Final = {"networkPolicy": {"jobs": {"enabled": True}}}
 ROLES: Final = (("ClusterRole", "trainyard"), ("Role", "trainyard-leader-election"))
 OWNING: Final = "cannot set blockOwnerDeletion"
-"""The error of an account that may not `update` the finalizers of an owner. An admission plugin checks this permission; no
-request of its own does."""
+"""The error of an account that may not `update` the finalizers of an owner. An admission plugin checks this permission;
+no request of its own does."""
 
 Permission = tuple[str, str, str]
 """Group, resource and verb."""

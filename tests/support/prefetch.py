@@ -1,4 +1,6 @@
-"""`python -m tests.support.prefetch`: download what `make test` builds late, so that a missing module fails it early."""
+"""`python -m tests.support.prefetch`: download what `make test` builds late, so that a missing module fails it
+early.
+"""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor

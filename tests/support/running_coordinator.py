@@ -42,8 +42,8 @@ class RunningCoordinator:
             return (pod, self.scene.job) if pod else None
 
         self.progress_store = ProgressStore(find, lambda uid, _: self.changes.append(uid), lambda: NOW)
-        heard = Counter("trainyard_agent_reports", "…", ["result"], registry=self.registry)
-        called = Counter("trainyard_agent_calls", "…", ["result"], registry=self.registry)
+        report_counter = Counter("trainyard_agent_reports", "…", ["result"], registry=self.registry)
+        sync_counter = Counter("trainyard_agent_calls", "…", ["result"], registry=self.registry)
         self.agent_registry = AgentRegistry(lambda: NOW, lambda uid, _: self.changes.append(uid), lambda: 0.0)
         self.server = CoordinatorServer(
             TokenVerifier(fetch),
@@ -51,8 +51,8 @@ class RunningCoordinator:
             self.agent_registry,
             Certificate(folder),
             lambda: self.leading,
-            heard,
-            called,
+            report_counter,
+            sync_counter,
         )
         self.port = 0
 

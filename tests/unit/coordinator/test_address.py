@@ -1,4 +1,4 @@
-"""On which addresses a port is open."""
+"""The addresses of listening sockets."""
 
 import socket
 

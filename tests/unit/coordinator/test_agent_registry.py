@@ -5,7 +5,7 @@ from tests.support.jobs import NOW
 from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.domain.state.snapshot import AgentView, Doing
 
-SAID = AgentView(1, Doing.RUNNING)
+REPORTED = AgentView(1, Doing.RUNNING)
 
 
 def test_stored_times_follow_a_clock_step() -> None:
@@ -13,7 +13,7 @@ def test_stored_times_follow_a_clock_step() -> None:
     at = SimpleNamespace(now=NOW, monotonic=50.0)
     agent_registry = AgentRegistry(lambda: at.now, lambda _job, _seconds: None, lambda: at.monotonic)
     assert agent_registry.since == NOW
-    with agent_registry.long_poll("job", "pod", SAID) as call:
+    with agent_registry.long_poll("job", "pod", REPORTED) as call:
         at.now, at.monotonic = at.now + timedelta(seconds=300), 350.0
         at.now -= timedelta(hours=1)
         agent_registry.disconnected("job", "pod", call, None)

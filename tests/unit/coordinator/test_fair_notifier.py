@@ -1,4 +1,4 @@
-"""FairNotifier: what many agents are told at once is told in rounds, between which other work goes on, and before any is heard again."""
+"""Waiters are notified in rounds, and connections resume after them."""
 
 import asyncio
 
@@ -8,21 +8,21 @@ from trainyard.coordinator.fair_notifier import CALLBACKS_PER_ROUND, FairNotifie
 
 
 class Connection(asyncio.ReadTransport):
-    """Which may be heard, or not."""
+    """A connection that may be paused."""
 
     def __init__(self, *, closing: bool = False) -> None:
         super().__init__()
-        self.heard, self.closing = True, closing
+        self.is_reading, self.closing = True, closing
 
     @override
     def pause_reading(self) -> None:
-        self.heard = False
+        self.is_reading = False
 
     @override
     def resume_reading(self) -> None:
         if self.closing:
             raise RuntimeError("the handler is closed")
-        self.heard = True
+        self.is_reading = True
 
     @override
     def is_closing(self) -> bool:
@@ -34,15 +34,15 @@ def waiting(count: int) -> list[asyncio.Future[None]]:
 
 
 async def test_waiters_are_notified_in_order_and_in_rounds() -> None:
-    notifier, agents, told = FairNotifier(), waiting(3 * CALLBACKS_PER_ROUND), list[int]()
+    notifier, agents, notified = FairNotifier(), waiting(3 * CALLBACKS_PER_ROUND), list[int]()
     for agent in agents:
         notifier.notify(agent)
     for _ in range(3):
-        assert sum(agent.done() for agent in agents) == len(told) * CALLBACKS_PER_ROUND
+        assert sum(agent.done() for agent in agents) == len(notified) * CALLBACKS_PER_ROUND
         await asyncio.sleep(0)
-        told.append(sum(agent.done() for agent in agents))
-        assert all(agent.done() for agent in agents[: told[-1]])
-    assert told == [CALLBACKS_PER_ROUND, 2 * CALLBACKS_PER_ROUND, 3 * CALLBACKS_PER_ROUND]
+        notified.append(sum(agent.done() for agent in agents))
+        assert all(agent.done() for agent in agents[: notified[-1]])
+    assert notified == [CALLBACKS_PER_ROUND, 2 * CALLBACKS_PER_ROUND, 3 * CALLBACKS_PER_ROUND]
 
 
 async def test_connections_resume_after_all_waiters_are_notified() -> None:
@@ -54,14 +54,14 @@ async def test_connections_resume_after_all_waiters_are_notified() -> None:
     for connection, agent in zip(connections, agents, strict=True):
         notifier.pause(connection)
         notifier.notify(agent)
-    assert not any(connection.heard for connection in connections)
+    assert not any(connection.is_reading for connection in connections)
     await asyncio.sleep(0)
-    assert not any(connection.heard for connection in connections)
+    assert not any(connection.is_reading for connection in connections)
     await asyncio.sleep(0)
     assert all(agent.done() for agent in agents)
-    assert [connection.heard for connection in connections] == [True] * (CALLBACKS_PER_ROUND - 1) + [False] * 2
+    assert [connection.is_reading for connection in connections] == [True] * (CALLBACKS_PER_ROUND - 1) + [False] * 2
     await asyncio.sleep(0)
-    assert all(connection.heard for connection in connections)
+    assert all(connection.is_reading for connection in connections)
 
 
 async def test_cancelled_waiter_is_skipped() -> None:
@@ -77,10 +77,10 @@ async def test_closed_connection_does_not_block_others() -> None:
     notifier, closed, closes, there = FairNotifier(), Connection(closing=True), Connection(), Connection()
     for connection in (closed, closes, there):
         notifier.pause(connection)
-    assert closed.heard
+    assert closed.is_reading
     closes.closing = True
     await asyncio.sleep(0)
-    assert (closes.heard, there.heard) == (False, True)
+    assert (closes.is_reading, there.is_reading) == (False, True)
     (agent,) = waiting(1)
     notifier.notify(agent)
     await agent

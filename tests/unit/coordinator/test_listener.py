@@ -1,4 +1,4 @@
-"""Who is let in when many want to: one address keeps nobody out, and who could not come in is not missed."""
+"""The limits on unauthenticated connections."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ CALL = {"attempt": 1, "state": "running"}
 async def idle(
     coordinator: RunningCoordinator, address: str, count: int, **options: Any
 ) -> AsyncIterator[list[asyncio.StreamReader]]:
-    """So many connections of one address over which nothing is said."""
+    """Open `count` connections of one address that send nothing."""
     async with AsyncExitStack() as stack:
         made = []
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""What a report may hold, and the sentence for one that holds something else."""
+"""The schema of reports, and the messages for invalid ones."""
 
 import json
 
@@ -96,7 +96,7 @@ def test_invalid_field_is_named_in_the_rejection(body: bytes, field: str) -> Non
 
 
 def test_agent_coordinator_and_status_know_the_same_measurements() -> None:
-    """What it takes to start ranks anew is the agent's to tell, and no program's."""
+    """Only the agent reports what a warm start needs; programs do not."""
     names = [*MeasuredProgress.model_fields, "checkpoint_step", "checkpoint_seconds"]
     assert {*MEASURED, "warm_bytes"} == {*names}
     assert [*MeasuredReport.model_fields] == names

@@ -1,4 +1,4 @@
-"""The service over real TLS: what is taken, and what is refused, counted, and changes nothing."""
+"""The server over real TLS: accepted and rejected reports."""
 
 import asyncio
 import logging
@@ -140,7 +140,7 @@ async def test_missing_handshake_times_out(coordinator: RunningCoordinator, monk
 async def test_malformed_traffic_does_no_harm(
     coordinator: RunningCoordinator, caplog: pytest.LogCaptureFixture, *, sent: bytes, tls: bool
 ) -> None:
-    """Neither a traceback, nor a report that is lost for it."""
+    """There is no traceback, and other reports are accepted."""
     reader, writer = await asyncio.open_connection(
         "localhost", coordinator.port, ssl=coordinator.client if tls else None
     )

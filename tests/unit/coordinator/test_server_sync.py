@@ -1,4 +1,4 @@
-"""How agents wait for a word: who gets which, when, and what is known of those that do not wait any more."""
+"""Long polls of agents: assignments, disconnects and rejections."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ async def call(coordinator: RunningCoordinator, body: object, uid: str = POD) ->
 
 
 def decide(coordinator: RunningCoordinator, **status: Any) -> None:
-    """Something else is stored in the job's status."""
+    """Store a change in the job's status."""
     coordinator.scene = coordinator.scene.with_status(**status)
     coordinator.agent_registry.wake(UID)
 
@@ -71,8 +71,8 @@ async def test_container_restart_is_assigned_and_acknowledged_at_once(
     waits = await held(coordinator, RUNNING)
     decide(coordinator, attempt=2, group=Group(since=1, container=1))
     assert (await waits)[1] == {"attempt": 2, "run": False, "environment": {}, "restart": True}
-    said = await call(coordinator, {"attempt": 2, "state": "restarting"})
-    assert said[0] == 200
+    answer = await call(coordinator, {"attempt": 2, "state": "restarting"})
+    assert answer[0] == 200
     assert coordinator.agent_registry.of(UID, [POD])[POD].doing is Doing.RESTARTING
     assert coordinator.agent_registry.connected == 0
 
@@ -88,8 +88,8 @@ async def test_environment_describes_the_existing_group(coordinator: RunningCoor
     met = {"attempt": 2, "group": Group(since=1), "rendezvous": Rendezvous(attempt=2, address="10.0.0.7")}
     coordinator.scene = coordinator.scene.with_status(**met).wishing(replicas=5)
     _, word = await call(coordinator, WAITING)
-    told = {name: word["environment"][name] for name in ("WORLD_SIZE", "PET_NNODES", "TRAINYARD_REPLICAS")}
-    assert set(told.values()) == {"3"}
+    reported = {name: word["environment"][name] for name in ("WORLD_SIZE", "PET_NNODES", "TRAINYARD_REPLICAS")}
+    assert set(reported.values()) == {"3"}
 
 
 async def test_long_poll_ends_without_a_change(
@@ -100,7 +100,9 @@ async def test_long_poll_ends_without_a_change(
 
 
 async def test_first_long_poll_is_short(coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has never had one gives up an operator that is gone, and takes its failure along, before another leads."""
+    """An agent without an answer gives up on a lost leader, and its failure report is lost, before another one
+    leads.
+    """
     monkeypatch.setattr(server, "FIRST_LONG_POLL_SECONDS", 0.05)
     async with asyncio.timeout(10):
         assert (await call(coordinator, RUNNING))[1]["attempt"] == 1
@@ -360,20 +362,20 @@ async def test_worker_outside_a_stop_gets_no_assignment(coordinator: RunningCoor
     "leave", [{"passed": -2}, {"passed": 1.5}, {"passed": 2**60}, {"at": -1}, {"leaving": "yes"}, {"asked": 1}, 7]
 )
 async def test_invalid_leave_fields(coordinator: RunningCoordinator, leave: Any) -> None:
-    status, said = await call(coordinator, {**RUNNING, "leave": leave})
-    assert (status, said["reason"]) == (400, "Malformed")
-    assert said["message"].startswith("leave")
+    status, answer = await call(coordinator, {**RUNNING, "leave": leave})
+    assert (status, answer["reason"]) == (400, "Malformed")
+    assert answer["message"].startswith("leave")
     assert coordinator.agent_registry.connected == 0
 
 
 async def test_waiting_agent_reports_when_prepared(coordinator: RunningCoordinator) -> None:
     coordinator.scene = coordinator.scene.with_status(attempt=2, group=Group(since=1))
-    for told in ({"prepared": False}, {"prepared": False}, {}):
-        waits = await held(coordinator, WAITING | told)
-        assert coordinator.agent_registry.of(UID, [POD])[POD].prepared is (not told)
+    for reported in ({"prepared": False}, {"prepared": False}, {}):
+        waits = await held(coordinator, WAITING | reported)
+        assert coordinator.agent_registry.of(UID, [POD])[POD].prepared is (not reported)
         waits.cancel()
         await until(lambda: coordinator.agent_registry.connected == 0)
     # Each comes over a connection of its own: three times back, and twice gone.
     assert len(coordinator.changes) == 6
-    status, said = await call(coordinator, WAITING | {"prepared": 1})
-    assert (status, said["message"].partition(":")[0]) == (400, "prepared")
+    status, answer = await call(coordinator, WAITING | {"prepared": 1})
+    assert (status, answer["message"].partition(":")[0]) == (400, "prepared")

@@ -1,4 +1,4 @@
-"""Who a token proves to be: only the pod that the cluster made it for."""
+"""A token identifies only the pod to which it is bound."""
 
 import base64
 import hmac
@@ -17,7 +17,7 @@ from trainyard.coordinator.tokens import KEYS, MAX_TOKEN_BYTES, MIN_KEY_REFRESH_
 
 
 class Server:
-    """An API server that knows the keys, unless it is told to forget them."""
+    """An API server that serves the keys, unless they are removed."""
 
     def __init__(self, issuer: Issuer) -> None:
         self.issuer = issuer

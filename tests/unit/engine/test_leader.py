@@ -1,4 +1,4 @@
-"""One of several may act, and never two: by the clock of each alone."""
+"""At most one candidate leads, by monotonic clocks alone."""
 
 import asyncio
 from typing import Any

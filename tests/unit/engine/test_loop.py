@@ -97,10 +97,10 @@ async def test_bug_is_logged_once_with_traceback(
         await until(lambda: queue.idle)
     assert {"job-0", "job-1", "job-2"} < set(seen)
     assert seen.count("poison") == 4
-    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(told) == 1
-    assert told[0].exc_info is not None
-    assert "poison" in told[0].message
+    observed = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(observed) == 1
+    assert observed[0].exc_info is not None
+    assert "poison" in observed[0].message
 
 
 async def test_api_error_is_logged_without_traceback(queue: WorkQueue[str], caplog: pytest.LogCaptureFixture) -> None:
@@ -149,15 +149,15 @@ async def test_cancellation_returns_the_key(queue: WorkQueue[str]) -> None:
 
 
 async def test_each_reconcile_is_observed(queue: WorkQueue[str]) -> None:
-    told: list[Result] = []
+    observed: list[Result] = []
 
     async def reconcile(key: str) -> float | None:
         if key == "error":
             raise ValueError(key)
         return 5 if key == "after" else None
 
-    loop = ReconcileLoop(queue, reconcile, observer=Observer(reconciled=lambda result, _: told.append(result)))
+    loop = ReconcileLoop(queue, reconcile, observer=Observer(reconciled=lambda result, _: observed.append(result)))
     for key in ("fine", "after", "error"):
         queue.add(key)
         await loop.process_next()
-    assert told == [Result.SUCCESS, Result.REQUEUE_AFTER, Result.ERROR]
+    assert observed == [Result.SUCCESS, Result.REQUEUE_AFTER, Result.ERROR]

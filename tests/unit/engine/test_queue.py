@@ -1,4 +1,4 @@
-"""The queue in fake time: nothing here waits."""
+"""The work queue on a fake clock."""
 
 import asyncio
 
@@ -149,12 +149,12 @@ async def test_longest_wait_and_longest_work(queue: WorkQueue[str], timers: Fake
 
 
 async def test_each_step_is_observed(timers: FakeTimers) -> None:
-    told: list[tuple[str, float]] = []
+    observed: list[tuple[str, float]] = []
     observer = Observer(
-        added=lambda: told.append(("added", 0)),
-        retried=lambda: told.append(("retried", 0)),
-        taken=lambda seconds: told.append(("took", seconds)),
-        finished=lambda seconds: told.append(("finished", seconds)),
+        added=lambda: observed.append(("added", 0)),
+        retried=lambda: observed.append(("retried", 0)),
+        taken=lambda seconds: observed.append(("taken", seconds)),
+        finished=lambda seconds: observed.append(("finished", seconds)),
     )
     queue: WorkQueue[str] = WorkQueue(timers=timers, observer=observer)
     queue.add("a")
@@ -163,7 +163,7 @@ async def test_each_step_is_observed(timers: FakeTimers) -> None:
     timers.advance(3)
     queue.add_rate_limited("a")
     queue.done("a")
-    assert told == [("added", 0), ("took", 2), ("retried", 0), ("finished", 3)]
+    assert observed == [("added", 0), ("taken", 2), ("retried", 0), ("finished", 3)]
 
 
 OPERATIONS = st.lists(

@@ -1,4 +1,4 @@
-"""Where workers may go: not on the nodes that their job avoids, and nowhere that the user does not want them."""
+"""The nodes that workers may use, within the user's own affinity."""
 
 from copy import deepcopy
 from typing import Any

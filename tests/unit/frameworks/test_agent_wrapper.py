@@ -1,4 +1,4 @@
-"""The agent in a worker's pod: what it runs, and that bringing it costs the pod nothing else."""
+"""The injected agent: what it runs, and that the pod needs no further resources."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How a worker's pod is told where the operator is and who itself is."""
+"""The coordinator's address and the token in a worker's pod."""
 
 from typing import Any
 

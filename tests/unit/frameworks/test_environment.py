@@ -1,4 +1,4 @@
-"""The user's own value always wins, and nothing appears twice."""
+"""A value of the user always wins, and no name appears twice."""
 
 from dataclasses import replace
 
@@ -56,15 +56,17 @@ def test_parallelism_is_absent_where_not_given() -> None:
 
 @pytest.mark.parametrize("seconds", [0, 90])
 def test_hang_timeout_is_passed_where_set(seconds: int) -> None:
-    told = environment_of(worker(framework="none", recovery={"hangTimeoutSeconds": seconds}))
-    assert told == {**COMMON, "TRAINYARD_HANG_TIMEOUT_SECONDS": str(seconds)}
+    variables = environment_of(worker(framework="none", recovery={"hangTimeoutSeconds": seconds}))
+    assert variables == {**COMMON, "TRAINYARD_HANG_TIMEOUT_SECONDS": str(seconds)}
 
 
-@pytest.mark.parametrize(("grace", "told"), [(None, {}), (30, {}), (120, {"TRAINYARD_GRACE_PERIOD_SECONDS": "120"})])
-def test_grace_period_is_passed_where_not_default(grace: int | None, told: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("grace", "variables"), [(None, {}), (30, {}), (120, {"TRAINYARD_GRACE_PERIOD_SECONDS": "120"})]
+)
+def test_grace_period_is_passed_where_not_default(grace: int | None, variables: dict[str, str]) -> None:
     made = worker(framework="none")
     made.spec.template["spec"]["terminationGracePeriodSeconds"] = grace
-    assert environment_of(made) == COMMON | told
+    assert environment_of(made) == COMMON | variables
 
 
 @pytest.mark.parametrize(("grace", "least"), [(-5, "0"), (10**18, str(366 * 24 * 3600))])

@@ -1,4 +1,4 @@
-"""Which pods may have a container start anew, and what is said of it in them."""
+"""The restart rules of worker pods."""
 
 from typing import Any
 

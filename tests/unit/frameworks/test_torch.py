@@ -1,4 +1,4 @@
-"""What torchrun and torch.distributed are told."""
+"""The variables of torchrun and torch.distributed."""
 
 from dataclasses import replace
 from typing import Any
@@ -150,9 +150,13 @@ class TestHostNetwork:
 
 def test_elastic_job_without_agent_rendezvous_by_torchrun() -> None:
     made = worker(elastic={"minReplicas": 2, "maxReplicas": 6}, recovery={"agent": "none", "maxRestarts": 7}, attempt=5)
-    told = environment_of(made)
-    assert (told["PET_NNODES"], told["PET_MAX_RESTARTS"], told["PET_RDZV_ID"]) == ("2:6", "7", "job-uid-5")
-    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & told.keys(), "they change without a word of ours"
+    variables = environment_of(made)
+    assert (variables["PET_NNODES"], variables["PET_MAX_RESTARTS"], variables["PET_RDZV_ID"]) == (
+        "2:6",
+        "7",
+        "job-uid-5",
+    )
+    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & variables.keys(), "they change without a word of ours"
     grouped = made.job.status.model_copy(update={"group": Group(since=3)})
     later = environment_of(replace(made, job=replace(made.job, status=grouped)))
     assert (later["PET_RDZV_ID"], later["PET_RDZV_ENDPOINT"]) == ("job-uid-3", "train-worker-0.train:29502")
@@ -161,6 +165,6 @@ def test_elastic_job_without_agent_rendezvous_by_torchrun() -> None:
 
 
 def test_single_worker_of_torchrun_has_dns_name() -> None:
-    told = environment_of(worker(index=0, replicas=1, elastic={"maxReplicas": 2}, recovery={"agent": "none"}))
-    assert told["PET_LOCAL_ADDR"] == "train-worker-0.train"
-    assert told["PET_RDZV_ENDPOINT"].startswith("train-worker-0.train:")
+    variables = environment_of(worker(index=0, replicas=1, elastic={"maxReplicas": 2}, recovery={"agent": "none"}))
+    assert variables["PET_LOCAL_ADDR"] == "train-worker-0.train"
+    assert variables["PET_RDZV_ENDPOINT"].startswith("train-worker-0.train:")

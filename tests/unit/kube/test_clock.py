@@ -1,4 +1,4 @@
-"""The API server's clock, as its answers tell it."""
+"""The API server's clock, from the `Date` of its answers."""
 
 import logging
 from dataclasses import dataclass
@@ -30,7 +30,9 @@ class Machines:
         )
 
     def answers(self, *, after: float = 0.02, wrong: float = 0.0) -> None:
-        """The server answers after so many seconds, its clock for once wrong by some; half of the time is the way there."""
+        """The server answers after so many seconds, its clock for once wrong by some; half of the time is the way
+        there.
+        """
         asked = 50.0 + self.passed
         self.passed += after / 2
         date = format_datetime(START + timedelta(seconds=int(self.passed + wrong)), usegmt=True)
@@ -61,11 +63,11 @@ def test_two_seconds_are_noise(ahead: float) -> None:
 
 
 def test_offset_near_threshold_does_not_flicker() -> None:
-    machines, told = Machines(2.0), set()
+    machines, offsets = Machines(2.0), set()
     for _ in range(50):
         machines.answers(after=0.07)
-        told.add(round(machines.clock.offset, 2))
-    assert len(told) <= 2, "it is taken up once at most"
+        offsets.add(round(machines.clock.offset, 2))
+    assert len(offsets) <= 2, "it is taken up once at most"
 
 
 def test_clock_step_of_the_machine_changes_nothing() -> None:

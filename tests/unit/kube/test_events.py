@@ -131,8 +131,8 @@ async def test_write_failure_is_only_logged(
 
 async def test_sort_key_orders_the_events(api: FakeApi, timers: FakeTimers) -> None:
     one = recorder(api, timers)
-    for place in ("0000100", "0000091", "0000090"):
-        one.record(JOB, "Normal", "Said", f"at {place}", action="Tell", key=place, sort_key=place)
+    for position in ("0000100", "0000091", "0000090"):
+        one.record(JOB, "Normal", "Reported", f"at {position}", action="Report", key=position, sort_key=position)
     writer = asyncio.create_task(one.run())
     await one.drain()
     writer.cancel()

@@ -1,4 +1,4 @@
-"""How a Lease is spelt."""
+"""The format of a Lease."""
 
 import re
 

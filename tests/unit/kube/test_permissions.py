@@ -1,4 +1,4 @@
-"""What the account may not do, from the answers alone."""
+"""Missing permissions, from the answers of the API server."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Writes that are bound to something that can be lost: asked for one by one, and over in time."""
+"""Writes that need a permit: one for each, with a deadline."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The reflector against a fake API server that goes wrong in every way a real one does."""
+"""The reflector against a fake API server with all faults of a real one."""
 
 import asyncio
 import json

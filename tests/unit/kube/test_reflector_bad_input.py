@@ -1,4 +1,4 @@
-"""The reflector and what nobody should send: broken lines, stale events, objects that cannot be read; and what it says of it."""
+"""The reflector with malformed lines, stale events and unreadable objects, and its log."""
 
 import asyncio
 import json
@@ -68,7 +68,7 @@ async def test_lagging_server_is_retried(api: FakeApi) -> None:
 
 
 async def test_restored_server_raises(api: FakeApi, timers: FakeTimers) -> None:
-    """Lists from before what was heard, for half a minute, are the end."""
+    """Lists that are older than earlier ones for half a minute end the reflector."""
     store: Store[Pod, str] = Store(lambda pod: pod.job)
     reflector = Reflector(api.session(), PODS, Pod.read, store, str, clock=timers.time, backoff=lambda _: 0.0)
     running = asyncio.create_task(reflector.run())
@@ -172,9 +172,9 @@ async def test_missing_permission_is_logged_once_and_retried(api: FakeApi, caplo
     api.fault(**LIST, status=403, reason="Forbidden", message=message, times=20)
     async with watching(api):
         await api.watching()
-    said = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(said) == 1
-    assert "grant its service account the verb list on pods" in said[0]
+    logged = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(logged) == 1
+    assert "grant its service account the verb list on pods" in logged[0]
     assert any(
         record.message == "missing permission was granted permission='list pods in all namespaces'"
         for record in caplog.records

@@ -1,4 +1,4 @@
-"""Requests as they go over the wire, and every way in which they can fail."""
+"""Requests on the wire, and every way in which they can fail."""
 
 import asyncio
 
@@ -35,8 +35,8 @@ def test_resource_names() -> None:
 
 
 async def test_each_request_is_observed(api: FakeApi) -> None:
-    told: list[tuple[str, int]] = []
-    session = api.session(on_request=lambda method, status, _: told.append((method, status)))
+    observed: list[tuple[str, int]] = []
+    session = api.session(on_request=lambda method, status, _: observed.append((method, status)))
     await session.request("POST", PODS.path("ns"), body={"metadata": {"name": "x"}})
     with pytest.raises(ApiError) as caught:
         await session.request("GET", PODS.path("ns", "y"))
@@ -45,7 +45,7 @@ async def test_each_request_is_observed(api: FakeApi) -> None:
     with pytest.raises(ApiError) as caught:
         await session.request("DELETE", PODS.path("ns", "x"))
     assert caught.value.status == 0
-    assert told == [("POST", 201), ("GET", 404), ("DELETE", 0)]
+    assert observed == [("POST", 201), ("GET", 404), ("DELETE", 0)]
 
 
 async def test_refused_connection_is_retryable() -> None:

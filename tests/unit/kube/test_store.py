@@ -1,4 +1,4 @@
-"""The store ends up like the server, whatever order and however often it hears of things."""
+"""The store reaches the server's state, in whatever order and however often events arrive."""
 
 import itertools
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ def test_found_object_is_stored_without_events() -> None:
     assert held.record_found(Item("1", 6)) == set()
     assert held.get("1") == Item("1", 7)
     assert held.replace([], 30) == {"a"}
-    assert held.record_found(Item("1", 7)) == set(), "a list has told that it went"
+    assert held.record_found(Item("1", 7)) == set(), "a list has delivered that it went"
 
 
 def test_created_object_is_stored_without_events() -> None:
@@ -96,7 +96,7 @@ def test_first_event_of_created_object_is_a_change() -> None:
     held.record_created(Item("1", 21))
     assert [held.apply(Item("1", 21)) for _ in range(2)] == [{"a"}, set()]
     held.record_created(Item("1", 21))
-    assert held.apply(Item("1", 21)) == set(), "it was told of before the answer came"
+    assert held.apply(Item("1", 21)) == set(), "it was delivered of before the answer came"
 
 
 @pytest.mark.parametrize("version", [25, None])
@@ -197,7 +197,7 @@ def state(steps: list[Step]) -> dict[str, Item]:
     return alive
 
 
-def tell(held: Store[Item, str], step: Step) -> set[str]:
+def deliver(held: Store[Item, str], step: Step) -> set[str]:
     return held.remove(step.item.uid, step.at) if step.deletes else held.apply(step.item)
 
 
@@ -213,11 +213,13 @@ def content(held: Store[Item, str]) -> dict[str, Item]:
 @given(STEPS, st.data())
 def test_any_event_order_reaches_the_server_state(steps: list[tuple[str, str, str]], data: st.DataObject) -> None:
     made = history(steps)
-    heard = data.draw(st.permutations(made + (data.draw(st.lists(st.sampled_from(made), max_size=10)) if made else [])))
+    events = data.draw(
+        st.permutations(made + (data.draw(st.lists(st.sampled_from(made), max_size=10)) if made else []))
+    )
     held = store()
-    for step in heard:
+    for step in events:
         before = content(held)
-        changed = tell(held, step)
+        changed = deliver(held, step)
         after = content(held)
         owners = {
             item.owner
@@ -226,34 +228,34 @@ def test_any_event_order_reaches_the_server_state(steps: list[tuple[str, str, st
             for item in (before.get(uid), after.get(uid))
             if item is not None
         }
-        assert changed == owners, "exactly those are told whose objects are others now"
+        assert changed == owners, "exactly those are delivered whose objects are others now"
     assert content(held) == state(made)
 
 
 @settings(deadline=None)
 @given(STEPS, st.data())
 def test_lists_and_bookmarks_do_not_change_the_result(steps: list[tuple[str, str, str]], data: st.DataObject) -> None:
-    """In order as a watch tells it, but with repeats of anything earlier, gaps that a list closes, and bookmarks."""
+    """Events in order, with repeats, bookmarks, and gaps that a list closes."""
     made = history(steps)
     held = store()
-    told = 0
+    delivered = 0
     for position, step in enumerate(made, start=1):
         lost = data.draw(st.booleans())
-        if not lost and told == position - 1:
-            tell(held, step)
-            told = position
+        if not lost and delivered == position - 1:
+            deliver(held, step)
+            delivered = position
         match data.draw(st.sampled_from(["", "repeat", "bookmark", "list", "old list"])):
-            case "repeat" if told:
-                tell(held, data.draw(st.sampled_from(made[:told])))
-            case "bookmark" if told:
-                held.observe(made[told - 1].at)
+            case "repeat" if delivered:
+                deliver(held, data.draw(st.sampled_from(made[:delivered])))
+            case "bookmark" if delivered:
+                held.observe(made[delivered - 1].at)
             case "list":
                 held.replace(state(made[:position]).values(), step.at)
-                told = position
+                delivered = position
             case "old list":
                 # Served by an API server that lags behind: it may say nothing new, but takes nothing back.
-                behind = data.draw(st.integers(0, told))
+                behind = data.draw(st.integers(0, delivered))
                 held.replace(state(made[:behind]).values(), made[behind - 1].at if behind else 1)
             case _:
                 pass
-        assert content(held) == state(made[:told])
+        assert content(held) == state(made[:delivered])
