@@ -8,25 +8,25 @@ PYTEST := $(RUN) pytest
 # TORCH=current: by the release that the image for GPUs has, in place of the image's own.
 CURRENT := --requirements trainer-image/requirements-cuda.txt
 OTHER_TORCH = $(if $(TORCH),$(if $(filter current,$(TORCH)),$(CURRENT),$(error TORCH is '$(TORCH)': say current, or leave it out)))
-INSIDE := python -m localcluster.inside
+INSIDE := python -m dev.localcluster.inside
 LIBRARY_TESTS := trainer env HYPOTHESIS_PROFILE=ci python3 -m pytest -p no:cacheprovider tests/library
 # Sets of strings in the same order each time: a schedule of the simulation can then be repeated by its seed.
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test tests-that-compute tests-that-wait test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint crds release bench-scale bench-agents bench-recovery bench-elastic bench-training cluster-up cluster-down fix setup
+.PHONY: help demo test tests-that-compute tests-that-wait test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint generate release bench-scale bench-agents bench-recovery bench-elastic bench-training cluster-up cluster-down fix setup
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## A cluster, the operator, and a job that loses a worker and finishes all the same
-	@$(RUN) python -m demo
+	@$(RUN) python -m dev.demo
 
 test: setup lint ## All tests, those on a real cluster included
-	@$(RUN) python -m localcluster down
+	@$(RUN) python -m dev.localcluster down
 	@$(RUN) python -m tests.support.prefetch
-	@$(RUN) python -m localcluster build
-	@$(RUN) python -m localcluster.images build
+	@$(RUN) python -m dev.localcluster build
+	@$(RUN) python -m dev.localcluster.images build
 	@$(RUN) $(INSIDE) $(LIBRARY_TESTS)
 	@rm -rf build/audit
 	@TRAINYARD_AUDIT=build/audit $(MAKE) --no-print-directory --jobs=2 --output-sync=line tests-that-compute tests-that-wait
@@ -42,7 +42,7 @@ tests-that-wait:
 
 test-long: setup ## The library by torch's current release, a release to a registry on this machine, all recipes, elastic groups, autoscalers, NetworkPolicies and faults that last on the cluster, all faults on a real API server, and a million random schedules of faults (seven hours on 2 idle cores)
 	@$(RUN) $(INSIDE) $(CURRENT) $(LIBRARY_TESTS)
-	@$(RUN) python -m localcluster down
+	@$(RUN) python -m dev.localcluster down
 	@LONG=1 $(PYTEST) tests/host/test_release.py
 	@LONG=1 RECIPES='*' $(PYTEST) tests/cluster/test_recipes.py tests/cluster/test_elastic.py tests/cluster/test_mixed_capacity.py tests/cluster/test_autoscaling.py tests/cluster/test_network_policies.py tests/cluster/test_storms.py
 	@$(MAKE) --no-print-directory test-chaos
@@ -76,34 +76,34 @@ lint: setup ## Style, types, import layers, generated files
 fix: setup ## Format, and mend what ruff can mend
 	@$(RUN) ruff check --fix . ; $(RUN) ruff format .
 
-crds: setup ## Write what is generated from code: the CRD, the reference pages, the dashboards, the schema and README of the chart
-	@$(RUN) python -m trainyard.api crds && $(RUN) python -m dashboards && $(RUN) python -m chart && $(RUN) python -m trainyard.api docs && $(RUN) python -m trainyard.controller.metrics.reference
+generate: setup ## Write all generated files: the CRD, the reference pages, the dashboards, the schema and README of the chart
+	@$(RUN) python -m dev.codegen
 
 # Without REGISTRY it is tried out: a registry on loopback and a key that is thrown away.
 release: setup ## Build, sign, describe, push and verify images and chart (root): REGISTRY=HOST/PATH KEY=cosign.key, or neither to try it out on this machine
-	@$(RUN) python -m release $(if $(REGISTRY),--registry '$(REGISTRY)',--local) $(if $(KEY),--key '$(KEY)') $(ARGS)
+	@$(RUN) python -m dev.release $(if $(REGISTRY),--registry '$(REGISTRY)',--local) $(if $(KEY),--key '$(KEY)') $(ARGS)
 
 bench-scale: setup ## The operator beside its peers at scale: a table, and build/bench/scale.json (root; takes 2 hours)
-	@$(RUN) python -m benchmarks.scale
-	@$(RUN) python -m benchmarks.linear
+	@$(RUN) python -m dev.benchmarks.scale
+	@$(RUN) python -m dev.benchmarks.linear
 
 bench-agents: setup ## 10,000 agents report to one coordinator: build/bench/agents.json (3 minutes)
-	@$(RUN) python -m benchmarks.agents
+	@$(RUN) python -m dev.benchmarks.agents
 
-bench-recovery: setup ## What a fault costs, beside the peers: a table, and build/bench/recovery.json (root; takes 2 hours). Asked for separately: python -m benchmarks.recovery --goodput 20, and --away 10
-	@$(RUN) python -m benchmarks.recovery
+bench-recovery: setup ## What a fault costs, beside the peers: a table, and build/bench/recovery.json (root; takes 2 hours). Asked for separately: python -m dev.benchmarks.recovery --goodput 20, and --away 10
+	@$(RUN) python -m dev.benchmarks.recovery
 
 bench-elastic: setup ## What another size costs a group, beside Kubeflow's operator: a table, and build/bench/elastic.json (root; takes an hour)
-	@$(RUN) python -m benchmarks.elastic
+	@$(RUN) python -m dev.benchmarks.elastic
 
 bench-training: setup ## The training library beside plain torch, Accelerate and Lightning: tables, and build/bench/training.json (root; takes 15 minutes)
-	@$(RUN) python -m benchmarks.training
+	@$(RUN) python -m dev.benchmarks.training
 
 cluster-up: setup ## A local Kubernetes of three nodes with eight pretend GPUs each (root)
-	@$(RUN) python -m localcluster up
+	@$(RUN) python -m dev.localcluster up
 
 cluster-down: setup ## Take the local cluster down
-	@$(RUN) python -m localcluster down
+	@$(RUN) python -m dev.localcluster down
 
 # Everything runs from the project's own environment; uv makes it from uv.lock. Where the machine has no uv, a private one
 # is put into the cache folder.

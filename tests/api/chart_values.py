@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from localcluster.tools import ensure
+from dev.localcluster.tools import ensure
 from tests.api.plane import Plane
 from tests.support import schemas
 from tests.unit.helm.chart import CHART, KUBERNETES, Manifest

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from localcluster.tools import ensure
+from dev.localcluster.tools import ensure
 from tests.api.nodes import Namespace
 from tests.api.plane import HOME, Plane, running
 from tests.unit.helm.chart import Chart

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localcluster.tools import ensure
+from dev.localcluster.tools import ensure
 from tests.api.plane import Plane, running
 from tests.support import third_party_crds
 from tests.support.control_plane import ADMIN

@@ -46,7 +46,7 @@ EVEN = {"maxReplicas": 8, "multipleOf": 2}
             {"sizes": [2, 4], "onDemandReplicas": 5},
             "elastic.onDemandReplicas must not be larger than the largest size",
         ),
-        (2, {"maxReplicas": 4, "gracefulTimeoutSeconds": 1}, r"gracefulTimeoutSeconds.*greater than or equal to 2"),
+        (2, {"maxReplicas": 4, "stopTimeoutSeconds": 1}, r"stopTimeoutSeconds.*greater than or equal to 2"),
         (9, EVEN, "replicas must lie within the bounds of elastic"),
         (1, {"minReplicas": 2, "maxReplicas": 4}, "replicas must lie within the bounds of elastic"),
         (3, EVEN, "replicas must be a multiple of elastic.multipleOf, or one of elastic.sizes"),

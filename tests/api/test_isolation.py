@@ -18,7 +18,7 @@ def test_one_of_somebody_else_with_its_name_is_left_alone(plane: Plane, chart: C
     plane.call("POST", POLICY.removesuffix("/guarded"), {**theirs, "spec": {"podSelector": {}}})
     with operator(plane, "refused", isolate_jobs="true"):
         lab.submit("guarded", replicas=1)
-        until(lambda: lab.condition("Running", "guarded").get("reason") == "NameTaken", 30, "the condition to tell")
+        until(lambda: lab.condition("Running", "guarded").get("reason") == "NameConflict", 30, "the condition to tell")
         assert plane.find(POLICY)["spec"]["podSelector"] == {}
         plane.forget(POLICY)
         lab.until_phase("Running", "guarded")

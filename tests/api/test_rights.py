@@ -72,9 +72,9 @@ class Stage:
         _, resource, verb = self.right
         words = words or f'cannot {verb} resource "{resource}"'
         reason = lambda: self.lab.condition(kind, self.job).get("reason")  # noqa: E731 - read twice
-        until(lambda: reason() == "RightsMissing", 20, f"the condition {kind} to tell of {self.right}")
+        until(lambda: reason() == "PermissionDenied", 20, f"the condition {kind} to tell of {self.right}")
         assert words in self.lab.condition(kind, self.job)["message"]
-        until(lambda: any(words in note for note in self.lab.events("RightsMissing", self.job)), 10, "the event")
+        until(lambda: any(words in note for note in self.lab.events("PermissionDenied", self.job)), 10, "the event")
 
 
 def creating(stage: Stage) -> None:
@@ -108,7 +108,7 @@ def finding(stage: Stage) -> None:
     stage.told("Running")
     assert stage.counted(op)
     stage.heal()
-    taken = lambda: stage.lab.condition("Running", stage.job).get("reason") == "NameTaken"  # noqa: E731 - see above
+    taken = lambda: stage.lab.condition("Running", stage.job).get("reason") == "NameConflict"  # noqa: E731 - see above
     until(taken, 30, "the operator to find whose it is")
     stage.plane.forget(f"/api/v1/namespaces/lab/{plural}/{name}")
     stage.lab.until_phase("Running", stage.job)
@@ -142,7 +142,7 @@ def writing_the_status(stage: Stage) -> None:
     op = stage.start_ready()
     stage.lab.submit(stage.job)
     words = 'cannot update resource "trainingjobs/status"'
-    until(lambda: any(words in note for note in stage.lab.events("RightsMissing", stage.job)), 20, "the event")
+    until(lambda: any(words in note for note in stage.lab.events("PermissionDenied", stage.job)), 20, "the event")
     assert stage.counted(op)
     stage.heal()
     stage.lab.until_phase("Running", stage.job, within=70)
@@ -188,7 +188,7 @@ def repeating_events(stage: Stage) -> None:
     stage.deny(stage.right, ("trainyard.dev", "trainingjobs/status", "update"))
     first = stage.start_ready()
     stage.lab.submit(stage.job)
-    until(lambda: stage.lab.events("RightsMissing", stage.job), 20, "the event")
+    until(lambda: stage.lab.events("PermissionDenied", stage.job), 20, "the event")
     first.end()
     op = stage.start_ready()
     until(lambda: stage.counted(op), 30, "the metric")

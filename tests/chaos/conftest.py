@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from localcluster import tools
-from localcluster.lock import exclusive
+from dev.localcluster import tools
+from dev.localcluster.lock import exclusive
 from tests.chaos.history import LAB
 from tests.support.control_plane import ControlPlane, RefusedError, running
 from tests.unit.helm.chart import ROOT, Chart, Release

@@ -230,7 +230,7 @@ DEEDS: Final = (
         job_status(startTime=LONG_AGO, runningTime=LONG_AGO, activeSince=LONG_AGO),
         goes_on=True,
     ),
-    Deed("a next attempt at the end of all time", job_status(attempt=2, retry={"count": 2**53, "notBefore": FAR})),
+    Deed("a next attempt at the end of all time", job_status(attempt=2, backoff={"count": 2**53, "notBefore": FAR})),
     Deed(
         "as many failures as there can be",
         job_status(restarts={"failures": 2**53, "disruptions": 2**53, "resizes": 2**53}),

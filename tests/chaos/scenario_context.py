@@ -74,7 +74,9 @@ class ScenarioContext:
         names = {worker(index, attempt, name) for index in range(count)}
 
         def holds() -> bool:
-            return {*self.history.now["pod"]} == names and self.status(name).get("launchedAttempt") == attempt
+            return {*self.history.now["pod"]} == names and self.status(name).get("internal", {}).get(
+                "launchedAttempt"
+            ) == attempt
 
         await self.until(holds, f"{count} workers of attempt {attempt} of {name}")
 

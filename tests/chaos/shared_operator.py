@@ -50,7 +50,8 @@ class SharedOperator:
         """Run another job from creation to completion."""
         await self.context.submit(HEALTHY)
         await self.context.until(
-            lambda: self.context.status(HEALTHY).get("launchedAttempt") == 1, "the healthy job's workers"
+            lambda: self.context.status(HEALTHY).get("internal", {}).get("launchedAttempt") == 1,
+            "the healthy job's workers",
         )
         await self.context.run(1, 0, 1, name=HEALTHY)
         await self.context.running(HEALTHY)

@@ -47,7 +47,9 @@ async def _poisoned_job(case: Case, shared: SharedOperator) -> None:
         if case.told:
             await shared.told(made["metadata"], case.told)
         else:
-            await shared.context.until(lambda: shared.context.status(name).get("launchedAttempt") == 1, "its workers")
+            await shared.context.until(
+                lambda: shared.context.status(name).get("internal", {}).get("launchedAttempt") == 1, "its workers"
+            )
         await shared.healthy()
         shared.sane()
 
@@ -77,7 +79,7 @@ async def _a_victim(deed: Deed, shared: SharedOperator) -> None:
     async with discharging(shared):
         made = await shared.client.call("POST", JOBS_PATH, manifest(VICTIM))
         await shared.context.until(
-            lambda: shared.context.status(VICTIM).get("launchedAttempt") == 1, "the victim's worker"
+            lambda: shared.context.status(VICTIM).get("internal", {}).get("launchedAttempt") == 1, "the victim's worker"
         )
         await shared.context.run(1, 0, name=VICTIM)
         await shared.context.running(VICTIM)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from demo import install, target
-from demo.commands import Cluster, DemoError, capture, show
-from localcluster.paths import from_environment
+from dev.demo import install, target
+from dev.demo.commands import Cluster, DemoError, capture, show
+from dev.localcluster.paths import from_environment
 from tests.cluster import invariants
 from tests.cluster.kube import Kube
 from tests.support import permission_audit
@@ -24,7 +24,7 @@ def cluster() -> Iterator[Cluster]:
     yield made
     permission_audit.record(from_environment().audit)
     if not os.environ.get("TRAINYARD_KEEP_CLUSTER"):
-        show([*target.python("localcluster"), "down"])
+        show([*target.python("dev.localcluster"), "down"])
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ import time
 import urllib.request
 from collections.abc import Sequence
 
-from demo import install
-from demo.commands import Cluster
+from dev.demo import install
+from dev.demo.commands import Cluster
 from tests.cluster.kube import Kube
 
 LEAVE_SECONDS = 60

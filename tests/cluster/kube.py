@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from demo import install
-from demo.commands import Cluster, DemoError
+from dev.demo import install
+from dev.demo.commands import Cluster, DemoError
 
 Json = dict[str, Any]
 IMAGE = "localhost/trainyard/trainer:dev"

@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from demo.target import python
+from dev.demo.target import python
 from tests.cluster.kube import Json
 
 CUT = 'ip rule add blackhole from "$0" to "$1" && echo cut && read -r _; ip rule del blackhole from "$0" to "$1"'
@@ -25,7 +25,7 @@ def partition(one: Json, other: Json) -> Iterator[None]:
 def _cut(sender: Json, receiver: Json) -> Iterator[None]:
     number = sender["spec"]["nodeName"].removeprefix("node")
     addresses = sender["status"]["podIP"], receiver["status"]["podIP"]
-    words = [*python("localcluster"), "node", "exec", number, "--", "sh", "-c", CUT, *addresses]
+    words = [*python("dev.localcluster"), "node", "exec", number, "--", "sh", "-c", CUT, *addresses]
     # In a session of its own, so that a Ctrl-C at the test leaves it the time to take the rule away.
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdin is not None

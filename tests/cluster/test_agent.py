@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from demo import install
+from dev.demo import install
 from tests.cluster.kube import Json, Kube, job, main_container
 
 FOREIGN = "localhost/trainyard/operator:dev"
@@ -35,7 +35,7 @@ def test_it_comes_into_an_image_that_does_not_hold_it(kube: Kube) -> None:
     status = kube.wait_phase("job", "Complete", 120)
     assert (status["attempt"], status["restarts"]["failures"]) == (2, 1)
     assert status["lastFailure"]["message"].startswith("rank 1 ended with exit code 1: ValueError: boom\nTraceback")
-    assert kube.condition("job", "Supervised") == {}, "as expected, and so not worth a word"
+    assert kube.condition("job", "AgentInjected") == {}, "as expected, and so not worth a word"
     (pod,) = kube.pods("job")
     assert [each["name"] for each in pod["spec"]["initContainers"]] == ["trainyard-agent"]
 
@@ -69,7 +69,7 @@ def test_an_image_without_python_does_without_it(kube: Kube, replicas: int) -> N
     kube.apply(manifest)
     status = kube.wait_phase("job", "Complete", 120)
     assert (status["attempt"], status["restarts"]) == (2, {"failures": 0, "disruptions": 0, "resizes": 0})
-    said = kube.condition("job", "Supervised")
+    said = kube.condition("job", "AgentInjected")
     assert (said["status"], said["reason"]) == ("False", "NoPython")
     assert said["message"].startswith("there is no Python 3.9 or newer on the PATH of this image, so that")
     assert all("initContainers" not in pod["spec"] for pod in kube.pods("job"))
@@ -82,7 +82,7 @@ def test_so_does_one_without_a_shell(kube: Kube) -> None:
     kube.apply(manifest)
     status = kube.wait_phase("job", "Complete", 120)
     assert (status["attempt"], status["restarts"]["failures"]) == (2, 0)
-    said = kube.condition("job", "Supervised")
+    said = kube.condition("job", "AgentInjected")
     assert (said["reason"], said["message"].partition(",")[0]) == ("NoPython", "there is no /bin/sh in this image")
 
 
@@ -91,7 +91,7 @@ def test_without_a_command_there_is_nothing_to_wrap_and_the_job_says_so(kube: Ku
     del main_container(manifest)["command"]
     kube.apply(manifest)
     kube.wait_phase("job", "Complete", 120)
-    assert kube.condition("job", "Supervised")["reason"] == "NothingToWrap"
+    assert kube.condition("job", "AgentInjected")["reason"] == "NoCommand"
 
 
 def test_not_wanted_it_is_not_there(kube: Kube) -> None:
@@ -100,4 +100,4 @@ def test_not_wanted_it_is_not_there(kube: Kube) -> None:
     (pod,) = kube.pods("job")
     assert "initContainers" not in pod["spec"]
     assert pod["spec"]["containers"][0]["command"] == ["sh", "-c", "exit 0"]
-    assert kube.condition("job", "Supervised") == {}
+    assert kube.condition("job", "AgentInjected") == {}

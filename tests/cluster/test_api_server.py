@@ -9,9 +9,9 @@ from itertools import pairwise
 from operator import gt
 from pathlib import Path
 
-from demo.commands import DemoError
-from localcluster import processes as daemons
-from localcluster.paths import from_environment
+from dev.demo.commands import DemoError
+from dev.localcluster import processes as daemons
+from dev.localcluster.paths import from_environment
 from tests.cluster.kube import Kube, processes
 from tests.cluster.test_in_place import fail, runs, training
 from tests.cluster.test_leader import Operators

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from demo.commands import show
-from demo.target import python
+from dev.demo.commands import show
+from dev.demo.target import python
 from tests.cluster.kube import Json, Kube, job, main_container
 from tests.cluster.test_elastic import LONG, PATIENT, counts, trains
 
@@ -47,7 +47,7 @@ pytestmark = LONG
 @pytest.fixture(autouse=True)
 def monitoring(cluster: object) -> None:
     """metrics-server, Prometheus and its adapter."""
-    show([*python("localcluster"), "monitoring"])
+    show([*python("dev.localcluster"), "monitoring"])
 
 
 def documented() -> tuple[Json, Json]:

@@ -1,10 +1,10 @@
 """Every panel of every dashboard shows something while a job trains and faults happen, by a real Prometheus."""
 
-from dashboards.__main__ import BOARDS
-from dashboards.prometheus import Asked
-from demo.commands import show
-from demo.target import python
-from localcluster.addresses import PROMETHEUS_URL
+from dev.codegen.dashboards.__main__ import BOARDS
+from dev.codegen.dashboards.prometheus import Asked
+from dev.demo.commands import show
+from dev.demo.target import python
+from dev.localcluster.addresses import PROMETHEUS_URL
 from tests.cluster.kube import Json, Kube, job, main_container
 from tests.cluster.test_in_place import fail
 
@@ -61,7 +61,7 @@ def steps(kube: Kube, attempt: int) -> None:
 
 
 def test_no_panel_is_empty(kube: Kube) -> None:
-    show([*python("localcluster"), "monitoring", "--only", "prometheus"])
+    show([*python("dev.localcluster"), "monitoring", "--only", "prometheus"])
     kube.apply(training("job"), job("short", script="sleep 5"))
     steps(kube, 1)
     fail(kube, "job-worker-1-1")

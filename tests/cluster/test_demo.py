@@ -3,11 +3,11 @@
 import re
 import sys
 
-from demo.commands import Cluster, capture
+from dev.demo.commands import Cluster, capture
 
 
 def test_the_demo(cluster: Cluster) -> None:
-    said = capture([sys.executable, "-m", "demo"], environment=cluster.environment)
+    said = capture([sys.executable, "-m", "dev.demo"], environment=cluster.environment)
     print(said)  # noqa: T201 - pytest shows it below a failed test
     assert "killing the training process of worker 1" in said
     told = re.search(r"attempt 2 resumed from step (\d+) and finished with a test accuracy of (0\.\d+)", said)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from demo.commands import show
-from demo.target import ROOT, python
+from dev.demo.commands import show
+from dev.demo.target import ROOT, python
 from tests.cluster.kube import Json, Kube, job, main_container, processes
 from tests.cluster.test_in_place import TRAIN, fail
 
@@ -37,7 +37,8 @@ def trains(kube: Kube, size: int, after: int = 0, seconds: float = 120) -> Json:
 
     def seen() -> bool:
         status = kube.status("job")
-        group = status.get("group", {}).get("workers") or status.get("joining", {}).get("size")
+        internal = status.get("internal", {})
+        group = internal.get("group", {}).get("size") or internal.get("joining", {}).get("currentSize")
         told = status.get("goodput", {}).get("attempt", 0)
         return (
             status.get("phase") == "Running"
@@ -122,12 +123,12 @@ def test_a_node_without_power_is_done_without_until_it_is_back(kube: Kube) -> No
     kube.apply(a_node_each(training(3, {"maxReplicas": 3})))
     before = trains(kube, 3)
     number = newest(kube, 1)["spec"]["nodeName"].removeprefix("node")
-    show([*python("localcluster"), "node", "stop", number])
+    show([*python("dev.localcluster"), "node", "stop", number])
     try:
         status = trains(kube, 2, before["attempt"], 180)
         assert counts(status, before) == (0, 1, 1)
     finally:
-        show([*python("localcluster"), "node", "start", number])
+        show([*python("dev.localcluster"), "node", "start", number])
     assert counts(trains(kube, 3, status["attempt"], 180), before) == (0, 1, 2)
 
 
@@ -153,7 +154,11 @@ def test_places_that_come_one_after_the_other_are_one_change(kube: Kube) -> None
     kube.apply(training(4, {"maxReplicas": 4, "shrinkAfterSeconds": 60}))
     status = trains(kube, 2)
     allow(kube, 3)
-    kube.until(lambda: "since" in kube.status("job").get("joining", {}), 60, "the first that joins to be ready")
+    kube.until(
+        lambda: "readySince" in kube.status("job")["internal"].get("joining", {}),
+        60,
+        "the first that joins to be ready",
+    )
     assert kube.status("job")["attempt"] == status["attempt"]
     allow(kube, 10)
     assert counts(trains(kube, 4, status["attempt"])) == (0, 0, 2)
@@ -185,7 +190,7 @@ def test_the_example_goes_on_where_it_was(kube: Kube) -> None:
 
         def told() -> bool:
             status = kube.status("job")
-            workers = status.get("group", {}).get("workers", 2)
+            workers = status.get("internal", {}).get("group", {}).get("size", 2)
             return (status.get("goodput", {}).get("attempt"), workers) == (status.get("attempt"), size)
 
         kube.until(told, 120, f"steps of {size} ranks")

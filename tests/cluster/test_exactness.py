@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from demo import install
-from demo.commands import Cluster
-from demo.run import KILL
-from demo.target import ROOT
+from dev.demo import install
+from dev.demo.commands import Cluster
+from dev.demo.run import KILL
+from dev.demo.target import ROOT
 from tests.cluster.kube import Json, Kube, job, main_container
 
 STEPS, HIT_AFTER = 60, 25
@@ -64,7 +64,7 @@ def calm(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def begin(kube: Kube, name: str, folder: Path) -> None:
     folder.chmod(0o755)
-    files = [f"--from-file={ROOT / 'examples/digits' / name}" for name in ("train.py", "digits.csv.gz")]
+    files = [f"--from-file={ROOT / 'examples/digits/base' / name}" for name in ("train.py", "digits.csv.gz")]
     kube.run("create", "configmap", "digits", *files)
     kube.apply(digits(kube, name, folder / name))
 

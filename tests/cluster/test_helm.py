@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from demo import install
-from demo.commands import Cluster
-from localcluster.tools import ensure
+from dev.demo import install
+from dev.demo.commands import Cluster
+from dev.localcluster.tools import ensure
 from tests.cluster.kube import Kube, job
 
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
@@ -64,7 +64,7 @@ def test_a_job_notices_nothing_of_what_is_done_to_the_release(by: Cluster, kube:
     assert "the installation trains" in by.helm_command(
         "test", install.RELEASE, "--namespace", home.namespace, "--logs"
     )
-    home.run("delete", "pod", "trainyard-trial")
+    home.run("delete", "pod", "trainyard-helm-test")
     install.uninstall(by)
     assert (kube.phase("job"), pods()) == ("Running", before), "the CRD, its objects and their pods stay"
     install.install(by)

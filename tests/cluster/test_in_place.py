@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from demo import install
-from demo.commands import DemoError
+from dev.demo import install
+from dev.demo.commands import DemoError
 from tests.cluster.kube import Json, Kube, job, main_container, processes
 
 TRAIN = """
@@ -87,7 +87,7 @@ def test_a_rank_that_fails_costs_no_pod(kube: Kube, hit: Callable[[Kube, str], N
     status = runs(kube, 2)
     assert kube.uids("job") == before
     assert {s["restartCount"] for pod in kube.pods("job") for s in pod["status"]["containerStatuses"]} == {0}
-    assert (status["restarts"]["failures"], status["retry"]["rung"]) == (1, "Processes")
+    assert (status["restarts"]["failures"], status["internal"]["backoff"]["scope"]) == (1, "Process")
     assert status["lastFailure"]["message"].startswith(f"rank {rank} {told}")
     assert "all processes start anew in place as attempt 2" in kube.run("get", "events")
     assert "RendezvousClosedError" not in kube.run("logs", "-l", "trainyard.dev/job-name=job", "--tail=-1")
@@ -107,7 +107,7 @@ def test_a_pod_that_is_deleted_is_replaced_alone_worker_0_too(kube: Kube) -> Non
     before = kube.uids("job")
     kube.delete_pod("job-worker-0-1")
     status = runs(kube, 2)
-    assert (status["restarts"]["disruptions"], status["retry"]["rung"]) == (1, "FailedPods")
+    assert (status["restarts"]["disruptions"], status["internal"]["backoff"]["scope"]) == (1, "Pod")
     after = kube.uids("job")
     assert after.keys() == {"job-worker-0-2", "job-worker-1-1", "job-worker-2-1"}
     assert {name: uid for name, uid in after.items() if name in before} == {
@@ -122,13 +122,13 @@ def test_the_agent_is_killed(kube: Kube) -> None:
     agent, *_ = processes(kube.get("pod", "job-worker-1-1"), "/run/trainyard/agent")
     os.kill(agent, signal.SIGKILL)
     status = runs(kube, 2)
-    assert status["retry"]["rung"] == "FailedPods"
+    assert status["internal"]["backoff"]["scope"] == "Pod"
     assert kube.uids("job").keys() == {"job-worker-0-1", "job-worker-1-2", "job-worker-2-1"}
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "with one beside it"])
 def test_a_container_starts_anew_in_its_pod(kube: Kube, *, beside: bool) -> None:
-    manifest = training(lowestRung="Containers")
+    manifest = training(minRestartScope="Container")
     marks = f"echo again >> /tmp/mark; exec python3 /dev/stdin <<'END'\n{TRAIN}END"
     main_container(manifest)["command"] = ["sh", "-c", marks]
     if beside:
@@ -144,7 +144,10 @@ def test_a_container_starts_anew_in_its_pod(kube: Kube, *, beside: bool) -> None
     never, once = (0,) * (1 + beside), (1,) * (1 + beside)
     assert counts == {"job-worker-0-1": never, "job-worker-1-1": once, "job-worker-2-1": never}
     assert (status["restarts"]["failures"], status["restarts"]["disruptions"]) == (1, 0)
-    assert (status["retry"]["rung"], status["group"]["container"]) == ("Containers", 1)
+    assert (status["internal"]["backoff"]["scope"], status["internal"]["group"]["restartingContainer"]) == (
+        "Container",
+        1,
+    )
     # The file system of the container is new, that of the others is not.
     lines = {pod: kube.run("exec", pod, "-c", "main", "--", "cat", "/tmp/mark").split() for pod in before}  # noqa: S108 - in the pod
     assert {pod: len(each) for pod, each in lines.items()} == {**dict.fromkeys(before, 2), "job-worker-1-1": 1}
@@ -157,9 +160,9 @@ def restarts(pod: Json) -> tuple[int, ...]:
 
 def test_what_does_not_help_makes_room_for_the_next(kube: Kube) -> None:
     """The second container of the same pod comes after the kubelet's back-off."""
-    kube.apply(training(env={"FAIL_UNTIL": "4"}, lowestRung="Containers"))
+    kube.apply(training(env={"FAIL_UNTIL": "4"}, minRestartScope="Container"))
     status = runs(kube, 4, 180)
-    assert (status["restarts"]["failures"], status["retry"]["rung"]) == (3, "FailedPods")
+    assert (status["restarts"]["failures"], status["internal"]["backoff"]["scope"]) == (3, "Pod")
     assert kube.uids("job").keys() == {"job-worker-0-1", "job-worker-1-4", "job-worker-2-1"}
     assert kube.run("get", "events").count("the container of worker 1 starts anew") == 2
 

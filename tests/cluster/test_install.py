@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from demo import install
+from dev.demo import install
 from tests.cluster.kube import Kube, job
 
 ACCOUNT = f"system:serviceaccount:{install.NAMESPACE}:trainyard"
@@ -101,7 +101,7 @@ def test_helm_test_trains_a_job_and_takes_it_away(operator: Kube) -> None:
     assert "the installation trains" in said
     assert "Phase:          Succeeded" in said
     assert not operator.find_all("tj")
-    operator.run("delete", "pod", "trainyard-trial")
+    operator.run("delete", "pod", "trainyard-helm-test")
 
 
 def test_uninstall_with_live_jobs(kube: Kube) -> None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from demo import install
+from dev.demo import install
 from tests.cluster.kube import Kube, job, processes
 from trainyard.engine.leader import LeaseTiming
 

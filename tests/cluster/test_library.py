@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from demo.run import KILL
+from dev.demo.run import KILL
 from tests.cluster.kube import Json, Kube, job, main_container
 from tests.cluster.test_exactness import weights
 

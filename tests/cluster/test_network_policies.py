@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from demo import install
-from demo.commands import Cluster, show
-from demo.target import python
-from localcluster.addresses import API_PORT, GATEWAY, KUBERNETES_SERVICE
+from dev.demo import install
+from dev.demo.commands import Cluster, show
+from dev.demo.target import python
+from dev.localcluster.addresses import API_PORT, GATEWAY, KUBERNETES_SERVICE
 from tests.cluster.kube import IMAGE, Json, Kube, job, main_container
 from tests.cluster.test_elastic import LONG, a_node_each, trains
 from tests.cluster.test_in_place import TRAIN, fail
@@ -67,7 +67,7 @@ class Pod:
 @pytest.fixture(scope="module", autouse=True)
 def _heeded(cluster: Cluster) -> Iterator[None]:
     """Nodes that heed NetworkPolicies. At the end the operator is as the other files of tests know it."""
-    show([*python("localcluster"), "policies"])
+    show([*python("dev.localcluster"), "policies"])
     yield
     install.install(cluster)
 
@@ -235,13 +235,13 @@ def test_what_the_nodes_keep_for_it_is_in_the_nodes_alone() -> None:
 
     for command in (("ipset", "list", "-name"), ("iptables-save",)):
         assert "KUBE-" not in told(*command)
-        assert "KUBE-" in told(*python("localcluster"), "node", "exec", "1", "--", *command)
+        assert "KUBE-" in told(*python("dev.localcluster"), "node", "exec", "1", "--", *command)
 
 
 def test_a_node_that_boots_heeds_them_again(kube: Kube, other: Kube) -> None:
     isolate(kube.cluster, other)
-    show([*python("localcluster"), "node", "stop", "2"])
-    show([*python("localcluster"), "node", "start", "2"])
+    show([*python("dev.localcluster"), "node", "stop", "2"])
+    show([*python("dev.localcluster"), "node", "start", "2"])
     group = trained(kube)
     targets = {worker.at(PLAIN) for worker in group}
     for pod in on_every_node(other, "plain"):

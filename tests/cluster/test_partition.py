@@ -3,7 +3,7 @@
 import subprocess
 import time
 
-from demo.target import python
+from dev.demo.target import python
 from tests.cluster.kube import Kube
 from tests.cluster.partition import partition
 from tests.cluster.test_in_place import runs, training
@@ -16,7 +16,7 @@ def step(kube: Kube) -> int:
 
 def rules(node: str) -> str:
     """What the node drops."""
-    words = [*python("localcluster"), "node", "exec", node.removeprefix("node"), "--", "ip", "rule", "show"]
+    words = [*python("dev.localcluster"), "node", "exec", node.removeprefix("node"), "--", "ip", "rule", "show"]
     return "\n".join(line for line in subprocess.check_output(words, text=True).splitlines() if "blackhole" in line)
 
 
@@ -43,4 +43,4 @@ def test_workers_that_cannot_reach_each_other_hang_and_go_on_when_they_can(kube:
     status = runs(kube, 2)
     kube.until(lambda: step(kube) > stood, 120, "a step after the partition")
     assert kube.uids("job") == before, "in place"
-    assert (status["restarts"]["failures"], status["retry"]["rung"]) == (1, "Processes")
+    assert (status["restarts"]["failures"], status["internal"]["backoff"]["scope"]) == (1, "Process")

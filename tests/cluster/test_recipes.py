@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from demo.commands import Cluster, show
-from demo.run import KILL
-from demo.target import ROOT, python
-from localcluster import images
+from dev.demo.commands import Cluster, show
+from dev.demo.run import KILL
+from dev.demo.target import ROOT, python
+from dev.localcluster import images
 from tests.cluster.kube import Json, Kube, main_container
 
 FOLDER = ROOT / "examples/recipes"
@@ -91,12 +91,13 @@ def manifest(recipe: Recipe) -> Json:
 
 @pytest.fixture(scope="module")
 def recipes(cluster: Cluster) -> Iterator[Kube]:
-    """A namespace with the recipes' volume, as their page says."""
+    """A namespace with the recipes' programs and volume, as their page says."""
     name = f"t-{secrets.token_hex(4)}"
     cluster.kube("create", "namespace", name)
     kube = Kube(cluster, name)
     # Of a run that was killed: no claim can have it any more.
     cluster.kube("delete", "pv", "recipes", "--ignore-not-found")
+    kube.run("apply", "-k", str(FOLDER))
     kube.run("apply", "-f", str(FOLDER / "volume-local.yaml"))
     kube.run("wait", "--for=condition=Complete", "job/recipes-volume", "--timeout=120s")
     yield kube
@@ -135,7 +136,7 @@ def bring(cluster: Cluster, image: str) -> None:
     if image not in cluster.images.values():
         (name,) = [each.name for each in images.IMAGES.values() if each.reference == image]
         (archive,) = images.build(name)
-        show([*python("localcluster"), "load", str(archive)])
+        show([*python("dev.localcluster"), "load", str(archive)])
 
 
 def strike(kube: Kube, recipe: Recipe) -> None:

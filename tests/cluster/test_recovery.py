@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from demo import install
-from demo.commands import show
-from demo.target import python
+from dev.demo import install
+from dev.demo.commands import show
+from dev.demo.target import python
 from tests.cluster.kube import Kube, job
 
 NONE = {"failures": 0, "disruptions": 0, "resizes": 0}
@@ -24,7 +24,7 @@ def attempt_2_runs(kube: Kube, *new: int) -> dict[str, object]:
 
 
 def test_a_worker_killed_restarts_the_whole_group(kube: Kube) -> None:
-    kube.apply(job(replicas=3, recovery={"lowestRung": "AllPods"}))
+    kube.apply(job(replicas=3, recovery={"minRestartScope": "Group"}))
     kube.wait_phase("job", "Running")
     kube.kill_main("job-worker-1-1")
     status = attempt_2_runs(kube)
@@ -71,7 +71,7 @@ def test_an_attempt_that_ends_early_again_and_again_waits_before_the_next(kube: 
     kube.apply(job(script="exit 1", recovery={"maxRestarts": 2}))
     status = kube.wait_phase("job", "Failed", 90)
     assert status["restarts"]["failures"] == 3
-    assert status["retry"]["count"] == 2
+    assert status["internal"]["backoff"]["count"] == 2
 
 
 UNWELL = 'test "$TRAINYARD_ATTEMPT/$TRAINYARD_REPLICA_INDEX" = 1/1 && exit 94; sleep 600 & wait'
@@ -84,7 +84,7 @@ def test_a_worker_that_finds_its_node_unwell_is_not_put_there_again(kube: Kube) 
     status = kube.status("job")
     assert status["restarts"] == NONE | {"disruptions": 1}
     (node,) = status["suspectNodes"]
-    assert (node["avoided"], node["reason"]) == ("Always", "exit code 94")
+    assert (node["avoidance"], node["reason"]) == ("Required", "exit code 94")
     assert node["name"] not in {pod["spec"]["nodeName"] for pod in kube.pods("job")}
     assert f"node {node['name']} is avoided for 24 hours" in kube.run("get", "events")
 
@@ -113,7 +113,7 @@ def test_a_node_without_power(kube: Kube) -> None:
     home = kube.other(install.NAMESPACE)
     number = home.get("pod", home.leader())["spec"]["nodeName"].removeprefix("node")
     assert any(p["spec"]["nodeName"] == f"node{number}" for p in kube.pods("job"))
-    show([*python("localcluster"), "node", "stop", number])
+    show([*python("dev.localcluster"), "node", "stop", number])
     try:
         kube.until(
             lambda: kube.status("job")["attempt"] == 2 and kube.phase("job") == "Running", 180, "attempt 2 to run"
@@ -124,5 +124,5 @@ def test_a_node_without_power(kube: Kube) -> None:
         kube.until(lambda: len(kube.pods("job")) == 3, 120, "the pod of the dead node to be removed")
         kube.until(lambda: "ForcedDeletion" in kube.run("get", "events"), 10, "an event that says so")
     finally:
-        show([*python("localcluster"), "node", "start", number])
+        show([*python("dev.localcluster"), "node", "start", number])
     assert kube.status("job")["attempt"] == 2

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from demo import install
+from dev.demo import install
 from tests.cluster.kube import Json, Kube, job
 from tests.cluster.test_elastic import LONG, a_node_each
 from tests.cluster.test_elastic_training import BATCH, PROGRAM, STEPS, steps, training

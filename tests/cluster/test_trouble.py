@@ -103,7 +103,7 @@ def test_a_pod_that_its_node_refuses(kube: Kube) -> None:
     assert "nvidia.com/gpu" in restarting["message"]
     assert kube.status("job")["restarts"]["failures"] == 0
     # The delay grows: 0, 2, 4, 8 seconds. Without it there would be tens of attempts by now.
-    kube.until(lambda: kube.status("job")["retry"]["count"] >= 3, 60, "three attempts")
+    kube.until(lambda: kube.status("job")["internal"]["backoff"]["count"] >= 3, 60, "three attempts")
     assert kube.status("job")["attempt"] <= 5
 
 
@@ -127,7 +127,7 @@ def test_a_pod_that_the_namespace_forbids(kube: Kube) -> None:
 def test_a_service_of_somebody_else_with_the_jobs_name(kube: Kube) -> None:
     kube.run("create", "service", "clusterip", "job", "--tcp=80")
     kube.apply(job())
-    running_reason(kube, "NameTaken", "Service job exists and does not belong to this TrainingJob")
+    running_reason(kube, "NameConflict", "Service job exists and does not belong to this TrainingJob")
     assert kube.pods("job") == [], "no pods before their Service"
     kube.run("delete", "service", "job")
     kube.wait_phase("job", "Running")

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from demo.target import ROOT
+from dev.demo.target import ROOT
 from tests.cluster.kube import Json, Kube, job, main_container
 
 SUM = """
@@ -107,7 +107,7 @@ def test_the_agent_knows_of_a_child_that_the_kernel_killed_for_want_of_memory(ku
     main_container(manifest)["resources"]["limits"] = {"memory": "128Mi"}
     kube.apply(manifest)
     status = kube.wait_phase("job", "Failed", 120)
-    assert (status["attempt"], status["restarts"]["outOfMemory"]) == (2, 2)
+    assert (status["attempt"], status["internal"]["restartBudget"]["outOfMemory"]) == (2, 2)
     assert kube.condition("job", "Failed")["reason"] == "NonRetryable"
     assert (
         "; out of memory 2 times without a step further with a limit of 128Mi: "
@@ -179,7 +179,7 @@ def test_the_users_own_environment_is_kept_and_said(kube: Kube) -> None:
     names = [v["name"] for v in kube.get("pod", "job-worker-0-1")["spec"]["containers"][0]["env"]]
     assert len(names) == len(set(names))
     events = kube.run("get", "events")
-    assert "UserEnvironmentKept" in events
+    assert "UserEnvironmentPreserved" in events
     assert "MASTER_PORT" in events
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from localcluster import network
-from localcluster.tools import ensure
+from dev.localcluster import network
+from dev.localcluster.tools import ensure
 from tests.host.machine import host_snapshot, localcluster
 
 if TYPE_CHECKING:

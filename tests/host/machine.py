@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localcluster import processes
-from localcluster.paths import from_environment
+from dev.localcluster import processes
+from dev.localcluster.paths import from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NODES, GPUS = 2, 4
 PATHS = from_environment()
 REPOSITORY = Path(__file__).parents[2]
-COMMAND = (sys.executable, "-m", "localcluster")
+COMMAND = (sys.executable, "-m", "dev.localcluster")
 SYSCTLS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "net/ipv4/ip_forward")
 
 

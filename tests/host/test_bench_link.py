@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.scale.api import BenchmarkError
-from benchmarks.training import link
+from dev.benchmarks.scale.api import BenchmarkError
+from dev.benchmarks.training import link
 
 pytestmark = pytest.mark.host
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from localcluster import api, node_view, processes
-from localcluster.addresses import API_PORT, ETCD_PORT, GATEWAY
-from localcluster.node_config import PAUSE_IMAGE
-from localcluster.tools import ensure
+from dev.localcluster import api, node_view, processes
+from dev.localcluster.addresses import API_PORT, ETCD_PORT, GATEWAY
+from dev.localcluster.node_config import PAUSE_IMAGE
+from dev.localcluster.tools import ensure
 from tests.host.machine import COMMAND, GPUS, NODES, PATHS, eventually, host_snapshot, localcluster, output, refusal, up
 
 if TYPE_CHECKING:

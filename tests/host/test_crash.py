@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from localcluster import network, processes
-from localcluster.addresses import BRIDGE
+from dev.localcluster import network, processes
+from dev.localcluster.addresses import BRIDGE
 from tests.host.machine import COMMAND, PATHS, REPOSITORY, eventually, host_snapshot, localcluster
 
 pytestmark = pytest.mark.host

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from localcluster import lock
-from localcluster.addresses import API_PORT, ETCD_PORT, GATEWAY
+from dev.localcluster import lock
+from dev.localcluster.addresses import API_PORT, ETCD_PORT, GATEWAY
 from tests.host.machine import COMMAND, REPOSITORY, host_snapshot, localcluster, output, refusal, up
 
 if TYPE_CHECKING:

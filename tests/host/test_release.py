@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from localcluster.tools import RELEASE, ensure
-from release import images, registry, source
-from release.commands import ReleaseError
-from release.plan import Artifact, Plan, Release, read
-from release.signing import SLSA, SPDX, Verifier
-from release.verify import verify
+from dev.localcluster.tools import RELEASE, ensure
+from dev.release import images, registry, source
+from dev.release.commands import ReleaseError
+from dev.release.plan import Artifact, Plan, Release, read
+from dev.release.signing import SLSA, SPDX, Verifier
+from dev.release.verify import verify
 from tests.host.machine import REPOSITORY
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ ALONE = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 
 def command(*arguments: object, password: str = PASSWORD, alone: bool = True) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*(ALONE if alone else ()), sys.executable, "-m", "release", *map(str, arguments)],
+        [*(ALONE if alone else ()), sys.executable, "-m", "dev.release", *map(str, arguments)],
         cwd=REPOSITORY,
         env={**os.environ, "COSIGN_PASSWORD": password},
         capture_output=True,

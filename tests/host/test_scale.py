@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localcluster import api, node_view
+from dev.localcluster import api, node_view
 from tests.host.machine import PATHS, host_snapshot, localcluster, refusal
 
 pytestmark = pytest.mark.host

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from benchmarks.training import exchange, saving
-from benchmarks.training.loop import SYSTEMS
-from benchmarks.training.ranks import Group, started, wait
+from dev.benchmarks.training import exchange, saving
+from dev.benchmarks.training.loop import SYSTEMS
+from dev.benchmarks.training.ranks import Group, started, wait
 from tests.library.processes import run
 from tests.library.programs import free_port
 
@@ -25,7 +25,7 @@ LAST, TOTAL = 9, 12
 
 def losses(system: str, folder: Path, until: int) -> dict[int, float]:
     """Of each step that two processes have done, the mean over both."""
-    words = [f"benchmarks.training.programs.{SYSTEMS[system]}", "--size", "tiny", "--in-order"]
+    words = [f"dev.benchmarks.training.programs.{SYSTEMS[system]}", "--size", "tiny", "--in-order"]
     numbers = {"steps": until, "total": TOTAL, "save-every": 4, "print-every": 1}
     words += [word for name, value in numbers.items() for word in (f"--{name}", str(value))]
     group = Group(2, count=2, port=free_port())

@@ -10,7 +10,7 @@ import pytest
 
 from tests.library.programs import started
 
-FOLDER = Path(__file__).parents[2] / "examples/frameworks"
+FOLDER = Path(__file__).parents[2] / "examples/recipes"
 AGENT = {
     "GROUP_RANK": "0",
     "GROUP_WORLD_SIZE": "1",

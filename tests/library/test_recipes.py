@@ -7,7 +7,7 @@ import pytest
 
 from tests.library.programs import started
 
-RECIPES = Path(__file__).parents[2] / "trainer-image/recipes"
+RECIPES = Path(__file__).parents[2] / "examples/recipes"
 
 
 def output(name: str, world: int, *words: str, parallelism: str = "") -> str:

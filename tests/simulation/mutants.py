@@ -122,9 +122,9 @@ def replaces_a_pod_of_a_running_group() -> Planted:
 
     def plan(snapshot: Snapshot, now: datetime) -> Plan:
         status = snapshot.job.status
-        if not snapshot.current or status.launched_attempt != status.attempt:
+        if not snapshot.current or status.internal.launched_attempt != status.attempt:
             return real(snapshot, now)
-        begun = status.model_copy(update={"launched_attempt": status.attempt - 1})
+        begun = status.evolve(launched_attempt=status.attempt - 1)
         return real(replace(snapshot, job=replace(snapshot.job, status=begun)), now)
 
     return reconciler, "plan", plan
@@ -138,7 +138,7 @@ def acts_in_the_pass_that_counts() -> Planted:
         decided = real(snapshot, now)
         if decided.status.attempt == snapshot.job.status.attempt:
             return decided
-        return replace(decided, actions=[DeletePod(p.name, p.uid, Reason.OLD_ATTEMPT) for p in snapshot.current])
+        return replace(decided, actions=[DeletePod(p.name, p.uid, Reason.STALE_ATTEMPT) for p in snapshot.current])
 
     return reconciler, "plan", plan
 
@@ -152,8 +152,8 @@ def counts_the_victims_too() -> Planted:
         counted = decided.status.restarts
         if not cause.charged or snapshot.job.spec.replicas == 1:
             return decided
-        counted = counted.model_copy(update={"failures": counted.failures + 1})
-        return replace(decided, status=decided.status.model_copy(update={"restarts": counted}))
+        counted = counted.evolve(failures=counted.failures + 1)
+        return replace(decided, status=decided.status.evolve(restarts=counted))
 
     return transitions, "restart", restart
 
@@ -178,7 +178,7 @@ def resumes_the_old_attempt() -> Planted:
 
     def suspend(snapshot: Snapshot, now: datetime) -> Plan:
         decided = real(snapshot, now)
-        return replace(decided, status=decided.status.model_copy(update={"attempt": snapshot.job.status.attempt}))
+        return replace(decided, status=decided.status.evolve(attempt=snapshot.job.status.attempt))
 
     return transitions, "suspend", suspend
 

@@ -216,7 +216,7 @@ class PlanSimulation:
     def compare(self, before: TrainingJobStatus, after: TrainingJobStatus) -> None:
         """What must hold from one status to the next."""
         assert after.attempt >= before.attempt
-        assert after.launched_attempt <= after.attempt
+        assert after.internal.launched_attempt <= after.attempt
         assert after.restarts.failures <= self.spec.recovery.max_restarts + 1
         for old in before.conditions:
             new = after.condition(C(old.type))

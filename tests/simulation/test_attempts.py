@@ -49,16 +49,16 @@ def always(_holds: object) -> Callable[..., object]:
 
 def one_less(decided: Plan | None) -> Plan | None:
     """The plan with the step before the one that it names."""
-    stop = decided and decided.status.graceful_stop
+    stop = decided and decided.status.internal.coordinated_stop
     if not decided or not stop or not stop.step:
         return decided
-    earlier = stop.model_copy(update={"step": stop.step - 1})
-    return replace(decided, status=decided.status.model_copy(update={"graceful_stop": earlier}))
+    earlier = stop.evolve(step=stop.step - 1)
+    return replace(decided, status=decided.status.evolve(coordinated_stop=earlier))
 
 
 BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
     "begins before all are ready": (agent_reports, "ready", lambda _: always("yes")),
-    "begins at once": (TrainingJobStatus, "meeting", lambda _: False),
+    "begins at once": (TrainingJobStatus, "awaiting_rendezvous", lambda _: False),
     "does not wait for the pods that were replaced": (agent_reports, "gone", lambda _: always("yes")),
     "never gives up what is stuck": (agent_reports, "STUCK", lambda it: it * 10**6),
     "a container that starts anew is waited for without an end": (agent_reports, "restarts", lambda _: always("")),
@@ -73,7 +73,7 @@ BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
     "what was done before is forgotten": (goodput, "_reached", lambda _: always(0)),
     "what is lost is not counted": (goodput, "_lost", lambda _: lambda before, *_, **__: before.lost_seconds),
     "workers are told of the wish in place of the group": (assignments, "_as_made", lambda _: lambda job, _pod: job),
-    "who is to join is not made to wait": (TrainingJobStatus, "awaits", lambda _: always("")),
+    "who is to join is not made to wait": (TrainingJobStatus, "is_joining", lambda _: always("")),
     "those beyond a new size go on": (TrainingJobStatus, "includes", lambda _: always("yes")),
     "room is waited for without an end": (capacity, "_left", lambda _: always(None)),
     "where there is room for some, all are waited for": (

@@ -168,7 +168,7 @@ class Faults(RuleBasedStateMachine):
         assert (status.completion_time is not None) is status.finished
         assert not (status.holds(C.RUNNING) and (status.finished or status.holds(C.SUSPENDED)))
         restarts = status.restarts
-        started_anew = restarts.failures + restarts.disruptions + restarts.resizes - status.restart_count
+        started_anew = restarts.failures + restarts.disruptions - status.restart_count
         assert started_anew == int(status.holds(C.FAILED) and restarts.failures > self.world.spec.recovery.max_restarts)
 
     @override

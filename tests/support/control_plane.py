@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from localcluster import tools
+from dev.localcluster import tools
 
 Json = dict[str, Any]
 

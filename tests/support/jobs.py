@@ -85,7 +85,7 @@ class Scene:
 
     def with_status(self, **fields: Any) -> "Scene":
         """Something else was stored."""
-        return replace(self, status=self.status.model_copy(update=fields))
+        return replace(self, status=self.status.evolve(**fields))
 
     def saying(self, *conditions: Condition) -> "Scene":
         """Conditions were stored."""
@@ -131,13 +131,13 @@ class Scene:
         """Something about a worker's pod is otherwise."""
 
         def meant(pod: PodView) -> bool:
-            return (pod.index, pod.attempt) == (index, self.status.made_in(index))
+            return (pod.index, pod.attempt) == (index, self.status.created_in_attempt(index))
 
         return replace(self, pods=tuple(replace(p, **fields) if meant(p) else p for p in self.pods))
 
     def gone(self, *indexes: int) -> "Scene":
         """Pods are there no more."""
-        kept = (p for p in self.pods if p.index not in indexes or p.attempt != self.status.made_in(p.index))
+        kept = (p for p in self.pods if p.index not in indexes or p.attempt != self.status.created_in_attempt(p.index))
         return replace(self, pods=tuple(kept))
 
     def failed(
@@ -212,7 +212,7 @@ class Scene:
         return self._heard({index: agent})
 
     def _heard(self, agents: dict[int, AgentView]) -> "Scene":
-        uids = {pod.index: pod.uid for pod in self.pods if pod.attempt == self.status.made_in(pod.index)}
+        uids = {pod.index: pod.uid for pod in self.pods if pod.attempt == self.status.created_in_attempt(pod.index)}
         known = {uids[index]: agent for index, agent in agents.items() if index in uids}
         return replace(self, agents={**(self.agents or {}), **known})
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from localcluster.tools import ensure
+from dev.localcluster.tools import ensure
 from tests.support.control_plane import OPERATOR
 from tests.support.granted_permissions import grants
 from tests.unit.helm.chart import Chart, Release

@@ -65,7 +65,9 @@ def _attempt(before: TrainingJobStatus, after: TrainingJobStatus) -> str | None:
     lost = before.start_time is None and before.attempt == 1
     if after.attempt == before.attempt or (lost and after.attempt > 1):
         # A status that was lost takes its attempt from the pods (`verdict.adopt`).
-        return None if after.launched_attempt <= after.attempt else "an attempt is launched before it is decided"
+        return (
+            None if after.internal.launched_attempt <= after.attempt else "an attempt is launched before it is decided"
+        )
     if after.attempt != before.attempt + 1:
         return change
     return None if after.phase in {Phase.RESTARTING, Phase.SUSPENDED} else f"{change} while the phase is {after.phase}"

@@ -6,10 +6,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from localcluster import go_toolchain, tools
-from localcluster.errors import LocalClusterError
-from localcluster.paths import Paths, from_environment
-from localcluster.say import complain, say
+from dev.localcluster import go_toolchain, tools
+from dev.localcluster.errors import LocalClusterError
+from dev.localcluster.paths import Paths, from_environment
+from dev.localcluster.say import complain, say
 from tests.support import third_party_crds
 
 LONG_TESTS_ONLY: Final = {*tools.RELEASE, *tools.POLICIES, "adapter"}

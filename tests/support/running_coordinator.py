@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from benchmarks.agents.credentials import Issuer, certificate
+from dev.benchmarks.agents.credentials import Issuer, certificate
 from tests.support.jobs import NOW, job
 from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.coordinator.certificate import Certificate

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import yaml
 
-from localcluster import tools
-from localcluster.paths import from_environment
+from dev.localcluster import tools
+from dev.localcluster.paths import from_environment
 
 MONITORING: Final = "github.com/prometheus-operator/prometheus-operator"
 CERTIFICATES: Final = "github.com/cert-manager/cert-manager"

@@ -1,5 +1,6 @@
 """The rules of the repository that no linter knows."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -7,6 +8,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILES = [ROOT / name for name in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()]
+FOLDERS = {
+    folder.relative_to(ROOT) for path in FILES if path.exists() for folder in path.parents if ROOT in folder.parents
+}
+OPERATOR = {
+    folder
+    for folder in FOLDERS
+    if folder.is_relative_to("operator/trainyard") and (ROOT / folder / "__init__.py").exists()
+}
 PROGRAMS = [path for path in FILES if path.suffix in {".py", ".sh", ".go"} and path.exists()]
 
 
@@ -23,3 +32,22 @@ def test_the_folder_operator_does_not_hide_the_standard_library() -> None:
 def test_no_image_is_called_latest() -> None:
     texts = [p for p in FILES if p.suffix in {".yaml", ".yml", ".tpl"} or p.name == "Dockerfile"]
     assert [p for p in texts if p.exists() and ":latest" in p.read_text()] == []
+
+
+def in_map(page: str) -> set[Path]:
+    """The folders in the table of a page, with those that hold them."""
+    rows = re.findall(r"^\| \[?`([a-z_/-]+?)/?`", (ROOT / page).read_text(), re.MULTILINE)
+    named = {Path(row) for row in rows}
+    assert named <= FOLDERS
+    return named | {parent for path in named for parent in path.parents}
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_the_map_names_every_folder(page: str) -> None:
+    top = {folder for folder in FOLDERS if len(folder.parts) == 1 and not folder.name.startswith(".")}
+    dev = {folder for folder in FOLDERS if len(folder.parts) == 2 and folder.parts[0] == "dev"}
+    assert top | dev <= in_map(page)
+
+
+def test_the_map_of_contributors_names_every_package_of_the_operator() -> None:
+    assert in_map("CONTRIBUTING.md") >= OPERATOR

@@ -38,10 +38,10 @@ app.kubernetes.io/component: operator
 {{- end -}}
 
 {{/* None that the operator's own Service, budget or policy would take for an operator. */}}
-{{- define "trainyard.trialLabels" -}}
-app.kubernetes.io/name: {{ include "trainyard.fullname" . }}-trial
+{{- define "trainyard.helmTestLabels" -}}
+app.kubernetes.io/name: {{ include "trainyard.fullname" . }}-helm-test
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
-app.kubernetes.io/component: trial
+app.kubernetes.io/component: helm-test
 {{- end -}}
 
 {{- define "trainyard.coordinatorHost" -}}

@@ -14,7 +14,7 @@ import yaml
 from trainyard.api.constants import GROUP, PLURAL
 
 FILE = f"{GROUP}_{PLURAL}.yaml"
-HEADER = "# Made by `make crds` from operator/trainyard/api; do not edit.\n"
+HEADER = "# Made by `make generate` from operator/trainyard/api; do not edit.\n"
 
 
 def crd_yaml() -> str:

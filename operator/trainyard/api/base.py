@@ -1,7 +1,7 @@
 """What all models of the API share: camelCase names, docs from docstrings, times in whole seconds."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
@@ -26,6 +26,19 @@ class Model(BaseModel):
         populate_by_name=True,
         use_attribute_docstrings=True,
     )
+
+    def evolve(self, **changes: Any) -> Self:
+        """Return a copy with these fields changed. Unlike `model_copy`, it validates each value.
+
+        Raises:
+            TypeError: a field is unknown.
+            pydantic.ValidationError: a value has the wrong type or is out of bounds.
+        """
+        fields = type(self).model_fields
+        if unknown := changes.keys() - fields.keys():
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")
+        unchanged = {name: getattr(self, name) for name in self.model_fields_set - changes.keys()}
+        return type(self).model_validate(unchanged | changes)
 
     def dump(self) -> dict[str, Any]:
         """The JSON form, without what is not set."""

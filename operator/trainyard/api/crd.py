@@ -10,20 +10,30 @@ from trainyard.api.status import TrainingJobStatus
 Schema = dict[str, Any]
 
 COLUMNS: list[dict[str, Any]] = [
-    {"name": "Framework", "type": "string", "jsonPath": ".spec.framework"},
     {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
-    {"name": "Ready", "type": "string", "jsonPath": ".status.ready", "description": "Ready and wished workers"},
+    {"name": "Ready", "type": "string", "jsonPath": ".status.ready", "description": "Ready/desired workers"},
     {"name": "Attempt", "type": "integer", "jsonPath": ".status.attempt"},
-    {"name": "Restarts", "type": "integer", "jsonPath": ".status.restartCount"},
+    {
+        "name": "Restarts",
+        "type": "integer",
+        "jsonPath": ".status.restartCount",
+        "description": "Restarts because of failures and disruptions",
+    },
     {"name": "Step", "type": "integer", "jsonPath": ".status.progress.step"},
-    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    {
+        "name": "Progress %",
+        "type": "integer",
+        "jsonPath": ".status.progress.percent",
+        "description": "The share of the steps that are done",
+    },
     {
         "name": "Reason",
         "type": "string",
-        "jsonPath": ".status.conditions[?(@.type=='Running')].reason",
-        "priority": 1,
-        "description": "Why the workers run or do not",
+        "jsonPath": ".status.reason",
+        "description": "Why the job waits, restarts, is smaller than requested or has finished",
     },
+    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    {"name": "Framework", "type": "string", "jsonPath": ".spec.framework", "priority": 1},
     {
         "name": "Goodput",
         "type": "number",
@@ -32,6 +42,7 @@ COLUMNS: list[dict[str, Any]] = [
         "description": "The share of the active time that went into steps that counted",
     },
     {"name": "Last Failure", "type": "string", "jsonPath": ".status.lastFailure.reason", "priority": 1},
+    {"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1},
 ]
 
 NAME_RULES = [

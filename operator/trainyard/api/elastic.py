@@ -75,7 +75,7 @@ class Elastic(Model):
     size that it may have, and grows again when there is room. Needs the agent."""
     grow_after_seconds: int = Field(default=USUAL_SECONDS, ge=5, le=DAY)
     """How long the group keeps a size before it grows: what is wished for meanwhile becomes one change."""
-    graceful_timeout_seconds: int | None = Field(default=None, ge=2, le=DAY)
+    stop_timeout_seconds: int | None = Field(default=None, ge=2, le=DAY)
     """How long the ranks may take for a checkpoint before they start anew in another number. Not set: as long as a pod has to end
     (terminationGracePeriodSeconds)."""
 

@@ -49,6 +49,8 @@ class Progress(Model):
     """The last step that every rank which tells its steps has done."""
     total_steps: int | None = Field(default=None, ge=0, le=MOST)
     """The step at which it means to end."""
+    percent: int | None = Field(default=None, ge=0, le=100)
+    """`step` as a share of `totalSteps`, in percent, rounded down."""
     phase: str = Field(default="train", max_length=32)
     """What the rank that is furthest behind does: start, compile, train, evaluate or checkpoint."""
     loss: float | None = Field(default=None, allow_inf_nan=False)

@@ -31,7 +31,7 @@ class Reason(StrEnum):
     """A node refused a pod that was bound to it, for want of a device, say. The group is restarted, at no charge where no rule says otherwise."""
     RESIZED = "Resized"
     """`replicas` was changed, or an elastic group gets more workers. The group is restarted with the new number of workers, at no charge."""
-    CAPACITY_LOST = "CapacityLost"
+    INSUFFICIENT_CAPACITY = "InsufficientCapacity"
     """The cluster had no room for workers within `elastic.shrinkAfterSeconds`. The group goes on without them, at no charge, and grows
     again when it has."""
     SIZE_NOT_ALLOWED = "SizeNotAllowed"
@@ -46,9 +46,9 @@ class Reason(StrEnum):
     ATTEMPT_ADOPTED = "AttemptAdopted"
     """There is a pod of a later attempt than the status knows of, which was restored from a backup, say; or the agents of all workers
     say that they are at one. The job goes on from there."""
-    GRACEFUL_STOP = "GracefulStop"
+    COORDINATED_STOP = "CoordinatedStop"
     """All ranks stop after the same step, with a checkpoint: because a worker is taken away, the job is suspended, or gets another size."""
-    OLD_ATTEMPT = "OldAttempt"
+    STALE_ATTEMPT = "StaleAttempt"
     """The pod belongs to an attempt that is over."""
     FORCED_DELETION = "ForcedDeletion"
     """The job does not use the pod any more, and nothing is heard of its node: it is deleted without waiting for that
@@ -57,16 +57,16 @@ class Reason(StrEnum):
     NO_PYTHON = "NoPython"
     """The image has no Python 3.9 or newer for `trainyard-agent`. The group is restarted without it, at no charge; the failures of its
     workers are recovered from all the same."""
-    NOTHING_TO_WRAP = "NothingToWrap"
+    NO_COMMAND = "NoCommand"
     """The main container has no `command`, and what its image would run is not known: `trainyard-agent` is left out."""
-    AGENT_OFF = "AgentOff"
+    AGENT_DISABLED = "AgentDisabled"
     """`recovery.agent` is none, or the operator is set up without an agent."""
-    AGENT_INSIDE = "AgentInside"
+    AGENT_INJECTED = "AgentInjected"
     """`trainyard-agent` runs the command of each worker."""
 
-    SLOWER_THAN_OTHERS = "SlowerThanOthers"
+    STRAGGLERS_DETECTED = "StragglersDetected"
     """A rank has taken half as long again for its steps as the group's median, or more, for a minute. Nothing is restarted because of it."""
-    SAME_PACE = "SamePace"
+    NO_STRAGGLERS = "NoStragglers"
     """No rank is slower than the others any more."""
 
     SUSPENDED = "Suspended"
@@ -78,19 +78,19 @@ class Reason(StrEnum):
     """A ResourceQuota of the namespace has no room for the pods. They are tried again."""
     PODS_FORBIDDEN = "PodsForbidden"
     """The API server refuses the pods: pod security, or a policy. They are tried again."""
-    ISOLATION_REFUSED = "IsolationRefused"
+    NETWORK_POLICY_REJECTED = "NetworkPolicyRejected"
     """The API server refuses the NetworkPolicy that is to stand in front of the workers (`networkPolicy.jobs` of the chart), so that none is
     made. Whoever installed the operator has to mend that value. Tried again."""
-    RIGHTS_MISSING = "RightsMissing"
+    PERMISSION_DENIED = "PermissionDenied"
     """The operator's service account lacks a right that the message names. What needs it is tried again until it is granted."""
-    NAME_TAKEN = "NameTaken"
+    NAME_CONFLICT = "NameConflict"
     """A pod or Service with a name that the job needs belongs to somebody else."""
     INVALID_TEMPLATE = "InvalidTemplate"
     """The API server finds `spec.template` invalid, so that no pod can ever be made of it."""
     INVALID_SPEC = "InvalidSpec"
     """The operator cannot read the spec, and leaves the job alone until it changes. Or `parallelism` does not fit the number of ranks: no
     worker is started, but a group that is there goes on with the size that it has."""
-    USER_ENVIRONMENT_KEPT = "UserEnvironmentKept"
+    USER_ENVIRONMENT_PRESERVED = "UserEnvironmentPreserved"
     """The template sets a variable that names ranks or the master. It is kept, and may not fit the real ones."""
 
     WORKERS_SUCCEEDED = "WorkersSucceeded"

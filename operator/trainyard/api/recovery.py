@@ -67,16 +67,16 @@ class Agent(StrEnum):
     NONE = "none"
 
 
-class Rung(StrEnum):
+class RestartScope(StrEnum):
     """The means of recovery, the cheapest first."""
 
-    PROCESSES = "Processes"
+    PROCESS = "Process"
     """The processes of all workers start anew in their containers."""
-    CONTAINERS = "Containers"
+    CONTAINER = "Container"
     """The container of the worker that failed starts anew in its pod; the processes of the others in place."""
-    FAILED_PODS = "FailedPods"
+    POD = "Pod"
     """The workers that failed get new pods; the processes of the others start anew in place."""
-    ALL_PODS = "AllPods"
+    GROUP = "Group"
     """All workers get new pods."""
 
 
@@ -103,7 +103,7 @@ class Recovery(Model):
     agent: Agent = Agent.AUTO
     """auto: `trainyard-agent` is brought into every worker whose main container has a command, and runs it: processesPerReplica times,
     or once where it starts the ranks itself, as torchrun does (see docs/reference/agent.md). none: the container runs as it stands."""
-    lowest_rung: Rung = Rung.PROCESSES
+    min_restart_scope: RestartScope = RestartScope.PROCESS
     """The cheapest means of recovery that is tried. Processes: where a process fails, all processes of the group start anew in their
     containers; Containers: the container of the failed worker starts anew in its pod, where the cluster has restart rules (Kubernetes 1.35),
     and with it all others of that pod, where it has more than one; FailedPods: the failed worker gets a new pod, and only the processes of

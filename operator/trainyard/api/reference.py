@@ -12,7 +12,7 @@ from trainyard.api.crd import custom_resource_definition
 
 Schema = Mapping[str, Any]
 
-MADE = "<!-- Made by `python -m trainyard.api docs`; do not edit. -->\n"
+MADE = "<!-- Made by `make generate`; do not edit. -->\n"
 
 REASONS_HEAD = """
 # Reasons

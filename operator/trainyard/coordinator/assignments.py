@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.recovery import HANG_CODE
-from trainyard.api.status import ConditionType, GracefulStop
+from trainyard.api.status import ConditionType
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.coordinator.reports import Call
 from trainyard.domain.recovery.agent_reports import restarts
@@ -22,7 +23,7 @@ class Assignment:
     """Whether all others are ready too."""
     environment: Mapping[str, str]
     """What its ranks are told anew: of where it was made some holds no more."""
-    stop: GracefulStop | None = None
+    stop: CoordinatedStop | None = None
     """The end to which the attempt comes."""
     restart: bool = False
     """Whether the container is to start anew before the attempt begins."""
@@ -48,22 +49,22 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
     status = job.status
     if status.finished:
         raise RefusedError(RejectionReason.OVER, "the job has ended")
-    if status.awaits(pod.index, pod.attempt) and not status.holds(ConditionType.SUSPENDED):
+    if status.is_joining(pod.index, pod.attempt) and not status.holds(ConditionType.SUSPENDED):
         return Assignment(pod.attempt, run=False, environment={})
     if is_replaced(pod, job):
         raise RefusedError(
             RejectionReason.REPLACED, f"the job is at attempt {status.attempt}, to which pod {pod.name} does not belong"
         )
-    if pod.attempt > status.made_in(pod.index):
+    if pod.attempt > status.created_in_attempt(pod.index):
         # The status was lost, restored from a backup say: it is about to be set right, and the worker has to ask again.
         raise RefusedError(
             RejectionReason.UNKNOWN_POD, f"the job is at attempt {status.attempt}, and pod {pod.name} of a later one"
         )
-    if status.meeting:
+    if status.awaiting_rendezvous:
         last = status.last_failure
         hung = last is not None and last.attempt == status.attempt - 1 and last.exit_code == HANG_CODE
         return Assignment(status.attempt, run=False, environment={}, restart=restarts(status, pod), hung=hung)
-    address = status.rendezvous.address if status.group and status.rendezvous else None
+    address = status.internal.rendezvous.address if status.internal.group and status.internal.rendezvous else None
     worker = Worker(_as_made(job, pod), pod.index, status.attempt, address)
     return Assignment(status.attempt, run=True, environment=restart_environment(worker), stop=status.stopping)
 
@@ -75,11 +76,11 @@ def _as_made(job: JobView, pod: PodView) -> JobView:
     workers = job.status.size or pod.workers
     if workers in {0, job.spec.replicas}:
         return job
-    return replace(job, spec=job.spec.model_copy(update={"replicas": workers}))
+    return replace(job, spec=job.spec.evolve(replicas=workers))
 
 
 def is_replaced(pod: PodView, job: JobView) -> bool:
     """Whether another pod is in its place, or will be, or none: the group has fewer workers now."""
     status = job.status
-    replaced = pod.attempt < status.made_in(pod.index) or not status.includes(pod.index)
+    replaced = pod.attempt < status.created_in_attempt(pod.index) or not status.includes(pod.index)
     return replaced or status.holds(ConditionType.SUSPENDED)

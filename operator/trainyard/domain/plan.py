@@ -12,7 +12,7 @@ from typing import assert_never
 from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods, Success
-from trainyard.api.status import ConditionType as C
+from trainyard.api.status import ConditionType as C, StatusChanges
 from trainyard.domain.actions import (
     Action,
     CreateService,
@@ -63,12 +63,12 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         return plan(replace(snapshot, job=replace(job, status=sound)), now)
     if snapshot.reports:
         seen, active = progress(snapshot, now), transitions.active(status, goodput.told_at(snapshot, now))
-        heard = {
+        heard: StatusChanges = {
             "progress": seen,
             "goodput": goodput.reported(snapshot, seen, active),
             "stragglers": stragglers.stragglers(snapshot, now),
         }
-        status = status.model_copy(update=heard)
+        status = status.evolve(**heard)
         job = replace(job, status=status)
         snapshot = replace(snapshot, job=job)
     snapshot = scale_up.held_back(snapshot, now)
@@ -82,7 +82,7 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     if held := _held(snapshot, now) or _paused(snapshot, now):
         return held
     snapshot = agent_reports.overlaid(snapshot, now)
-    if status.active_since is None:
+    if status.internal.active_since is None:
         # The first look at a job needs no verdict of its own: its pods bear attempt 1, as does a status never written.
         return plan(replace(snapshot, job=replace(job, status=transitions.start(job, now))), now)
     return _judge(snapshot, now) or _act(snapshot, now)
@@ -102,7 +102,7 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
         return transitions.fail(job, Reason.DEADLINE_EXCEEDED, message, now)
     if was := snapshot.resized_from:
         return resize.resize(snapshot, was, now)
-    if status.meeting and snapshot.hearing_since is None:
+    if status.awaiting_rendezvous and snapshot.hearing_since is None:
         return transitions.regroup(job, now)
     if cause := find_cause(pods, _created(snapshot)):
         # Who lost a peer may have lost one that nothing is heard of, or that has done its work: that is known in a moment.
@@ -122,23 +122,23 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
 def _created(snapshot: Snapshot) -> list[int]:
     """The workers whose pods have been there: where one is missing, it was taken away."""
     status = snapshot.job.status
-    launched = status.launched_attempt == status.attempt
-    return [i for i in range(snapshot.job.spec.replicas) if launched or status.made_in(i) < status.attempt]
+    launched = status.internal.launched_attempt == status.attempt
+    return [i for i in range(snapshot.job.spec.replicas) if launched or status.created_in_attempt(i) < status.attempt]
 
 
 def _act(snapshot: Snapshot, now: datetime) -> Plan:
     """Bring the pods to what the status says: the old attempts gone, then all workers of the current one there."""
     job, status = snapshot.job, snapshot.job.status
     if changes := scale_up.changes(snapshot, now):
-        return Plan(status.model_copy(update=changes), events=scale_up.told(snapshot, changes))
+        return Plan(status.evolve(**changes), events=scale_up.told(snapshot, changes))
     # A worker without others is looked for by nobody: a thousand jobs of one GPU need no thousand Services.
     fits = not misfit(job.spec)
     named = fits and (job.spec.replicas > 1 or meets_by_itself(job.spec))
     actions: list[Action] = [CreateService()] if named and not snapshot.has_service else []
-    not_before = status.retry.not_before
+    not_before = status.internal.backoff.not_before
     waiting = not_before is not None and now < not_before
     # While the next attempt has to wait, those that have ended keep their logs.
-    actions += _delete([p for p in snapshot.old if not (waiting and p.ended)], Reason.OLD_ATTEMPT)
+    actions += _delete([p for p in snapshot.old if not (waiting and p.ended)], Reason.STALE_ATTEMPT)
     removed, again = removals(snapshot, [*snapshot.old, *(p for p in snapshot.joining if p.deletion_time)], now)
     actions += removed
     events = [*stragglers.begun(snapshot), *unfollowed(snapshot)]
@@ -154,15 +154,15 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     waits += agent_reports.deadlines(snapshot, now)
     in_the_way = [p for p in snapshot.old if not (_lost(p, now) or agent_reports.out_of_the_way(snapshot, p, now))]
     waits += [(LOST - (now - p.deletion_time)).total_seconds() for p in in_the_way if p.deletion_time]
-    if (status.group is None and (waiting or in_the_way)) or (waiting and not status.meeting):
+    if (status.internal.group is None and (waiting or in_the_way)) or (waiting and not status.awaiting_rendezvous):
         return report(snapshot, Plan(status, actions, events, _soonest(waits)), now)
-    if fits and status.launched_attempt < status.attempt:
+    if fits and status.internal.launched_attempt < status.attempt:
         missing = [i for i in range(job.spec.replicas) if i not in present]
-        actions += [CreateWorker(i, status.made_in(i), job.spec.replicas) for i in missing]
-        if not missing and (made := [i for i in present if status.made_in(i) == status.attempt]):
+        actions += [CreateWorker(i, status.created_in_attempt(i), job.spec.replicas) for i in missing]
+        if not missing and (made := [i for i in present if status.created_in_attempt(i) == status.attempt]):
             note = f"created {counted(len(made), 'worker')} of attempt {status.attempt}"
             events.append(Event("Normal", Reason.WORKERS_CREATED, note))
-    if status.meeting and not waiting and all(has_stopped(p) for p in in_the_way):
+    if status.awaiting_rendezvous and not waiting and all(has_stopped(p) for p in in_the_way):
         address = opening(snapshot) if all(agent_reports.ready(snapshot, p) for p in snapshot.current) else None
         if address and everyone(snapshot.current, job.spec.replicas):
             # Told together with what follows from it: one write less for all to wait for.

@@ -35,8 +35,8 @@ SPOT_TAINTS = (
 def avoid_suspect_nodes(spec: Json, suspects: Iterable[SuspectNode]) -> Json:
     """Return the spec with suspect nodes excluded by name: always, or where another node is available."""
     nodes = [*suspects]
-    spec = _require(spec, "matchFields", _all_but(node for node in nodes if node.avoided is Avoidance.ALWAYS))
-    if excluded := _all_but(node for node in nodes if node.avoided is Avoidance.IF_POSSIBLE):
+    spec = _require(spec, "matchFields", _all_but(node for node in nodes if node.avoidance is Avoidance.REQUIRED))
+    if excluded := _all_but(node for node in nodes if node.avoidance is Avoidance.PREFERRED):
         spec = _prefer(spec, [{"weight": AVOID_NODE_WEIGHT, "preference": {"matchFields": excluded}}])
     return spec
 

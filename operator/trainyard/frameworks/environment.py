@@ -73,7 +73,7 @@ def common_variables(worker: Worker) -> list[Json]:
         "TRAINYARD_REPLICA_INDEX": str(worker.index),
         "TRAINYARD_PROCESSES_PER_REPLICA": str(processes(worker.spec)),
     }
-    if (before := worker.job.status.previous_workers) is not None:
+    if (before := worker.job.status.internal.previous_size) is not None:
         variables["TRAINYARD_PREVIOUS_WORLD_SIZE"] = str(before * processes(worker.spec))
     if (parallelism := worker.spec.parallelism) is not None:
         # Not one of SETTINGS: it changes only while there are no pods.

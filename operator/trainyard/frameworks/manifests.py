@@ -70,7 +70,7 @@ def _pod_spec(worker: Worker, spec: Json, agent: AgentImage | None, endpoint: Co
     if agent and supervised(job):
         spec = with_agent(worker, spec, agent)
     if endpoint and has_agent(spec):
-        joins = job.status.group is not None or job.status.awaits(worker.index, worker.attempt)
+        joins = job.status.internal.group is not None or job.status.is_joining(worker.index, worker.attempt)
         spec = with_coordinator(spec, endpoint, joins=joins)
     spec = {**spec, "tolerations": [*(spec.get("tolerations") or []), *_tolerations(spec)]}
     spec = _with_node_affinity(worker, spec)

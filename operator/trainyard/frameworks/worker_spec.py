@@ -59,8 +59,8 @@ class Worker:
         """The attempt that names the rendezvous: the worker's own, or for workers that meet by torchrun the one in
         which the group was created.
         """
-        group = self.job.status.group
-        return group.since if group and meets_by_itself(self.spec) else self.attempt
+        group = self.job.status.internal.group
+        return group.created_in_attempt if group and meets_by_itself(self.spec) else self.attempt
 
     @property
     def run_id(self) -> str:

@@ -12,8 +12,8 @@ from tests.simulation.attempts.goodput import miscounted
 from tests.simulation.attempts.state import State
 from tests.support.jobs import UID, stored
 from tests.support.phase_transitions import objection
+from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.recovery import RESTART_CODE, SAVED_CODE
-from trainyard.api.status import GracefulStop
 from trainyard.coordinator import assignments
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.coordinator.reports import Call, Failure, Leave
@@ -68,7 +68,7 @@ class AttemptSimulation(State):
         if not actions and decided.status != self.status:
             if why := objection(self.status, decided.status) or miscounted(self.status, decided.status, self.furthest):
                 raise InvariantError(why)
-            stops = decided.status.graceful_stop != self.status.graceful_stop
+            stops = decided.status.internal.coordinated_stop != self.status.internal.coordinated_stop
             self.status = stored(decided.status)
             if stops:
                 self._check_stop()
@@ -114,7 +114,7 @@ class AttemptSimulation(State):
             restartable=self.restartable,
         )
         # What the manifest says of it, at this moment.
-        joins = self.status.group is not None or self.status.awaits(index, attempt)
+        joins = self.status.internal.group is not None or self.status.is_joining(index, attempt)
         self.agents[uid] = Agent(attempt, Doing.WAITING if joins else Doing.RUNNING, None, workers)
 
     # The nodes.
@@ -311,7 +311,7 @@ class AttemptSimulation(State):
             self._stop(uid, 143)
         return agent.replaced_at is not None
 
-    def _follow(self, agent: Agent, leave: LeaveView, stop: GracefulStop | None) -> None:
+    def _follow(self, agent: Agent, leave: LeaveView, stop: CoordinatedStop | None) -> None:
         """What an agent does with its ranks at a word of a stop. Told by the next call."""
         if stop is None:
             agent.leave, agent.asked_at = LeaveView(leave.leaving), None

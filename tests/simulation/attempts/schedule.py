@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.attempts.attempt_simulation import NODES, AttemptSimulation, InvariantError
 from tests.simulation.attempts.state import PLENTY, SIZES
-from trainyard.api.recovery import Rung
+from trainyard.api.recovery import RestartScope
 from trainyard.api.status import Phase
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def play(seed: int) -> AttemptSimulation:
         workers=random.randint(1, 4),
         takes_part=random.random() < 0.7,
         elastic=random.choice([None, None, *SIZES]),
-        lowest_rung=random.choice([Rung.PROCESSES, Rung.PROCESSES, Rung.CONTAINERS]),
+        min_restart_scope=random.choice([RestartScope.PROCESS, RestartScope.PROCESS, RestartScope.CONTAINER]),
         restartable=random.random() < 0.8,
     )
     for _ in range(STEPS):
@@ -81,7 +81,7 @@ def _one_of(random: Random, world: AttemptSimulation, *, faults: bool) -> None:
             (0.2, lambda: setattr(world.agents[uid], "stubborn", True)),
             (0.2, lambda: world.fall_silent(world.pods[uid].node or NODES[0])),
         ]
-    if world.lowest_rung is Rung.CONTAINERS and pods:
+    if world.min_restart_scope is RestartScope.CONTAINER and pods:
         # Containers start anew where it is ranks that fail.
         bad = [*((weight / 15, do) for weight, do in bad), (1.5, lambda: world.fail(random.choice(pods)))]
     if world.takes_part:
@@ -101,7 +101,7 @@ def _check(world: AttemptSimulation) -> None:
     ahead = [agent.attempt for agent in world.agents.values() if agent.attempt > status.attempt]
     if ahead:
         raise InvariantError(f"an agent is at attempt {ahead[0]}, and stored is {status.attempt}")
-    if status.phase is Phase.RUNNING and status.meeting:
+    if status.phase is Phase.RUNNING and status.awaiting_rendezvous:
         raise InvariantError("the phase is Running while the workers wait for each other")
     counted = status.restarts.failures + status.restarts.disruptions + status.restarts.resizes
     if counted != status.attempt - 1:

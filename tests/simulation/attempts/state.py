@@ -7,7 +7,7 @@ from random import Random
 
 from tests.simulation.attempts.agent import Agent
 from tests.support.jobs import NOW, SUPERVISED, UID, spec
-from trainyard.api.recovery import Rung
+from trainyard.api.recovery import RestartScope
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.scaling.group_size import at_most, fitted
 from trainyard.domain.state.snapshot import AgentView, JobView, PodView, Snapshot, WorkerReport
@@ -26,7 +26,7 @@ class State:
     takes_part: bool = False
     """Whether the program asks whether to stop."""
     elastic: Mapping[str, object] | None = None
-    lowest_rung: Rung = Rung.PROCESSES
+    min_restart_scope: RestartScope = RestartScope.PROCESS
     restartable: bool = False
     """Whether the cluster has rules by which containers start anew."""
     room: int = PLENTY
@@ -83,7 +83,7 @@ class State:
             spec(
                 self.workers,
                 template=SUPERVISED,
-                recovery={"maxRestarts": 10_000, "noProgressLimit": 10_000, "lowestRung": self.lowest_rung},
+                recovery={"maxRestarts": 10_000, "noProgressLimit": 10_000, "minRestartScope": self.min_restart_scope},
                 **({"elastic": self.elastic} if self.elastic else {}),
             ),
             self.status,

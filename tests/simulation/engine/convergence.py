@@ -101,7 +101,7 @@ def _active(job: Json, pods: list[Json], *, service: bool) -> Iterator[str]:
         job, "Suspended"
     ):
         yield f"is {status.get('phase')}"
-    if status.get("ready") != f"{replicas}/{replicas}" or status.get("launchedAttempt") != attempt:
+    if status.get("ready") != f"{replicas}/{replicas}" or status.get("internal", {}).get("launchedAttempt") != attempt:
         yield f"says it is ready {status.get('ready')}, launched {status.get('launchedAttempt')}"
     if replicas > 1 and not service:  # one alone looks for nobody
         yield "has no Service"

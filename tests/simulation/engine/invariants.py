@@ -134,7 +134,7 @@ class Invariants:
         self._law(
             attempt == stored_objects.stored_attempt(job), "a pod is made for an attempt that is not the stored one"
         )
-        launched = job["status"].get("launchedAttempt", 0)
+        launched = job["status"].get("internal", {}).get("launchedAttempt", 0)
         self._law(launched < attempt, "a pod is made for an attempt that was complete already")
 
     def _deletes(self, pod: Json, *, forced: bool) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.agents.credentials import certificate
+from dev.benchmarks.agents.credentials import certificate
 from tests.unit.agent.operator import Operator, operating
 from tests.unit.agent.place import AGENT
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.agents.credentials import certificate
+from dev.benchmarks.agents.credentials import certificate
 from tests.support.polling import until
 from tests.unit.agent.place import AGENT, PLACE
 from tests.unit.agent.test_reporter import Operator, environment

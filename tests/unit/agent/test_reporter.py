@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from benchmarks.agents.credentials import certificate
+from dev.benchmarks.agents.credentials import certificate
 from tests.support.polling import until
 from trainyard_agent import reporter
 from trainyard_agent.coordinator import Coordinator

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.agents.credentials import certificate
+from dev.benchmarks.agents.credentials import certificate
 from tests.support.polling import until
 from tests.unit.agent.operator import Operator, credentials, operating
 from tests.unit.agent.running import agent, alive

@@ -34,12 +34,12 @@ ALL = list(nodes(SCHEMA))
 
 @pytest.mark.parametrize("file", [f"crds/{FILE}", f"helm/trainyard/files/{FILE}"])
 def test_committed_crd_is_current(file: str) -> None:
-    assert (ROOT / file).read_text() == crd_yaml(), "run `python -m trainyard.api crds`"
+    assert (ROOT / file).read_text() == crd_yaml(), "run `make generate`"
 
 
 @pytest.mark.parametrize("page", pages())
 def test_committed_reference_is_current(page: str) -> None:
-    assert (ROOT / "docs/reference" / page).read_text() == pages()[page], "run `python -m trainyard.api docs`"
+    assert (ROOT / "docs/reference" / page).read_text() == pages()[page], "run `make generate`"
 
 
 def test_crd_is_small_enough_for_a_plain_kubectl_apply() -> None:
@@ -100,7 +100,7 @@ def test_defaults() -> None:
         ".recovery.avoidNodes": True,
         ".recovery.forceDeleteAfterSeconds": 300,
         ".recovery.agent": "auto",
-        ".recovery.lowestRung": "Processes",
+        ".recovery.minRestartScope": "Process",
         ".recovery.warmStart": True,
         ".recovery.maxRestarts": 10,
         ".recovery.noProgressLimit": 3,
@@ -136,7 +136,7 @@ def test_subresources_and_columns() -> None:
         "labelSelectorPath": ".status.selector",
     }
     columns = [c["name"] for c in VERSION["additionalPrinterColumns"] if not c.get("priority")]
-    assert columns == ["Framework", "Phase", "Ready", "Attempt", "Restarts", "Step", "Age"]
+    assert columns == ["Phase", "Ready", "Attempt", "Restarts", "Step", "Progress %", "Reason", "Age"]
 
 
 def test_every_rule_says_what_to_do() -> None:

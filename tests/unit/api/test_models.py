@@ -87,7 +87,7 @@ def test_fields_that_a_newer_operator_knows_are_passed_over() -> None:
 def test_status_is_written_without_what_is_not_set() -> None:
     written = TrainingJobStatus().dump()
     assert {"lastFailure", "startTime", "completionTime"}.isdisjoint(written)
-    assert (written["attempt"], written["launchedAttempt"], written["readyReplicas"]) == (1, 0, 0)
+    assert (written["attempt"], written["internal"]["launchedAttempt"], written["readyReplicas"]) == (1, 0, 0)
 
 
 def test_last_failure_writes_uid_as_kubernetes_does() -> None:
@@ -106,5 +106,5 @@ def test_last_failure_writes_uid_as_kubernetes_does() -> None:
 def test_condition_holds_only_where_it_is_true(answer: Any, *, holds: bool) -> None:
     at = datetime(2026, 1, 2, tzinfo=UTC)
     said = [] if answer is None else [Condition(type=C.COMPLETE, status=answer, reason="R", last_transition_time=at)]
-    status = TrainingJobStatus(conditions=said)
+    status = TrainingJobStatus().evolve(conditions=said)
     assert (status.holds(C.COMPLETE), status.finished) == (holds, holds)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.agents.credentials import certificate
+from dev.benchmarks.agents.credentials import certificate
 from trainyard.coordinator.certificate import MAX_AUTHORITY_BYTES, Certificate, CertificateError
 
 

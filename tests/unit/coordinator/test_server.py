@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from benchmarks.agents.credentials import certificate
+from dev.benchmarks.agents.credentials import certificate
 from tests.support.jobs import UID
 from tests.support.running_coordinator import RunningCoordinator
 from trainyard.coordinator import listener, server

@@ -11,7 +11,8 @@ import pytest
 from tests.support.jobs import NOW, UID, condition
 from tests.support.running_coordinator import RunningCoordinator
 from tests.support.waiting import until
-from trainyard.api.status import ConditionType as C, GracefulStop, Group, LastFailure, Rendezvous
+from trainyard.api.internal_status import CoordinatedStop, Group, Rendezvous
+from trainyard.api.status import ConditionType as C, LastFailure
 from trainyard.coordinator import listener, server
 from trainyard.coordinator.server import SYNC
 from trainyard.domain.state.snapshot import AgentView, Doing, LeaveView
@@ -48,13 +49,13 @@ async def test_sync_waits_until_the_assignment_changes(coordinator: RunningCoord
     decide(coordinator)
     await asyncio.sleep(0.05)
     assert not waits.done()
-    decide(coordinator, attempt=2, group=Group(since=1))
+    decide(coordinator, attempt=2, group=Group(created_in_attempt=1))
     assert await waits == (200, {"attempt": 2, "run": False, "environment": {}})
     assert (coordinator.counted("Accepted", "calls"), coordinator.counted("Accepted")) == (1, 0)
 
 
 async def test_waiting_worker_starts_when_rendezvous_is_stored(coordinator: RunningCoordinator) -> None:
-    coordinator.scene = coordinator.scene.with_status(attempt=2, group=Group(since=1))
+    coordinator.scene = coordinator.scene.with_status(attempt=2, group=Group(created_in_attempt=1))
     waits = await held(coordinator, WAITING)
     decide(coordinator, rendezvous=Rendezvous(attempt=1, address="10.0.0.7"))
     await asyncio.sleep(0.05)
@@ -69,7 +70,7 @@ async def test_container_restart_is_assigned_and_acknowledged_at_once(
     coordinator: RunningCoordinator,
 ) -> None:
     waits = await held(coordinator, RUNNING)
-    decide(coordinator, attempt=2, group=Group(since=1, container=1))
+    decide(coordinator, attempt=2, group=Group(created_in_attempt=1, restarting_container=1))
     assert (await waits)[1] == {"attempt": 2, "run": False, "environment": {}, "restart": True}
     answer = await call(coordinator, {"attempt": 2, "state": "restarting"})
     assert answer[0] == 200
@@ -80,12 +81,12 @@ async def test_container_restart_is_assigned_and_acknowledged_at_once(
 async def test_all_workers_learn_of_a_hang(coordinator: RunningCoordinator) -> None:
     hung = LastFailure(time=NOW, attempt=1, pod="train-worker-0-1", pod_uid="pod-0-1", exit_code=91, reason="Error")
     waits = await held(coordinator, RUNNING)
-    decide(coordinator, attempt=2, group=Group(since=1), last_failure=hung)
+    decide(coordinator, attempt=2, group=Group(created_in_attempt=1), last_failure=hung)
     assert (await waits)[1] == {"attempt": 2, "run": False, "environment": {}, "hung": True}
 
 
 async def test_environment_describes_the_existing_group(coordinator: RunningCoordinator) -> None:
-    met = {"attempt": 2, "group": Group(since=1), "rendezvous": Rendezvous(attempt=2, address="10.0.0.7")}
+    met = {"attempt": 2, "group": Group(created_in_attempt=1), "rendezvous": Rendezvous(attempt=2, address="10.0.0.7")}
     coordinator.scene = coordinator.scene.with_status(**met).wishing(replicas=5)
     _, word = await call(coordinator, WAITING)
     reported = {name: word["environment"][name] for name in ("WORLD_SIZE", "PET_NNODES", "TRAINYARD_REPLICAS")}
@@ -272,7 +273,7 @@ async def test_one_connection_for_each_pod(coordinator: RunningCoordinator) -> N
     with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the client calls a connection that is closed
         await first
     assert coordinator.agent_registry.connected == 1
-    decide(coordinator, attempt=2, group=Group(since=1))
+    decide(coordinator, attempt=2, group=Group(created_in_attempt=1))
     assert (await second)[1]["attempt"] == 2
 
 
@@ -286,7 +287,7 @@ async def test_long_poll_is_neither_counted_nor_swept(
     async with asyncio.timeout(10):
         assert (await coordinator.post({"attempt": 1, "ranks": {}}, coordinator.token("pod-0-1")))[0] == 200
     await asyncio.sleep(0.3)
-    decide(coordinator, attempt=2, group=Group(since=1))
+    decide(coordinator, attempt=2, group=Group(created_in_attempt=1))
     assert (await waits)[0] == 200
 
 
@@ -320,27 +321,27 @@ def on_the_way(**leave: Any) -> dict[str, Any]:
 
 
 async def test_stop_is_assigned_first_then_its_step(coordinator: RunningCoordinator) -> None:
-    stop = GracefulStop(attempt=1, time=NOW)
+    stop = CoordinatedStop(attempt=1, time=NOW)
     waits = await held(coordinator, on_the_way(leaving=True))
     assert coordinator.agent_registry.of(UID, [POD])[POD].leave == LeaveView(leaving=True)
-    decide(coordinator, graceful_stop=stop)
+    decide(coordinator, coordinated_stop=stop)
     _, word = await waits
     assert (word["attempt"], word["stop"]) == (1, {"step": None})
     waits = await held(coordinator, on_the_way(asked=True, passed=7))
-    decide(coordinator, graceful_stop=stop.model_copy(update={"step": 8}))
+    decide(coordinator, coordinated_stop=stop.evolve(step=8))
     _, word = await waits
     assert word["stop"] == {"step": 8}
     waits = await held(coordinator, on_the_way(asked=True, passed=7, at=8))
     decide(coordinator)
     await asyncio.sleep(0.05)
     assert not waits.done()
-    decide(coordinator, graceful_stop=None)
+    decide(coordinator, coordinated_stop=None)
     _, word = await waits
     assert "stop" not in word
 
 
 async def test_each_stage_of_a_stop_is_sent_once(coordinator: RunningCoordinator) -> None:
-    coordinator.scene = coordinator.scene.with_status(graceful_stop=GracefulStop(attempt=1, time=NOW))
+    coordinator.scene = coordinator.scene.with_status(coordinated_stop=CoordinatedStop(attempt=1, time=NOW))
     for leave in ({"asked": True, "passed": 7}, {"asked": True, "passed": 7}, {"asked": True, "passed": None}):
         waits = await held(coordinator, on_the_way(**leave))
         waits.cancel()
@@ -351,7 +352,7 @@ async def test_each_stage_of_a_stop_is_sent_once(coordinator: RunningCoordinator
 
 @pytest.mark.parametrize("body", [RUNNING, FAILED], ids=["takes no part", "has ended"])
 async def test_worker_outside_a_stop_gets_no_assignment(coordinator: RunningCoordinator, body: Any) -> None:
-    coordinator.scene = coordinator.scene.with_status(graceful_stop=GracefulStop(attempt=1, time=NOW, step=8))
+    coordinator.scene = coordinator.scene.with_status(coordinated_stop=CoordinatedStop(attempt=1, time=NOW, step=8))
     waits = await held(coordinator, body)
     await asyncio.sleep(0.05)
     assert not waits.done()
@@ -369,7 +370,7 @@ async def test_invalid_leave_fields(coordinator: RunningCoordinator, leave: Any)
 
 
 async def test_waiting_agent_reports_when_prepared(coordinator: RunningCoordinator) -> None:
-    coordinator.scene = coordinator.scene.with_status(attempt=2, group=Group(since=1))
+    coordinator.scene = coordinator.scene.with_status(attempt=2, group=Group(created_in_attempt=1))
     for reported in ({"prepared": False}, {"prepared": False}, {}):
         waits = await held(coordinator, WAITING | reported)
         assert coordinator.agent_registry.of(UID, [POD])[POD].prepared is (not reported)

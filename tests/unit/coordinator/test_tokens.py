@@ -11,7 +11,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from benchmarks.agents.credentials import Issuer
+from dev.benchmarks.agents.credentials import Issuer
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.coordinator.tokens import KEYS, MAX_TOKEN_BYTES, MIN_KEY_REFRESH_SECONDS, PodIdentity, TokenVerifier
 

@@ -21,4 +21,4 @@ def act(scene: Scene) -> Plan:
 
 
 def made_in(scene: Scene) -> list[int]:
-    return [scene.status.made_in(index) for index in range(scene.spec.replicas)]
+    return [scene.status.created_in_attempt(index) for index in range(scene.spec.replicas)]

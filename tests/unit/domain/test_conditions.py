@@ -7,7 +7,7 @@ from trainyard.domain.conditions import LONGEST_MESSAGE, no, said, yes
 
 
 def stored(*conditions: Condition) -> TrainingJobStatus:
-    return TrainingJobStatus(conditions=list(conditions))
+    return TrainingJobStatus().evolve(conditions=list(conditions))
 
 
 def test_first_saying_is_timed_now() -> None:
@@ -34,7 +34,7 @@ def test_what_is_not_spoken_of_stays() -> None:
 
 
 def test_order_is_always_the_same_and_unknown_types_come_last() -> None:
-    newer = condition(C.RUNNING).model_copy(update={"type": "Degraded"})
+    newer = condition(C.RUNNING).evolve(type="Degraded")
     before = stored(newer, condition(C.FAILED), condition(C.SCHEDULED))
     kinds = [c.type for c in said(before, [yes(C.RUNNING, Reason.WORKERS_RUNNING, "all")], 1, NOW)]
     assert kinds == ["Scheduled", "Running", "Failed", "Degraded"]

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from tests.support.jobs import NOW, Scene, ago, job, stored, worker
+from trainyard.api.internal_status import Backoff
 from trainyard.api.reasons import Reason
-from trainyard.api.status import ConditionType as C, Phase, Restarts, Retry, TrainingJobStatus
+from trainyard.api.status import ConditionType as C, Phase, Restarts, TrainingJobStatus
 from trainyard.domain.actions import CreateService, CreateWorker, DeletePod, Plan
 from trainyard.domain.plan import plan
 
@@ -22,8 +23,8 @@ def test_first_look_makes_the_service_and_then_the_pods() -> None:
     first = plan(job(3).snapshot, NOW)
     assert first.actions == [CreateService(), *ALL_THREE]
     status = first.status
-    assert (status.start_time, status.active_since, status.attempt_start_time) == (NOW, NOW, NOW)
-    assert (status.attempt, status.launched_attempt, status.phase) == (1, 0, Phase.PENDING)
+    assert (status.start_time, status.internal.active_since, status.internal.attempt_start_time) == (NOW, NOW, NOW)
+    assert (status.attempt, status.internal.launched_attempt, status.phase) == (1, 0, Phase.PENDING)
     assert first.requeue_after is None
 
 
@@ -48,7 +49,7 @@ def test_complete_group_is_told_of_once() -> None:
     first = plan(scene.snapshot, NOW)
     assert first.actions == []
     assert [event.reason for event in first.events] == [Reason.WORKERS_CREATED]
-    assert first.status.launched_attempt == 1
+    assert first.status.internal.launched_attempt == 1
     second = plan(carried_out(scene).snapshot, NOW)
     assert (second.actions, second.events) == ([], [])
 
@@ -78,7 +79,7 @@ def test_service_that_was_deleted_is_made_again() -> None:
 
 def test_old_pods_go_before_new_ones_come() -> None:
     scene = replace(job(2).running().started(attempt=2), has_service=True)
-    deletions = [DeletePod(p.name, p.uid, Reason.OLD_ATTEMPT) for p in scene.pods]
+    deletions = [DeletePod(p.name, p.uid, Reason.STALE_ATTEMPT) for p in scene.pods]
     assert plan(scene.snapshot, NOW).actions == deletions
     going = tuple(replace(p, deletion_time=ago(-20)) for p in scene.pods)
     waiting = plan(replace(scene, pods=going).snapshot, NOW)
@@ -94,9 +95,9 @@ def test_pod_that_stays_on_a_lost_node_is_not_waited_for() -> None:
 
 
 def test_pods_that_have_ended_keep_their_logs_while_the_next_attempt_waits() -> None:
-    over = job(3).running().failed(1).started(attempt=2).with_status(retry=Retry(count=2, not_before=ago(-4)))
+    over = job(3).running().failed(1).started(attempt=2).with_status(backoff=Backoff(count=2, not_before=ago(-4)))
     assert [a.name for a in plan(over.snapshot, NOW).actions] == ["train-worker-0-1", "train-worker-2-1"]
-    waited = over.with_status(retry=Retry(count=2, not_before=NOW))
+    waited = over.with_status(backoff=Backoff(count=2, not_before=NOW))
     assert "train-worker-1-1" in [a.name for a in plan(waited.snapshot, NOW).actions]
 
 
@@ -108,7 +109,7 @@ def test_old_pods_that_are_waited_for_are_named() -> None:
 
 
 def test_delay_between_attempts_is_kept() -> None:
-    scene = job(2).started(attempt=2).with_status(retry=Retry(count=3, not_before=ago(-4)))
+    scene = job(2).started(attempt=2).with_status(backoff=Backoff(count=3, not_before=ago(-4)))
     waiting = plan(replace(scene, has_service=True).snapshot, NOW)
     assert (waiting.actions, waiting.requeue_after) == ([], 4.0)
     over = plan(replace(scene, has_service=True).snapshot, ago(-4))
@@ -133,7 +134,7 @@ def test_our_own_name_in_managed_by_is_us() -> None:
 def test_lost_status_is_taken_from_the_pods() -> None:
     scene = replace(job(3).running(attempt=4), status=TrainingJobStatus())
     first = plan(scene.snapshot, NOW)
-    assert (first.status.attempt, first.status.launched_attempt, list(first.actions)) == (4, 3, [])
+    assert (first.status.attempt, first.status.internal.launched_attempt, list(first.actions)) == (4, 3, [])
     second = plan(carried_out(scene).snapshot, NOW)
     assert (second.status.attempt, second.status.phase, second.actions) == (4, Phase.RUNNING, [])
 
@@ -147,11 +148,11 @@ class TestResize:
     """`replicas` was changed."""
 
     def test_restarts_the_group_at_no_charge(self) -> None:
-        scene = job(3).running().with_status(retry=Retry(count=3)).wishing(replicas=5)
+        scene = job(3).running().with_status(backoff=Backoff(count=3)).wishing(replicas=5)
         decided = plan(scene.snapshot, NOW)
         assert decided.actions == ()
         assert (decided.status.attempt, decided.status.restarts) == (2, Restarts(resizes=1))
-        assert (decided.status.restart_count, decided.status.retry) == (1, Retry())
+        assert (decided.status.restart_count, decided.status.internal.backoff) == (0, Backoff())
         (event,) = decided.events
         assert (event.type, event.reason) == ("Normal", Reason.RESIZED)
         assert event.note == "replicas was changed from 3 to 5; all workers start anew as attempt 2"

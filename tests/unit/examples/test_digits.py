@@ -13,17 +13,18 @@ import pytest
 import yaml
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits"
+BASE = DIGITS / "base"
 CONFIG_MAP_BYTES = 2**20
 ANNOTATION_BYTES = 2**18
 
 
 def manifest(name: str) -> Any:
-    return yaml.safe_load((DIGITS / name).read_text())
+    return yaml.safe_load((BASE / name).read_text())
 
 
 @pytest.fixture(scope="module")
 def rows() -> list[list[int]]:
-    with gzip.open(DIGITS / "digits.csv.gz", "rt") as file:
+    with gzip.open(BASE / "digits.csv.gz", "rt") as file:
         return [[int(value) for value in line.split(",")] for line in file]
 
 
@@ -41,7 +42,7 @@ def test_no_image_is_in_both_sets(rows: list[list[int]]) -> None:
 
 
 def test_the_data_are_those_of_the_readme() -> None:
-    compressed = (DIGITS / "digits.csv.gz").read_bytes()
+    compressed = (BASE / "digits.csv.gz").read_bytes()
     recorded = dict(
         reversed(line)
         for line in re.findall(r"^([0-9a-f]{64})  (\S+)$", (DIGITS / "README.md").read_text(), re.MULTILINE)
@@ -55,7 +56,7 @@ def test_the_data_are_those_of_the_readme() -> None:
 
 def test_program_and_data_fit_a_config_map_and_the_annotation_of_kubectl_apply() -> None:
     (generated,) = manifest("kustomization.yaml")["configMapGenerator"]
-    sizes = [(DIGITS / name).stat().st_size for name in generated["files"]]
+    sizes = [(BASE / name).stat().st_size for name in generated["files"]]
     assert sum(sizes) * 4 / 3 < min(CONFIG_MAP_BYTES, ANNOTATION_BYTES)
     assert generated["options"] == {"disableNameSuffixHash": True}
 
@@ -76,17 +77,17 @@ def test_volumes_claims_and_files_have_one_name_each() -> None:
     pod = manifest("job.yaml")["spec"]["template"]["spec"]
     program, checkpoints = pod["volumes"]
     claim = manifest("checkpoints.yaml")
-    volume = manifest("../digits-local/volume.yaml")
+    volume = manifest("../overlays/local/volume.yaml")
     assert program["configMap"]["name"] == manifest("kustomization.yaml")["configMapGenerator"][0]["name"]
     assert checkpoints["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert volume["spec"]["accessModes"] == claim["spec"]["accessModes"] == ["ReadWriteMany"]
-    patches = " ".join(patch["patch"] for patch in manifest("../digits-local/kustomization.yaml")["patches"])
+    patches = " ".join(patch["patch"] for patch in manifest("../overlays/local/kustomization.yaml")["patches"])
     assert f"/spec/volumeName, value: {volume['metadata']['name']}" in patches
 
 
 def test_the_program_needs_nothing_of_ours() -> None:
     """It tells the agent its step where there is one: the only import that may fail."""
-    tree = ast.parse((DIGITS / "train.py").read_text())
+    tree = ast.parse((BASE / "train.py").read_text())
     (attempt,) = [node for node in ast.walk(tree) if isinstance(node, ast.Try) and _catches_import_error(node)]
     optional = {name for part in attempt.body for name in _imported(part)}
     needed = {name for node in ast.walk(tree) if node not in attempt.body for name in _imported(node)}

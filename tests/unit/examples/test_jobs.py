@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from localcluster.images import IMAGES
+from dev.localcluster.images import IMAGES
 from trainyard.api.crd import custom_resource_definition
 from trainyard.api.spec import TrainingJobSpec
 
@@ -16,10 +16,8 @@ Json = dict[str, Any]
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
 RECIPES = EXAMPLES / "recipes"
-IN_IMAGE = {
-    "/usr/local/share/trainyard/recipes": ROOT / "trainer-image/recipes",
-    "/usr/local/share/trainyard/frameworks": EXAMPLES / "frameworks",
-}
+MOUNT = {"name": "program", "mountPath": "/recipes", "readOnly": True}
+"""Where a recipe has its program."""
 SCHEMA: Json = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
@@ -61,7 +59,8 @@ def program(job: Json) -> Path:
     start, path = worker(job)["command"]
     assert start == "python3"
     folder, _, name = path.rpartition("/")
-    return IN_IMAGE[folder] / name
+    assert folder == MOUNT["mountPath"]
+    return RECIPES / name
 
 
 @EACH
@@ -121,18 +120,32 @@ def test_checkpoints_are_on_the_volume_in_a_folder_of_the_jobs_own(name: str) ->
     job = OF_RECIPES[name]
     main, pod = worker(job), job["spec"]["template"]["spec"]
     if "args" not in main:
-        assert "volumes" not in pod
+        assert [volume["name"] for volume in pod["volumes"]] == ["program"]
         return
     assert main["args"] == ["--checkpoints", "/checkpoints/$(TRAINYARD_JOB_UID)"]
-    assert main["volumeMounts"] == [{"name": "checkpoints", "mountPath": "/checkpoints"}]
-    (volume,) = pod["volumes"]
+    assert main["volumeMounts"] == [MOUNT, {"name": "checkpoints", "mountPath": "/checkpoints"}]
+    _, volume = pod["volumes"]
     claims = [document["metadata"]["name"] for path, document in documents() if path == "recipes/volume.yaml"]
     assert [volume["persistentVolumeClaim"]["claimName"]] == claims
 
 
 def test_every_program_has_a_job() -> None:
-    programs = {path for folder in IN_IMAGE.values() for path in folder.glob("*.py")}
-    assert {program(job) for job in OF_RECIPES.values()} == programs
+    assert {program(job) for job in OF_RECIPES.values()} == {*RECIPES.glob("*.py")}
+
+
+def test_every_program_is_in_the_config_map() -> None:
+    kustomization = yaml.safe_load((RECIPES / "kustomization.yaml").read_text())
+    (generated,) = kustomization["configMapGenerator"]
+    assert generated["options"] == {"disableNameSuffixHash": True}
+    assert generated["files"] == sorted(path.name for path in RECIPES.glob("*.py"))
+    for job in OF_RECIPES.values():
+        assert worker(job)["volumeMounts"][0] == MOUNT
+        volume = job["spec"]["template"]["spec"]["volumes"][0]
+        assert volume == {"name": MOUNT["name"], "configMap": {"name": generated["name"]}}
+
+
+def test_the_programs_fit_the_annotation_of_kubectl_apply() -> None:
+    assert sum(path.stat().st_size for path in RECIPES.glob("*.py")) < 2**18
 
 
 def test_the_page_tells_of_every_job_and_its_ranks() -> None:

@@ -16,8 +16,8 @@ ARCH = {"key": "arch", "operator": "In", "values": ["amd64"]}
 SPREAD = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack"}]}}
 
 
-def avoided(*names: str, how: Avoidance = Avoidance.ALWAYS) -> list[SuspectNode]:
-    return [SuspectNode(name=name, avoided=how, until=NOW) for name in names]
+def avoided(*names: str, how: Avoidance = Avoidance.REQUIRED) -> list[SuspectNode]:
+    return [SuspectNode(name=name, avoidance=how, until=NOW) for name in names]
 
 
 def no(name: str) -> Json:
@@ -62,7 +62,7 @@ def test_suspect_nodes_are_excluded(before: Json, after: Json) -> None:
 def test_preferences_follow_those_of_the_user() -> None:
     preference = {"weight": 5, "preference": {"matchExpressions": [ZONE]}}
     spec: Any = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}}
-    changed = avoid_suspect_nodes(spec, avoided("x", "y", how=Avoidance.IF_POSSIBLE))
+    changed = avoid_suspect_nodes(spec, avoided("x", "y", how=Avoidance.PREFERRED))
     assert changed["affinity"]["nodeAffinity"] == {
         "preferredDuringSchedulingIgnoredDuringExecution": [
             preference,
@@ -72,12 +72,12 @@ def test_preferences_follow_those_of_the_user() -> None:
 
 
 def test_no_suspect_nodes_add_nothing() -> None:
-    assert avoid_suspect_nodes({}, avoided("x", how=Avoidance.NO)) == {}
+    assert avoid_suspect_nodes({}, avoided("x", how=Avoidance.NONE)) == {}
 
 
 def test_worker_avoids_suspects_unless_node_is_named() -> None:
     made = worker()
-    job = made.job.status.model_copy(update={"suspect_nodes": avoided("x")})
+    job = made.job.status.evolve(suspect_nodes=avoided("x"))
     bound = worker(pod={"nodeName": "x"})
     for each, expected in ((made, required({"matchFields": [no("x")]})), (bound, None)):
         object.__setattr__(each.job, "status", job)

@@ -103,7 +103,7 @@ def test_no_agent_without_a_command(made: Worker) -> None:
 
 def test_no_agent_in_unsuitable_image() -> None:
     made = worker(container(command=["train"]))
-    unfit = condition(ConditionType.SUPERVISED, holds=False, reason=Reason.NO_PYTHON)
+    unfit = condition(ConditionType.AGENT_INJECTED, holds=False, reason=Reason.NO_PYTHON)
     made.job.status.conditions.append(unfit)
     assert worker_pod(made, IMAGE) == worker_pod(made)
 

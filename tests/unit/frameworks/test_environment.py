@@ -43,7 +43,7 @@ def test_parallelism_is_passed_where_given(framework: str, given: Json, text: st
 def test_previous_world_size_is_passed() -> None:
     made = worker(framework="none", processesPerReplica=4)
     assert "TRAINYARD_PREVIOUS_WORLD_SIZE" not in environment_of(made)
-    job = replace(made.job, status=made.job.status.model_copy(update={"previous_workers": 2}))
+    job = replace(made.job, status=made.job.status.evolve(previous_size=2))
     later = replace(made, job=job)
     assert environment_of(later)["TRAINYARD_PREVIOUS_WORLD_SIZE"] == "8"
     assert restart_environment(later)["TRAINYARD_PREVIOUS_WORLD_SIZE"] == "8"

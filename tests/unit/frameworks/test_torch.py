@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.worker_pods import EIGHT_GPUS, container, environment_of, worker
-from trainyard.api.status import Group
+from trainyard.api.internal_status import Group
 from trainyard.frameworks.environment import restart_environment
 from trainyard.frameworks.torch import rendezvous_port
 
@@ -157,7 +157,7 @@ def test_elastic_job_without_agent_rendezvous_by_torchrun() -> None:
         "job-uid-5",
     )
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & variables.keys(), "they change without a word of ours"
-    grouped = made.job.status.model_copy(update={"group": Group(since=3)})
+    grouped = made.job.status.evolve(group=Group(created_in_attempt=3))
     later = environment_of(replace(made, job=replace(made.job, status=grouped)))
     assert (later["PET_RDZV_ID"], later["PET_RDZV_ENDPOINT"]) == ("job-uid-3", "train-worker-0.train:29502")
     agent = environment_of(worker(elastic={"maxReplicas": 6}))

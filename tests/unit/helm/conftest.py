@@ -1,6 +1,6 @@
 import pytest
 
-from localcluster.tools import ensure
+from dev.localcluster.tools import ensure
 from tests.unit.helm.chart import Chart, Release
 
 

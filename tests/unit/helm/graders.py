@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from localcluster.tools import ensure
+from dev.localcluster.tools import ensure
 from tests.unit.helm.chart import KUBERNETES, Manifest
 
 HERE: Final = Path(__file__).parent

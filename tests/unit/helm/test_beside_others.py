@@ -32,7 +32,7 @@ def test_our_row_is_what_there_is(chart: Chart) -> None:
         "Chart": "**trainyard**",
         "Schema of values": "yes" if (CHART / "values.schema.json").exists() else "-",
         "CRDs": "templates, kept" if kept["helm.sh/resource-policy"] == "keep" else "templates",
-        "`helm test`": "trains a job of two workers" if "trainyard.trial" in str(release.all("Pod")) else "-",
+        "`helm test`": "trains a job of two workers" if "trainyard.helm_test" in str(release.all("Pod")) else "-",
         "Files of tests": str(len([*(CHART / "tests").glob("*_test.yaml")])),
         "Disruption budget": "yes" if "PodDisruptionBudget" in made else "-",
         "Monitors": ", ".join(

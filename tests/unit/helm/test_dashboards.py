@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dashboards.__main__ import BOARDS, text
+from dev.codegen.dashboards.__main__ import BOARDS, text
 from tests.unit.helm.chart import Chart, RefusedError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from localcluster.tools import ensure
+from dev.localcluster.tools import ensure
 from tests.unit.helm.chart import CHART, ROOT, Chart, RefusedError
 from trainyard.controller.metrics import reference
 

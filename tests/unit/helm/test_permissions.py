@@ -41,8 +41,8 @@ NEVER_VERBS = {"escalate", "bind", "impersonate"}
 def roles_bound_to(release: Release, account: Mapping[str, Any]) -> list[tuple[str, str | None, str]]:
     """Kind, namespace and name of each, and nobody else may be bound to it."""
     bindings = release.all("ClusterRoleBinding") + release.all("RoleBinding")
-    # `helm test` has an account of its own: test_trial.py.
-    bindings = [each for each in bindings if not each["metadata"]["name"].endswith("-trial")]
+    # `helm test` has an account of its own: test_helm_test.py.
+    bindings = [each for each in bindings if not each["metadata"]["name"].endswith("-helm-test")]
     assert all(binding["subjects"] == [account] for binding in bindings)
     return [
         (binding["roleRef"]["kind"], binding["metadata"].get("namespace"), binding["roleRef"]["name"])
@@ -82,7 +82,7 @@ def test_the_operator_has_its_own_roles_only(release: Release) -> None:
 def test_the_right_to_the_lease_is_that_and_no_more(chart: Chart, release: Release) -> None:
     role = release.one("Role", "trainyard-leader-election")
     assert (grants(role), role["metadata"]["namespace"]) == (ELECTION, "trainyard-system")
-    alone = chart.render({"replicas": 1, "leaderElection": {"enabled": False}, "trial": {"enabled": False}})
+    alone = chart.render({"replicas": 1, "leaderElection": {"enabled": False}, "helmTest": {"enabled": False}})
     assert alone.all("Role") == []
     assert roles_bound_to(alone, account(alone)) == CLUSTER_WIDE[:1]
 

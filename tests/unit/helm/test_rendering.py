@@ -38,10 +38,10 @@ def test_everything_it_installs(release: Release) -> None:
         ("Deployment", "trainyard"),
         ("PodDisruptionBudget", "trainyard"),
         # Those of `helm test`.
-        ("ServiceAccount", "trainyard-trial"),
-        ("Role", "trainyard-trial"),
-        ("RoleBinding", "trainyard-trial"),
-        ("Pod", "trainyard-trial"),
+        ("ServiceAccount", "trainyard-helm-test"),
+        ("Role", "trainyard-helm-test"),
+        ("RoleBinding", "trainyard-helm-test"),
+        ("Pod", "trainyard-helm-test"),
     }
 
 
@@ -53,7 +53,7 @@ def test_what_can_be_turned_off_is_off(chart: Chart) -> None:
         "metrics": {"service": {"enabled": False}},
         "coordinator": {"enabled": False},
         "podDisruptionBudget": {"enabled": False},
-        "trial": {"enabled": False},
+        "helmTest": {"enabled": False},
     }
     assert [manifest["kind"] for manifest in chart.render(off).manifests] == ["Deployment"]
 
@@ -235,5 +235,5 @@ def test_a_chart_without_its_crd_says_so(chart: Chart, tmp_path: Path) -> None:
     """An install that silently leaves the CRD out would only show as an operator that never becomes ready."""
     shutil.copytree(CHART, tmp_path / "trainyard")
     (tmp_path / "trainyard" / "files" / "trainyard.dev_trainingjobs.yaml").unlink()
-    with pytest.raises(RefusedError, match="make crds"):
+    with pytest.raises(RefusedError, match="make generate"):
         Chart(chart.helm, tmp_path / "trainyard").render()

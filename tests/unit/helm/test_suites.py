@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from localcluster.tools import ensure
+from dev.localcluster.tools import ensure
 from tests.unit.helm.chart import CHART, Chart
 from tests.unit.helm.test_values import leaves
 
@@ -25,6 +25,7 @@ BROKEN = [
     ("crd.yaml", '"helm.sh/resource-policy" "keep"', '"helm.sh/resource-policy" "delete"'),
     ("dashboards.yaml", "default $.Release.Namespace $values.namespace", "$.Release.Namespace"),
     ("deployment.yaml", "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false"),
+    ("helm-test.yaml", "trainyard.helmTestLabels", "trainyard.selectorLabels"),
     ("metrics-service.yaml", "targetPort: http", "targetPort: 8080"),
     ("networkpolicy.yaml", "          namespaceSelector: {}", "        - namespaceSelector: {}"),
     ("poddisruptionbudget.yaml", "(gt (int64 .Values.replicas) 1)", "(gt (int64 .Values.replicas) 0)"),
@@ -33,7 +34,6 @@ BROKEN = [
     ("rbac.yaml", "resourceNames: [{{ $name | quote }}]", 'resourceNames: ["*"]'),
     ("serviceaccount.yaml", "automountServiceAccountToken: false", "automountServiceAccountToken: true"),
     ("servicemonitor.yaml", "honorLabels: true", "honorLabels: false"),
-    ("trial.yaml", "trainyard.trialLabels", "trainyard.selectorLabels"),
     ("user-roles.yaml", "(not .Values.watchNamespaces)", "true"),
 ]
 

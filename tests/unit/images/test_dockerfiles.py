@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localcluster.images import IMAGES
+from dev.localcluster.images import IMAGES
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILES = {

@@ -13,7 +13,7 @@ from trainyard.api.status import ConditionType as C, Phase, Restarts, TrainingJo
 def status(phase: Phase = Phase.RUNNING, **fields: Any) -> TrainingJobStatus:
     end = {Phase.COMPLETE: C.COMPLETE, Phase.FAILED: C.FAILED}.get(phase)
     ended = {"conditions": [condition(end)], "completion_time": NOW} if end else {}
-    return TrainingJobStatus(phase=phase, start_time=NOW).model_copy(update={**ended, **fields})
+    return TrainingJobStatus().evolve(phase=phase, start_time=NOW).evolve(**ended, **fields)
 
 
 def test_each_phase_has_its_row() -> None:
@@ -43,7 +43,7 @@ def test_a_move_is_legal_if_the_table_has_it(before: Phase, after: Phase) -> Non
 def test_the_attempt_grows_by_one_where_the_group_starts_anew(
     before: dict[str, Any], after: dict[str, Any], told: str | None
 ) -> None:
-    assert objection(status(**before), status().model_copy(update=after)) == told
+    assert objection(status(**before), status().evolve(**after)) == told
 
 
 @pytest.mark.parametrize(
@@ -65,5 +65,5 @@ def test_an_attempt_that_ends_is_counted_once(attempt: int, restarts: Restarts, 
 def test_a_finished_job_stays_as_it_ended() -> None:
     before = status(Phase.COMPLETE)
     other = [condition(C.COMPLETE, reason=Reason.WORKERS_SUCCEEDED)]
-    assert objection(before, before.model_copy(update={"conditions": other})) == "a job that has finished moves on"
-    assert objection(before, before.model_copy(update={"replicas": 0})) is None
+    assert objection(before, before.evolve(conditions=other)) == "a job that has finished moves on"
+    assert objection(before, before.evolve(replicas=0)) is None

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 # A field of another name is refused: of a selector nothing would be left, and that selects everything.
 STRICT = ConfigDict(extra="forbid")
 
-# The chart's values are made of these too (`chart/words.py`).
+# The chart's values are made of these too (`dev/codegen/chart/words.py`).
 DOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
 QUALIFIED = rf"({DOMAIN}/)?[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?"
 QualifiedName = Annotated[str, StringConstraints(pattern=f"^{QUALIFIED}$")]

@@ -12,7 +12,7 @@ from trainyard.controller.bootstrap.peers import Peer
 from trainyard.coordinator.address import ALL_ADDRESSES
 from trainyard.engine.leader import MAX_LEASE_SECONDS
 
-# The chart's values are of these types too (`chart/values.py`).
+# The chart's values are of these types too (`dev/codegen/chart/values.py`).
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 """What a namespace, or the Lease, may be called."""
 

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from trainyard.api.progress import LostSeconds
-from trainyard.api.recovery import Rung
+from trainyard.api.recovery import RestartScope
 from trainyard.api.spec import Framework
 from trainyard.api.status import ConditionType, Phase, TrainingJobStatus
 from trainyard.controller.metrics.durations import Durations, rung_of
@@ -34,11 +34,11 @@ class JobMetrics:
         self._recoveries = Counter(
             "trainyard_recoveries",
             "Attempts after the first of a job, by the means by which they began",
-            ["rung"],
+            ["scope"],
             registry=registry,
         )
-        for rung in Rung:
-            self._recoveries.labels(rung)
+        for scope in RestartScope:
+            self._recoveries.labels(scope)
         for cause in ("failure", "hang", "disruption", "resize"):
             self._restarts.labels(cause)
         self._durations = Durations(registry)

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Histogram
 
-from trainyard.api.recovery import Rung
+from trainyard.api.recovery import RestartScope
 from trainyard.api.spec import Framework
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.state.snapshot import JobView
@@ -33,32 +33,36 @@ class Durations:
         self._recovery = Histogram(
             "trainyard_recovery_seconds",
             "From the end of a worker before its time to when all workers of the next attempt ran, its delay included",
-            ["rung"],
+            ["scope"],
             buckets=BUCKETS,
             registry=registry,
         )
         for framework in Framework:
             self._startup.labels(framework)
-        for rung in Rung:
-            self._recovery.labels(rung)
+        for scope in RestartScope:
+            self._recovery.labels(scope)
 
     def moved(self, job: JobView, status: TrainingJobStatus) -> None:
         """The job went from the status it had to `status`."""
         failure, before = status.last_failure, job.status
         if failure is not None and failure != before.last_failure:
-            self._detection.observe(_seconds(failure.time, status.completion_time or status.attempt_start_time))
+            self._detection.observe(
+                _seconds(failure.time, status.completion_time or status.internal.attempt_start_time)
+            )
         if status.running_time is None or before.running_time is not None:
             return
         if failure is not None and failure.attempt == status.attempt - 1:
             self._recovery.labels(rung_of(status)).observe(_seconds(failure.time, status.running_time))
-        elif status.attempt_start_time is not None:
-            seconds = _seconds(status.attempt_start_time, status.running_time)
+        elif status.internal.attempt_start_time is not None:
+            seconds = _seconds(status.internal.attempt_start_time, status.running_time)
             self._startup.labels(job.spec.framework).observe(seconds)
 
 
-def rung_of(status: TrainingJobStatus) -> Rung:
+def rung_of(status: TrainingJobStatus) -> RestartScope:
     """The means by which the current attempt began: whatever has no group that goes on, a changed template say, has all pods made anew."""
-    return status.retry.rung if status.group and status.retry.rung else Rung.ALL_PODS
+    return (
+        status.internal.backoff.scope if status.internal.group and status.internal.backoff.scope else RestartScope.GROUP
+    )
 
 
 def _seconds(since: datetime, until: datetime | None) -> float:

@@ -14,7 +14,7 @@ from trainyard.engine.queue_metrics import EngineMetrics
 from trainyard.kube.session import Endpoint, Session
 
 PAGE = "docs/reference/metrics.md"
-HEAD = """<!-- Made by `python -m trainyard.controller.metrics.reference`; do not edit. -->
+HEAD = """<!-- Made by `make generate`; do not edit. -->
 
 # Metrics
 

@@ -84,7 +84,7 @@ class Executor:
                 outcomes = await slow_start(calls, limit=PARALLEL)
             except NameTakenError as error:
                 taken = f"{error.what} exists and does not belong to this TrainingJob"
-                return Result(Refusal(Reason.NAME_TAKEN, taken), changed)
+                return Result(Refusal(Reason.NAME_CONFLICT, taken), changed)
             except UnbuildableError as error:
                 return Result(Refusal(Reason.INVALID_TEMPLATE, str(error)), changed)
             changed |= any(isinstance(o, Done) and o.value for o in outcomes)
@@ -130,7 +130,7 @@ class Executor:
                 return lambda: self._create(job, SERVICES, manifests.service(job))
             case CreateWorker(index, attempt, workers):
                 # The wish may be another one by now.
-                spec = job.spec.model_copy(update={"replicas": workers})
+                spec = job.spec.evolve(replicas=workers)
                 worker = Worker(replace(job, spec=spec), index, attempt)
                 return lambda: self._make(job, worker)
             case DeletePod(name, uid, reason):
@@ -237,12 +237,12 @@ def _refusal(error: ApiError, kind: Resource | None) -> Refusal:
     if error.retryable or error.namespace_terminating or error.conflict:
         raise error
     if error.permission_denied:
-        return Refusal(Reason.RIGHTS_MISSING, without_right(error))
+        return Refusal(Reason.PERMISSION_DENIED, without_right(error))
     if error.quota_exceeded:
         return Refusal(Reason.QUOTA_EXCEEDED, error.message)
     if kind == NETWORK_POLICIES:
         told = f"no worker without its NetworkPolicy, which the API server refuses (networkPolicy.jobs of the operator's chart): {error.message}"
-        return Refusal(Reason.ISOLATION_REFUSED, told)
+        return Refusal(Reason.NETWORK_POLICY_REJECTED, told)
     # The verdict of a webhook or an admission policy comes with whatever status it likes, and the policy can change.
     by_policy = error.message.startswith("admission webhook") or " is forbidden: " in error.message
     if kind == PODS and error.status in {400, 422} and not by_policy:

@@ -80,7 +80,7 @@ class Reconciler:
             return await self._unreadable(record)
         now = self.now()
         decided = plan(snapshot, now)
-        if snapshot.job.status.launched_attempt and any(isinstance(a, CreateService) for a in decided.actions):
+        if snapshot.job.status.internal.launched_attempt and any(isinstance(a, CreateService) for a in decided.actions):
             # It was there before. The job may be gone too, and its watch be away: others would collect each new one.
             await self._read_again(record)
             if self.caches.job(record.uid) is None:
@@ -163,7 +163,7 @@ class Reconciler:
                 # The one thing that the status cannot say.
                 note = without_right(error)
                 self.events.record(
-                    record.reference, "Warning", Reason.RIGHTS_MISSING, note, action="Reconcile", key="status"
+                    record.reference, "Warning", Reason.PERMISSION_DENIED, note, action="Reconcile", key="status"
                 )
             raise
         # Known at once: the watch has nothing to add, and the next pass need not wait for it.
@@ -195,7 +195,7 @@ class Reconciler:
             return []
         names = user_set_identity(Worker(job, 0, decided.status.attempt))
         note = f"the template sets {', '.join(names)}; these are kept and may not fit the real group"
-        return [Event("Warning", Reason.USER_ENVIRONMENT_KEPT, note)] if names else []
+        return [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note)] if names else []
 
     async def _unreadable(self, record: JobRecord) -> float | None:
         """Say that the spec cannot be read, keep what is known of the job, and wait for the spec to change."""
@@ -207,9 +207,7 @@ class Reconciler:
         stored = record.status or TrainingJobStatus()
         stalled = [yes(ConditionType.STALLED, Reason.INVALID_SPEC, message)]
         conditions = said(stored, stalled, record.generation, self.now())
-        status = stored.model_copy(
-            update={"conditions": conditions, "observed_generation": record.generation},
-        )
+        status = stored.evolve(conditions=conditions, observed_generation=record.generation)
         if status == record.status:
             return None
         return 0.0 if await self._write(record, status) else CATCH_UP_SECONDS

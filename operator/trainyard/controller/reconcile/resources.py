@@ -102,8 +102,8 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
         view = job_view({"metadata": metadata, "spec": spec, "status": status})
         sort, attempt = (view.status.phase, view.spec.framework), view.status.attempt
         straggling = len(confirmed(view.status))
-        avoided = sum(node.avoided is not Avoidance.NO for node in view.status.suspect_nodes)
-        goodput, progress, active_since = view.status.goodput, view.status.progress, view.status.active_since
+        avoided = sum(node.avoidance is not Avoidance.NONE for node in view.status.suspect_nodes)
+        goodput, progress, active_since = view.status.goodput, view.status.progress, view.status.internal.active_since
         workers, restarts = view.status.size or view.spec.replicas, view.status.restarts
         each = sum(accelerators(container) for container in view.spec.template["spec"]["containers"])
         # Those that are to join may have no place yet; those that have ended hold nothing.

@@ -51,9 +51,7 @@ def reported(snapshot: Snapshot, seen: Progress | None, active: timedelta) -> Go
     productive = min(passed, usual * (furthest - before.furthest_step))
     repeated = min(passed - productive, usual * max(0, min(seen.step, reached) - done))
     lost = _lost(before, passed - productive - repeated, trained=not new, repeated=repeated)
-    settled = before.model_copy(
-        update={"furthest_step": furthest, "attempt": status.attempt, "step": seen.step, "accounted_seconds": at}
-    )
+    settled = before.evolve(furthest_step=furthest, attempt=status.attempt, step=seen.step, accounted_seconds=at)
     return _summed(settled, before.productive_seconds + productive, lost)
 
 
@@ -67,7 +65,7 @@ def settled(status: TrainingJobStatus, active: timedelta) -> Goodput | None:
     at = until if at < until <= at + BEHIND else at
     passed = max(0.0, at - until)
     lost = _lost(before, passed, trained=before.attempt == status.attempt)
-    return _summed(before.model_copy(update={"accounted_seconds": at}), before.productive_seconds, lost)
+    return _summed(before.evolve(accounted_seconds=at), before.productive_seconds, lost)
 
 
 def at_restart(status: TrainingJobStatus, active: timedelta) -> Goodput | None:
@@ -113,18 +111,16 @@ def _lost(before: Goodput, rest: float, *, trained: bool, repeated: float = 0.0)
     lost = before.lost_seconds
     name = "other" if trained else "recovery" if before.attempt else "startup"
     after = {name: getattr(lost, name) + max(0.0, rest), "repeated": lost.repeated + repeated}
-    return lost.model_copy(update={each: _rounded(seconds) for each, seconds in after.items()})
+    return lost.evolve(**({each: _rounded(seconds) for each, seconds in after.items()}))
 
 
 def _summed(goodput: Goodput, productive: float, lost: LostSeconds) -> Goodput:
     total = productive + lost.startup + lost.recovery + lost.repeated + lost.other
-    return goodput.model_copy(
-        update={
-            "ratio": round(productive / total, 4) if total else None,
-            "productive_seconds": _rounded(productive),
-            "lost_seconds": lost,
-            "accounted_seconds": _rounded(goodput.accounted_seconds),
-        }
+    return goodput.evolve(
+        ratio=round(productive / total, 4) if total else None,
+        productive_seconds=_rounded(productive),
+        lost_seconds=lost,
+        accounted_seconds=_rounded(goodput.accounted_seconds),
     )
 
 

@@ -24,7 +24,7 @@ def progress(snapshot: Snapshot, now: datetime) -> Progress | None:
     if not ranks:
         return before
     seen = _together(ranks, before.checkpoint if before else None, now)
-    same = before is not None and before.model_copy(update={"updated_at": now}) == seen
+    same = before is not None and before.evolve(updated_at=now) == seen
     return before if same else seen
 
 
@@ -42,9 +42,11 @@ def _together(ranks: Sequence[RankProgress], checkpoint: Checkpointed | None, no
     losses = [rank.loss for rank in ranks if rank.loss is not None]
     took = [rank.step_seconds for rank in ranks if rank.step_seconds is not None]
     fastest, slowest = _spread(ranks)
+    step, total = min(steps, default=None), max(totals, default=None)
     return Progress(
-        step=min(steps, default=None),
-        total_steps=max(totals, default=None),
+        step=step,
+        total_steps=total,
+        percent=min(100, 100 * step // total) if step is not None and total else None,
         phase=last.phase,
         loss=float(f"{fmean(losses):.6g}") if losses else None,
         step_seconds=float(f"{median(took):.4g}") if took else None,

@@ -88,7 +88,7 @@ def saying(snapshot: Snapshot) -> Saying | None:
     """The condition, where there is something to say: as a rule nothing was ever slow."""
     slow = confirmed(snapshot.job.status)
     if not slow:
-        ended = over(snapshot.job.status, [C.STRAGGLING], Reason.SAME_PACE, "all ranks keep the same pace")
+        ended = over(snapshot.job.status, [C.STRAGGLING], Reason.NO_STRAGGLERS, "all ranks keep the same pace")
         return next(iter(ended), None)
     told = paces(snapshot)
     if not told.seconds:
@@ -100,7 +100,7 @@ def saying(snapshot: Snapshot) -> Saying | None:
     factor = f"{worst.factor:g} times the median of {counted(len(told.seconds), 'rank')}"
     return yes(
         C.STRAGGLING,
-        Reason.SLOWER_THAN_OTHERS,
+        Reason.STRAGGLERS_DETECTED,
         f"{several}{who} takes {worst.step_seconds:g} s a step{alone}, {factor}",
     )
 
@@ -109,7 +109,7 @@ def begun(snapshot: Snapshot) -> list[Event]:
     """The event with which it begins."""
     said = saying(snapshot)
     news = said is not None and said.holds and not snapshot.job.status.holds(C.STRAGGLING)
-    return [Event("Warning", Reason.SLOWER_THAN_OTHERS, said.message)] if said and news else []
+    return [Event("Warning", Reason.STRAGGLERS_DETECTED, said.message)] if said and news else []
 
 
 def deadlines(status: TrainingJobStatus, now: datetime) -> list[float]:

@@ -40,7 +40,7 @@ def not_for(job: JobView, cause: Cause) -> str:
 
 def unfit(why: str) -> Saying:
     """The condition of a job in whose image the agent cannot run."""
-    return no(C.SUPERVISED, Reason.NO_PYTHON, f"{why}, so that {AGENT} cannot run: {WITHOUT}")
+    return no(C.AGENT_INJECTED, Reason.NO_PYTHON, f"{why}, so that {AGENT} cannot run: {WITHOUT}")
 
 
 def sayings(job: JobView, status: TrainingJobStatus, *, brought: bool) -> Sequence[Saying]:
@@ -48,16 +48,16 @@ def sayings(job: JobView, status: TrainingJobStatus, *, brought: bool) -> Sequen
 
     `brought`: whether the operator has an agent to bring.
     """
-    spoken = status.condition(C.SUPERVISED) is not None
+    spoken = status.condition(C.AGENT_INJECTED) is not None
     if not brought or job.spec.recovery.agent is Agent.NONE:
         why = "recovery.agent is none" if brought else "the operator is set up without an agent"
-        return [no(C.SUPERVISED, Reason.AGENT_OFF, f"{why}: {WITHOUT}")] if spoken else []
+        return [no(C.AGENT_INJECTED, Reason.AGENT_DISABLED, f"{why}: {WITHOUT}")] if spoken else []
     if not _has_command(job):
         why = f"the main container has no command that {AGENT} could run: {WITHOUT}; to have more, give it a command"
-        return [no(C.SUPERVISED, Reason.NOTHING_TO_WRAP, why)]
+        return [no(C.AGENT_INJECTED, Reason.NO_COMMAND, why)]
     if _unfit(status):
         return []
-    return [yes(C.SUPERVISED, Reason.AGENT_INSIDE, f"{AGENT} runs the command of each worker")] if spoken else []
+    return [yes(C.AGENT_INJECTED, Reason.AGENT_INJECTED, f"{AGENT} runs the command of each worker")] if spoken else []
 
 
 def _has_command(job: JobView) -> bool:
@@ -65,5 +65,5 @@ def _has_command(job: JobView) -> bool:
 
 
 def _unfit(status: TrainingJobStatus) -> bool:
-    said = status.condition(C.SUPERVISED)
+    said = status.condition(C.AGENT_INJECTED)
     return said is not None and said.status == "False" and said.reason == Reason.NO_PYTHON

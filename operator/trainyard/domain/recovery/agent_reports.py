@@ -43,7 +43,11 @@ def stays(snapshot: Snapshot, pod: PodView) -> bool:
     if pod.taken_by or pod.ended:
         return False
     if agent is None:
-        return status.made_in(pod.index) == status.attempt and status.meeting and pod.trouble is None
+        return (
+            status.created_in_attempt(pod.index) == status.attempt
+            and status.awaiting_rendezvous
+            and pod.trouble is None
+        )
     there = not agent.vanished and agent.doing is not Doing.ENDED
     return there and agent.attempt <= status.attempt and pod.running
 
@@ -159,7 +163,7 @@ def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
     if pod.taken_by:
         # What it was taken away after is not forgotten with it.
         return replace(pod, exit=told) if told and pod.taken_at and told.time < pod.taken_at else pod
-    if status.meeting and _kept(snapshot, pod) and state(pod) in {State.SUCCEEDED, State.FAILED}:
+    if status.awaiting_rendezvous and _kept(snapshot, pod) and state(pod) in {State.SUCCEEDED, State.FAILED}:
         # It had done its work when the verdict fell that its pod stays, or ended with its old failure, since nobody told it to go on.
         how = f": exit code {pod.exit.code}: {headline(pod.exit.message)}".removesuffix(": ") if pod.exit else ""
         early = Trouble("EndedBefore", f"it ended before this attempt began{how}")
@@ -185,12 +189,18 @@ def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
 
 def restarts(status: TrainingJobStatus, pod: PodView) -> bool:
     """Whether the container of this worker starts anew before the current attempt begins."""
-    return status.meeting and status.group is not None and status.group.container == pod.index
+    return (
+        status.awaiting_rendezvous
+        and status.internal.group is not None
+        and status.internal.group.restarting_container == pod.index
+    )
 
 
 def _unheard(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
     """How much longer the agent of a worker that joins the others may take to call, once its container runs; None where it has, or need not."""
-    joins = snapshot.job.status.meeting and pod.running and not pod.taken_by and pod.uid not in snapshot.agents
+    joins = (
+        snapshot.job.status.awaiting_rendezvous and pod.running and not pod.taken_by and pod.uid not in snapshot.agents
+    )
     if not joins or pod.running_since is None or snapshot.hearing_since is None or _kept(snapshot, pod):
         return None
     return STUCK - (now - _expected_since(pod, snapshot.hearing_since, now))
@@ -204,6 +214,6 @@ def _kept(snapshot: Snapshot, pod: PodView) -> bool:
 def _meeting_since(snapshot: Snapshot) -> datetime | None:
     """Since when the workers that kept their pods could have been ready."""
     status = snapshot.job.status
-    if not status.meeting or not status.attempt_start_time or not snapshot.hearing_since:
+    if not status.awaiting_rendezvous or not status.internal.attempt_start_time or not snapshot.hearing_since:
         return None
-    return max(status.attempt_start_time, snapshot.hearing_since)
+    return max(status.internal.attempt_start_time, snapshot.hearing_since)

@@ -37,14 +37,14 @@ def settle(cause: Cause, snapshot: Snapshot, now: datetime) -> Plan:
             told += f"; recovery.maxDisruptions is {limit}"
             return transitions.fail(job, Reason.DISRUPTIONS_EXHAUSTED, told, now, cause)
         return transitions.restart(snapshot, cause, told, now, elsewhere=elsewhere)
-    after = restarts_after(job.status, recovery, cause, now)
+    restarts, after = restarts_after(job.status, recovery, cause, now)
     if not ruled.why and (why := starved(after, job.spec, cause)):
         return transitions.fail(job, Reason.NON_RETRYABLE, f"{told}; {why}", now, cause)
     if after.at_same_step and after.at_same_step >= recovery.no_progress_limit:
         told += f"; the last {after.at_same_step} failures were all after step {cause.step}"
         told += f" (recovery.noProgressLimit is {recovery.no_progress_limit})"
         return transitions.fail(job, Reason.NO_PROGRESS, told, now, cause)
-    count = used(after, recovery, now)
+    count = used(restarts, after, recovery, now)
     within = f" in {recovery.window_seconds} seconds" if recovery.window_seconds else ""
     if count > recovery.max_restarts:
         told += f"; recovery.maxRestarts is {recovery.max_restarts}{within}"

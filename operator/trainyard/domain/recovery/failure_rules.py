@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from trainyard.api.base import MOST
+from trainyard.api.internal_status import RestartBudget
 from trainyard.api.recovery import MEANINGS, SIGBUS_CODE, Action, Recovery, Rule
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import Restarts, TrainingJobStatus
@@ -54,58 +54,65 @@ def ruling(cause: Cause, recovery: Recovery) -> Ruling:
 def doubted(ruled: Ruling, status: TrainingJobStatus, cause: Cause, now: datetime) -> bool:
     """Whether an exit code that asks for a restart at no charge is not believed any more: attempts keep ending so, and none gets anywhere."""
     ran = now - status.running_time if status.running_time else timedelta()
-    early = ran < STEADY and not got_further(status.restarts, cause)
-    return ruled.by_code and ruled.action is Action.IGNORE and early and status.retry.count >= MOST_AT_NO_CHARGE
+    early = ran < STEADY and not got_further(status.internal.restart_budget, cause)
+    return (
+        ruled.by_code and ruled.action is Action.IGNORE and early and status.internal.backoff.count >= MOST_AT_NO_CHARGE
+    )
 
 
-def used(restarts: Restarts, recovery: Recovery, now: datetime) -> int:
+def used(restarts: Restarts, budget: RestartBudget, recovery: Recovery, now: datetime) -> int:
     """How many of these failures count towards `maxRestarts` now."""
     if recovery.window_seconds is not None:
-        return len(_recent(restarts, recovery, now))
+        return len(_recent(budget, recovery, now))
     # Whatever somebody has written into the status by hand.
-    return max(0, restarts.failures - (restarts.forgiven or 0))
+    return max(0, restarts.failures - (budget.forgiven or 0))
 
 
-def got_further(restarts: Restarts, cause: Cause) -> bool:
+def got_further(budget: RestartBudget, cause: Cause) -> bool:
     """Whether the job has come further than at any end before."""
-    step, furthest = cause.step, restarts.furthest_step
+    step, furthest = cause.step, budget.furthest_step
     return step is not None and furthest is not None and step > furthest
 
 
-def restarts_after(status: TrainingJobStatus, recovery: Recovery, cause: Cause, now: datetime) -> Restarts:
-    """The restarts with one end more, at this moment.
+def restarts_after(
+    status: TrainingJobStatus, recovery: Recovery, cause: Cause, now: datetime
+) -> tuple[Restarts, RestartBudget]:
+    """The restarts with one end more, and what is left of the budget, at this moment.
 
     One that comes further than all before, charged or not, shows that failures were overcome: they are forgiven.
     """
-    restarts, step, update = status.restarts, cause.step, dict[str, Any]()
+    restarts, budget, step = status.restarts, status.internal.restart_budget, cause.step
+    further = got_further(budget, cause)
     if step is not None:
-        update["furthest_step"] = max(step, restarts.furthest_step or 0)
-    if got_further(restarts, cause):
-        update |= {"forgiven": restarts.failures or restarts.forgiven, "out_of_memory": None}
-        update["recent"] = None if restarts.recent is None else []
+        budget = budget.evolve(furthest_step=max(step, budget.furthest_step or 0))
+    if further:
+        budget = budget.evolve(
+            forgiven=restarts.failures or budget.forgiven,
+            out_of_memory=None,
+            recent=None if budget.recent is None else [],
+        )
     if step is None and status.running_time is not None and now - status.running_time >= LONG:
         # A leak that takes hours to fill the memory can be lived with.
-        update["out_of_memory"] = None
-    restarts = restarts.model_copy(update=update)
-    if cause.charged:
-        return _charged(restarts, in_a_row(status, cause), recovery, cause, now)
-    return restarts.model_copy(update={"disruptions": more(restarts.disruptions)})
+        budget = budget.evolve(out_of_memory=None)
+    if not cause.charged:
+        return restarts.evolve(disruptions=more(restarts.disruptions)), budget
+    budget = _charged(restarts, budget, in_a_row(status, cause), recovery, cause, now)
+    hangs = more(restarts.hangs or 0) if cause.hung else restarts.hangs
+    return restarts.evolve(failures=more(restarts.failures), hangs=hangs), budget
 
 
-def _charged(restarts: Restarts, in_a_row: int, recovery: Recovery, cause: Cause, now: datetime) -> Restarts:
-    windowed, forgiven = recovery.window_seconds is not None, restarts.forgiven
-    if restarts.recent is not None and not windowed:
+def _charged(
+    restarts: Restarts, budget: RestartBudget, in_a_row: int, recovery: Recovery, cause: Cause, now: datetime
+) -> RestartBudget:
+    windowed, forgiven = recovery.window_seconds is not None, budget.forgiven
+    if budget.recent is not None and not windowed:
         # The window was taken away: what had left it does not come back.
-        forgiven = max(forgiven or 0, restarts.failures - len(restarts.recent))
-    return restarts.model_copy(
-        update={
-            "failures": more(restarts.failures),
-            "hangs": more(restarts.hangs or 0) if cause.hung else restarts.hangs,
-            "forgiven": forgiven,
-            "at_same_step": None if cause.step is None else more(in_a_row),
-            "out_of_memory": more(restarts.out_of_memory or 0) if cause.out_of_memory else None,
-            "recent": [*_recent(restarts, recovery, now), now] if windowed else None,
-        }
+        forgiven = max(forgiven or 0, restarts.failures - len(budget.recent))
+    return budget.evolve(
+        forgiven=forgiven,
+        at_same_step=None if cause.step is None else more(in_a_row),
+        out_of_memory=more(budget.out_of_memory or 0) if cause.out_of_memory else None,
+        recent=[*_recent(budget, recovery, now), now] if windowed else None,
     )
 
 
@@ -113,12 +120,12 @@ def in_a_row(status: TrainingJobStatus, cause: Cause) -> int:
     """How many failures in a row were at the step of `cause`, without it."""
     last = status.last_failure
     same = cause.step is not None and last is not None and last.step == cause.step
-    return (status.restarts.at_same_step or 0) if same else 0
+    return (status.internal.restart_budget.at_same_step or 0) if same else 0
 
 
-def starved(restarts: Restarts, spec: TrainingJobSpec, cause: Cause) -> str:
+def starved(budget: RestartBudget, spec: TrainingJobSpec, cause: Cause) -> str:
     """What is to be said where there is no use in trying again with this memory; else nothing."""
-    often, end = restarts.out_of_memory or 0, cause.pod.exit if cause.pod else None
+    often, end = budget.out_of_memory or 0, cause.pod.exit if cause.pod else None
     if often < MOST_OUT_OF_MEMORY or end is None:
         return ""
     pod = spec.template["spec"]
@@ -169,10 +176,10 @@ def _applies(rule: Rule, pod: PodView, end: Exit | None) -> bool:
     )
 
 
-def _recent(restarts: Restarts, recovery: Recovery, now: datetime) -> Sequence[datetime]:
+def _recent(budget: RestartBudget, recovery: Recovery, now: datetime) -> Sequence[datetime]:
     """The times of the failures that still count."""
     window = timedelta(seconds=recovery.window_seconds or 0)
-    return [time for time in restarts.recent or () if now - time < window][-recovery.max_restarts - 1 :]
+    return [time for time in budget.recent or () if now - time < window][-recovery.max_restarts - 1 :]
 
 
 def _lowered(sentence: str) -> str:

@@ -1,9 +1,8 @@
 """How the end of an attempt is counted, and who is named for it. Pure."""
 
 from datetime import datetime
-from typing import Any
 
-from trainyard.api.status import LastFailure
+from trainyard.api.status import LastFailure, StatusChanges
 from trainyard.domain.recovery.failure_rules import restarts_after
 from trainyard.domain.recovery.root_cause import Cause, blame
 from trainyard.domain.state.observe import MESSAGE_LIMIT
@@ -11,10 +10,13 @@ from trainyard.domain.state.rank_layout import processes
 from trainyard.domain.state.snapshot import JobView, Trouble
 
 
-def ended(job: JobView, cause: Cause, now: datetime) -> dict[str, Any]:
+def ended(job: JobView, cause: Cause, now: datetime) -> StatusChanges:
     """The end of the attempt, counted by its cause."""
-    update: dict[str, Any] = {"restarts": restarts_after(job.status, job.spec.recovery, cause, now)}
-    return {**update, "last_failure": _last_failure(job, cause, now)} if cause.charged else update
+    restarts, budget = restarts_after(job.status, job.spec.recovery, cause, now)
+    update: StatusChanges = {"restarts": restarts, "restart_budget": budget}
+    if cause.charged:
+        update["last_failure"] = _last_failure(job, cause, now)
+    return update
 
 
 def _last_failure(job: JobView, cause: Cause, now: datetime) -> LastFailure:

@@ -4,19 +4,11 @@ import re
 from collections.abc import Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
-from trainyard.api.recovery import Rung
+from trainyard.api.internal_status import MAX_REPLACEMENTS, Group, Rendezvous, Replacement
+from trainyard.api.recovery import RestartScope
 from trainyard.api.spec import TrainingJobSpec
-from trainyard.api.status import (
-    MOST_REPLACED,
-    Avoidance,
-    Group,
-    Rendezvous,
-    Replacement,
-    SuspectNode,
-    TrainingJobStatus,
-)
+from trainyard.api.status import Avoidance, StatusChanges, SuspectNode, TrainingJobStatus
 from trainyard.domain.recovery.agent_injection import accompanied
 from trainyard.domain.recovery.agent_reports import stays
 from trainyard.domain.recovery.failure_rules import LONG, STEADY, got_further, in_a_row, more
@@ -27,8 +19,8 @@ from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
 from trainyard.domain.wording import counted
 
 ENOUGH = 2
-"""So often a rung is tried without getting further."""
-RUNGS = tuple(Rung)
+"""So often a scope is tried without getting further."""
+SCOPES = tuple(RestartScope)
 FIXED = re.compile(r"\$\((?:TRAINYARD_ATTEMPT|(?:PET_)?MASTER_(?:ADDR|PORT)|PET_RDZV_(?:ENDPOINT|ID))\)")
 """What the kubelet writes into a command or a variable once, when it starts the container: in a later attempt it would be wrong."""
 COUNTED = re.compile(r"\$\((?:TRAINYARD_REPLICAS|WORLD_SIZE|PET_NNODES)\)")
@@ -39,7 +31,7 @@ COUNTED = re.compile(r"\$\((?:TRAINYARD_REPLICAS|WORLD_SIZE|PET_NNODES)\)")
 class Step:
     """How the next attempt begins."""
 
-    rung: Rung
+    scope: RestartScope
     tries: int
     """How many attempts in a row begin so."""
     group: Group | None
@@ -52,29 +44,29 @@ def climb(snapshot: Snapshot, cause: Cause, suspects: Sequence[SuspectNode], ran
     """The step after `cause`. `suspects`: with it; `ran`: for how long all workers did."""
     job, status = snapshot.job, snapshot.job.status
     everyone = set(range(job.spec.replicas))
-    bad = {node.name for node in suspects if node.avoided is not Avoidance.NO}
+    bad = {node.name for node in suspects if node.avoidance is not Avoidance.NONE}
     # Other nodes that are avoided where possible are not left: theirs were perhaps the only places.
     left = cause.pod.node if cause.pod and cause.pod.node in bad else None
     fit = {pod.index for pod in snapshot.current if _stays(snapshot, pod) and not (left and pod.node == left)}
     further = _further(status, cause, ran)
-    lowest = Rung.ALL_PODS if is_fixed(job.spec) else job.spec.recovery.lowest_rung
+    lowest = RestartScope.GROUP if is_fixed(job.spec) else job.spec.recovery.min_restart_scope
     failing = everyone - fit
-    least = max(lowest, _above(status, cause, further=further), key=RUNGS.index)
+    least = max(lowest, _above(status, cause, further=further), key=SCOPES.index)
     culprit = cause.culprit.pod.index if cause.culprit else cause.index
-    container = culprit if least is Rung.CONTAINERS and not failing and _restartable(snapshot, culprit) else None
-    if least is not Rung.PROCESSES and container is None:
+    container = culprit if least is RestartScope.CONTAINER and not failing and _restartable(snapshot, culprit) else None
+    if least is not RestartScope.PROCESS and container is None:
         failing.add(culprit)
-    rung = max(least, Rung.FAILED_PODS if failing else Rung.PROCESSES, key=RUNGS.index)
+    scope = max(least, RestartScope.POD if failing else RestartScope.PROCESS, key=SCOPES.index)
     alone = bool(failing) and not _can_be_joined(snapshot, failing)
     group = (
         None
-        if rung is Rung.ALL_PODS or alone or failing >= everyone
+        if scope is RestartScope.GROUP or alone or failing >= everyone
         else _group(job, dict.fromkeys(failing, status.attempt + 1), container)
     )
-    rung = rung if group else Rung.ALL_PODS
-    again = not further and status.retry.rung is rung
-    told = _told(rung, failing, len(everyone)) if container is None else _told_of_container(container, len(everyone))
-    return Step(rung, more(status.retry.tries or 0) if again else 1, group, told)
+    scope = scope if group else RestartScope.GROUP
+    again = not further and status.internal.backoff.scope is scope
+    told = _told(scope, failing, len(everyone)) if container is None else _told_of_container(container, len(everyone))
+    return Step(scope, more(status.internal.backoff.scope_attempts or 0) if again else 1, group, told)
 
 
 def resized(snapshot: Snapshot) -> tuple[Group | None, str]:
@@ -119,13 +111,13 @@ def _can_be_joined(snapshot: Snapshot, new: AbstractSet[int]) -> bool:
 
 def keeps_pods(spec: TrainingJobSpec) -> bool:
     """Whether a pod can belong to a group of another size than that for which it was made."""
-    return spec.recovery.lowest_rung is not Rung.ALL_PODS and not is_fixed(spec, COUNTED)
+    return spec.recovery.min_restart_scope is not RestartScope.GROUP and not is_fixed(spec, COUNTED)
 
 
 def can_join(snapshot: Snapshot) -> bool:
     """Whether more workers could begin an attempt together with those that are there."""
     status = snapshot.job.status
-    few = len(status.group.replaced if status.group else ()) < MOST_REPLACED
+    few = len(status.internal.group.replacements if status.internal.group else ()) < MAX_REPLACEMENTS
     heard = snapshot.hearing_since is not None and accompanied(snapshot.job, brought=snapshot.agent)
     return keeps_pods(snapshot.job.spec) and few and heard
 
@@ -163,7 +155,7 @@ def told_by_all(snapshot: Snapshot) -> int:
     return newest if agreed and len(pods) == snapshot.job.spec.replicas else 0
 
 
-def met(job: JobView, group: Group | None) -> dict[str, Any]:
+def met(job: JobView, group: Group | None) -> StatusChanges:
     """Where those that stay need no word of ours when the next attempt begins: torchrun has them meet."""
     if group is None or not meets_by_itself(job.spec):
         return {}
@@ -180,22 +172,22 @@ def opening(snapshot: Snapshot) -> str | None:
 
 def _further(status: TrainingJobStatus, cause: Cause, ran: timedelta) -> bool:
     """Whether the job has got further since the attempt before: by steps where they are known, else by time."""
-    if cause.step is not None and status.restarts.furthest_step is not None:
-        return got_further(status.restarts, cause)
+    if cause.step is not None and status.internal.restart_budget.furthest_step is not None:
+        return got_further(status.internal.restart_budget, cause)
     return ran >= (LONG if cause.charged else STEADY)
 
 
-def _above(status: TrainingJobStatus, cause: Cause, *, further: bool) -> Rung:
-    """The rung below which there is no use in trying."""
-    tried = status.retry.rung
+def _above(status: TrainingJobStatus, cause: Cause, *, further: bool) -> RestartScope:
+    """The scope below which there is no use in trying."""
+    tried = status.internal.backoff.scope
     if further or tried is None:
-        return Rung.PROCESSES
-    if tried is Rung.PROCESSES and in_a_row(status, cause):
+        return RestartScope.PROCESS
+    if tried is RestartScope.PROCESS and in_a_row(status, cause):
         # What breaks at one step because of a container or a node is told from a bad batch by a new pod, before `noProgressLimit` is reached.
-        return Rung.FAILED_PODS
-    if (status.retry.tries or 0) < ENOUGH or tried is RUNGS[-1]:
+        return RestartScope.POD
+    if (status.internal.backoff.scope_attempts or 0) < ENOUGH or tried is SCOPES[-1]:
         return tried
-    return RUNGS[RUNGS.index(tried) + 1]
+    return SCOPES[SCOPES.index(tried) + 1]
 
 
 def _group(job: JobView, others: Mapping[int, int], container: int | None = None) -> Group | None:
@@ -204,9 +196,9 @@ def _group(job: JobView, others: Mapping[int, int], container: int | None = None
     `container`: the worker whose container starts anew.
     """
     status, workers = job.status, job.spec.replicas
-    replaced = status.group.replaced if status.group else ()
+    replaced = status.internal.group.replacements if status.internal.group else ()
     before = {worker: each.attempt for each in replaced for worker in each.workers}
-    since = status.group.since if status.group else status.attempt
+    since = status.internal.group.created_in_attempt if status.internal.group else status.attempt
     return _made_of(since, {**before, **others}, workers, container)
 
 
@@ -216,18 +208,18 @@ def _made_of(since: int, replaced: Mapping[int, int], workers: int, container: i
     for worker in sorted(w for w in replaced if w < workers):
         last = others[-1] if others else None
         if last and (worker - 1 in last.workers) and replaced[worker] == last.attempt:
-            others[-1] = last.model_copy(update={"through": worker})
+            others[-1] = last.evolve(last_worker=worker)
         else:
             others.append(Replacement(worker=worker, attempt=replaced[worker]))
-    if len(others) > MOST_REPLACED:
+    if len(others) > MAX_REPLACEMENTS:
         return None
-    return Group(since=since, replaced=others, workers=workers, container=container)
+    return Group(created_in_attempt=since, replacements=others, size=workers, restarting_container=container)
 
 
-def _told(rung: Rung, failing: AbstractSet[int], workers: int) -> str:
-    if rung is Rung.PROCESSES:
+def _told(scope: RestartScope, failing: AbstractSet[int], workers: int) -> str:
+    if scope is RestartScope.PROCESS:
         return "all processes start anew in place" if workers > 1 else "its processes start anew in place"
-    if rung is Rung.ALL_PODS:
+    if scope is RestartScope.GROUP:
         return "all workers start anew"
     return f"{_few(failing)}, the processes of the others start anew in place,"
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from trainyard.api.internal_status import MAX_REASON_LENGTH
 from trainyard.api.reasons import Reason
-from trainyard.api.status import MOST_SUSPECTS, MOST_WORDS, Avoidance, SuspectNode
+from trainyard.api.status import MOST_SUSPECTS, Avoidance, SuspectNode
 from trainyard.domain.recovery.failure_rules import more
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.snapshot import JobView, PodView
@@ -48,26 +49,28 @@ def struck(job: JobView, cause: Cause, now: datetime, *, elsewhere: bool) -> lis
     if not job.spec.recovery.avoid_nodes or name is None or not (elsewhere or _by_the_node(cause)):
         return nodes
     before = next((node for node in nodes if node.name == name), None)
-    strikes = more(before.strikes) if before else 1
-    if elsewhere or (before and before.avoided is Avoidance.ALWAYS):
-        avoided = Avoidance.ALWAYS
+    strikes = more(before.failures) if before else 1
+    if elsewhere or (before and before.avoidance is Avoidance.REQUIRED):
+        avoided = Avoidance.REQUIRED
     else:
         at_once = cause.pod is not None and cause.pod.taken_by is not None and cause.pod.taken_by.reason == AGENT_SILENT
-        avoided = Avoidance.IF_POSSIBLE if strikes >= ENOUGH or at_once else Avoidance.NO
-    struck_now = SuspectNode(name=name, strikes=strikes, avoided=avoided, reason=_reason(cause), until=now + REMEMBERED)
+        avoided = Avoidance.PREFERRED if strikes >= ENOUGH or at_once else Avoidance.NONE
+    struck_now = SuspectNode(
+        name=name, failures=strikes, avoidance=avoided, reason=_reason(cause), until=now + REMEMBERED
+    )
     others = sorted((node for node in nodes if node.name != name), key=_weight, reverse=True)
     return [struck_now, *others[: MOST_SUSPECTS - 1]]
 
 
 def told(before: Sequence[SuspectNode], after: Sequence[SuspectNode]) -> str:
     """What a verdict says of a node that is avoided from now on; nothing where there is none."""
-    known_before = {(node.name, node.avoided) for node in before}
+    known_before = {(node.name, node.avoidance) for node in before}
     for node in after:
-        if node.avoided is Avoidance.NO or (node.name, node.avoided) in known_before:
+        if node.avoidance is Avoidance.NONE or (node.name, node.avoidance) in known_before:
             continue
-        if node.avoided is Avoidance.ALWAYS:
+        if node.avoidance is Avoidance.REQUIRED:
             return f"; node {node.name} is avoided for 24 hours"
-        often = f", the cause of {node.strikes} ends," if node.strikes > 1 else ""
+        often = f", the cause of {node.failures} ends," if node.failures > 1 else ""
         return f"; node {node.name}{often} is avoided where possible for 24 hours"
     return ""
 
@@ -82,7 +85,7 @@ def released(job: JobView, pods: Sequence[PodView], now: datetime) -> list[str]:
 
 def always(nodes: Sequence[SuspectNode]) -> list[SuspectNode]:
     """Those of them where no worker may go."""
-    return [node for node in nodes if node.avoided is Avoidance.ALWAYS]
+    return [node for node in nodes if node.avoidance is Avoidance.REQUIRED]
 
 
 def _by_the_node(cause: Cause) -> bool:
@@ -102,8 +105,8 @@ def _reason(cause: Cause) -> str:
     if pod.exit and cause.failed:
         return f"exit code {pod.exit.code}"
     why = pod.taken_by or pod.trouble
-    return why.reason[:MOST_WORDS] if why else cause.reason
+    return why.reason[:MAX_REASON_LENGTH] if why else cause.reason
 
 
 def _weight(node: SuspectNode) -> tuple[bool, datetime]:
-    return node.avoided is Avoidance.ALWAYS, node.until
+    return node.avoidance is Avoidance.REQUIRED, node.until

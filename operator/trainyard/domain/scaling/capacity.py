@@ -53,32 +53,32 @@ def why(snapshot: Snapshot) -> str:
 
 def aim(snapshot: Snapshot, now: datetime) -> int:
     """The size to which those that join are to bring the group: as wished for, or as many as have found a place."""
-    wish, joining = snapshot.job.spec.replicas, snapshot.job.status.joining
+    wish, joining = snapshot.job.spec.replicas, snapshot.job.status.internal.joining
     elastic = snapshot.job.spec.elastic
-    if elastic is None or joining is None or joining.size != snapshot.size:
+    if elastic is None or joining is None or joining.current_size != snapshot.size:
         return wish
     # Where fewer were asked for, the rest has its turn when the group has grown.
-    fewer = at_most(snapshot.job.spec, min(joining.workers, wish)) if joining.of == wish else None
-    asked = fewer if fewer and fewer > joining.size else wish
-    if joining.since is None or patience(snapshot, now) > timedelta() or not _is_known(snapshot):
+    fewer = at_most(snapshot.job.spec, min(joining.target_size, wish)) if joining.requested_size == wish else None
+    asked = fewer if fewer and fewer > joining.current_size else wish
+    if joining.ready_since is None or patience(snapshot, now) > timedelta() or not _is_known(snapshot):
         return asked
     # Who lacks a place gets another's. Who has one and does not start there gets none: the group ends below it.
     stuck = [pod.index for pod in snapshot.joining if pod.scheduled and pod.trouble and not pod.running]
     able = [pod for pod in snapshot.joining if pod.index not in stuck]
-    return _fit(snapshot, able, min([asked, *stuck]), joining.size) or asked
+    return _fit(snapshot, able, min([asked, *stuck]), joining.current_size) or asked
 
 
 def patience(snapshot: Snapshot, now: datetime) -> timedelta:
     """How much longer those that join and are ready wait for those that find no place or cannot start."""
-    elastic, joining = snapshot.job.spec.elastic, snapshot.job.status.joining
-    if elastic is None or joining is None or joining.since is None:
+    elastic, joining = snapshot.job.spec.elastic, snapshot.job.status.internal.joining
+    if elastic is None or joining is None or joining.ready_since is None:
         return timedelta()
-    return joining.since + timedelta(seconds=elastic.shrink_after_seconds) - now
+    return joining.ready_since + timedelta(seconds=elastic.shrink_after_seconds) - now
 
 
 def pause(snapshot: Snapshot, now: datetime) -> timedelta:
     """How much longer an elastic group keeps its size, since it got it a moment ago, or those that were to join it have failed."""
-    elastic, since = snapshot.job.spec.elastic, snapshot.job.status.growth_pause_time
+    elastic, since = snapshot.job.spec.elastic, snapshot.job.status.internal.scale_up_paused_since
     if elastic is None or since is None:
         return timedelta()
     return since + timedelta(seconds=elastic.grow_after_seconds) - now

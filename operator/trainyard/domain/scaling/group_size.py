@@ -56,7 +56,7 @@ def fitted(snapshot: Snapshot) -> Snapshot:
 
 def planned(snapshot: Snapshot, workers: int) -> Snapshot:
     """The snapshot as if `replicas` were this number."""
-    spec = snapshot.job.spec.model_copy(update={"replicas": workers})
+    spec = snapshot.job.spec.evolve(replicas=workers)
     return replace(snapshot, job=replace(snapshot.job, spec=spec))
 
 

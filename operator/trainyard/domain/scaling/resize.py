@@ -1,17 +1,20 @@
 """Verdicts on the size of a group: as the user wishes it, and as the cluster has room for it. Pure."""
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
+from trainyard.api.internal_status import Backoff, Joining
 from trainyard.api.reasons import Reason
-from trainyard.api.status import Joining, Retry
 from trainyard.domain.actions import Plan
 from trainyard.domain.recovery.failure_rules import more
 from trainyard.domain.recovery.restart_scope import met, resized
 from trainyard.domain.scaling.group_size import planned
 from trainyard.domain.state.snapshot import Snapshot
-from trainyard.domain.status.transitions import CHANGED, new_attempt
+from trainyard.domain.status.transitions import forget_rows, new_attempt
 from trainyard.domain.wording import counted
+
+if TYPE_CHECKING:
+    from trainyard.api.status import StatusChanges
 
 
 def resize(snapshot: Snapshot, was: int, now: datetime) -> Plan:
@@ -33,19 +36,26 @@ def shrink(snapshot: Snapshot, size: int, why: str, now: datetime) -> Plan:
     message = (
         f"there was no room for all {workers} workers within {seconds} seconds ({why}): the group goes on with {size}"
     )
-    joining = Joining(size=size, workers=size, attempt=snapshot.job.status.attempt + 1)
-    return _resized(planned(snapshot, size), workers, Reason.CAPACITY_LOST, message, joining, now)
+    joining = Joining(current_size=size, target_size=size, attempt=snapshot.job.status.attempt + 1)
+    return _resized(planned(snapshot, size), workers, Reason.INSUFFICIENT_CAPACITY, message, joining, now)
 
 
 def _resized(snapshot: Snapshot, was: int, reason: Reason, why: str, joining: Joining | None, now: datetime) -> Plan:
     job, status = snapshot.job, snapshot.job.status
-    restarts = status.restarts.model_copy(update={"resizes": more(status.restarts.resizes), **CHANGED})
+    restarts = status.restarts.evolve(resizes=more(status.restarts.resizes))
     group, told = resized(snapshot)
-    update: dict[str, Any] = {"restarts": restarts, "retry": Retry(), "group": group, "joining": joining}
-    update |= {"previous_workers": was, **met(job, group)}
+    update: StatusChanges = {
+        "restarts": restarts,
+        "restart_budget": forget_rows(status),
+        "backoff": Backoff(),
+        "group": group,
+        "joining": joining,
+        "previous_size": was,
+        **met(job, group),
+    }
     if job.spec.elastic:
-        update["growth_pause_time"] = now
-    if group and all(each.attempt <= status.attempt for each in group.replaced):
+        update["scale_up_paused_since"] = now
+    if group and all(each.attempt <= status.attempt for each in group.replacements):
         # No pod is to be made.
         update["launched_attempt"] = status.attempt + 1
     return new_attempt(job, reason, why, update, now, how=f"{told} as attempt {{}}")

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
+from trainyard.api.internal_status import Joining
 from trainyard.api.reasons import Reason
-from trainyard.api.status import Joining
+from trainyard.api.status import StatusChanges
 from trainyard.domain.actions import Action, CreateWorker, Event
 from trainyard.domain.recovery.restart_scope import can_join
 from trainyard.domain.scaling.capacity import aim, is_complete, is_placed, lacks, patience, pause
@@ -22,13 +22,16 @@ def held_back(snapshot: Snapshot, now: datetime) -> Snapshot:
     Where they could not begin together with pods that are there, nothing is held back for them: all are made anew.
     """
     status, size, wish = snapshot.job.status, snapshot.size, snapshot.job.spec.replicas
-    begun = status.launched_attempt > 0 or status.joining is not None
+    begun = status.internal.launched_attempt > 0 or status.internal.joining is not None
     # With growAfterSeconds, several wishes become one change.
     pauses = pause(snapshot, now) > timedelta()
     if wish <= size or not begun or not (can_join(snapshot) or pauses):
         return snapshot
     # Who is on the way goes on. But none takes a place that the group itself has waited for in vain.
-    asked = status.joining is not None and status.joining.size == size < status.joining.workers
+    asked = (
+        status.internal.joining is not None
+        and status.internal.joining.current_size == size < status.internal.joining.target_size
+    )
     stays = (pauses and not asked) or lacks(planned(snapshot, size), now)
     target = size if stays else aim(snapshot, now)
     if target > size and _may_grow(snapshot) and _is_settled(snapshot, range(size, target)):
@@ -36,56 +39,75 @@ def held_back(snapshot: Snapshot, now: datetime) -> Snapshot:
     return replace(planned(snapshot, size), wish=wish, aim=target, limit=snapshot.limit or outgrown(snapshot))
 
 
-def changes(snapshot: Snapshot, now: datetime) -> dict[str, Any]:
+def changes(snapshot: Snapshot, now: datetime) -> StatusChanges:
     """What else the status is to say of those that join; nothing where it does."""
-    before, status, size = snapshot.job.status.joining, snapshot.job.status, snapshot.size
+    before, status, size = snapshot.job.status.internal.joining, snapshot.job.status, snapshot.size
     if snapshot.wish is None or snapshot.aim is None:
         # Nobody is to join any more: that is said until they are gone.
-        left = before is not None and any(pod.index >= before.size for pod in snapshot.pods)
-        after = Joining(size=before.size, workers=before.size, attempt=before.attempt) if before and left else None
+        left = before is not None and any(pod.index >= before.current_size for pod in snapshot.pods)
+        after = (
+            Joining(current_size=before.current_size, target_size=before.current_size, attempt=before.attempt)
+            if before and left
+            else None
+        )
         return {} if after == before else {"joining": after}
     if snapshot.job.spec.elastic and any(map(_is_lost, snapshot.joining)):
         # Tried again after a while, with all others: the group does not stop for those that did not come to it.
-        return {"joining": Joining(size=size, workers=size, attempt=status.attempt), "growth_pause_time": now}
+        return {
+            "joining": Joining(current_size=size, target_size=size, attempt=status.attempt),
+            "scale_up_paused_since": now,
+        }
     narrower = snapshot.job.spec.elastic is not None and size < snapshot.aim < snapshot.wish
     of, since = snapshot.wish if narrower else None, _ready_since(snapshot, now)
-    if before is not None and (before.size, before.workers) == (size, snapshot.aim):
-        after = before.model_copy(update={"since": since, "of": of})
+    if before is not None and (before.current_size, before.target_size) == (size, snapshot.aim):
+        after = before.evolve(ready_since=since, requested_size=of)
         return {} if after == before else {"joining": after}
-    same = before is not None and before.size == size
+    same = before is not None and before.current_size == size
     attempt = before.attempt if before and same else status.attempt
     # Whose turn comes later is not waited for; but another wish has those that are ready wait no longer.
     kept = since if same and not narrower else None
-    return {"joining": Joining(size=size, workers=snapshot.aim, attempt=attempt, since=kept, of=of)}
+    return {
+        "joining": Joining(
+            current_size=size, target_size=snapshot.aim, attempt=attempt, ready_since=kept, requested_size=of
+        )
+    }
 
 
-def told(snapshot: Snapshot, changed: dict[str, Any]) -> Sequence[Event]:
+def told(snapshot: Snapshot, changed: StatusChanges) -> Sequence[Event]:
     """The event with which it begins, or ends before its time."""
-    begun, before = changed.get("joining"), snapshot.job.status.joining
-    if "growth_pause_time" in changed:
+    begun, before = changed.get("joining"), snapshot.job.status.internal.joining
+    if "scale_up_paused_since" in changed:
         lost = next(filter(_is_lost, snapshot.joining))
         note = f"worker {lost.index} (pod {lost.name}) ended before it could join; the group trains on without it"
         return [Event("Warning", Reason.WORKERS_JOINING, note)]
-    more = begun.workers - begun.size if begun else 0
-    asked = before is not None and begun is not None and (before.size, before.workers) == (begun.size, begun.workers)
+    more = begun.target_size - begun.current_size if begun else 0
+    asked = (
+        before is not None
+        and begun is not None
+        and (before.current_size, before.target_size) == (begun.current_size, begun.target_size)
+    )
     if begun is None or not more or asked:
         return []
     those = "one that joins is" if more == 1 else f"{more} that join are"
     why = "the group may grow" if snapshot.job.spec.elastic else "replicas was raised"
-    note = f"{why} to {begun.workers}; the group of {begun.size} trains on until {those} ready"
+    note = f"{why} to {begun.target_size}; the group of {begun.current_size} trains on until {those} ready"
     return [Event("Normal", Reason.WORKERS_JOINING, note)]
 
 
 def newcomers(snapshot: Snapshot) -> Sequence[Action]:
     """The pods that are to be made for those that join."""
-    asked = snapshot.job.status.joining
+    asked = snapshot.job.status.internal.joining
     if asked is None or snapshot.wish is None:
         return []
     if not _may_grow(snapshot):
         # They would take the place for which one of the group waits.
         return []
     there = {pod.index for pod in snapshot.joining}
-    return [CreateWorker(i, asked.attempt, asked.workers) for i in range(asked.size, asked.workers) if i not in there]
+    return [
+        CreateWorker(i, asked.attempt, asked.target_size)
+        for i in range(asked.current_size, asked.target_size)
+        if i not in there
+    ]
 
 
 def story(snapshot: Snapshot, now: datetime) -> str:
@@ -116,12 +138,12 @@ def _may_grow(snapshot: Snapshot) -> bool:
 
 def _ready_since(snapshot: Snapshot, now: datetime) -> datetime | None:
     """Since when some of those that join are ready, and wait for the others; None where none is, or nobody counts."""
-    before = snapshot.job.status.joining
+    before = snapshot.job.status.internal.joining
     if snapshot.job.spec.elastic is None or not any(map(is_placed, snapshot.joining)):
         return None
-    if before is not None and before.since is not None:
+    if before is not None and before.ready_since is not None:
         # An operator that has just begun has yet to hear of them.
-        return before.since
+        return before.ready_since
     return now if any(_is_ready(snapshot, pod) for pod in snapshot.joining) else None
 
 

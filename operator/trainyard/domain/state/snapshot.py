@@ -251,5 +251,5 @@ class Snapshot:
     @cached_property
     def joining(self) -> tuple[PodView, ...]:
         """The pods of the workers that are to join the group."""
-        awaits = self.job.status.awaits
+        awaits = self.job.status.is_joining
         return tuple(p for p in self.pods if awaits(p.index, p.attempt))

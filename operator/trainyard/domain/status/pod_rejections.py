@@ -27,7 +27,7 @@ class Refusal:
 def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
     """`plan` as it stands after one of its actions was refused."""
     now = now.replace(microsecond=0)
-    wait = NAMESAKE_GONE_AFTER if refusal.reason is Reason.NAME_TAKEN else RETRY_AFTER
+    wait = NAMESAKE_GONE_AFTER if refusal.reason is Reason.NAME_CONFLICT else RETRY_AFTER
     wait = wait if plan.requeue_after is None else min(wait, plan.requeue_after)
     over = plan.status.finished or plan.status.holds(C.SUSPENDED)
     if refusal.reason is Reason.INVALID_TEMPLATE and not over:
@@ -39,14 +39,14 @@ def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
             now,
         )
     # A group that trains goes on where those that are to join it are refused; and where only deletions are, why it does not run stays what it was.
-    joins = plan.status.joining is not None and plan.status.holds(C.RUNNING)
+    joins = plan.status.internal.joining is not None and plan.status.holds(C.RUNNING)
     kind = C.STALLED if over else C.RESIZING if joins else C.RUNNING
     saying = (no if kind is C.RUNNING else yes)(kind, refusal.reason, refusal.message)
     stored = job.status.condition(saying.kind)
     # The plan may have said that all is well again. That was never stored, so nothing has changed in between.
     others = [c for c in plan.status.conditions if c.type != saying.kind]
-    before = plan.status.model_copy(update={"conditions": [*others, *([stored] if stored else [])]})
-    status = plan.status.model_copy(update={"conditions": said(before, [saying], job.generation, now)})
+    before = plan.status.evolve(conditions=[*others, *([stored] if stored else [])])
+    status = plan.status.evolve(conditions=said(before, [saying], job.generation, now))
     told = stored is not None and stored.reason == refusal.reason
     events = [] if told else [Event("Warning", refusal.reason, refusal.message)]
     return replace(plan, status=status, events=[*plan.events, *events], requeue_after=wait)

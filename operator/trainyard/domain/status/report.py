@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from trainyard.api.reasons import Reason
-from trainyard.api.status import ConditionType as C, Phase, TrainingJobStatus, WorkerStatus
+from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus, WorkerStatus
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.conditions import Saying, no, over, said, yes
 from trainyard.domain.progress import stragglers
@@ -27,7 +27,7 @@ def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
     """`plan` with what is seen of the pods in its status."""
     job, pods = snapshot.job, snapshot.current
     well = sum(p.ready or state(p) is State.SUCCEEDED for p in pods)
-    update: dict[str, Any] = {
+    update: StatusChanges = {
         "observed_generation": job.generation,
         "replicas": len(snapshot.pods),
         "ready_replicas": well,
@@ -39,7 +39,7 @@ def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
         update |= _at_rest(job, plan.status, now)
     else:
         update |= _active(snapshot, plan.status, now)
-    status = plan.status.model_copy(update=update)
+    status = plan.status.evolve(**update)
     return replace(plan, status=status, events=[*plan.events, *_held_up(snapshot.job.status, status)])
 
 
@@ -78,14 +78,14 @@ def is_news(job: JobView, after: TrainingJobStatus) -> bool:
 
 def _moves(status: TrainingJobStatus, *, grouped: bool) -> tuple[Any, ...]:
     holds = {c.type for c in status.conditions if c.status == "True" and c.type != C.SCHEDULED}
-    launched = grouped and status.launched_attempt
+    launched = grouped and status.internal.launched_attempt
     return (
-        *(status.phase, status.attempt, launched, status.meeting, status.joining),
-        *(status.graceful_stop, status.restarts, holds),
+        *(status.phase, status.attempt, launched, status.awaiting_rendezvous, status.internal.joining),
+        *(status.internal.coordinated_stop, status.restarts, holds),
     )
 
 
-def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
+def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> StatusChanges:
     """A job that has no more to do than to lose its pods stalls at nothing, or at what it has failed of; and it has no size."""
     ended = Reason.JOB_FINISHED if status.finished else Reason.SUSPENDED
     sayings = over(status, [C.SCALING_LIMITED], ended, "nothing is in the way")
@@ -97,10 +97,10 @@ def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> dict[str
     return {"conditions": said(status, sayings, job.generation, now)} if sayings else {}
 
 
-def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dict[str, Any]:
+def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> StatusChanges:
     job, pods = snapshot.job, snapshot.current
     seen = health(pods, job.spec.replicas)
-    if seen.running and status.meeting:
+    if seen.running and status.awaiting_rendezvous:
         seen = replace(seen, running=False, reason=Reason.WORKERS_STARTING, message=_meeting(snapshot, now))
     if misfit(job.spec):
         seen = replace(seen, running=False, reason=Reason.INVALID_SPEC, message=snapshot.misfit)
@@ -111,7 +111,7 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> dic
         if seen.scheduled
         else no(C.SCHEDULED, _unplaced(seen.reason), f"{seen.message}{_avoiding(job, seen.reason)}")
     ]
-    update: dict[str, Any] = {"workers": _unwell(pods)}
+    update: StatusChanges = {"workers": _unwell(pods)}
     if everyone(pods, job.spec.replicas):
         update["launched_attempt"] = status.attempt
     sayings += _stalled(snapshot, status, seen.reason)
@@ -158,8 +158,12 @@ def _meeting(snapshot: Snapshot, now: datetime) -> str:
     count, wished = sum(ready(snapshot, pod) for pod in snapshot.current), snapshot.job.spec.replicas
     left = [pod.name for pod in snapshot.old if not has_stopped(pod)]
     until = f"; pod {left[0]} of an earlier attempt has yet to end" if left else ""
-    begin = snapshot.job.status.retry.not_before
-    at = f", which does not begin before {begin:%H:%M:%S} UTC (retry.notBefore)" if begin and now < begin else ""
+    begin = snapshot.job.status.internal.backoff.not_before
+    at = (
+        f", which does not begin before {begin:%H:%M:%S} UTC (internal.backoff.notBefore)"
+        if begin and now < begin
+        else ""
+    )
     return f"{count} of {wished} workers are ready for attempt {snapshot.job.status.attempt}{at}{until}"
 
 

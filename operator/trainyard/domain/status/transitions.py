@@ -3,16 +3,15 @@
 A verdict holds no actions; the next pass acts on what was stored (see `Plan`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from types import MappingProxyType
-from typing import Any
 
 from trainyard.api.constants import AGENT
+from trainyard.api.internal_status import Backoff, Rendezvous, RestartBudget
 from trainyard.api.reasons import Reason
-from trainyard.api.recovery import Rung
+from trainyard.api.recovery import RestartScope
 from trainyard.api.spec import Success
-from trainyard.api.status import ConditionType as C, Phase, Rendezvous, Retry, TrainingJobStatus
+from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus
 from trainyard.domain.actions import Event, Plan
 from trainyard.domain.conditions import Saying, no, over, said, yes
 from trainyard.domain.progress import goodput
@@ -25,14 +24,11 @@ from trainyard.domain.recovery.stored_times import delay_after
 from trainyard.domain.recovery.suspect_nodes import known, struck, told as told_of
 from trainyard.domain.state.snapshot import Doing, JobView, Snapshot
 
-CHANGED: Mapping[str, None] = MappingProxyType({"at_same_step": None, "out_of_memory": None})
-"""Rows of failures begin anew where somebody has changed the job."""
-
 
 def start(job: JobView, now: datetime) -> TrainingJobStatus:
     """The first status of a job, and the one with which a suspended job goes on."""
     status = job.status
-    update: dict[str, Any] = {
+    update: StatusChanges = {
         "active_since": now,
         "attempt_start_time": now,
         "start_time": status.start_time or now,
@@ -41,8 +37,8 @@ def start(job: JobView, now: datetime) -> TrainingJobStatus:
     if status.holds(C.SUSPENDED):
         resumed = said(status, [no(C.SUSPENDED, Reason.RESUMED, "the job goes on")], job.generation, now)
         # The image may be another one: whether the agent can run in it is to be seen.
-        update |= {"conditions": [c for c in resumed if c.type != C.SUPERVISED], "phase": Phase.PENDING}
-    return status.model_copy(update=update)
+        update |= {"conditions": [c for c in resumed if c.type != C.AGENT_INJECTED], "phase": Phase.PENDING}
+    return status.evolve(**update)
 
 
 def resume(job: JobView, now: datetime) -> Plan:
@@ -61,22 +57,22 @@ def suspend(snapshot: Snapshot, now: datetime) -> Plan:
         no(C.RUNNING, Reason.SUSPENDED, message),
         *over(status, [C.RESTARTING, C.STRAGGLING, C.RESIZING], Reason.SUSPENDED, message),
     ]
-    update: dict[str, Any] = {
+    update: StatusChanges = {
         "phase": Phase.SUSPENDED,
         "active_since": None,
         "active_seconds": int(active(status, now).total_seconds()),
         "goodput": goodput.settled(status, active(status, now)),
         "conditions": said(status, sayings, job.generation, now),
         # Whoever takes the suspension back may have changed the template: earlier attempts say nothing of the next.
-        "retry": Retry(),
-        "restarts": status.restarts.model_copy(update=CHANGED),
+        "backoff": Backoff(),
+        "restart_budget": forget_rows(status),
         "workers": [],
         "stragglers": [],
         "joining": None,
     }
-    if snapshot.current or status.launched_attempt == status.attempt:
+    if snapshot.current or status.internal.launched_attempt == status.attempt:
         update |= _next_attempt(status, snapshot.size, now)
-    return Plan(_observed(job, status.model_copy(update=update)), events=[Event("Normal", Reason.SUSPENDED, message)])
+    return Plan(_observed(job, status.evolve(**update)), events=[Event("Normal", Reason.SUSPENDED, message)])
 
 
 def restart(snapshot: Snapshot, cause: Cause, told: str, now: datetime, *, elsewhere: bool = False) -> Plan:
@@ -86,15 +82,17 @@ def restart(snapshot: Snapshot, cause: Cause, told: str, now: datetime, *, elsew
     """
     job, status = snapshot.job, snapshot.job.status
     ran = now - status.running_time if status.running_time else timedelta()
-    count = 0 if ran >= STEADY or got_further(status.restarts, cause) else status.retry.count
+    count = 0 if ran >= STEADY or got_further(status.internal.restart_budget, cause) else status.internal.backoff.count
     delay = delay_after(count)
     nodes = struck(job, cause, now, elsewhere=elsewhere)
     by = climb(snapshot, cause, nodes, ran)
-    retry = Retry(count=more(count), not_before=now + timedelta(seconds=delay), rung=by.rung, tries=by.tries)
+    backoff = Backoff(
+        count=more(count), not_before=now + timedelta(seconds=delay), scope=by.scope, scope_attempts=by.tries
+    )
     told += told_of(status.suspect_nodes, nodes)
     when = f", in {delay} seconds" if delay else ""
-    update = {**ended(job, cause, now), "retry": retry, "suspect_nodes": nodes, "group": by.group}
-    if by.rung in {Rung.PROCESSES, Rung.CONTAINERS}:
+    update: StatusChanges = {**ended(job, cause, now), "backoff": backoff, "suspect_nodes": nodes, "group": by.group}
+    if by.scope in {RestartScope.PROCESS, RestartScope.CONTAINER}:
         update["launched_attempt"] = status.attempt + 1
     update |= met(job, by.group)
     return new_attempt(job, cause.reason, told, update, now, how=f"{by.told} as attempt {{}}{when}")
@@ -102,13 +100,13 @@ def restart(snapshot: Snapshot, cause: Cause, told: str, now: datetime, *, elsew
 
 def open_rendezvous(status: TrainingJobStatus, address: str) -> TrainingJobStatus:
     """All workers of an attempt that did not begin with all its pods are ready: they may start."""
-    return status.model_copy(update={"rendezvous": Rendezvous(attempt=status.attempt, address=address)})
+    return status.evolve(rendezvous=Rendezvous(attempt=status.attempt, address=address))
 
 
 def regroup(job: JobView, now: datetime) -> Plan:
     """Workers wait for each other, and nobody can tell them when to begin: the operator was set up anew without a coordinator."""
     message = "workers wait for a word of the operator, which is set up without a coordinator now"
-    return new_attempt(job, Reason.AGENT_OFF, message, {}, now)
+    return new_attempt(job, Reason.AGENT_DISABLED, message, {}, now)
 
 
 def release(job: JobView, nodes: Sequence[str], now: datetime) -> Plan:
@@ -128,14 +126,14 @@ def adopt(snapshot: Snapshot, attempt: int) -> Plan:
     status = snapshot.job.status
     pods, group = known_group(snapshot, attempt)
     note = f"workers are at attempt {attempt}, the status knew of {status.attempt} only: the job goes on from there"
-    update: dict[str, Any] = {"attempt": attempt, "launched_attempt": attempt - 1, "group": group, "stragglers": []}
+    update: StatusChanges = {"attempt": attempt, "launched_attempt": attempt - 1, "group": group, "stragglers": []}
     agents = [snapshot.agents.get(pod.uid) for pod in pods]
     # Some that wait beside others that run are perhaps none of them: they were to join. Then none is told to begin.
     mixed = {agent.doing for agent in agents if agent} >= {Doing.RUNNING, Doing.WAITING}
     if group and not mixed and (address := next((pod.ip for pod in pods if pod.index == 0), "")):
         # They run, or were about to.
         update["rendezvous"] = Rendezvous(attempt=attempt, address=address)
-    return Plan(status.model_copy(update=update), events=[Event("Warning", Reason.ATTEMPT_ADOPTED, note)])
+    return Plan(status.evolve(**update), events=[Event("Warning", Reason.ATTEMPT_ADOPTED, note)])
 
 
 def complete(job: JobView, workers: int, now: datetime) -> Plan:
@@ -153,21 +151,21 @@ def fail(job: JobView, reason: Reason, message: str, now: datetime, cause: Cause
     plan = _finish(job, Phase.FAILED, sayings, Event("Warning", reason, message), f"0/{job.spec.replicas}", now)
     if cause is None:
         return plan
-    return Plan(plan.status.model_copy(update=ended(job, cause, now)), events=plan.events)
+    return Plan(plan.status.evolve(**ended(job, cause, now)), events=plan.events)
 
 
 def active(status: TrainingJobStatus, now: datetime) -> timedelta:
     """For how long the job has been active, without the time in which it was suspended."""
-    before = timedelta(seconds=status.active_seconds)
+    before = timedelta(seconds=status.internal.active_seconds)
     # A clock that was set back, or a status edited by hand, must not make it less.
-    return before + max(timedelta(), now - status.active_since) if status.active_since else before
+    return before + max(timedelta(), now - status.internal.active_since) if status.internal.active_since else before
 
 
 def new_attempt(
     job: JobView,
     reason: Reason,
     message: str,
-    update: dict[str, Any],
+    update: StatusChanges,
     now: datetime,
     how: str = "all workers start anew as attempt {}",
     also: Sequence[Saying] = (),
@@ -182,29 +180,32 @@ def new_attempt(
         *also,
     ]
     restarts = update.get("restarts", status.restarts)
-    update = (
-        {
-            "suspect_nodes": known(job, now),
-            "goodput": goodput.at_restart(status, active(status, now)),
-        }
-        | _next_attempt(status, status.size or job.spec.replicas, now)
-        | update
-        | {
-            "phase": Phase.RESTARTING,
-            "conditions": said(status, sayings, job.generation, now),
-            "restart_count": restarts.failures + restarts.disruptions + restarts.resizes,
-            "workers": [],
-        }
-    )
+    changes: StatusChanges = {
+        "suspect_nodes": known(job, now),
+        "goodput": goodput.at_restart(status, active(status, now)),
+        **_next_attempt(status, status.size or job.spec.replicas, now),
+        **update,
+        "phase": Phase.RESTARTING,
+        "conditions": said(status, sayings, job.generation, now),
+        "restart_count": restarts.failures + restarts.disruptions,
+        "workers": [],
+    }
     expected = reason in {Reason.RESIZED, Reason.NODES_RELEASED}
     event = Event("Normal" if expected else "Warning", reason, told)
-    return Plan(_observed(job, status.model_copy(update=update)), events=[event])
+    return Plan(_observed(job, status.evolve(**changes)), events=[event])
 
 
-def _next_attempt(status: TrainingJobStatus, workers: int, now: datetime) -> dict[str, Any]:
+def _next_attempt(status: TrainingJobStatus, workers: int, now: datetime) -> StatusChanges:
     """`workers`: how many the one before had."""
-    begin = {"attempt": status.attempt + 1, "attempt_start_time": now, "running_time": None}
-    return {**begin, "previous_workers": workers, "group": None, "graceful_stop": None, "stragglers": []}
+    return {
+        "attempt": status.attempt + 1,
+        "attempt_start_time": now,
+        "running_time": None,
+        "previous_size": workers,
+        "group": None,
+        "coordinated_stop": None,
+        "stragglers": [],
+    }
 
 
 def _finish(job: JobView, phase: Phase, sayings: Sequence[Saying], event: Event, ready: str, now: datetime) -> Plan:
@@ -216,7 +217,7 @@ def _finish(job: JobView, phase: Phase, sayings: Sequence[Saying], event: Event,
         *over(status, [C.RESTARTING], Reason.JOB_FINISHED, "the job has finished"),
         *sayings,
     ]
-    update = {
+    update: StatusChanges = {
         "phase": phase,
         "completion_time": now,
         "active_seconds": int(active(status, now).total_seconds()),
@@ -228,8 +229,13 @@ def _finish(job: JobView, phase: Phase, sayings: Sequence[Saying], event: Event,
         "stragglers": [],
         "joining": None,
     }
-    return Plan(_observed(job, status.model_copy(update=update)), events=[event])
+    return Plan(_observed(job, status.evolve(**update)), events=[event])
+
+
+def forget_rows(status: TrainingJobStatus) -> RestartBudget:
+    """The restart budget of a job that somebody has changed: failures in a row are counted from zero."""
+    return status.internal.restart_budget.evolve(at_same_step=None, out_of_memory=None)
 
 
 def _observed(job: JobView, status: TrainingJobStatus) -> TrainingJobStatus:
-    return status.model_copy(update={"observed_generation": job.generation})
+    return status.evolve(observed_generation=job.generation)

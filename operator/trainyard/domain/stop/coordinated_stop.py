@@ -7,9 +7,10 @@ last: nobody is beyond it, and those that lag behind get there, for the others w
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
+from trainyard.api.internal_status import MAX_REASON_LENGTH, CoordinatedStop
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import SAVED_CODE
-from trainyard.api.status import MOST_WORDS, GracefulStop, TrainingJobStatus
+from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.actions import Event, Plan, whole_seconds
 from trainyard.domain.recovery.agent_reports import calling, gone
 from trainyard.domain.recovery.root_cause import Cause
@@ -30,7 +31,7 @@ def hold(snapshot: Snapshot, now: datetime) -> Plan | None:
     stop = snapshot.job.status.stopping
     if stop and stop.time > now:
         # By a clock that was set back since, or by hand: nothing is waited for that long.
-        return _set(snapshot, stop.model_copy(update={"time": now}))
+        return _set(snapshot, stop.evolve(time=now))
     if (stop or _occasion(snapshot)) and (
         wait := calling(snapshot, now, leavers=True) or _between_calls(snapshot, now)
     ):
@@ -56,12 +57,12 @@ def _ask(snapshot: Snapshot, now: datetime) -> Plan | None:
     why = _occasion(snapshot)
     if why is None or _taking_part(snapshot) is None:
         return None
-    stop = GracefulStop(attempt=snapshot.job.status.attempt, time=now, why=why[:MOST_WORDS])
+    stop = CoordinatedStop(attempt=snapshot.job.status.attempt, time=now, reason=why[:MAX_REASON_LENGTH])
     left = _left(snapshot, stop, now)
     return _set(snapshot, stop, wait=min(AGREE, left)) if left >= LEAST else None
 
 
-def _agree(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> Plan | None:
+def _agree(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> Plan | None:
     if _occasion(snapshot) is None:
         return _set(snapshot, None)
     agents, left = _taking_part(snapshot), min(AGREE - (now - stop.time), _left(snapshot, stop, now))
@@ -74,11 +75,11 @@ def _agree(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> Plan | None
     if furthest is None or None in passed:
         return None
     step = furthest + 1
-    event = Event("Normal", Reason.GRACEFUL_STOP, f"{stop.why}: all ranks stop after step {step}")
-    return _set(snapshot, stop.model_copy(update={"step": step}), event)
+    event = Event("Normal", Reason.COORDINATED_STOP, f"{stop.reason}: all ranks stop after step {step}")
+    return _set(snapshot, stop.evolve(step=step), event)
 
 
-def _await(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> Plan | None:
+def _await(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> Plan | None:
     left = _left(snapshot, stop, now)
     running = [agent for _, agent in _agents(snapshot) if agent and agent.connected and agent.doing is Doing.RUNNING]
     late = any(agent.leave is None or agent.leave.passed is None for agent in running)
@@ -89,7 +90,7 @@ def _await(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> Plan | None
     return Plan(snapshot.job.status, requeue_after=whole_seconds(left))
 
 
-def _left(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> timedelta:
+def _left(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> timedelta:
     """How much longer the ranks have: as long as the first pod that has to go."""
     going = [pod.deletion_time - now for pod in snapshot.current if pod.deletion_time]
     return min(going, default=timedelta(seconds=_usual(snapshot)) - (now - stop.time))
@@ -98,7 +99,7 @@ def _left(snapshot: Snapshot, stop: GracefulStop, now: datetime) -> timedelta:
 def _usual(snapshot: Snapshot) -> int:
     """Seconds that the ranks have where no pod has to go."""
     spec = snapshot.job.spec
-    resized = spec.elastic.graceful_timeout_seconds if spec.elastic and snapshot.resized_from else None
+    resized = spec.elastic.stop_timeout_seconds if spec.elastic and snapshot.resized_from else None
     return resized or spec.grace_seconds
 
 
@@ -148,6 +149,6 @@ def _agents(snapshot: Snapshot) -> Iterator[tuple[PodView, AgentView | None]]:
     return ((pod, snapshot.agents.get(pod.uid)) for pod in snapshot.current)
 
 
-def _set(snapshot: Snapshot, stop: GracefulStop | None, *events: Event, wait: timedelta | None = None) -> Plan:
-    status = snapshot.job.status.model_copy(update={"graceful_stop": stop})
+def _set(snapshot: Snapshot, stop: CoordinatedStop | None, *events: Event, wait: timedelta | None = None) -> Plan:
+    status = snapshot.job.status.evolve(coordinated_stop=stop)
     return Plan(status, events=[*events], requeue_after=whole_seconds(wait) if wait else None)

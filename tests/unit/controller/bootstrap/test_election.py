@@ -171,7 +171,12 @@ async def test_events_that_wait_are_written_before_the_end(api: FakeApi, lab: La
         await until_leads(one)
         for name in ("a", "b"):
             lab.submit(name)
-        await until(lambda: not slow.times and all(lab.status(name).get("launchedAttempt") for name in ("a", "b")))
+        await until(
+            lambda: (
+                not slow.times
+                and all(lab.status(name).get("internal", {}).get("launchedAttempt") for name in ("a", "b"))
+            )
+        )
     told = [call for call in api.writes if call.verb == "POST events" and LAB in call.path and call.status < 300]
     assert len(told) == 2
 

@@ -185,7 +185,7 @@ async def test_a_service_of_somebody_else_is_named(api: FakeApi, lab: Lab) -> No
     api.cluster.create(SERVICES, LAB, {"metadata": {"name": "job"}})
     async with operator(api):
         lab.submit()
-        await until(lambda: lab.condition("Running").get("reason") == "NameTaken")
+        await until(lambda: lab.condition("Running").get("reason") == "NameConflict")
     assert lab.condition("Running")["message"] == "Service job exists and does not belong to this TrainingJob"
     assert lab.pods() == []
 
@@ -290,7 +290,7 @@ async def test_a_service_that_lost_its_label_holds_nothing_up(api: FakeApi, lab:
     async with operator(api):
         lab.submit()
         await lab.until_pods("job-worker-0-1", "job-worker-1-1")
-        await until(lambda: lab.status().get("launchedAttempt"))
+        await until(lambda: lab.status().get("internal", {}).get("launchedAttempt"))
         labels = dict.fromkeys(api.cluster.get(SERVICES, LAB, "job")["metadata"]["labels"])
         api.cluster.merge(SERVICES, LAB, "job", {"metadata": {"labels": labels}})
         lab.runs("job-worker-0-1", "job-worker-1-1")
@@ -393,7 +393,7 @@ async def test_a_job_that_only_the_cache_knows_is_forgotten_when_it_is_written(
             lab.submit(replicas=3)
         record = op.caches.job(uid)
         assert record is not None
-        assert not await op.reconciler._write(record, TrainingJobStatus(attempt=2))
+        assert not await op.reconciler._write(record, TrainingJobStatus().evolve(attempt=2))
         assert op.caches.job(uid) is None
         with api.no_calls():
             assert await op.reconciler.reconcile(uid) is None

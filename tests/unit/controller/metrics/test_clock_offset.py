@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from benchmarks.agents.credentials import certificate
+from dev.benchmarks.agents.credentials import certificate
 from tests.support.fake_api import FakeApi
 from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.bootstrap.settings import Settings

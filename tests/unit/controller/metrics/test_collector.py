@@ -6,8 +6,9 @@ from prometheus_client import CollectorRegistry
 from tests.support.jobs import NOW, Scene, ago, job
 from tests.unit.controller.reconcile.test_resources import RAW
 from trainyard.api.base import MOST
+from trainyard.api.internal_status import Group
 from trainyard.api.progress import Goodput, LostSeconds, MeasuredProgress, Progress, Straggler
-from trainyard.api.status import Avoidance, Group, Phase, Restarts, SuspectNode, TrainingJobStatus
+from trainyard.api.status import Avoidance, Phase, Restarts, SuspectNode, TrainingJobStatus
 from trainyard.controller.metrics.collector import CacheMetrics, JobMetrics
 from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.resources import job_record
@@ -43,13 +44,13 @@ def test_ranks_that_are_slow_are_told_of_by_job_until_they_or_it_are_gone() -> N
         return registry.get_sample_value(name, {"namespace": "lab", "name": "job"})
 
     def know(version: int, *slow: Straggler) -> None:
-        status = TrainingJobStatus(stragglers=[*slow])
+        status = TrainingJobStatus().evolve(stragglers=[*slow])
         caches.of("lab").jobs.apply(job_record(RAW).with_status(status, version))
 
     know(8)
     assert told() is None, "as a rule there is nothing to tell, and no job's name is told"
     slow = Straggler(rank=3, pod="job-worker-3-1", step_seconds=0.4, factor=2.0, since=NOW)
-    know(9, slow, slow.model_copy(update={"rank": 4, "confirmed": True}))
+    know(9, slow, slow.evolve(rank=4, confirmed=True))
     assert told() == 1.0, "the other has not been slow for long enough"
     acting = False
     assert told() is None
@@ -62,8 +63,10 @@ def test_ranks_that_are_slow_are_told_of_by_job_until_they_or_it_are_gone() -> N
 def test_nodes_that_a_job_keeps_away_from(phase: Phase, told: float | None) -> None:
     registry, caches = CollectorRegistry(), Caches.empty()
     CacheMetrics(caches, registry, lambda: True)
-    nodes = [SuspectNode(name=each, avoided=each, until=NOW) for each in Avoidance]
-    caches.of("lab").jobs.apply(job_record(RAW).with_status(TrainingJobStatus(phase=phase, suspect_nodes=nodes), 9))
+    nodes = [SuspectNode(name=each, avoidance=each, until=NOW) for each in Avoidance]
+    caches.of("lab").jobs.apply(
+        job_record(RAW).with_status(TrainingJobStatus().evolve(phase=phase, suspect_nodes=nodes), 9)
+    )
     about = {"namespace": "lab", "name": "job"}
     assert registry.get_sample_value("trainyard_job_avoided_nodes", about) == told
 
@@ -133,7 +136,9 @@ def test_how_far_a_job_is_and_how_fast_it_gets_on(phase: Phase, told: dict[str, 
     measured = MeasuredProgress(samples_per_second=640, data_share=0.125, memory_bytes=2**30)
     paces = {"step_seconds": 0.5, "fastest_rank_seconds": 0.25, "slowest_rank_seconds": 0.4}
     progress = Progress(step=120, total_steps=900, loss=0.25, **paces, measured=measured, updated_at=NOW)
-    status = TrainingJobStatus(phase=phase, progress=progress, group=Group(since=1, workers=4), active_since=ago(60))
+    status = TrainingJobStatus().evolve(
+        phase=phase, progress=progress, group=Group(created_in_attempt=1, size=4), active_since=ago(60)
+    )
     caches.of("lab").jobs.apply(job_record(RAW).with_status(status, 9))
     prefix, about = "trainyard_job_", {"namespace": "lab", "name": "job"}
     samples = [each for family in registry.collect() for each in family.samples if each.name.startswith(prefix)]

@@ -8,8 +8,9 @@ from prometheus_client import CollectorRegistry
 
 from tests.support.jobs import NOW, Scene, ago, condition, job
 from tests.unit.controller.reconcile.test_resources import RAW
-from trainyard.api.recovery import Rung
-from trainyard.api.status import ConditionType, Group, LastFailure, Phase, Restarts, Retry, TrainingJobStatus
+from trainyard.api.internal_status import Backoff, Group
+from trainyard.api.recovery import RestartScope
+from trainyard.api.status import ConditionType, LastFailure, Phase, Restarts, TrainingJobStatus
 from trainyard.controller.metrics.collector import CacheMetrics
 from trainyard.controller.metrics.durations import Durations
 from trainyard.controller.reconcile.caches import Caches
@@ -35,12 +36,12 @@ def moved(before: TrainingJobStatus, after: TrainingJobStatus) -> dict[str, tupl
 
 
 def status(**fields: Any) -> TrainingJobStatus:
-    return TrainingJobStatus(**fields)
+    return TrainingJobStatus().evolve(**fields)
 
 
 def test_a_start_takes_until_all_workers_run_and_counts_once() -> None:
     begun = status(attempt_start_time=ago(40))
-    runs = begun.model_copy(update={"running_time": NOW})
+    runs = begun.evolve(running_time=NOW)
     assert moved(begun, begun) == {}
     assert moved(begun, runs) == {"startup": (1, 40)}
     assert moved(runs, runs) == {}
@@ -60,26 +61,32 @@ def test_a_job_that_fails_for_good_was_noticed_too() -> None:
     assert moved(status(attempt_start_time=ago(500)), over) == {"detection": (1, 9)}
 
 
-@pytest.mark.parametrize(("group", "rung"), [(Group(since=1), Rung.PROCESSES), (None, Rung.ALL_PODS)])
-def test_a_recovery_takes_from_the_fault_to_the_next_attempt(group: Group | None, rung: Rung) -> None:
+@pytest.mark.parametrize(
+    ("group", "scope"), [(Group(created_in_attempt=1), RestartScope.PROCESS), (None, RestartScope.GROUP)]
+)
+def test_a_recovery_takes_from_the_fault_to_the_next_attempt(group: Group | None, scope: RestartScope) -> None:
     begun = status(
-        attempt=2, last_failure=FAILED, attempt_start_time=ago(8), group=group, retry=Retry(rung=Rung.PROCESSES)
+        attempt=2,
+        last_failure=FAILED,
+        attempt_start_time=ago(8),
+        group=group,
+        backoff=Backoff(scope=RestartScope.PROCESS),
     )
-    runs = begun.model_copy(update={"running_time": NOW})
+    runs = begun.evolve(running_time=NOW)
     assert moved(begun, runs) == {"recovery": (1, 9)}
     registry = CollectorRegistry()
     Durations(registry).moved(replace(job(2).job, status=begun), runs)
-    assert registry.get_sample_value("trainyard_recovery_seconds_count", {"rung": rung}) == 1
+    assert registry.get_sample_value("trainyard_recovery_seconds_count", {"scope": scope}) == 1
 
 
 def test_an_attempt_after_another_cause_is_a_start() -> None:
     begun = status(attempt=3, last_failure=FAILED, attempt_start_time=ago(4))
-    assert moved(begun, begun.model_copy(update={"running_time": NOW})) == {"startup": (1, 4)}
+    assert moved(begun, begun.evolve(running_time=NOW)) == {"startup": (1, 4)}
 
 
 def test_clocks_that_disagree_take_nothing_off() -> None:
     begun = status(attempt_start_time=NOW)
-    assert moved(begun, begun.model_copy(update={"running_time": ago(5)})) == {"startup": (1, 0)}
+    assert moved(begun, begun.evolve(running_time=ago(5))) == {"startup": (1, 0)}
 
 
 def test_phase_attempt_restarts_and_accelerators_of_each_job() -> None:
@@ -99,15 +106,13 @@ def test_phase_attempt_restarts_and_accelerators_of_each_job() -> None:
     assert value("attempt") == 3
     assert [value("restarts_total", cause=cause) for cause in ("failure", "disruption", "resize")] == [1, 0, 1]
     assert value("accelerators") == 32
-    caches.of("lab").jobs.apply(record.with_status(told.model_copy(update={"replicas": 0}), 10))
+    caches.of("lab").jobs.apply(record.with_status(told.evolve(replicas=0), 10))
     assert value("accelerators") is None
-    joining = told.model_copy(update={"replicas": 6})
+    joining = told.evolve(replicas=6)
     caches.of("lab").jobs.apply(record.with_status(joining, 11))
     assert value("accelerators") == 32, "those that are to join may have no place"
     ended = [condition(ConditionType.COMPLETE)]
-    caches.of("lab").jobs.apply(
-        record.with_status(told.model_copy(update={"phase": Phase.COMPLETE, "conditions": ended}), 12)
-    )
+    caches.of("lab").jobs.apply(record.with_status(told.evolve(phase=Phase.COMPLETE, conditions=ended), 12))
     assert value("accelerators") is None, "pods that have ended are kept for their logs"
     caches.of("lab").jobs.remove("1")
     assert value("attempt") is None

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[4]
 
 
 def test_the_page_is_current() -> None:
-    assert (ROOT / reference.PAGE).read_text() == reference.page(), "run `make crds`"
+    assert (ROOT / reference.PAGE).read_text() == reference.page(), "run `make generate`"
 
 
 def test_every_metric_has_a_name_by_the_conventions_and_a_meaning() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from benchmarks.agents.credentials import Issuer, certificate
+from dev.benchmarks.agents.credentials import Issuer, certificate
 from tests.support.fake_api import FakeApi
 from tests.support.fake_cluster import Json
 from tests.support.waiting import until
@@ -98,6 +98,7 @@ async def test_what_agents_tell_is_seen_in_the_status(api: FakeApi, site: Site) 
         assert {**told, "updatedAt": ""} == {
             "step": 11,
             "totalSteps": 90,
+            "percent": 12,
             "phase": "train",
             "loss": 0.375,
             "stepSeconds": 0.2,
@@ -179,7 +180,7 @@ async def test_a_rank_that_fails_starts_again_where_it_was(api: FakeApi, site: S
         for index, (status, word) in enumerate((await first, second)):
             assert (status, word["run"], word["environment"]["RANK"]) == (200, True, str(index))
             assert word["environment"].items() >= {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29501"}.items()
-        assert site.lab.status()["rendezvous"] == {"attempt": 2, "address": "10.0.0.7"}
+        assert site.lab.status()["internal"]["rendezvous"] == {"attempt": 2, "address": "10.0.0.7"}
         assert site.lab.status()["phase"] == "Running"
     assert site.lab.pods() == names
 

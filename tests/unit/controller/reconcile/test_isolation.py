@@ -57,7 +57,7 @@ async def test_one_that_is_somebody_elses_keeps_workers_away_and_is_named(api: F
     api.cluster.create(NETWORK_POLICIES, LAB, {"metadata": {"name": "job"}, "spec": {"podSelector": {}}})
     async with operator(api, **ISOLATED):
         lab.submit()
-        await until(lambda: lab.condition("Running").get("reason") == "NameTaken")
+        await until(lambda: lab.condition("Running").get("reason") == "NameConflict")
         assert lab.condition("Running")["message"] == "NetworkPolicy job exists and does not belong to this TrainingJob"
         assert lab.pods() == []
 
@@ -67,7 +67,7 @@ async def test_without_the_right_no_worker_comes_unprotected(api: FakeApi, lab: 
     api.fault(method="POST", path=".*/networkpolicies", status=403, reason="Forbidden", message=told, times=10_000)
     async with operator(api, **ISOLATED):
         lab.submit()
-        await until(lambda: lab.condition("Running").get("reason") == "RightsMissing")
+        await until(lambda: lab.condition("Running").get("reason") == "PermissionDenied")
         assert told in lab.condition("Running")["message"]
         assert not api.cluster.objects(PODS, LAB)
 
@@ -79,7 +79,7 @@ async def test_one_that_the_server_refuses_holds_the_job_and_blames_nobody_s_tem
     api.fault(method="POST", path=".*/networkpolicies", status=422, reason="Invalid", message=INVALID, times=10_000)
     async with operator(api, **ISOLATED):
         lab.submit()
-        await until(lambda: lab.condition("Running").get("reason") == "IsolationRefused")
+        await until(lambda: lab.condition("Running").get("reason") == "NetworkPolicyRejected")
         said = lab.condition("Running")["message"]
         assert "networkPolicy.jobs" in said
         assert INVALID in said

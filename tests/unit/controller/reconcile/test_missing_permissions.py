@@ -27,7 +27,7 @@ def deny(api: FakeApi, method: str, verb: str, resource: str, path: str) -> Faul
 
 
 def events(api: FakeApi) -> list[str]:
-    return [event["note"] for event in api.cluster.objects(EVENTS, LAB) if event["reason"] == "RightsMissing"]
+    return [event["note"] for event in api.cluster.objects(EVENTS, LAB) if event["reason"] == "PermissionDenied"]
 
 
 async def again(op: Operator, api: FakeApi, job: str = "job") -> None:
@@ -45,7 +45,7 @@ async def test_what_cannot_be_created_is_why_the_job_does_not_run(
     ports: list[int] = []
     async with operator(api, ports) as op, aiohttp.ClientSession() as client:
         lab.submit()
-        await until(lambda: lab.condition("Running").get("reason") == "RightsMissing")
+        await until(lambda: lab.condition("Running").get("reason") == "PermissionDenied")
         told = lab.condition("Running")["message"]
         assert f'cannot create resource "{resource}"' in told
         assert "whoever installed it has to grant" in told
@@ -70,7 +70,7 @@ async def test_pods_of_an_old_attempt_that_cannot_be_deleted(api: FakeApi, lab: 
         await lab.until_phase("Running")
         fault = deny(api, "DELETE", "delete", "pods", ".*/pods/.*")
         lab.ends("job-worker-1-1", 3)
-        await until(lambda: lab.condition("Running").get("reason") == "RightsMissing")
+        await until(lambda: lab.condition("Running").get("reason") == "PermissionDenied")
         assert (lab.status()["attempt"], lab.status()["restarts"]["failures"]) == (2, 1)
         assert lab.pods() == [*BOTH], "no new worker beside an old one"
         fault.times = 0
@@ -85,7 +85,7 @@ async def test_pods_of_a_finished_job_that_cannot_be_deleted(api: FakeApi, lab: 
         fault = deny(api, "DELETE", "delete", "pods", ".*/pods/.*")
         for pod in BOTH:
             lab.ends(pod, 0)
-        await until(lambda: lab.condition("Stalled").get("reason") == "RightsMissing")
+        await until(lambda: lab.condition("Stalled").get("reason") == "PermissionDenied")
         await until(lambda: len(events(api)) == 1)
         assert lab.condition("Complete")["status"] == "True"
         fault.times = 0
@@ -101,7 +101,7 @@ async def test_a_job_that_has_outlived_its_time_and_cannot_be_deleted(api: FakeA
         await lab.until_pods(*BOTH)
         for pod in BOTH:
             lab.ends(pod, 0)
-        await until(lambda: lab.condition("Stalled").get("reason") == "RightsMissing")
+        await until(lambda: lab.condition("Stalled").get("reason") == "PermissionDenied")
         assert 'cannot delete resource "trainingjobs"' in lab.condition("Stalled")["message"]
         fault.times = 0
         await again(op, api)
@@ -171,7 +171,7 @@ async def test_a_hundred_refusals_make_a_handful_of_requests(api: FakeApi, lab: 
     deny(api, "POST", "create", "pods", ".*/namespaces/lab/pods")
     async with operator(api):
         lab.submit(replicas=100)
-        await until(lambda: lab.condition("Running").get("reason") == "RightsMissing")
+        await until(lambda: lab.condition("Running").get("reason") == "PermissionDenied")
         await until(lambda: len(events(api)) == 1)
     assert len([call for call in api.writes if call.verb == "POST pods"]) <= 3
     assert api.cluster.objects(PODS, LAB) == []

@@ -14,7 +14,7 @@ RAW: dict[str, Any] = {
 
 
 def test_a_stored_status_makes_the_record_that_the_watch_would_bring() -> None:
-    status = TrainingJobStatus(attempt=3, phase=Phase.RUNNING)
+    status = TrainingJobStatus().evolve(attempt=3, phase=Phase.RUNNING)
     brought = {**RAW, "metadata": {**RAW["metadata"], "resourceVersion": "9"}, "status": status.dump()}
     assert job_record(RAW).with_status(status, 9) == job_record(brought)
 

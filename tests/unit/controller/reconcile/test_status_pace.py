@@ -13,8 +13,8 @@ from trainyard.domain.status.report import is_news
 
 STARTING = plan(job(3).created().snapshot, NOW).status
 SNAPSHOT = replace(job(3).created().snapshot.job, status=STARTING)
-NEWS = STARTING.model_copy(update={"phase": Phase.RUNNING})
-MORE_READY = STARTING.model_copy(update={"ready": "1/3", "ready_replicas": 1})
+NEWS = STARTING.evolve(phase=Phase.RUNNING)
+MORE_READY = STARTING.evolve(ready="1/3", ready_replicas=1)
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,11 @@ MORE_READY = STARTING.model_copy(update={"ready": "1/3", "ready_replicas": 1})
             False,
             id="another reason",
         ),
-        pytest.param(
-            STARTING.model_copy(update={"observed_generation": 2}), True, id="a change of the spec was looked at"
-        ),
-        pytest.param(STARTING.model_copy(update={"phase": Phase.RUNNING}), True, id="another phase"),
-        pytest.param(STARTING.model_copy(update={"attempt": 2}), True, id="another attempt"),
-        pytest.param(STARTING.model_copy(update={"launched_attempt": 2}), True, id="all pods of an attempt are there"),
-        pytest.param(STARTING.model_copy(update={"restarts": Restarts(failures=1)}), True, id="a failure was counted"),
+        pytest.param(STARTING.evolve(observed_generation=2), True, id="a change of the spec was looked at"),
+        pytest.param(STARTING.evolve(phase=Phase.RUNNING), True, id="another phase"),
+        pytest.param(STARTING.evolve(attempt=2), True, id="another attempt"),
+        pytest.param(STARTING.evolve(launched_attempt=2), True, id="all pods of an attempt are there"),
+        pytest.param(STARTING.evolve(restarts=Restarts(failures=1)), True, id="a failure was counted"),
         pytest.param(plan(job(3).running().snapshot, NOW).status, True, id="all run"),
     ],
 )

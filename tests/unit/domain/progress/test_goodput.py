@@ -25,19 +25,17 @@ def told(
     snapshot = Snapshot(replace(job(1).job, status=status), reports=[WorkerReport(status.attempt, 0, (rank,))])
     seen = progress(snapshot, NOW)
     goodput = reported(snapshot, seen, timedelta(seconds=active))
-    return stored(status.model_copy(update={"progress": seen, "goodput": goodput}))
+    return stored(status.evolve(progress=seen, goodput=goodput))
 
 
 def ended(status: TrainingJobStatus, *, active: float, failed_at: int | None = None) -> TrainingJobStatus:
     """The status with the next attempt, after a failure that told its step, or after something that told none."""
     failure = LastFailure(time=NOW, attempt=status.attempt, pod="w", pod_uid="u", reason="Error", step=failed_at)
     return stored(
-        status.model_copy(
-            update={
-                "attempt": status.attempt + 1,
-                "goodput": at_restart(status, timedelta(seconds=active)),
-                "last_failure": status.last_failure if failed_at is None else failure,
-            }
+        status.evolve(
+            attempt=status.attempt + 1,
+            goodput=at_restart(status, timedelta(seconds=active)),
+            last_failure=status.last_failure if failed_at is None else failure,
         )
     )
 
@@ -131,7 +129,7 @@ def test_a_new_attempt_is_counted_at_what_a_step_took_in_the_last() -> None:
 
 
 def test_a_suspension_is_no_time_and_what_comes_after_it_is_recovery() -> None:
-    status = TRAINS.model_copy(update={"goodput": settled(TRAINS, timedelta(seconds=33))})
+    status = TRAINS.evolve(goodput=settled(TRAINS, timedelta(seconds=33)))
     assert parts(status) == (10, 20, 0, 0, 3)
     assert parts(told(ended(status, active=33), 15, first=11, active=43)) == (15, 20, 5, 0, 3)
 
@@ -141,7 +139,7 @@ def test_another_size_makes_steps_shorter_and_not_worth_more() -> None:
 
 
 def test_an_operator_that_begins_to_count_in_the_middle_says_nothing_of_what_was() -> None:
-    middle = told(TRAINS.model_copy(update={"goodput": None}), 500, first=1, active=900)
+    middle = told(TRAINS.evolve(goodput=None), 500, first=1, active=900)
     assert parts(middle) == (0, 0, 0, 0, 0)
     assert middle.goodput is not None
     assert middle.goodput.ratio is None
@@ -186,12 +184,12 @@ def test_whatever_was_written_by_hand_can_be_stored_again() -> None:
         attempt=7,
         step=MOST,
     )
-    status = TRAINS.model_copy(update={"goodput": by_hand})
+    status = TRAINS.evolve(goodput=by_hand)
     after = told(status, 20, first=1, active=40)
     assert after.goodput is not None
     assert (after.goodput.accounted_seconds, after.goodput.ratio) == (40, 0.2)
     assert ended(after, active=50).goodput == after.goodput
-    assert stored(status.model_copy(update={"goodput": settled(status, timedelta(seconds=50))}))
+    assert stored(status.evolve(goodput=settled(status, timedelta(seconds=50))))
 
 
 EVENTS = st.lists(
@@ -217,7 +215,7 @@ def test_all_parts_are_all_of_the_time_and_none_is_taken_back(
             status = told(status, step, active=active, first=first, took=took)
             assert told(status, step, active=active, first=first, took=took) == status
         elif what == "settled":
-            status = stored(status.model_copy(update={"goodput": settled(status, timedelta(seconds=active))}))
+            status = stored(status.evolve(goodput=settled(status, timedelta(seconds=active))))
         else:
             status = ended(status, active=active, failed_at=step if what == "failed" else None)
         if status.goodput is None:

@@ -93,7 +93,7 @@ def test_the_end_settles_what_came_after_the_last_step() -> None:
 
 def test_a_suspension_settles_and_the_time_after_it_is_another() -> None:
     suspended = plan(trained(job(1).running()).wishing(lifecycle={"suspend": True}).snapshot, NOW).status
-    assert (lost(suspended).other, suspended.active_seconds) == (20, 300)
+    assert (lost(suspended).other, suspended.internal.active_seconds) == (20, 300)
     scene = trained(job(1).running(attempt=2)).with_status(
         goodput=suspended.goodput, active_since=ago(30), active_seconds=300, attempt=2
     )

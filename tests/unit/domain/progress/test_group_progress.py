@@ -62,21 +62,25 @@ def test_the_verdict_says_at_which_step() -> None:
 
 def test_those_before_progress_are_forgiven_and_stay_counted() -> None:
     status, note = after(5, 4, 4, 6)
-    assert (status.restarts.failures, status.restarts.forgiven, status.restarts.furthest_step) == (4, 3, 6)
+    assert (
+        status.restarts.failures,
+        status.internal.restart_budget.forgiven,
+        status.internal.restart_budget.furthest_step,
+    ) == (4, 3, 6)
     assert "(1 of 4 restarts used; 3 before it are forgiven)" in note
 
 
 @pytest.mark.parametrize("how", [{"replicas": 2}, {"lifecycle": {"suspend": True}}])
 def test_a_job_that_was_changed_may_fail_at_the_same_step_again(how: dict[str, Any]) -> None:
     status, _ = after(120, 120)
-    assert status.restarts.at_same_step == 2
+    assert status.internal.restart_budget.at_same_step == 2
     changed = Scene(job(3).spec, status).running(attempt=status.attempt).wishing(**how)
-    assert plan(changed.snapshot, NOW).status.restarts.at_same_step is None
+    assert plan(changed.snapshot, NOW).status.internal.restart_budget.at_same_step is None
 
 
 def test_a_status_by_hand_does_not_give_more_than_there_is() -> None:
     status, _ = after(5, 4)
-    odd = status.restarts.model_copy(update={"forgiven": 100})
-    scene = Scene(job(3, recovery={"maxRestarts": 1}).spec, status.model_copy(update={"restarts": odd}))
+    odd = status.internal.restart_budget.evolve(forgiven=100)
+    scene = Scene(job(3, recovery={"maxRestarts": 1}).spec, status.evolve(restart_budget=odd))
     made = plan(scene.running(attempt=status.attempt).failed(1, step=3).snapshot, NOW)
     assert "(0 of 1 restarts used" in made.events[0].note

@@ -33,7 +33,9 @@ def test_the_group_is_as_far_as_its_last() -> None:
         RankProgress(0, 12, "train", 100, None, 0.3),
     )
     paces = {"step_seconds": 0.3, "fastest_rank_seconds": 0.2, "slowest_rank_seconds": 0.4}
-    assert seen == Progress(step=11, total_steps=100, phase="checkpoint", loss=0.375, **paces, updated_at=NOW)
+    assert seen == Progress(
+        step=11, total_steps=100, percent=11, phase="checkpoint", loss=0.375, **paces, updated_at=NOW
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_the_newest_checkpoint_is_that_of_who_knows_and_outlives_its_attempt() -
     first = after(100)
     assert first.checkpoint == Checkpointed(step=100, seconds=4.25, time=NOW)
     assert first.measured is None
-    earlier = first.model_copy(update={"checkpoint": first.checkpoint.model_copy(update={"time": ago(60)})})
+    earlier = first.evolve(checkpoint=first.checkpoint.evolve(time=ago(60)))
     assert after(100, earlier).checkpoint == earlier.checkpoint, "it is no newer for being told again"
     assert after(0, earlier, attempt=2).checkpoint == earlier.checkpoint, "none was made yet in this attempt"
     assert after(200, earlier).checkpoint == Checkpointed(step=200, seconds=4.25, time=NOW)

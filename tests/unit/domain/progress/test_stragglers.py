@@ -83,7 +83,7 @@ def test_slow_for_a_minute_is_told_once_with_rank_pod_node_and_factor() -> None:
     assert not training.straggling
     (event,) = training.hear(LATE, after=1).events
     told = "rank 2 (pod train-worker-2-1 on node2) takes 0.42 s a step by itself, 2.1 times the median of 4 ranks"
-    assert (event.type, event.reason, event.note, training.message) == ("Warning", "SlowerThanOthers", told, told)
+    assert (event.type, event.reason, event.note, training.message) == ("Warning", "StragglersDetected", told, told)
     assert training.hear(LATE, after=600).events == []
     (slow,) = training.status.stragglers
     assert slow == Straggler(

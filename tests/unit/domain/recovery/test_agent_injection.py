@@ -17,7 +17,7 @@ COMMAND: dict[str, Any] = {
 }
 NO_PYTHON = "trainyard-agent: there is no Python 3.9 or newer on the PATH of this image\n"
 NO_SHELL = 'failed to create containerd task: exec: "/bin/sh": stat /bin/sh: no such file or directory: unknown'
-UNFIT = condition(C.SUPERVISED, holds=False, reason=Reason.NO_PYTHON)
+UNFIT = condition(C.AGENT_INJECTED, holds=False, reason=Reason.NO_PYTHON)
 
 
 def decided(scene: Scene, *, agent: bool = True) -> Plan:
@@ -35,7 +35,7 @@ def test_in_an_image_where_it_cannot_run_it_is_left_out_at_no_charge(failure: di
     scene = job(3, **COMMAND).running()
     after = decided(scene.failed(0, **failure).failed(1, **failure).failed(2, **failure))
     assert (after.status.attempt, after.status.restarts, after.status.last_failure) == (2, Restarts(), None)
-    assert told(after.status.conditions)[C.SUPERVISED] == because(Reason.NO_PYTHON, holds=False)
+    assert told(after.status.conditions)[C.AGENT_INJECTED] == because(Reason.NO_PYTHON, holds=False)
     (event,) = after.events
     assert event.note == f"{why}: trainyard-agent is left out; all workers start anew as attempt 2"
     assert not supervised(scene.with_status(conditions=after.status.conditions).job)
@@ -65,38 +65,38 @@ def test_other_ends_with_the_same_code_are_failures() -> None:
     ("scene", "agent", "expected"),
     [
         pytest.param(job(3, **COMMAND), True, None, id="as expected: nothing to say"),
-        pytest.param(job(3), True, Reason.NOTHING_TO_WRAP, id="no command"),
+        pytest.param(job(3), True, Reason.NO_COMMAND, id="no command"),
         pytest.param(job(3), False, None, id="no command, and no agent either"),
         pytest.param(job(3, recovery={"agent": "none"}), True, None, id="not wanted"),
         pytest.param(job(3, **COMMAND).saying(UNFIT), True, Reason.NO_PYTHON, id="left out"),
-        pytest.param(job(3, **COMMAND).saying(UNFIT), False, Reason.AGENT_OFF, id="taken away"),
+        pytest.param(job(3, **COMMAND).saying(UNFIT), False, Reason.AGENT_DISABLED, id="taken away"),
         pytest.param(
             job(3, recovery={"agent": "none"}).with_status(
-                conditions=[condition(C.SUPERVISED, holds=False, reason=Reason.NOTHING_TO_WRAP)]
+                conditions=[condition(C.AGENT_INJECTED, holds=False, reason=Reason.NO_COMMAND)]
             ),
             True,
-            Reason.AGENT_OFF,
+            Reason.AGENT_DISABLED,
             id="not wanted any more",
         ),
     ],
 )
 def test_the_status_says_where_it_cannot_be(scene: Scene, expected: Reason | None, *, agent: bool) -> None:
-    after = decided(scene.running(), agent=agent).status.condition(C.SUPERVISED)
+    after = decided(scene.running(), agent=agent).status.condition(C.AGENT_INJECTED)
     assert (after and after.reason) == expected
     assert after is None or after.status == "False"
 
 
 def test_a_command_given_while_suspended_makes_it_true() -> None:
     scene = job(3, **COMMAND).with_status(
-        conditions=[condition(C.SUPERVISED, holds=False, reason=Reason.NOTHING_TO_WRAP)]
+        conditions=[condition(C.AGENT_INJECTED, holds=False, reason=Reason.NO_COMMAND)]
     )
     after = told(decided(scene.running()).status.conditions)
-    assert after[C.SUPERVISED] == because(Reason.AGENT_INSIDE)
+    assert after[C.AGENT_INJECTED] == because(Reason.AGENT_INJECTED)
 
 
 def test_after_a_suspension_it_is_tried_again() -> None:
     """The image may be another one."""
     scene = job(3, **COMMAND).suspended().saying(UNFIT)
     resumed = decided(scene).status
-    assert resumed.condition(C.SUPERVISED) is None
+    assert resumed.condition(C.AGENT_INJECTED) is None
     assert supervised(scene.with_status(conditions=resumed.conditions).job)

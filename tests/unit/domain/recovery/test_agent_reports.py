@@ -93,7 +93,7 @@ def test_a_joiner_that_saw_a_second_verdict_while_it_started_may_take_its_time_t
 
 def test_without_an_agent_to_bring_all_pods_are_made_anew() -> None:
     scene = RUNS.deleted(1)
-    assert plan(replace(scene.snapshot, agent=False), NOW).status.group is None
+    assert plan(replace(scene.snapshot, agent=False), NOW).status.internal.group is None
 
 
 def test_a_fraction_of_a_second_is_not_waited_for_again_and_again() -> None:
@@ -103,7 +103,7 @@ def test_a_fraction_of_a_second_is_not_waited_for_again_and_again() -> None:
 
 def test_a_silent_node_is_avoided_at_once_where_possible() -> None:
     (node,) = after(RUNS.vanished(1)).status.suspect_nodes
-    assert (node.name, node.avoided) == ("node1", Avoidance.IF_POSSIBLE)
+    assert (node.name, node.avoidance) == ("node1", Avoidance.PREFERRED)
 
 
 def test_who_lost_a_peer_that_is_silent_is_not_the_cause() -> None:
@@ -155,7 +155,7 @@ def test_a_failure_that_was_told_before_the_pod_was_taken_away_is_the_cause() ->
 def test_who_gives_up_waiting_is_not_charged_again_with_what_was() -> None:
     """Nobody told it when to begin: the operator was away."""
     meets = after(RUNS.told_failed(1))
-    assert (meets.status.attempt, meets.status.restarts.failures, meets.status.meeting) == (2, 1, True)
+    assert (meets.status.attempt, meets.status.restarts.failures, meets.status.awaiting_rendezvous) == (2, 1, True)
     status = act(meets.failed(1, exit_code=1, seconds_ago=1)).status
     assert (status.attempt, status.restarts.failures, status.restarts.disruptions) == (3, 1, 1)
     assert made_in(meets.with_status(**dict(status))) == [1, 3, 1]

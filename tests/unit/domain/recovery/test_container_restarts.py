@@ -1,4 +1,4 @@
-"""The rung of containers: whose starts anew, what its worker is told, and what follows where it does not come back."""
+"""The scope of containers: whose starts anew, what its worker is told, and what follows where it does not come back."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -8,8 +8,8 @@ import pytest
 from tests.support.jobs import NOW, SUPERVISED, Scene, ago, job
 from tests.unit.domain.observing import AT, Json, containers, ended, pod
 from tests.unit.domain.recovering import act, after, made_in
-from trainyard.api.recovery import RESTART_CODE, Rung
-from trainyard.api.status import Group, Retry
+from trainyard.api.internal_status import Backoff, Group
+from trainyard.api.recovery import RESTART_CODE, RestartScope
 from trainyard.coordinator.assignments import assignment
 from trainyard.domain.plan import plan
 from trainyard.domain.state.observe import pod_view
@@ -17,7 +17,7 @@ from trainyard.domain.state.snapshot import AgentView, Doing, Exit, PodView
 
 RULE = {"action": "Restart", "exitCodes": {"operator": "In", "values": [RESTART_CODE]}}
 NOT_THIS = {"action": "Restart", "exitCodes": {"operator": "NotIn", "values": [RESTART_CODE]}}
-TRIED = Retry(count=1, rung=Rung.PROCESSES, tries=2)
+TRIED = Backoff(count=1, scope=RestartScope.PROCESS, scope_attempts=2)
 
 
 def restartable(replicas: int = 3, **recovery: object) -> Scene:
@@ -27,7 +27,7 @@ def restartable(replicas: int = 3, **recovery: object) -> Scene:
 
 def restarting(index: int = 1) -> Scene:
     """Worker `index` was told that its container starts anew, and says so."""
-    meets = after(restartable().with_status(retry=TRIED).told_failed(index)).attended(Doing.WAITING)
+    meets = after(restartable().with_status(backoff=TRIED).told_failed(index)).attended(Doing.WAITING)
     return meets.hung_up(index, doing=Doing.RESTARTING)
 
 
@@ -36,33 +36,39 @@ def the_pod(scene: Scene, index: int) -> PodView:
 
 
 def test_the_container_of_the_worker_that_failed_starts_anew_and_all_pods_stay() -> None:
-    decided = plan(restartable().with_status(retry=TRIED).told_failed(1).snapshot, NOW)
+    decided = plan(restartable().with_status(backoff=TRIED).told_failed(1).snapshot, NOW)
     status = decided.status
-    assert status.group == Group(since=1, workers=3, container=1)
-    assert (status.retry.rung, status.retry.tries, status.launched_attempt) == (Rung.CONTAINERS, 1, 2)
+    assert status.internal.group == Group(created_in_attempt=1, size=3, restarting_container=1)
+    assert (
+        status.internal.backoff.scope,
+        status.internal.backoff.scope_attempts,
+        status.internal.launched_attempt,
+    ) == (RestartScope.CONTAINER, 1, 2)
     assert decided.events[0].note.endswith(
         "; the container of worker 1 starts anew, the processes of the others in place, as attempt 2, in 2 seconds"
     )
 
 
 def test_it_alone_is_told_so_and_only_until_the_attempt_begins() -> None:
-    meets = after(restartable().with_status(retry=TRIED).told_failed(1))
+    meets = after(restartable().with_status(backoff=TRIED).told_failed(1))
     assert [assignment(each, meets.job).restart for each in meets.pods] == [False, True, False]
-    opened = replace(meets.attended(Doing.WAITING), status=meets.status.model_copy(update={"retry": Retry()}))
+    opened = replace(meets.attended(Doing.WAITING), status=meets.status.evolve(backoff=Backoff()))
     begun = replace(opened, status=act(opened).status)
-    assert not begun.status.meeting
+    assert not begun.status.awaiting_rendezvous
     assert [assignment(each, begun.job).restart for each in begun.pods] == [False] * 3
 
 
 @pytest.mark.parametrize(
     "scene",
     [
-        pytest.param(restartable(lowestRung="Containers"), id="asked for"),
-        pytest.param(restartable(1, lowestRung="Containers"), id="of one worker"),
+        pytest.param(restartable(minRestartScope="Container"), id="asked for"),
+        pytest.param(restartable(1, minRestartScope="Container"), id="of one worker"),
     ],
 )
 def test_it_may_be_the_lowest(scene: Scene) -> None:
-    assert after(scene.told_failed(0)).status.group == Group(since=1, workers=len(scene.pods), container=0)
+    assert after(scene.told_failed(0)).status.internal.group == Group(
+        created_in_attempt=1, size=len(scene.pods), restarting_container=0
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,17 +81,22 @@ def test_it_may_be_the_lowest(scene: Scene) -> None:
 )
 def test_where_it_cannot_be_the_next_means_is_tried(scene: Scene, made: list[int]) -> None:
     ended = scene.told_failed(1) if scene.agents and not the_pod(scene, 2).taken_by else scene
-    decided = after(ended.with_status(retry=TRIED))
-    assert decided.status.group is None or decided.status.group.container is None
+    decided = after(ended.with_status(backoff=TRIED))
+    assert decided.status.internal.group is None or decided.status.internal.group.restarting_container is None
     assert made_in(decided) == made
 
 
 def test_who_starts_anew_is_waited_for_and_not_missed() -> None:
-    scene = replace(restarting(), status=restarting().status.model_copy(update={"retry": Retry()}))
+    scene = replace(restarting(), status=restarting().status.evolve(backoff=Backoff()))
     away = scene.pod(1, running=False, ready=False).hung_up(1, seconds_ago=40, doing=Doing.RESTARTING)
     recent = away.with_status(attempt_start_time=ago(40))
     waits = act(recent)
-    assert (waits.actions, waits.status.attempt, waits.status.meeting, waits.requeue_after) == ([], 2, True, 20.0)
+    assert (waits.actions, waits.status.attempt, waits.status.awaiting_rendezvous, waits.requeue_after) == (
+        [],
+        2,
+        True,
+        20.0,
+    )
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["it was heard", "the operator is new"])
@@ -95,7 +106,7 @@ def test_who_does_not_come_back_gets_a_new_pod_at_no_charge(*, known: bool) -> N
         away = replace(away, agents={uid: agent for uid, agent in (away.agents or {}).items() if uid != "pod-1-1"})
     late = away.with_status(attempt_start_time=ago(61))
     status = act(late).status
-    assert (status.attempt, [status.made_in(index) for index in range(3)]) == (3, [1, 3, 1])
+    assert (status.attempt, [status.created_in_attempt(index) for index in range(3)]) == (3, [1, 3, 1])
     assert (status.restarts.failures, status.restarts.disruptions) == (1, 1)
     assert "its container did not start anew within 60 seconds" in act(late).events[0].note
 
@@ -104,15 +115,18 @@ def test_a_node_that_knows_no_such_rule_lets_the_pod_fail_and_the_worker_gets_a_
     end = Exit(ago(1), RESTART_CODE, "Error", "the container starts anew for attempt 2")
     failed = restarting().pod(1, phase="Failed", running=False, ready=False, ended=True, exit=end)
     status = plan(failed.snapshot, NOW + timedelta(seconds=1)).status
-    assert ([status.made_in(index) for index in range(3)], status.retry.rung) == ([1, 3, 1], Rung.FAILED_PODS)
+    assert ([status.created_in_attempt(index) for index in range(3)], status.internal.backoff.scope) == (
+        [1, 3, 1],
+        RestartScope.POD,
+    )
     assert (status.restarts.failures, status.restarts.disruptions) == (1, 1)
 
 
 def test_all_begin_once_it_is_back() -> None:
-    scene = replace(restarting(), status=restarting().status.model_copy(update={"retry": Retry()}))
-    assert act(scene).status.meeting
+    scene = replace(restarting(), status=restarting().status.evolve(backoff=Backoff()))
+    assert act(scene).status.awaiting_rendezvous
     back = replace(scene, agents={**(scene.agents or {}), "pod-1-1": AgentView(2, Doing.WAITING, since=NOW)})
-    assert not act(back).status.meeting
+    assert not act(back).status.awaiting_rendezvous
 
 
 def seen(state: Json, phase: str, rules: list[Json]) -> PodView:
@@ -154,14 +168,14 @@ def test_a_node_that_is_lost_meanwhile_is_noticed_and_holds_up_nobody() -> None:
     gone = AgentView(2, Doing.RESTARTING, since=ago(200), left_at=ago(10), vanished=True)
     lost = replace(lost, agents={**(lost.agents or {}), "pod-1-1": gone})
     status = act(lost).status
-    assert [status.made_in(index) for index in range(3)] == [1, 3, 1]
+    assert [status.created_in_attempt(index) for index in range(3)] == [1, 3, 1]
     # What is left of it on a node that does not answer is not waited for: its last word was that nothing runs there.
-    replaced = replace(lost, status=status.model_copy(update={"retry": Retry()})).attended(Doing.WAITING)
+    replaced = replace(lost, status=status.evolve(backoff=Backoff())).attended(Doing.WAITING)
     new = replace(the_pod(restartable(), 1), uid="pod-1-3", attempt=3)
     waiting = {uid: AgentView(3, Doing.WAITING, since=NOW) for uid in ("pod-0-1", "pod-1-3", "pod-2-1")}
     taken = tuple(replace(each, deletion_time=NOW) if each.uid == "pod-1-1" else each for each in replaced.pods)
     whole = replace(replaced, pods=(*taken, new), agents={"pod-1-1": replace(gone, vanished=False), **waiting})
-    assert not act(whole).status.meeting
+    assert not act(whole).status.awaiting_rendezvous
 
 
 def test_what_ended_instead_is_told() -> None:

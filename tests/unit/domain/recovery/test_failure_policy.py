@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import NOW, Scene, ago, because, job, stored, told
+from trainyard.api.internal_status import Backoff
 from trainyard.api.reasons import Reason
-from trainyard.api.status import ConditionType as C, Phase, Restarts, Retry
+from trainyard.api.status import ConditionType as C, Phase, Restarts
 from trainyard.domain.plan import plan
 
 ALL = job(3).running()
@@ -105,15 +106,15 @@ def test_failure_of_an_old_attempt_counts_no_more() -> None:
     ],
 )
 def test_delay_grows_while_attempts_end_early(count: int, ran: float | None, delay: int) -> None:
-    scene = ALL.with_status(retry=Retry(count=count), running_time=None if ran is None else ago(ran)).rejected(1)
+    scene = ALL.with_status(backoff=Backoff(count=count), running_time=None if ran is None else ago(ran)).rejected(1)
     decided = plan(scene.snapshot, NOW)
-    assert decided.status.retry.not_before == ago(-delay)
+    assert decided.status.internal.backoff.not_before == ago(-delay)
     assert (f"as attempt 2, in {delay} seconds" in decided.events[0].note) is (delay > 0)
-    assert decided.status.retry.count == (1 if ran == 60 else count + 1)
+    assert decided.status.internal.backoff.count == (1 if ran == 60 else count + 1)
 
 
 def test_refusal_by_the_node_stands_in_the_status_while_the_next_attempt_waits() -> None:
-    scene = ALL.with_status(retry=Retry(count=3)).rejected(1)
+    scene = ALL.with_status(backoff=Backoff(count=3)).rejected(1)
     waiting = job(3).started(2).with_status(**dict(stored(plan(scene.snapshot, NOW).status)))
     decided = plan(waiting.snapshot, NOW)
     assert decided.requeue_after == 8.0
@@ -173,7 +174,7 @@ def test_disruptions_have_a_budget_of_their_own(how: str, had: int, allowed: int
         assert after.events[0].note.endswith(f"; recovery.maxDisruptions is {allowed}")
 
 
-@pytest.mark.parametrize("how", [{"restarts": Restarts(failures=2)}, {"retry": Retry(count=2)}])
+@pytest.mark.parametrize("how", [{"restarts": Restarts(failures=2)}, {"backoff": Backoff(count=2)}])
 def test_new_attempt_that_runs_ends_the_restart(how: dict[str, Any]) -> None:
     before = plan(ALL.failed(1).snapshot, NOW).status
     scene = job(3).running(attempt=2).with_status(conditions=before.conditions, running_time=None, **how)

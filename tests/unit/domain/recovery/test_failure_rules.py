@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from tests.support.jobs import NOW, Scene, ago, job, spec, stored
+from trainyard.api.internal_status import RestartBudget
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, Restarts
 from trainyard.domain.plan import plan
@@ -165,16 +166,21 @@ def test_the_event_names_the_rule(scene: Scene, words: str) -> None:
 
 def test_only_the_failures_of_the_window_count() -> None:
     recent = [ago(7200), ago(3601), ago(3599), ago(60)]
-    scene = running(maxRestarts=3, windowSeconds=3600).with_status(restarts=Restarts(failures=40, recent=recent))
+    scene = running(maxRestarts=3, windowSeconds=3600).with_status(
+        restarts=Restarts(failures=40), restart_budget=RestartBudget(recent=recent)
+    )
     decided = plan(scene.failed(1).snapshot, NOW)
     assert decided.status.phase is Phase.RESTARTING
     assert "(3 of 3 restarts used in 3600 seconds)" in decided.events[0].note
-    assert decided.status.restarts == Restarts(failures=41, recent=[ago(3599), ago(60), NOW])
+    assert decided.status.restarts == Restarts(failures=41)
+    assert decided.status.internal.restart_budget.recent == [ago(3599), ago(60), NOW]
 
 
 def test_one_more_than_the_window_allows_is_the_end() -> None:
     recent = [ago(3599), ago(60), ago(5)]
-    scene = running(maxRestarts=3, windowSeconds=3600).with_status(restarts=Restarts(failures=3, recent=recent))
+    scene = running(maxRestarts=3, windowSeconds=3600).with_status(
+        restarts=Restarts(failures=3), restart_budget=RestartBudget(recent=recent)
+    )
     decided = plan(scene.failed(1).snapshot, NOW)
     failed = decided.status.condition(C.FAILED)
     assert failed is not None
@@ -184,14 +190,19 @@ def test_one_more_than_the_window_allows_is_the_end() -> None:
 
 def test_a_window_that_is_set_later_begins_then() -> None:
     scene = running(maxRestarts=1, windowSeconds=3600).with_status(restarts=Restarts(failures=9))
-    assert plan(scene.failed(1).snapshot, NOW).status.restarts == Restarts(failures=10, recent=[NOW])
+    status = plan(scene.failed(1).snapshot, NOW).status
+    assert status.restarts == Restarts(failures=10)
+    assert status.internal.restart_budget.recent == [NOW]
 
 
 def test_a_window_that_is_taken_away_brings_nothing_back() -> None:
     """Of forty failures in half a year two counted: those, and the ones to come."""
-    scene = running(maxRestarts=3).with_status(restarts=Restarts(failures=40, recent=[ago(60), ago(5)]))
+    scene = running(maxRestarts=3).with_status(
+        restarts=Restarts(failures=40), restart_budget=RestartBudget(recent=[ago(60), ago(5)])
+    )
     decided = plan(scene.failed(1).snapshot, NOW)
-    assert decided.status.restarts == Restarts(failures=41, forgiven=38)
+    assert decided.status.restarts == Restarts(failures=41)
+    assert decided.status.internal.restart_budget == RestartBudget(forgiven=38)
     assert "(3 of 3 restarts used; 38 before it are forgiven)" in decided.events[0].note
     more = running(maxRestarts=3).with_status(restarts=decided.status.restarts)
     assert plan(more.failed(1).snapshot, NOW).status.finished
@@ -199,8 +210,10 @@ def test_a_window_that_is_taken_away_brings_nothing_back() -> None:
 
 def test_times_do_not_pile_up() -> None:
     recent = [ago(10)] * 1000
-    scene = running(maxRestarts=5, windowSeconds=3600).with_status(restarts=Restarts(failures=1000, recent=recent))
-    kept = plan(scene.failed(1).snapshot, NOW).status.restarts.recent
+    scene = running(maxRestarts=5, windowSeconds=3600).with_status(
+        restarts=Restarts(failures=1000), restart_budget=RestartBudget(recent=recent)
+    )
+    kept = plan(scene.failed(1).snapshot, NOW).status.internal.restart_budget.recent
     assert kept is not None
     assert len(kept) == 7
 

@@ -7,9 +7,10 @@ import pytest
 
 from tests.support.jobs import NOW, Scene, ago, job, stored
 from tests.unit.domain.recovering import RUNS
+from trainyard.api.internal_status import Backoff, RestartBudget
 from trainyard.api.reasons import Reason
-from trainyard.api.recovery import Rung
-from trainyard.api.status import ConditionType, Phase, Restarts, Retry
+from trainyard.api.recovery import RestartScope
+from trainyard.api.status import ConditionType, Phase, Restarts
 from trainyard.domain.plan import plan
 from trainyard.domain.state.snapshot import RankProgress, WorkerReport
 
@@ -27,8 +28,8 @@ def delays(exit_code: int, *steps: int, first: Scene = ALL) -> list[float]:
     for step in steps:
         status = plan(scene.failed(1, exit_code=exit_code, step=step, seconds_ago=10).snapshot, NOW).status
         assert status == stored(status)
-        assert status.retry.not_before is not None
-        waits.append((status.retry.not_before - NOW).total_seconds())
+        assert status.internal.backoff.not_before is not None
+        waits.append((status.internal.backoff.not_before - NOW).total_seconds())
         scene = Scene(scene.spec, status).running(attempt=status.attempt)
     return waits
 
@@ -41,18 +42,18 @@ def delays(exit_code: int, *steps: int, first: Scene = ALL) -> list[float]:
 def test_who_gets_no_further_waits_longer_each_time(code: int, steps: list[int], expected: list[float]) -> None:
     unlimited = job(3, recovery={"noProgressLimit": 100}).running()
     assert delays(code, *steps, first=unlimited) == expected
-    failed_once = unlimited.with_status(restarts=Restarts(failures=1, furthest_step=4))
+    failed_once = unlimited.with_status(restarts=Restarts(failures=1), restart_budget=RestartBudget(furthest_step=4))
     assert delays(code, *steps, first=failed_once) == expected
 
 
 def test_the_next_rung_is_tried_where_92_comes_again_and_again() -> None:
-    scene, rungs = RUNS.with_status(restarts=Restarts(failures=1, furthest_step=5)), []
+    scene, scopes = RUNS.with_status(restarts=Restarts(failures=1), restart_budget=RestartBudget(furthest_step=5)), []
     for _ in range(6):
         status = plan(scene.told_failed(1, exit_code=92, step=6, seconds_ago=10).snapshot, NOW).status
-        rungs.append(status.retry.rung)
-        made = Scene(scene.spec, status.model_copy(update={"group": None})).running(attempt=status.attempt)
+        scopes.append(status.internal.backoff.scope)
+        made = Scene(scene.spec, status.evolve(group=None)).running(attempt=status.attempt)
         scene = made.attended()
-    assert rungs == [Rung.PROCESSES] * 2 + [Rung.FAILED_PODS] * 2 + [Rung.ALL_PODS] * 2
+    assert scopes == [RestartScope.PROCESS] * 2 + [RestartScope.POD] * 2 + [RestartScope.GROUP] * 2
 
 
 @pytest.mark.parametrize("code", [90, 92])
@@ -78,38 +79,45 @@ def test_who_asks_for_a_free_restart_time_and_again_and_gets_nowhere_is_charged(
     ],
 )
 def test_else_it_is_believed(ran: int, step: int | None, rules: list[dict[str, object]]) -> None:
-    scene = job(3, recovery={"rules": rules}).running().with_status(running_time=ago(ran), retry=Retry(count=5))
-    scene = scene.with_status(restarts=Restarts(disruptions=5, furthest_step=8))
+    scene = job(3, recovery={"rules": rules}).running().with_status(running_time=ago(ran), backoff=Backoff(count=5))
+    scene = scene.with_status(restarts=Restarts(disruptions=5), restart_budget=RestartBudget(furthest_step=8))
     after = plan(scene.failed(1, exit_code=92, step=step, seconds_ago=1).snapshot, NOW + timedelta(seconds=5)).status
     assert (after.restarts.failures, after.restarts.disruptions) == (0, 6)
 
 
 def test_progress_that_an_uncharged_end_shows_forgives_too() -> None:
-    scene = ALL.with_status(restarts=Restarts(failures=7, furthest_step=5))
-    after = plan(scene.failed(1, exit_code=90, step=6).snapshot, NOW).status.restarts
-    assert after == Restarts(failures=7, disruptions=1, furthest_step=6, forgiven=7)
+    scene = ALL.with_status(restarts=Restarts(failures=7), restart_budget=RestartBudget(furthest_step=5))
+    after = plan(scene.failed(1, exit_code=90, step=6).snapshot, NOW).status
+    assert after.restarts == Restarts(failures=7, disruptions=1)
+    assert after.internal.restart_budget == RestartBudget(furthest_step=6, forgiven=7)
     windowed = (
         job(3, recovery={"windowSeconds": 3600})
         .running()
-        .with_status(restarts=Restarts(failures=7, furthest_step=5, recent=[NOW] * 7))
+        .with_status(restarts=Restarts(failures=7), restart_budget=RestartBudget(furthest_step=5, recent=[NOW] * 7))
     )
-    assert plan(windowed.failed(1, exit_code=90, step=6).snapshot, NOW).status.restarts.recent == []
+    assert plan(windowed.failed(1, exit_code=90, step=6).snapshot, NOW).status.internal.restart_budget.recent == []
 
 
 @pytest.mark.parametrize("how", ["failed", "deleted", "gone"])
 def test_a_worker_that_leaves_no_word_is_taken_to_be_where_it_said_last(how: str) -> None:
-    scene = ALL.with_status(restarts=Restarts(furthest_step=4), retry=Retry(count=3))
+    scene = ALL.with_status(restart_budget=RestartBudget(furthest_step=4), backoff=Backoff(count=3))
     reports = [report(scene, 0, 9, 9), report(scene, 1, 7, 8, None)]
     snapshot = replace(getattr(scene, how)(1).snapshot, reports=reports)
     status = plan(snapshot, NOW + timedelta(seconds=1)).status
-    assert status.restarts.furthest_step == 8
-    assert status.retry.count == 1
+    assert status.internal.restart_budget.furthest_step == 8
+    assert status.internal.backoff.count == 1
     assert (status.last_failure.step if status.last_failure else None) == (8 if how == "failed" else None)
 
 
 def test_its_own_last_word_is_believed_first_and_what_another_attempt_told_not_at_all() -> None:
     told = ALL.failed(1, step=12)
-    assert plan(replace(told.snapshot, reports=[report(told, 1, 7)]), NOW).status.restarts.furthest_step == 12
+    assert (
+        plan(replace(told.snapshot, reports=[report(told, 1, 7)]), NOW).status.internal.restart_budget.furthest_step
+        == 12
+    )
     silent = job(3).running(attempt=2)
     old = report(ALL, 1, 7)
-    assert plan(replace(silent.failed(1).snapshot, reports=[old]), NOW).status.restarts.furthest_step is None
+    assert (
+        plan(replace(silent.failed(1).snapshot, reports=[old]), NOW).status.internal.restart_budget.furthest_step
+        is None
+    )

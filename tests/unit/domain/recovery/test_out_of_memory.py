@@ -69,15 +69,15 @@ def test_a_leak_that_takes_hours_can_be_lived_with() -> None:
     for _ in range(4):
         hit = scene.running(attempt=scene.status.attempt, seconds_ago=3600).failed(1, **OOM)
         scene = Scene(hit.spec, plan(hit.snapshot, NOW).status)
-    assert (scene.status.condition(C.FAILED), scene.status.restarts.out_of_memory) == (None, 1)
+    assert (scene.status.condition(C.FAILED), scene.status.internal.restart_budget.out_of_memory) == (None, 1)
 
 
 @pytest.mark.parametrize("how", [{"replicas": 2}, {"lifecycle": {"suspend": True}}])
 def test_a_job_that_was_changed_may_run_out_of_memory_again(how: dict[str, Any]) -> None:
     status = after(OOM)
-    assert status.restarts.out_of_memory == 1
+    assert status.internal.restart_budget.out_of_memory == 1
     changed = Scene(job(3).spec, status).running(attempt=status.attempt).wishing(**how)
-    assert plan(changed.snapshot, NOW).status.restarts.out_of_memory is None
+    assert plan(changed.snapshot, NOW).status.internal.restart_budget.out_of_memory is None
 
 
 def test_shared_memory_that_is_full_is_told_by_its_name() -> None:

@@ -7,17 +7,10 @@ import pytest
 
 from tests.support.jobs import NOW, SUPERVISED, Scene, ago, job, stored
 from tests.unit.domain.recovering import RUNS, act, after, made_in
+from trainyard.api.internal_status import MAX_REPLACEMENTS, Backoff, Group, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
-from trainyard.api.recovery import Rung
-from trainyard.api.status import (
-    MOST_REPLACED,
-    ConditionType as C,
-    Group,
-    Phase,
-    Rendezvous,
-    Replacement,
-    Retry,
-)
+from trainyard.api.recovery import RestartScope
+from trainyard.api.status import ConditionType as C, Phase
 from trainyard.domain.actions import CreateWorker, DeletePod
 from trainyard.domain.plan import plan
 from trainyard.domain.state.snapshot import AgentView, Doing, Exit
@@ -26,8 +19,12 @@ from trainyard.domain.state.snapshot import AgentView, Doing, Exit
 def test_a_failed_process_leaves_all_pods_in_place() -> None:
     decided = plan(RUNS.told_failed(1, exit_code=3, message="rank 1 ended with exit code 3: boom").snapshot, NOW)
     status = decided.status
-    assert (status.attempt, status.phase, status.retry.rung) == (2, Phase.RESTARTING, Rung.PROCESSES)
-    assert (status.group, status.launched_attempt, status.restarts.failures) == (Group(since=1, workers=3), 2, 1)
+    assert (status.attempt, status.phase, status.internal.backoff.scope) == (2, Phase.RESTARTING, RestartScope.PROCESS)
+    assert (status.internal.group, status.internal.launched_attempt, status.restarts.failures) == (
+        Group(created_in_attempt=1, size=3),
+        2,
+        1,
+    )
     assert status.last_failure is not None
     assert (status.last_failure.exit_code, status.last_failure.pod) == (3, "train-worker-1-1")
     assert decided.events[0].note == (
@@ -38,18 +35,18 @@ def test_a_failed_process_leaves_all_pods_in_place() -> None:
 
 def test_nothing_is_made_or_deleted_for_it() -> None:
     waits = act(after(RUNS.told_failed(1)))
-    assert (waits.actions, waits.status.meeting, waits.status.phase) == ([], True, Phase.RESTARTING)
+    assert (waits.actions, waits.status.awaiting_rendezvous, waits.status.phase) == ([], True, Phase.RESTARTING)
 
 
 def test_all_begin_once_all_are_ready() -> None:
     meets = after(RUNS.told_failed(1))
     most = meets.attended(Doing.WAITING, 0, 2)
-    assert act(most).status.meeting
+    assert act(most).status.awaiting_rendezvous
     said = act(most).status.condition(C.RUNNING)
     assert said is not None
     assert said.message == "2 of 3 workers are ready for attempt 2"
     opened = act(meets.attended(Doing.WAITING)).status
-    assert opened.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
+    assert opened.internal.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
     assert (opened.phase, opened.holds(C.RUNNING), opened.holds(C.RESTARTING)) == (Phase.RUNNING, True, False)
     assert act(replace(meets.attended(Doing.RUNNING), status=stored(opened))).status == stored(opened)
 
@@ -57,26 +54,26 @@ def test_all_begin_once_all_are_ready() -> None:
 def test_an_agent_that_is_ready_for_another_attempt_is_not() -> None:
     meets = after(RUNS.told_failed(1)).attended(Doing.WAITING)
     early = {uid: replace(agent, attempt=1) for uid, agent in (meets.agents or {}).items()}
-    assert act(replace(meets, agents=early)).status.meeting
+    assert act(replace(meets, agents=early)).status.awaiting_rendezvous
 
 
 def test_an_agent_that_has_hung_up_is_not_ready() -> None:
     meets = after(RUNS.told_failed(1)).attended(Doing.WAITING)
     agents = dict(meets.agents or {})
     agents["pod-2-1"] = replace(agents["pod-2-1"], left_at=ago(1))
-    assert act(replace(meets, agents=agents)).status.meeting
+    assert act(replace(meets, agents=agents)).status.awaiting_rendezvous
 
 
 def test_the_delay_is_kept_before_they_begin() -> None:
-    meets = after(RUNS.with_status(retry=Retry(count=2)).told_failed(1)).attended(Doing.WAITING)
+    meets = after(RUNS.with_status(backoff=Backoff(count=2)).told_failed(1)).attended(Doing.WAITING)
     waits = act(meets)
-    assert (waits.status.meeting, waits.requeue_after) == (True, 4.0)
-    assert not plan(meets.snapshot, NOW + timedelta(seconds=4)).status.meeting
+    assert (waits.status.awaiting_rendezvous, waits.requeue_after) == (True, 4.0)
+    assert not plan(meets.snapshot, NOW + timedelta(seconds=4)).status.awaiting_rendezvous
 
 
 def test_a_deleted_pod_is_replaced_alone() -> None:
     meets = after(RUNS.deleted(1))
-    assert (made_in(meets), meets.status.retry.rung) == ([1, 2, 1], Rung.FAILED_PODS)
+    assert (made_in(meets), meets.status.internal.backoff.scope) == ([1, 2, 1], RestartScope.POD)
     restarting = meets.status.condition(C.RESTARTING)
     assert restarting is not None
     assert restarting.message.endswith(
@@ -91,7 +88,7 @@ def test_its_replacement_joins_when_the_old_one_has_ended() -> None:
     new = job(3).running(2).pods[1]
     joined = replace(meets, pods=(*meets.pods, new)).attended(Doing.WAITING)
     waits = act(joined)
-    assert (waits.status.meeting, waits.actions) == (True, [])
+    assert (waits.status.awaiting_rendezvous, waits.actions) == (True, [])
     said = waits.status.condition(C.RUNNING)
     assert said is not None
     assert (
@@ -99,11 +96,11 @@ def test_its_replacement_joins_when_the_old_one_has_ended() -> None:
         == "3 of 3 workers are ready for attempt 2; pod train-worker-1-1 of an earlier attempt has yet to end"
     )
     ended = tuple(replace(pod, ended=pod.uid == "pod-1-1") for pod in joined.pods)
-    assert act(replace(joined, pods=ended)).status.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
+    assert act(replace(joined, pods=ended)).status.internal.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
     # Nobody can ask a pod on a node that is gone; what it cannot reach it cannot harm.
     silent = AgentView(1, Doing.RUNNING, left_at=ago(9), vanished=True)
     lost = replace(joined, agents={**(joined.agents or {}), "pod-1-1": silent})
-    assert not act(lost).status.meeting
+    assert not act(lost).status.awaiting_rendezvous
 
 
 def test_a_sidecar_of_the_old_one_holds_nobody_up() -> None:
@@ -113,7 +110,7 @@ def test_a_sidecar_of_the_old_one_holds_nobody_up() -> None:
         replace(pod, running=False, exit=Exit(NOW, 143, "Error", "")) if pod.uid == "pod-1-1" else pod
         for pod in joined.pods
     )
-    assert act(replace(joined, pods=runs_on)).status.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
+    assert act(replace(joined, pods=runs_on)).status.internal.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
     late = act(replace(joined, pods=runs_on).attended(Doing.RUNNING, 0)).status.condition(C.RUNNING)
     assert late is not None
     assert late.message == "2 of 3 workers are ready for attempt 2"
@@ -123,20 +120,22 @@ def test_worker_0_is_found_where_it_is_now() -> None:
     meets = after(RUNS.deleted(0))
     new = replace(job(3).running(2).pods[0], ip="10.0.9.9")
     joined = replace(meets.gone(0), pods=(*(p for p in meets.pods if p.index), new)).attended(Doing.WAITING)
-    assert act(joined).status.rendezvous == Rendezvous(attempt=2, address="10.0.9.9")
+    assert act(joined).status.internal.rendezvous == Rendezvous(attempt=2, address="10.0.9.9")
 
 
 def test_a_lone_worker_finds_itself() -> None:
     alone = after(job(1).running().attended().told_failed(0)).attended(Doing.WAITING)
-    assert act(alone).status.rendezvous == Rendezvous(attempt=2, address="localhost")
+    assert act(alone).status.internal.rendezvous == Rendezvous(attempt=2, address="localhost")
 
 
 def test_who_is_replaced_twice_counts_once() -> None:
     meets = after(RUNS.deleted(1))
     more = replace(meets, pods=(*meets.pods, job(3).running(2).pods[1])).attended(Doing.WAITING)
-    again = after(replace(more, status=act(more).status.model_copy(update={"retry": Retry()})).deleted(1))
-    assert again.status.group == Group(since=1, workers=3, replaced=[Replacement(worker=1, attempt=3)])
-    other = after(replace(more, status=more.status.model_copy(update={"retry": Retry()})).deleted(2))
+    again = after(replace(more, status=act(more).status.evolve(backoff=Backoff())).deleted(1))
+    assert again.status.internal.group == Group(
+        created_in_attempt=1, size=3, replacements=[Replacement(worker=1, attempt=3)]
+    )
+    other = after(replace(more, status=more.status.evolve(backoff=Backoff())).deleted(2))
     assert made_in(other) == [1, 2, 3]
 
 
@@ -149,7 +148,7 @@ def test_a_replacement_that_has_yet_to_start_is_waited_for() -> None:
 
 def test_without_agents_all_pods_are_made_anew() -> None:
     meets = after(job(3).running().failed(1))
-    assert (meets.status.group, meets.status.retry.rung) == (None, Rung.ALL_PODS)
+    assert (meets.status.internal.group, meets.status.internal.backoff.scope) == (None, RestartScope.GROUP)
 
 
 def test_a_worker_whose_agent_is_not_there_is_replaced_too() -> None:
@@ -165,17 +164,17 @@ def test_one_that_has_done_its_work_is_replaced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rung", "tries", "made", "told"),
+    ("scope", "tries", "made", "told"),
     [
-        (Rung.PROCESSES, 1, [1, 1, 1], "all processes start anew in place"),
-        (Rung.PROCESSES, 2, [1, 2, 1], "worker 1 gets a new pod"),
-        (Rung.FAILED_PODS, 1, [1, 2, 1], "worker 1 gets a new pod"),
-        (Rung.FAILED_PODS, 2, [2, 2, 2], "all workers start anew"),
-        (Rung.ALL_PODS, 7, [2, 2, 2], "all workers start anew"),
+        (RestartScope.PROCESS, 1, [1, 1, 1], "all processes start anew in place"),
+        (RestartScope.PROCESS, 2, [1, 2, 1], "worker 1 gets a new pod"),
+        (RestartScope.POD, 1, [1, 2, 1], "worker 1 gets a new pod"),
+        (RestartScope.POD, 2, [2, 2, 2], "all workers start anew"),
+        (RestartScope.GROUP, 7, [2, 2, 2], "all workers start anew"),
     ],
 )
-def test_what_failed_twice_makes_room_for_the_next(rung: Rung, tries: int, made: list[int], told: str) -> None:
-    failing = RUNS.with_status(retry=Retry(count=1, rung=rung, tries=tries)).told_failed(1)
+def test_what_failed_twice_makes_room_for_the_next(scope: RestartScope, tries: int, made: list[int], told: str) -> None:
+    failing = RUNS.with_status(backoff=Backoff(count=1, scope=scope, scope_attempts=tries)).told_failed(1)
     decided = after(failing)
     assert made_in(decided) == made
     assert told in str(decided.status.condition(C.RESTARTING))
@@ -183,22 +182,26 @@ def test_what_failed_twice_makes_room_for_the_next(rung: Rung, tries: int, made:
 
 @pytest.mark.parametrize("further", ["an hour", "a step"])
 def test_progress_begins_again_at_the_lowest(further: str) -> None:
-    tried = RUNS.with_status(retry=Retry(count=5, rung=Rung.ALL_PODS, tries=9))
+    tried = RUNS.with_status(backoff=Backoff(count=5, scope=RestartScope.GROUP, scope_attempts=9))
     if further == "an hour":
         scene = tried.with_status(running_time=ago(3600)).told_failed(1)
     else:
-        restarts = tried.status.restarts.model_copy(update={"furthest_step": 80})
-        scene = tried.with_status(restarts=restarts).told_failed(1, step=81)
+        budget = tried.status.internal.restart_budget.evolve(furthest_step=80)
+        scene = tried.with_status(restart_budget=budget).told_failed(1, step=81)
     status = after(scene).status
-    assert (status.retry.rung, status.retry.tries, status.retry.count) == (Rung.PROCESSES, 1, 1)
+    assert (status.internal.backoff.scope, status.internal.backoff.scope_attempts, status.internal.backoff.count) == (
+        RestartScope.PROCESS,
+        1,
+        1,
+    )
 
 
-@pytest.mark.parametrize(
-    ("lowest", "made"), [("Processes", [1, 1, 1]), ("FailedPods", [1, 2, 1]), ("AllPods", [2, 2, 2])]
-)
+@pytest.mark.parametrize(("lowest", "made"), [("Process", [1, 1, 1]), ("Pod", [1, 2, 1]), ("Group", [2, 2, 2])])
 def test_the_user_says_where_to_begin(lowest: str, made: list[int]) -> None:
     assert (
-        made_in(after(job(3, recovery={"lowestRung": lowest}, template=SUPERVISED).running().attended().told_failed(1)))
+        made_in(
+            after(job(3, recovery={"minRestartScope": lowest}, template=SUPERVISED).running().attended().told_failed(1))
+        )
         == made
     )
 
@@ -227,32 +230,35 @@ def test_where_a_node_is_to_be_avoided_its_workers_leave() -> None:
 
 
 def test_where_too_many_differ_the_group_is_made_anew() -> None:
-    many = [Replacement(worker=2 * index, attempt=2) for index in range(MOST_REPLACED)]
-    scene = job(2 * MOST_REPLACED + 2, template=SUPERVISED).running()
+    many = [Replacement(worker=2 * index, attempt=2) for index in range(MAX_REPLACEMENTS)]
+    scene = job(2 * MAX_REPLACEMENTS + 2, template=SUPERVISED).running()
     old = tuple(
-        replace(pod, attempt=2) if pod.index < 2 * MOST_REPLACED and pod.index % 2 == 0 else pod for pod in scene.pods
+        replace(pod, attempt=2) if pod.index < 2 * MAX_REPLACEMENTS and pod.index % 2 == 0 else pod
+        for pod in scene.pods
     )
-    grown = replace(scene.with_status(attempt=2, launched_attempt=2, group=Group(since=1, replaced=many)), pods=old)
+    grown = replace(
+        scene.with_status(attempt=2, launched_attempt=2, group=Group(created_in_attempt=1, replacements=many)), pods=old
+    )
     opened = grown.with_status(rendezvous=Rendezvous(attempt=2, address="10.0.0.0")).attended()
-    assert after(opened.deleted(4)).status.group is not None
-    assert after(opened.deleted(2 * MOST_REPLACED)).status.group is None
+    assert after(opened.deleted(4)).status.internal.group is not None
+    assert after(opened.deleted(2 * MAX_REPLACEMENTS)).status.internal.group is None
 
 
 def test_workers_in_a_row_are_remembered_as_one() -> None:
     scene = job(5, template=SUPERVISED).running().attended()
     status = after(scene.deleted(1).deleted(2).deleted(4)).status
-    assert status.group == Group(
-        since=1,
-        workers=5,
-        replaced=[Replacement(worker=1, through=2, attempt=2), Replacement(worker=4, attempt=2)],
+    assert status.internal.group == Group(
+        created_in_attempt=1,
+        size=5,
+        replacements=[Replacement(worker=1, last_worker=2, attempt=2), Replacement(worker=4, attempt=2)],
     )
-    assert [status.made_in(index) for index in range(5)] == [1, 2, 2, 1, 2]
+    assert [status.created_in_attempt(index) for index in range(5)] == [1, 2, 2, 1, 2]
 
 
 def test_a_pod_that_was_replaced_long_ago_is_deleted() -> None:
     meets = after(RUNS.deleted(1))
     back = replace(meets, pods=tuple(replace(p, deletion_time=None, taken_by=None) for p in meets.pods))
-    assert DeletePod("train-worker-1-1", "pod-1-1", Reason.OLD_ATTEMPT) in act(back).actions
+    assert DeletePod("train-worker-1-1", "pod-1-1", Reason.STALE_ATTEMPT) in act(back).actions
 
 
 def test_processes_that_do_not_end_go_with_their_pod() -> None:
@@ -261,7 +267,7 @@ def test_processes_that_do_not_end_go_with_their_pod() -> None:
     assert (waits.status.attempt, waits.requeue_after) == (2, 60.0)
     late = plan(meets.snapshot, NOW + timedelta(seconds=60))
     assert late.status.attempt == 3
-    assert [late.status.made_in(index) for index in range(3)] == [1, 3, 1]
+    assert [late.status.created_in_attempt(index) for index in range(3)] == [1, 3, 1]
     assert "AgentNotReady" in late.events[0].note
 
 
@@ -281,7 +287,7 @@ def test_a_replacement_that_cannot_reach_the_operator_does_not_hold_the_others_u
     assert act(joins).requeue_after == 40.0
     late = plan(joins.snapshot, NOW + timedelta(seconds=40))
     assert late.status.restarts.failures == 0
-    assert [late.status.made_in(index) for index in range(3)] == [1, 3, 1]
+    assert [late.status.created_in_attempt(index) for index in range(3)] == [1, 3, 1]
     assert "has not reached the operator" in late.events[0].note
 
 
@@ -318,19 +324,19 @@ def test_nobody_waits_for_an_agent(scene: Scene) -> None:
 def test_without_a_coordinator_nobody_waits_for_its_word() -> None:
     meets = after(RUNS.told_failed(1))
     decided = plan(replace(meets, agents=None).snapshot, NOW)
-    assert (decided.status.attempt, decided.status.group) == (3, None)
+    assert (decided.status.attempt, decided.status.internal.group) == (3, None)
     assert "without a coordinator" in decided.events[0].note
 
 
 def test_a_suspension_in_between_ends_all() -> None:
     meets = after(RUNS.told_failed(1)).wishing(lifecycle={"suspend": True})
     stopped = after(meets)
-    assert (stopped.status.attempt, stopped.status.group, stopped.status.phase) == (3, None, Phase.SUSPENDED)
+    assert (stopped.status.attempt, stopped.status.internal.group, stopped.status.phase) == (3, None, Phase.SUSPENDED)
     assert len(act(stopped).actions) == 3
 
 
 def test_a_group_written_by_hand_ends_in_new_pods_and_not_in_circles() -> None:
-    absurd = Group(since=10**9, replaced=[Replacement(worker=10**6, attempt=10**9)])
+    absurd = Group(created_in_attempt=10**9, replacements=[Replacement(worker=10**6, attempt=10**9)])
     scene = RUNS.with_status(group=absurd, rendezvous=Rendezvous(attempt=1, address="x"))
     assert (act(scene).actions, act(scene).status.attempt) == ([], 1)
 

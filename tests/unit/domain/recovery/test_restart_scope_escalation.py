@@ -9,20 +9,21 @@ from hypothesis import given, strategies as st
 
 from tests.support.jobs import NOW, SUPERVISED, Scene, ago, job, stored
 from tests.unit.domain.recovering import RUNS, after, made_in
+from trainyard.api.internal_status import Backoff, Rendezvous
 from trainyard.api.reasons import Reason
-from trainyard.api.recovery import Rung
-from trainyard.api.status import Avoidance, ConditionType as C, Rendezvous, Retry, SuspectNode
+from trainyard.api.recovery import RestartScope
+from trainyard.api.status import Avoidance, ConditionType as C, SuspectNode
 from trainyard.domain.plan import plan
 from trainyard.domain.state.snapshot import RankProgress, WorkerReport
 
 XID = "CUDA error: unspecified launch failure"
-P, K, F, A = Rung
+P, K, F, A = RestartScope
 
 
 def begun(scene: Scene, ran: float) -> Scene:
     """The attempt that a verdict asks for has run for so many seconds, each new pod where the old one was."""
     status = scene.status
-    made = [status.made_in(pod.index) for pod in scene.pods]
+    made = [status.created_in_attempt(pod.index) for pod in scene.pods]
     pods = tuple(
         replace(pod, attempt=attempt, uid=f"pod-{pod.index}-{attempt}", taken_by=None, taken_at=None)
         for pod, attempt in zip(scene.pods, made, strict=True)
@@ -42,9 +43,9 @@ def climbed(
     *,
     restartable: bool = False,
     **recovery: Any,
-) -> tuple[list[Rung], Scene]:
+) -> tuple[list[RestartScope], Scene]:
     """By what means attempts began that worker 1 ended after so many seconds and these steps, until the job failed; and its end."""
-    scene, rungs = begun(job(3, template=SUPERVISED, recovery=recovery).running(), ran), []
+    scene, scopes = begun(job(3, template=SUPERVISED, recovery=recovery).running(), ran), []
     scene = replace(scene, pods=tuple(replace(pod, restartable=restartable) for pod in scene.pods))
     for number in range(8):
         decided = plan(scene.told_failed(1, step=steps(number), message=message).snapshot, NOW)
@@ -52,14 +53,14 @@ def climbed(
         scene = replace(scene, status=decided.status)
         if scene.status.finished:
             break
-        assert decided.status.retry.rung is not None
-        rungs.append(decided.status.retry.rung)
+        assert decided.status.internal.backoff.scope is not None
+        scopes.append(decided.status.internal.backoff.scope)
         scene = begun(scene, ran)
-    return rungs, scene
+    return scopes, scene
 
 
 @pytest.mark.parametrize(
-    ("ran", "steps", "rungs"),
+    ("ran", "steps", "scopes"),
     [
         pytest.param(20, lambda n: 200 - n, [P, P, F, F, A, A, A, A], id="never further"),
         pytest.param(90, lambda n: 200 - n, [P, P, F, F, A, A, A, A], id="never further, after a minute and a half"),
@@ -70,12 +71,12 @@ def climbed(
         pytest.param(3600, lambda _: None, [P] * 8, id="nothing is known, after an hour"),
     ],
 )
-def test_a_row_of_failures(ran: float, steps: Callable[[int], int | None], rungs: list[Rung]) -> None:
-    assert climbed(ran, steps)[0] == rungs
+def test_a_row_of_failures(ran: float, steps: Callable[[int], int | None], scopes: list[RestartScope]) -> None:
+    assert climbed(ran, steps)[0] == scopes
 
 
 @pytest.mark.parametrize(
-    ("steps", "rungs"),
+    ("steps", "scopes"),
     [
         pytest.param(lambda n: 200 - n, [P, P, K, K, F, F, A, A], id="never further"),
         pytest.param(lambda _: None, [P, P, K, K, F, F, A, A], id="nothing is known of steps"),
@@ -84,16 +85,16 @@ def test_a_row_of_failures(ran: float, steps: Callable[[int], int | None], rungs
     ],
 )
 def test_a_row_of_failures_where_containers_can_start_anew(
-    steps: Callable[[int], int | None], rungs: list[Rung]
+    steps: Callable[[int], int | None], scopes: list[RestartScope]
 ) -> None:
-    assert climbed(20, steps, restartable=True)[0] == rungs
+    assert climbed(20, steps, restartable=True)[0] == scopes
 
 
 @pytest.mark.parametrize("ran", [20, 90])
 def test_the_second_at_the_same_step_gets_a_new_pod_before_the_third_fails_the_job(ran: float) -> None:
-    rungs, scene = climbed(ran, lambda _: 104)
+    scopes, scene = climbed(ran, lambda _: 104)
     failed = scene.status.condition(C.FAILED)
-    assert (rungs, failed and failed.reason) == ([P, F], Reason.NO_PROGRESS)
+    assert (scopes, failed and failed.reason) == ([P, F], Reason.NO_PROGRESS)
     assert made_in(scene) == [1, 3, 1]
 
 
@@ -103,37 +104,42 @@ def test_where_more_of_them_are_allowed_all_means_are_tried() -> None:
 
 def test_a_row_that_was_begun_anew_begins_with_the_cheapest() -> None:
     scene = begun(after(RUNS.told_failed(1, step=104)), 20)
-    changed = scene.with_status(restarts=scene.status.restarts.model_copy(update={"at_same_step": None}), retry=Retry())
-    assert after(changed.told_failed(1, step=104)).status.retry.rung is P
+    budget = scene.status.internal.restart_budget.evolve(at_same_step=None)
+    changed = scene.with_status(restart_budget=budget, backoff=Backoff())
+    assert after(changed.told_failed(1, step=104)).status.internal.backoff.scope is P
 
 
 def test_disruptions_are_no_tries() -> None:
-    scene, rungs = begun(RUNS, 90), []
+    scene, scopes = begun(RUNS, 90), []
     for _ in range(4):
         scene = after(scene.disrupted(1))
-        rungs.append(scene.status.retry.rung)
+        scopes.append(scene.status.internal.backoff.scope)
         scene = begun(scene, 90)
-    assert rungs == [F] * 4
+    assert scopes == [F] * 4
 
 
 def test_the_delay_begins_over_after_a_minute_whatever_the_steps_say() -> None:
-    scene = begun(after(RUNS.told_failed(1, step=104)), 60).with_status(retry=Retry(count=5, rung=P, tries=1))
-    retry = after(scene.told_failed(1, step=90)).status.retry
-    assert (retry.count, retry.not_before, retry.tries) == (1, NOW, 2)
+    scene = begun(after(RUNS.told_failed(1, step=104)), 60).with_status(
+        backoff=Backoff(count=5, scope=P, scope_attempts=1)
+    )
+    retry = after(scene.told_failed(1, step=90)).status.internal.backoff
+    assert (retry.count, retry.not_before, retry.scope_attempts) == (1, NOW, 2)
 
 
 def struck(strikes: int, avoided: Avoidance) -> SuspectNode:
-    return SuspectNode(name="node1", strikes=strikes, avoided=avoided, reason="exit code 1", until=NOW.replace(hour=23))
+    return SuspectNode(
+        name="node1", failures=strikes, avoidance=avoided, reason="exit code 1", until=NOW.replace(hour=23)
+    )
 
 
 @pytest.mark.parametrize(
     ("suspects", "recovery", "message", "made"),
     [
         pytest.param([], {}, XID, [1, 1, 1], id="once is chance"),
-        pytest.param([struck(1, Avoidance.NO)], {}, XID, [1, 2, 1], id="twice is avoided from now on"),
-        pytest.param([struck(2, Avoidance.IF_POSSIBLE)], {}, XID, [1, 2, 1], id="it was avoided already"),
-        pytest.param([struck(1, Avoidance.NO)], {}, "boom", [1, 1, 1], id="another kind of failure"),
-        pytest.param([struck(1, Avoidance.NO)], {"avoidNodes": False}, XID, [1, 1, 1], id="switched off"),
+        pytest.param([struck(1, Avoidance.NONE)], {}, XID, [1, 2, 1], id="twice is avoided from now on"),
+        pytest.param([struck(2, Avoidance.PREFERRED)], {}, XID, [1, 2, 1], id="it was avoided already"),
+        pytest.param([struck(1, Avoidance.NONE)], {}, "boom", [1, 1, 1], id="another kind of failure"),
+        pytest.param([struck(1, Avoidance.NONE)], {"avoidNodes": False}, XID, [1, 1, 1], id="switched off"),
     ],
 )
 def test_a_worker_leaves_the_node_that_is_avoided(
@@ -144,22 +150,22 @@ def test_a_worker_leaves_the_node_that_is_avoided(
 
 
 def test_all_workers_leave_it_that_are_there() -> None:
-    scene = RUNS.with_status(suspect_nodes=[struck(1, Avoidance.NO)]).pod(2, node="node1")
+    scene = RUNS.with_status(suspect_nodes=[struck(1, Avoidance.NONE)]).pod(2, node="node1")
     assert made_in(after(scene.told_failed(1, message=XID))) == [1, 2, 2]
 
 
 def test_the_others_stay_where_they_are_while_something_else_fails() -> None:
-    scene = RUNS.with_status(suspect_nodes=[struck(2, Avoidance.IF_POSSIBLE)])
+    scene = RUNS.with_status(suspect_nodes=[struck(2, Avoidance.PREFERRED)])
     assert made_in(after(scene.told_failed(0, message="boom"))) == [1, 1, 1]
 
 
 def test_of_a_hang_the_worker_gets_the_new_pod_for_which_all_others_wait() -> None:
     scene = job(4, template=SUPERVISED).running().attended().told_failed(0, exit_code=91, step=9)
-    tried = scene.with_status(retry=Retry(count=1, rung=P, tries=2))
+    tried = scene.with_status(backoff=Backoff(count=1, scope=P, scope_attempts=2))
     stands = [RankProgress(rank, 9, "train", stack=("load" if rank == 2 else "all_reduce",)) for rank in range(4)]
     reports = [WorkerReport(1, rank.rank, (rank,)) for rank in stands]
     status = plan(replace(tried.snapshot, reports=reports), NOW).status
-    assert [status.made_in(index) for index in range(4)] == [1, 1, 2, 1]
+    assert [status.created_in_attempt(index) for index in range(4)] == [1, 1, 2, 1]
 
 
 END = st.tuples(
@@ -179,7 +185,7 @@ def test_no_job_fails_for_want_of_progress_before_a_new_pod_was_tried(
     for step, ran, message, index in ends:
         scene = scene.with_status(running_time=ago(ran))
         ended = scene.told_failed(index, step=step, message=message) if message else scene.disrupted(index)
-        before = scene.status.retry.rung
+        before = scene.status.internal.backoff.scope
         scene = replace(scene, status=plan(ended.snapshot, NOW).status)
         failed = scene.status.condition(C.FAILED)
         if failed and failed.reason == Reason.NO_PROGRESS:

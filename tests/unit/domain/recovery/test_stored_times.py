@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.jobs import NOW, ago, job, stored
-from trainyard.api.status import Avoidance, Restarts, Retry, SuspectNode
+from trainyard.api.internal_status import Backoff, RestartBudget
+from trainyard.api.status import Avoidance, Restarts, SuspectNode
 from trainyard.domain.plan import plan
 from trainyard.domain.recovery.stored_times import believed
 
@@ -25,14 +26,14 @@ DAY = timedelta(hours=24)
 def test_the_next_attempt_waits_no_longer_than_it_would_by_this_clock(
     count: int, not_before: datetime, wait: float
 ) -> None:
-    scene = job(1).started(2).with_status(retry=Retry(count=count, not_before=not_before))
+    scene = job(1).started(2).with_status(backoff=Backoff(count=count, not_before=not_before))
     decided = plan(scene.snapshot, NOW)
     assert (decided.actions, decided.requeue_after) == ([], wait)
-    assert decided.status.retry.not_before == NOW + timedelta(seconds=wait)
+    assert decided.status.internal.backoff.not_before == NOW + timedelta(seconds=wait)
 
 
 def test_a_node_is_avoided_for_a_day_at_most() -> None:
-    node = SuspectNode(name="bad", avoided=Avoidance.ALWAYS, until=FAR)
+    node = SuspectNode(name="bad", avoidance=Avoidance.REQUIRED, until=FAR)
     scene = job(3).created().with_status(suspect_nodes=[node]).waiting(1, "Unschedulable", scheduled=False)
     decided = plan(scene.snapshot, NOW)
     assert [each.until for each in decided.status.suspect_nodes] == [NOW + DAY]
@@ -42,8 +43,11 @@ def test_a_node_is_avoided_for_a_day_at_most() -> None:
 
 def test_a_failure_to_come_leaves_the_window_as_if_it_were_of_now() -> None:
     limited = job(3, recovery={"windowSeconds": 3600, "maxRestarts": 1}).running()
-    decided = plan(limited.with_status(restarts=Restarts(failures=1, recent=[FAR])).snapshot, NOW)
-    assert decided.status.restarts == Restarts(failures=1, recent=[NOW])
+    decided = plan(
+        limited.with_status(restarts=Restarts(failures=1), restart_budget=RestartBudget(recent=[FAR])).snapshot, NOW
+    )
+    assert decided.status.restarts == Restarts(failures=1)
+    assert decided.status.internal.restart_budget.recent == [NOW]
     later = limited.with_status(restarts=decided.status.restarts).failed(1)
     assert plan(later.snapshot, NOW + timedelta(hours=1)).status.finished is False
 
@@ -53,12 +57,11 @@ def test_what_could_have_been_written_now_is_left_as_it_is() -> None:
     status = (
         job(3)
         .running()
-        .status.model_copy(
-            update={
-                "suspect_nodes": [node],
-                "retry": Retry(count=3, not_before=ago(-4)),
-                "restarts": Restarts(failures=2, recent=[ago(5), NOW]),
-            }
+        .status.evolve(
+            suspect_nodes=[node],
+            backoff=Backoff(count=3, not_before=ago(-4)),
+            restarts=Restarts(failures=2),
+            restart_budget=RestartBudget(recent=[ago(5), NOW]),
         )
     )
     assert believed(status, NOW) is status

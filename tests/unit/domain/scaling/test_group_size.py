@@ -45,7 +45,7 @@ def test_a_wish_in_between_is_followed_as_far_as_is_allowed_and_the_condition_sa
     assert said is not None
     assert said.message == "replicas is 5, and elastic.multipleOf is 2: the group has 4 workers"
     assert [(event.type, event.note) for event in decided.events] == [("Warning", said.message)]
-    assert (decided.status.attempt, decided.status.joining, decided.actions) == (1, None, [])
+    assert (decided.status.attempt, decided.status.internal.joining, decided.actions) == (1, None, [])
     scene = scene.with_status(**dict(decided.status))
     assert plan(fitted(scene.snapshot), NOW).events == [], "told once"
     decided = plan(fitted(scene.wishing(replicas=4).snapshot), NOW)

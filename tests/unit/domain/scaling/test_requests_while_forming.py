@@ -3,7 +3,8 @@
 from tests.support.jobs import Scene
 from tests.unit.domain.passing import act, names, running
 from tests.unit.domain.scaling.test_scale_up import ready
-from trainyard.api.status import Group, Joining, Phase
+from trainyard.api.internal_status import Group, Joining
+from trainyard.api.status import Phase
 from trainyard.domain.state.snapshot import Doing
 
 
@@ -28,29 +29,32 @@ def formed(scene: Scene, workers: int) -> Scene:
 
 def joined(scene: Scene) -> Scene:
     """Those who have got pods for it are ready."""
-    joining = scene.status.joining
+    joining = scene.status.internal.joining
     assert joining is not None
-    for index in range(joining.size, joining.workers):
+    for index in range(joining.current_size, joining.target_size):
         scene = ready(scene, index, joining.attempt)
     return act(scene)
 
 
 def test_a_wish_that_was_changed_before_it_was_seen_costs_nothing() -> None:
     scene = act(act(forming().wishing(replicas=2).wishing(replicas=6)))
-    assert scene.status.joining == Joining(size=4, workers=6, attempt=2)
+    assert scene.status.internal.joining == Joining(current_size=4, target_size=6, attempt=2)
     scene = formed(scene, 4)
     assert where(scene) == (2, Phase.RUNNING, 1, 0), "the attempt that formed goes on at its own size"
     scene = joined(scene)
     assert where(scene) == (3, Phase.RESTARTING, 1, 1)
-    assert scene.status.group is not None
-    assert scene.status.group.workers == 6
+    assert scene.status.internal.group is not None
+    assert scene.status.internal.group.size == 6
     assert where(formed(scene, 6)) == (3, Phase.RUNNING, 1, 1), "and that is all"
 
 
 def test_fewer_that_were_seen_take_the_place_of_what_forms() -> None:
     """Nothing is lost by it: attempt 2 has done no step. What comes after is one attempt more, as before."""
     scene = act(act(forming().wishing(replicas=2)))
-    assert (where(scene), scene.status.group) == ((3, Phase.RESTARTING, 1, 1), Group(since=1, workers=2))
+    assert (where(scene), scene.status.internal.group) == (
+        (3, Phase.RESTARTING, 1, 1),
+        Group(created_in_attempt=1, size=2),
+    )
     scene = act(act(scene.wishing(replicas=6)))
     assert names(scene) == ["0-1", "1-1", "2-3", "3-3", "4-3", "5-3"]
     scene = formed(scene, 2)

@@ -7,8 +7,9 @@ import pytest
 
 from tests.support.jobs import NOW, SUPERVISED, Scene, job
 from tests.unit.domain.passing import decided, running
+from trainyard.api.internal_status import Group, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
-from trainyard.api.status import Group, Phase, Rendezvous, Replacement, TrainingJobStatus
+from trainyard.api.status import Phase, TrainingJobStatus
 from trainyard.coordinator.assignments import assignment
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.domain.actions import DeletePod
@@ -23,32 +24,32 @@ def after(scene: Scene) -> Scene:
 def group(since: int, workers: int, **replaced: int) -> Group:
     """`w2=5`: the pod of worker 2 was made for attempt 5."""
     others = [Replacement(worker=int(name[1:]), attempt=attempt) for name, attempt in replaced.items()]
-    return Group(since=since, workers=workers, replaced=others)
+    return Group(created_in_attempt=since, size=workers, replacements=others)
 
 
 def test_who_is_left_keeps_its_pod() -> None:
     scene = running(3).wishing(replicas=2)
     verdict = decided(scene)
-    assert verdict.status.group == group(1, 2)
-    assert (verdict.status.attempt, verdict.status.launched_attempt) == (2, 2), "no pod is to be made"
-    assert (verdict.status.restarts.resizes, verdict.status.restart_count) == (1, 1)
+    assert verdict.status.internal.group == group(1, 2)
+    assert (verdict.status.attempt, verdict.status.internal.launched_attempt) == (2, 2), "no pod is to be made"
+    assert (verdict.status.restarts.resizes, verdict.status.restart_count) == (1, 0)
     assert [event.note for event in verdict.events] == [
         "replicas was changed from 3 to 2; 2 workers keep their pods, and all start anew as attempt 2"
     ]
     scene = after(scene)
-    assert [*decided(scene).actions] == [DeletePod("train-worker-2-1", "pod-2-1", Reason.OLD_ATTEMPT)]
+    assert [*decided(scene).actions] == [DeletePod("train-worker-2-1", "pod-2-1", Reason.STALE_ATTEMPT)]
     assert decided(scene).status.phase is Phase.RESTARTING
 
 
 def test_a_worker_that_is_lost_at_the_same_time_gets_a_pod_too() -> None:
     scene = running(3).gone(0).wishing(replicas=2)
-    assert decided(scene).status.group == group(1, 2, w0=2)
+    assert decided(scene).status.internal.group == group(1, 2, w0=2)
 
 
 @pytest.mark.parametrize(
     "spec",
     [
-        {"recovery": {"lowestRung": "AllPods"}},
+        {"recovery": {"minRestartScope": "Group"}},
         {"recovery": {"agent": "none"}},
         {
             "template": {
@@ -67,7 +68,7 @@ def test_where_that_cannot_be_all_are_made_anew(spec: dict[str, Any]) -> None:
     if spec.get("recovery", {}).get("agent") != "none":
         scene = scene.attended()
     verdict = decided(scene.wishing(replicas=3))
-    assert verdict.status.group is None
+    assert verdict.status.internal.group is None
     assert verdict.events[0].note.endswith("from 2 to 3; all workers start anew as attempt 2")
 
 
@@ -91,18 +92,18 @@ def test_all_are_ready_when_those_of_the_new_size_are() -> None:
     scene = after(running(3).wishing(replicas=2))
     ready = AgentView(2, Doing.WAITING, said_at=NOW, since=NOW)
     scene = replace(scene, agents={"pod-0-1": ready, "pod-1-1": ready})
-    assert decided(scene).status.rendezvous is None, "worker 2 has yet to end"
+    assert decided(scene).status.internal.rendezvous is None, "worker 2 has yet to end"
     scene = replace(scene, pods=scene.pods[:2])
-    assert decided(scene).status.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
+    assert decided(scene).status.internal.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
 
 
 def test_a_group_of_an_earlier_release_is_as_large_as_its_pods_say() -> None:
-    scene = running(3).with_status(attempt=2, launched_attempt=2, group=Group(since=1))
+    scene = running(3).with_status(attempt=2, launched_attempt=2, group=Group(created_in_attempt=1))
     assert scene.snapshot.size == 3
     assert scene.snapshot.resized_from is None
     assert decided(scene.wishing(replicas=2)).status.restarts.resizes == 1
 
 
 def test_whatever_stands_in_the_status_a_worker_is_in_the_group_or_is_not() -> None:
-    status = TrainingJobStatus(attempt=3, group=group(1, 2, w7=9))
+    status = TrainingJobStatus().evolve(attempt=3, group=group(1, 2, w7=9))
     assert [status.includes(index) for index in (0, 1, 2, 7)] == [True, True, False, False]

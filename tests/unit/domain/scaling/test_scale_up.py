@@ -7,8 +7,9 @@ import pytest
 
 from tests.support.jobs import NOW, Scene, because, told
 from tests.unit.domain.passing import act, decided, names, running
+from trainyard.api.internal_status import MAX_REPLACEMENTS, Group, Joining, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
-from trainyard.api.status import MOST_REPLACED, ConditionType as C, Group, Joining, Phase, Rendezvous, Replacement
+from trainyard.api.status import ConditionType as C, Phase
 from trainyard.coordinator.assignments import assignment
 from trainyard.domain.actions import CreateWorker
 from trainyard.domain.state.snapshot import AgentView, Doing
@@ -35,7 +36,7 @@ def ready(scene: Scene, index: int, attempt: int = 1) -> Scene:
 def growing() -> Scene:
     """Two workers train, and two that join have pods."""
     scene = act(running(2).wishing(replicas=4))
-    assert scene.status.joining == Joining(size=2, workers=4, attempt=1)
+    assert scene.status.internal.joining == Joining(current_size=2, target_size=4, attempt=1)
     return act(scene)
 
 
@@ -52,9 +53,9 @@ def test_the_others_train_on_until_all_that_join_are_ready() -> None:
     assert saying is not None
     assert saying.message == "1 of 2 workers that join is ready; until all are, the others train on"
     scene = act(ready(scene, 3))
-    assert (scene.status.attempt, scene.status.launched_attempt, scene.status.joining) == (2, 2, None)
-    others = [Replacement(worker=2, through=3, attempt=1)]
-    assert scene.status.group == Group(since=1, workers=4, replaced=others)
+    assert (scene.status.attempt, scene.status.internal.launched_attempt, scene.status.internal.joining) == (2, 2, None)
+    others = [Replacement(worker=2, last_worker=3, attempt=1)]
+    assert scene.status.internal.group == Group(created_in_attempt=1, size=4, replacements=others)
     assert (scene.status.restarts.resizes, names(act(scene))) == (1, ["0-1", "1-1", "2-1", "3-1"])
     assert told(act(scene).status.conditions)["Resizing"] == because(Reason.RESIZED, holds=False)
 
@@ -79,20 +80,23 @@ def test_events_say_who_does_what() -> None:
 
 def test_a_wish_that_is_taken_back_costs_nothing() -> None:
     scene = act(growing().wishing(replicas=2))
-    assert (scene.status.joining, scene.status.attempt) == (Joining(size=2, workers=2, attempt=1), 1)
+    assert (scene.status.internal.joining, scene.status.attempt) == (
+        Joining(current_size=2, target_size=2, attempt=1),
+        1,
+    )
     scene = act(scene)
     assert (scene.status.attempt, names(scene)) == (1, ["0-1", "1-1"])
-    assert act(scene).status.joining is None
+    assert act(scene).status.internal.joining is None
     assert told(scene.status.conditions)["Resizing"] == because(Reason.RESIZED, holds=False)
 
 
 def test_a_wish_that_changes_is_followed() -> None:
     scene = act(act(growing().wishing(replicas=3)))
-    assert scene.status.joining == Joining(size=2, workers=3, attempt=1)
+    assert scene.status.internal.joining == Joining(current_size=2, target_size=3, attempt=1)
     assert names(scene) == ["0-1", "1-1", "2-1"]
     assert names(act(act(scene.wishing(replicas=4)))) == ["0-1", "1-1", "2-1", "3-1"]
     scene = act(scene.wishing(replicas=1))
-    assert (scene.status.attempt, scene.status.group) == (2, Group(since=1, workers=1))
+    assert (scene.status.attempt, scene.status.internal.group) == (2, Group(created_in_attempt=1, size=1))
     assert names(act(scene)) == ["0-1"]
 
 
@@ -101,16 +105,16 @@ def test_one_that_fails_before_it_has_begun_is_not_waited_for() -> None:
     ended = [replace(pod, ended=True, phase="Failed") if pod.index == 3 else pod for pod in scene.pods]
     scene = act(replace(scene, pods=tuple(ended)))
     others = [Replacement(worker=2, attempt=1), Replacement(worker=3, attempt=2)]
-    assert scene.status.group == Group(since=1, workers=4, replaced=others)
-    assert scene.status.launched_attempt == 1
+    assert scene.status.internal.group == Group(created_in_attempt=1, size=4, replacements=others)
+    assert scene.status.internal.launched_attempt == 1
     assert names(act(scene)) == ["0-1", "1-1", "2-1", "3-2"]
 
 
 def test_a_failure_meanwhile_is_recovered_from_at_the_old_size() -> None:
     scene = act(growing().told_failed(1))
     assert (scene.status.attempt, scene.status.restarts.failures) == (2, 1)
-    assert scene.status.group == Group(since=1, workers=2)
-    assert scene.status.joining == Joining(size=2, workers=4, attempt=1), "they go on to get ready"
+    assert scene.status.internal.group == Group(created_in_attempt=1, size=2)
+    assert scene.status.internal.joining == Joining(current_size=2, target_size=4, attempt=1), "they go on to get ready"
     assert names(act(scene)) == ["0-1", "1-1", "2-1", "3-1"]
 
 
@@ -119,7 +123,7 @@ def test_where_all_pods_are_made_anew_the_group_keeps_its_size_too() -> None:
     assert scene.agents is not None
     alone = replace(scene, agents={uid: agent for uid, agent in scene.agents.items() if uid != "pod-0-1"})
     scene = act(alone.failed(0).gone(1))
-    assert (scene.status.attempt, scene.status.group) == (2, None)
+    assert (scene.status.attempt, scene.status.internal.group) == (2, None)
     pods = tuple(pod for pod in scene.pods if pod.index > 1)
     scene = act(replace(scene, pods=pods))
     assert [(pod.index, pod.attempt, pod.workers) for pod in scene.pods] == [(2, 1, 4), (3, 1, 4), (0, 2, 2), (1, 2, 2)]
@@ -135,7 +139,7 @@ def test_a_pod_that_is_left_on_a_dead_node_is_removed_and_made_anew() -> None:
 
 def test_a_suspended_job_has_none_that_join() -> None:
     scene = act(growing().wishing(replicas=4, lifecycle={"suspend": True}))
-    assert (scene.status.joining, scene.status.phase) == (None, Phase.SUSPENDED)
+    assert (scene.status.internal.joining, scene.status.phase) == (None, Phase.SUSPENDED)
     assert told(scene.status.conditions)["Resizing"] == because(Reason.SUSPENDED, holds=False)
     assert names(act(scene)) == []
 
@@ -171,7 +175,7 @@ def test_a_quota_keeps_them_out_and_nobody_else() -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        {"recovery": {"lowestRung": "AllPods"}},
+        {"recovery": {"minRestartScope": "Group"}},
         {"recovery": {"agent": "none"}},
         {"template": {"spec": {"containers": [{"name": "main", "image": "i", "command": ["a", "$(WORLD_SIZE)"]}]}}},
     ],
@@ -179,26 +183,26 @@ def test_a_quota_keeps_them_out_and_nobody_else() -> None:
 )
 def test_where_they_could_not_join_all_are_made_anew(spec: dict[str, Any]) -> None:
     scene = act(running(2, **spec).wishing(replicas=3))
-    assert (scene.status.attempt, scene.status.group, scene.status.joining) == (2, None, None)
+    assert (scene.status.attempt, scene.status.internal.group, scene.status.internal.joining) == (2, None, None)
 
 
 def of_rows(number: int) -> Scene:
     """A group in which so many workers, no two of them side by side, got new pods for attempt 2."""
     rows = [Replacement(worker=2 * index, attempt=2) for index in range(number)]
     scene = running(2 * number).with_status(attempt=2, launched_attempt=2)
-    scene = scene.with_status(group=Group(since=1, workers=2 * number, replaced=rows))
-    pods = tuple(replace(pod, attempt=scene.status.made_in(pod.index)) for pod in scene.pods)
+    scene = scene.with_status(group=Group(created_in_attempt=1, size=2 * number, replacements=rows))
+    pods = tuple(replace(pod, attempt=scene.status.created_in_attempt(pod.index)) for pod in scene.pods)
     agents = {uid: replace(agent, attempt=2) for uid, agent in (scene.agents or {}).items()}
     scene = replace(scene, pods=pods, agents=agents)
     return scene.with_status(rendezvous=Rendezvous(attempt=2, address="10.0.0.0"))
 
 
 def test_where_the_group_is_of_too_many_rows_all_are_made_anew() -> None:
-    assert act(of_rows(MOST_REPLACED - 1).wishing(replicas=1000)).status.joining
-    scene = act(of_rows(MOST_REPLACED).wishing(replicas=1000))
-    assert (scene.status.attempt, scene.status.group) == (3, None)
+    assert act(of_rows(MAX_REPLACEMENTS - 1).wishing(replicas=1000)).status.internal.joining
+    scene = act(of_rows(MAX_REPLACEMENTS).wishing(replicas=1000))
+    assert (scene.status.attempt, scene.status.internal.group) == (3, None)
 
 
 def test_without_a_coordinator_all_are_made_anew() -> None:
     scene = act(replace(running(2), agents=None).wishing(replicas=3))
-    assert (scene.status.attempt, scene.status.group) == (2, None)
+    assert (scene.status.attempt, scene.status.internal.group) == (2, None)

@@ -6,7 +6,8 @@ from datetime import timedelta
 from tests.support.jobs import NOW, Scene
 from tests.unit.domain.passing import act, decided, names
 from tests.unit.domain.scaling.test_capacity import ELASTIC, NO_ROOM, change, growing, placed, ready, running, short
-from trainyard.api.status import ConditionType as C, Joining
+from trainyard.api.internal_status import Joining
+from trainyard.api.status import ConditionType as C
 from trainyard.domain.state.snapshot import Trouble
 
 
@@ -28,7 +29,7 @@ def crowded() -> Scene:
 
 def test_a_wish_that_comes_back_is_asked_for_again() -> None:
     scene = crowded()
-    assert scene.status.joining == Joining(size=3, workers=5, attempt=3, of=6)
+    assert scene.status.internal.joining == Joining(current_size=3, target_size=5, attempt=3, requested_size=6)
     scene = act(scene.wishing(replicas=3), 161)
     scene = settled(scene.wishing(replicas=6), 162)
     assert names(scene)[3:] == ["3-3", "4-3", "5-3"]
@@ -38,8 +39,8 @@ def test_no_size_is_grown_to_that_elastic_does_not_allow_any_more() -> None:
     scene = crowded()
     assert settled(scene.wishing(elastic={**ELASTIC, "multipleOf": 2}), 161).status.size == 4, "worker 3 is ready"
     scene = settled(scene.wishing(elastic={**ELASTIC, "minReplicas": 6}), 161)
-    assert scene.status.joining
-    assert (scene.status.attempt, scene.status.joining.workers) == (3, 6)
+    assert scene.status.internal.joining
+    assert (scene.status.attempt, scene.status.internal.joining.target_size) == (3, 6)
 
 
 def test_a_worker_of_the_group_that_is_replaced_drives_out_nobody() -> None:
@@ -63,7 +64,7 @@ def test_a_pod_that_was_sent_away_is_no_loss() -> None:
     leaves = {"deletion_time": NOW + timedelta(seconds=130), "taken_by": Trouble("Deleted", "it was deleted")}
     scene = change(scene, 5, **leaves, ended=True, phase="Failed")
     assert decided(scene, 101).events == []
-    assert decided(scene, 101).status.growth_pause_time == scene.status.growth_pause_time
+    assert decided(scene, 101).status.internal.scale_up_paused_since == scene.status.internal.scale_up_paused_since
 
 
 def test_a_clock_that_is_set_back_sends_nobody_away() -> None:
@@ -99,8 +100,10 @@ def test_who_cannot_start_ends_the_group_below_it_and_gives_no_place() -> None:
     scene = settled(placed(change(growing(), 3, trouble=NO_ROOM), 5), 100)
     scene = change(scene, 4, scheduled=True, trouble=Trouble("ImagePullBackOff", "no such image"))
     scene = settled(scene, 160)
-    assert scene.status.joining
-    assert (scene.status.joining.workers, names(scene)[3:]) == (4, ["3-3"]), "worker 3 gets a place of those"
+    assert scene.status.internal.joining
+    assert (scene.status.internal.joining.target_size, names(scene)[3:]) == (4, ["3-3"]), (
+        "worker 3 gets a place of those"
+    )
 
 
 def test_a_pod_at_which_the_scheduler_has_not_looked_is_no_want_of_room() -> None:
@@ -120,5 +123,7 @@ def test_places_that_only_spot_workers_have_are_given_up_for_one_on_demand() -> 
         there = index in {0, 1, 3, 5}
         scene = change(scene, index, scheduled=there, running=False, ready=False, trouble=None if there else NO_ROOM)
     status = decided(scene.with_status(attempt_start_time=NOW), 60).status
-    assert (status.joining and status.joining.size) == 4
-    assert decided(short(lost=1, onDemandReplicas=2), 60).status.joining == Joining(size=1, workers=1, attempt=3)
+    assert (status.internal.joining and status.internal.joining.current_size) == 4
+    assert decided(short(lost=1, onDemandReplicas=2), 60).status.internal.joining == Joining(
+        current_size=1, target_size=1, attempt=3
+    )

@@ -7,8 +7,9 @@ import pytest
 
 from tests.support.jobs import NOW, SUPERVISED, Scene, job
 from tests.unit.domain.passing import act, decided, names
-from trainyard.api.recovery import Rung
-from trainyard.api.status import Group, Phase, Replacement
+from trainyard.api.internal_status import Group, Replacement
+from trainyard.api.recovery import RestartScope
+from trainyard.api.status import Phase
 
 
 def running(workers: int, **fields: Any) -> Scene:
@@ -19,9 +20,11 @@ def running(workers: int, **fields: Any) -> Scene:
 
 def test_a_worker_that_is_lost_is_replaced_and_the_others_train_on() -> None:
     scene = act(running(3).disrupted(1))
-    assert (scene.status.attempt, scene.status.retry.rung) == (2, Rung.FAILED_PODS)
-    assert scene.status.group == Group(since=1, workers=3, replaced=[Replacement(worker=1, attempt=2)])
-    assert not scene.status.meeting, "nobody waits for a word of ours"
+    assert (scene.status.attempt, scene.status.internal.backoff.scope) == (2, RestartScope.POD)
+    assert scene.status.internal.group == Group(
+        created_in_attempt=1, size=3, replacements=[Replacement(worker=1, attempt=2)]
+    )
+    assert not scene.status.awaiting_rendezvous, "nobody waits for a word of ours"
     scene = act(act(scene))
     assert names(scene) == ["0-1", "2-1", "1-2"]
     scene = scene.pod(1, scheduled=True, phase="Running", running=True, ready=True, node="node7", ip="10.0.0.7")
@@ -33,7 +36,7 @@ def test_one_that_fails_again_and_again_is_made_anew_later_and_later() -> None:
     assert scene.status.restarts.failures == 1
     scene = act(act(scene))
     scene = act(scene.failed(2), 1)
-    assert scene.status.retry.not_before == NOW + timedelta(seconds=3)
+    assert scene.status.internal.backoff.not_before == NOW + timedelta(seconds=3)
     scene = act(scene, 1)
     assert names(scene) == ["0-1", "1-1", "2-2"], "its log stays until then"
     assert decided(scene, 1).requeue_after == 2
@@ -42,7 +45,7 @@ def test_one_that_fails_again_and_again_is_made_anew_later_and_later() -> None:
 
 def test_with_worker_0_the_store_is_lost_and_all_start_anew() -> None:
     scene = act(running(3).disrupted(0))
-    assert (scene.status.group, scene.status.retry.rung) == (None, Rung.ALL_PODS)
+    assert (scene.status.internal.group, scene.status.internal.backoff.scope) == (None, RestartScope.GROUP)
 
 
 @pytest.mark.parametrize(
@@ -52,9 +55,9 @@ def test_with_worker_0_the_store_is_lost_and_all_start_anew() -> None:
 def test_another_size_leaves_those_that_are_well_alone(wish: int, pods: list[str]) -> None:
     scene = act(act(running(3).wishing(replicas=wish)))
     assert names(scene) == pods
-    assert (scene.status.attempt, scene.status.meeting) == (2, False)
-    assert scene.status.group
-    assert scene.status.group.workers == wish
+    assert (scene.status.attempt, scene.status.awaiting_rendezvous) == (2, False)
+    assert scene.status.internal.group
+    assert scene.status.internal.group.size == wish
 
 
 def test_nobody_is_done_without_for_torchrun_does_that_itself() -> None:
@@ -64,4 +67,4 @@ def test_nobody_is_done_without_for_torchrun_does_that_itself() -> None:
 
 @pytest.mark.parametrize("fields", [{"elastic": None}, {"framework": "none"}], ids=["of a fixed size", "not torch"])
 def test_others_without_an_agent_start_anew_as_a_whole(fields: dict[str, Any]) -> None:
-    assert act(running(3, **fields).disrupted(1)).status.group is None
+    assert act(running(3, **fields).disrupted(1)).status.internal.group is None

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.jobs import NOW, job
 from tests.unit.domain.observing import AT, SOME_TIME, Json, condition, containers, ended, pod
-from trainyard.api.status import Retry
+from trainyard.api.internal_status import Backoff
 from trainyard.domain.plan import plan
 from trainyard.domain.recovery.root_cause import describe, find_cause
 from trainyard.domain.state.observe import pod_view
@@ -74,13 +74,13 @@ def test_who_deletes_it_afterwards_does_not_excuse_it(deletion: str, expected: S
 
 def test_it_is_charged_told_and_tried_again_later_each_time() -> None:
     seen = pod_view(evicted(ended(143, finishedAt=SOME_TIME)))
-    scene = job(3).running().with_status(retry=Retry(count=2)).pod(1, phase="Failed", exit=seen.exit, ended=True)
+    scene = job(3).running().with_status(backoff=Backoff(count=2)).pod(1, phase="Failed", exit=seen.exit, ended=True)
     cause = find_cause(scene.pods, range(3))
     assert cause is not None
     assert describe(cause, 1).endswith(f"failed with exit code 143 (Evicted): {FULL}")
     status = plan(scene.snapshot, NOW).status
-    assert (status.restarts.failures, status.restarts.disruptions, status.retry.count) == (1, 0, 3)
-    assert status.retry.not_before is not None
-    assert (status.retry.not_before - NOW).total_seconds() == 4
+    assert (status.restarts.failures, status.restarts.disruptions, status.internal.backoff.count) == (1, 0, 3)
+    assert status.internal.backoff.not_before is not None
+    assert (status.internal.backoff.not_before - NOW).total_seconds() == 4
     assert status.last_failure is not None
     assert (status.last_failure.reason, status.last_failure.message) == ("Evicted", FULL)

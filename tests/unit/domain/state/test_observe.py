@@ -346,7 +346,11 @@ def tj(spec: Json | None = None, status: Json | None = None) -> Json:
 def test_job_without_a_status() -> None:
     seen = job_view(tj())
     assert (seen.uid, seen.name, seen.generation, seen.resource_version, seen.deleting) == ("u", "train", 2, 5, False)
-    assert (seen.status.attempt, seen.status.launched_attempt, seen.status.active_since) == (1, 0, None)
+    assert (seen.status.attempt, seen.status.internal.launched_attempt, seen.status.internal.active_since) == (
+        1,
+        0,
+        None,
+    )
 
 
 def test_status_of_a_newer_operator_can_be_read() -> None:

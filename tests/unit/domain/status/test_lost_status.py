@@ -6,8 +6,9 @@ import pytest
 
 from tests.support.jobs import Scene, job
 from tests.unit.domain.recovering import RUNS, act, after
+from trainyard.api.internal_status import Group, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
-from trainyard.api.status import Group, Phase, Rendezvous, Replacement
+from trainyard.api.status import Phase
 from trainyard.domain.state.snapshot import AgentView, Doing
 
 
@@ -22,9 +23,11 @@ def test_agents_know_the_attempt_where_the_status_was_lost() -> None:
     pods = (*(pod for pod in RUNS.pods if pod.index != 1), job(3).running(4).pods[1])
     lost = at(replace(job(3), pods=pods, has_service=True), 7, 7, 7)
     adopted = after(lost).status
-    assert (adopted.attempt, adopted.launched_attempt) == (7, 6)
-    assert adopted.group == Group(since=1, workers=3, replaced=[Replacement(worker=1, attempt=4)])
-    assert adopted.rendezvous == Rendezvous(attempt=7, address="10.0.0.0")
+    assert (adopted.attempt, adopted.internal.launched_attempt) == (7, 6)
+    assert adopted.internal.group == Group(
+        created_in_attempt=1, size=3, replacements=[Replacement(worker=1, attempt=4)]
+    )
+    assert adopted.internal.rendezvous == Rendezvous(attempt=7, address="10.0.0.0")
     goes_on = act(replace(lost, status=adopted))
     assert (goes_on.actions, goes_on.status.phase) == ([], Phase.RUNNING)
 

@@ -24,7 +24,7 @@ def after(scene: Scene, refusal: Refusal) -> Plan:
     [
         (Reason.QUOTA_EXCEEDED, RETRY_AFTER),
         (Reason.PODS_FORBIDDEN, RETRY_AFTER),
-        (Reason.NAME_TAKEN, NAMESAKE_GONE_AFTER),
+        (Reason.NAME_CONFLICT, NAMESAKE_GONE_AFTER),
     ],
 )
 def test_reason_stands_in_the_status_and_it_is_tried_again(reason: Reason, wait: float) -> None:
@@ -61,11 +61,11 @@ OVER = [
     job(3, lifecycle={"suspend": True}).running().suspended(),
     job(3, lifecycle={"ttlSecondsAfterFinished": 1}).finished(seconds_ago=5),
 ]
-NO_RIGHT = Refusal(Reason.RIGHTS_MISSING, "cannot delete resource")
+NO_RIGHT = Refusal(Reason.PERMISSION_DENIED, "cannot delete resource")
 
 
 @pytest.mark.parametrize("scene", OVER)
-@pytest.mark.parametrize("reason", [Reason.RIGHTS_MISSING, Reason.PODS_FORBIDDEN, Reason.INVALID_TEMPLATE])
+@pytest.mark.parametrize("reason", [Reason.PERMISSION_DENIED, Reason.PODS_FORBIDDEN, Reason.INVALID_TEMPLATE])
 def test_a_refused_deletion_is_said_and_changes_nothing_else(scene: Scene, reason: Reason) -> None:
     before = scene.job.status
     decided = after(scene, Refusal(reason, "no"))

@@ -96,10 +96,10 @@ def test_running_time_is_that_of_the_first_time() -> None:
 
 def test_group_is_launched_when_each_worker_has_a_pod() -> None:
     scene = job(3).created().with_status(launched_attempt=0)
-    assert seen(scene).launched_attempt == 1
-    assert seen(scene.gone(1)).launched_attempt == 0
+    assert seen(scene).internal.launched_attempt == 1
+    assert seen(scene.gone(1)).internal.launched_attempt == 0
     # Three pods, and still worker 1 has none.
-    assert seen(replace(scene.gone(1), pods=(*scene.gone(1).pods, worker(3)))).launched_attempt == 0
+    assert seen(replace(scene.gone(1), pods=(*scene.gone(1).pods, worker(3)))).internal.launched_attempt == 0
 
 
 def test_only_workers_that_are_not_well_are_listed() -> None:

@@ -8,14 +8,15 @@ import pytest
 from tests.support.jobs import NOW, Scene, ago, job
 from tests.unit.domain.recovering import RUNS, act, after, made_in
 from trainyard.api.base import MOST
+from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.reasons import Reason
-from trainyard.api.status import ConditionType as C, GracefulStop
+from trainyard.api.status import ConditionType as C
 from trainyard.domain.plan import plan
 from trainyard.domain.state.snapshot import AgentView, Doing, LeaveView
 from trainyard.domain.stop.coordinated_stop import hold
 
-ASKED = GracefulStop(attempt=1, time=ago(1), why="worker 1 (pod train-worker-1-1) is taken away: Deleted")
-KNOWN = ASKED.model_copy(update={"step": 8})
+ASKED = CoordinatedStop(attempt=1, time=ago(1), reason="worker 1 (pod train-worker-1-1) is taken away: Deleted")
+KNOWN = ASKED.evolve(step=8)
 SAVED = "rank 0 ended with exit code 90"
 
 
@@ -27,14 +28,14 @@ def part(scene: Scene, *leaves: LeaveView | None, doing: Doing = Doing.RUNNING) 
 
 ABLE = part(RUNS, LeaveView(), LeaveView(), LeaveView())
 LEAVES = ABLE.deleted(1, seconds_ago=1, grace=30)
-WAITS = LEAVES.with_status(graceful_stop=ASKED)
+WAITS = LEAVES.with_status(coordinated_stop=ASKED)
 
 
 def waiting(*passed: int | None) -> list[LeaveView]:
     return [LeaveView(asked=True, passed=step) for step in passed]
 
 
-STOPS = part(LEAVES, *waiting(7, 7, 7)).with_status(graceful_stop=KNOWN)
+STOPS = part(LEAVES, *waiting(7, 7, 7)).with_status(coordinated_stop=KNOWN)
 
 
 def saved(scene: Scene, *indexes: int) -> Scene:
@@ -46,18 +47,18 @@ def saved(scene: Scene, *indexes: int) -> Scene:
 def test_a_worker_that_is_taken_away_has_all_stop_together_before_anything_else() -> None:
     decided = act(LEAVES)
     assert (decided.status.attempt, decided.actions) == (1, ())
-    stop = decided.status.graceful_stop
-    assert stop == ASKED.model_copy(update={"time": NOW})
+    stop = decided.status.internal.coordinated_stop
+    assert stop == ASKED.evolve(time=NOW)
     assert decided.requeue_after == 10
 
 
 def test_so_has_one_that_was_asked_to_end_and_a_suspension_and_another_size() -> None:
     asked = part(ABLE, LeaveView(), LeaveView(), LeaveView(leaving=True))
     reasons = [
-        act(scene).status.graceful_stop
+        act(scene).status.internal.coordinated_stop
         for scene in (asked, ABLE.wishing(lifecycle={"suspend": True}), ABLE.wishing(replicas=2))
     ]
-    assert [stop.why if stop else None for stop in reasons] == [
+    assert [stop.reason if stop else None for stop in reasons] == [
         "worker 2 (pod train-worker-2-1) was asked to end",
         "lifecycle.suspend is set",
         "replicas was changed to 2",
@@ -78,34 +79,34 @@ def test_so_has_one_that_was_asked_to_end_and_a_suspension_and_another_size() ->
 )
 def test_where_one_cannot_take_part_nobody_waits(scene: Scene) -> None:
     decided = act(scene)
-    assert decided.status.graceful_stop is None
+    assert decided.status.internal.coordinated_stop is None
     assert decided.status.attempt == 2 or decided.requeue_after is not None
 
 
 def test_while_not_all_have_answered_they_are_waited_for() -> None:
     decided = act(part(WAITS, *waiting(7, 6)))
     assert (decided.status, decided.requeue_after) == (WAITS.status, 9.0)
-    late = part(LEAVES.with_status(graceful_stop=ASKED.model_copy(update={"time": ago(10)})), *waiting(7, 6))
+    late = part(LEAVES.with_status(coordinated_stop=ASKED.evolve(time=ago(10))), *waiting(7, 6))
     assert act(late).status.attempt == 2, "and no longer than a rank waits"
 
 
 def test_the_step_after_the_furthest_is_the_last() -> None:
     decided = act(part(WAITS, *waiting(7, 6, 5)))
-    assert decided.status.graceful_stop == KNOWN
+    assert decided.status.internal.coordinated_stop == KNOWN
     [event] = decided.events
-    assert (event.type, event.reason) == ("Normal", Reason.GRACEFUL_STOP)
-    assert event.note == f"{ASKED.why}: all ranks stop after step 8"
+    assert (event.type, event.reason) == ("Normal", Reason.COORDINATED_STOP)
+    assert event.note == f"{ASKED.reason}: all ranks stop after step 8"
 
 
 @pytest.mark.parametrize(("passed", "step"), [((-1, -1, -1), 0), ((0, -1, 0), 1), ((MOST - 1, 0, 0), MOST)])
 def test_the_first_step_and_the_last_of_all(passed: tuple[int, ...], step: int) -> None:
-    stop = act(part(WAITS, *waiting(*passed))).status.graceful_stop
+    stop = act(part(WAITS, *waiting(*passed))).status.internal.coordinated_stop
     assert stop is not None
     assert stop.step == step
 
 
 def test_a_step_is_named_in_time_or_not_at_all() -> None:
-    late = LEAVES.with_status(graceful_stop=ASKED.model_copy(update={"time": ago(10)}))
+    late = LEAVES.with_status(coordinated_stop=ASKED.evolve(time=ago(10)))
     assert act(part(late, *waiting(7, 6, 5))).status.attempt == 2, "some may not wait any more when it reaches them"
 
 
@@ -132,14 +133,14 @@ def test_a_rank_that_is_beyond_the_step_already_is_not_waited_for() -> None:
 
 def test_ranks_that_cannot_wait_are_not_waited_for() -> None:
     decided = act(part(WAITS, *waiting(7, None, 7)))
-    assert (decided.status.attempt, decided.status.graceful_stop) == (2, None)
+    assert (decided.status.attempt, decided.status.internal.coordinated_stop) == (2, None)
 
 
 def test_an_occasion_that_is_over_before_the_step_is_known() -> None:
-    again = ABLE.with_status(graceful_stop=ASKED)
-    assert act(again).status.graceful_stop is None
-    known = part(ABLE.with_status(graceful_stop=KNOWN), *(3 * [LeaveView(asked=True, passed=7, at=8)]))
-    assert act(known).status.graceful_stop == KNOWN, "they will end, whatever becomes of the occasion"
+    again = ABLE.with_status(coordinated_stop=ASKED)
+    assert act(again).status.internal.coordinated_stop is None
+    known = part(ABLE.with_status(coordinated_stop=KNOWN), *(3 * [LeaveView(asked=True, passed=7, at=8)]))
+    assert act(known).status.internal.coordinated_stop == KNOWN, "they will end, whatever becomes of the occasion"
 
 
 def test_the_verdict_waits_until_all_have_ended() -> None:
@@ -149,7 +150,7 @@ def test_the_verdict_waits_until_all_have_ended() -> None:
     meets = after(done)
     restarts = meets.status.restarts
     assert (meets.status.attempt, restarts.failures, restarts.disruptions) == (2, 0, 1)
-    assert (made_in(meets), meets.status.graceful_stop) == ([1, 2, 1], None)
+    assert (made_in(meets), meets.status.internal.coordinated_stop) == ([1, 2, 1], None)
     story = str(meets.status.condition(C.RESTARTING))
     assert "worker 1 of attempt 1" in story
     assert "was taken away: Deleted" in story
@@ -157,12 +158,12 @@ def test_the_verdict_waits_until_all_have_ended() -> None:
 
 
 def test_it_waits_no_longer_than_the_pod_that_has_to_go_may() -> None:
-    late = ABLE.deleted(1, seconds_ago=30, grace=30).with_status(graceful_stop=KNOWN)
+    late = ABLE.deleted(1, seconds_ago=30, grace=30).with_status(coordinated_stop=KNOWN)
     assert act(late).status.attempt == 2
 
 
 def test_without_such_a_pod_as_long_as_pods_get_to_end() -> None:
-    knows = part(ABLE, *waiting(7, 7, 7)).with_status(graceful_stop=KNOWN)
+    knows = part(ABLE, *waiting(7, 7, 7)).with_status(coordinated_stop=KNOWN)
     suspended = knows.wishing(lifecycle={"suspend": True})
     assert (act(suspended).status.attempt, act(suspended).requeue_after) == (1, 29.0)
     later = plan(suspended.snapshot, NOW + timedelta(seconds=29))
@@ -187,20 +188,20 @@ def test_a_worker_that_fails_on_the_way_ends_the_wait() -> None:
 
 
 def test_all_that_end_with_90_and_nobody_is_taken_away_is_no_failure() -> None:
-    ended = saved(ABLE.with_status(graceful_stop=KNOWN), 0, 1, 2)
+    ended = saved(ABLE.with_status(coordinated_stop=KNOWN), 0, 1, 2)
     assert act(ended).requeue_after == 2, "whoever asked for it may be told of yet"
     restarts = plan(ended.snapshot, NOW + timedelta(seconds=2)).status.restarts
     assert (restarts.failures, restarts.disruptions) == (0, 1)
 
 
 def test_the_stop_of_an_earlier_attempt_is_none() -> None:
-    old = LEAVES.with_status(graceful_stop=KNOWN.model_copy(update={"attempt": 7}))
+    old = LEAVES.with_status(coordinated_stop=KNOWN.evolve(attempt=7))
     assert old.status.stopping is None
-    assert act(old).status.graceful_stop == ASKED.model_copy(update={"time": NOW})
+    assert act(old).status.internal.coordinated_stop == ASKED.evolve(time=NOW)
 
 
 LONG = part(ABLE.deleted(1, seconds_ago=1, grace=3600), *waiting(7, 7, 7)).with_status(
-    graceful_stop=KNOWN.model_copy(update={"time": ago(60)})
+    coordinated_stop=KNOWN.evolve(time=ago(60))
 )
 
 
@@ -219,8 +220,8 @@ def test_a_deadline_of_the_job_ends_the_wait_too() -> None:
 @pytest.mark.parametrize("step", [None, 8])
 @pytest.mark.parametrize("time", [datetime.max.replace(tzinfo=UTC, microsecond=0), NOW + timedelta(hours=1)])
 def test_a_time_that_is_yet_to_come_is_taken_for_now(time: datetime, step: int | None) -> None:
-    decided = act(LEAVES.with_status(graceful_stop=ASKED.model_copy(update={"time": time, "step": step})))
-    assert decided.status.graceful_stop == ASKED.model_copy(update={"time": NOW, "step": step})
+    decided = act(LEAVES.with_status(coordinated_stop=ASKED.evolve(time=time, step=step)))
+    assert decided.status.internal.coordinated_stop == ASKED.evolve(time=NOW, step=step)
 
 
 @pytest.mark.parametrize(("left", "waits"), [(ago(-3600), None), (ago(-0.9), 4)], ids=["set back", "rounded"])
@@ -242,7 +243,7 @@ def test_an_agreement_takes_no_longer_than_the_pod_has() -> None:
 
 
 def test_what_was_ordered_is_charged_to_nobody_whatever_the_rules_say() -> None:
-    taken_back = saved(ABLE.with_status(graceful_stop=KNOWN), 0, 1, 2)
+    taken_back = saved(ABLE.with_status(coordinated_stop=KNOWN), 0, 1, 2)
     for recovery in ({"maxDisruptions": 0}, {"maxRestarts": 0, "rules": [{"exitCodes": [90], "action": "Restart"}]}):
         status = plan(taken_back.wishing(recovery=recovery).snapshot, NOW + timedelta(seconds=3)).status
         assert (status.attempt, status.holds(C.FAILED), status.restarts.failures) == (2, False, 0)
@@ -250,7 +251,7 @@ def test_what_was_ordered_is_charged_to_nobody_whatever_the_rules_say() -> None:
 
 def test_the_clocks_may_differ_about_what_came_first() -> None:
     ahead = saved(
-        part(ABLE.deleted(1, seconds_ago=-2, grace=30), *waiting(7, 7, 7)).with_status(graceful_stop=KNOWN), 0, 2
+        part(ABLE.deleted(1, seconds_ago=-2, grace=30), *waiting(7, 7, 7)).with_status(coordinated_stop=KNOWN), 0, 2
     )
     status = act(ahead.said_good_bye(1)).status
     assert "worker 1 of attempt 1" in str(status.condition(C.RESTARTING))
@@ -258,9 +259,9 @@ def test_the_clocks_may_differ_about_what_came_first() -> None:
 
 
 def test_words_without_an_end_are_cut() -> None:
-    stop = act(ABLE.disrupted(1, reason="x" * 2000)).status.graceful_stop
+    stop = act(ABLE.disrupted(1, reason="x" * 2000)).status.internal.coordinated_stop
     assert stop is not None
-    assert len(stop.why) == 1024
+    assert len(stop.reason) == 1024
 
 
 def test_a_job_without_agents_does_not_wait_for_them() -> None:

@@ -41,7 +41,7 @@ def test_success(scene: Scene, message: str) -> None:
     assert complete is not None
     assert (status.phase, complete.reason, complete.message) == (Phase.COMPLETE, Reason.WORKERS_SUCCEEDED, message)
     assert told(status.conditions)[C.RUNNING] == because(Reason.WORKERS_SUCCEEDED, holds=False)
-    assert (status.completion_time, status.active_since, status.ready) == (NOW, None, "3/3")
+    assert (status.completion_time, status.internal.active_since, status.ready) == (NOW, None, "3/3")
     assert [(e.type, e.reason) for e in decided.events] == [("Normal", Reason.WORKERS_SUCCEEDED)]
 
 

@@ -6,8 +6,9 @@ from datetime import timedelta
 import pytest
 
 from tests.support.jobs import NOW, Scene, ago, because, condition, job, stored, told, worker
+from trainyard.api.internal_status import Backoff
 from trainyard.api.reasons import Reason
-from trainyard.api.status import ConditionType as C, Phase, Restarts, Retry, TrainingJobStatus
+from trainyard.api.status import ConditionType as C, Phase, Restarts, TrainingJobStatus
 from trainyard.domain.actions import CreateWorker, DeletePod
 from trainyard.domain.plan import plan
 
@@ -33,16 +34,16 @@ class TestSuspend:
         status = decided.status
         assert (list(decided.actions), status) == ([], stored(status))
         assert (status.phase, status.attempt, status.restarts) == (Phase.SUSPENDED, attempt, Restarts())
-        assert (status.active_since, status.active_seconds) == (None, seconds)
+        assert (status.internal.active_since, status.internal.active_seconds) == (None, seconds)
         assert told(status.conditions)[C.SUSPENDED] == because(Reason.SUSPENDED)
         assert told(status.conditions)[C.RUNNING] == because(Reason.SUSPENDED, holds=False)
         assert [e.reason for e in decided.events] == [Reason.SUSPENDED]
 
     def test_while_restarting_ends_the_restart_and_its_delay(self) -> None:
-        scene = job(3).started(attempt=2).saying(condition(C.RESTARTING)).with_status(retry=Retry(count=5))
+        scene = job(3).started(attempt=2).saying(condition(C.RESTARTING)).with_status(backoff=Backoff(count=5))
         status = plan(scene.wishing(lifecycle=SUSPEND).snapshot, NOW).status
         assert told(status.conditions)[C.RESTARTING] == because(Reason.SUSPENDED, holds=False)
-        assert status.retry == Retry()
+        assert status.internal.backoff == Backoff()
 
     def test_deletes_all_pods_and_makes_none(self) -> None:
         scene = replace(
@@ -66,7 +67,7 @@ class TestSuspend:
         scene = job(2).started(attempt=2).suspended()
         decided = plan(scene.snapshot, NOW)
         assert (list(decided.actions), decided.status.attempt, decided.status.phase) == ([], 2, Phase.PENDING)
-        assert (decided.status.active_since, decided.status.attempt_start_time) == (NOW, NOW)
+        assert (decided.status.internal.active_since, decided.status.internal.attempt_start_time) == (NOW, NOW)
         assert decided.status.start_time == scene.status.start_time
         assert told(decided.status.conditions)[C.SUSPENDED] == because(Reason.RESUMED, holds=False)
         assert [e.reason for e in decided.events] == [Reason.RESUMED]
@@ -75,7 +76,7 @@ class TestSuspend:
 
     def test_with_another_size_programs_are_told_of_the_old_one(self) -> None:
         scene = job(3).running().wishing(replicas=2, lifecycle=SUSPEND)
-        assert plan(scene.snapshot, NOW).status.previous_workers == 3
+        assert plan(scene.snapshot, NOW).status.internal.previous_size == 3
 
     def test_taken_back_waits_for_the_old_pods(self) -> None:
         scene = replace(job(1).started(attempt=2), has_service=True, pods=(worker(0, deletion_time=ago(-10)),))
@@ -88,7 +89,7 @@ class TestSuspend:
             stopped = plan(scene.wishing(lifecycle=SUSPEND).snapshot, at).status
             resumed = plan(replace(scene, status=stopped).snapshot, at + timedelta(minutes=5)).status
             scene = replace(scene, status=resumed, pods=())
-        assert scene.status.active_seconds == 300 + 300
+        assert scene.status.internal.active_seconds == 300 + 300
 
 
 class TestActiveDeadline:
@@ -123,7 +124,7 @@ class TestActiveDeadline:
 
     def test_ends_a_wait_between_attempts(self) -> None:
         scene = job(2, lifecycle={"activeDeadlineSeconds": 303}).started(2)
-        waiting = plan(scene.with_status(retry=Retry(count=6, not_before=ago(-60))).snapshot, NOW)
+        waiting = plan(scene.with_status(backoff=Backoff(count=6, not_before=ago(-60))).snapshot, NOW)
         assert waiting.requeue_after == 3.0
 
 
@@ -145,8 +146,12 @@ class TestStartupDeadline:
         ("status", "wait"),
         [
             pytest.param({"attempt_start_time": ago(59)}, 1.0, id="not yet"),
-            pytest.param({"attempt_start_time": ago(90), "retry": Retry(not_before=ago(30))}, 30.0, id="after a delay"),
-            pytest.param({"attempt_start_time": ago(30), "retry": Retry(not_before=ago(90))}, 30.0, id="an old delay"),
+            pytest.param(
+                {"attempt_start_time": ago(90), "backoff": Backoff(not_before=ago(30))}, 30.0, id="after a delay"
+            ),
+            pytest.param(
+                {"attempt_start_time": ago(30), "backoff": Backoff(not_before=ago(90))}, 30.0, id="an old delay"
+            ),
         ],
     )
     def test_counts_from_the_attempts_own_start(self, status: dict[str, object], wait: float) -> None:
@@ -169,4 +174,4 @@ def test_first_status_of_a_suspended_job_has_never_started() -> None:
 
 def test_active_time_never_runs_backwards() -> None:
     scene = job(1, lifecycle={"suspend": True}).running().with_status(active_since=ago(-3600), active_seconds=5)
-    assert plan(scene.snapshot, NOW).status.active_seconds == 5
+    assert plan(scene.snapshot, NOW).status.internal.active_seconds == 5

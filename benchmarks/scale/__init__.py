@@ -1,1 +1,0 @@
-"""`python -m benchmarks.scale`: how fast jobs get their pods, and what that costs. See docs/benchmarks/scale.md."""

@@ -1,0 +1,1 @@
+"""What builds, runs and measures Trainyard: never part of what ships."""

@@ -1,0 +1,172 @@
+"""The coordinator with what it knows and what follows from a report, all but the API server: the load's other end, in a process of its own."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import orjson
+import uvloop
+from prometheus_client import CollectorRegistry
+
+from dev.benchmarks.scale.usage import of
+from trainyard.api.internal_status import Group
+from trainyard.controller.bootstrap.limits import more_files
+from trainyard.controller.bootstrap.settings import Settings
+from trainyard.controller.reconcile.caches import Caches
+from trainyard.controller.reconcile.coordination import coordinator
+from trainyard.controller.reconcile.resources import job_record, pod_record
+from trainyard.domain.plan import plan
+from trainyard.engine.loop import ReconcileLoop
+from trainyard.engine.queue import WorkQueue
+from trainyard.frameworks.manifests import worker_pod
+from trainyard.frameworks.worker_spec import Worker
+from trainyard.kube.clock import ServerClock
+
+if TYPE_CHECKING:
+    from trainyard.kube.session import Session
+
+NAMESPACE = "lab"
+STARTED = "2026-01-01T00:00:00Z"
+
+
+def fill(caches: Caches, jobs: int, workers: int) -> None:
+    """So many running jobs, each of so many workers of one rank. The UID of a pod is `JOB-INDEX`."""
+    cache = caches.of(NAMESPACE)
+    container = {"name": "main", "image": "trainer:1", "command": ["python", "train.py"]}
+    spec = {"replicas": workers, "template": {"spec": {"containers": [container]}}}
+    status = {
+        "phase": "Running",
+        **dict.fromkeys(("startTime", "runningTime"), STARTED),
+        "internal": {"launchedAttempt": 1, **dict.fromkeys(("activeSince", "attemptStartTime"), STARTED)},
+    }
+    for number in range(jobs):
+        metadata = {"uid": str(number), "name": f"job{number}", "namespace": NAMESPACE, "resourceVersion": "1"}
+        record = job_record({"metadata": {**metadata, "generation": 1}, "spec": spec, "status": status})
+        cache.jobs.apply(record)
+        if (view := record.view) is None:
+            raise ValueError(record.problem)
+        for index in range(workers):
+            pod = worker_pod(Worker(view, index, 1))
+            pod["metadata"] |= {"uid": f"{number}-{index}", "resourceVersion": "1"}
+            pod["spec"]["nodeName"] = "node1"
+            state = [{"name": "main", "state": {"running": {}}}]
+            ready = [{"type": "Ready", "status": "True"}]
+            pod["status"] = {"phase": "Running", "podIP": "10.0.0.1", "conditions": ready, "containerStatuses": state}
+            cache.pods.apply(pod_record(pod))
+
+
+class _Cluster:
+    """What the coordinator asks of the API server: the keys that tokens are signed with, and the time."""
+
+    def __init__(self, documents: Mapping[str, Any]) -> None:
+        self._documents = documents
+        self.clock = ServerClock()
+
+    async def request(self, _method: str, path: str, **_: object) -> Mapping[str, Any]:
+        return cast("Mapping[str, Any]", self._documents[path])
+
+
+class Service:
+    """A coordinator, and passes over the jobs that it has news of."""
+
+    def __init__(self, folder: Path, jobs: int, workers: int) -> None:
+        """`folder` holds the certificate and `keys.json`, what the cluster says of its keys."""
+        self.registry, self.caches = CollectorRegistry(), Caches.empty()
+        fill(self.caches, jobs, workers)
+        self.queue: WorkQueue[str] = WorkQueue()
+        settings = Settings(coordinator_url="https://localhost:1", coordinator_tls=folder)
+        session = cast("Session", _Cluster(orjson.loads((folder / "keys.json").read_bytes())))
+        made = coordinator(settings, session, self.caches, self.queue, self.registry, lambda: True, lambda _: True)
+        if made is None:
+            raise ValueError("there is no coordinator")
+        self.coordinator = made
+        self.passes = 0
+        self.late: list[float] = []
+
+    async def reconcile(self, uid: str) -> float | None:
+        """A pass, with what storing its status costs this process."""
+        cache = self.caches.of(NAMESPACE)
+        record = cache.jobs.get(uid)
+        made = self.coordinator
+        reports = made.progress_store.of(uid)
+        snapshot = cache.snapshot(record, reports=reports, agent_registry=made.agent_registry) if record else None
+        if record and snapshot:
+            status = plan(snapshot, datetime.now(UTC)).status
+            if status != snapshot.job.status:
+                cache.jobs.apply(record.with_status(status, record.resource_version + 1))
+                made.agent_registry.wake(uid)
+        self.passes += 1
+        return None
+
+    def new_attempts(self, first: int, count: int) -> dict[str, float]:
+        """Have these jobs start anew in place, as a verdict on each would have it stored."""
+        jobs, began = self.caches.of(NAMESPACE).jobs, time.monotonic()
+        for number in range(first, first + count):
+            record = jobs.get(str(number))
+            if record is None or (view := record.view) is None:
+                raise ValueError(f"there is no job {number}")
+            attempt = view.status.attempt + 1
+            status = view.status.evolve(attempt=attempt, launched_attempt=attempt, group=Group(created_in_attempt=1))
+            jobs.apply(record.with_status(status, record.resource_version + 1))
+            self.coordinator.agent_registry.wake(record.uid)
+        return {"at": began}
+
+    async def watch(self) -> None:
+        """How much later than it should another job's pass begins."""
+        while True:
+            due = time.perf_counter() + 0.01
+            await asyncio.sleep(0.01)
+            self.late.append(time.perf_counter() - due)
+
+    def costs(self) -> dict[str, float]:
+        """So far; of the delays those since the last time."""
+        used, late = of([os.getpid()]), sorted(self.late)
+        self.late.clear()
+        p99 = late[int(len(late) * 0.99)] * 1000 if late else 0.0
+        rss = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+        costs = {"cpu_s": used.cpu_s, "peak_mib": used.peak_mib, "rss_mib": rss}
+        return {**costs, "late_ms": p99, "passes": self.passes}
+
+
+async def serve(service: Service) -> None:
+    """Serve until standard input ends. Writes lines of JSON: the port, then, for each line that is read, what it has cost.
+
+    `attempt FIRST COUNT` has these jobs start anew.
+    """
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    async with service.coordinator.serve("127.0.0.1", 0) as port:
+        loop = ReconcileLoop(service.queue, service.reconcile)
+        tasks = [asyncio.create_task(part) for part in (service.watch(), loop.run())]
+        _say({"port": port})
+        while line := (await reader.readline()).decode():
+            words = line.split()
+            _say(service.new_attempts(int(words[1]), int(words[2])) if words else service.costs())
+        for task in tasks:
+            task.cancel()
+
+
+def _say(line: Mapping[str, object]) -> None:
+    sys.stdout.write(orjson.dumps(line).decode() + "\n")
+    sys.stdout.flush()
+
+
+def main(arguments: list[str]) -> None:
+    """`FOLDER JOBS WORKERS`."""
+    folder, jobs, workers = arguments
+    more_files()
+
+    async def run() -> None:
+        await serve(Service(Path(folder), int(jobs), int(workers)))
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

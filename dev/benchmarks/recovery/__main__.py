@@ -1,0 +1,163 @@
+"""`python -m dev.benchmarks.recovery`: measures, prints a table, and writes build/bench/recovery.json and recovery-runs.json.
+
+`--resume` goes on where an earlier run of the same command was interrupted.
+With `--goodput MINUTES` or `--away MINUTES` it measures that instead, into recovery-goodput.json or recovery-away.json. The exit code of
+the first is 1 also where what our job reports is not within 2 points of what its logs say.
+"""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from dev.benchmarks.options import some_of, turns
+from dev.benchmarks.recovery import goodput, operators
+from dev.benchmarks.recovery.faults import FAULTS, NODES
+from dev.benchmarks.recovery.record import Machine, Record
+from dev.benchmarks.recovery.results import Run, hopeless, rows
+from dev.benchmarks.recovery.systems import DEFAULT, SYSTEMS
+from dev.benchmarks.recovery.table import shortfalls, table
+from dev.benchmarks.recovery.trial import Trial
+from dev.benchmarks.scale.api import BenchmarkError
+from dev.benchmarks.scale.cluster import FOLDER, ground
+from dev.benchmarks.scale.systems.base import Ground
+from dev.localcluster.errors import LocalClusterError
+from dev.localcluster.say import complain, say
+from dev.localcluster.shape import Profile, Shape
+from dev.localcluster.tools import KUBERNETES_VERSION
+
+REPEATS: Final = 10
+GPUS: Final = 8
+HOPELESS: Final = 2
+"""Where so many first repeats never recover, the others are not tried."""
+FAILED: Final = 3
+"""So many trials in a row that cannot be made at all end it."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure. Returns the exit code: 1 where something could not be measured at all, or goodput is not what is reported of it."""
+    options = _parser().parse_args(words)
+    measure = _stretch if options.goodput or options.away else _faults
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time-out clears up as Ctrl-C does
+    try:
+        with ground(Shape(NODES, GPUS, Profile.STANDARD)) as place:
+            out = _out(options)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            return measure(place, options, out)
+    except (BenchmarkError, LocalClusterError) as error:
+        complain(f"the benchmark ends: {error}")
+        return 1
+    except KeyboardInterrupt:
+        complain("interrupted: what was measured is on file")
+        return 130
+
+
+def _faults(place: Ground, options: argparse.Namespace, out: Path) -> int:
+    record = Record(out, _machine(), resume=options.resume)
+    try:
+        for run in _measure(place, options, record):
+            record.add(run)
+            say(_line(run))
+    finally:
+        if record.runs:
+            _print(record.runs)
+    return 0
+
+
+def _stretch(place: Ground, options: argparse.Namespace, out: Path) -> int:
+    kind = "goodput" if options.goodput else "away"
+    script = goodput.mixed(options.goodput, options.faults) if options.goodput else goodput.away(options.away)
+    found: list[goodput.Goodput] = []
+    for name in options.systems:
+        with operators.running(name, place, _log(place, name, kind)) as operator:
+            found.append(goodput.Stretch(Trial(SYSTEMS[name], operator, place), script, say).go())
+        text = json.dumps([goodput.plain(each) for each in found], indent=1)
+        out.with_name(f"{out.stem}-{kind}.json").write_text(f"{text}\n")
+    say(f"\n{goodput.table(found)}")
+    # The peers report none.
+    own = [row for row in found if SYSTEMS[row.system].tells_goodput] if options.goodput else []
+    for row in own:
+        say(goodput.verdict(row))
+    return 0 if all(map(goodput.agrees, own)) else 1
+
+
+def _measure(place: Ground, options: argparse.Namespace, record: Record) -> Iterator[Run]:
+    failed = 0
+    for repeat in range(options.repeats):
+        for name in turns(options.systems, repeat):
+            faults = record.missing(name, repeat, options.faults)
+            if not faults:
+                continue
+            with operators.running(name, place, _log(place, name, repeat)) as operator:
+                trial = Trial(SYSTEMS[name], operator, place)
+                for fault in faults:
+                    if hopeless(record.runs, fault, name, HOPELESS):
+                        continue
+                    try:
+                        run = trial.go(FAULTS[fault], repeat)
+                    except (BenchmarkError, LocalClusterError) as error:
+                        failed += 1
+                        if failed == FAILED:
+                            raise
+                        complain(f"{fault} {name} {repeat} is not measured: {error}")
+                        continue
+                    failed = 0
+                    yield run
+
+
+def _out(options: argparse.Namespace) -> Path:
+    """A part never takes the place of the whole."""
+    whole = (options.systems, options.faults, options.repeats) == (list(DEFAULT), list(FAULTS), REPEATS)
+    chosen: Path | None = options.out
+    return chosen or FOLDER / ("recovery.json" if whole else "recovery-part.json")
+
+
+def _log(place: Ground, name: str, run: object) -> Path:
+    return place.folder / "logs" / f"recovery-{name}-{run}.log"
+
+
+def _machine() -> Machine:
+    return {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "kubernetes": KUBERNETES_VERSION,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _print(runs: Sequence[Run]) -> None:
+    summary = rows(runs)
+    titles = {name: f"{name}: {fault.title}" for name, fault in FAULTS.items()}
+    say(f"\n{table(summary, titles)}\n")
+    for shortfall in shortfalls(summary, {name: fault.aim for name, fault in FAULTS.items() if fault.aim}):
+        say(f"falls short: {shortfall}")
+
+
+def _line(run: Run) -> str:
+    parts = " ".join(f"{part} {seconds:.1f}" for part, seconds in run.parts.items() if seconds is not None)
+    came = "never" if run.seconds is None else f"{run.seconds:.2f} s, {run.lost_steps} steps lost ({parts})"
+    return f"{time.strftime('%H:%M:%S')} {run.fault} {run.system}: {came}; {run.note}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m dev.benchmarks.recovery", description=__doc__)
+    parser.add_argument("--systems", type=partial(some_of, list(SYSTEMS)), default=list(DEFAULT), metavar="NAME,…")
+    parser.add_argument("--faults", type=partial(some_of, list(FAULTS)), default=list(FAULTS), metavar="NAME,…")
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--resume", action="store_true", help="go on with an earlier run that was interrupted")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--goodput", type=int, metavar="MINUTES", help="instead: a fault a minute, and what is gained")
+    instead.add_argument("--away", type=int, metavar="MINUTES", help="instead: no operator for so long")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="in place of build/bench/recovery.json")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

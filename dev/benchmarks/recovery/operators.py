@@ -1,0 +1,161 @@
+"""The operators while they are measured: started, killed, and brought back."""
+
+import os
+import signal
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from typing_extensions import override
+
+from dev.benchmarks.scale.api import BenchmarkError, wait
+from dev.benchmarks.scale.child import daemon, end
+from dev.benchmarks.scale.fleet import NAMESPACE
+from dev.benchmarks.scale.meter import scrape
+from dev.benchmarks.scale.systems import SYSTEMS as SCALED
+from dev.benchmarks.scale.systems.base import Command, Ground
+from dev.demo import install, target
+from dev.demo.commands import DemoError
+
+START_SECONDS: Final = 90.0
+REPLICAS: Final = 2
+"""The chart's default."""
+PEERS: Final = {
+    "training-operator": "training-operator-tuned",
+    "jobset": "jobset",
+    "jobset-torchrun": "jobset",
+}
+"""Which of the scale benchmark's set-ups each one has."""
+
+
+class Operator(ABC):
+    """One that runs."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """SIGKILL to the one that acts. Whoever looks after it brings it back at once."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Away, until it is mended. Nobody brings it back before."""
+
+    @abstractmethod
+    def mend(self) -> None:
+        """Afterwards: let it be as if it had never been killed or away."""
+
+    def nodes(self) -> set[str]:
+        """The nodes that it needs."""
+        return set()
+
+
+class Outside(Operator):
+    """A peer, as a process of this machine. It comes back the moment it is gone, sooner than a kubelet would bring it."""
+
+    def __init__(self, name: str, command: Command, log: Path) -> None:
+        self._name, self._command, self._log = name, command, log
+        self._process = self._start()
+
+    def await_ready(self) -> None:
+        """Until it has its caches and works."""
+
+        def serves() -> bool:
+            if self._process.poll() is not None:
+                raise BenchmarkError(f"{self._name} has ended by itself: see {self._log}")
+            try:
+                return "rest_client_requests_total" in scrape(self._command.metrics, self._command.headers)
+            except BenchmarkError:
+                return False
+
+        wait(serves, START_SECONDS, f"{self._name} does not serve its metrics")
+
+    @override
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._process = self._start()
+
+    @override
+    def leave(self) -> None:
+        end(self._process)
+
+    @override
+    def mend(self) -> None:
+        if self._process.poll() is not None:
+            self._process = self._start()
+            self.await_ready()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return daemon(self._command.argv, self._command.environment, self._log)
+
+
+class Inside(Operator):
+    """Trainyard, installed into the cluster by its chart as it stands: two operators, one of which acts."""
+
+    def __init__(self) -> None:
+        try:
+            self._cluster = target.local()
+            install.install(self._cluster)
+        except DemoError as error:
+            raise BenchmarkError(str(error)) from error
+        self._killed: list[str] = []
+
+    @override
+    def kill(self) -> None:
+        name = self._home("get", "lease", install.RELEASE, "-o", "jsonpath={.spec.holderIdentity}").partition("_")[0]
+        self._killed.append(name)
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                ours = b"trainyard-operator" in (folder / "cmdline").read_bytes()
+                if ours and f"HOSTNAME={name}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(folder.name), signal.SIGKILL)
+
+    @override
+    def leave(self) -> None:
+        self._home("scale", "deployment", install.RELEASE, "--replicas=0")
+        wait(lambda: not self.nodes(), START_SECONDS, "the operator does not go")
+
+    @override
+    def mend(self) -> None:
+        """A pod of its own for the next time: the kubelet would make a second crash wait longer."""
+        if self._killed:
+            self._home("delete", "pod", *self._killed, "--ignore-not-found")
+            self._killed.clear()
+        self._home("scale", "deployment", install.RELEASE, f"--replicas={REPLICAS}")
+        self._home("rollout", "status", "deployment", install.RELEASE, "--timeout=90s")
+
+    @override
+    def nodes(self) -> set[str]:
+        return set(self._home("get", "pods", "-o", "jsonpath={.items[*].spec.nodeName}").split())
+
+    def _home(self, *words: str) -> str:
+        try:
+            return self._cluster.kube("--namespace", install.NAMESPACE, *words)
+        except DemoError as error:
+            raise BenchmarkError(str(error)) from error
+
+
+@contextmanager
+def running(name: str, ground: Ground, log: Path) -> Iterator[Operator]:
+    """The operator of this system, at work.
+
+    Raises:
+        BenchmarkError: it cannot be brought to work.
+    """
+    ground.api.ensure("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    if name not in PEERS:
+        yield Inside()
+        return
+    system = SCALED[PEERS[name]]
+    system.install(ground)
+    command = system.command(ground)
+    if command is None:
+        raise BenchmarkError(f"{name} has no operator to start")
+    operator = Outside(name, command, log)
+    try:
+        operator.await_ready()
+        yield operator
+    finally:
+        operator.leave()

@@ -1,0 +1,100 @@
+"""From single recoveries to the rows of the table. Pure."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dev.benchmarks.recovery.parts import PARTS
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One fault, and what came of it."""
+
+    fault: str
+    system: str
+    repeat: int
+    seconds: float | None = None
+    """From the fault to the first step after it; None where none came in time."""
+    lost_steps: int | None = None
+    parts: Mapping[str, float | None] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """All runs of one fault under one system. A recovery that never came counts as longer than all others."""
+
+    fault: str
+    system: str
+    n: int
+    never: int
+    p50_s: float | None
+    """None where it is of those that never came; `p95_s` likewise."""
+    p95_s: float | None
+    lost_steps: float | None
+    """The median over the recoveries that came."""
+    parts: Mapping[str, float | None]
+    """The medians, likewise. None where most of the recoveries did not show this part by itself."""
+
+
+def rows(runs: Sequence[Run]) -> list[Row]:
+    """A row for each fault and system that there are runs of, in the order in which they first came."""
+    keys = dict.fromkeys((run.fault, run.system) for run in runs)
+    order = {fault: index for index, fault in enumerate(dict.fromkeys(fault for fault, _ in keys))}
+    wanted = sorted(keys, key=lambda key: order[key[0]])
+    return [
+        _row(fault, system, [run for run in runs if (run.fault, run.system) == (fault, system)])
+        for fault, system in wanted
+    ]
+
+
+def hopeless(runs: Iterable[Run], fault: str, system: str, patience: int) -> bool:
+    """Whether the first runs have shown that this never recovers, so that waiting for more of it would be a waste."""
+    own = [run for run in runs if (run.fault, run.system) == (fault, system)]
+    return len(own) >= patience and all(run.seconds is None for run in own)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that so large a share of all does not exceed (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def plain(row: Row) -> dict[str, Any]:
+    """The row as it goes into the file."""
+    content = asdict(row)
+    for name in ("p50_s", "p95_s", "lost_steps"):
+        content[name] = _rounded(content[name])
+    content["parts"] = {part: _rounded(seconds) for part, seconds in row.parts.items()}
+    return content
+
+
+def _row(fault: str, system: str, runs: Sequence[Run]) -> Row:
+    seconds = [math.inf if run.seconds is None else run.seconds for run in runs]
+    came = [run for run in runs if run.seconds is not None]
+    return Row(
+        fault,
+        system,
+        len(runs),
+        len(runs) - len(came),
+        _finite(statistics.median(seconds)),
+        _finite(percentile(seconds, 0.95)),
+        _median([run.lost_steps for run in came], len(came)),
+        {part: _median([run.parts.get(part) for run in came], len(came)) for part in PARTS},
+    )
+
+
+def _median(values: Iterable[float | None], of: int) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known and 2 * len(known) > of else None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)

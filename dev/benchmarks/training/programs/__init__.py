@@ -1,0 +1,1 @@
+"""One task, written by a good user of each: see `dev.benchmarks.training.task`."""

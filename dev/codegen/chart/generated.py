@@ -1,0 +1,19 @@
+"""The files of the chart that are generated."""
+
+import json
+from pathlib import Path
+
+from dev.codegen.chart.readme import readme
+from dev.codegen.chart.schema import schema
+
+
+def write(folder: Path) -> None:
+    """Write `values.schema.json` and `README.md` of the chart in this folder, by its `values.yaml`.
+
+    Raises:
+        CalledProcessError: helm-docs does not understand the chart.
+        ValueError: `values.yaml` describes something that the model does not know.
+    """
+    made = schema((folder / "values.yaml").read_text())
+    (folder / "values.schema.json").write_text(json.dumps(made, indent=2) + "\n")
+    (folder / "README.md").write_text(readme(folder))

@@ -1,0 +1,199 @@
+"""`uv run --group pictures python -m dev.codegen.dashboards.pictures FOLDER NAMESPACE JOB [UNTIL]`: pictures of the dashboards, for the docs.
+
+They show what the local cluster's Prometheus has, up to now or UNTIL (seconds since 1970). Grafana draws them prettier; what is drawn is the same:
+each panel in its place, its queries put to Prometheus, its unit and its limits.
+Panels that need a GPU are left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import matplotlib as mpl
+
+from dev.codegen.dashboards.__main__ import BOARDS
+from dev.codegen.dashboards.build import COLUMNS, laid_out
+from dev.codegen.dashboards.panels import Board, Kind, Panel, Row
+from dev.codegen.dashboards.prometheus import Asked, Series
+from dev.localcluster.addresses import PROMETHEUS_URL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+mpl.use("agg")
+from matplotlib import pyplot as plt
+
+SECONDS: Final = 360
+INCHES: Final = (0.62, 0.42)
+"""Of a column and of a row."""
+LINES: Final = 8
+"""So many series have a name in the legend."""
+PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def text(value: float, unit: str) -> str:
+    """A number as a person reads it."""
+    if unit == "percentunit":
+        return f"{100 * value:.3g} %"
+    if unit == "s":
+        return (
+            f"{value / 60:.3g} min" if value >= 120 else f"{value:.3g} s" if value >= 0.1 else f"{1000 * value:.3g} ms"
+        )
+    size, prefix = next(((size, prefix) for size, prefix in PREFIXES if abs(value) >= size), (1.0, ""))
+    short = {"bytes": "B", "binBps": "B/s", "h": " h", "ops": "/s", "reqps": "/s", "cpm": "/min"}.get(unit, "")
+    return f"{value / size:.4g}{prefix}{short}"
+
+
+def draw(board: Board, asked: Asked, file: Path) -> None:
+    """One dashboard as a picture."""
+    rows = tuple(
+        Row(row.title, kept) for row in board.rows if (kept := tuple(each for each in row.panels if not each.needs))
+    )
+    places = list(laid_out(rows))
+    height = max(at.y + at.h for _, _, of_row in places for at in of_row)
+    figure = plt.figure(figsize=(COLUMNS * INCHES[0], height * INCHES[1]), dpi=72)
+    for row, top, of_row in places:
+        figure.text(0.008, 1 - (top + 0.7) / height, row.title, fontsize=12, fontweight="bold")
+        for panel, at in zip(row.panels, of_row, strict=True):
+            left, low = (at.x + 0.9) / COLUMNS, 1 - (at.y + at.h - 0.9) / height
+            axes = figure.add_axes((left, low, (at.w - 1.3) / COLUMNS, (at.h - 2.0) / height))
+            axes.set_title(panel.title, fontsize=9, loc="left")
+            found = [(query, each) for query in panel.queries for each in asked.series(panel, query)]
+            _KINDS[panel.kind](axes, panel, [each for _, each in found])
+    figure.savefig(file)
+    plt.close(figure)
+
+
+def _lines(axes: Any, panel: Panel, series: list[Series]) -> None:
+    if panel.stacked and series:
+        moments = sorted({at for each in series for at, _ in each.points})
+        heights = [[dict(each.points).get(at, 0.0) for at in moments] for each in series]
+        axes.stackplot([_moment(at) for at in moments], heights, labels=[each.name for each in series], alpha=0.7)
+    else:
+        for each in series:
+            axes.plot(
+                [_moment(at) for at, _ in each.points],
+                [value for _, value in each.points],
+                label=each.name,
+                linewidth=1,
+            )
+    highest = axes.get_ylim()[1]
+    for limit, colour in panel.limits.items():
+        if limit <= highest:
+            axes.axhline(limit, color=colour, linestyle="--", linewidth=0.8)
+    if panel.top is not None or panel.unit == "s":
+        axes.set_ylim(bottom=0, top=panel.top)
+    if 0 < len(series) <= LINES:
+        axes.legend(fontsize=6, loc="best")
+    axes.yaxis.set_major_formatter(lambda value, _: text(value, panel.unit))
+    _clock(axes)
+
+
+def _number(axes: Any, panel: Panel, series: list[Series]) -> None:
+    axes.axis("off")
+    if not series:
+        return
+    value = series[0].points[-1][1]
+    colour = panel.base if panel.limits else "black"
+    for limit, beyond in sorted(panel.limits.items()):
+        colour = beyond if value >= limit else colour
+    axes.text(
+        0.5,
+        0.45,
+        text(value, panel.unit),
+        fontsize=20,
+        ha="center",
+        va="center",
+        color=colour,
+        transform=axes.transAxes,
+    )
+
+
+def _states(axes: Any, panel: Panel, series: list[Series]) -> None:
+    for number, each in enumerate(series):
+        colour = panel.states.get(each.name, "gray")
+        axes.scatter(
+            [_moment(at) for at, _ in each.points],
+            [number] * len(each.points),
+            marker="s",
+            s=60,
+            color="gray" if colour == "text" else colour,
+        )
+    axes.set_yticks(range(len(series)), [each.name for each in series])
+    axes.set_ylim(-0.6, len(series) - 0.4)
+    _clock(axes)
+
+
+def _by_rank(axes: Any, panel: Panel, series: list[Series]) -> None:
+    moments = sorted({at for each in series for at, _ in each.points})
+    cells = [[dict(each.points).get(at, float("nan")) for at in moments] for each in series]
+    if not cells:
+        return
+    shown = axes.pcolormesh(
+        [_moment(at) for at in moments], range(len(series)), cells, cmap="RdYlGn_r", shading="nearest"
+    )
+    axes.set_yticks(range(len(series)), [each.name for each in series])
+    bar = axes.figure.colorbar(shown, ax=axes, pad=0.01)
+    bar.ax.yaxis.set_major_formatter(lambda value, _: text(value, panel.unit))
+    bar.ax.tick_params(labelsize=7)
+    _clock(axes)
+
+
+def _table(axes: Any, panel: Panel, series: list[Series]) -> None:
+    axes.axis("off")
+    keys = sorted({tuple(each.labels.get(label, "") for label in panel.columns) for each in series})
+    cells = []
+    for key in keys:
+        of_it = {
+            each.name: each.points[-1][1]
+            for each in series
+            if tuple(each.labels.get(label, "") for label in panel.columns) == key
+        }
+        numbers = [
+            text(of_it[query.legend], panel.units.get(query.legend, panel.unit)) if query.legend in of_it else ""
+            for query in panel.queries
+        ]
+        cells.append([*key, *numbers])
+    if cells:
+        table = axes.table(
+            cells, colLabels=[*panel.columns.values(), *(query.legend for query in panel.queries)], loc="upper center"
+        )
+        table.auto_set_font_size(value=False)
+        table.set_fontsize(9)
+        table.scale(1, 1.4)
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
+
+
+def _clock(axes: Any) -> None:
+    axes.xaxis.set_major_formatter(mpl.dates.DateFormatter("%H:%M"))
+    axes.tick_params(labelsize=7)
+    axes.grid(visible=True, linewidth=0.3)
+
+
+_KINDS: Final[dict[Kind, Callable[[Any, Panel, list[Series]], None]]] = {
+    Kind.LINES: _lines,
+    Kind.NUMBER: _number,
+    Kind.STATES: _states,
+    Kind.BY_RANK: _by_rank,
+    Kind.TABLE: _table,
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Draw all of them."""
+    folder, namespace, job, *more = arguments
+    until = float(more[0]) if more else None
+    asked = Asked(PROMETHEUS_URL, {"namespace": namespace, "name": job}, seconds=SECONDS, until=until)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for board in BOARDS:
+        draw(board, asked, Path(folder) / f"{board.uid}.png")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

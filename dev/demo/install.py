@@ -1,0 +1,38 @@
+"""`helm install` of the operator, as the README tells users to do it."""
+
+from pathlib import Path
+
+from dev.demo.commands import Cluster, DemoError, say
+from dev.demo.target import ROOT
+
+RELEASE = "trainyard"
+NAMESPACE = "trainyard-system"
+CHART = ROOT / "helm/trainyard"
+OPERATORS = ("--selector", f"app.kubernetes.io/name=trainyard,app.kubernetes.io/instance={RELEASE}")
+"""Both operators, for kubectl."""
+
+
+def install(cluster: Cluster, *more: str, chart: Path = CHART) -> None:
+    """Install or upgrade, and wait until the operator is ready. `more`: for helm."""
+    repository, _, tag = cluster.images["operator"].rpartition(":")
+    say("installing the operator with helm …")
+    try:
+        _upgrade(cluster, chart, repository, tag, more)
+    except DemoError as error:
+        said = cluster.kube("--namespace", NAMESPACE, "logs", *OPERATORS, "--tail=5", "--ignore-errors")
+        raise DemoError(f"{error}\nthe operator's last words:\n{said}") from error
+
+
+def _upgrade(cluster: Cluster, chart: Path, repository: str, tag: str, more: tuple[str, ...]) -> None:
+    cluster.helm_command(
+        *("upgrade", "--install", RELEASE, str(chart), "--namespace", NAMESPACE),
+        *("--create-namespace", "--wait", "--timeout", "120s"),
+        *("--set", f"image.repository={repository}", "--set", f"image.tag={tag}"),
+        *("--set-string", f"podAnnotations.revision={cluster.revision}"),
+        *more,
+    )
+
+
+def uninstall(cluster: Cluster) -> None:
+    """Take the operator away. The CRD and all TrainingJobs stay."""
+    cluster.helm_command("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "120s")

@@ -1,0 +1,49 @@
+"""One localcluster command at a time: the bridge, its addresses and the firewall table exist once on a machine."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from dev.localcluster.errors import LocalClusterError
+from dev.localcluster.say import complain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOMENT_SECONDS: Final = 2.0
+"""After so long it is said what is waited for."""
+LOCK: Final = Path("/run/trainyard-localcluster.lock")
+
+
+@contextmanager
+def exclusive(path: Path, *, patience: float, busy: str) -> Iterator[None]:
+    """Holds the lock file, which the kernel lets go with the process, however that ends.
+
+    Args:
+        path: the lock file; it stays, since removing it would race with the next holder.
+        patience: seconds to wait for another holder.
+        busy: the sentence for when it is still held then.
+
+    Raises:
+        LocalClusterError: it stayed busy.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    began, told = time.monotonic(), False
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                waited = time.monotonic() - began
+                if waited >= patience:
+                    raise LocalClusterError(busy) from error
+                if waited >= MOMENT_SECONDS and not told:
+                    told = True
+                    complain(f"waiting for another process, which holds {path} (for {patience:.0f} s at most)")
+            time.sleep(0.1)
+        yield

@@ -1,1 +1,0 @@
-"""How the images of the local cluster are built; `localcluster.images` is the way in."""

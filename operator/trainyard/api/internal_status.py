@@ -1,0 +1,139 @@
+"""`status.internal`: state that only the operator needs. Users read the other fields of the status."""
+
+from pydantic import Field
+
+from trainyard.api.base import MOST, MOST_ATTEMPTS, Model, Time
+from trainyard.api.constants import MAX_REPLICAS
+from trainyard.api.recovery import MOST_IN_A_WINDOW, RestartScope
+
+MAX_REASON_LENGTH = 1024
+"""Characters of a reason."""
+MAX_REPLACEMENTS = 64
+"""Runs of workers that got new pods since the group was created. With more, all workers get new pods."""
+
+
+class RestartBudget(Model):
+    """Which failures still count, and whether the job makes progress between them."""
+
+    recent: list[Time] | None = Field(default=None, max_length=MOST_IN_A_WINDOW + 1)
+    """With `recovery.windowSeconds`: the times of the failures that still count."""
+    forgiven: int | None = Field(default=None, ge=0, le=MOST)
+    """Failures that no longer count towards `recovery.maxRestarts`, because the job has made progress since."""
+    furthest_step: int | None = Field(default=None, ge=0, le=MOST)
+    """The furthest step at which an attempt ended early, if the program reports its steps."""
+    at_same_step: int | None = Field(default=None, ge=0, le=MOST)
+    """Failures in a row at the step of the last failure, if the program reports its steps."""
+    out_of_memory: int | None = Field(default=None, ge=0, le=MOST)
+    """Failures in a row, the last one included, that ran out of memory without progress (shared memory included: SIGBUS)."""
+
+
+class Backoff(Model):
+    """The delay between attempts that end soon after they start, and the restart scope."""
+
+    count: int = Field(default=0, ge=0, le=MOST)
+    """Attempts in a row that ended before all workers had run for a minute."""
+    not_before: Time | None = None
+    """The earliest start of the next attempt."""
+    scope: RestartScope | None = None
+    """The restart scope with which the current attempt started: Process, Container, Pod or Group."""
+    scope_attempts: int | None = Field(default=None, ge=0, le=MOST)
+    """Attempts in a row that started with this scope without progress."""
+
+
+class Replacement(Model):
+    """A worker, or a run of workers, that got new pods while the others kept theirs."""
+
+    worker: int = Field(ge=0, le=MOST)
+    """The index of the (first) worker."""
+    last_worker: int | None = Field(default=None, ge=0, le=MAX_REPLICAS)
+    """The index of the last worker of a run."""
+    attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    """The attempt for which the pods were created."""
+
+    @property
+    def workers(self) -> range:
+        """The indexes of the workers."""
+        return range(self.worker, max(self.worker, self.last_worker or 0) + 1)
+
+
+class Group(Model):
+    """The pods of the current attempt, if some of them are older than the attempt."""
+
+    created_in_attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    """The attempt for which the pods were created."""
+    size: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
+    """The number of workers. Not set: an annotation of the pods holds it."""
+    replacements: list[Replacement] = Field(
+        default=[],
+        max_length=MAX_REPLACEMENTS,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["worker"]},
+    )
+    """Workers whose pods were created for a later attempt."""
+    restarting_container: int | None = Field(default=None, ge=0, le=MAX_REPLICAS)
+    """The worker whose container restarts in its pod before the attempt starts."""
+
+
+class Joining(Model):
+    """Workers that will join the group. Their pods start while the group trains."""
+
+    current_size: int = Field(ge=1, le=MAX_REPLICAS)
+    """The current number of workers of the group."""
+    target_size: int = Field(ge=1, le=MAX_REPLICAS)
+    """The number of workers after the join. Equal to `currentSize` while the pods of a cancelled join are deleted."""
+    attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    """The attempt in the names of the joining pods: the one that ran when they were requested."""
+    ready_since: Time | None = None
+    """The time since which some joining workers are ready and wait for the others."""
+    requested_size: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
+    """The requested number of workers, if the cluster lacks the capacity for all of them."""
+
+
+class Rendezvous(Model):
+    """The address at which the workers of an attempt meet, if some of their pods are older than the attempt."""
+
+    attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    """The attempt. While it is not the current one, all workers wait for each other."""
+    address: str = Field(max_length=256)
+    """The address of worker 0."""
+
+
+class CoordinatedStop(Model):
+    """A stop of the current attempt after one step that all ranks agree on, so that each writes its part of a checkpoint."""
+
+    attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    """The attempt that stops."""
+    time: Time
+    """The time of the request."""
+    reason: str = Field(default="", max_length=MAX_REASON_LENGTH)
+    """Why the stop was requested, for people."""
+    step: int | None = Field(default=None, ge=0, le=MOST)
+    """The step after which all ranks stop. Not set until the ranks have agreed on it."""
+
+
+class InternalStatus(Model):
+    """State that the operator keeps for itself. It may change with any release: do not read it."""
+
+    group: Group | None = None
+    """The pods of the current attempt, if some are older than it: their processes restarted in place."""
+    joining: Joining | None = None
+    """Workers that start while the group trains: `replicas` was raised, or capacity for missing workers has come back."""
+    scale_up_paused_since: Time | None = None
+    """The time since which an elastic group does not grow (`elastic.growAfterSeconds`): its size changed, or joining workers were lost."""
+    previous_size: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
+    """The number of workers of the previous attempt."""
+    rendezvous: Rendezvous | None = None
+    """The address at which the workers of such an attempt meet, once all of them are ready."""
+    coordinated_stop: CoordinatedStop | None = None
+    """The stop that all ranks make after the same step: a worker leaves, the job is suspended, or its size changes."""
+    launched_attempt: int = Field(default=0, ge=0, le=MOST_ATTEMPTS)
+    """The last attempt whose pods were all created. From then on a missing pod is a disruption."""
+    attempt_start_time: Time | None = None
+    """The time of the decision to start the current attempt."""
+    active_since: Time | None = None
+    """The time since which the job has been active without a suspension."""
+    active_seconds: int = Field(default=0, ge=0, le=MOST)
+    """Seconds that the job was active before that."""
+    backoff: Backoff = Backoff()
+    """The delay between attempts, and the restart scope."""
+    restart_budget: RestartBudget = RestartBudget()
+    """Which failures still count towards `recovery.maxRestarts`."""

@@ -1,0 +1,64 @@
+"""Changes of a status are typed: an unknown field or a wrong type fails at once."""
+
+from typing import get_type_hints
+
+import pytest
+from pydantic import ValidationError
+
+from tests.support.jobs import condition
+from trainyard.api.internal_status import InternalStatus
+from trainyard.api.status import (
+    Condition,
+    ConditionType as C,
+    Phase,
+    StatusChanges,
+    TrainingJobStatus,
+    summary,
+)
+
+
+def test_changes_name_every_field() -> None:
+    own = TrainingJobStatus.model_fields.keys() - {"internal"}
+    assert not own & InternalStatus.model_fields.keys()
+    assert get_type_hints(StatusChanges).keys() == own | InternalStatus.model_fields.keys()
+
+
+def test_changes_reach_internal_fields() -> None:
+    status = TrainingJobStatus(attempt=2).evolve(attempt=3, launched_attempt=2)
+    assert (status.attempt, status.internal.launched_attempt) == (3, 2)
+
+
+def test_an_unknown_field_is_refused() -> None:
+    with pytest.raises(TypeError, match="TrainingJobStatus has no field atempt"):
+        TrainingJobStatus().evolve(atempt=2)  # type: ignore[call-arg] # what mypy refuses, too
+    with pytest.raises(TypeError, match="InternalStatus has no field atempt"):
+        InternalStatus().evolve(atempt=2)
+
+
+def test_a_wrong_type_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        TrainingJobStatus().evolve(attempt="two")  # type: ignore[arg-type] # what mypy refuses, too
+
+
+TABLE = [
+    ([], (None, None)),
+    ([condition(C.RUNNING, reason="WorkersRunning")], (None, None)),
+    ([condition(C.RUNNING, holds=False, reason="Unschedulable")], ("Unschedulable", "it was said")),
+    (
+        [condition(C.RUNNING, holds=False, reason="JobFinished"), condition(C.FAILED, reason="NonRetryable")],
+        ("NonRetryable", "it was said"),
+    ),
+    (
+        [condition(C.RUNNING, reason="WorkersRunning"), condition(C.RESIZING, reason="WorkersJoining")],
+        ("WorkersJoining", "it was said"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("conditions", "expected"), TABLE)
+def test_summary_shows_what_people_ask_first(
+    conditions: list[Condition], expected: tuple[str | None, str | None]
+) -> None:
+    assert summary(conditions) == expected
+    status = TrainingJobStatus().evolve(conditions=conditions, phase=Phase.PENDING)
+    assert (status.reason, status.message) == expected

@@ -1,0 +1,135 @@
+"""The dashboards by the rules of Grafana's own linter, and by ours. Their queries run in tests/cluster/test_dashboards.py."""
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dev.codegen.dashboards.__main__ import BOARDS, FOLDER, main, text
+from dev.codegen.dashboards.panels import Board, Kind
+
+ROOT = Path(__file__).parents[5]
+OTHERS = re.compile(r"container_|process_|DCGM_FI_")
+"""Metrics of the kubelets, of the client library and of NVIDIA's exporter."""
+WORDS = re.compile(r"\b(?:[a-z]+_)+[a-z0-9_]+\b|\bDCGM_FI_\w+")
+
+every_board = pytest.mark.parametrize("board", BOARDS, ids=[board.uid for board in BOARDS])
+
+
+def told() -> set[str]:
+    """All metrics that the docs list, histograms with the names of their series."""
+    pages = ("docs/reference/metrics.md", "docs/training/watching.md")
+    rows = [line for page in pages for line in (ROOT / page).read_text().splitlines() if line.startswith("| `")]
+    names = {row.split("`")[1]: row for row in rows}
+    return {*names, *(f"{name}_bucket" for name, row in names.items() if "| histogram |" in row)}
+
+
+def panels(board: Board) -> Iterator[dict[str, Any]]:
+    for panel in json.loads(text(board))["panels"]:
+        if panel["type"] != "row":
+            yield panel
+
+
+@every_board
+def test_what_is_committed_is_what_the_code_makes(board: Board) -> None:
+    assert (ROOT / FOLDER / f"{board.uid}.json").read_text() == text(board), "run `make generate`"
+
+
+def test_they_are_written_where_one_says(tmp_path: Path) -> None:
+    main([str(tmp_path)])
+    assert {path.name for path in (tmp_path / FOLDER).iterdir()} == {f"{board.uid}.json" for board in BOARDS}
+
+
+@every_board
+def test_a_dashboard_is_found_chosen_and_left_alone(board: Board) -> None:
+    made = json.loads(text(board))
+    assert made["title"].startswith("Trainyard / ")
+    assert made["description"]
+    assert made["editable"] is False
+    assert made["uid"] == board.uid
+    first, *others = made["templating"]["list"]
+    assert (first["name"], first["type"], first["label"]) == ("datasource", "datasource", "Data source")
+    assert all(each["refresh"] == 2 for each in others), "jobs come and go"
+    assert made["links"][0]["includeVars"]
+    assert made["links"][0]["keepTime"]
+
+
+@every_board
+def test_each_panel_says_what_it_shows_in_which_unit_and_from_when_on_it_is_bad(board: Board) -> None:
+    titles = [panel["title"] for panel in panels(board)]
+    for row in board.rows:
+        assert len({panel.title for panel in row.panels}) == len(row.panels)
+    assert len(titles) == len(board.panels)
+    for panel in panels(board):
+        assert panel["description"].endswith("."), panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"], panel["title"]
+        assert panel["datasource"]["uid"] == "${datasource}"
+        assert panel["targets"]
+        for target in panel["targets"]:
+            assert target["datasource"]["uid"] == "${datasource}"
+            assert target["legendFormat"], panel["title"]
+
+
+@every_board
+def test_lines_can_be_told_apart(board: Board) -> None:
+    for panel in board.panels:
+        if panel.kind is not Kind.NUMBER:
+            legends = [query.legend for query in panel.queries]
+            assert all(legends), panel.title
+            assert len(set(legends)) == len(legends), panel.title
+
+
+@every_board
+def test_a_panel_shows_that_all_is_well_too(board: Board) -> None:
+    for panel in board.panels:
+        assert not all(query.rare for query in panel.queries) or panel.title == "Jobs that restart most", panel.title
+
+
+@every_board
+def test_no_panel_lies_on_another(board: Board) -> None:
+    taken = [
+        (y, x)
+        for panel in json.loads(text(board))["panels"]
+        for at in [panel["gridPos"]]
+        for y in range(at["y"], at["y"] + at["h"])
+        for x in range(at["x"], at["x"] + at["w"])
+    ]
+    assert len(taken) == len(set(taken))
+    assert max(x for _, x in taken) < 24
+    rows = sorted({y for y, _ in taken})
+    assert all(after - before == 1 for before, after in pairwise(rows)), "a gap"
+
+
+@every_board
+def test_queries_are_of_metrics_that_there_are(board: Board) -> None:
+    known = told()
+    queries = [query.expr for panel in board.panels for query in panel.queries]
+    queries += [variable.query for variable in board.variables] + [mark.query for mark in board.marks]
+    for query in queries:
+        bare = re.sub(r'"[^"]*"|\'[^\']*\'', "", query)
+        names = {word for word in WORDS.findall(bare) if "_" in word}
+        names -= {
+            "label_values",
+            "group_left",
+            "histogram_quantile",
+            "sum_over_time",
+            "clamp_min",
+            "trainyard_dev_job_name",
+        }
+        names -= {"__rate_interval", "__range"}
+        assert all(name in known or OTHERS.match(name) for name in names), (query, names - known)
+        for counter in re.findall(r"(\w+_total)\b", bare):
+            assert re.search(rf"(rate|increase)\({counter}|sum by [^=]*{counter}|max by [^=]*{counter}", bare), query
+
+
+@every_board
+def test_what_needs_more_than_a_cluster_has_says_so(board: Board) -> None:
+    for panel, made in zip(board.panels, panels(board), strict=True):
+        of_gpu = any("DCGM" in query.expr for query in panel.queries)
+        assert (panel.needs == "GPU") == of_gpu
+        assert made["title"].endswith("(GPU)") == of_gpu
