@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from trainyard.api.agent_protocol import RankReport, Report
 from trainyard.coordinator.assignments import is_replaced
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
-from trainyard.coordinator.reports import RankReport, Report
 from trainyard.coordinator.tokens import PodIdentity
 from trainyard.domain.state.rank_layout import processes
 from trainyard.domain.state.snapshot import JobView, PodView, RankProgress, WorkerReport
@@ -98,6 +98,7 @@ def _rank_progress(rank: int, report: RankReport) -> RankProgress:
         report.loss,
         report.seconds,
         tuple(report.stack or ()),
+        blocked=report.blocked or "",
         own_seconds=report.own,
         first=report.first,
         measured=report.measured.model_dump(exclude_none=True) if report.measured else {},

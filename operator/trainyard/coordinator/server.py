@@ -16,6 +16,17 @@ from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import Counter
 
+from trainyard.api.agent_protocol import (
+    MAX_BODY_BYTES,
+    REPORT_PATH,
+    SYNC_PATH,
+    Refusal,
+    Report,
+    ReportAnswer,
+    StopOrder,
+    SyncAnswer,
+    SyncRequest,
+)
 from trainyard.coordinator import reports
 from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.coordinator.assignments import Assignment, assignment
@@ -25,14 +36,13 @@ from trainyard.coordinator.progress_store import ProgressStore
 from trainyard.coordinator.rejections import STATUS, RefusedError, RejectionReason
 from trainyard.coordinator.tokens import PodIdentity, TokenVerifier
 from trainyard.domain.state.observe import an_exit
-from trainyard.domain.state.snapshot import AgentView, Doing, JobView, LeaveView, PodView
+from trainyard.domain.state.snapshot import AgentView, Doing, JobView, PodView
 
 _LOG = logging.getLogger(__name__)
 
 Json = dict[str, object]
 Handler = Callable[[web.Request, PodIdentity], Awaitable[Json]]
 
-REPORT, SYNC = "/v1/report", "/v1/sync"
 FINAL_STATES = frozenset({Doing.ENDED, Doing.RESTARTING})
 """An agent in one of these states is answered at once: it does not wait for an assignment."""
 LONG_POLL_SECONDS = 60.0
@@ -70,8 +80,8 @@ class CoordinatorServer:
     @asynccontextmanager
     async def serve(self, host: str, port: int) -> AsyncIterator[int]:
         """Serve while inside. Yields the port. Raises OSError."""
-        application = web.Application(client_max_size=reports.LONGEST_REPORT)
-        application.add_routes([web.post(REPORT, self._report), web.post(SYNC, self._sync)])
+        application = web.Application(client_max_size=MAX_BODY_BYTES)
+        application.add_routes([web.post(REPORT_PATH, self._report), web.post(SYNC_PATH, self._sync)])
         runner = web.AppRunner(
             application,
             access_log=None,
@@ -110,18 +120,18 @@ class CoordinatorServer:
             with self.authenticated.request_in_progress(request.protocol):
                 reason, body = RejectionReason.ACCEPTED, await handle(request, await self._sender(request))
         except RefusedError as rejection:
-            reason, body = rejection.reason, {"reason": rejection.reason, "message": rejection.message}
+            reason, body = rejection.reason, Refusal(reason=rejection.reason, message=rejection.message).model_dump()
             _LOG.debug(f"rejected request remote={request.remote} reason={reason} message={rejection.message!r}")
         counter.labels(reason).inc()
         return web.json_response(body, status=STATUS[reason])
 
     async def _accept_report(self, request: web.Request, sender: PodIdentity) -> Json:
-        report = reports.read(reports.Report, await self._body(request))
-        return {"next": self.progress_store.accept(sender, report)}
+        report = reports.read(Report, await self._body(request))
+        return ReportAnswer(next=self.progress_store.accept(sender, report)).model_dump()
 
     async def _wait_for_assignment(self, request: web.Request, sender: PodIdentity) -> Json:
         """Return the worker's assignment as soon as it differs from what the worker does."""
-        call = reports.read(reports.Call, await self._body(request))
+        call = reports.read(SyncRequest, await self._body(request))
         pod, job = self.progress_store.resolve(sender)
         current = self._assignment(pod, job)
         self.authenticated.add(job.uid, sender.uid, request.protocol)
@@ -149,9 +159,8 @@ class CoordinatorServer:
             self.agent_registry.dismiss(job.uid, pod.uid)
             raise
 
-    def _agent_view(self, call: reports.Call) -> AgentView:
-        failure, reported = call.failure, call.leave
-        leave = LeaveView(reported.leaving, reported.asked, reported.passed, reported.at) if reported else None
+    def _agent_view(self, call: SyncRequest) -> AgentView:
+        failure, leave = call.failure, call.leave
         if failure is None:
             return AgentView(call.attempt, call.state, leave=leave, prepared=call.prepared)
         failed_at = self.agent_registry.now() - timedelta(seconds=min(failure.age, MAX_FAILURE_AGE_SECONDS))
@@ -175,9 +184,7 @@ class CoordinatorServer:
             async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
                 return await request.read()
         except web.HTTPRequestEntityTooLarge as error:
-            raise RefusedError(
-                RejectionReason.TOO_LARGE, f"a request has at most {reports.LONGEST_REPORT} bytes"
-            ) from error
+            raise RefusedError(RejectionReason.TOO_LARGE, f"a request has at most {MAX_BODY_BYTES} bytes") from error
         except (HttpProcessingError, ClientError, ConnectionError) as error:
             raise RefusedError(RejectionReason.MALFORMED, f"the body is incomplete: {error}") from error
         except TimeoutError as error:
@@ -192,9 +199,14 @@ class CoordinatorServer:
 
 
 def _assignment_json(current: Assignment) -> Json:
-    body: Json = {"attempt": current.attempt, "run": current.run, "environment": current.environment}
-    body |= {name: True for name, flag in (("restart", current.restart), ("hung", current.hung)) if flag}
-    return body | ({"stop": {"step": current.stop.step}} if current.stop else {})
+    return SyncAnswer(
+        attempt=current.attempt,
+        run=current.run,
+        environment=current.environment,
+        restart=current.restart,
+        hung=current.hung,
+        stop=StopOrder(step=current.stop.step) if current.stop else None,
+    ).body()
 
 
 def _wire_log() -> logging.Logger:

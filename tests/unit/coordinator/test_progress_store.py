@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.jobs import NOW, UID, Scene, job
+from trainyard.api.agent_protocol import RankReport, Report
 from trainyard.api.status import ConditionType
 from trainyard.coordinator.progress_store import (
     MAX_REPORT_INTERVAL_SECONDS,
@@ -11,7 +12,6 @@ from trainyard.coordinator.progress_store import (
     ProgressStore,
 )
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
-from trainyard.coordinator.reports import RankReport, Report
 from trainyard.coordinator.tokens import PodIdentity
 from trainyard.domain.state.snapshot import JobView, PodView, RankProgress
 
