@@ -1,29 +1,29 @@
-"""What a scenario is written in: users' and nodes' acts, waits for what must follow, and stages at which a fault may strike."""
+"""The vocabulary of scenarios: acts of users and nodes, waits for results, and stages at which a fault may strike."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tests.chaos.admin_client import JOBS, MERGE, PODS, AdminClient
 from tests.chaos.history import History, StuckError
-from tests.chaos.player import Player
-from tests.chaos.rest import JOBS, MERGE, PODS, Rest
+from tests.chaos.node_stand_in import NodeStandIn
 
 Json = dict[str, Any]
 
 WITHIN: Final = 100.0
-"""Seconds for what must follow. A silent watch is noticed after 90; all else takes a few."""
+"""The timeout of a wait. A silent watch is noticed after 90 seconds; everything else takes a few."""
 
 
 @dataclass(slots=True)
-class Lab:
-    """One namespace, its user, and what stands in for its nodes."""
+class ScenarioContext:
+    """One namespace, its user, and the stand-in for its nodes."""
 
-    rest: Rest
+    client: AdminClient
     history: History
-    player: Player
+    nodes: NodeStandIn
     at_stage: Callable[[int], Awaitable[None]]
     own_writes: set[int] = field(default_factory=set)
-    """The versions at which the user changed a job: no other change of a spec is anybody's right."""
+    """The versions at which the user changed a job: the operator must not change a spec."""
     stages: int = 0
 
     # What the user does
@@ -33,16 +33,16 @@ class Lab:
         template = {"spec": {"terminationGracePeriodSeconds": 5, "containers": [container]}}
         whole = {"framework": "torch", "replicas": replicas, "template": template, **spec}
         kind = {"apiVersion": "trainyard.dev/v1alpha1", "kind": "TrainingJob"}
-        await self._own(self.rest.call("POST", JOBS, {**kind, "metadata": {"name": name}, "spec": whole}))
+        await self._own(self.client.call("POST", JOBS, {**kind, "metadata": {"name": name}, "spec": whole}))
 
     async def change(self, name: str = "job", **spec: Any) -> None:
-        await self._own(self.rest.call("PATCH", f"{JOBS}/{name}", {"spec": spec}, MERGE))
+        await self._own(self.client.call("PATCH", f"{JOBS}/{name}", {"spec": spec}, MERGE))
 
     async def scale(self, replicas: int, name: str = "job") -> None:
-        await self._own(self.rest.call("PATCH", f"{JOBS}/{name}/scale", {"spec": {"replicas": replicas}}, MERGE))
+        await self._own(self.client.call("PATCH", f"{JOBS}/{name}/scale", {"spec": {"replicas": replicas}}, MERGE))
 
     async def delete(self, name: str = "job") -> None:
-        await self.rest.gone(f"{JOBS}/{name}")
+        await self.client.gone(f"{JOBS}/{name}")
 
     async def _own(self, request: Awaitable[Json]) -> None:
         self.own_writes.add(int((await request)["metadata"]["resourceVersion"]))
@@ -51,26 +51,26 @@ class Lab:
 
     async def run(self, attempt: int, *indexes: int, name: str = "job") -> None:
         for index in indexes:
-            await self.player.bind(worker(index, attempt, name))
+            await self.nodes.bind(worker(index, attempt, name))
         for index in indexes:
-            await self.player.run(worker(index, attempt, name))
+            await self.nodes.run(worker(index, attempt, name))
 
     async def end(self, attempt: int, *indexes: int, code: int = 0, message: str = "", name: str = "job") -> None:
         for index in indexes:
-            await self.player.end(worker(index, attempt, name), code, message)
+            await self.nodes.end(worker(index, attempt, name), code, message)
 
     async def delete_pod(self, attempt: int, index: int) -> None:
-        await self.rest.gone(f"{PODS}/{worker(index, attempt)}")
+        await self.client.gone(f"{PODS}/{worker(index, attempt)}")
 
     # What must follow
 
     async def stage(self) -> None:
-        """All is at rest, and something is about to happen."""
+        """Mark a stage: nothing is in progress, and the next act follows."""
         self.stages += 1
         await self.at_stage(self.stages)
 
     async def created(self, attempt: int, count: int, name: str = "job") -> None:
-        """The workers of an attempt are there, none of another is, and the status knows."""
+        """Wait until the workers of an attempt exist, no others do, and the status shows the attempt."""
         names = {worker(index, attempt, name) for index in range(count)}
 
         def holds() -> bool:
@@ -90,7 +90,7 @@ class Lab:
         await self.until(holds, f"condition {kind} of {name} to be {status}")
 
     async def gone(self) -> None:
-        """Nothing is left of any job."""
+        """Wait until all jobs, pods and services are gone."""
         await self.until(lambda: not any(self.history.now[k] for k in ("job", "pod", "service")), "all to be gone")
 
     def status(self, name: str = "job") -> Json:
@@ -105,5 +105,5 @@ class Lab:
 
 
 def worker(index: int, attempt: int, job: str = "job") -> str:
-    """The name of a worker's pod."""
+    """Return the name of a worker's pod."""
     return f"{job}-worker-{index}-{attempt}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import rights
+from tests.support import permission_audit
 from tests.support.control_plane import OPERATOR
 
 
@@ -29,34 +29,38 @@ def test_what_is_counted() -> None:
         line(**pods, verb="create", code=403, message=owning),
         json.dumps({"user": {"username": OPERATOR}, "verb": "get", "requestURI": "/version"}),
     ]
-    assert rights.used(lines) == {
+    assert permission_audit.used(lines) == {
         ("", "pods", "get"): 3,
         ("trainyard.dev", "trainingjobs/status", "update"): 1,
         ("trainyard.dev", "trainingjobs/finalizers", "update"): 1,
     }
 
 
-def test_a_right_that_was_never_used_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert rights.main([str(tmp_path)]) == 1
-    everything = [*rights.granted(rights.Chart(rights.ensure("helm")["helm"]).render(rights.EVERYTHING))]
-    (tmp_path / "one.json").write_text(json.dumps([[*right, 2] for right in everything]))
+def test_unused_permission_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert permission_audit.main([str(tmp_path)]) == 1
+    everything = [
+        *permission_audit.granted(
+            permission_audit.Chart(permission_audit.ensure("helm")["helm"]).render(permission_audit.EVERYTHING)
+        )
+    ]
+    (tmp_path / "one.json").write_text(json.dumps([[*permission, 2] for permission in everything]))
     (tmp_path / "two.json").write_text(json.dumps([[*everything[0], 3]]))
-    assert rights.main([str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert f"rights of the operator: {len(everything)}, of which 0 were not used" in said
-    assert "       5 " in said
-    (tmp_path / "one.json").write_text(json.dumps([[*right, 2] for right in everything[1:]]))
+    assert permission_audit.main([str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert f"permissions of the operator: {len(everything)}, not used: 0" in printed
+    assert "       5 " in printed
+    (tmp_path / "one.json").write_text(json.dumps([[*permission, 2] for permission in everything[1:]]))
     (tmp_path / "two.json").unlink()
-    assert rights.main([str(tmp_path)]) == 1
+    assert permission_audit.main([str(tmp_path)]) == 1
 
 
-def test_it_is_kept_where_somebody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_are_written_where_requested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "audit.log"
     log.write_text(line(resource="pods") + "\n")
-    monkeypatch.delenv(rights.FOLDER, raising=False)
-    rights.keep(log)
-    monkeypatch.setenv(rights.FOLDER, str(tmp_path / "kept"))
-    rights.keep(log)
-    rights.keep(tmp_path / "missing.log")
+    monkeypatch.delenv(permission_audit.FOLDER, raising=False)
+    permission_audit.record(log)
+    monkeypatch.setenv(permission_audit.FOLDER, str(tmp_path / "kept"))
+    permission_audit.record(log)
+    permission_audit.record(tmp_path / "missing.log")
     (kept,) = (tmp_path / "kept").iterdir()
     assert json.loads(kept.read_text()) == [["", "pods", "get", 1]]

@@ -16,7 +16,7 @@ from trainyard.api.agent_protocol import Failure, SyncRequest
 from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.recovery import RESTART_CODE, SAVED_CODE
 from trainyard.coordinator import assignments
-from trainyard.coordinator.rejections import RefusedError, Why
+from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.domain.actions import CreateService, CreateWorker, DeletePod
 from trainyard.domain.plan import plan
 from trainyard.domain.state.object_names import worker_pod
@@ -39,12 +39,12 @@ CHECKPOINT_EVERY = 10
 NODES = ("node0", "node1", "node2", "node3")
 
 
-class BrokenError(AssertionError):
+class InvariantError(AssertionError):
     """A law does not hold."""
 
 
 @dataclass(slots=True)
-class World(State):
+class AttemptSimulation(State):
     """All that happens."""
 
     # The operator.
@@ -53,7 +53,7 @@ class World(State):
         """A pass, which can end before all of it is done."""
         decided = plan(self.snapshot, self.now)
         if decided != plan(self.snapshot, self.now):
-            raise BrokenError("a plan that is made twice is not the same")
+            raise InvariantError("a plan that is made twice is not the same")
         actions = list(decided.actions)
         for action in actions[: self.random.randint(0, len(actions)) if self.random.random() < 0.2 else None]:
             match action:
@@ -64,10 +64,10 @@ class World(State):
                 case DeletePod(_, uid, _):
                     self.ask_to_go(uid)
                 case _:
-                    raise BrokenError(f"nobody asked for {action}")
+                    raise InvariantError(f"nobody asked for {action}")
         if not actions and decided.status != self.status:
             if why := objection(self.status, decided.status) or miscounted(self.status, decided.status, self.furthest):
-                raise BrokenError(why)
+                raise InvariantError(why)
             stops = decided.status.internal.coordinated_stop != self.status.internal.coordinated_stop
             self.status = stored(decided.status)
             if stops:
@@ -87,7 +87,7 @@ class World(State):
             return
         beyond = [uid for uid, a in self.agents.items() if a.ranks == stop.attempt and a.passed >= stop.step]
         if beyond:
-            raise BrokenError(f"all are to stop after step {stop.step}, and {beyond[0]} is beyond it")
+            raise InvariantError(f"all are to stop after step {stop.step}, and {beyond[0]} is beyond it")
 
     def _wake(self) -> None:
         """All agents hear the news at once, and tell what they make of it."""
@@ -98,7 +98,7 @@ class World(State):
 
     def _make(self, index: int, attempt: int, workers: int) -> None:
         if any(pod.name == worker_pod("train", index, attempt) for pod in self.pods.values()):
-            raise BrokenError(f"a second pod for worker {index} of attempt {attempt}")
+            raise InvariantError(f"a second pod for worker {index} of attempt {attempt}")
         self.made += 1
         uid = f"pod-{self.made}"
         self.pods[uid] = PodView(
@@ -242,7 +242,7 @@ class World(State):
         if leave and leave.at is not None and done >= leave.at:
             self.stopped.setdefault(agent.ranks, set()).add(done)
             if len(self.stopped[agent.ranks]) > 1:
-                raise BrokenError(f"attempt {agent.ranks} stops after steps {self.stopped[agent.ranks]}")
+                raise InvariantError(f"attempt {agent.ranks} stops after steps {self.stopped[agent.ranks]}")
             agent.doing, agent.ranks, agent.leave = Doing.FAILED, None, None
             agent.exit = Exit(self.now, SAVED_CODE, "Error", "")
         elif not (leave and leave.asked) or (agent.asked_at and self.now - agent.asked_at >= RANKS_WAIT):
@@ -268,7 +268,7 @@ class World(State):
         except RefusedError as refusal:
             self.heard.pop(uid)
             agent.replaced_at = self.now
-            if refusal.why is not Why.REPLACED or agent.ranks is None:
+            if refusal.reason is not RejectionReason.REPLACED or agent.ranks is None:
                 self._stop(uid, agent.exit.code if agent.exit else 143)
             return
         if word.is_news(said):
@@ -325,7 +325,7 @@ class World(State):
         """Ranks start. The laws."""
         for other, agent in self.agents.items():
             if other not in self.cut_off and agent.ranks is not None and agent.ranks < attempt:
-                raise BrokenError(f"{uid} begins attempt {attempt} while {other} runs attempt {agent.ranks}")
+                raise InvariantError(f"{uid} begins attempt {attempt} while {other} runs attempt {agent.ranks}")
         twin = [
             other
             for other, agent in self.agents.items()
@@ -334,18 +334,18 @@ class World(State):
             and self.pods[other].index == self.pods[uid].index
         ]
         if twin:
-            raise BrokenError(f"{uid} begins attempt {attempt} as {twin[0]} runs it in the same place")
+            raise InvariantError(f"{uid} begins attempt {attempt} as {twin[0]} runs it in the same place")
         self.begun.setdefault(attempt, set()).add(where)
         if len(self.begun[attempt]) > 1:
-            raise BrokenError(f"the workers of attempt {attempt} meet at {self.begun[attempt]}")
+            raise InvariantError(f"the workers of attempt {attempt} meet at {self.begun[attempt]}")
         agent = self.agents[uid]
         if self.sizes.setdefault(attempt, agent.size) != agent.size:
-            raise BrokenError(
+            raise InvariantError(
                 f"{uid} of attempt {attempt} knows of {agent.size} workers, others of {self.sizes[attempt]}"
             )
         pod, whole = self.pods[uid], self.status.size or self.pods[uid].workers
         if attempt == self.status.attempt and (agent.size != whole or pod.index >= whole):
-            raise BrokenError(f"worker {pod.index} begins as one of {agent.size}, and attempt {attempt} has {whole}")
+            raise InvariantError(f"worker {pod.index} begins as one of {agent.size}, and attempt {attempt} has {whole}")
         agent.ranks, agent.passed, agent.asked_at, agent.has_run = attempt, -1, None, True
         agent.leave = LeaveView() if self.takes_part else None
 

@@ -1,4 +1,6 @@
-"""Requests to the API server as its administrator, for those who play users, scheduler and nodes. Outlasts a restart of the server."""
+"""Requests to the API server as its administrator, to act as users, scheduler and nodes. Survives a restart of the
+server.
+"""
 
 import asyncio
 import json
@@ -28,7 +30,7 @@ class AnswerError(Exception):
         self.status = status
 
 
-class Rest:
+class AdminClient:
     """One client. A request is repeated while nobody answers, so a repeat may find that it was done."""
 
     def __init__(self, plane: ControlPlane) -> None:

@@ -1,4 +1,4 @@
-"""CRDs of others whose kinds the chart makes where it is told to: the Prometheus operator's and cert-manager's, from their Go modules."""
+"""CRDs of the Prometheus operator and of cert-manager, for optional objects of the chart, from their Go modules."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,6 @@ MODULE: Final = tools.Module(
 
 
 def crds() -> list[dict[str, Any]]:
-    """All four."""
+    """Return all four CRDs."""
     folder = tools.ensure_module(MODULE, from_environment())
     return [yaml.load(path.read_text(), yaml.CSafeLoader) for path in sorted(folder.glob("*.yaml"))]

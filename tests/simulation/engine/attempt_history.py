@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from tests.simulation.engine import facts
-from tests.simulation.engine.facts import JOBS_PLACE, PODS_PLACE, Json
+from tests.simulation.engine import stored_objects
 from tests.simulation.engine.server import OPERATOR
+from tests.simulation.engine.stored_objects import JOBS_PLACE, PODS_PLACE, Json
 from tests.support.fake_cluster import Change
 
 
@@ -25,7 +25,7 @@ class Page:
 
 
 @dataclass(slots=True)
-class Ledger:
+class AttemptHistory:
     """All attempts of all jobs."""
 
     pages: dict[tuple[str, int], Page] = field(default_factory=dict)
@@ -39,10 +39,10 @@ class Ledger:
         old, new = change.old, change.new
         if old is None:
             return
-        if change.place == PODS_PLACE and (job := facts.labelled(old)):
-            self._pod(self.page(job, facts.attempt(old)), old, new, actor)
+        if change.place == PODS_PLACE and (job := stored_objects.labelled(old)):
+            self._pod(self.page(job, stored_objects.attempt(old)), old, new, actor)
         if change.place == JOBS_PLACE and new is not None and _wish(old) != _wish(new):
-            self.page(facts.uid(new), facts.stored_attempt(new)).unwished = True
+            self.page(stored_objects.uid(new), stored_objects.stored_attempt(new)).unwished = True
 
     def blur(self, job: str, newest: int) -> None:
         """The job's status was lost. Which attempt goes on the pods will tell, up to the `newest`; none of them is sure any more."""
@@ -54,26 +54,26 @@ class Ledger:
 
     @staticmethod
     def _pod(page: Page, old: Json, new: Json | None, actor: str) -> None:
-        if new is None or facts.going(new) != facts.going(old):
-            if actor != OPERATOR and not facts.going(old):
+        if new is None or stored_objects.going(new) != stored_objects.going(old):
+            if actor != OPERATOR and not stored_objects.going(old):
                 page.struck = True
             return
-        if facts.targeted(new):
+        if stored_objects.targeted(new):
             page.struck = True
-        if facts.ended(new) and not facts.ended(old):
-            end, own = facts.end(new), facts.overfull(new)
+        if stored_objects.ended(new) and not stored_objects.ended(old):
+            end, own = stored_objects.end(new), stored_objects.overfull(new)
             taken = new["status"].get("reason") and not own
-            if end is None or end["reason"] == facts.LOST_CONTAINER or taken:
+            if end is None or end["reason"] == stored_objects.LOST_CONTAINER or taken:
                 page.struck = True
             elif end["exitCode"] == 0:
                 return
-            elif not (facts.going(new) or facts.targeted(new)):
+            elif not (stored_objects.going(new) or stored_objects.targeted(new)):
                 page.failed = True
-                page.culprits.add(facts.uid(new))
-            elif own or end["exitCode"] not in facts.SIGNALLED:
+                page.culprits.add(stored_objects.uid(new))
+            elif own or end["exitCode"] not in stored_objects.SIGNALLED:
                 page.doubtful = True
-                page.culprits.add(facts.uid(new))
+                page.culprits.add(stored_objects.uid(new))
 
 
 def _wish(job: Json) -> tuple[object, ...]:
-    return job["spec"].get("replicas"), facts.lifecycle(job, "suspend")
+    return job["spec"].get("replicas"), stored_objects.lifecycle(job, "suspend")

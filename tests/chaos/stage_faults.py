@@ -1,4 +1,4 @@
-"""The faults that strike at a stage of the story, when all is at rest, and last while something happens."""
+"""Faults that strike at a stage of a scenario, while nothing is in progress, and last during the next act."""
 
 import asyncio
 import json
@@ -8,14 +8,14 @@ from typing import ClassVar, Final
 
 from typing_extensions import override
 
-from tests.chaos.play import Trouble
 from tests.chaos.proxy import Answer, Call, CutError, Event, Events
+from tests.chaos.scenario_run import ScenarioFault
 
 STORM_SECONDS: Final = 3.0
 ABSENT_SECONDS: Final = 2.0
 
 
-class AtStage(Trouble):
+class AtStage(ScenarioFault):
     """Strikes once, at the stage of this number."""
 
     def __init__(self, number: int) -> None:
@@ -28,12 +28,12 @@ class AtStage(Trouble):
             await self.strike()
 
     async def strike(self) -> None:
-        """Begin. What has to end later is left to a task."""
+        """Start the fault. A task ends it later."""
         raise NotImplementedError
 
 
 class Absent(AtStage):
-    """The operator is killed, and away while the next thing happens."""
+    """The operator is killed, and absent during the next act."""
 
     @override
     async def strike(self) -> None:
@@ -41,7 +41,7 @@ class Absent(AtStage):
 
 
 class Leave(AtStage):
-    """The operator is told to end, as at each rollout."""
+    """The operator gets SIGTERM, as at each rollout."""
 
     @override
     async def strike(self) -> None:
@@ -49,7 +49,7 @@ class Leave(AtStage):
 
 
 class Storm(AtStage):
-    """For a while every request is answered with an error."""
+    """Every request fails for a while."""
 
     raging = False
 
@@ -72,7 +72,7 @@ class Storm(AtStage):
 
 
 class Overload(Storm):
-    """429, with the time after which to come back."""
+    """429 with `Retry-After`."""
 
     @override
     def answer(self) -> Answer:
@@ -80,7 +80,7 @@ class Overload(Storm):
 
 
 class Breakdown(Storm):
-    """500 without more, and the watches break."""
+    """500 without details, and the watches break."""
 
     @override
     def answer(self) -> Answer:
@@ -95,7 +95,7 @@ class Breakdown(Storm):
 
 
 class Restart(AtStage):
-    """The API server is ended in good order and started again."""
+    """The API server is stopped by SIGTERM and restarted."""
 
     how = signal.SIGTERM
 
@@ -105,13 +105,15 @@ class Restart(AtStage):
 
 
 class Crash(Restart):
-    """The API server is killed and started again."""
+    """The API server is killed and restarted."""
 
     how = signal.SIGKILL
 
 
 class Stale(AtStage):
-    """The operator is killed, and the next one's first lists are those of the stage before: a server that lags behind."""
+    """The operator is killed, and its successor's first lists are those of the previous stage, as from a lagging
+    server.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -121,7 +123,7 @@ class Stale(AtStage):
     async def at_stage(self, number: int) -> None:
         if number < self.number:
             for place in self._kept:
-                self._kept[place] = Answer(200, json.dumps(await self.stage.rest.call("GET", place)).encode())
+                self._kept[place] = Answer(200, json.dumps(await self.stage.client.call("GET", place)).encode())
         await super().at_stage(number)
 
     @override
@@ -139,7 +141,7 @@ class Stale(AtStage):
 
 
 class Lag(AtStage):
-    """From a stage on, each list of TrainingJobs that the running operator asks for is the one of that stage, for a while."""
+    """Each list of TrainingJobs returns the state of this stage for a while."""
 
     settings: ClassVar[Mapping[str, str]] = {"TRAINYARD_RELIST_SECONDS": "1"}
 
@@ -166,7 +168,7 @@ class Lag(AtStage):
 
 
 class Stall(AtStage):
-    """All watches that are open go silent, and nothing closes them: the connection is dead, and nobody says so."""
+    """All open watches go silent without being closed, as with half-open connections."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

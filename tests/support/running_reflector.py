@@ -1,4 +1,4 @@
-"""A reflector of pods that runs against the fake API server, and what a test asks of it."""
+"""A reflector of pods that runs against the fake API server."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ def pod(name: str, job: str = "a", **fields: Any) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Scene:
-    """A reflector that runs against the fake server, and what it has told."""
+    """A running reflector and what it has reported."""
 
     api: FakeApi
     reflector: Reflector[Pod, str]

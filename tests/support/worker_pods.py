@@ -1,4 +1,4 @@
-"""Builders of workers, and of what is read back from their pods."""
+"""Builders of workers, and readers of the pods that are made for them."""
 
 from typing import Any
 
@@ -22,13 +22,13 @@ def worker(
     metadata: Json | None = None,
     **spec: Any,
 ) -> Worker:
-    """Worker 1 of 3, in attempt 2, unless said otherwise."""
+    """Worker 1 of 3, in attempt 2, unless given otherwise."""
     template = {"metadata": metadata, "spec": {"containers": list(containers or [container()]), **(pod or {})}}
     return Worker(job(**{"replicas": 3, "template": template, **spec}).job, index, attempt)
 
 
 def environment_of(made: Worker, number: int = 0) -> Json:
-    """{name: value, or where it comes from} of a container of the worker's pod, in which each name stands once."""
+    """Return {name: value or its source} of a container of the worker's pod, in which each name appears once."""
     variables = worker_pod(made)["spec"]["containers"][number]["env"]
     names = [v["name"] for v in variables]
     assert len(names) == len(set(names)), f"twice: {names}"

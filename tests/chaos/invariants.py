@@ -1,4 +1,4 @@
-"""What must never happen, looked for in the whole history of a story. Pure: steps in, sentences out."""
+"""Find violations of the invariants in the whole history of a scenario. Pure: steps in, messages out."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
@@ -19,12 +19,13 @@ LEGAL: Final = {
     "Complete": set(),
     "Failed": set(),
 }
-"""The moves of a phase. Running goes back to Pending where a worker's node takes its word back; no story here does that."""
+"""The moves of a phase. Running goes back to Pending where a worker's node takes its word back; no story here does
+that."""
 
 
 @dataclass(slots=True)
-class World:
-    """What is known at one step of the history."""
+class ClusterState:
+    """The state of the cluster at one step of the history."""
 
     jobs: dict[str, Json] = field(default_factory=dict)
     pods: dict[str, Json] = field(default_factory=dict)
@@ -33,13 +34,13 @@ class World:
 
 
 def violations(steps: Iterable[Step], user_writes: Collection[int]) -> list[str]:
-    """All that went wrong, a sentence each, with the version at which it did."""
-    world, found = World(), []
+    """Return all violations, a message each, with the version at which it happened."""
+    state, found = ClusterState(), []
     for step in steps:
         if step.kind == "job":
-            found += [f"at version {step.version}: {told}" for told in _job(world, step, user_writes)]
+            found += [f"at version {step.version}: {told}" for told in _job(state, step, user_writes)]
         elif step.kind == "pod":
-            found += [f"at version {step.version}: {told}" for told in _pod(world, step)]
+            found += [f"at version {step.version}: {told}" for told in _pod(state, step)]
     return [*dict.fromkeys(found)]
 
 
@@ -49,12 +50,12 @@ def orphans(jobs: Iterable[Json], owned: Iterable[Json]) -> list[str]:
     return [f"{obj['kind']} {obj['metadata']['name']} has outlived its job" for obj in owned if owner(obj) not in alive]
 
 
-def _job(world: World, step: Step, user_writes: Collection[int]) -> Iterator[str]:
+def _job(state: ClusterState, step: Step, user_writes: Collection[int]) -> Iterator[str]:
     uid = step.obj["metadata"]["uid"]
     if step.new is None:
-        world.jobs.pop(uid, None)
+        state.jobs.pop(uid, None)
         return
-    world.jobs[uid] = step.new
+    state.jobs[uid] = step.new
     if step.old is None or step.old["metadata"]["uid"] != uid:
         return
     if step.version not in user_writes and _wish(step.old) != _wish(step.new):
@@ -74,25 +75,25 @@ def _job(world: World, step: Step, user_writes: Collection[int]) -> Iterator[str
         yield f"{counted} was counted within attempt {after.get('attempt')}"
 
 
-def _pod(world: World, step: Step) -> Iterator[str]:
+def _pod(state: ClusterState, step: Step) -> Iterator[str]:
     pod, uid, job_uid = step.obj, step.obj["metadata"]["uid"], owner(step.obj)
     if job_uid is None:
         return
     if step.new is None:
-        world.pods.pop(uid, None)
+        state.pods.pop(uid, None)
         return
-    world.pods[uid] = step.new
+    state.pods[uid] = step.new
     if step.old is None:
-        yield from _birth(world, pod, job_uid)
-    yield from _group(world, job_uid)
+        yield from _birth(state, pod, job_uid)
+    yield from _group(state, job_uid)
 
 
-def _birth(world: World, pod: Json, job_uid: str) -> Iterator[str]:
+def _birth(state: ClusterState, pod: Json, job_uid: str) -> Iterator[str]:
     name, attempt = pod["metadata"]["name"], int(pod["metadata"]["labels"]["trainyard.dev/attempt"])
-    if (job_uid, name) in world.names:
+    if (job_uid, name) in state.names:
         yield f"pod {name} was made a second time"
-    world.names.add((job_uid, name))
-    if (job := world.jobs.get(job_uid)) is None:
+    state.names.add((job_uid, name))
+    if (job := state.jobs.get(job_uid)) is None:
         return  # deleted while the request was on its way; the garbage collector's
     status = job.get("status") or {}
     if attempt != status.get("attempt", 1):
@@ -102,10 +103,10 @@ def _birth(world: World, pod: Json, job_uid: str) -> Iterator[str]:
             yield f"pod {name} was made for a job that is {kind}"
 
 
-def _group(world: World, job_uid: str) -> Iterator[str]:
+def _group(state: ClusterState, job_uid: str) -> Iterator[str]:
     ranks: dict[str, list[str]] = defaultdict(list)
     sizes = []
-    for pod in world.pods.values():
+    for pod in state.pods.values():
         if owner(pod) == job_uid and live(pod):
             ranks[pod["metadata"]["labels"]["trainyard.dev/index"]].append(pod["metadata"]["name"])
             sizes.append(int(pod["metadata"]["annotations"]["trainyard.dev/workers"]))

@@ -1,4 +1,4 @@
-"""Manifests that nobody should write, and that somebody will: on TrainingJobs, on pods that bear our labels, in statuses."""
+"""Invalid and hostile manifests: of TrainingJobs, of pods with Trainyard's labels, and of statuses."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -19,7 +19,9 @@ LONG_AGO: Final = "0001-01-01T00:00:00Z"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One poison. `told` are words that the server's refusal, or the job's conditions and events, must hold; none: it runs."""
+    """One poison. `told` are words that the server's refusal, or the job's conditions and events, must hold; none:
+    it runs.
+    """
 
     name: str
     change: Change

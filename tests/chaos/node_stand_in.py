@@ -1,24 +1,24 @@
-"""Plays scheduler and nodes: what a scenario says happens to a pod, and nothing else but the end of pods that were deleted."""
+"""Acts as scheduler and nodes: does what a scenario says, and ends pods that were deleted."""
 
 import asyncio
 import contextlib
 from datetime import UTC, datetime
 from typing import Any, Self
 
+from tests.chaos.admin_client import MERGE, PODS, AdminClient, AnswerError
 from tests.chaos.history import History, Step, live
-from tests.chaos.rest import MERGE, PODS, AnswerError, Rest
 
 Json = dict[str, Any]
 
 
-class Player:
-    """The nodes. A pod whose deletion was asked for ends at once, as a program that obeys SIGTERM does."""
+class NodeStandIn:
+    """The nodes. A deleted pod terminates at once, like a program that obeys SIGTERM."""
 
-    def __init__(self, rest: Rest, history: History) -> None:
-        self._rest = rest
+    def __init__(self, client: AdminClient, history: History) -> None:
+        self._client = client
         self._leaving: asyncio.Queue[Json] = asyncio.Queue()
         self._asked: set[str] = set()
-        history.listeners.append(self._heard)
+        history.listeners.append(self._on_step)
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -32,26 +32,26 @@ class Player:
             await self._task
 
     async def bind(self, name: str) -> None:
-        """The scheduler finds a node."""
+        """Bind the pod to a node."""
         node = {"apiVersion": "v1", "kind": "Node", "name": f"node-{name.rsplit('-', 2)[1]}"}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": node}
         try:
-            await self._rest.call("POST", f"{PODS}/{name}/binding", binding)
+            await self._client.call("POST", f"{PODS}/{name}/binding", binding)
         except AnswerError as error:
             if error.status != 409:  # bound already: the answer to an earlier try was lost
                 raise
 
     async def run(self, name: str) -> None:
-        """The containers run."""
-        await self._tell(name, "Running", {"running": {"startedAt": now()}}, ready=True)
+        """Report that the containers run."""
+        await self._report_status(name, "Running", {"running": {"startedAt": now()}}, ready=True)
 
     async def end(self, name: str, code: int, message: str = "", uid: str | None = None) -> None:
-        """The main container ends; that of this very pod, where a UID is given."""
+        """Report that the main container has exited; only of the pod with this UID, where one is given."""
         reason = "Error" if code else "Completed"
         ended = {"exitCode": code, "reason": reason, "message": message, "startedAt": now(), "finishedAt": now()}
-        await self._tell(name, "Failed" if code else "Succeeded", {"terminated": ended}, ready=False, uid=uid)
+        await self._report_status(name, "Failed" if code else "Succeeded", {"terminated": ended}, ready=False, uid=uid)
 
-    async def _tell(self, name: str, phase: str, state: Json, *, ready: bool, uid: str | None = None) -> None:
+    async def _report_status(self, name: str, phase: str, state: Json, *, ready: bool, uid: str | None = None) -> None:
         conditions = [
             {"type": "PodScheduled", "status": "True", "lastTransitionTime": now()},
             {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": now()},
@@ -59,11 +59,11 @@ class Player:
         container = {"name": "main", "image": "trainer:1", "imageID": "", "restartCount": 0, "ready": ready}
         containers = [{**container, "state": state}]
         status = {"phase": phase, "conditions": conditions, "containerStatuses": containers}
-        # A namesake that was made meanwhile is another pod: the server refuses what names the first one's UID.
+        # A pod of the same name may have been created meanwhile: the server rejects a patch with the first one's UID.
         whose = {} if uid is None else {"metadata": {"uid": uid}}
-        await self._rest.call("PATCH", f"{PODS}/{name}/status", {**whose, "status": status}, MERGE)
+        await self._client.call("PATCH", f"{PODS}/{name}/status", {**whose, "status": status}, MERGE)
 
-    def _heard(self, step: Step) -> None:
+    def _on_step(self, step: Step) -> None:
         pod = step.new
         if step.kind == "pod" and pod is not None and "deletionTimestamp" in pod["metadata"]:
             uid = pod["metadata"]["uid"]
@@ -79,9 +79,9 @@ class Player:
                 if live(pod):
                     await self.end(name, 143, uid=uid)
             options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
-            await self._rest.gone(f"{PODS}/{name}", {**options, "preconditions": {"uid": uid}})
+            await self._client.gone(f"{PODS}/{name}", {**options, "preconditions": {"uid": uid}})
 
 
 def now() -> str:
-    """The time, as the API writes it."""
+    """Return the time in the API's format."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

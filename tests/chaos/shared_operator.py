@@ -1,4 +1,4 @@
-"""An operator that runs through many tests, with a healthy job beside each trouble to show that nobody else is taken ill."""
+"""One operator for many tests, with a healthy job beside each poisoned one to show that others are not affected."""
 
 import asyncio
 import json
@@ -9,72 +9,72 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.chaos.admin_client import AdminClient
 from tests.chaos.history import History, StuckError
-from tests.chaos.lab import Lab
+from tests.chaos.node_stand_in import NodeStandIn
 from tests.chaos.operator_process import OperatorProcess
-from tests.chaos.play import clean, watching
-from tests.chaos.player import Player
 from tests.chaos.proxy import Fault, Proxy
-from tests.chaos.rest import Rest
+from tests.chaos.scenario_context import ScenarioContext
+from tests.chaos.scenario_run import clean, watching
 from tests.support.control_plane import OPERATOR, ControlPlane
 
 Json = dict[str, Any]
 
 HEALTHY: Final = "healthy"
 OFTEN: Final = 3
-"""More lines of one wording about one object are a loop."""
+"""More log lines of one text about one object count as a loop."""
 
 
 async def _no_stage(number: int) -> None: ...
 
 
 @dataclass(slots=True)
-class Ward:
-    """The operator, what it does, and what it says."""
+class SharedOperator:
+    """The operator, its requests and its log."""
 
     plane: ControlPlane
-    lab: Lab
+    context: ScenarioContext
     proxy: Proxy
     operator: OperatorProcess
     _read: int = field(default=0, init=False)
 
     @property
     def history(self) -> History:
-        return self.lab.history
+        return self.context.history
 
     @property
-    def rest(self) -> Rest:
-        return self.lab.rest
+    def client(self) -> AdminClient:
+        return self.context.client
 
     async def healthy(self) -> None:
-        """Another job goes its way from its creation to its end."""
-        await self.lab.submit(HEALTHY)
-        await self.lab.until(
-            lambda: self.lab.status(HEALTHY).get("internal", {}).get("launchedAttempt") == 1,
+        """Run another job from creation to completion."""
+        await self.context.submit(HEALTHY)
+        await self.context.until(
+            lambda: self.context.status(HEALTHY).get("internal", {}).get("launchedAttempt") == 1,
             "the healthy job's workers",
         )
-        await self.lab.run(1, 0, 1, name=HEALTHY)
-        await self.lab.running(HEALTHY)
-        await self.lab.end(1, 0, 1, name=HEALTHY)
-        await self.lab.condition("Complete", "True", HEALTHY)
-        assert self.lab.status(HEALTHY)["attempt"] == 1
-        assert self.lab.status(HEALTHY)["restartCount"] == 0
+        await self.context.run(1, 0, 1, name=HEALTHY)
+        await self.context.running(HEALTHY)
+        await self.context.end(1, 0, 1, name=HEALTHY)
+        await self.context.condition("Complete", "True", HEALTHY)
+        assert self.context.status(HEALTHY)["attempt"] == 1
+        assert self.context.status(HEALTHY)["restartCount"] == 0
 
     async def quiet(self, seconds: float = 2.0) -> None:
-        """Nothing is written any more."""
+        """Assert that nothing more is written."""
         before = len(self.proxy.writes())
         await asyncio.sleep(seconds)
         late = [str(call) for call in self.proxy.writes()[before:]]
         assert not late, f"still writes: {late}"
 
     def lines(self) -> list[Json]:
-        """What the operator has logged since the last time. What is no JSON is a traceback of a process that dies."""
+        """Return the new log lines. A line that is no JSON belongs to the traceback of a process that crashed."""
         text = self.operator.log.read_text(errors="replace")
         new, self._read = text[self._read :], len(text)
         return [json.loads(line) if line.startswith("{") else {"exc_info": line} for line in new.splitlines()]
 
     def sane(self) -> None:
-        """It lives, has met no bug, and says nothing again and again."""
+        """Assert that the operator runs, logged no traceback, and repeats no message."""
         lines = self.lines()
         bugs = [line["exc_info"] for line in lines if "exc_info" in line]
         assert not bugs, f"a bug: {bugs[0]}"
@@ -85,15 +85,15 @@ class Ward:
         assert not again, f"said again and again: {again}"
 
     async def told(self, job: Json, words: Sequence[str]) -> None:
-        """The status and the events of a job (its metadata) say this about it."""
+        """Wait until the conditions and events of a job (its metadata) contain these texts."""
         try:
             await self.history.until(lambda: all(w in self.said(job) for w in words), f"{words} to be told", 30)
         except StuckError as error:
             raise StuckError(f"{error}; this was told:\n{self.said(job)[:3000]}\n{self.lines()[-3:]}") from None
 
     def said(self, job: Json) -> str:
-        """All that is told about a job."""
-        conditions = self.lab.status(job["name"]).get("conditions", ())
+        """Return all conditions and events of a job, one a line."""
+        conditions = self.context.status(job["name"]).get("conditions", ())
         events = [e for e in self.history.now["event"].values() if e["involvedObject"].get("uid") == job["uid"]]
         return "\n".join(
             [
@@ -106,18 +106,18 @@ class Ward:
 @asynccontextmanager
 async def admitted(
     plane: ControlPlane, folder: Path, fault: Fault | None = None, settings: Mapping[str, str] | None = None
-) -> AsyncIterator[Ward]:
-    """A ward while inside; the namespace is empty afterwards."""
+) -> AsyncIterator[SharedOperator]:
+    """Run an operator while inside; the namespace is empty afterwards."""
     proxy = Proxy(plane, fault or Fault())
     async with (
-        Rest(plane) as rest,
+        AdminClient(plane) as client,
         History(plane.storage) as history,
-        Player(rest, history) as player,
+        NodeStandIn(client, history) as nodes,
         proxy,
     ):
         kubeconfig = plane.kubeconfig(OPERATOR, await proxy.listen("operator"))
         operator = OperatorProcess("operator", kubeconfig, folder / "operator.log", settings or {})
         async with operator:
             await watching(proxy)
-            yield Ward(plane, Lab(rest, history, player, _no_stage), proxy, operator)
-        await clean(rest, history)
+            yield SharedOperator(plane, ScenarioContext(client, history, nodes, _no_stage), proxy, operator)
+        await clean(client, history)

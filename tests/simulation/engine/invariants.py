@@ -4,10 +4,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from tests.simulation.engine import facts
-from tests.simulation.engine.facts import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE, Json
-from tests.simulation.engine.ledger import Ledger
+from tests.simulation.engine import stored_objects
+from tests.simulation.engine.attempt_history import AttemptHistory
 from tests.simulation.engine.server import OPERATOR, Call, Server
+from tests.simulation.engine.stored_objects import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE, Json
 from tests.support.fake_cluster import Change
 from tests.support.phase_transitions import objection
 from trainyard.api.reasons import Reason
@@ -29,16 +29,16 @@ FORCED_AFTER = 300
 """`recovery.forceDeleteAfterSeconds`, as it is where nobody sets it."""
 
 
-class BrokenLawError(AssertionError):
+class InvariantError(AssertionError):
     """Something happened that must never happen."""
 
 
 @dataclass(slots=True)
-class Laws:
+class Invariants:
     """The judge. `on_change` is told of each write before anybody else is."""
 
     server: Server
-    ledger: Ledger
+    ledger: AttemptHistory
     lost: set[str]
     """The nodes that are lost at the moment."""
     elected: bool
@@ -64,13 +64,18 @@ class Laws:
             return
         self.ledger.note(change, actor)
         if change.place == JOBS_PLACE and change.old is None and change.new:
-            self._made_at[facts.uid(change.new)] = self.now()
+            self._made_at[stored_objects.uid(change.new)] = self.now()
         if actor == OPERATOR:
             self._operator(change)
-        elif change.place == JOBS_PLACE and change.old and change.new and facts.loses_status(change.old, change.new):
-            uid = facts.uid(change.new)
+        elif (
+            change.place == JOBS_PLACE
+            and change.old
+            and change.new
+            and stored_objects.loses_status(change.old, change.new)
+        ):
+            uid = stored_objects.uid(change.new)
             self._statuses.pop(uid, None)
-            self.ledger.blur(uid, max((facts.attempt(pod) for pod in self.pods(uid)), default=1))
+            self.ledger.blur(uid, max((stored_objects.attempt(pod) for pod in self.pods(uid)), default=1))
 
     def on_repeat(self, call: Call) -> None:
         """It asks again for what it has: nothing comes of it but work for the API server."""
@@ -83,16 +88,26 @@ class Laws:
             case place, None, dict() as made if place == PODS_PLACE:
                 self._creates(made)
             case place, dict() as pod, _ if place == PODS_PLACE:
-                self._law(change.new is None or facts.going(change.new) != facts.going(pod), "it changes a pod")
-                forced = change.new is None and facts.going(pod) and facts.node(pod) and not facts.ended(pod)
+                self._law(
+                    change.new is None or stored_objects.going(change.new) != stored_objects.going(pod),
+                    "it changes a pod",
+                )
+                forced = (
+                    change.new is None
+                    and stored_objects.going(pod)
+                    and stored_objects.node(pod)
+                    and not stored_objects.ended(pod)
+                )
                 self._deletes(pod, forced=bool(forced))
             case place, None, dict() as made if place == SERVICES_PLACE:
-                job = self.job(facts.owner(made))
-                self._law(job is None or not facts.finished(job), "a Service is made for a finished job")
-                self._law(job is None or not facts.foreign(job), "a Service is made for another controller's job")
+                job = self.job(stored_objects.owner(made))
+                self._law(job is None or not stored_objects.finished(job), "a Service is made for a finished job")
+                self._law(
+                    job is None or not stored_objects.foreign(job), "a Service is made for another controller's job"
+                )
             case place, dict() as old, dict() as new if place == JOBS_PLACE:
                 self._law(self._all_but_status(old) == self._all_but_status(new), "it writes more than the status")
-                self._law(not facts.foreign(old), "it writes to another controller's job")
+                self._law(not stored_objects.foreign(old), "it writes to another controller's job")
                 self._moves(old, new)
             case place, dict() as old, None if place == JOBS_PLACE:
                 self._expires(old)
@@ -100,51 +115,53 @@ class Laws:
                 self._law(holds=False, broken="it makes a write that it has no business with")
 
     def _creates(self, pod: Json) -> None:
-        job, attempt = self.job(facts.owner(pod)), facts.attempt(pod)
-        others = [p for p in self.pods(facts.owner(pod)) if p is not pod and self._lives(p)]
-        ranks = {facts.rank(p) for p in others if facts.attempt(p) == attempt}
-        self._law(facts.rank(pod) not in ranks, "a rank lives twice in one attempt")
-        self._law(all(facts.attempt(p) == attempt for p in others), "two attempts live side by side")
-        mates = [p for p in self.pods(facts.owner(pod)) if facts.attempt(p) == attempt]
-        size = max(facts.workers(p) for p in mates)
+        job, attempt = self.job(stored_objects.owner(pod)), stored_objects.attempt(pod)
+        others = [p for p in self.pods(stored_objects.owner(pod)) if p is not pod and self._lives(p)]
+        ranks = {stored_objects.rank(p) for p in others if stored_objects.attempt(p) == attempt}
+        self._law(stored_objects.rank(pod) not in ranks, "a rank lives twice in one attempt")
+        self._law(all(stored_objects.attempt(p) == attempt for p in others), "two attempts live side by side")
+        mates = [p for p in self.pods(stored_objects.owner(pod)) if stored_objects.attempt(p) == attempt]
+        size = max(stored_objects.workers(p) for p in mates)
         self._law(len([p for p in mates if self._lives(p)]) <= size, "more live pods than the group has workers")
-        self._law(facts.rank(pod) < size, "a rank beyond the size of the group")
+        self._law(stored_objects.rank(pod) < size, "a rank beyond the size of the group")
         if job is None:
             return  # deleted a moment ago: the pod is collected
-        self._law(not facts.foreign(job), "a pod is made for another controller's job")
+        self._law(not stored_objects.foreign(job), "a pod is made for another controller's job")
         if not job.get("status"):
             return  # not written yet, or lost a moment ago
-        self._law(not facts.finished(job), "a pod is made for a finished job")
-        self._law(not facts.holds(job, "Suspended"), "a pod is made for a suspended job")
-        self._law(attempt == facts.stored_attempt(job), "a pod is made for an attempt that is not the stored one")
+        self._law(not stored_objects.finished(job), "a pod is made for a finished job")
+        self._law(not stored_objects.holds(job, "Suspended"), "a pod is made for a suspended job")
+        self._law(
+            attempt == stored_objects.stored_attempt(job), "a pod is made for an attempt that is not the stored one"
+        )
         launched = job["status"].get("internal", {}).get("launchedAttempt", 0)
         self._law(launched < attempt, "a pod is made for an attempt that was complete already")
 
     def _deletes(self, pod: Json, *, forced: bool) -> None:
-        job = self.job(facts.owner(pod))
+        job = self.job(stored_objects.owner(pod))
         if forced:
             gone = datetime.fromisoformat(pod["metadata"]["deletionTimestamp"])
             late = self.now() >= gone + timedelta(seconds=FORCED_AFTER - CLOCKS_DIFFER)
-            self._law(late and facts.uid(pod) in self.given_up, "a pod is removed that its node may yet end")
+            self._law(late and stored_objects.uid(pod) in self.given_up, "a pod is removed that its node may yet end")
         if job is None or not job.get("status"):
             return  # deleted, or its status lost, a moment ago
-        old = facts.attempt(pod) < facts.stored_attempt(job)
-        over = facts.finished(job) and (forced or facts.lifecycle(job, "cleanPods") != "None")
+        old = stored_objects.attempt(pod) < stored_objects.stored_attempt(job)
+        over = stored_objects.finished(job) and (forced or stored_objects.lifecycle(job, "cleanPods") != "None")
         # A job that waits for its pods to be gone needs none of them.
-        over = over or (forced and facts.going(job))
-        self._law(old or over or facts.holds(job, "Suspended"), "a pod is deleted that the job needs")
+        over = over or (forced and stored_objects.going(job))
+        self._law(old or over or stored_objects.holds(job, "Suspended"), "a pod is deleted that the job needs")
 
     def _expires(self, job: Json) -> None:
         if not job.get("status"):
             return  # lost a moment ago
-        ttl, ended = facts.lifecycle(job, "ttlSecondsAfterFinished"), job["status"].get("completionTime")
+        ttl, ended = stored_objects.lifecycle(job, "ttlSecondsAfterFinished"), job["status"].get("completionTime")
         self._law(isinstance(ttl, int) and ended is not None, "a job is deleted that nobody wanted deleted")
         assert isinstance(ttl, int)
         past = self.now() >= datetime.fromisoformat(ended) + timedelta(seconds=ttl - CLOCKS_DIFFER)
-        self._law(facts.finished(job) and past, "a job is deleted before its time")
+        self._law(stored_objects.finished(job) and past, "a job is deleted before its time")
 
     def _moves(self, old: Json, new: Json) -> None:
-        uid = facts.uid(new)
+        uid = stored_objects.uid(new)
         # Nobody else writes a status here, so what was written last is what was stored before.
         before = self._statuses.get(uid) or TrainingJobStatus.model_validate(old.get("status") or {})
         after = self._statuses[uid] = TrainingJobStatus.model_validate(new["status"])
@@ -192,14 +209,18 @@ class Laws:
 
     def job(self, uid: str | None) -> Json | None:
         """The job with this UID, as stored."""
-        return next((job for job in self.server.cluster.held(JOBS_PLACE) if facts.uid(job) == uid), None)
+        return next((job for job in self.server.cluster.held(JOBS_PLACE) if stored_objects.uid(job) == uid), None)
 
     def pods(self, job: str | None) -> list[Json]:
         """The pods of a job."""
-        return [pod for pod in self.server.cluster.held(PODS_PLACE) if facts.owner(pod) == job]
+        return [pod for pod in self.server.cluster.held(PODS_PLACE) if stored_objects.owner(pod) == job]
 
     def _lives(self, pod: Json) -> bool:
-        return not (facts.ended(pod) or facts.node(pod) in self.lost or facts.uid(pod) in self.given_up)
+        return not (
+            stored_objects.ended(pod)
+            or stored_objects.node(pod) in self.lost
+            or stored_objects.uid(pod) in self.given_up
+        )
 
     @staticmethod
     def _all_but_status(job: Json) -> Json:
@@ -208,7 +229,7 @@ class Laws:
 
     def _law(self, holds: bool, broken: str) -> None:  # noqa: FBT001 - reads as a sentence
         if not holds:
-            raise BrokenLawError(broken)
+            raise InvariantError(broken)
 
 
 def told(history: deque[tuple[str, Change]]) -> str:
@@ -220,13 +241,13 @@ def _line(change: Change) -> str:
     subject = change.new or change.old
     assert subject is not None
     verb = "creates" if change.old is None else "removes" if change.new is None else "changes"
-    text = f"{verb} {change.place[2]} {facts.name(subject)} ({facts.uid(subject)})"
+    text = f"{verb} {change.place[2]} {stored_objects.name(subject)} ({stored_objects.uid(subject)})"
     if change.place == JOBS_PLACE and change.new:
         status = change.new.get("status", {})
         text += f" {status.get('phase')} attempt {status.get('attempt')} launched {status.get('launchedAttempt')}"
         text += f" {status.get('restarts')} spec {change.new['metadata']['generation']}"
     if change.place == PODS_PLACE and change.new:
-        text += f" {facts.phase(change.new)} on {facts.node(change.new)}" + (
-            " going" if facts.going(change.new) else ""
+        text += f" {stored_objects.phase(change.new)} on {stored_objects.node(change.new)}" + (
+            " going" if stored_objects.going(change.new) else ""
         )
     return text

@@ -34,7 +34,7 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class World:
+class PlanSimulation:
     """All that exists, what the operator has seen of it, and the ledger."""
 
     spec: TrainingJobSpec = field(default_factory=spec)

@@ -6,14 +6,14 @@ from random import Random
 
 from typing_extensions import override
 
-from tests.simulation.engine.facts import PODS_PLACE, Json
-from tests.simulation.engine.laws import BrokenLawError, Laws
-from tests.simulation.engine.ledger import Ledger
-from tests.simulation.engine.life import NODES, Life
+from tests.simulation.engine.attempt_history import AttemptHistory
+from tests.simulation.engine.cluster_controllers import NODES, ClusterControllers
+from tests.simulation.engine.invariants import InvariantError, Invariants
+from tests.simulation.engine.network_faults import NetworkFaults
 from tests.simulation.engine.process import Process, surroundings
 from tests.simulation.engine.server import Server
+from tests.simulation.engine.stored_objects import PODS_PLACE, Json
 from tests.simulation.engine.virtual_time import MOST, Time
-from tests.simulation.engine.weather import Weather
 from trainyard.engine.leader import LeadershipLostError
 from trainyard.kube.errors import ApiError
 from trainyard.kube.reflector import RestoredError
@@ -23,7 +23,7 @@ CLOCKS = (0.0, -2.0, 3.0, 600.0, -600.0)
 """Whole seconds by which the clocks of the operator's machines are wrong, until it hears the API server's."""
 
 
-class _Complaints(logging.Handler):
+class _ErrorLog(logging.Handler):
     """What the operator logs with a traceback: an exception that nobody expected."""
 
     def __init__(self) -> None:
@@ -47,20 +47,20 @@ class _Complaints(logging.Handler):
             self.heard.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
 
-class World:
+class EngineSimulation:
     """One run, from an empty cluster on. Chance comes from `seed` alone."""
 
     def __init__(self, seed: int, processes: int = 1) -> None:
         """`processes`: how many there are of the operator. Where it is more than one, one of them leads."""
         self.random = Random(seed)  # noqa: S311 - chance, not a secret
         self.time = Time()
-        self.weather = Weather()
-        self.server = Server(self.time, self.weather, self.random)
-        self.ledger = Ledger()
+        self.network_faults = NetworkFaults()
+        self.server = Server(self.time, self.network_faults, self.random)
+        self.ledger = AttemptHistory()
         lost: set[str] = set()
-        self.laws = Laws(self.server, self.ledger, lost, elected=processes > 1)
+        self.laws = Invariants(self.server, self.ledger, lost, elected=processes > 1)
         self.server.on_repeat = self.laws.on_repeat
-        self.life = Life(self.server, self.time, self.random, lost, self.laws.given_up)
+        self.life = ClusterControllers(self.server, self.time, self.random, lost, self.laws.given_up)
         self.server.cluster.listeners += [self.laws.on_change, self.life.on_change, self.server.on_change]
         self.processes: list[Process | None] = [None] * processes
         self.victim = 0
@@ -71,9 +71,9 @@ class World:
         """The fuses of its next lives."""
         self.downtime = 1.0
         self._started = 0
-        self._complaints = _Complaints()
+        self._error_log = _ErrorLog()
         self._around = ExitStack()
-        self._around.callback(self._complaints.close)
+        self._around.callback(self._error_log.close)
         self._around.enter_context(surroundings(self.time))
         for place in range(processes):
             self.start(place)
@@ -103,13 +103,13 @@ class World:
 
     def _look_after(self, place: int, process: Process, made: int, *, fused: bool) -> None:
         if made >= MOST:
-            raise BrokenLawError("the operator runs in circles")
-        if self._complaints.heard:
-            raise BrokenLawError(f"the operator logs a traceback: {self._complaints.heard[0]}")
+            raise InvariantError("the operator runs in circles")
+        if self._error_log.heard:
+            raise InvariantError(f"the operator logs a traceback: {self._error_log.heard[0]}")
         if process.ended:
             why = process.why()
             if why is not None and not isinstance(why, LeadershipLostError | RestoredError):
-                raise BrokenLawError("the operator died of itself") from why
+                raise InvariantError("the operator died of itself") from why
             self._bury(place)
         elif fused and self.fuse is not None:
             self.fuse -= made
@@ -180,7 +180,7 @@ class World:
 
     def clear(self) -> None:
         """All troubles are over: what was lost on the way is made good. Nodes come back, or never do."""
-        self.weather.clear()
+        self.network_faults.clear()
         self.fuse, self.next_fuses = None, []
         for process in self.processes:
             if process is not None:
@@ -189,5 +189,5 @@ class World:
         for node in NODES:
             if node in self.life.lost and self.random.random() < 0.5:
                 self.life.come_back(node, rebooted=False)
-        for plural in sorted(self.weather.lossy):
+        for plural in sorted(self.network_faults.lossy):
             self.break_watches(plural, "expired")

@@ -1,7 +1,8 @@
-"""Which of the operator's rights were used, by the audit logs of all API servers of a test run.
+"""Count how often each permission of the operator was used, from the audit logs of all API servers of a test run.
 
-Each control plane leaves what it has seen in the folder that `TRAINYARD_AUDIT` names; `python -m tests.support.rights FOLDER` adds it up,
-and fails where the chart grants a right that no test has used.
+Each control plane writes its counts to the directory that `TRAINYARD_AUDIT` names.
+`python -m tests.support.permission_audit DIRECTORY` adds them up, and fails where the chart grants a permission that no
+test has used.
 """
 
 import json
@@ -15,22 +16,23 @@ from typing import Any, Final
 
 from dev.localcluster.tools import ensure
 from tests.support.control_plane import OPERATOR
+from tests.support.granted_permissions import grants
 from tests.unit.helm.chart import Chart, Release
-from tests.unit.helm.test_permissions import grants
 
 FOLDER: Final = "TRAINYARD_AUDIT"
 EVERYTHING: Final = {"networkPolicy": {"jobs": {"enabled": True}}}
 ROLES: Final = (("ClusterRole", "trainyard"), ("Role", "trainyard-leader-election"))
 OWNING: Final = "cannot set blockOwnerDeletion"
-"""What is said to who lacks `update` on the finalizers of an owner. That right is no request of its own: an admission plugin asks for it."""
+"""The error of an account that may not `update` the finalizers of an owner. An admission plugin checks this permission;
+no request of its own does."""
 
-Right = tuple[str, str, str]
+Permission = tuple[str, str, str]
 """Group, resource and verb."""
 
 
-def used(lines: Iterable[str]) -> Counter[Right]:
-    """How often each right was used, by the lines of an audit log."""
-    found: Counter[Right] = Counter()
+def used(lines: Iterable[str]) -> Counter[Permission]:
+    """Return how often each permission was used, from the lines of an audit log."""
+    found: Counter[Permission] = Counter()
     for line in lines:
         if OPERATOR not in line:
             continue
@@ -46,17 +48,17 @@ def used(lines: Iterable[str]) -> Counter[Right]:
     return found
 
 
-def keep(log: Path) -> None:
-    """Leave what this audit log says, where somebody asks for it."""
+def record(log: Path) -> None:
+    """Write the counts of an audit log, if `TRAINYARD_AUDIT` is set."""
     if (folder := os.environ.get(FOLDER)) and log.exists():
         Path(folder).mkdir(parents=True, exist_ok=True)
         with log.open() as lines:
-            rows = [[*right, count] for right, count in used(lines).items()]
+            rows = [[*permission, count] for permission, count in used(lines).items()]
         (Path(folder) / f"{secrets.token_hex(4)}.json").write_text(json.dumps(rows))
 
 
-def granted(release: Release) -> set[Right]:
-    """All that the chart grants to the operator."""
+def granted(release: Release) -> set[Permission]:
+    """Return all permissions that the chart grants to the operator."""
     return {
         (group, resource.removesuffix("/trainyard"), verb)
         for role in ROLES
@@ -66,16 +68,16 @@ def granted(release: Release) -> set[Right]:
 
 
 def main(words: list[str]) -> int:
-    """Print how often each right was used. Returns the exit code: 1 where one never was."""
+    """Print how often each permission was used. Return the exit code: 1 where one was never used."""
     rows = [row for path in Path(words[0]).glob("*.json") for row in json.loads(path.read_text())]
-    counted: Counter[Right] = Counter()
+    counted: Counter[Permission] = Counter()
     for group, resource, verb, count in rows:
         counted[group, resource, verb] += count
-    rights = sorted(granted(Chart(ensure("helm")["helm"]).render(EVERYTHING)))
-    for group, resource, verb in rights:
+    permissions = sorted(granted(Chart(ensure("helm")["helm"]).render(EVERYTHING)))
+    for group, resource, verb in permissions:
         sys.stdout.write(f"{counted[group, resource, verb]:>8} {verb:<7} {resource}{group and '.'}{group}\n")
-    never = [right for right in rights if not counted[right]]
-    sys.stdout.write(f"rights of the operator: {len(rights)}, of which {len(never)} were not used\n")
+    never = [permission for permission in permissions if not counted[permission]]
+    sys.stdout.write(f"permissions of the operator: {len(permissions)}, not used: {len(never)}\n")
     return 1 if never else 0
 
 

@@ -43,7 +43,7 @@ class Planned:
 
 
 @dataclass(slots=True)
-class Weather:
+class NetworkFaults:
     """The troubles of the moment. By plural where it says so."""
 
     planned: list[Planned] = field(default_factory=list)

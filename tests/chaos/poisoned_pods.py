@@ -1,4 +1,4 @@
-"""What others can write on pods and into statuses while a job, the victim, runs. The victim may suffer; nobody else may."""
+"""Hostile changes of pods and statuses while a job, the victim, runs. Only the victim may be affected."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from tests.chaos.poison import EVERY_CHARACTER, FAR, LONG_AGO
-from tests.chaos.rest import JOBS, MERGE, PODS
-from tests.chaos.ward import Ward
+from tests.chaos.admin_client import JOBS, MERGE, PODS
+from tests.chaos.poisoned_manifests import EVERY_CHARACTER, FAR, LONG_AGO
+from tests.chaos.shared_operator import SharedOperator
 
 Json = dict[str, Any]
-Act = Callable[[Ward, str], Awaitable[Any]]
+Act = Callable[[SharedOperator, str], Awaitable[Any]]
 
 VICTIM: Final = "victim"
 WORKER: Final = f"{VICTIM}-worker-0-1"
@@ -19,7 +19,9 @@ WORKER: Final = f"{VICTIM}-worker-0-1"
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """What is done to the victim (its UID is passed). `goes_on`: the victim comes to its end as if nothing had happened."""
+    """What is done to the victim (its UID is passed). `goes_on`: the victim comes to its end as if nothing had
+    happened.
+    """
 
     name: str
     act: Act
@@ -35,20 +37,20 @@ def foreign(
 ) -> Act:
     """A pod that somebody else makes and that bears our labels."""
 
-    async def act(ward: Ward, uid: str) -> None:
+    async def act(shared: SharedOperator, uid: str) -> None:
         ours = {"trainyard.dev/job-uid": uid, "trainyard.dev/attempt": attempt, "trainyard.dev/index": "0"}
         kind = {"apiVersion": "trainyard.dev/v1alpha1", "kind": "TrainingJob"}
         metadata: Json = {"name": name, "labels": {**ours, **(labels or {})}, "annotations": annotations or {}}
         if owned:
             metadata["ownerReferences"] = [{**kind, "name": VICTIM, "uid": uid, "controller": True}]
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
-        await ward.rest.call("POST", PODS, {**pod, "spec": {"containers": [{"name": "other", "image": "other:1"}]}})
+        await shared.client.call("POST", PODS, {**pod, "spec": {"containers": [{"name": "other", "image": "other:1"}]}})
 
     return act
 
 
 def _request(method: str, path: str, body: Json) -> Act:
-    return lambda ward, _: ward.rest.call(method, path, body, MERGE)
+    return lambda shared, _: shared.client.call(method, path, body, MERGE)
 
 
 def pod(**fields: Any) -> Act:
@@ -86,7 +88,7 @@ def job_status(**fields: Any) -> Act:
 def grace(seconds: int) -> Act:
     """Somebody deletes the worker with this grace period."""
     options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": seconds}
-    return lambda ward, _: ward.rest.call("DELETE", f"{PODS}/{WORKER}", options)
+    return lambda shared, _: shared.client.call("DELETE", f"{PODS}/{WORKER}", options)
 
 
 def said(kind: str, *, time: str = LONG_AGO, status: str = "True", message: str = "by hand") -> Json:

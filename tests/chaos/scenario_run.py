@@ -1,4 +1,4 @@
-"""Plays one story with one fault from an empty namespace to quiet, and tells what was wrong with it."""
+"""Run one scenario with one fault, from an empty namespace until the operator is quiet, and collect what was wrong."""
 
 import asyncio
 import signal
@@ -12,14 +12,14 @@ from typing import Any, ClassVar, Final
 
 from typing_extensions import override
 
+from tests.chaos.admin_client import JOBS, PODS, SERVICES, AdminClient
 from tests.chaos.history import History, StuckError
-from tests.chaos.lab import Lab
-from tests.chaos.monitors import orphans, violations
+from tests.chaos.invariants import orphans, violations
+from tests.chaos.node_stand_in import NodeStandIn
 from tests.chaos.operator_process import OperatorProcess
 from tests.chaos.outcome import difference, outcome, story
-from tests.chaos.player import Player
 from tests.chaos.proxy import Call, Event, Events, Fault, Proxy
-from tests.chaos.rest import JOBS, PODS, SERVICES, Rest
+from tests.chaos.scenario_context import ScenarioContext
 from tests.chaos.scenarios import Scenario
 from tests.support.control_plane import OPERATOR, ControlPlane
 
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 START_SECONDS: Final = 60.0
 QUIET_SECONDS: Final = 2.5
-"""So long the operator may write nothing once all is as it must be."""
+"""For this long the operator may write nothing once the final state is reached."""
 OWN_WRITES: Final = {
     "POST": {"pods", "services"},
     "PUT": {"trainingjobs"},
@@ -37,37 +37,37 @@ OWN_WRITES: Final = {
 
 @dataclass(slots=True)
 class Stage:
-    """Everything a fault can lay hands on."""
+    """Everything that a fault can act on."""
 
     plane: ControlPlane
-    rest: Rest
+    client: AdminClient
     history: History
     proxy: Proxy
     operators: Sequence[OperatorProcess]
     tasks: asyncio.TaskGroup
 
     def kill(self, who: str | None = None, *, away: float = 0.0, how: signal.Signals = signal.SIGKILL) -> None:
-        """End an operator: this one, or the one that has written last."""
+        """Kill an operator: the named one, or the one that wrote last."""
         who = who or next((call.who for call in reversed(self.proxy.writes())), self.operators[0].name)
         next(operator for operator in self.operators if operator.name == who).kill(away=away, how=how)
 
 
-class Trouble(Fault):
-    """A fault that also strikes at stages, and needs more than the proxy for it."""
+class ScenarioFault(Fault):
+    """A fault that also strikes at stages, and acts on more than the proxy."""
 
     stage: Stage
     settings: ClassVar[Mapping[str, str]] = {}
-    """Settings of the operator without which this would take minutes."""
+    """Settings of the operator that make the scenario faster."""
     replicas: ClassVar[int] = 1
-    """How many operators there are. Of several, one leads."""
+    """The number of operators. One of several leads."""
 
     async def at_stage(self, number: int) -> None:
-        """The story has come to a point where all is at rest."""
+        """Called at each stage of the scenario, while nothing is in progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How it went: `wrong` is empty where all was well."""
+    """The result of a scenario; `wrong` is empty where it passed."""
 
     outcome: Json
     wrong: list[str]
@@ -77,8 +77,8 @@ class Result:
     log: str = ""
 
 
-class Counting(Trouble):
-    """No fault: counts the events that plans can strike at."""
+class Counting(ScenarioFault):
+    """No fault: counts the events at which plans can strike."""
 
     seen = 0
 
@@ -89,50 +89,52 @@ class Counting(Trouble):
             yield event
 
 
-async def play(
-    plane: ControlPlane, folder: Path, scenario: Scenario, trouble: Trouble, wished: Json | None = None
+async def run_scenario(
+    plane: ControlPlane, folder: Path, scenario: Scenario, fault: ScenarioFault, expected: Json | None = None
 ) -> Result:
-    """Play it. `wished` is how it must end; None where that is what this is to find out."""
+    """Run the scenario. `expected` is its required outcome; None where this run determines it."""
     async with AsyncExitStack() as stack:
-        rest = await stack.enter_async_context(Rest(plane))
+        client = await stack.enter_async_context(AdminClient(plane))
         history = await stack.enter_async_context(History(plane.storage))
-        player = await stack.enter_async_context(Player(rest, history))
-        proxy = await stack.enter_async_context(Proxy(plane, trouble))
+        nodes = await stack.enter_async_context(NodeStandIn(client, history))
+        proxy = await stack.enter_async_context(Proxy(plane, fault))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        operators = [await _operator(number, plane, proxy, folder, trouble) for number in range(trouble.replicas)]
-        trouble.stage = Stage(plane, rest, history, proxy, operators, tasks)
-        lab = Lab(rest, history, player, trouble.at_stage)
+        operators = [await _operator(number, plane, proxy, folder, fault) for number in range(fault.replicas)]
+        fault.stage = Stage(plane, client, history, proxy, operators, tasks)
+        context = ScenarioContext(client, history, nodes, fault.at_stage)
         wrong: list[str] = []
         try:
             async with AsyncExitStack() as running:
                 for operator in operators:
                     await running.enter_async_context(operator)
                 await watching(proxy)
-                await scenario.play(lab)
-                await _settle(history, proxy, wished)
+                await scenario.play(context)
+                await _wait_until_quiet(history, proxy, expected)
         except StuckError as error:
             wrong.append(str(error))
         found = outcome(history)
-        wrong += [] if wished is None else difference(wished, found)
-        wrong += violations(history.steps, lab.own_writes)
+        wrong += [] if expected is None else difference(expected, found)
+        wrong += violations(history.steps, context.own_writes)
         wrong += orphans(history.jobs().values(), [*history.pods(), *history.now["service"].values()])
-        wrong += _misdeeds(proxy, operators)
+        wrong += _forbidden_writes(proxy, operators)
         told = story(history.steps)
-        await clean(rest, history)
-    seen = trouble.seen if isinstance(trouble, Counting) else 0
+        await clean(client, history)
+    seen = fault.seen if isinstance(fault, Counting) else 0
     writes = [f"{call.number}: {call} -> {call.status}" for call in proxy.writes()]
     log = "\n".join(operator.log.read_text(errors="replace") for operator in operators)
     return Result(found, wrong, writes, seen, told, log)
 
 
-async def _operator(number: int, plane: ControlPlane, proxy: Proxy, folder: Path, trouble: Trouble) -> OperatorProcess:
+async def _operator(
+    number: int, plane: ControlPlane, proxy: Proxy, folder: Path, fault: ScenarioFault
+) -> OperatorProcess:
     name = f"operator-{number}"
     kubeconfig = plane.kubeconfig(OPERATOR, await proxy.listen(name))
-    return OperatorProcess(name, kubeconfig, folder / f"{name}.log", trouble.settings)
+    return OperatorProcess(name, kubeconfig, folder / f"{name}.log", fault.settings)
 
 
 async def watching(proxy: Proxy) -> None:
-    """Until the operator has all its watches: where it starts is always the same then."""
+    """Wait until the operator has all its watches, so that each run starts from the same state."""
     deadline = time.monotonic() + START_SECONDS
     while {c.resource for c in proxy.calls if c.watch} < {"pods", "services", "trainingjobs"}:
         if time.monotonic() > deadline:
@@ -140,19 +142,19 @@ async def watching(proxy: Proxy) -> None:
         await asyncio.sleep(0.02)
 
 
-async def _settle(history: History, proxy: Proxy, wished: Json | None) -> None:
-    """Until all is as it must be, and then for a while longer: nothing more may be written."""
-    if wished is not None:
-        await history.until(lambda: outcome(history) == wished, "the end to be as without a fault", 60)
+async def _wait_until_quiet(history: History, proxy: Proxy, expected: Json | None) -> None:
+    """Wait for the expected outcome, and then for a while longer: nothing more may be written."""
+    if expected is not None:
+        await history.until(lambda: outcome(history) == expected, "the end to be as without a fault", 60)
     before = len(proxy.writes())
     await asyncio.sleep(QUIET_SECONDS)
     late = proxy.writes()[before:]
-    # One that is refused may be the last that it does in the belief that the job is still there.
-    if wished is not None and (len(late) > 1 or any(call.status < 400 for call in late)):
+    # One rejected write is allowed: the operator may still have seen the job in its cache.
+    if expected is not None and (len(late) > 1 or any(call.status < 400 for call in late)):
         raise StuckError(f"all was as it must be, and the operator still wrote: {[str(call) for call in late]}")
 
 
-def _misdeeds(proxy: Proxy, operators: Sequence[OperatorProcess]) -> list[str]:
+def _forbidden_writes(proxy: Proxy, operators: Sequence[OperatorProcess]) -> list[str]:
     writes = proxy.writes()
     odd = [c for c in writes if c.resource not in OWN_WRITES.get(c.method, ())]
     odd += [c for c in writes if c.method == "PUT" and not c.path.endswith("/status")]
@@ -166,9 +168,9 @@ def _misdeeds(proxy: Proxy, operators: Sequence[OperatorProcess]) -> list[str]:
     ]
 
 
-async def clean(rest: Rest, history: History) -> None:
+async def clean(client: AdminClient, history: History) -> None:
     at_once = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
     for kind, path in (("job", JOBS), ("pod", PODS), ("service", SERVICES)):
         for name in [*history.now[kind]]:
-            await rest.gone(f"{path}/{name}", at_once)
+            await client.gone(f"{path}/{name}", at_once)
     await history.until(lambda: not any(history.now[k] for k in ("job", "pod", "service")), "a clean namespace", 60)
