@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from trainyard.controller.bootstrap.pod_lock import PodLock
 from trainyard.controller.bootstrap.settings import Settings
-from trainyard.engine.leader import LeaderElector, Timing
+from trainyard.engine.leader import LeaderElector, LeaseTiming
 from trainyard.kube.events import EventRecorder, ObjectReference
 from trainyard.kube.lease import LEASES, LeaseClient
 from trainyard.kube.session import Session
@@ -21,12 +21,15 @@ from trainyard.kube.session import Session
 def create_elector(settings: Settings, session: Session, pod_lock: PodLock) -> LeaderElector:
     """Return a candidate. It takes server and account from `session`, and has its own connections for the Lease."""
     lease_session = Session(session.endpoint, on_request=session.on_request, clock=session.clock)
-    lease_session.rights = session.rights
+    lease_session.permissions = session.permissions
     # Credentials without a namespace use the one that kubectl uses.
     namespace = settings.lease_namespace or session.endpoint.namespace or "default"
     client = LeaseClient(lease_session, namespace, settings.lease_name)
     return LeaderElector(
-        client, pod_lock.identity, inherits=pod_lock.inherits, timing=Timing(settings.lease_duration_seconds)
+        client,
+        pod_lock.identity,
+        holder_has_exited=pod_lock.inherits,
+        timing=LeaseTiming(settings.lease_duration_seconds),
     )
 
 

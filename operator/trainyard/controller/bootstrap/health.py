@@ -9,8 +9,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from trainyard.kube.permissions import Right, Rights, remedy
-from trainyard.kube.resource import place
+from trainyard.kube.permissions import Permission, PermissionTracker, remedy
+from trainyard.kube.resource import namespace_label
 
 _WATCH_VERBS = frozenset({"list", "watch"})
 """Both are requested continuously, so a grant is noticed. A verb that is rarely requested would count as missing until
@@ -33,15 +33,18 @@ class Watch:
 
     @override
     def __str__(self) -> str:
-        return f"{self.resource} in {place(self.namespace)}"
+        return f"{self.resource} in {namespace_label(self.namespace)}"
 
-    def depends_on(self, right: Right) -> bool:
+    def depends_on(self, permission: Permission) -> bool:
         """Return whether this watch receives nothing without this permission."""
-        return (right.resource, right.namespace) == (self.resource, self.namespace) and right.verb in _WATCH_VERBS
+        return (permission.resource, permission.namespace) == (
+            self.resource,
+            self.namespace,
+        ) and permission.verb in _WATCH_VERBS
 
-    def is_forbidden(self, rights: Rights) -> bool:
+    def is_forbidden(self, permissions: PermissionTracker) -> bool:
         """Return whether this watch is silent because the account lacks a permission."""
-        return any(map(self.depends_on, rights.missing()))
+        return any(map(self.depends_on, permissions.missing()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +54,7 @@ class Health(Collector):
     watches: Sequence[Watch]
     longest_reconcile: Callable[[], float]
     stale_seconds: float
-    permissions: Rights
+    permissions: PermissionTracker
     leadership: Callable[[], str]
     """Describe this process's part in the election; empty if there is no election."""
     registry: CollectorRegistry = field(repr=False)
@@ -75,11 +78,13 @@ class Health(Collector):
         unlisted = [f"{watch} have not been listed yet" for watch in self.watches if not watch.synced.is_set()]
         return [*map(remedy, filter(self._is_essential, sorted(self.permissions.missing(), key=str))), *unlisted]
 
-    def _is_essential(self, right: Right) -> bool:
+    def _is_essential(self, permission: Permission) -> bool:
         """Return whether the operator cannot watch or lead without this permission. Any other missing one affects
         single jobs, whose status reports it.
         """
-        return right.resource == "leases.coordination.k8s.io" or any(watch.depends_on(right) for watch in self.watches)
+        return permission.resource == "leases.coordination.k8s.io" or any(
+            watch.depends_on(permission) for watch in self.watches
+        )
 
     @override
     def collect(self) -> Iterator[GaugeMetricFamily]:

@@ -27,16 +27,16 @@ from trainyard.controller.reconcile.reconciler import Reconciler
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.controller.reconcile.status_pace import StatusPace
 from trainyard.controller.reconcile.watch_scope import WatchScope
-from trainyard.coordinator.server import Coordinator
+from trainyard.coordinator.server import CoordinatorServer
 from trainyard.engine.leader import LeaderElector, NotLeadingError
 from trainyard.engine.loop import ReconcileLoop
 from trainyard.engine.queue import WorkQueue
 from trainyard.engine.queue_metrics import EngineMetrics
 from trainyard.engine.tracker import WriteTracker
-from trainyard.frameworks.agent_wrapper import Source
+from trainyard.frameworks.agent_wrapper import AgentImage
 from trainyard.kube.apply import Writer
 from trainyard.kube.events import EventRecorder
-from trainyard.kube.permissions import Rights
+from trainyard.kube.permissions import PermissionTracker
 from trainyard.kube.session import Session
 
 _LOG = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Operator:
     pod_lock: PodLock
     elector: LeaderElector | None
     """None: leader election is off, and this process is the only one."""
-    coordinator: Coordinator | None
+    coordinator: CoordinatorServer | None
     """None: agents have no endpoint to connect to."""
     _listings: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
@@ -83,7 +83,7 @@ class Operator:
         registry: CollectorRegistry,
     ) -> "Operator":
         """Create all components; none of them runs yet."""
-        _count_forbidden_requests(session.rights, registry)
+        _count_forbidden_requests(session.permissions, registry)
         pod_lock = acquire_pod_lock(settings.instance, settings.pod_uid if settings.leader_election else None)
         elector = create_elector(settings, session, pod_lock) if settings.leader_election else None
         if elector is not None:
@@ -122,8 +122,8 @@ class Operator:
             metrics=JobMetrics(registry),
             pace=pace,
             now=session.clock.whole_second,
-            progress_store=coordinator.board if coordinator else None,
-            agent_registry=coordinator.attendance if coordinator else None,
+            progress_store=coordinator.progress_store if coordinator else None,
+            agent_registry=coordinator.agent_registry if coordinator else None,
         )
         loop = ReconcileLoop(
             queue,
@@ -135,8 +135,8 @@ class Operator:
         CacheMetrics(caches, registry, leading=leading)
         register_clock_offset(session.clock, registry)
         watches = [watch for scope in scopes for watch in scope.watches()]
-        leadership = elector.standing if elector is not None else str
-        health = Health(watches, queue.longest_work, settings.stale_seconds, session.rights, leadership, registry)
+        leadership = elector.describe if elector is not None else str
+        health = Health(watches, queue.longest_work, settings.stale_seconds, session.permissions, leadership, registry)
         return cls(
             settings, session, registry, caches, scopes, reconciler, loop, health, pod_lock, elector, coordinator
         )
@@ -175,7 +175,7 @@ class Operator:
             if not any(task.exception() for task in done):
                 await self._shut_down()
         finally:
-            in_flight = self.session.under_way
+            in_flight = self.session.writes_in_flight
             stop.set()
             # Cancel kopf as well. It has nothing to finish, and would wait five seconds for every task younger than
             # itself.
@@ -262,7 +262,7 @@ class Operator:
         if self.elector is not None:
             self.elector.resign()
         deadline = time.monotonic() + WRITE_DRAIN_SECONDS
-        while self.session.under_way and time.monotonic() < deadline:  # noqa: ASYNC110 - once in a process's life
+        while self.session.writes_in_flight and time.monotonic() < deadline:  # noqa: ASYNC110 - once in a process's life
             await asyncio.sleep(0.01)
 
 
@@ -292,15 +292,15 @@ def _job_peers(settings: Settings) -> list[dict[str, Any]] | None:
     return [{**peer} for peer in settings.job_peers]
 
 
-def _agent_source(settings: Settings) -> Source | None:
-    return Source(settings.agent_image, settings.agent_image_volume) if settings.agent_image else None
+def _agent_source(settings: Settings) -> AgentImage | None:
+    return AgentImage(settings.agent_image, settings.agent_image_volume) if settings.agent_image else None
 
 
-def _count_forbidden_requests(rights: Rights, registry: CollectorRegistry) -> None:
+def _count_forbidden_requests(permissions: PermissionTracker, registry: CollectorRegistry) -> None:
     forbidden = Counter(
         "trainyard_forbidden_requests",
         "Requests refused because the operator's account lacks a permission",
         ["verb", "resource"],
         registry=registry,
     )
-    rights.on_refused = lambda right: forbidden.labels(right.verb, right.resource).inc()
+    permissions.on_refused = lambda permission: forbidden.labels(permission.verb, permission.resource).inc()

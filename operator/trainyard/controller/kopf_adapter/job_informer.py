@@ -15,8 +15,8 @@ from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord, j
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
 from trainyard.kube.listing import read_all
-from trainyard.kube.permissions import Right
-from trainyard.kube.resource import place
+from trainyard.kube.permissions import Permission
+from trainyard.kube.resource import namespace_label
 from trainyard.kube.session import Session
 from trainyard.kube.store import Store
 
@@ -67,8 +67,10 @@ class JobInformer:
                 await self._wait_until_due()
             except ApiError as error:
                 self._failures += 1
-                if self._failures == 1 and not error.lacks_right:
-                    _LOG.warning(f"retrying to list TrainingJobs in {place(self.namespace)}: {_describe(error)}")
+                if self._failures == 1 and not error.permission_denied:
+                    _LOG.warning(
+                        f"retrying to list TrainingJobs in {namespace_label(self.namespace)}: {_describe(error)}"
+                    )
                 await asyncio.sleep(self.backoff(self._failures))
 
     async def relist(self) -> None:
@@ -90,12 +92,12 @@ class JobInformer:
         due = self.clock() + self.relist_seconds
         while (left := due - self.clock()) > 0:
             await asyncio.sleep(min(left, WATCH_FORBIDDEN_RELIST_SECONDS))
-            if self._watch_permission in self.session.rights.missing():
+            if self._watch_permission in self.session.permissions.missing():
                 return
 
     @property
-    def _watch_permission(self) -> Right:
-        return Right("watch", TRAINING_JOBS.qualified, self.namespace)
+    def _watch_permission(self) -> Permission:
+        return Permission("watch", TRAINING_JOBS.qualified, self.namespace)
 
     def _notify(self, changed: set[str]) -> None:
         for uid in changed:

@@ -11,7 +11,7 @@ import orjson
 from trainyard.api.constants import PLURAL
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
-from trainyard.kube.permissions import Rights
+from trainyard.kube.permissions import PermissionTracker
 from trainyard.kube.session import read_lines
 
 FATAL_STATUSES: Final = frozenset({400, 404, 410})
@@ -24,8 +24,8 @@ RELIST_EVENT: Final = b'{"type":"ERROR","object":{"code":410}}\n'
 """The only error in a stream that kopf survives. It lists again."""
 
 
-def guard(rights: Rights, on_listed: Callable[[str], object]) -> aiohttp.ClientMiddlewareType:
-    """Return a middleware for kopf's client. It reports to `rights` whether kopf may list and watch: kopf retries for
+def guard(permissions: PermissionTracker, on_listed: Callable[[str], object]) -> aiohttp.ClientMiddlewareType:
+    """Return a middleware for kopf's client. It reports to `permissions` whether kopf may list and watch: kopf retries for
     ever and only logs.
 
     `on_listed` is called with the path when kopf has listed again: kopf never finds out which objects were deleted before
@@ -47,9 +47,9 @@ def guard(rights: Rights, on_listed: Callable[[str], object]) -> aiohttp.ClientM
                 body = orjson.loads(await response.read())  # kept by the response for kopf, too
             except ValueError:
                 return response
-            rights.refused(request.method, path, ApiError.from_status(403, body), watch=watch)
+            permissions.refused(request.method, path, ApiError.from_status(403, body), watch=watch)
         elif response.ok:
-            rights.granted(request.method, path, watch=watch)
+            permissions.granted(request.method, path, watch=watch)
             if of_jobs and request.url.query.keys().isdisjoint(CONTINUATION_PARAMETERS):
                 on_listed(path)
             if watch:

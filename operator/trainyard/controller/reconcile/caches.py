@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.controller.reconcile.resources import JobRecord, ServiceRecord, pod_record, service_record
-from trainyard.coordinator.agent_registry import Attendance
+from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.domain.scaling.group_size import fitted
 from trainyard.domain.state.snapshot import PodView, Snapshot, WorkerReport
 from trainyard.kube.resource import PODS, Resource
@@ -34,7 +34,7 @@ class Cache:
         *,
         agent: bool = False,
         reports: Sequence[WorkerReport] = (),
-        agent_registry: Attendance | None = None,
+        agent_registry: AgentRegistry | None = None,
     ) -> Snapshot | None:
         """Return everything that a decision on the job needs, as of now; None if the job cannot be read.
 
@@ -67,8 +67,8 @@ class Cache:
         """
         try:
             if resource == PODS:
-                return bool(self.pods.found(pod_record(raw)))
-            return bool(self.services.found(service_record(raw)))
+                return bool(self.pods.record_found(pod_record(raw)))
+            return bool(self.services.record_found(service_record(raw)))
         except (KeyError, ValueError):
             return False
 
@@ -77,7 +77,7 @@ class Cache:
         attempt.
         """
         with suppress(KeyError, ValueError):
-            self.pods.made(pod_record(raw))
+            self.pods.record_created(pod_record(raw))
 
     def newest_versions(self) -> dict[str, int]:
         """Return the newest known resource version of each kind that a job owns."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trainyard.domain.state.observe import is_restartable
-from trainyard.frameworks.restart_rules import Restarting, suitable, with_rule
+from trainyard.frameworks.restart_rules import RestartAction, supported_actions, with_restart_rule
 from trainyard.frameworks.worker_spec import Json
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
@@ -34,7 +34,7 @@ class ContainerRestartSupport:
 
     writer: Writer
     clock: Callable[[], float] = time.monotonic
-    _answers: dict[Restarting, tuple[bool, float]] = field(default_factory=dict, init=False)
+    _answers: dict[RestartAction, tuple[bool, float]] = field(default_factory=dict, init=False)
     """Whether the cluster supports the rule, and until when that answer holds."""
     _skipped_until: dict[str, float] = field(default_factory=dict, init=False)
     """The namespaces whose pods get no rule, and until when."""
@@ -42,21 +42,21 @@ class ContainerRestartSupport:
 
     async def with_supported_rule(self, namespace: str, manifest: Json) -> Json:
         """Return the worker's pod, with the rule if the cluster supports it and the pod can use it."""
-        for rule in suitable(manifest["spec"]):
+        for rule in supported_actions(manifest["spec"]):
             if await self._is_supported(rule, namespace, manifest):
-                return with_rule(manifest, rule)
+                return with_restart_rule(manifest, rule)
         return manifest
 
     def retries_without_rule(self, namespace: str, error: ApiError) -> bool:
         """Return whether to retry a refused pod without its rule. A policy may forbid the rule, or the API server is
         too old for it.
         """
-        retried = error.status in {400, 403, 422} and not (error.quota_exceeded or error.lacks_right)
+        retried = error.status in {400, 403, 422} and not (error.quota_exceeded or error.permission_denied)
         if retried:
             self._skip(namespace, ANSWER_VALID_SECONDS)
         return retried
 
-    async def _is_supported(self, rule: Restarting, namespace: str, manifest: Json) -> bool:
+    async def _is_supported(self, rule: RestartAction, namespace: str, manifest: Json) -> bool:
         async with self._lock:
             if self.clock() < self._skipped_until.get(namespace, float("-inf")):
                 return False
@@ -71,11 +71,11 @@ class ContainerRestartSupport:
             self._answers[rule] = answer, self.clock() + ANSWER_VALID_SECONDS
             return answer
 
-    async def _probe(self, rule: Restarting, namespace: str, manifest: Json) -> bool | None:
+    async def _probe(self, rule: RestartAction, namespace: str, manifest: Json) -> bool | None:
         """Return whether the server accepts the rule; None if the dry run failed for another reason. The real request
         reports that reason.
         """
-        accepted = await self._dry_run(namespace, with_rule(manifest, rule))
+        accepted = await self._dry_run(namespace, with_restart_rule(manifest, rule))
         if accepted is None:
             # The user's own template may cause the refusal. The rule causes it if the pod passes without.
             return False if await self._dry_run(namespace, manifest) is not None else None

@@ -9,15 +9,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from trainyard.controller.bootstrap.http_server import ListenError
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.reconcile.caches import Caches
-from trainyard.coordinator.agent_registry import Attendance
+from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.coordinator.certificate import Certificate
-from trainyard.coordinator.progress_store import Board
-from trainyard.coordinator.rejections import RefusedError, Why
-from trainyard.coordinator.server import Coordinator
-from trainyard.coordinator.tokens import KEYS_FORM, PodIdentity, Verifier
+from trainyard.coordinator.progress_store import ProgressStore
+from trainyard.coordinator.rejections import RefusedError, RejectionReason
+from trainyard.coordinator.server import CoordinatorServer
+from trainyard.coordinator.tokens import KEYS_MEDIA_TYPES, PodIdentity, TokenVerifier
 from trainyard.domain.state.snapshot import JobView, PodView
 from trainyard.engine.queue import WorkQueue
-from trainyard.frameworks.coordinator_endpoint import Contact
+from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
 from trainyard.kube.session import Session
 
 
@@ -29,7 +29,7 @@ def create_coordinator(
     registry: CollectorRegistry,
     leading: Callable[[], bool],
     is_reconciled: Callable[[str], bool],
-) -> Coordinator | None:
+) -> CoordinatorServer | None:
     """Return the coordinator if the settings say how workers reach it. Raises CertificateError.
 
     `is_reconciled`: whether this process leads and has listed all jobs of a namespace.
@@ -38,29 +38,29 @@ def create_coordinator(
         return None
 
     async def fetch(path: str) -> Mapping[str, Any]:
-        return await session.request("GET", path, timeout=10.0, accept=KEYS_FORM)
+        return await session.request("GET", path, timeout=10.0, accept=KEYS_MEDIA_TYPES)
 
     def find(sender: PodIdentity) -> tuple[PodView, JobView] | None:
         if not is_reconciled(sender.namespace):
             # A report triggers a reconcile, and the status answers it: both read caches that may be behind.
-            raise RefusedError(Why.NOT_LEADING, "this process has only just become the leader; retry")
+            raise RefusedError(RejectionReason.NOT_LEADING, "this process has only just become the leader; retry")
         return _find(caches, sender)
 
     # Not in whole seconds: of two failures in one second the first is the cause.
     clock = session.clock
-    progress_store = Board(find=find, news=queue.add_after, now=clock.now)
-    agent_registry = Attendance(now=clock.now, news=queue.add_after)
+    progress_store = ProgressStore(find=find, on_change=queue.add_after, now=clock.now)
+    agent_registry = AgentRegistry(now=clock.now, on_change=queue.add_after)
     reports, sync_requests, reporting, connected = register_metrics(registry)
     reporting.set_function(lambda: progress_store.workers)
     connected.set_function(lambda: agent_registry.connected)
-    return Coordinator(
-        verifier=Verifier(fetch, now=lambda: clock.now().timestamp()),
-        board=progress_store,
-        attendance=agent_registry,
+    return CoordinatorServer(
+        verifier=TokenVerifier(fetch, now=lambda: clock.now().timestamp()),
+        progress_store=progress_store,
+        agent_registry=agent_registry,
         certificate=Certificate(settings.coordinator_tls),
         leading=leading,
-        heard=reports,
-        called=sync_requests,
+        report_counter=reports,
+        sync_counter=sync_requests,
     )
 
 
@@ -73,7 +73,7 @@ def register_metrics(registry: CollectorRegistry) -> tuple[Counter, Counter, Gau
         ["result"],
         registry=registry,
     )
-    for why in Why:
+    for why in RejectionReason:
         reports.labels(why)
         sync_requests.labels(why)
     reporting = Gauge("trainyard_reporting_workers", "Workers whose agents have reported progress", registry=registry)
@@ -83,15 +83,15 @@ def register_metrics(registry: CollectorRegistry) -> tuple[Counter, Counter, Gau
     return reports, sync_requests, reporting, connected
 
 
-def coordinator_endpoint(settings: Settings, coordinator: Coordinator | None) -> Contact | None:
+def coordinator_endpoint(settings: Settings, coordinator: CoordinatorServer | None) -> CoordinatorEndpoint | None:
     """Return the endpoint that new workers connect to; None without a coordinator."""
     if coordinator is None or settings.coordinator_url is None:
         return None
-    return Contact(settings.coordinator_url, coordinator.certificate.authority)
+    return CoordinatorEndpoint(settings.coordinator_url, coordinator.certificate.authority)
 
 
 @asynccontextmanager
-async def serving(settings: Settings, coordinator: Coordinator | None) -> AsyncIterator[int | None]:
+async def serving(settings: Settings, coordinator: CoordinatorServer | None) -> AsyncIterator[int | None]:
     """Serve inside the context. Yields the port; None without a coordinator. Raises ListenError."""
     port: int | None = None
     async with AsyncExitStack() as stack:

@@ -19,8 +19,8 @@ from trainyard.domain.status.pod_rejections import Refusal
 from trainyard.engine.batch import Done, Failed, slow_start
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks import manifests
-from trainyard.frameworks.agent_wrapper import Source
-from trainyard.frameworks.coordinator_endpoint import Contact
+from trainyard.frameworks.agent_wrapper import AgentImage
+from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
@@ -65,9 +65,9 @@ class Executor:
     tracker: WriteTracker[str]
     caches: Caches
     restart_support: ContainerRestartSupport
-    agent: Source | None = None
+    agent: AgentImage | None = None
     """The image and the way that injects the agent; None: no agent is injected."""
-    coordinator_endpoint: Callable[[], Contact | None] = lambda: None
+    coordinator_endpoint: Callable[[], CoordinatorEndpoint | None] = lambda: None
     """Return the endpoint that new agents connect to."""
     peers: Sequence[dict[str, Any]] | None = None
     """Peers that may reach workers, beside those of their own job, by a NetworkPolicy per job; None: no policy is
@@ -227,7 +227,9 @@ def _log_deletions(plan: Plan) -> None:
         _LOG.info(f"deleted pods count={count} reason={reason}")
 
 
-def _build_worker_pod(worker: Worker, agent: Source | None, coordinator_endpoint: Contact | None) -> dict[str, Any]:
+def _build_worker_pod(
+    worker: Worker, agent: AgentImage | None, coordinator_endpoint: CoordinatorEndpoint | None
+) -> dict[str, Any]:
     try:
         return manifests.worker_pod(worker, agent, coordinator_endpoint)
     except Exception as error:
@@ -246,7 +248,7 @@ def _to_rejection(error: ApiError, kind: Resource | None) -> Refusal:
     """
     if error.retryable or error.namespace_terminating or error.conflict:
         raise error
-    if error.lacks_right:
+    if error.permission_denied:
         return Refusal(Reason.PERMISSION_DENIED, permission_denied_message(error))
     if error.quota_exceeded:
         return Refusal(Reason.QUOTA_EXCEEDED, error.message)

@@ -15,15 +15,15 @@ from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.executor import ExecutionResult, Executor, permission_denied_message
 from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord, job_record
 from trainyard.controller.reconcile.status_pace import StatusPace
-from trainyard.coordinator.agent_registry import Attendance
-from trainyard.coordinator.progress_store import Board
+from trainyard.coordinator.agent_registry import AgentRegistry
+from trainyard.coordinator.progress_store import ProgressStore
 from trainyard.domain.actions import CreateService, Event, Plan
 from trainyard.domain.conditions import said, yes
 from trainyard.domain.plan import plan
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.status.pod_rejections import refused
 from trainyard.engine.tracker import WriteTracker
-from trainyard.frameworks.environment import set_by_hand
+from trainyard.frameworks.environment import user_set_identity
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
@@ -47,9 +47,9 @@ class Reconciler:
     metrics: JobMetrics
     pace: StatusPace
     now: Callable[[], datetime]
-    progress_store: Board | None = None
+    progress_store: ProgressStore | None = None
     """What agents have reported; None: there is no coordinator."""
-    agent_registry: Attendance | None = None
+    agent_registry: AgentRegistry | None = None
     """Which agents are connected; None: there is no coordinator."""
 
     async def reconcile(self, uid: str) -> float | None:
@@ -144,7 +144,7 @@ class Reconciler:
             event.note,
             action="Reconcile",
             key=f"{attempt}/{event.note}",
-            place=f"{attempt:06x}{_position_in_attempt(event, decided, starts_attempt=attempt > record.attempt)}",
+            sort_key=f"{attempt:06x}{_position_in_attempt(event, decided, starts_attempt=attempt > record.attempt)}",
         )
 
     async def _write_status(self, record: JobRecord, status: TrainingJobStatus) -> bool:
@@ -167,7 +167,7 @@ class Reconciler:
             if error.conflict or error.not_found:
                 await self._read_again(record)
                 return False
-            if error.lacks_right:
+            if error.permission_denied:
                 # The status itself cannot report this.
                 note = permission_denied_message(error)
                 self.events.record(
@@ -205,7 +205,7 @@ class Reconciler:
         """
         if not any(event.reason is Reason.WORKERS_CREATED for event in decided.events):
             return []
-        names = set_by_hand(Worker(job, 0, decided.status.attempt))
+        names = user_set_identity(Worker(job, 0, decided.status.attempt))
         note = f"the template sets {', '.join(names)}; these are kept and may not fit the real group"
         return [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note)] if names else []
 

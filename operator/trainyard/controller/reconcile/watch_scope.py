@@ -16,7 +16,7 @@ from trainyard.engine.queue import WorkQueue
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
 from trainyard.kube.reflector import Reflector
-from trainyard.kube.resource import PODS, SERVICES, place
+from trainyard.kube.resource import PODS, SERVICES, namespace_label
 from trainyard.kube.session import Session
 
 _LOG = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class WatchScope:
 
     @override
     def __str__(self) -> str:
-        return place(self.namespace)
+        return namespace_label(self.namespace)
 
     def components(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         """Return the coroutines to run, by name. None of them ever returns."""

@@ -1,7 +1,7 @@
 """When pods that only a lost node could end are taken out of the API by force. Pure.
 
 Until then they count against quotas, keep their names and the volumes that are attached for them, and stand in every list as
-Terminating. What may go on in such a pod after that, and why it harms nobody, is in docs/design/0012-recovery-ladder.md.
+Terminating. What may go on in such a pod after that, and why it harms nobody, is in docs/design/0012-restart-scopes.md.
 """
 
 from collections.abc import Iterable

@@ -194,8 +194,8 @@ async def test_probes_and_metrics_name_the_leader(api: FakeApi) -> None:
                     async with client.get(f"http://127.0.0.1:{port}/{path}") as answer:
                         assert answer.status == 200
                         answers.append(await answer.text())
-    assert (answers[0], answers[1]) == ("ok\n", "ok\nthis process leads\n")
-    assert (answers[3], answers[4].partition("_")[0]) == ("ok\n", "ok\nstanding by: one")
+    assert (answers[0], answers[1]) == ("ok\n", "ok\nthis process is the leader\n")
+    assert (answers[3], answers[4].partition("_")[0]) == ("ok\n", "ok\nstandby: one")
     assert 'leader_election_master_status{name="trainyard"} 1.0' in answers[2]
     assert 'leader_election_master_status{name="trainyard"} 0.0' in answers[5]
     assert 'trainyard_leader_transitions{name="trainyard"} 0.0' in answers[5]

@@ -60,7 +60,7 @@ async def test_jobs_are_listed_often_without_watch_permission(api: FakeApi, monk
     async with feeding(api) as (feed, queued):
         running = asyncio.create_task(feed.run())
         await feed.synced.wait()
-        feed.session.rights.refused("GET", path, ApiError(403, "Forbidden", refusal), watch=True)
+        feed.session.permissions.refused("GET", path, ApiError(403, "Forbidden", refusal), watch=True)
         uid = Lab(api).submit()["metadata"]["uid"]
         await until(lambda: queued == [uid])
         running.cancel()

@@ -83,7 +83,7 @@ class Site:
 
 @pytest.fixture
 def site(api: FakeApi, tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(progress_store, "STATUS_SECONDS", 0.01)
+    monkeypatch.setattr(progress_store, "MIN_STATUS_INTERVAL_SECONDS", 0.01)
     return Site(api, tmp_path / "tls", unused_tcp_port)
 
 
@@ -141,7 +141,7 @@ async def test_report_of_an_old_attempt_is_ignored(api: FakeApi, site: Site) -> 
 
 
 async def test_finished_job_keeps_its_last_step(api: FakeApi, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_store, "STATUS_SECONDS", 60.0)
+    monkeypatch.setattr(progress_store, "MIN_STATUS_INTERVAL_SECONDS", 60.0)
     async with operator(api, **site.settings) as op:
         await site.running()
         for pod in ("job-worker-0-1", "job-worker-1-1"):
@@ -152,7 +152,7 @@ async def test_finished_job_keeps_its_last_step(api: FakeApi, site: Site, monkey
         coordinator = op.coordinator
         assert coordinator is not None
         # After it has received its own write.
-        await until(lambda: coordinator.board.workers == 0)
+        await until(lambda: coordinator.progress_store.workers == 0)
         assert await site.report("job-worker-0-1", 1, step=91) == 409
 
 
@@ -164,9 +164,9 @@ async def test_failed_rank_restarts_in_place(api: FakeApi, site: Site) -> None:
     async with operator(api, **site.settings) as op:
         await site.running()
         assert op.coordinator is not None
-        attendance = op.coordinator.attendance
+        agent_registry = op.coordinator.agent_registry
         runs = asyncio.create_task(site.call(names[0], {"attempt": 1, "state": "running"}))
-        await until(lambda: attendance.connected == 1)
+        await until(lambda: agent_registry.connected == 1)
         failed = await site.call(names[1], {"attempt": 1, "state": "failed", "failure": failure})
         joins = {"attempt": 2, "run": False, "environment": {}}
         assert (failed, await runs) == ((200, joins), (200, joins))
@@ -190,9 +190,9 @@ async def test_replacement_worker_waits_for_the_group(api: FakeApi, site: Site) 
     async with operator(api, **site.settings) as op:
         await site.running()
         assert op.coordinator is not None
-        attendance = op.coordinator.attendance
+        agent_registry = op.coordinator.agent_registry
         stays = asyncio.create_task(site.call("job-worker-0-1", {"attempt": 1, "state": "running"}))
-        await until(lambda: attendance.connected == 1)
+        await until(lambda: agent_registry.connected == 1)
         site.lab.ends("job-worker-1-1", 1)
         assert (await stays)[1]["attempt"] == 2
         await until(lambda: "job-worker-1-2" in site.lab.pods())

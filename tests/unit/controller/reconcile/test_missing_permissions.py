@@ -12,7 +12,7 @@ from tests.unit.controller.conftest import operator
 from tests.unit.controller.kubelet import LAB, Lab
 from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
-from trainyard.kube.permissions import Right
+from trainyard.kube.permissions import Permission
 from trainyard.kube.resource import EVENTS, PODS
 
 BOTH = ("job-worker-0-1", "job-worker-1-1")
@@ -50,7 +50,7 @@ async def test_forbidden_creation_is_the_condition_reason(api: FakeApi, lab: Lab
         assert f'cannot create resource "{resource}"' in message
         assert "grant it to continue" in message
         await until(lambda: events(api) == [message])
-        assert list(op.health.permissions.missing()) == [Right("create", resource, LAB)]
+        assert list(op.health.permissions.missing()) == [Permission("create", resource, LAB)]
         async with client.get(f"http://127.0.0.1:{ports[0]}/metrics") as answer:
             count = f'trainyard_forbidden_requests_total{{resource="{resource}",verb="create"}}'
             assert count in await answer.text()
@@ -114,7 +114,7 @@ async def test_forbidden_status_write_records_an_event(api: FakeApi, lab: Lab) -
         lab.submit()
         await until(lambda: len(events(api)) == 1)
         assert 'cannot update resource "trainingjobs/status"' in events(api)[0]
-        assert list(op.health.permissions.missing()) == [Right("update", "trainingjobs.trainyard.dev/status", LAB)]
+        assert list(op.health.permissions.missing()) == [Permission("update", "trainingjobs.trainyard.dev/status", LAB)]
         fault.times = 0
         await lab.until_phase("Pending")
         lab.runs(*BOTH)
@@ -129,7 +129,7 @@ async def test_forbidden_events_stop_nothing_else(api: FakeApi, lab: Lab) -> Non
         lab.runs(*BOTH)
         await lab.until_phase("Running")
         await until(op.health.permissions.missing)
-        assert list(op.health.permissions.missing()) == [Right("create", "events.events.k8s.io", LAB)]
+        assert list(op.health.permissions.missing()) == [Permission("create", "events.events.k8s.io", LAB)]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ async def test_forbidden_watch_fails_readiness_but_not_liveness(
     )
     ports: list[int] = []
     async with operator(api, ports, ready=False, stale_seconds=1000) as op, aiohttp.ClientSession() as client:
-        missing = Right(verb, resource, None)
+        missing = Permission(verb, resource, None)
         await until(lambda: missing in op.health.permissions.missing())
         for scope in op.scopes:
             scope.pods.clock = scope.services.clock = scope.job_informer.clock = lambda: 1e9
