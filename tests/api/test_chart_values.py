@@ -29,8 +29,8 @@ SENTENCES = (
     "extraEnv: ",
     "topologySpreadConstraints: ",
     "is longer than interval",
-    "metrics.podMonitor: networkPolicy.jobs.enabled lets nobody scrape workers",
-    "serviceAccount: the operator's rights would go to the account `default`",
+    "metrics.podMonitor: networkPolicy.jobs.enabled blocks scrapes of workers",
+    "serviceAccount: the account `default`",
 )
 """What templates refuse, for what a schema cannot say."""
 

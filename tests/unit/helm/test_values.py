@@ -75,15 +75,15 @@ KEY = {"name": "proxy", "key": "url"}
         ),
         (
             {"metrics": {"podMonitor": {"enabled": True}}, "networkPolicy": {"jobs": {"enabled": True}}},
-            "metrics.podMonitor: networkPolicy.jobs.enabled lets nobody scrape workers",
+            "metrics.podMonitor: networkPolicy.jobs.enabled blocks scrapes of workers",
         ),
         (
             {"serviceAccount": {"create": False}, "watchNamespaces": ["lab"]},
-            "serviceAccount: the operator's rights would go to the account `default`",
+            "serviceAccount: the account `default`",
         ),
         (
             {"serviceAccount": {"name": "default"}, "admission": {"enabled": True, "guardServiceAccounts": True}},
-            "serviceAccount: the operator's rights would go to the account `default`",
+            "serviceAccount: the account `default`",
         ),
         ({"commonLabels": {"team": "a/b"}}, "/commonLabels/team"),
         ({"podAnnotations": {"answer": 42}}, "/podAnnotations/answer"),
@@ -101,11 +101,11 @@ KEY = {"name": "proxy", "key": "url"}
         ({"coordinator": {"tls": {"existingSecret": "Mine"}}}, "/coordinator/tls/existingSecret"),
         (
             {"coordinator": {"tls": {"certManager": {"enabled": True}}}},
-            "coordinator.tls.certManager.issuerRef: name the",
+            "coordinator.tls.certManager.issuerRef: set the",
         ),
         (
             {"coordinator": {"tls": {"certManager": {"enabled": True, "issuerRef": {"kind": "ClusterIssuer"}}}}},
-            "coordinator.tls.certManager.issuerRef: name the",
+            "coordinator.tls.certManager.issuerRef: set the",
         ),
         (
             {"coordinator": {"tls": {"existingSecret": "mine", "certManager": {"enabled": True}}}},
