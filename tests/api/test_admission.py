@@ -57,17 +57,17 @@ def guarded(plane: Plane, chart: Chart) -> Iterator[Plane]:
     release = chart.render({"admission": admission, "watchNamespaces": [GUARDED, HOME]})
     kinds = {"validatingadmissionpolicies": "ValidatingAdmissionPolicy"}
     kinds |= {"validatingadmissionpolicybindings": "ValidatingAdmissionPolicyBinding"}
-    made = [(plural, manifest) for plural, kind in kinds.items() for manifest in release.all(kind)]
+    made = [(plural, policy) for plural, kind in kinds.items() for policy in release.all(kind)]
     assert len(made) == 6
-    for plural, manifest in made:
-        plane.call("POST", f"{POLICIES}/{plural}", dict(manifest))
+    for plural, policy in made:
+        plane.call("POST", f"{POLICIES}/{plural}", dict(policy))
     # They are in force a moment later, each by itself.
     until(lambda: refused(plane, STUDENT), 30, "authors to be looked at")
     until(lambda: refused(plane, AUTHOR, hostNetwork=True), 30, "templates to be looked at")
     until(lambda: refused_pod(plane), 30, "the operator to be looked at")
     yield plane
-    for plural, manifest in made:
-        plane.forget(f"{POLICIES}/{plural}/{manifest['metadata']['name']}")
+    for plural, policy in made:
+        plane.forget(f"{POLICIES}/{plural}/{policy['metadata']['name']}")
     until(lambda: not refused_pod(plane), 30, "the guard to be gone")
 
 
@@ -256,6 +256,7 @@ def test_a_job_can_be_stopped_whatever_it_runs_and_by_who_makes_no_pods(guarded:
     until(lambda: refused(guarded, AUTHOR, hostNetwork=True), 30, "templates to be looked at again")
     one = f"{place}/old"
     try:
+        spec: Json
         for spec in ({"recovery": {"maxRestarts": 0}}, {"replicas": 2}, {"lifecycle": {"suspend": True}}):
             guarded.call("PATCH", one, {"spec": spec}, MERGE, user=STUDENT)
         for spec in (

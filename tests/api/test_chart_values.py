@@ -8,8 +8,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 
 from tests.api.chart_values import Judge, values
-from tests.api.plane import RefusedError as ServerRefusedError, running
+from tests.api.plane import running
 from tests.support import foreign
+from tests.support.control_plane import RefusedError as ServerRefusedError
 from tests.unit.helm.chart import CHART, Chart, RefusedError
 
 EXAMPLES = 60

@@ -29,6 +29,7 @@ def test_it_goes_with_its_job(plane: Plane, chart: Chart, lab: Namespace) -> Non
     values = {"networkPolicy": {"jobs": {"enabled": True}}}
     plane.grant_chart(chart, values)
     set_by_chart = chart.render(values).environment()["TRAINYARD_JOB_PEERS"]
+    assert set_by_chart is not None
     with operator(plane, "guarding", isolate_jobs="true", job_peers=set_by_chart):
         lab.submit("guarded", replicas=2)
         lab.until_phase("Running", "guarded")

@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def test_a_training_that_is_resized_five_times_is_the_same(kube: Kube, tmp_path:
         )
 
     for attempt, size in enumerate(SIZES, start=2):
-        kube.until(lambda attempt=attempt: trains(attempt - 1), 120, f"attempt {attempt - 1} to train")
+        kube.until(partial(trains, attempt - 1), 120, f"attempt {attempt - 1} to train")
         kube.run("scale", "tj/resized", f"--replicas={size}")
     kube.until(lambda: trains(len(SIZES) + 1), 120, "the last size")
     status = kube.wait_phase("resized", "Complete", 300)

@@ -52,7 +52,7 @@ def runs(kube: Kube, attempt: int, seconds: float = 120) -> Json:
             # A container that has yet to start has no log.
             return False
         met = said.count(f"attempt {attempt} at port {29499 + attempt}")
-        return met == kube.get("tj", "job")["spec"]["replicas"] and kube.status("job")["attempt"] == attempt
+        return bool(met == kube.get("tj", "job")["spec"]["replicas"] and kube.status("job")["attempt"] == attempt)
 
     kube.until(trains, seconds, f"attempt {attempt} to train")
     kube.wait_phase("job", "Running")

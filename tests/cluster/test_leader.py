@@ -29,7 +29,7 @@ class Operators:
 
     def both_ready(self) -> bool:
         deployment = self.home.get("deployment", install.RELEASE)
-        return deployment["status"].get("readyReplicas") == 2 == deployment["status"].get("replicas")
+        return bool(deployment["status"].get("readyReplicas") == 2 == deployment["status"].get("replicas"))
 
     def container(self, pod: str) -> dict[str, object]:
         """How the container ended the last time."""

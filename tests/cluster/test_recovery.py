@@ -7,12 +7,12 @@ import pytest
 from dev.demo import install
 from dev.demo.commands import show
 from dev.demo.target import python
-from tests.cluster.kube import Kube, job
+from tests.cluster.kube import Json, Kube, job
 
 NONE = {"failures": 0, "disruptions": 0, "resizes": 0}
 
 
-def attempt_2_runs(kube: Kube, *new: int) -> dict[str, object]:
+def attempt_2_runs(kube: Kube, *new: int) -> Json:
     """The status, once it does: with new pods for these workers alone, or for all."""
     kube.until(
         lambda: kube.status("job").get("attempt") == 2 and kube.phase("job") == "Running", 60, "attempt 2 to run"

@@ -4,6 +4,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from dev.demo import install
@@ -77,9 +78,15 @@ def test_a_job_that_is_preempted_five_times_loses_no_step(kube: Kube, tmp_path: 
     manifest["spec"] |= {"replicas": 3, "recovery": {"maxRestarts": 0}}
     del manifest["spec"]["elastic"]
     kube.apply(manifest)
+
+    def furthest() -> int:
+        return max(steps(tmp_path / "job"), default=0)
+
+    def reached(step: int) -> bool:
+        return furthest() >= step
+
     for preempted in range(PREEMPTIONS):
-        before = max(steps(tmp_path / "job"), default=0)
-        kube.until(lambda least=before + 10: max(steps(tmp_path / "job"), default=0) >= least, 120, "ten steps more")
+        kube.until(partial(reached, furthest() + 10), 120, "ten steps more")
         with all_nodes_taken(kube):
             assert kube.status("job")["attempt"] >= preempted + 2
     status = kube.wait_phase("job", "Complete", 300)

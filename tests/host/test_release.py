@@ -51,7 +51,7 @@ def command(*arguments: object, password: str = PASSWORD, alone: bool = True) ->
 
 
 def make_key(folder: Path, password: str = PASSWORD) -> Path:
-    generate = [ensure("cosign")["cosign"], "generate-key-pair", "--output-key-prefix", folder / "cosign"]
+    generate = [str(ensure("cosign")["cosign"]), "generate-key-pair", "--output-key-prefix", str(folder / "cosign")]
     subprocess.run(generate, env={**os.environ, "COSIGN_PASSWORD": password}, check=True, capture_output=True)
     return folder / "cosign.key"
 

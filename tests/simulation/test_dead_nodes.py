@@ -5,12 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.simulation.engine import facts
-from tests.simulation.engine.facts import JOBS_PLACE, Json
+from tests.simulation.engine.facts import JOBS_PLACE
 from tests.simulation.engine.laws import FORCED_AFTER
 from tests.simulation.engine.life import EVICTED_AFTER, UNREACHABLE_AFTER
 from tests.simulation.engine.rest import come_to_rest
 from tests.simulation.engine.weather import Fault, Planned
 from tests.simulation.engine.world import NAMESPACE, World
+from tests.support.fake_cluster import Json
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.domain.stop.pod_removal import TRY_AGAIN
 from trainyard.kube.resource import EVENTS

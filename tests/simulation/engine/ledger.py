@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from tests.simulation.engine import facts
-from tests.simulation.engine.facts import JOBS_PLACE, PODS_PLACE, Json
+from tests.simulation.engine.facts import JOBS_PLACE, PODS_PLACE
 from tests.simulation.engine.server import OPERATOR
-from tests.support.fake_cluster import Change
+from tests.support.fake_cluster import Change, Json
 
 
 @dataclass(slots=True)

@@ -11,13 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from typing_extensions import override
 
 from tests.simulation.engine import facts
-from tests.simulation.engine.facts import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE, Json
+from tests.simulation.engine.facts import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE
 from tests.simulation.engine.laws import BrokenLawError, told
 from tests.simulation.engine.life import NODES
 from tests.simulation.engine.rest import come_to_rest
 from tests.simulation.engine.server import INVALID_IMAGE
 from tests.simulation.engine.weather import ANY, Fault, Planned
 from tests.simulation.engine.world import NAMESPACE, World
+from tests.support.fake_cluster import Json
 
 NUMBER = st.integers(0, 7)
 PAUSE = st.sampled_from([0.0, 0.02, 0.2, 1.0, 4.0, 35.0, 110.0])

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from tests.simulation.engine import facts
-from tests.simulation.engine.facts import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE, Json
+from tests.simulation.engine.facts import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE
 from tests.simulation.engine.laws import BrokenLawError
 from tests.simulation.engine.world import World
+from tests.support.fake_cluster import Json
 
 SETTLING_SECONDS = 900.0
 """Time for the longest delays, deadlines and lists, one after the other."""

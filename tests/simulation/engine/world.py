@@ -6,7 +6,7 @@ from random import Random
 
 from typing_extensions import override
 
-from tests.simulation.engine.facts import PODS_PLACE, Json
+from tests.simulation.engine.facts import PODS_PLACE
 from tests.simulation.engine.laws import BrokenLawError, Laws
 from tests.simulation.engine.ledger import Ledger
 from tests.simulation.engine.life import NODES, Life
@@ -14,6 +14,7 @@ from tests.simulation.engine.process import Process, surroundings
 from tests.simulation.engine.server import Server
 from tests.simulation.engine.virtual_time import MOST, Time
 from tests.simulation.engine.weather import Weather
+from tests.support.fake_cluster import Json
 from trainyard.engine.leader import LeadershipLostError
 from trainyard.kube.errors import ApiError
 from trainyard.kube.reflector import RestoredError

@@ -76,7 +76,7 @@ async def test_the_keys_are_asked_for_once_and_a_token_is_checked_once(
         ({"kubernetes.io": "lab"}, Why.BAD_TOKEN),
     ],
 )
-async def test_tokens_for_something_else_are_refused(server: Server, claims: dict[str, object], why: Why) -> None:
+async def test_tokens_for_something_else_are_refused(server: Server, claims: dict[str, Any], why: Why) -> None:
     assert await refusal(server.verifier(), server.issuer.token("uid-1", **claims)) == why
 
 
@@ -101,7 +101,7 @@ async def test_signatures_of_others_are_refused(server: Server) -> None:
     forged = Issuer()  # another key under the same name
     assert await refusal(verifier, forged.token("uid-1")) == Why.BAD_TOKEN
     claims = jwt.decode(server.issuer.token("uid-1"), options={"verify_signature": False})
-    unsigned = jwt.encode(claims, None, "none", headers={"kid": "first"})
+    unsigned = jwt.encode(claims, "", "none", headers={"kid": "first"})
     assert await refusal(verifier, unsigned) == Why.BAD_TOKEN
     public = server.issuer.key.public_key().public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo

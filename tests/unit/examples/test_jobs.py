@@ -58,7 +58,7 @@ def program(job: Json) -> Path:
     """Where the program that it starts lies in the repository."""
     start, path = worker(job)["command"]
     assert start == "python3"
-    folder, _, name = path.rpartition("/")
+    folder, _, name = str(path).rpartition("/")
     assert folder == MOUNT["mountPath"]
     return RECIPES / name
 

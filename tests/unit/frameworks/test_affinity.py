@@ -124,5 +124,6 @@ def test_the_first_workers_are_on_demand_and_the_others_where_they_are_cheap() -
 
 @pytest.mark.parametrize("elastic", [None, {"maxReplicas": 4}])
 def test_where_nothing_is_said_of_it_they_go_anywhere(elastic: Json | None) -> None:
-    spec = worker_pod(worker(index=0, replicas=2, **({"elastic": elastic} if elastic else {})))["spec"]
+    fields: Json = {"elastic": elastic} if elastic else {}
+    spec = worker_pod(worker(index=0, replicas=2, **fields))["spec"]
     assert "affinity" not in spec

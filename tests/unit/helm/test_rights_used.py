@@ -6,18 +6,25 @@ from typing import Any
 
 import pytest
 
+from dev.localcluster.tools import ensure
 from tests.support import rights
 from tests.support.control_plane import OPERATOR
+from tests.unit.helm.chart import Chart
 
 
-def line(user: str = OPERATOR, code: int = 200, message: str = "", **about: str) -> str:
+def line(user: str = OPERATOR, code: int = 200, message: str = "", **about: Any) -> str:
     entry: dict[str, Any] = {"user": {"username": user}, "verb": about.pop("verb", "get"), "objectRef": about}
     return json.dumps({**entry, "responseStatus": {"code": code, "message": message}})
 
 
 def test_what_is_counted() -> None:
-    pods = {"resource": "pods", "apiVersion": "v1"}
-    status = {"verb": "update", "apiGroup": "trainyard.dev", "resource": "trainingjobs", "subresource": "status"}
+    pods: dict[str, Any] = {"resource": "pods", "apiVersion": "v1"}
+    status: dict[str, Any] = {
+        "verb": "update",
+        "apiGroup": "trainyard.dev",
+        "resource": "trainingjobs",
+        "subresource": "status",
+    }
     owning = 'pods "x" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can\'t'
     lines = [
         line(**pods),
@@ -38,7 +45,7 @@ def test_what_is_counted() -> None:
 
 def test_a_right_that_was_never_used_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rights.main([str(tmp_path)]) == 1
-    everything = [*rights.granted(rights.Chart(rights.ensure("helm")["helm"]).render(rights.EVERYTHING))]
+    everything = [*rights.granted(Chart(ensure("helm")["helm"]).render(rights.EVERYTHING))]
     (tmp_path / "one.json").write_text(json.dumps([[*right, 2] for right in everything]))
     (tmp_path / "two.json").write_text(json.dumps([[*everything[0], 3]]))
     assert rights.main([str(tmp_path)]) == 0

@@ -192,7 +192,7 @@ def test_the_charts_defaults_are_the_operators(release: Release, monkeypatch: py
         monkeypatch.setenv(name, value or "a-pod")
     image = release.container()["image"]
     url = "https://trainyard-coordinator.trainyard-system.svc:8443"
-    own = {"instance": "a-pod", "pod_uid": "a-pod"}
+    own: dict[str, Any] = {"instance": "a-pod", "pod_uid": "a-pod"}
     assert Settings() == Settings.model_construct(**own, agent_image=image, coordinator_url=url)
 
 

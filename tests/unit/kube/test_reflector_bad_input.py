@@ -70,7 +70,9 @@ async def test_a_server_that_lags_behind_is_waited_for(api: FakeApi) -> None:
 async def test_a_server_with_another_past_ends_it(api: FakeApi, timers: FakeTimers) -> None:
     """Lists from before what was heard, for half a minute, are the end."""
     store: Store[Pod, str] = Store(lambda pod: pod.job)
-    reflector = Reflector(api.session(), PODS, Pod.read, store, str, clock=timers.time, backoff=lambda _: 0.0)
+    reflector = Reflector(
+        api.session(), PODS, Pod.read, store, lambda _: None, clock=timers.time, backoff=lambda _: 0.0
+    )
     running = asyncio.create_task(reflector.run())
     await api.watching()
     store.observe(1000)
@@ -83,7 +85,7 @@ async def test_a_server_with_another_past_ends_it(api: FakeApi, timers: FakeTime
 
 async def test_an_object_that_is_older_again_is_of_another_past(api: FakeApi) -> None:
     store: Store[Pod, str] = Store(lambda pod: pod.job)
-    reflector = Reflector(api.session(), PODS, Pod.read, store, str, backoff=lambda _: 0.0)
+    reflector = Reflector(api.session(), PODS, Pod.read, store, lambda _: None, backoff=lambda _: 0.0)
     running = asyncio.create_task(reflector.run())
     await api.watching()
     before = api.cluster.create(PODS, "ns", pod("one"))

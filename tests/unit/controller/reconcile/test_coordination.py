@@ -212,7 +212,7 @@ async def test_only_pods_that_are_looked_after_are_heard(api: FakeApi, site: Sit
 
 
 async def test_a_standby_hears_nobody(api: FakeApi, site: Site) -> None:
-    lease = {"lease_namespace": "default", "leader_election": True, "lease_seconds": 30}
+    lease: dict[str, Any] = {"lease_namespace": "default", "leader_election": True, "lease_seconds": 30}
     async with operator(api, **lease, **{**site.settings, "coordinator_port": 0}):
         await site.running()
         async with operator(api, **lease, **site.settings):

@@ -7,7 +7,7 @@ from dev.benchmarks.recovery.record import Record
 from dev.benchmarks.recovery.results import Run
 from dev.benchmarks.scale.api import BenchmarkError
 
-MACHINE = {"cores": 2, "time": "then"}
+MACHINE: dict[str, int | str | None] = {"cores": 2, "time": "then"}
 
 
 def test_what_was_interrupted_goes_on(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Which cluster the demo takes, and what it says where it cannot."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ IMAGES = {"OPERATOR_IMAGE": "example.com/operator:1", "TRAINER_IMAGE": "example.
 
 
 def test_a_cluster_that_is_named_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     made = target.choose({"KUBE_CONTEXT": "mine", **IMAGES})
     assert made.kubectl_command("get", "tj") == ["/usr/bin/kubectl", "--context", "mine", "get", "tj"]
     assert made.images == {"operator": "example.com/operator:1", "trainer": "example.com/trainer:1"}
