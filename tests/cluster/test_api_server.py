@@ -47,7 +47,7 @@ def answers(kube: Kube) -> bool:
         return False
 
 
-def test_training_goes_on_while_the_api_server_says_nothing(kube: Kube) -> None:
+def test_training_continues_while_the_api_server_is_frozen(kube: Kube) -> None:
     operators = Operators(kube)
     kube.apply(training())
     runs(kube, 1)

@@ -57,7 +57,7 @@ def steps(folder: Path) -> dict[int, Step]:
     return dict(sorted(found.items()))
 
 
-def test_a_training_that_is_resized_five_times_is_the_same(kube: Kube, tmp_path: Path) -> None:
+def test_five_resizes_leave_samples_and_losses_unchanged(kube: Kube, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     kube.run("create", "configmap", "elastic", f"--from-file={PROGRAM}")
     kube.apply(training("fixed", tmp_path, 0.0))

@@ -76,9 +76,7 @@ def begun(kube: Kube, name: str, folder: Path) -> None:
     kube.until(lambda: max(losses(kube.run("logs", f"{name}-worker-0-1")), default=0) >= HIT_AFTER, 120, "some steps")
 
 
-def test_after_a_recovery_the_losses_and_the_weights_are_those_of_the_undisturbed_run(
-    kube: Kube, calm: str, tmp_path: Path
-) -> None:
+def test_recovery_reproduces_losses_and_weights_exactly(kube: Kube, calm: str, tmp_path: Path) -> None:
     begun(kube, "hit", tmp_path)
     kube.run("exec", "hit-worker-1-1", "--", "python3", "-c", KILL)
     status = kube.wait_phase("hit", "Complete", 180)
@@ -100,8 +98,8 @@ DRAIN = "drain {} --delete-emptydir-data --pod-selector=trainyard.dev/job-name=m
 SPOT = f"taint node {{}} {NOTICE}=now:NoExecute", f"taint node {{}} {NOTICE}-"
 
 
-@pytest.mark.parametrize(("leave", "back"), [DRAIN, SPOT], ids=["it is drained", "a spot notice"])
-def test_a_node_that_is_to_be_left_costs_no_step(kube: Kube, calm: str, tmp_path: Path, leave: str, back: str) -> None:
+@pytest.mark.parametrize(("leave", "back"), [DRAIN, SPOT], ids=["drain", "spot notice"])
+def test_leaving_a_node_gracefully_loses_no_step(kube: Kube, calm: str, tmp_path: Path, leave: str, back: str) -> None:
     begun(kube, "moved", tmp_path)
     # A taint takes away an operator too: not the one that leads.
     home = kube.other(install.NAMESPACE)
@@ -128,7 +126,7 @@ def suspend(kube: Kube, name: str, *, on: bool) -> None:
     kube.run("patch", "tj", name, "--type=merge", "-p", json.dumps(wish))
 
 
-def test_a_training_that_is_suspended_goes_on_with_the_next_step(kube: Kube, calm: str, tmp_path: Path) -> None:
+def test_suspended_training_resumes_at_the_next_step(kube: Kube, calm: str, tmp_path: Path) -> None:
     begun(kube, "paused", tmp_path)
     suspend(kube, "paused", on=True)
     kube.wait_phase("paused", "Suspended")

@@ -17,7 +17,7 @@ AWAY_SECONDS, PREEMPTIONS = 630, 5
 pytestmark = LONG
 
 
-def test_a_worker_that_fails_while_the_operator_is_away_for_ten_minutes_is_counted_once(kube: Kube) -> None:
+def test_failure_during_long_operator_outage_counts_once(kube: Kube) -> None:
     """After ten its agent waits no longer: the pod tells the failure, and where two workers do, the first is the cause."""
     kube.apply(plain(2))
     runs(kube, 1)
@@ -71,7 +71,7 @@ def taker(name: str, priority: str) -> Json:
     }
 
 
-def test_a_job_that_is_preempted_five_times_loses_no_step(kube: Kube, tmp_path: Path) -> None:
+def test_five_preemptions_lose_no_step(kube: Kube, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     kube.run("create", "configmap", "elastic", f"--from-file={PROGRAM}")
     manifest = a_node_each(training("job", tmp_path, 0.1))

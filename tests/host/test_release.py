@@ -136,7 +136,7 @@ def another_image(released: Released) -> bytes:
     return json.dumps(manifest).encode()
 
 
-def test_a_release_is_verified_by_the_commands_that_it_prints(released: Released, tmp_path: Path) -> None:
+def test_printed_commands_verify_the_release(released: Released, tmp_path: Path) -> None:
     programs = ensure("cosign", "helm")
     path = os.pathsep.join([*(str(program.parent) for program in programs.values()), os.environ["PATH"]])
     lines = [line.strip() for line in released.said.splitlines() if line.startswith("  ")]
@@ -194,7 +194,7 @@ def test_an_image_that_was_changed_after_signing(released: Released) -> None:
     released.verify()
 
 
-def test_a_statement_on_another_image_is_none_on_this_one(released: Released) -> None:
+def test_attestation_of_another_image_does_not_verify(released: Released) -> None:
     """The SBOM's attestation, whole and well signed, is put beside an image that it does not tell of."""
     digest = released.put("other", another_image(released))
     index = json.loads(released.get(released.operator.digest.replace(":", "-")))

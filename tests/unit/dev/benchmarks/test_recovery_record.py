@@ -33,6 +33,6 @@ def test_nothing_to_go_on_with(tmp_path: Path, text: str | None) -> None:
         Record(tmp_path / "recovery.json", MACHINE, resume=True)
 
 
-def test_without_being_asked_it_begins_anew(tmp_path: Path) -> None:
+def test_run_starts_over_unless_resumed(tmp_path: Path) -> None:
     (tmp_path / "recovery-runs.json").write_text("nonsense")
     assert Record(tmp_path / "recovery.json", MACHINE).runs == []

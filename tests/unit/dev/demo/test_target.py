@@ -20,7 +20,7 @@ def test_a_cluster_that_is_named_is_taken(monkeypatch: pytest.MonkeyPatch) -> No
     assert (target.ROOT / made.job / "kustomization.yaml").exists()
 
 
-def test_a_cluster_that_is_named_needs_images_that_it_can_pull() -> None:
+def test_named_cluster_requires_image_references() -> None:
     with pytest.raises(DemoError, match="set OPERATOR_IMAGE too"):
         target.choose({"KUBE_CONTEXT": "mine", "TRAINER_IMAGE": "x"})
 

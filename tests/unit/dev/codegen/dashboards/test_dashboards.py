@@ -39,7 +39,7 @@ def test_what_is_committed_is_what_the_code_makes(board: Board) -> None:
     assert (ROOT / FOLDER / f"{board.uid}.json").read_text() == text(board), "run `make generate`"
 
 
-def test_they_are_written_where_one_says(tmp_path: Path) -> None:
+def test_dashboards_are_written_to_the_given_folder(tmp_path: Path) -> None:
     main([str(tmp_path)])
     assert {path.name for path in (tmp_path / FOLDER).iterdir()} == {f"{board.uid}.json" for board in BOARDS}
 
@@ -59,7 +59,7 @@ def test_a_dashboard_is_found_chosen_and_left_alone(board: Board) -> None:
 
 
 @every_board
-def test_each_panel_says_what_it_shows_in_which_unit_and_from_when_on_it_is_bad(board: Board) -> None:
+def test_each_panel_has_description_unit_and_threshold(board: Board) -> None:
     titles = [panel["title"] for panel in panels(board)]
     for row in board.rows:
         assert len({panel.title for panel in row.panels}) == len(row.panels)
@@ -128,7 +128,7 @@ def test_queries_are_of_metrics_that_there_are(board: Board) -> None:
 
 
 @every_board
-def test_what_needs_more_than_a_cluster_has_says_so(board: Board) -> None:
+def test_panel_that_needs_a_gpu_says_so(board: Board) -> None:
     for panel, made in zip(board.panels, panels(board), strict=True):
         of_gpu = any("DCGM" in query.expr for query in panel.queries)
         assert (panel.needs == "GPU") == of_gpu
