@@ -9,8 +9,8 @@ import yaml
 
 from dev.demo.commands import show
 from dev.demo.target import python
+from tests.cluster.elastic_group import LONG, PATIENT, counts, trains
 from tests.cluster.kube import Json, Kube, job, main_container
-from tests.cluster.test_elastic import LONG, PATIENT, counts, trains
 
 DOCS = Path(__file__).parents[2] / "docs" / "elasticity.md"
 AT_ONCE = {"scaleUp": {"stabilizationWindowSeconds": 0}, "scaleDown": {"stabilizationWindowSeconds": 0}}

@@ -12,6 +12,7 @@ from dev.demo.commands import Cluster
 from dev.demo.run import KILL
 from dev.demo.target import ROOT
 from tests.cluster.kube import Json, Kube, job, main_container
+from tests.cluster.training_log import weights
 
 STEPS, HIT_AFTER = 60, 25
 
@@ -42,11 +43,6 @@ def digits(kube: Kube, name: str, checkpoints: Path) -> Json:
 
 def losses(log: str) -> dict[int, str]:
     return {int(step): loss for step, loss in re.findall(rf"step (\d+)/{STEPS} loss (\S+)", log)}
-
-
-def weights(log: str) -> str:
-    (found,) = re.findall(r"^weights (\w{16})$", log, flags=re.MULTILINE)
-    return str(found)
 
 
 @pytest.fixture(scope="module")

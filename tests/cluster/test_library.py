@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dev.demo.run import KILL
 from tests.cluster.kube import Json, Kube, job, main_container
-from tests.cluster.test_exactness import weights
+from tests.cluster.training_log import weights
 
 PROGRAM = Path(__file__).with_name("library_program.py")
 

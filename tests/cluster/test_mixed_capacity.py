@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.cluster.elastic_group import LONG, closed, counts, newest, training, trains
 from tests.cluster.kube import Json, Kube, main_container
-from tests.cluster.test_elastic import LONG, closed, counts, newest, training, trains
 
 PLACES = 2
 """Of a node with eight GPUs: a worker takes four."""

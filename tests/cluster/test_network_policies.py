@@ -14,9 +14,9 @@ from dev.demo import install
 from dev.demo.commands import Cluster, show
 from dev.demo.target import python
 from dev.localcluster.addresses import API_PORT, GATEWAY, KUBERNETES_SERVICE
+from tests.cluster.elastic_group import LONG, a_node_each, trains
+from tests.cluster.failing_training import TRAIN, fail
 from tests.cluster.kube import IMAGE, Json, Kube, job, main_container
-from tests.cluster.test_elastic import LONG, a_node_each, trains
-from tests.cluster.test_in_place import TRAIN, fail
 
 pytestmark = LONG
 

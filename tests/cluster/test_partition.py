@@ -4,9 +4,9 @@ import subprocess
 import time
 
 from dev.demo.target import python
+from tests.cluster.failing_training import runs, training
 from tests.cluster.kube import Kube
 from tests.cluster.partition import partition
-from tests.cluster.test_in_place import runs, training
 
 
 def step(kube: Kube) -> int:

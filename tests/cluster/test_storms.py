@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from dev.demo import install
+from tests.cluster.elastic_group import LONG, a_node_each
+from tests.cluster.failing_training import fail, runs, training as plain
 from tests.cluster.kube import Json, Kube, job
-from tests.cluster.test_elastic import LONG, a_node_each
-from tests.cluster.test_elastic_training import BATCH, PROGRAM, STEPS, steps, training
-from tests.cluster.test_in_place import fail, runs, training as plain
+from tests.cluster.recorded_training import BATCH, PROGRAM, STEPS, steps, training
 
 AWAY_SECONDS, PREEMPTIONS = 630, 5
 pytestmark = LONG

@@ -7,28 +7,17 @@ import os
 import random
 
 import pytest
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.simulation.engine.laws import told
 from tests.simulation.engine.machine import Pair, Schedule
 from tests.simulation.engine.weather import Fault
+from tests.simulation.search import BATCH, SETTINGS, WANTED
 
-WANTED = int(os.environ.get("SIMULATION_SCHEDULES", "8000"))
 FIRST = int(os.environ.get("SIMULATION_SEED", "1"))
-BATCH = min(WANTED, 1000)
 PAIRS = min(WANTED, 250)
 """Schedules with two operators take several times as long; there is one for twenty of the others."""
-STEPS = 12
-
-SETTINGS = settings(
-    max_examples=BATCH,
-    stateful_step_count=STEPS,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate, Phase.shrink],
-    suppress_health_check=[*HealthCheck],
-)
 
 
 def run_all(machine: type[Schedule], number: int, count: int) -> None:

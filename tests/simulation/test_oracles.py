@@ -9,7 +9,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.simulation.engine.laws import BrokenLawError
 from tests.simulation.engine.machine import Pair, Schedule
 from tests.simulation.mutants import MUTANTS, MUTANTS_OF_PAIRS, Planted, planted
-from tests.simulation.test_engine import SETTINGS
+from tests.simulation.search import SETTINGS
 
 BOUND = 3000
 """Schedules within which each has to be found. How many it took is printed with `-s`."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.helm.chart import CHART, Chart, RefusedError, Release
+from tests.unit.helm.chart import CHART, Chart, RefusedError, Release, leaves
 from trainyard.controller.bootstrap.settings import Settings
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -213,16 +213,6 @@ def test_the_operator_takes_the_whole_range_that_the_schema_allows(monkeypatch: 
         assert (settings.api_qps, settings.api_burst) == (ranges["apiQps"][bound], ranges["apiBurst"][bound])
         assert settings.lease_seconds == lease[bound]
         assert (settings.workers, settings.http_port) == (ranges["workers"][bound], ranges["httpPort"][bound])
-
-
-def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and defaults, as the README lists them; `resources` is one value to its reader."""
-    for name, value in values.items():
-        here = f"{path}{name}"
-        if isinstance(value, dict) and value and here != "resources":
-            yield from leaves(value, f"{here}.")
-        else:
-            yield here, value
 
 
 def test_the_readme_lists_every_value_with_its_default() -> None:
