@@ -176,7 +176,7 @@ def test_hang_in_a_collective_names_the_blocking_rank(kube: Kube, does: str, pla
     assert (failure["rank"], failure["pod"], failure["exitCode"]) == (2, "job-worker-2-1", 91)
     # Where its own worker is the first to notice, that one names it.
     told = re.compile(
-        r"all others wait for rank 2 \(pod job-worker-2-1 on node|rank 2 hangs: no progress for 3 seconds"
+        r"all others wait for rank 2 \(pod job-worker-2-1 on node|rank 2 is hung.*: no progress for 3 seconds"
     )
     assert told.match(failure["message"])
     assert place in failure["message"]

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from trainyard.api.agent_protocol import SyncRequest
 from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.recovery import HANG_CODE
 from trainyard.api.status import ConditionType
-from trainyard.coordinator.rejections import RefusedError, Why
-from trainyard.coordinator.reports import Call
+from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.domain.recovery.agent_reports import restarts
 from trainyard.domain.state.snapshot import Doing, JobView, PodView
-from trainyard.frameworks.environment import renewed
+from trainyard.frameworks.environment import restart_environment
 from trainyard.frameworks.worker_spec import Worker
 
 
@@ -30,13 +30,13 @@ class Assignment:
     hung: bool = False
     """Whether the attempt before has ended because a rank hung: where the others stood is of use then."""
 
-    def is_news(self, call: Call) -> bool:
+    def is_news(self, call: SyncRequest) -> bool:
         """Whether the agent does something else."""
         if self.attempt != call.attempt:
             return self.attempt > call.attempt
         return (self.run and call.state is Doing.WAITING) or (call.state is Doing.RUNNING and self._stops_anew(call))
 
-    def _stops_anew(self, call: Call) -> bool:
+    def _stops_anew(self, call: SyncRequest) -> bool:
         """Whether the agent is elsewhere on the way to the end. One that takes no part has nothing to hear of it."""
         leave, stop = call.leave, self.stop
         if leave is None or stop is None:
@@ -48,17 +48,17 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
     """What the worker in this pod is to do. Raises RefusedError where that is nothing any more."""
     status = job.status
     if status.finished:
-        raise RefusedError(Why.OVER, "the job has ended")
+        raise RefusedError(RejectionReason.OVER, "the job has ended")
     if status.is_joining(pod.index, pod.attempt) and not status.holds(ConditionType.SUSPENDED):
         return Assignment(pod.attempt, run=False, environment={})
     if is_replaced(pod, job):
         raise RefusedError(
-            Why.REPLACED, f"the job is at attempt {status.attempt}, to which pod {pod.name} does not belong"
+            RejectionReason.REPLACED, f"the job is at attempt {status.attempt}, to which pod {pod.name} does not belong"
         )
     if pod.attempt > status.created_in_attempt(pod.index):
         # The status was lost, restored from a backup say: it is about to be set right, and the worker has to ask again.
         raise RefusedError(
-            Why.UNKNOWN_POD, f"the job is at attempt {status.attempt}, and pod {pod.name} of a later one"
+            RejectionReason.UNKNOWN_POD, f"the job is at attempt {status.attempt}, and pod {pod.name} of a later one"
         )
     if status.awaiting_rendezvous:
         last = status.last_failure
@@ -66,11 +66,13 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
         return Assignment(status.attempt, run=False, environment={}, restart=restarts(status, pod), hung=hung)
     address = status.internal.rendezvous.address if status.internal.group and status.internal.rendezvous else None
     worker = Worker(_as_made(job, pod), pod.index, status.attempt, address)
-    return Assignment(status.attempt, run=True, environment=renewed(worker), stop=status.stopping)
+    return Assignment(status.attempt, run=True, environment=restart_environment(worker), stop=status.stopping)
 
 
 def _as_made(job: JobView, pod: PodView) -> JobView:
-    """The job with as many workers as this pod's group has: where `replicas` is another number now, another attempt follows it, or nobody does."""
+    """The job with as many workers as this pod's group has: where `replicas` is another number now, another attempt
+    follows it, or nobody does.
+    """
     workers = job.status.size or pod.workers
     if workers in {0, job.spec.replicas}:
         return job
