@@ -161,7 +161,7 @@ def test_the_sbom_lists_what_is_in_the_images(released: Released) -> None:
     assert {"python3-torch", "python3-numpy"} <= packages("trainer")
 
 
-def test_the_provenance_tells_of_this_commit(released: Released) -> None:
+def test_provenance_names_the_commit(released: Released) -> None:
     [told] = released.verifier.predicates(released.operator.reference, SLSA)
     here = source.look()
     assert told["buildDefinition"]["externalParameters"]["source"]["digest"] == {"gitCommit": here.commit}

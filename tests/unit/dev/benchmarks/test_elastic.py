@@ -58,7 +58,7 @@ def test_rows() -> None:
     assert "training-operator       3     1    50.0   never    30.0      4" in table(rows(CHANGES), {})
 
 
-def test_what_falls_short_is_said() -> None:
+def test_shortfalls_are_reported() -> None:
     assert shortfalls(rows(CHANGES)) == ["grow: seconds 20.0 is not ahead of training-operator with 12.0"]
     slow = [Change("shrink", "trainyard", 0, 11.0, 9.0, 2), Change("shrink", "training-operator", 0, 10.0, 9.0, 1)]
     assert shortfalls(rows(slow)) == [

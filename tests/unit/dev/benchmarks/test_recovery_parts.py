@@ -122,5 +122,5 @@ RUNNING = {"state": {"running": {}}, "restartCount": 0}
     ],
     ids=["running", "waiting", "unschedulable", "gone", "terminating", "failed", "exited", "restarted", "node lost"],
 )
-def test_what_a_pod_tells_of_a_fault(seen: dict[str, Any], tells: bool) -> None:  # noqa: FBT001 - a column of the table
+def test_pod_status_reveals_the_fault(seen: dict[str, Any], tells: bool) -> None:  # noqa: FBT001 - a column of the table
     assert tells_of_fault(seen) is tells

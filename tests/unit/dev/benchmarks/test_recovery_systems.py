@@ -61,11 +61,11 @@ def test_our_manifest_is_a_valid_job() -> None:
         ("training-operator", {"conditions": [{"type": "Restarting"}]}, None),
     ],
 )
-def test_what_a_status_tells_of_restarts(system: str, status: dict[str, Any] | None, restarts: int | None) -> None:
+def test_status_reports_restarts(system: str, status: dict[str, Any] | None, restarts: int | None) -> None:
     assert SYSTEMS[system].restarts({"status": status} if status is not None else {}) == restarts
 
 
-def test_what_a_status_tells_of_goodput() -> None:
+def test_status_reports_goodput() -> None:
     told = Goodput(ratio=0.9, productive_seconds=90, lost_seconds=LostSeconds(recovery=10))
     job = {"status": {"goodput": told.dump()}}
     lost = {"startup": 0.0, "recovery": 10.0, "repeated": 0.0, "other": 0.0}

@@ -106,7 +106,7 @@ TURNS = [
 ]
 
 
-def test_loops_are_told_by_samples_a_second() -> None:
+def test_loops_are_compared_by_samples_per_second() -> None:
     by_system = {row.system: row for row in loops(TURNS)}
     plain, ours = by_system["plain"], by_system["trainyard"]
     assert (plain.step_ms, plain.samples_per_second, plain.overhead_us) == pytest.approx((40, 64 / 0.04, 0))

@@ -76,7 +76,7 @@ def test_each_panel_has_description_unit_and_threshold(board: Board) -> None:
 
 
 @every_board
-def test_lines_can_be_told_apart(board: Board) -> None:
+def test_lines_are_distinguishable(board: Board) -> None:
     for panel in board.panels:
         if panel.kind is not Kind.NUMBER:
             legends = [query.legend for query in panel.queries]
