@@ -12,7 +12,7 @@ from typing import assert_never
 from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods, Success
-from trainyard.api.status import ConditionType as C, StatusChanges
+from trainyard.api.status import ConditionType as C, StatusChanges, TrainingJobStatus
 from trainyard.domain.actions import (
     Action,
     CreateService,
@@ -30,7 +30,7 @@ from trainyard.domain.recovery.agent_injection import not_for
 from trainyard.domain.recovery.restart_scope import opening, told_by_all
 from trainyard.domain.recovery.root_cause import find_cause, settling
 from trainyard.domain.scaling import capacity, resize, scale_up
-from trainyard.domain.state.rank_layout import meets_by_itself, misfit
+from trainyard.domain.state.rank_layout import indivisible, meets_by_itself
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
 from trainyard.domain.state.worker_state import State, everyone, has_stopped, state
 from trainyard.domain.status import transitions
@@ -59,38 +59,45 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         return Plan(status, tuple(removed), requeue_after=_soonest(waits))
     if status.finished:
         return _after_the_end(snapshot, now)
-    if (sound := stored_times.believed(status, now)) is not status:
-        return plan(replace(snapshot, job=replace(job, status=sound)), now)
-    if snapshot.reports:
-        seen, active = progress(snapshot, now), transitions.active(status, goodput.told_at(snapshot, now))
-        heard: StatusChanges = {
-            "progress": seen,
-            "goodput": goodput.reported(snapshot, seen, active),
-            "stragglers": stragglers.stragglers(snapshot, now),
-        }
-        status = status.evolve(**heard)
-        job = replace(job, status=status)
-        snapshot = replace(snapshot, job=job)
-    snapshot = scale_up.held_back(snapshot, now)
-    job = snapshot.job
+    snapshot = _prepare(snapshot, now)
+    job, status = snapshot.job, snapshot.job.status
     told = [*(pod.attempt for pod in snapshot.pods), told_by_all(snapshot)]
     newest = max((attempt for attempt in told if attempt < BEYOND_ALL_ATTEMPTS), default=0)
     if newest > status.attempt:
         return transitions.adopt(snapshot, newest)
     if not status.holds(C.SUSPENDED) and _succeeded(snapshot):
-        return transitions.complete(job, snapshot.size, now)
+        return transitions.complete(job, snapshot.size.current, now)
     if held := _held(snapshot, now) or _paused(snapshot, now):
         return held
     snapshot = agent_reports.overlaid(snapshot, now)
     if status.internal.active_since is None:
         # The first look at a job needs no verdict of its own: its pods bear attempt 1, as does a status never written.
-        return plan(replace(snapshot, job=replace(job, status=transitions.start(job, now))), now)
+        snapshot = _with_status(snapshot, transitions.start(job, now))
     return _judge(snapshot, now) or _act(snapshot, now)
 
 
 def ours(job: JobView) -> bool:
     """Whether this operator looks after the job at all."""
     return job.spec.managed_by in {None, CONTROLLER_NAME}
+
+
+def _prepare(snapshot: Snapshot, now: datetime) -> Snapshot:
+    """Return the snapshot with what all later steps rely on: plausible times, the reported progress and the group's size."""
+    status = stored_times.believed(snapshot.job.status, now)
+    snapshot = _with_status(snapshot, status)
+    if snapshot.reports:
+        seen, active = progress(snapshot, now), transitions.active(status, goodput.told_at(snapshot, now))
+        reported: StatusChanges = {
+            "progress": seen,
+            "goodput": goodput.reported(snapshot, seen, active),
+            "stragglers": stragglers.stragglers(snapshot, now),
+        }
+        snapshot = _with_status(snapshot, status.evolve(**reported))
+    return replace(snapshot, decided_size=scale_up.decide_size(snapshot, now))
+
+
+def _with_status(snapshot: Snapshot, status: TrainingJobStatus) -> Snapshot:
+    return replace(snapshot, job=replace(snapshot.job, status=status))
 
 
 def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
@@ -100,20 +107,20 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
         limit = job.spec.lifecycle.active_deadline_seconds
         message = f"the job was active for longer than lifecycle.activeDeadlineSeconds, which is {limit}"
         return transitions.fail(job, Reason.DEADLINE_EXCEEDED, message, now)
-    if was := snapshot.resized_from:
+    if was := snapshot.size.resized_from:
         return resize.resize(snapshot, was, now)
     if status.awaiting_rendezvous and snapshot.hearing_since is None:
-        return transitions.regroup(job, now)
+        return transitions.regroup(snapshot, now)
     if cause := find_cause(pods, _created(snapshot)):
         # Who lost a peer may have lost one that nothing is heard of, or that has done its work: that is known in a moment.
         if wait := settling(cause, now) or agent_reports.calling(snapshot, now) or agent_reports.missing(snapshot, now):
             return Plan(status, requeue_after=whole_seconds(wait))
         if snapshot.agent and (why := not_for(job, cause)):
-            return transitions.without_agent(job, why, now)
+            return transitions.without_agent(snapshot, why, now)
         cause = replace(cause, told=reported_by(snapshot, cause.index))
         return failure_policy.settle(cause, snapshot, now)
     if free := suspect_nodes.released(job, pods, now):
-        return transitions.release(job, free, now)
+        return transitions.release(snapshot, free, now)
     if size := capacity.remaining(snapshot, now):
         return resize.shrink(snapshot, size, capacity.why(snapshot), now)
     return deadlines.late(snapshot, now)
@@ -123,7 +130,7 @@ def _created(snapshot: Snapshot) -> list[int]:
     """The workers whose pods have been there: where one is missing, it was taken away."""
     status = snapshot.job.status
     launched = status.internal.launched_attempt == status.attempt
-    return [i for i in range(snapshot.job.spec.replicas) if launched or status.created_in_attempt(i) < status.attempt]
+    return [i for i in range(snapshot.size.desired) if launched or status.created_in_attempt(i) < status.attempt]
 
 
 def _act(snapshot: Snapshot, now: datetime) -> Plan:
@@ -132,8 +139,9 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     if changes := scale_up.changes(snapshot, now):
         return Plan(status.evolve(**changes), events=scale_up.told(snapshot, changes))
     # A worker without others is looked for by nobody: a thousand jobs of one GPU need no thousand Services.
-    fits = not misfit(job.spec)
-    named = fits and (job.spec.replicas > 1 or meets_by_itself(job.spec))
+    workers = snapshot.size.desired
+    fits = not indivisible(job.spec, workers)
+    named = fits and (workers > 1 or meets_by_itself(job.spec))
     actions: list[Action] = [CreateService()] if named and not snapshot.has_service else []
     not_before = status.internal.backoff.not_before
     waiting = not_before is not None and now < not_before
@@ -157,14 +165,14 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     if (status.internal.group is None and (waiting or in_the_way)) or (waiting and not status.awaiting_rendezvous):
         return report(snapshot, Plan(status, actions, events, _soonest(waits)), now)
     if fits and status.internal.launched_attempt < status.attempt:
-        missing = [i for i in range(job.spec.replicas) if i not in present]
-        actions += [CreateWorker(i, status.created_in_attempt(i), job.spec.replicas) for i in missing]
+        missing = [i for i in range(workers) if i not in present]
+        actions += [CreateWorker(i, status.created_in_attempt(i), workers) for i in missing]
         if not missing and (made := [i for i in present if status.created_in_attempt(i) == status.attempt]):
             note = f"created {counted(len(made), 'worker')} of attempt {status.attempt}"
             events.append(Event("Normal", Reason.WORKERS_CREATED, note))
     if status.awaiting_rendezvous and not waiting and all(has_stopped(p) for p in in_the_way):
         address = opening(snapshot) if all(agent_reports.ready(snapshot, p) for p in snapshot.current) else None
-        if address and everyone(snapshot.current, job.spec.replicas):
+        if address and everyone(snapshot.current, workers):
             # Told together with what follows from it: one write less for all to wait for.
             status = transitions.open_rendezvous(status, address)
     actions += scale_up.newcomers(snapshot)
@@ -224,7 +232,7 @@ def _goes(pod: PodView, policy: CleanPods, spared: str) -> bool:
 def _succeeded(snapshot: Snapshot) -> bool:
     """Whether the group has done its work: the group as it was made, which `replicas` may have left behind."""
     succeeded = [p for p in snapshot.current if state(p) is State.SUCCEEDED]
-    wished = 1 if snapshot.job.spec.lifecycle.success is Success.WORKER_0 else snapshot.size
+    wished = 1 if snapshot.job.spec.lifecycle.success is Success.WORKER_0 else snapshot.size.current
     return everyone(succeeded, wished)
 
 

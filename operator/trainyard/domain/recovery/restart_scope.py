@@ -43,7 +43,7 @@ class Step:
 def climb(snapshot: Snapshot, cause: Cause, suspects: Sequence[SuspectNode], ran: timedelta) -> Step:
     """The step after `cause`. `suspects`: with it; `ran`: for how long all workers did."""
     job, status = snapshot.job, snapshot.job.status
-    everyone = set(range(job.spec.replicas))
+    everyone = set(range(snapshot.size.desired))
     bad = {node.name for node in suspects if node.avoidance is not Avoidance.NONE}
     # Other nodes that are avoided where possible are not left: theirs were perhaps the only places.
     left = cause.pod.node if cause.pod and cause.pod.node in bad else None
@@ -61,7 +61,7 @@ def climb(snapshot: Snapshot, cause: Cause, suspects: Sequence[SuspectNode], ran
     group = (
         None
         if scope is RestartScope.GROUP or alone or failing >= everyone
-        else _group(job, dict.fromkeys(failing, status.attempt + 1), container)
+        else _group(snapshot, dict.fromkeys(failing, status.attempt + 1), container)
     )
     scope = scope if group else RestartScope.GROUP
     again = not further and status.internal.backoff.scope is scope
@@ -74,13 +74,13 @@ def resized(snapshot: Snapshot) -> tuple[Group | None, str]:
 
     None: all are made anew.
     """
-    job, wished = snapshot.job, snapshot.job.spec.replicas
+    job, wished = snapshot.job, snapshot.size.desired
     kept = {pod.index for pod in snapshot.current if pod.index < wished and _stays(snapshot, pod)}
     came = {pod.index: pod.attempt for pod in snapshot.joining if pod.index < wished and _stays(snapshot, pod)}
     new = set(range(wished)) - kept - came.keys()
     joined = not new or _can_be_joined(snapshot, new)
     group = (
-        _group(job, came | dict.fromkeys(new, job.status.attempt + 1))
+        _group(snapshot, came | dict.fromkeys(new, job.status.attempt + 1))
         if kept and keeps_pods(job.spec) and joined
         else None
     )
@@ -134,10 +134,10 @@ def is_fixed(spec: TrainingJobSpec, also: re.Pattern[str] | None = None) -> bool
 def known_group(snapshot: Snapshot, attempt: int) -> tuple[list[PodView], Group | None]:
     """The newest pod of each worker, and the group that they are, where not all were made for this attempt."""
     newest = {pod.index: pod for pod in sorted(snapshot.pods, key=lambda pod: pod.attempt) if pod.attempt <= attempt}
-    pods = [newest[i] for i in sorted(newest) if i < snapshot.job.spec.replicas]
+    pods = [newest[i] for i in sorted(newest) if i < snapshot.size.desired]
     since = min((pod.attempt for pod in pods), default=attempt)
     replaced = {pod.index: pod.attempt for pod in pods if pod.attempt > since}
-    return pods, None if since == attempt else _made_of(since, replaced, snapshot.job.spec.replicas)
+    return pods, None if since == attempt else _made_of(since, replaced, snapshot.size.desired)
 
 
 def told_by_all(snapshot: Snapshot) -> int:
@@ -152,7 +152,7 @@ def told_by_all(snapshot: Snapshot) -> int:
     pods, _ = known_group(snapshot, newest)
     agents = [snapshot.agents.get(pod.uid) for pod in pods if not pod.ended]
     agreed = all(agent is not None and agent.attempt > stored for agent in agents)
-    return newest if agreed and len(pods) == snapshot.job.spec.replicas else 0
+    return newest if agreed and len(pods) == snapshot.size.desired else 0
 
 
 def met(job: JobView, group: Group | None) -> StatusChanges:
@@ -164,7 +164,7 @@ def met(job: JobView, group: Group | None) -> StatusChanges:
 
 def opening(snapshot: Snapshot) -> str | None:
     """The address of worker 0, where the others find it; None until it has one."""
-    if snapshot.job.spec.replicas == 1:
+    if snapshot.size.desired == 1:
         return "localhost"
     first: PodView | None = next((pod for pod in snapshot.current if pod.index == 0), None)
     return first.ip or None if first else None
@@ -190,12 +190,12 @@ def _above(status: TrainingJobStatus, cause: Cause, *, further: bool) -> Restart
     return SCOPES[SCOPES.index(tried) + 1]
 
 
-def _group(job: JobView, others: Mapping[int, int], container: int | None = None) -> Group | None:
+def _group(snapshot: Snapshot, others: Mapping[int, int], container: int | None = None) -> Group | None:
     """The pods of the next attempt, where `others` are made for which attempt, by worker; None where too many differ.
 
     `container`: the worker whose container starts anew.
     """
-    status, workers = job.status, job.spec.replicas
+    status, workers = snapshot.job.status, snapshot.size.desired
     replaced = status.internal.group.replacements if status.internal.group else ()
     before = {worker: each.attempt for each in replaced for worker in each.workers}
     since = status.internal.group.created_in_attempt if status.internal.group else status.attempt

@@ -22,6 +22,7 @@ from trainyard.domain.recovery.restart_scope import climb, known_group, met
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.recovery.stored_times import delay_after
 from trainyard.domain.recovery.suspect_nodes import known, struck, told as told_of
+from trainyard.domain.scaling.group_size import at_most
 from trainyard.domain.state.snapshot import Doing, JobView, Snapshot
 
 
@@ -71,7 +72,7 @@ def suspend(snapshot: Snapshot, now: datetime) -> Plan:
         "joining": None,
     }
     if snapshot.current or status.internal.launched_attempt == status.attempt:
-        update |= _next_attempt(status, snapshot.size, now)
+        update |= _next_attempt(status, snapshot.size.current, now)
     return Plan(_observed(job, status.evolve(**update)), events=[Event("Normal", Reason.SUSPENDED, message)])
 
 
@@ -95,7 +96,7 @@ def restart(snapshot: Snapshot, cause: Cause, told: str, now: datetime, *, elsew
     if by.scope in {RestartScope.PROCESS, RestartScope.CONTAINER}:
         update["launched_attempt"] = status.attempt + 1
     update |= met(job, by.group)
-    return new_attempt(job, cause.reason, told, update, now, how=f"{by.told} as attempt {{}}{when}")
+    return new_attempt(snapshot, cause.reason, told, update, now, how=f"{by.told} as attempt {{}}{when}")
 
 
 def open_rendezvous(status: TrainingJobStatus, address: str) -> TrainingJobStatus:
@@ -103,22 +104,22 @@ def open_rendezvous(status: TrainingJobStatus, address: str) -> TrainingJobStatu
     return status.evolve(rendezvous=Rendezvous(attempt=status.attempt, address=address))
 
 
-def regroup(job: JobView, now: datetime) -> Plan:
+def regroup(snapshot: Snapshot, now: datetime) -> Plan:
     """Workers wait for each other, and nobody can tell them when to begin: the operator was set up anew without a coordinator."""
     message = "workers wait for a word of the operator, which is set up without a coordinator now"
-    return new_attempt(job, Reason.AGENT_DISABLED, message, {}, now)
+    return new_attempt(snapshot, Reason.AGENT_DISABLED, message, {}, now)
 
 
-def release(job: JobView, nodes: Sequence[str], now: datetime) -> Plan:
+def release(snapshot: Snapshot, nodes: Sequence[str], now: datetime) -> Plan:
     """Workers wait for a place, and nodes that they were told to avoid are free to them again: their pods are made anew."""
     several = len(nodes) > 1
     message = f"workers wait for a node, and {', '.join(nodes)} {'are' if several else 'is'} not avoided any more"
-    return new_attempt(job, Reason.NODES_RELEASED, message, {}, now)
+    return new_attempt(snapshot, Reason.NODES_RELEASED, message, {}, now)
 
 
-def without_agent(job: JobView, why: str, now: datetime) -> Plan:
+def without_agent(snapshot: Snapshot, why: str, now: datetime) -> Plan:
     """The agent cannot run in the image: the pods are made anew without it."""
-    return new_attempt(job, Reason.NO_PYTHON, f"{why}: {AGENT} is left out", {}, now, also=[unfit(why)])
+    return new_attempt(snapshot, Reason.NO_PYTHON, f"{why}: {AGENT} is left out", {}, now, also=[unfit(why)])
 
 
 def adopt(snapshot: Snapshot, attempt: int) -> Plan:
@@ -147,8 +148,9 @@ def complete(job: JobView, workers: int, now: datetime) -> Plan:
 
 def fail(job: JobView, reason: Reason, message: str, now: datetime, cause: Cause | None = None) -> Plan:
     """The job has failed; `message` names the cause."""
+    workers = at_most(job.spec, job.spec.replicas) or job.spec.replicas
     sayings = [yes(C.FAILED, reason, message), yes(C.STALLED, reason, message)]
-    plan = _finish(job, Phase.FAILED, sayings, Event("Warning", reason, message), f"0/{job.spec.replicas}", now)
+    plan = _finish(job, Phase.FAILED, sayings, Event("Warning", reason, message), f"0/{workers}", now)
     if cause is None:
         return plan
     return Plan(plan.status.evolve(**ended(job, cause, now)), events=plan.events)
@@ -162,7 +164,7 @@ def active(status: TrainingJobStatus, now: datetime) -> timedelta:
 
 
 def new_attempt(
-    job: JobView,
+    snapshot: Snapshot,
     reason: Reason,
     message: str,
     update: StatusChanges,
@@ -171,7 +173,7 @@ def new_attempt(
     also: Sequence[Saying] = (),
 ) -> Plan:
     """The attempt is over because of `reason`, and the next one is to begin: with `update` in the status."""
-    status = job.status
+    job, status = snapshot.job, snapshot.job.status
     told = f"{message}; {how.format(status.attempt + 1)}"
     sayings = [
         yes(C.RESTARTING, reason, told),
@@ -183,7 +185,7 @@ def new_attempt(
     changes: StatusChanges = {
         "suspect_nodes": known(job, now),
         "goodput": goodput.at_restart(status, active(status, now)),
-        **_next_attempt(status, status.size or job.spec.replicas, now),
+        **_next_attempt(status, snapshot.size.current, now),
         **update,
         "phase": Phase.RESTARTING,
         "conditions": said(status, sayings, job.generation, now),
