@@ -10,11 +10,10 @@ from datetime import datetime, timedelta
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.actions import whole_seconds
 from trainyard.domain.recovery.agent_injection import accompanied
-from trainyard.domain.recovery.root_cause import follows
+from trainyard.domain.recovery.root_cause import follows, summary
 from trainyard.domain.recovery.suspect_nodes import AGENT_SILENT
 from trainyard.domain.state.snapshot import Doing, PodView, Snapshot, Trouble
 from trainyard.domain.state.worker_state import State, state
-from trainyard.domain.wording import headline
 
 SILENCE = timedelta(seconds=8)
 """How long nothing is heard from a node before its worker is given up, where other workers are heard meanwhile. The kernel needs 6 to 11
@@ -165,7 +164,7 @@ def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
         return replace(pod, exit=told) if told and pod.taken_at and told.time < pod.taken_at else pod
     if status.awaiting_rendezvous and _kept(snapshot, pod) and state(pod) in {State.SUCCEEDED, State.FAILED}:
         # It had done its work when the verdict fell that its pod stays, or ended with its old failure, since nobody told it to go on.
-        how = f": exit code {pod.exit.code}: {headline(pod.exit.message)}".removesuffix(": ") if pod.exit else ""
+        how = f": exit code {pod.exit.code}: {summary(pod.exit)}".removesuffix(": ") if pod.exit else ""
         early = Trouble("EndedBefore", f"it ended before this attempt began{how}")
         return replace(pod, exit=None, phase="Failed", taken_by=early, taken_at=now)
     unheard = _unheard(snapshot, pod, now)

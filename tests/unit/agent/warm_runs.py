@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.patience import until
-from tests.unit.agent.operator import Operator, credentials
+from tests.unit.agent.operator_process import Operator, credentials
 from tests.unit.agent.running import Agent
 
-READY, NOT_READY = "next start is prepared", "the ranks start from the beginning"
+READY, NOT_READY = "prepared warm start", "disabled warm start"
 OVER = 410, {"reason": "Over", "message": "the job has ended"}
 
 
@@ -32,7 +32,7 @@ class Run:
             "TRAINYARD_ATTEMPT": "2",
             "TRAINYARD_REPLICAS": "1",
             "TRAINYARD_REPLICA_INDEX": "0",
-            "TRAINYARD_PROCESSES": "1",
+            "TRAINYARD_PROCESSES_PER_REPLICA": "1",
         }
         self.agent = Agent(program, folder, "--", *words, **{**variables, **environment})
         self.said: list[str] = []

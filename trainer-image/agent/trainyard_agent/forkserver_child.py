@@ -1,8 +1,7 @@
-"""Run by the program's own interpreter, as `python -c SOURCE FD WORK`, SOURCE being `head.py`, `noted.py` and this file: imports what a
-program imports, and forks ranks that then run it.
+"""Import what a program imports, and fork ranks that then run it. The program's own interpreter runs this, as `python -c SOURCE FD WORK`.
 
-Nothing of this may be seen by the program: it is no module of `trainyard_agent` there, and of its frames none is in a traceback. It is
-for the agent alone to say what is done; when the agent is gone, so is this process.
+SOURCE is `import_prefix.py`, `env_reads.py` and this file in one text. The program sees nothing of it: it is no module of
+`trainyard_agent` there, and none of its frames is in a traceback. It acts on the agent's requests only, and exits with the agent.
 """
 
 from __future__ import annotations
@@ -20,54 +19,54 @@ import types
 from contextlib import suppress
 from typing import Any
 
-from trainyard_agent.head import files_of, is_module, run_head
-from trainyard_agent.noted import Noted
+from trainyard_agent.env_reads import EnvironmentReads
+from trainyard_agent.import_prefix import files_of, is_module, run_prefix
 
 HARMLESS_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 PARENT_SECONDS = 5.0
 
 
 def folder_of(module: bool, name: str) -> str:  # noqa: FBT001 - a field of the work
-    """Where Python looks for the program's own modules."""
+    """Return where Python looks for the program's own modules."""
     return os.getcwd() if module else os.path.dirname(os.path.realpath(name))
 
 
 def prepare(work: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Import what the program imports first. Returns the modules, and which of the variables in question were read meanwhile.
+    """Import what the program imports first. Returns the modules, and which variables of a rank or attempt were read meanwhile.
 
-    Raises whatever says that no rank can be forked from here.
+    Raises whatever means that no rank can be forked from here.
     """
     if sys.version_info < (3, 9):  # noqa: UP036 - it is the program's Python, not the agent's
-        raise RuntimeError("of Python 3.8 it is not known how it starts a program")
+        raise RuntimeError("Python 3.8 and older are not supported")
     files, folder = files_of(work["module"], work["name"]), folder_of(work["module"], work["name"])
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, folder)
     before = open_files()
-    with Noted() as noted:
-        done = run_head(files, folder)
+    with EnvironmentReads() as reads:
+        done = run_prefix(files, folder)
     if work["module"] and work["name"] in sys.modules:
-        raise RuntimeError("what it imports imports the program itself")
-    own = {entry.partition(".")[0] for entry in os.listdir(folder)}
-    # It would be found first, if the program itself did the import.
-    for name in sorted(own & {name.partition(".")[0] for name in sys.modules} - {"__main__"}):
+        raise RuntimeError("a module that it imports imports the program itself")
+    local = {entry.partition(".")[0] for entry in os.listdir(folder)}
+    # The program itself would import its own.
+    for name in sorted(local & {name.partition(".")[0] for name in sys.modules} - {"__main__"}):
         if is_module(folder, name):
-            raise RuntimeError(f"the program has a module {name} of its own, beside the one that others import")
+            raise RuntimeError(f"the program has a module {name} of its own, beside the one that libraries import")
     if held := open_files() - before:
-        raise RuntimeError(f"what it imports holds {min(held)} open")
+        raise RuntimeError(f"a module that it imports holds {min(held)} open")
     if devices := mapped_devices():
-        raise RuntimeError(f"what it imports uses {min(devices)}")
+        raise RuntimeError(f"a module that it imports uses {min(devices)}")
     pid = os.fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    # Those that know of fork have ended their threads for it, and start them again when they need them: OpenBLAS does.
+    # Libraries that handle fork have stopped their threads by now, and start them again when needed: OpenBLAS does.
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
-        raise RuntimeError(f"what it imports has started threads ({threads - 1}) that a fork would lose")
-    return done, noted.read(work["own"], tuple(work["own_prefixes"]))
+        raise RuntimeError(f"the modules that it imports have started threads ({threads - 1}) that a fork would lose")
+    return done, reads.found(work["per_rank_variables"], tuple(work["per_rank_prefixes"]))
 
 
 def changed() -> dict[str, str | None]:
-    """The variables that this process has set or removed (None) since it was started: Python does, and libraries do."""
+    """Return the variables that this process has set or removed (None) since it was started: Python does, and libraries do."""
     with open("/proc/self/environ", "rb") as file:
         pairs = (os.fsdecode(each).partition("=") for each in file.read().split(b"\0") if each)
         given = {name: value for name, _, value in pairs}
@@ -75,31 +74,31 @@ def changed() -> dict[str, str | None]:
 
 
 def open_files() -> set[str]:
-    """What is open: two ranks that come from one process cannot read from it at their own pace."""
+    """Return the open files: two ranks that are forked from one process would share their position."""
     found = set()
     for number in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             found.add(os.readlink(f"/proc/self/fd/{number}"))
-    # An archive that modules come from, the agent's own say: who asks it for the versions of packages keeps it open, and reads no more.
+    # But for archives of modules, such as the agent's: to look up package versions in one leaves it open, and unread.
     return {each for each in found - {*sys.path} if not each.startswith((*HARMLESS_DEVICES, "/proc/"))}
 
 
 def mapped_devices() -> set[str]:
-    """Of which memory is mapped: a GPU's driver does so."""
+    """Return the devices whose memory is mapped: a GPU's driver does so."""
     with open("/proc/self/maps") as file:
         paths = {line[line.index("/") :].strip() for line in file if "/" in line}
     return {path for path in paths if path.startswith("/dev/") and not path.startswith(HARMLESS_DEVICES)}
 
 
 def resident() -> int:
-    """Bytes of memory of this process."""
+    """Return the bytes of memory of this process."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def step_back() -> bool:
-    """Let others go first, as far as that can be taken back: a rank must not be slower than another. Whether they do."""
-    # Another policy is somebody's wish.
+def lower_priority() -> bool:
+    """Yield the CPU to others, as far as that can be undone: a forked rank must not be slower. Returns whether it did."""
+    # Another policy was set on purpose.
     if not hasattr(os, "SCHED_IDLE") or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return False
     pid = os.fork()
@@ -110,7 +109,7 @@ def step_back() -> bool:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
             code = 0
         os._exit(code)
-    # Back from SCHED_IDLE needs a privilege that containers have not as a rule; from SCHED_BATCH it needs none.
+    # To leave SCHED_IDLE needs a privilege that containers usually lack; to leave SCHED_BATCH needs none.
     idle = os.waitpid(pid, 0)[1] == 0
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE if idle else os.SCHED_BATCH, os.sched_param(0))
@@ -119,34 +118,34 @@ def step_back() -> bool:
 
 
 def serve(agent: socket.socket, work: dict[str, Any]) -> None:
-    """For ever; returns in each rank that was forked, when it may begin."""
+    """Fork ranks for ever. Returns in each rank, when it may start."""
     agent.set_inheritable(False)
-    show("trainyard-agent: imports for the next attempt")
+    show("trainyard-agent: warm start")
     output = os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
     os.close(null)
-    stepped_back = False
+    has_lower_priority = False
     if work["delay"]:
         time.sleep(work["delay"])
-        stepped_back = step_back()
-    tell(agent, rested=True)
+        has_lower_priority = lower_priority()
+    send(agent, rested=True)
     if not agent.recv(1):
         os._exit(0)
     began = time.monotonic()
-    # Some libraries look at these when they are imported.
-    begin_main(work)
+    # Some libraries look at `__main__` and `sys.argv` when they are imported.
+    set_up_main(work)
     try:
         done, read = prepare(work)
     except BaseException as error:  # noqa: BLE001 - a program's import may raise anything; a fresh process will say what
-        tell(agent, unsafe=f"{type(error).__name__}: {error}"[:500])
+        send(agent, unsafe=f"{type(error).__name__}: {error}"[:500])
         os._exit(0)
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
     gc.collect()
     gc.freeze()
-    tell(agent, ready=done, read=read, seconds=time.monotonic() - began, resident=resident())
+    send(agent, ready=done, read=read, seconds=time.monotonic() - began, resident=resident())
     while True:
         _, ancillary, _, _ = agent.recvmsg(1, socket.CMSG_SPACE(3 * 4))
         if not ancillary:
@@ -154,7 +153,7 @@ def serve(agent: socket.socket, work: dict[str, Any]) -> None:
         files = array.array("i", ancillary[0][2]).tolist()
         if is_rank(agent):
             agent.close()
-            become(files, output, stepped_back=stepped_back)
+            become(files, output, has_lower_priority=has_lower_priority)
             show(" ".join(work["words"]))
             return
         for each in files:
@@ -162,7 +161,7 @@ def serve(agent: socket.socket, work: dict[str, Any]) -> None:
 
 
 def is_rank(agent: socket.socket) -> bool:
-    """Fork. True in the new rank: a child's child, whose parent ends, so that it becomes the agent's own, which hears of its end."""
+    """Fork. True in the new rank: a grandchild, whose parent exits, so that the agent becomes its parent and reaps it."""
     child = os.fork()
     if child != 0:
         os.waitpid(child, 0)
@@ -170,7 +169,7 @@ def is_rank(agent: socket.socket) -> bool:
     try:
         rank = os.fork()
         if rank != 0:
-            tell(agent, pid=rank)
+            send(agent, pid=rank)
     except OSError:
         rank = -1
     if rank != 0:
@@ -178,27 +177,27 @@ def is_rank(agent: socket.socket) -> bool:
     return True
 
 
-def become(files: list[int], output: int, *, stepped_back: bool) -> None:
-    """A rank: what is its own, as the agent told. `files`: its words, its standard error, and a gate that opens when all are there."""
-    words, error, gate = files
+def become(files: list[int], output: int, *, has_lower_priority: bool) -> None:
+    """Become a rank. `files`: its environment, its standard error, and a gate that opens when all ranks are forked."""
+    content, error, gate = files
     os.setsid()
     os.dup2(error, 2)
     os.dup2(output, 1)
-    with os.fdopen(words) as file:
-        told: dict[str, Any] = json.load(file)
-    if stepped_back:
+    with os.fdopen(content) as file:
+        given: dict[str, Any] = json.load(file)
+    if has_lower_priority:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     if os.read(gate, 1) != b"g":
         os._exit(0)
     for each in (error, output, gate):
         os.close(each)
     end = time.monotonic() + PARENT_SECONDS
-    while os.getppid() != told["agent"] and time.monotonic() < end:
+    while os.getppid() != given["agent"] and time.monotonic() < end:
         time.sleep(0.0005)
-    own = changed()
+    own_changes = changed()
     os.environ.clear()
-    os.environ.update(told["environment"])
-    for name, value in own.items():
+    os.environ.update(given["environment"])
+    for name, value in own_changes.items():
         if value is None:
             os.environ.pop(name, None)
         else:
@@ -207,7 +206,7 @@ def become(files: list[int], output: int, *, stepped_back: bool) -> None:
 
 
 def seed() -> None:
-    """Each process has random numbers of its own. Python sees to its own generator at a fork, these libraries when they are loaded."""
+    """Give each process random numbers of its own. Python seeds its own generator at a fork, these libraries when they are imported."""
     for name, generator in (("numpy.random", None), ("torch", "default_generator")):
         made: Any = sys.modules.get(name)
         if made is not None:
@@ -215,13 +214,13 @@ def seed() -> None:
                 (getattr(made, generator) if generator else made).seed()
 
 
-def tell(agent: socket.socket, **words: object) -> None:
-    """The agent, in one message."""
-    agent.send(json.dumps(words).encode())
+def send(agent: socket.socket, **fields: object) -> None:
+    """Send the agent one message."""
+    agent.send(json.dumps(fields).encode())
 
 
-def begin_main(work: dict[str, Any]) -> None:
-    """Put `__main__` as Python makes it in its place, and `sys.argv`."""
+def set_up_main(work: dict[str, Any]) -> None:
+    """Set `__main__` and `sys.argv` as Python does when it starts a program."""
     made = types.ModuleType("__main__")
     vars(made)["__builtins__"] = __builtins__
     if sys.version_info < (3, 14):
@@ -239,37 +238,37 @@ def begin_main(work: dict[str, Any]) -> None:
 
 
 def show(words: str) -> None:
-    """What `ps` shows of this process. There, the source of this file was the third word, so that there is room."""
+    """Set what `ps` shows of this process. The source of this file was its third argument, so that there is room."""
     with suppress(Exception):
         import ctypes  # noqa: PLC0415 - not every Python has it
 
         with open("/proc/self/stat") as file:
             start, end = map(int, file.read().rpartition(")")[2].split()[45:47])
-        # A last byte that is not zero tells the kernel that this is one text, which ends at the first zero.
+        # A last byte that is not zero makes the kernel show one text, up to the first zero.
         text = words.encode(errors="replace")[: end - start - 2].ljust(end - start - 1, b"\0") + b"."
         ctypes.memmove(start, text, len(text))
 
 
-def run_the_program(work: dict[str, Any]) -> None:
-    """Whatever it raises is raised, and was said."""
+def run_program(work: dict[str, Any]) -> None:
+    """Run it. Whatever it raises is raised, after it was printed."""
     made = sys.modules["__main__"]
     importlib.invalidate_caches()
     try:
         if work["module"]:
-            import runpy  # noqa: PLC0415 - not of use but here
+            import runpy  # noqa: PLC0415 - used only here
 
             runpy._run_module_as_main(work["name"])  # type: ignore[attr-defined]  # noqa: SLF001 - what `python -m` itself calls
         else:
             with open(made.__file__ or "", "rb") as file:
                 source = file.read()
-            exec(compile(source, made.__file__ or "", "exec", dont_inherit=True), made.__dict__)  # noqa: S102 - the program that is to be run
+            exec(compile(source, made.__file__ or "", "exec", dont_inherit=True), made.__dict__)  # noqa: S102 - the program itself
     except SystemExit:
         raise
     except BaseException as error:
-        # It is by the exception's own that a traceback is written, whatever else is given.
+        # Tracebacks are written from the exception's own, whatever else is passed.
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
         sys.excepthook(type(error), error, error.__traceback__)
-        # Said it is, without these frames here. What is left is the end of a program by an exception, as Python does it.
+        # It is printed now, without the frames of this file. Python then exits as after any exception.
         sys.excepthook = lambda *_: None
         raise
 
@@ -277,8 +276,8 @@ def run_the_program(work: dict[str, Any]) -> None:
 if __name__ == "__main__":
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]
-    # Its names are in use here, while the program has a `__main__` of its own.
+    # Keep the names of this file, while the program has a `__main__` of its own.
     _kept = sys.modules["__main__"]
     _work = json.loads(sys.argv[2])
     serve(socket.socket(fileno=int(sys.argv[1])), _work)
-    run_the_program(_work)
+    run_program(_work)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent.place import AGENT, PLACE, TRAINER
+from tests.unit.agent.running import shown
 
-FOUR = {**PLACE, "TRAINYARD_PROCESSES": "4"}
+FOUR = {**PLACE, "TRAINYARD_PROCESSES_PER_REPLICA": "4"}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def start(brought: Path, *words: str, **environment: str) -> tuple[int, str, str
     done = subprocess.run(
         ["/bin/sh", str(brought / "start"), *words], env=made, check=False, capture_output=True, text=True, timeout=60
     )
-    return done.returncode, log.read_text(), done.stdout + done.stderr
+    return done.returncode, shown(log.read_text()), done.stdout + done.stderr
 
 
 def test_the_command_runs_once_with_the_environment_of_the_container(brought: Path) -> None:
@@ -54,7 +55,7 @@ raise ChildFailedError("rank 3 failed")
 """
     code, told, said = start(brought, "--once", "--", sys.executable, "-c", script)
     assert code == 1
-    assert told.startswith("the command ended with exit code 1: ValueError: boom\nTraceback")
+    assert told.startswith("the command exited with code 1: ValueError: boom\nTraceback")
     assert "ChildFailedError" not in told
     assert "ChildFailedError" in said
 
@@ -62,7 +63,7 @@ raise ChildFailedError("rank 3 failed")
 def test_where_only_the_exit_code_is_known_the_log_is_left_to_speak(brought: Path) -> None:
     assert start(brought, "--once", "--", "sh", "-c", "echo no data; exit 3") == (3, "", "no data\n")
     code, told, _ = start(brought, "--once", "--", "sh", "-c", "echo no data >&2; exit 3")
-    assert (code, told) == (3, "the command ended with exit code 3: no data\nno data")
+    assert (code, told) == (3, "the command exited with code 3: no data\nno data")
     code, told, _ = start(brought, "--once", "--", "sh", "-c", "kill -9 $$")
     assert (code, told) == (137, "the command was killed by SIGKILL")
 
@@ -84,16 +85,20 @@ for step in range(R, 10): progress(step); time.sleep(0.2)
 
 def test_a_rank_of_a_launcher_that_hangs_is_named_too(brought: Path) -> None:
     ranks = STEPS + "\nload() if R == 6 else all_reduce()"
-    code, told, said = start(brought, "--once", "--", sys.executable, "-c", LAUNCHER, ranks, TRAINYARD_HANG_SECONDS="2")
+    code, told, said = start(
+        brought, "--once", "--", sys.executable, "-c", LAUNCHER, ranks, TRAINYARD_HANG_TIMEOUT_SECONDS="2"
+    )
     assert code == 91
-    assert told.startswith("rank 6 hangs: no progress for ")
-    assert ' in load, all others elsewhere\n{"step": ' in told
-    assert said.count("hangs, or waits for one that does\n") == 4
+    assert told.startswith("rank 6 is hung at ")
+    assert "; all other ranks of the worker are elsewhere\nrank 4: " in told
+    assert said.count("hangs, or waits for a rank that does\n") == 4
 
 
 def test_a_rank_of_a_launcher_that_has_ended_does_not_hang(brought: Path) -> None:
     ranks = STEPS + "\nif R == 4:\n    for step in range(10, 30): progress(step); time.sleep(0.2)"
-    code, told, _ = start(brought, "--once", "--", sys.executable, "-c", LAUNCHER, ranks, TRAINYARD_HANG_SECONDS="1")
+    code, told, _ = start(
+        brought, "--once", "--", sys.executable, "-c", LAUNCHER, ranks, TRAINYARD_HANG_TIMEOUT_SECONDS="1"
+    )
     assert (code, told) == (0, "")
 
 
@@ -101,20 +106,21 @@ def test_the_failure_of_a_launcher_is_told_with_the_step_that_all_ranks_have_don
     ranks = STEPS + "\nif R == 5: raise ValueError('boom')\nprogress(20)"
     code, told, _ = start(brought, "--once", "--", sys.executable, "-c", LAUNCHER, ranks)
     assert code == 1
-    assert told.startswith('the command ended with exit code 1: ValueError: boom\n{"step": 9}\nTraceback')
+    assert told.startswith("the command exited with code 1: ValueError: boom\nTraceback")
+    assert '"step":9,' in (brought / "termination-log").read_text()
 
 
 def test_a_program_without_ranks_is_not_judged(brought: Path) -> None:
     script = "import time; from trainyard_agent import progress; [progress(n) for n in range(9)]; time.sleep(3)"
-    assert start(brought, "--once", "--", sys.executable, "-c", script, TRAINYARD_HANG_SECONDS="1")[0] == 0
+    assert start(brought, "--once", "--", sys.executable, "-c", script, TRAINYARD_HANG_TIMEOUT_SECONDS="1")[0] == 0
 
 
 def test_a_command_that_clears_the_memory_shared_by_processes_goes_on_and_is_watched(brought: Path) -> None:
     hangs = "import time\nfrom trainyard_agent import progress\nfor n in range(9): progress(n); time.sleep(0.3)\ntime.sleep(600)"
-    clear = 'rm -rf "$TRAINYARD_PROGRESS_FOLDER"; sleep 2; RANK=4 "$0" -c "$1"'
+    clear = 'rm -rf "$TRAINYARD_PROGRESS_DIR"; sleep 2; RANK=4 "$0" -c "$1"'
     words = ("--once", "--", "sh", "-c", clear, sys.executable, hangs)
-    code, told, _ = start(brought, *words, TRAINYARD_HANG_SECONDS="2")
-    assert (code, told.startswith("rank 4 hangs: ")) == (91, True)
+    code, told, _ = start(brought, *words, TRAINYARD_HANG_TIMEOUT_SECONDS="2")
+    assert (code, told.startswith("rank 4 is hung at ")) == (91, True)
 
 
 def test_without_once_each_rank_is_started(brought: Path) -> None:
@@ -132,8 +138,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_an_image_without_python_is_told_from_a_failure(brought: Path, path: Path) -> None:
-    reason = "trainyard-agent: there is no Python 3.9 or newer on the PATH of this image\n"
-    assert start(brought, "--once", "--", "/bin/true", PATH=str(path)) == (96, reason, reason)
+    reason = "there is no Python 3.9 or newer on the PATH of this image"
+    assert start(brought, "--once", "--", "/bin/true", PATH=str(path)) == (96, reason, f"trainyard-agent: {reason}\n")
 
 
 def test_a_python_that_is_too_old_is_none(brought: Path, path: Path) -> None:
@@ -159,16 +165,15 @@ def test_a_python_that_lacks_what_the_agent_needs_is_none(brought: Path, path: P
     """As Debian's python3-minimal does."""
     (path / "python3").write_text(without(module))
     (path / "python3").chmod(0o755)
-    reason = (
-        f"trainyard-agent: there is no Python 3.9 or newer on the PATH of this image that has the module {module}\n"
-    )
-    assert start(brought, "--once", "--", "/bin/true", PATH=str(path)) == (96, reason, reason)
+    reason = f"there is no Python 3.9 or newer on the PATH of this image that has the module {module}"
+    assert start(brought, "--once", "--", "/bin/true", PATH=str(path)) == (96, reason, f"trainyard-agent: {reason}\n")
     words = ["--once", "--", sys.executable, "-c", "print('ran')"]
     assert start(brought, *words, PATH=str(path)) == (0, "", "ran\n")
 
 
 @pytest.mark.parametrize(
-    ("module", "why"), [("resource", "of this image cannot run it"), ("ctypes", "before the command was started")]
+    ("module", "why"),
+    [("resource", "of this image cannot run trainyard-agent"), ("ctypes", "before the command was started")],
 )
 def test_what_the_agent_fails_by_before_anything_has_run_asks_for_a_worker_without_it(
     brought: Path, path: Path, module: str, why: str
@@ -176,7 +181,8 @@ def test_what_the_agent_fails_by_before_anything_has_run_asks_for_a_worker_witho
     (path / "python3").write_text(without(module).replace('"$3" = -c', '"$3" = -c && exit 0'))
     (path / "python3").chmod(0o755)
     code, told, _ = start(brought, "--once", "--", "/bin/true", PATH=str(path))
-    assert (code, told.startswith("trainyard-agent: "), why in told, "\n" in told) == (96, True, True, False)
+    assert (code, why in told, "\n" in told) == (96, True, False)
+    assert '"kind":"agentUnable"' in (brought / "termination-log").read_text()
 
 
 def test_the_programs_own_python_does_where_the_path_has_none(brought: Path, path: Path) -> None:

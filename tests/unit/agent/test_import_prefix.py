@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.unit.agent.operator import Operator
-from tests.unit.agent.warmth import NOT_READY, READY, Ran, Run, run
+from tests.unit.agent.operator_process import Operator
+from tests.unit.agent.warm_runs import NOT_READY, READY, Ran, Run, run
 
 LIBRARY = """
 import os, sys
@@ -113,7 +113,7 @@ def test_a_head(program: Path, folder: Path, operator: Operator, name: str) -> N
         words, env={**os.environ, **environment}, cwd=folder, capture_output=True, text=True, check=True
     )
     warm, line = run(program, folder, operator, *words, **environment)
-    assert (f"imported {'libx' if head.ahead else 'nothing'} in" in line, warm.errors) == (True, "")
+    assert (f"imported={'libx' if head.ahead else 'none'} seconds=" in line, warm.errors) == (True, "")
     assert warm.output == fresh.stdout
 
 
@@ -136,8 +136,8 @@ def ran(program: Path, folder: Path, operator: Operator, source: str, **environm
 def test_what_differs_from_rank_to_rank_is_read_by_each(
     program: Path, folder: Path, operator: Operator, how: str
 ) -> None:
-    made, line = ran(program, folder, operator, READS[how].format(name="RANK"), TRAINYARD_PROCESSES="2")
-    assert f"{NOT_READY} each time: what is imported reads " in line
+    made, line = ran(program, folder, operator, READS[how].format(name="RANK"), TRAINYARD_PROCESSES_PER_REPLICA="2")
+    assert f"{NOT_READY}: what is imported reads " in line
     assert " RANK" in line
     assert "which differs between ranks or attempts" in line
     assert sorted(made.output.split()) == ["0", "1"]
@@ -153,15 +153,15 @@ PASSED = {
 
 @pytest.mark.parametrize("what", PASSED)
 def test_what_makes_no_difference_may_be_read(program: Path, folder: Path, operator: Operator, what: str) -> None:
-    made, line = ran(program, folder, operator, PASSED[what], TRAINYARD_PROCESSES="2")
-    assert "imported reader in" in line
+    made, line = ran(program, folder, operator, PASSED[what], TRAINYARD_PROCESSES_PER_REPLICA="2")
+    assert "imported=reader seconds=" in line
     assert made.output.split() == ["2", "2"]
 
 
 def test_the_only_rank_of_a_worker_is_the_same_in_each_attempt(program: Path, folder: Path, operator: Operator) -> None:
     own = {"TRAINYARD_REPLICAS": "3", "TRAINYARD_REPLICA_INDEX": "2"}
     made, line = ran(program, folder, operator, READS["by name"].format(name="RANK"), **own)
-    assert ("imported reader in" in line, made.output) == (True, "2\n")
+    assert ("imported=reader seconds=" in line, made.output) == (True, "2\n")
 
 
 def test_what_differs_from_attempt_to_attempt_is_read_by_each(program: Path, folder: Path, operator: Operator) -> None:

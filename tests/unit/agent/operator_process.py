@@ -1,4 +1,4 @@
-"""An operator that the agent can be started with: what it hears, and what it orders."""
+"""An operator that the agent can be started with: what it receives, and what it orders."""
 
 import json
 import socket
@@ -26,6 +26,8 @@ class Operator:
         self.reports: list[Poll] = []
         self.orders: Poll = {"attempt": 1, "run": True}
         self.says: tuple[int, Any] | None = None
+        self.tokens: list[str] = []
+        self.report_answer: tuple[int, Any] = (200, {"next": 1})
         self.connections = 0
         self.over = False
         self._open: set[socket.socket] = set()
@@ -40,7 +42,8 @@ class Operator:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 if self.path == "/v1/report":
                     outer.reports.append(body)
-                    status, answer = 200, {"next": 1}
+                    outer.tokens.append(self.headers["Authorization"])
+                    status, answer = outer.report_answer
                 else:
                     outer.polls.append(body)
                     status, answer = outer._answer(body)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent.conftest import AGENT
-from tests.unit.agent.operator import Operator, credentials
+from tests.unit.agent.operator_process import Operator, credentials
 from tests.unit.agent.place import PLACE
 from tests.unit.agent.running import Agent
 
@@ -34,7 +34,7 @@ def test_a_signal_that_came_before_the_agent_was_ready_is_heard(tmp_path: Path, 
 def test_one_that_comes_while_it_is_imported_is_kept(tmp_path: Path) -> None:
     shutil.copy(AGENT / "__main__.py", tmp_path)
     (tmp_path / "trainyard_agent").mkdir()
-    imported = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\ndef main(heard): print(*heard); return 7\n"
+    imported = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\ndef main(signals): print(*signals); return 7\n"
     (tmp_path / "trainyard_agent/main.py").write_text(imported)
     done = subprocess.run([sys.executable, "-I", str(tmp_path)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (7, f"{signal.SIGTERM:d}\n")
@@ -53,26 +53,26 @@ def test_one_that_comes_while_a_python_is_looked_for_ends_the_container(tmp_path
 WAITS = """
 from trainyard_agent.attempt import Command
 from trainyard_agent.group import Group
-from trainyard_agent.orders import Final, News
-from trainyard_agent.restarts import Restarts
+from trainyard_agent.orders import Final, OperatorView
+from trainyard_agent.container_restart import ContainerRestart
 from trainyard_agent.worker import Worker
 import os
 class Silent:
-    on = True
-    def news(self, since): return News(None, {final}, answered=True, silence=601.0)
-    def tell(self, *_, **__): pass
+    is_active = True
+    def view(self, since): return OperatorView(None, {final}, answered=True, silence=601.0)
+    def report(self, *_, **__): pass
 with Group() as group:
     environment = {{**os.environ, "TRAINYARD_ATTEMPT": "4"}}
-    end = Worker(Command(["true"], once=False), environment, group, Silent(), print, Restarts({{}}, print)).run(wait=True)
-print(end.code, end.message)
+    end = Worker(Command(["true"], starts_ranks=False), environment, group, Silent(), print, ContainerRestart({{}}, print)).run(wait=True)
+print(end.code, end.message and end.message.partition("\\n")[2])
 """
 
 
 @pytest.mark.parametrize(
     ("final", "end"),
     [
-        ("None", "92 attempt 4 was waited for in vain: nothing was heard of the operator for 601 seconds"),
-        ("Final.OFF", "92 attempt 4 was waited for in vain: the operator cannot be asked"),
+        ("None", "92 attempt 4 was not started: the operator did not answer for 601 seconds"),
+        ("Final.OFF", "92 attempt 4 was not started: the operator cannot be asked"),
         ("Final.OVER", "143 None"),
         ("Final.REPLACED", "143 None"),
     ],
@@ -90,4 +90,4 @@ def test_so_does_one_whose_operator_knows_nothing_of_it(program: Path, folder: P
     waits = {**credentials(folder, operator.port), "TRAINYARD_RENDEZVOUS": "wait"}
     run = Agent(program, folder, "--", "true", **waits)
     assert run.ends()[0] == 92
-    assert run.message == "attempt 1 was waited for in vain: the operator cannot be asked"
+    assert run.message == "attempt 1 was not started: the operator cannot be asked"

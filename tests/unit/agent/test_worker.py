@@ -8,18 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.patience import until
-from tests.unit.agent.operator import Operator, credentials
+from tests.unit.agent.operator_process import Operator, credentials
 from tests.unit.agent.place import AGENT
-from tests.unit.agent.running import Agent, agent, alive
-
-COLD = {"TRAINYARD_WARM_START": "0"}
-"""What is tested here is the protocol."""
-STAY = """
-A = os.environ["TRAINYARD_ATTEMPT"]
-say(f"ran{R}-{A}", os.getpid())
-def wait_for(name):
-    while not os.path.exists(name): time.sleep(0.01)
-"""
+from tests.unit.agent.running import Agent, agent, alive, shown
+from tests.unit.agent.scripts import COLD, STAY
+from trainyard.domain.state.termination import read
 
 
 def test_the_ranks_start_again_with_the_new_environment_and_nothing_of_the_old(
@@ -43,7 +36,9 @@ if A == "1":
         (folder / "go").touch()
         told = operator.hears("failed")
         assert told["failure"]["code"] == 5
-        assert told["failure"]["message"] == 'rank 3 ended with exit code 5\n{"step": 7}'
+        data = read(told["failure"]["message"]).data
+        assert data is not None
+        assert (data.kind, data.rank, data.exit_code, data.step) == ("failed", 3, 5, 7)
         assert 0 <= told["failure"]["age"] < 60
         operator.order(2, run=False)
         operator.hears("waiting", 2)
@@ -58,7 +53,7 @@ if A == "1":
 def test_whose_kubelet_is_dead_ends_by_itself_once_another_has_its_place(
     program: Path, folder: Path, operator: Operator
 ) -> None:
-    variables = {**credentials(folder, operator.port), **COLD, "TRAINYARD_GRACE_SECONDS": "1"}
+    variables = {**credentials(folder, operator.port), **COLD, "TRAINYARD_GRACE_PERIOD_SECONDS": "1"}
     with agent(program, folder, f"{STAY}\ntime.sleep(600)", **variables) as run:
         ranks = [int(run.file(f"ran{rank}-1")) for rank in (2, 3)]
         operator.hears("running")
@@ -85,8 +80,8 @@ time.sleep(600)
         run.file("ready2")
         operator.hears("running")
         (folder / "go").touch()
-        message = operator.hears("failed")["failure"]["message"]
-        assert message.startswith("rank 3 ended with exit code 1: ValueError: boom\nTraceback")
+        message = shown(operator.hears("failed")["failure"]["message"])
+        assert message.startswith("rank 3 exited with code 1: ValueError: boom\nTraceback")
         (folder / "told").touch()
         assert run.file("heard") == "yes"
 
@@ -128,12 +123,11 @@ from trainyard_agent import progress
 for step in range(5): progress(step); time.sleep(0.2)
 if A == "1": time.sleep(600)
 """
-    variables = {**credentials(folder, operator.port), **COLD, "TRAINYARD_HANG_SECONDS": "2"}
+    variables = {**credentials(folder, operator.port), **COLD, "TRAINYARD_HANG_TIMEOUT_SECONDS": "2"}
     with agent(program, folder, script, **variables) as run:
         told = operator.hears("failed")["failure"]
         assert told["code"] == 91
-        assert told["message"].startswith("rank ")
-        assert " hangs: no progress for " in told["message"]
+        assert " is hung at script.py:" in shown(told["message"])
         operator.order(2, run=True)
         assert run.ends()[0] == 0
 
@@ -185,12 +179,20 @@ def test_what_has_run_here_and_is_gone_may_run_elsewhere(program: Path, folder: 
     """A volume of which the container has lost hold."""
     (folder / "lost").write_text("#!/bin/sh\nrm -f lost\nexit 5\n")
     (folder / "lost").chmod(0o755)
-    run = Agent(program, folder, "--", "./lost", **credentials(folder, operator.port), **COLD, TRAINYARD_PROCESSES="1")
+    run = Agent(
+        program,
+        folder,
+        "--",
+        "./lost",
+        **credentials(folder, operator.port),
+        **COLD,
+        TRAINYARD_PROCESSES_PER_REPLICA="1",
+    )
     try:
         assert operator.hears("failed")["failure"]["code"] == 5
         operator.order(2, run=True)
         told = operator.hears("failed", 2)["failure"]
-        assert (told["code"], told["message"]) == (1, "cannot start ./lost: No such file or directory")
+        assert (told["code"], shown(told["message"])) == (1, "cannot start ./lost: No such file or directory")
     finally:
         run.kill()
 
@@ -210,7 +212,7 @@ def test_a_replacement_tells_when_its_imports_are_done(program: Path, folder: Pa
         assert operator.polls[0] == {"attempt": 4, "state": "waiting", "prepared": False}
         operator.order(4, run=True)
         code, said = run.ends()
-        assert (code, "prepared: imported heavy" in said) == (0, True), said
+        assert (code, "prepared warm start imported=heavy " in said) == (0, True), said
     finally:
         run.kill()
 
@@ -230,7 +232,7 @@ def test_a_replacement_waits_until_it_is_told_to_begin(program: Path, folder: Pa
 @pytest.mark.parametrize(
     ("variables", "told"),
     [
-        ({"TRAINYARD_RENDEZVOUS": "wait"}, "nobody could say when: TRAINYARD_COORDINATOR is not set"),
+        ({"TRAINYARD_RENDEZVOUS": "wait"}, "TRAINYARD_COORDINATOR is not set, so no order can come"),
         ({"TRAINYARD_RENDEZVOUS": "soon"}, "TRAINYARD_RENDEZVOUS must be wait, or not be set, and is 'soon'"),
     ],
 )
@@ -292,7 +294,7 @@ all_reduce()
         run.process.terminate()
         said = run.ends()[1]
     for rank in (2, 3):
-        assert f"rank {rank} hangs, or waits for one that does" in said
+        assert f"rank {rank} hangs, or waits for a rank that does" in said
     assert said.count("in all_reduce") == 2
 
 
