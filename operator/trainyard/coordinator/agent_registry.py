@@ -73,11 +73,11 @@ class Attendance:
         agents, call = self._agents.setdefault(job, {}), Call(self._calls.setdefault(job, set()))
         before = agents.get(pod)
         # The same failure told again, over another connection, did not happen later.
-        same = before is not None and (before.attempt, before.doing) == (said.attempt, said.doing)
+        same = before is not None and (before.attempt, before.state) == (said.attempt, said.state)
         began = before.since if before is not None and before.left_at is None else now
         if same and before is not None:
-            said = replace(said, exit=before.exit, said_at=before.said_at)
-        agents[pod] = replace(said, said_at=said.said_at or now, since=began)
+            said = replace(said, exit=before.exit, reported_at=before.reported_at)
+        agents[pod] = replace(said, reported_at=said.reported_at or now, since=began)
         self._last[pod] = call
         if not same or before is None or before.left_at is not None or _told(before) != _told(said):
             self.news(job, 0.0)
@@ -131,8 +131,10 @@ class Attendance:
             self._since = self._since and self._since + set_by
             for agents in self._agents.values():
                 for pod, agent in agents.items():
-                    said, since, left = (each and each + set_by for each in (agent.said_at, agent.since, agent.left_at))
-                    agents[pod] = replace(agent, said_at=said, since=since, left_at=left)
+                    said, since, left = (
+                        each and each + set_by for each in (agent.reported_at, agent.since, agent.left_at)
+                    )
+                    agents[pod] = replace(agent, reported_at=said, since=since, left_at=left)
         return now
 
     @property

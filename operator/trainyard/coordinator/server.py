@@ -20,6 +20,7 @@ from trainyard.api.agent_protocol import (
     MAX_BODY_BYTES,
     REPORT_PATH,
     SYNC_PATH,
+    AgentState,
     Refusal,
     Report,
     ReportAnswer,
@@ -35,15 +36,15 @@ from trainyard.coordinator.listener import Guests, listen
 from trainyard.coordinator.progress_store import Board
 from trainyard.coordinator.rejections import STATUS, RefusedError, Why
 from trainyard.coordinator.tokens import PodIdentity, Verifier
-from trainyard.domain.state.observe import an_exit
-from trainyard.domain.state.snapshot import AgentView, Doing, JobView, PodView
+from trainyard.domain.state.observe import container_exit
+from trainyard.domain.state.snapshot import AgentView, JobView, PodView
 
 _LOG = logging.getLogger(__name__)
 
 Json = dict[str, object]
 Work = Callable[[web.Request, PodIdentity], Awaitable[Json]]
 
-LAST_WORDS = frozenset({Doing.ENDED, Doing.RESTARTING})
+LAST_WORDS = frozenset({AgentState.ENDED, AgentState.RESTARTING})
 """Who says so waits for no word."""
 HOLD_SECONDS = 60.0
 """How long an agent waits for a word before it asks again."""
@@ -169,7 +170,9 @@ class Coordinator:
         if failed is None:
             return AgentView(call.attempt, call.state, leave=leave, prepared=call.prepared)
         age = timedelta(seconds=min(failed.age, LONGEST_AGE))
-        return AgentView(call.attempt, call.state, an_exit(self.attendance.now() - age, failed.code, failed.message))
+        return AgentView(
+            call.attempt, call.state, container_exit(self.attendance.now() - age, failed.code, failed.message)
+        )
 
     async def _sender(self, request: web.Request) -> PodIdentity:
         if not self.leading():

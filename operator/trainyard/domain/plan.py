@@ -24,15 +24,15 @@ from trainyard.domain.actions import (
     whole_seconds,
 )
 from trainyard.domain.progress import goodput, stragglers
-from trainyard.domain.progress.group_progress import progress, reported_by
+from trainyard.domain.progress.group_progress import last_step_of, progress
 from trainyard.domain.recovery import agent_reports, failure_policy, stored_times, suspect_nodes
 from trainyard.domain.recovery.agent_injection import not_for
 from trainyard.domain.recovery.restart_scope import opening, told_by_all
 from trainyard.domain.recovery.root_cause import find_cause, settling
 from trainyard.domain.scaling import capacity, resize, scale_up
-from trainyard.domain.state.rank_layout import indivisible, meets_by_itself
+from trainyard.domain.state.rank_layout import indivisible, uses_torchrun_rendezvous
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
-from trainyard.domain.state.worker_state import State, everyone, has_stopped, state
+from trainyard.domain.state.worker_state import State, all_present, has_stopped, state
 from trainyard.domain.status import transitions
 from trainyard.domain.status.report import report, unfollowed
 from trainyard.domain.stop import coordinated_stop, deadlines
@@ -86,7 +86,7 @@ def _prepare(snapshot: Snapshot, now: datetime) -> Snapshot:
     status = stored_times.believed(snapshot.job.status, now)
     snapshot = _with_status(snapshot, status)
     if snapshot.reports:
-        seen, active = progress(snapshot, now), transitions.active(status, goodput.told_at(snapshot, now))
+        seen, active = progress(snapshot, now), transitions.active(status, goodput.step_reported_at(snapshot, now))
         reported: StatusChanges = {
             "progress": seen,
             "goodput": goodput.reported(snapshot, seen, active),
@@ -109,7 +109,7 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
         return transitions.fail(job, Reason.DEADLINE_EXCEEDED, message, now)
     if was := snapshot.size.resized_from:
         return resize.resize(snapshot, was, now)
-    if status.awaiting_rendezvous and snapshot.hearing_since is None:
+    if status.awaiting_rendezvous and snapshot.coordinator_up_since is None:
         return transitions.regroup(snapshot, now)
     if cause := find_cause(pods, _created(snapshot)):
         # Who lost a peer may have lost one that nothing is heard of, or that has done its work: that is known in a moment.
@@ -117,12 +117,12 @@ def _judge(snapshot: Snapshot, now: datetime) -> Plan | None:
             return Plan(status, requeue_after=whole_seconds(wait))
         if snapshot.agent and (why := not_for(job, cause)):
             return transitions.without_agent(snapshot, why, now)
-        cause = replace(cause, told=reported_by(snapshot, cause.index))
+        cause = replace(cause, told=last_step_of(snapshot, cause.index))
         return failure_policy.settle(cause, snapshot, now)
     if free := suspect_nodes.released(job, pods, now):
         return transitions.release(snapshot, free, now)
-    if size := capacity.remaining(snapshot, now):
-        return resize.shrink(snapshot, size, capacity.why(snapshot), now)
+    if size := capacity.feasible_size(snapshot, now):
+        return resize.shrink(snapshot, size, capacity.unschedulable_message(snapshot), now)
     return deadlines.late(snapshot, now)
 
 
@@ -136,12 +136,12 @@ def _created(snapshot: Snapshot) -> list[int]:
 def _act(snapshot: Snapshot, now: datetime) -> Plan:
     """Bring the pods to what the status says: the old attempts gone, then all workers of the current one there."""
     job, status = snapshot.job, snapshot.job.status
-    if changes := scale_up.changes(snapshot, now):
-        return Plan(status.evolve(**changes), events=scale_up.told(snapshot, changes))
+    if changes := scale_up.joining_update(snapshot, now):
+        return Plan(status.evolve(**changes), events=scale_up.scale_up_events(snapshot, changes))
     # A worker without others is looked for by nobody: a thousand jobs of one GPU need no thousand Services.
     workers = snapshot.size.desired
     fits = not indivisible(job.spec, workers)
-    named = fits and (workers > 1 or meets_by_itself(job.spec))
+    named = fits and (workers > 1 or uses_torchrun_rendezvous(job.spec))
     actions: list[Action] = [CreateService()] if named and not snapshot.has_service else []
     not_before = status.internal.backoff.not_before
     waiting = not_before is not None and now < not_before
@@ -149,7 +149,7 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
     actions += _delete([p for p in snapshot.old if not (waiting and p.ended)], Reason.STALE_ATTEMPT)
     removed, again = removals(snapshot, [*snapshot.old, *(p for p in snapshot.joining if p.deletion_time)], now)
     actions += removed
-    events = [*stragglers.begun(snapshot), *unfollowed(snapshot)]
+    events = [*stragglers.straggler_events(snapshot), *unfollowed(snapshot)]
     waits = [
         *deadlines.waits(snapshot, now),
         *stragglers.deadlines(status, now),
@@ -172,10 +172,10 @@ def _act(snapshot: Snapshot, now: datetime) -> Plan:
             events.append(Event("Normal", Reason.WORKERS_CREATED, note))
     if status.awaiting_rendezvous and not waiting and all(has_stopped(p) for p in in_the_way):
         address = opening(snapshot) if all(agent_reports.ready(snapshot, p) for p in snapshot.current) else None
-        if address and everyone(snapshot.current, workers):
+        if address and all_present(snapshot.current, workers):
             # Told together with what follows from it: one write less for all to wait for.
             status = transitions.open_rendezvous(status, address)
-    actions += scale_up.newcomers(snapshot)
+    actions += scale_up.create_joining_workers(snapshot)
     return report(snapshot, Plan(status, actions, events, _soonest(waits)), now)
 
 
@@ -233,7 +233,7 @@ def _succeeded(snapshot: Snapshot) -> bool:
     """Whether the group has done its work: the group as it was made, which `replicas` may have left behind."""
     succeeded = [p for p in snapshot.current if state(p) is State.SUCCEEDED]
     wished = 1 if snapshot.job.spec.lifecycle.success is Success.WORKER_0 else snapshot.size.current
-    return everyone(succeeded, wished)
+    return all_present(succeeded, wished)
 
 
 def _delete(pods: Sequence[PodView], reason: Reason) -> list[Action]:

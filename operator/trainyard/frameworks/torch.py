@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
-from trainyard.domain.state.rank_layout import meets_by_itself, processes
+from trainyard.domain.state.rank_layout import processes, uses_torchrun_rendezvous
 from trainyard.frameworks.worker_spec import Json, Worker, cpus
 
 PORT, PORTS = 29500, 500
@@ -48,9 +48,9 @@ def identity(worker: Worker) -> list[Json]:
         # by name worker 0 always holds rank 0: its log is the one to read, its death the one that takes the store along.
         "PET_LOCAL_ADDR": worker.address,
         # Recovery is of the whole group, by the operator, unless torchrun is to see to it.
-        "PET_MAX_RESTARTS": str(worker.spec.recovery.max_restarts) if meets_by_itself(worker.spec) else "0",
+        "PET_MAX_RESTARTS": str(worker.spec.recovery.max_restarts) if uses_torchrun_rendezvous(worker.spec) else "0",
     }
-    if per_worker == 1 and not meets_by_itself(worker.spec):
+    if per_worker == 1 and not uses_torchrun_rendezvous(worker.spec):
         variables |= {
             "RANK": str(worker.index),
             "WORLD_SIZE": str(worker.workers),
@@ -62,7 +62,11 @@ def identity(worker: Worker) -> list[Json]:
 
 def _workers(worker: Worker) -> str:
     elastic = worker.spec.elastic
-    return f"{elastic.lowest}:{elastic.highest}" if elastic and meets_by_itself(worker.spec) else str(worker.workers)
+    return (
+        f"{elastic.lowest}:{elastic.highest}"
+        if elastic and uses_torchrun_rendezvous(worker.spec)
+        else str(worker.workers)
+    )
 
 
 def tuning(worker: Worker, container: Mapping[str, Any]) -> list[Json]:

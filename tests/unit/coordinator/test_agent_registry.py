@@ -2,10 +2,11 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 from tests.support.jobs import NOW
+from trainyard.api.agent_protocol import AgentState
 from trainyard.coordinator.agent_registry import Attendance
-from trainyard.domain.state.snapshot import AgentView, Doing
+from trainyard.domain.state.snapshot import AgentView
 
-SAID = AgentView(1, Doing.RUNNING)
+SAID = AgentView(1, AgentState.RUNNING)
 
 
 def test_where_the_clock_is_set_all_that_is_known_goes_with_it() -> None:

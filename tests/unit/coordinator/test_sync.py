@@ -11,11 +11,11 @@ import pytest
 from tests.support.jobs import NOW, UID, condition
 from tests.support.waiting import until
 from tests.unit.coordinator.conftest import Office
-from trainyard.api.agent_protocol import SYNC_PATH
+from trainyard.api.agent_protocol import SYNC_PATH, AgentState, StopProgress
 from trainyard.api.internal_status import CoordinatedStop, Group, Rendezvous
 from trainyard.api.status import ConditionType as C, LastFailure
 from trainyard.coordinator import listener, server
-from trainyard.domain.state.snapshot import AgentView, Doing, LeaveView
+from trainyard.domain.state.snapshot import AgentView
 
 RUNNING = {"attempt": 1, "state": "running"}
 FAILED = {
@@ -72,7 +72,7 @@ async def test_who_starts_its_container_anew_is_told_and_says_so_without_waiting
     assert (await waits)[1] == {"attempt": 2, "run": False, "environment": {}, "restart": True}
     said = await call(office, {"attempt": 2, "state": "restarting"})
     assert said[0] == 200
-    assert office.attendance.of(UID, [POD])[POD].doing is Doing.RESTARTING
+    assert office.attendance.of(UID, [POD])[POD].state is AgentState.RESTARTING
     assert office.attendance.connected == 0
 
 
@@ -111,7 +111,7 @@ async def test_a_failure_is_known_as_the_node_would_tell_it(office: Office) -> N
     waits = await held(office, FAILED)
     (agent,) = office.attendance.of(UID, [POD]).values()
     assert agent.exit is not None
-    assert (agent.doing, agent.exit.code, agent.exit.rank) == (Doing.FAILED, 3, 1)
+    assert (agent.state, agent.exit.code, agent.exit.rank) == (AgentState.FAILED, 3, 1)
     assert agent.exit.time == NOW - timedelta(seconds=2)
     assert office.news == [UID]
     waits.cancel()
@@ -195,7 +195,7 @@ async def test_an_agent_that_hangs_up_is_not_there_and_its_node_not_silent(offic
     waits.cancel()
     await until(lambda: office.attendance.connected == 0)
     (agent,) = office.attendance.of(UID, [POD]).values()
-    assert (agent.left_at, agent.vanished, agent.doing) == (NOW, False, Doing.RUNNING)
+    assert (agent.left_at, agent.vanished, agent.state) == (NOW, False, AgentState.RUNNING)
     assert office.news == [UID, UID]
 
 
@@ -204,7 +204,7 @@ async def test_an_agent_that_hangs_up_is_not_there_and_its_node_not_silent(offic
     [(TimeoutError(110, "timed out"), True), (OSError(113, "no route to host"), True), (ConnectionResetError(), False)],
 )
 async def test_a_node_that_does_not_answer_is_silent(office: Office, *, error: OSError, silent: bool) -> None:
-    with office.attendance.call(UID, POD, AgentView(1, Doing.RUNNING)) as waits:
+    with office.attendance.call(UID, POD, AgentView(1, AgentState.RUNNING)) as waits:
         office.attendance.left(UID, POD, waits, error)
     (agent,) = office.attendance.of(UID, [POD]).values()
     assert (agent.connected, agent.vanished) == (False, silent)
@@ -213,7 +213,7 @@ async def test_a_node_that_does_not_answer_is_silent(office: Office, *, error: O
 async def test_who_says_good_bye_is_not_missed(office: Office) -> None:
     assert (await call(office, {"attempt": 1, "state": "ended"}))[0] == 200
     (agent,) = office.attendance.of(UID, [POD]).values()
-    assert agent.doing is Doing.ENDED
+    assert agent.state is AgentState.ENDED
 
 
 async def test_the_kernel_s_time_out_arrives_as_such(office: Office) -> None:
@@ -243,16 +243,16 @@ async def test_since_when_an_agent_is_there_without_a_break(office: Office) -> N
         office.attendance.now = lambda: NOW + timedelta(seconds=seconds)
         office.attendance.monotonic = lambda: float(seconds)
 
-    with office.attendance.call(UID, POD, AgentView(1, Doing.RUNNING)):
+    with office.attendance.call(UID, POD, AgentView(1, AgentState.RUNNING)):
         later(10)
-    with office.attendance.call(UID, POD, AgentView(2, Doing.WAITING)) as waits:
+    with office.attendance.call(UID, POD, AgentView(2, AgentState.WAITING)) as waits:
         (agent,) = office.attendance.of(UID, [POD]).values()
-        assert (agent.since, agent.said_at) == (NOW, NOW + timedelta(seconds=10))
+        assert (agent.since, agent.reported_at) == (NOW, NOW + timedelta(seconds=10))
         office.attendance.left(UID, POD, waits, None)
     later(20)
-    with office.attendance.call(UID, POD, AgentView(2, Doing.WAITING)):
+    with office.attendance.call(UID, POD, AgentView(2, AgentState.WAITING)):
         (agent,) = office.attendance.of(UID, [POD]).values()
-    assert (agent.since, agent.said_at) == (NOW + timedelta(seconds=20), NOW + timedelta(seconds=10))
+    assert (agent.since, agent.reported_at) == (NOW + timedelta(seconds=20), NOW + timedelta(seconds=10))
 
 
 async def test_one_connection_a_pod(office: Office) -> None:
@@ -296,7 +296,7 @@ async def test_the_same_connection_serves_again(office: Office, monkeypatch: pyt
 
 
 def test_agents_of_pods_that_are_gone_are_forgotten(office: Office) -> None:
-    with office.attendance.call(UID, POD, AgentView(1, Doing.RUNNING)):
+    with office.attendance.call(UID, POD, AgentView(1, AgentState.RUNNING)):
         assert office.attendance.of(UID, ["another"]) == {}
     assert office.attendance.of(UID, [POD]) == {}
 
@@ -311,7 +311,7 @@ def on_the_way(**leave: Any) -> dict[str, Any]:
 async def test_all_hear_that_they_stop_and_then_after_which_step(office: Office) -> None:
     stop = CoordinatedStop(attempt=1, time=NOW)
     waits = await held(office, on_the_way(leaving=True))
-    assert office.attendance.of(UID, [POD])[POD].leave == LeaveView(leaving=True)
+    assert office.attendance.of(UID, [POD])[POD].leave == StopProgress(leaving=True)
     decide(office, coordinated_stop=stop)
     _, word = await waits
     assert (word["attempt"], word["stop"]) == (1, {"step": None})

@@ -53,7 +53,7 @@ class Cache:
             agent=agent,
             reports=reports,
             agents=attendance.of(job.uid, [pod.uid for pod in pods]) if attendance else {},
-            hearing_since=attendance.since if attendance else None,
+            coordinator_up_since=attendance.since if attendance else None,
         )
 
     def notice(self, resource: Resource, raw: Mapping[str, Any]) -> bool:

@@ -20,9 +20,14 @@ BEHIND = 60.0
 """Seconds. What is settled further ahead than that was so by a clock that was set back since, or by hand: time goes on from now."""
 
 
-def told_at(snapshot: Snapshot, now: datetime) -> datetime:
+def step_reported_at(snapshot: Snapshot, now: datetime) -> datetime:
     """When the step that the group has done was told: that of the rank furthest behind."""
-    told = [(rank.step, report.at or now) for report in snapshot.told for rank in report.ranks if rank.step is not None]
+    told = [
+        (rank.step, report.at or now)
+        for report in snapshot.attempt_reports
+        for rank in report.ranks
+        if rank.step is not None
+    ]
     last = min((step for step, _ in told), default=None)
     return max((at for step, at in told if step == last), default=now)
 
@@ -34,7 +39,11 @@ def reported(snapshot: Snapshot, seen: Progress | None, active: timedelta) -> Go
     """
     status = snapshot.job.status
     before, at = status.goodput, active.total_seconds()
-    if seen is None or seen.step is None or all(r.step is None for report in snapshot.told for r in report.ranks):
+    if (
+        seen is None
+        or seen.step is None
+        or all(r.step is None for report in snapshot.attempt_reports for r in report.ranks)
+    ):
         return before
     if before is None:
         before = _opened(snapshot, seen.step, at)
@@ -92,7 +101,7 @@ def _begun(snapshot: Snapshot, otherwise: int) -> int:
     """The step from which the attempt went on, or this one where nobody has told."""
     told = [
         rank.first
-        for report in snapshot.told
+        for report in snapshot.attempt_reports
         for rank in report.ranks
         if rank.first is not None and rank.step is not None and rank.first <= rank.step
     ]

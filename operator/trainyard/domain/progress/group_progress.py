@@ -20,7 +20,7 @@ _TOGETHER: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
 def progress(snapshot: Snapshot, now: datetime) -> Progress | None:
     """What the status is to say: what is told of the current attempt, or, until there is anything, what it says."""
     before = snapshot.job.status.progress
-    ranks = [rank for report in snapshot.told for rank in report.ranks]
+    ranks = [rank for report in snapshot.attempt_reports for rank in report.ranks]
     if not ranks:
         return before
     seen = _together(ranks, before.checkpoint if before else None, now)
@@ -28,9 +28,9 @@ def progress(snapshot: Snapshot, now: datetime) -> Progress | None:
     return before if same else seen
 
 
-def reported_by(snapshot: Snapshot, worker: int) -> int | None:
+def last_step_of(snapshot: Snapshot, worker: int) -> int | None:
     """The furthest step that a rank of this worker has told in the current attempt."""
-    told = (report for report in snapshot.told if report.index == worker)
+    told = (report for report in snapshot.attempt_reports if report.index == worker)
     return max((rank.step for report in told for rank in report.ranks if rank.step is not None), default=None)
 
 

@@ -24,7 +24,7 @@ class Culprit:
 def culprit(snapshot: Snapshot) -> Culprit | None:
     """That rank, if the agents have told where their ranks stand, and there is one."""
     pods = {pod.index: pod for pod in snapshot.current}
-    told = [report for report in snapshot.told if report.index in pods]
+    told = [report for report in snapshot.attempt_reports if report.index in pods]
     ranks = {rank.rank: (rank, report.index) for report in told for rank in report.ranks}
     places = {number: (rank.stack[0], index) for number, (rank, index) in ranks.items() if rank.stack}
     counts = Counter(place for place, _ in places.values())

@@ -38,7 +38,7 @@ class Paces:
 
 def paces(snapshot: Snapshot) -> Paces:
     """What is told of the current attempt. A rank that does something else than train is not measured meanwhile."""
-    ranks = [rank for report in snapshot.told for rank in report.ranks if rank.phase == "train"]
+    ranks = [rank for report in snapshot.attempt_reports for rank in report.ranks if rank.phase == "train"]
     own = {rank.rank: rank.own_seconds for rank in ranks if rank.own_seconds}
     if len(own) >= SEVERAL:
         return Paces(own, own=True)
@@ -54,7 +54,7 @@ def stragglers(snapshot: Snapshot, now: datetime) -> list[Straggler]:
     slow = [each for each in known.values() if each.rank not in told.seconds]
     usual = median(told.seconds.values()) if told.seconds else 0.0
     pods = {pod.index: pod for pod in snapshot.current}
-    where = {rank.rank: pods.get(report.index) for report in snapshot.told for rank in report.ranks}
+    where = {rank.rank: pods.get(report.index) for report in snapshot.attempt_reports for rank in report.ranks}
     for rank, seconds in told.seconds.items():
         before, factor = known.get(rank), min(MOST_TIMES, seconds / usual)
         if factor >= SLOW or (before and before.confirmed and factor > WELL):
@@ -84,7 +84,7 @@ def confirmed(status: TrainingJobStatus) -> Sequence[Straggler]:
     return [each for each in status.stragglers if each.confirmed]
 
 
-def saying(snapshot: Snapshot) -> Saying | None:
+def straggling_condition(snapshot: Snapshot) -> Saying | None:
     """The condition, where there is something to say: as a rule nothing was ever slow."""
     slow = confirmed(snapshot.job.status)
     if not slow:
@@ -105,9 +105,9 @@ def saying(snapshot: Snapshot) -> Saying | None:
     )
 
 
-def begun(snapshot: Snapshot) -> list[Event]:
+def straggler_events(snapshot: Snapshot) -> list[Event]:
     """The event with which it begins."""
-    said = saying(snapshot)
+    said = straggling_condition(snapshot)
     news = said is not None and said.holds and not snapshot.job.status.holds(C.STRAGGLING)
     return [Event("Warning", Reason.STRAGGLERS_DETECTED, said.message)] if said and news else []
 

@@ -7,12 +7,13 @@ tells of: one way of finding causes is enough.
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.actions import whole_seconds
 from trainyard.domain.recovery.agent_injection import accompanied
 from trainyard.domain.recovery.root_cause import follows, summary
 from trainyard.domain.recovery.suspect_nodes import AGENT_SILENT
-from trainyard.domain.state.snapshot import Doing, PodView, Snapshot, Trouble
+from trainyard.domain.state.snapshot import PodIssue, PodView, Snapshot
 from trainyard.domain.state.worker_state import State, state
 
 SILENCE = timedelta(seconds=8)
@@ -31,7 +32,7 @@ CALL_IN = timedelta(seconds=6)
 
 def overlaid(snapshot: Snapshot, now: datetime) -> Snapshot:
     """The snapshot with its pods as their agents know them."""
-    if snapshot.hearing_since is None:
+    if snapshot.coordinator_up_since is None:
         return snapshot
     return replace(snapshot, pods=[_overlaid(snapshot, pod, now) for pod in snapshot.pods])
 
@@ -39,15 +40,13 @@ def overlaid(snapshot: Snapshot, now: datetime) -> Snapshot:
 def stays(snapshot: Snapshot, pod: PodView) -> bool:
     """Whether the next attempt can begin in this pod: its agent is there and listens, or the pod was made to wait and has yet to start."""
     agent, status = snapshot.agents.get(pod.uid), snapshot.job.status
-    if pod.taken_by or pod.ended:
+    if pod.disruption or pod.ended:
         return False
     if agent is None:
         return (
-            status.created_in_attempt(pod.index) == status.attempt
-            and status.awaiting_rendezvous
-            and pod.trouble is None
+            status.created_in_attempt(pod.index) == status.attempt and status.awaiting_rendezvous and pod.issue is None
         )
-    there = not agent.vanished and agent.doing is not Doing.ENDED
+    there = not agent.vanished and agent.state is not AgentState.ENDED
     return there and agent.attempt <= status.attempt and pod.running
 
 
@@ -57,7 +56,7 @@ def ready(snapshot: Snapshot, pod: PodView) -> bool:
     return (
         agent is not None
         and agent.connected
-        and agent.doing is Doing.WAITING
+        and agent.state is AgentState.WAITING
         and agent.attempt == snapshot.job.status.attempt
     )
 
@@ -67,21 +66,21 @@ def calling(snapshot: Snapshot, now: datetime, *, leavers: bool = False) -> time
 
     None where there are none to come. `leavers`: for those too that are taken away.
     """
-    if snapshot.hearing_since is None or not accompanied(snapshot.job, brought=snapshot.agent):
+    if snapshot.coordinator_up_since is None or not accompanied(snapshot.job, brought=snapshot.agent):
         return None
     waits = [
-        CALL_IN - (now - _expected_since(pod, snapshot.hearing_since, now))
+        CALL_IN - (now - _expected_since(pod, snapshot.coordinator_up_since, now))
         for pod in snapshot.current
-        if pod.running and (leavers or not pod.taken_by) and pod.uid not in snapshot.agents
+        if pod.running and (leavers or not pod.disruption) and pod.uid not in snapshot.agents
     ]
     return max((wait for wait in waits if wait > timedelta()), default=None)
 
 
-def _expected_since(pod: PodView, hearing_since: datetime, now: datetime) -> datetime:
+def _expected_since(pod: PodView, coordinator_up_since: datetime, now: datetime) -> datetime:
     """Since when this worker's agent could have called."""
     began = pod.running_since
     # A node whose clock is ahead must not hold up a verdict for as long.
-    return max(hearing_since, began) if began and began - now <= AHEAD else hearing_since
+    return max(coordinator_up_since, began) if began and began - now <= AHEAD else coordinator_up_since
 
 
 def missing(snapshot: Snapshot, now: datetime) -> timedelta | None:
@@ -92,7 +91,7 @@ def missing(snapshot: Snapshot, now: datetime) -> timedelta | None:
     waits = [
         _ending(snapshot, pod, now) or _left(snapshot, pod, now)
         for pod in snapshot.current
-        if not (pod.ended or pod.taken_by or pod.exit)
+        if not (pod.ended or pod.disruption or pod.exit)
     ]
     return min((wait for wait in waits if wait and wait > timedelta()), default=None)
 
@@ -116,7 +115,7 @@ def gone(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
 def out_of_the_way(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
     """Whether no rank runs in a pod that is not used any more: nothing is heard of it, or the last word was that its container starts anew."""
     agent = snapshot.agents.get(pod.uid)
-    return (agent is not None and agent.doing is Doing.RESTARTING) or gone(snapshot, pod, now)
+    return (agent is not None and agent.state is AgentState.RESTARTING) or gone(snapshot, pod, now)
 
 
 def _left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
@@ -124,12 +123,16 @@ def _left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
     agent = snapshot.agents.get(pod.uid)
     if agent is None:
         return _never_heard(snapshot, pod, now)
-    if agent.left_at is None or agent.doing is Doing.ENDED or (agent.doing is Doing.RESTARTING and not agent.vanished):
+    if (
+        agent.left_at is None
+        or agent.state is AgentState.ENDED
+        or (agent.state is AgentState.RESTARTING and not agent.vanished)
+    ):
         return None
     # All at once away is our own network: what counts begins when the first is back, and when all that call are let in.
-    if snapshot.heard_since is None or snapshot.hearing_since is None:
+    if snapshot.agents_connected_since is None or snapshot.coordinator_up_since is None:
         return None
-    began = max(agent.left_at, snapshot.heard_since, snapshot.hearing_since)
+    began = max(agent.left_at, snapshot.agents_connected_since, snapshot.coordinator_up_since)
     return (SILENCE if agent.vanished else ABSENCE) - (now - began)
 
 
@@ -138,7 +141,7 @@ def _never_heard(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta |
 
     Others tell then that they have lost a peer. Where none does, nothing follows from it: it may not be able to call, and train.
     """
-    heard, hearing = snapshot.heard_since, snapshot.hearing_since
+    heard, hearing = snapshot.agents_connected_since, snapshot.coordinator_up_since
     if not pod.running or heard is None or hearing is None or not accompanied(snapshot.job, brought=snapshot.agent):
         return None
     ends = (agent.exit for each in snapshot.current if (agent := snapshot.agents.get(each.uid)) and agent.exit)
@@ -149,9 +152,9 @@ def _never_heard(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta |
 def _ending(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
     """How much longer the node of a worker that has done its work may take to tell."""
     agent = snapshot.agents.get(pod.uid)
-    if agent is None or agent.doing is not Doing.ENDED or agent.said_at is None:
+    if agent is None or agent.state is not AgentState.ENDED or agent.reported_at is None:
         return None
-    return ABSENCE - (now - agent.said_at)
+    return ABSENCE - (now - agent.reported_at)
 
 
 def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
@@ -159,30 +162,30 @@ def _overlaid(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
     if not status.has(pod.index, pod.attempt):
         return pod
     told = agent.exit if agent and agent.attempt == status.attempt and pod.exit is None else None
-    if pod.taken_by:
+    if pod.disruption:
         # What it was taken away after is not forgotten with it.
-        return replace(pod, exit=told) if told and pod.taken_at and told.time < pod.taken_at else pod
+        return replace(pod, exit=told) if told and pod.disrupted_at and told.time < pod.disrupted_at else pod
     if status.awaiting_rendezvous and _kept(snapshot, pod) and state(pod) in {State.SUCCEEDED, State.FAILED}:
         # It had done its work when the verdict fell that its pod stays, or ended with its old failure, since nobody told it to go on.
         how = f": exit code {pod.exit.code}: {summary(pod.exit)}".removesuffix(": ") if pod.exit else ""
-        early = Trouble("EndedBefore", f"it ended before this attempt began{how}")
-        return replace(pod, exit=None, phase="Failed", taken_by=early, taken_at=now)
+        early = PodIssue("EndedBefore", f"it ended before this attempt began{how}")
+        return replace(pod, exit=None, phase="Failed", disruption=early, disrupted_at=now)
     unheard = _unheard(snapshot, pod, now)
     if unheard is not None and unheard <= timedelta():
-        deaf = Trouble("AgentNotReady", f"its agent has not reached the operator within {STUCK.seconds} seconds")
-        return replace(pod, taken_by=deaf, taken_at=now)
+        deaf = PodIssue("AgentNotReady", f"its agent has not reached the operator within {STUCK.seconds} seconds")
+        return replace(pod, disruption=deaf, disrupted_at=now)
     if pod.ended or told:
         return pod if pod.ended else replace(pod, exit=told)
     if gone(snapshot, pod, now):
-        lost = Trouble(AGENT_SILENT, "nothing is heard of it any more, while other workers are")
-        return replace(pod, taken_by=lost, taken_at=agent.left_at if agent else now)
+        lost = PodIssue(AGENT_SILENT, "nothing is heard of it any more, while other workers are")
+        return replace(pod, disruption=lost, disrupted_at=agent.left_at if agent else now)
     begun = _meeting_since(snapshot)
     late = begun is not None and now - begun >= STUCK and _kept(snapshot, pod)
     away = restarts(status, pod)
     if late and not ready(snapshot, pod) and (away or (agent is not None and state(pod) is State.RUNNING)):
         what = "its container did not start anew" if away else "its processes did not end"
-        stuck = Trouble("AgentNotReady", f"{what} within {STUCK.seconds} seconds")
-        return replace(pod, taken_by=stuck, taken_at=now)
+        stuck = PodIssue("AgentNotReady", f"{what} within {STUCK.seconds} seconds")
+        return replace(pod, disruption=stuck, disrupted_at=now)
     return pod
 
 
@@ -198,11 +201,14 @@ def restarts(status: TrainingJobStatus, pod: PodView) -> bool:
 def _unheard(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
     """How much longer the agent of a worker that joins the others may take to call, once its container runs; None where it has, or need not."""
     joins = (
-        snapshot.job.status.awaiting_rendezvous and pod.running and not pod.taken_by and pod.uid not in snapshot.agents
+        snapshot.job.status.awaiting_rendezvous
+        and pod.running
+        and not pod.disruption
+        and pod.uid not in snapshot.agents
     )
-    if not joins or pod.running_since is None or snapshot.hearing_since is None or _kept(snapshot, pod):
+    if not joins or pod.running_since is None or snapshot.coordinator_up_since is None or _kept(snapshot, pod):
         return None
-    return STUCK - (now - _expected_since(pod, snapshot.hearing_since, now))
+    return STUCK - (now - _expected_since(pod, snapshot.coordinator_up_since, now))
 
 
 def _kept(snapshot: Snapshot, pod: PodView) -> bool:
@@ -213,6 +219,6 @@ def _kept(snapshot: Snapshot, pod: PodView) -> bool:
 def _meeting_since(snapshot: Snapshot) -> datetime | None:
     """Since when the workers that kept their pods could have been ready."""
     status = snapshot.job.status
-    if not status.awaiting_rendezvous or not status.internal.attempt_start_time or not snapshot.hearing_since:
+    if not status.awaiting_rendezvous or not status.internal.attempt_start_time or not snapshot.coordinator_up_since:
         return None
-    return max(status.internal.attempt_start_time, snapshot.hearing_since)
+    return max(status.internal.attempt_start_time, snapshot.coordinator_up_since)

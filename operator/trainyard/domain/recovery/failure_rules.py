@@ -165,7 +165,7 @@ def contains(text: str, pattern: str) -> bool:
 
 
 def _applies(rule: Rule, pod: PodView, end: Exit | None) -> bool:
-    said = [end, pod.taken_by, pod.trouble]
+    said = [end, pod.disruption, pod.issue]
     reasons = {each.reason for each in said if each}
     messages = [each.message for each in said if each]
     return (

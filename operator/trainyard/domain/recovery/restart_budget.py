@@ -7,7 +7,7 @@ from trainyard.domain.recovery.failure_rules import restarts_after
 from trainyard.domain.recovery.root_cause import Cause, blame
 from trainyard.domain.state.observe import MESSAGE_LIMIT
 from trainyard.domain.state.rank_layout import processes
-from trainyard.domain.state.snapshot import JobView, Trouble
+from trainyard.domain.state.snapshot import JobView, PodIssue
 
 
 def ended(job: JobView, cause: Cause, now: datetime) -> StatusChanges:
@@ -24,7 +24,7 @@ def _last_failure(job: JobView, cause: Cause, now: datetime) -> LastFailure:
     if pod is None:
         raise ValueError(f"what is charged has a pod: {cause}")
     end = pod.exit if cause.failed else None
-    why = end or pod.taken_by or pod.trouble or Trouble(cause.reason, "")
+    why = end or pod.disruption or pod.issue or PodIssue(cause.reason, "")
     message, at = why.message, pod
     rank = end.rank if end else None
     if rank is None and processes(job.spec) == 1:
@@ -33,7 +33,7 @@ def _last_failure(job: JobView, cause: Cause, now: datetime) -> LastFailure:
         at, rank = guilty.pod, guilty.rank
         message = f"{blame(guilty)}\n{message}"
     return LastFailure(
-        time=end.time if end else pod.taken_at or now,
+        time=end.time if end else pod.disrupted_at or now,
         attempt=job.status.attempt,
         pod=at.name,
         pod_uid=at.uid,

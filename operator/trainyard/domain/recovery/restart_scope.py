@@ -14,7 +14,7 @@ from trainyard.domain.recovery.agent_reports import stays
 from trainyard.domain.recovery.failure_rules import LONG, STEADY, got_further, in_a_row, more
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.object_names import worker_host
-from trainyard.domain.state.rank_layout import meets_by_itself
+from trainyard.domain.state.rank_layout import uses_torchrun_rendezvous
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
 from trainyard.domain.wording import counted
 
@@ -93,8 +93,8 @@ def resized(snapshot: Snapshot) -> tuple[Group | None, str]:
 
 def _stays(snapshot: Snapshot, pod: PodView) -> bool:
     """Whether the next attempt can begin in this pod."""
-    if meets_by_itself(snapshot.job.spec):
-        return pod.running and not (pod.taken_by or pod.ended)
+    if uses_torchrun_rendezvous(snapshot.job.spec):
+        return pod.running and not (pod.disruption or pod.ended)
     return stays(snapshot, pod)
 
 
@@ -105,7 +105,7 @@ def _restartable(snapshot: Snapshot, index: int) -> bool:
 
 def _can_be_joined(snapshot: Snapshot, new: AbstractSet[int]) -> bool:
     """Whether those that stay can begin together with these new ones: an agent can be told when, and torchrun meets at worker 0."""
-    by_itself = meets_by_itself(snapshot.job.spec) and 0 not in new
+    by_itself = uses_torchrun_rendezvous(snapshot.job.spec) and 0 not in new
     return by_itself or accompanied(snapshot.job, brought=snapshot.agent)
 
 
@@ -118,7 +118,7 @@ def can_join(snapshot: Snapshot) -> bool:
     """Whether more workers could begin an attempt together with those that are there."""
     status = snapshot.job.status
     few = len(status.internal.group.replacements if status.internal.group else ()) < MAX_REPLACEMENTS
-    heard = snapshot.hearing_since is not None and accompanied(snapshot.job, brought=snapshot.agent)
+    heard = snapshot.coordinator_up_since is not None and accompanied(snapshot.job, brought=snapshot.agent)
     return keeps_pods(snapshot.job.spec) and few and heard
 
 
@@ -157,7 +157,7 @@ def told_by_all(snapshot: Snapshot) -> int:
 
 def met(job: JobView, group: Group | None) -> StatusChanges:
     """Where those that stay need no word of ours when the next attempt begins: torchrun has them meet."""
-    if group is None or not meets_by_itself(job.spec):
+    if group is None or not uses_torchrun_rendezvous(job.spec):
         return {}
     return {"rendezvous": Rendezvous(attempt=job.status.attempt + 1, address=worker_host(job.name, 0))}
 

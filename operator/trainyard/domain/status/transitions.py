@@ -6,6 +6,7 @@ A verdict holds no actions; the next pass acts on what was stored (see `Plan`).
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.constants import AGENT
 from trainyard.api.internal_status import Backoff, Rendezvous, RestartBudget
 from trainyard.api.reasons import Reason
@@ -22,8 +23,8 @@ from trainyard.domain.recovery.restart_scope import climb, known_group, met
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.recovery.stored_times import delay_after
 from trainyard.domain.recovery.suspect_nodes import known, struck, told as told_of
-from trainyard.domain.scaling.group_size import at_most
-from trainyard.domain.state.snapshot import Doing, JobView, Snapshot
+from trainyard.domain.scaling.group_size import largest_allowed
+from trainyard.domain.state.snapshot import JobView, Snapshot
 
 
 def start(job: JobView, now: datetime) -> TrainingJobStatus:
@@ -130,7 +131,7 @@ def adopt(snapshot: Snapshot, attempt: int) -> Plan:
     update: StatusChanges = {"attempt": attempt, "launched_attempt": attempt - 1, "group": group, "stragglers": []}
     agents = [snapshot.agents.get(pod.uid) for pod in pods]
     # Some that wait beside others that run are perhaps none of them: they were to join. Then none is told to begin.
-    mixed = {agent.doing for agent in agents if agent} >= {Doing.RUNNING, Doing.WAITING}
+    mixed = {agent.state for agent in agents if agent} >= {AgentState.RUNNING, AgentState.WAITING}
     if group and not mixed and (address := next((pod.ip for pod in pods if pod.index == 0), "")):
         # They run, or were about to.
         update["rendezvous"] = Rendezvous(attempt=attempt, address=address)
@@ -148,7 +149,7 @@ def complete(job: JobView, workers: int, now: datetime) -> Plan:
 
 def fail(job: JobView, reason: Reason, message: str, now: datetime, cause: Cause | None = None) -> Plan:
     """The job has failed; `message` names the cause."""
-    workers = at_most(job.spec, job.spec.replicas) or job.spec.replicas
+    workers = largest_allowed(job.spec, job.spec.replicas) or job.spec.replicas
     sayings = [yes(C.FAILED, reason, message), yes(C.STALLED, reason, message)]
     plan = _finish(job, Phase.FAILED, sayings, Event("Warning", reason, message), f"0/{workers}", now)
     if cause is None:

@@ -7,7 +7,7 @@ from tests.support.jobs import NOW, Scene, ago, job, stored
 from trainyard.api.progress import Goodput, LostSeconds
 from trainyard.api.status import Phase, TrainingJobStatus
 from trainyard.domain.plan import plan
-from trainyard.domain.progress.goodput import told_at
+from trainyard.domain.progress.goodput import step_reported_at
 from trainyard.domain.state.snapshot import RankProgress, WorkerReport
 from trainyard.domain.status.report import is_news
 
@@ -68,8 +68,8 @@ def test_the_group_was_as_far_as_its_last_when_that_one_told() -> None:
         WorkerReport(1, index, (RankProgress(index, step, "train"), RankProgress(9, None, "start")), ago(seconds))
         for index, (step, seconds) in enumerate(steps)
     ]
-    assert told_at(replace(scene.snapshot, reports=reports), NOW) == ago(3.25)
-    assert told_at(scene.snapshot, NOW) == NOW
+    assert step_reported_at(replace(scene.snapshot, reports=reports), NOW) == ago(3.25)
+    assert step_reported_at(scene.snapshot, NOW) == NOW
 
 
 def test_while_nothing_new_is_told_nothing_is_written() -> None:

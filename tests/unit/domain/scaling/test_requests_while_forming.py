@@ -3,9 +3,9 @@
 from tests.support.jobs import Scene
 from tests.unit.domain.passing import act, names, running
 from tests.unit.domain.scaling.test_scale_up import ready
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import Group, Joining
 from trainyard.api.status import Phase
-from trainyard.domain.state.snapshot import Doing
 
 
 def forming() -> Scene:
@@ -23,8 +23,8 @@ def where(scene: Scene) -> tuple[int, Phase | None, int, int]:
 
 def formed(scene: Scene, workers: int) -> Scene:
     """So many have met."""
-    scene = act(act(scene.attended(Doing.WAITING, *range(workers))))
-    return act(scene.attended(Doing.RUNNING, *range(workers)))
+    scene = act(act(scene.attended(AgentState.WAITING, *range(workers))))
+    return act(scene.attended(AgentState.RUNNING, *range(workers)))
 
 
 def joined(scene: Scene) -> Scene:

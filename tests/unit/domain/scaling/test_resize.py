@@ -7,13 +7,14 @@ import pytest
 
 from tests.support.jobs import NOW, SUPERVISED, Scene, job
 from tests.unit.domain.passing import decided, running
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import Group, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
 from trainyard.api.status import Phase, TrainingJobStatus
 from trainyard.coordinator.assignments import assignment
 from trainyard.coordinator.rejections import RefusedError, Why
 from trainyard.domain.actions import DeletePod
-from trainyard.domain.state.snapshot import AgentView, Doing
+from trainyard.domain.state.snapshot import AgentView
 
 
 def after(scene: Scene) -> Scene:
@@ -90,7 +91,7 @@ def test_each_is_told_of_the_group_and_not_of_the_wish() -> None:
 
 def test_all_are_ready_when_those_of_the_new_size_are() -> None:
     scene = after(running(3).wishing(replicas=2))
-    ready = AgentView(2, Doing.WAITING, said_at=NOW, since=NOW)
+    ready = AgentView(2, AgentState.WAITING, reported_at=NOW, since=NOW)
     scene = replace(scene, agents={"pod-0-1": ready, "pod-1-1": ready})
     assert decided(scene).status.internal.rendezvous is None, "worker 2 has yet to end"
     scene = replace(scene, pods=scene.pods[:2])

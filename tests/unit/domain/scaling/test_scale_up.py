@@ -7,12 +7,13 @@ import pytest
 
 from tests.support.jobs import NOW, Scene, because, told
 from tests.unit.domain.passing import act, decided, names, running
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import MAX_REPLACEMENTS, Group, Joining, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase
 from trainyard.coordinator.assignments import assignment
 from trainyard.domain.actions import CreateWorker
-from trainyard.domain.state.snapshot import AgentView, Doing
+from trainyard.domain.state.snapshot import AgentView
 from trainyard.domain.status.pod_rejections import Refusal, refused
 from trainyard.frameworks.agent_wrapper import Source
 from trainyard.frameworks.coordinator_endpoint import Contact
@@ -29,7 +30,7 @@ def ready(scene: Scene, index: int, attempt: int = 1) -> Scene:
         else pod
         for pod in scene.pods
     ]
-    agent = AgentView(attempt, Doing.WAITING, since=NOW, said_at=NOW)
+    agent = AgentView(attempt, AgentState.WAITING, since=NOW, reported_at=NOW)
     return replace(scene, pods=tuple(pods), agents={**(scene.agents or {}), uid: agent})
 
 
@@ -51,7 +52,7 @@ def test_the_others_train_on_until_all_that_join_are_ready() -> None:
     assert told(seen.conditions)["Resizing"] == because(Reason.WORKERS_JOINING)
     saying = seen.condition(C.RESIZING)
     assert saying is not None
-    assert saying.message == "1 of 2 workers that join is ready; until all are, the others train on"
+    assert saying.message == "1 of 2 joining workers is ready; the group trains until all are ready"
     scene = act(ready(scene, 3))
     assert (scene.status.attempt, scene.status.internal.launched_attempt, scene.status.internal.joining) == (2, 2, None)
     others = [Replacement(worker=2, last_worker=3, attempt=1)]
@@ -70,7 +71,7 @@ def test_imports_that_are_not_done_are_waited_for() -> None:
 
 def test_events_say_who_does_what() -> None:
     assert [event.note for event in decided(running(2).wishing(replicas=3)).events] == [
-        "replicas was raised to 3; the group of 2 trains on until one that joins is ready"
+        "replicas was raised: scaling up from 2 to 3 workers; the group trains until 1 joining worker is ready"
     ]
     verdict = decided(ready(ready(growing(), 2), 3))
     assert [event.note for event in verdict.events] == [
@@ -131,7 +132,7 @@ def test_where_all_pods_are_made_anew_the_group_keeps_its_size_too() -> None:
 
 def test_a_pod_that_is_left_on_a_dead_node_is_removed_and_made_anew() -> None:
     scene = growing()
-    lost = [replace(p, deletion_time=NOW, taken_by=None) if p.index == 3 else p for p in scene.pods]
+    lost = [replace(p, deletion_time=NOW, disruption=None) if p.index == 3 else p for p in scene.pods]
     assert names(act(replace(scene, pods=tuple(lost)))) == ["0-1", "1-1", "2-1", "3-1"], "its name is taken"
     scene = act(replace(scene, pods=scene.pods[:3]))
     assert names(scene) == ["0-1", "1-1", "2-1", "3-1"]

@@ -8,7 +8,7 @@ from tests.unit.domain.passing import act, decided, names
 from tests.unit.domain.scaling.test_capacity import ELASTIC, NO_ROOM, change, growing, placed, ready, running, short
 from trainyard.api.internal_status import Joining
 from trainyard.api.status import ConditionType as C
-from trainyard.domain.state.snapshot import Trouble
+from trainyard.domain.state.snapshot import PodIssue
 
 
 def settled(scene: Scene, seconds: float) -> Scene:
@@ -23,7 +23,7 @@ def settled(scene: Scene, seconds: float) -> Scene:
 
 def crowded() -> Scene:
     """Three train, one that is to join is ready, one on its way, and the third was waited for."""
-    scene = change(change(placed(growing(), 3), 4, scheduled=True), 5, trouble=NO_ROOM)
+    scene = change(change(placed(growing(), 3), 4, scheduled=True), 5, issue=NO_ROOM)
     return act(act(scene, 100), 160)
 
 
@@ -55,13 +55,13 @@ def test_wishes_that_change_do_not_keep_out_who_is_ready() -> None:
     scene = settled(placed(growing(), 3), 100)
     for second, wish in ((120, 5), (140, 6), (159, 5)):
         scene = settled(scene.wishing(replicas=wish), second)
-        scene = settled(change(change(scene, 4, trouble=NO_ROOM), wish - 1, trouble=NO_ROOM), second)
+        scene = settled(change(change(scene, 4, issue=NO_ROOM), wish - 1, issue=NO_ROOM), second)
     assert settled(scene, 160).status.size == 4
 
 
 def test_a_pod_that_was_sent_away_is_no_loss() -> None:
     scene = settled(placed(placed(growing(), 4), 5), 100)
-    leaves = {"deletion_time": NOW + timedelta(seconds=130), "taken_by": Trouble("Deleted", "it was deleted")}
+    leaves = {"deletion_time": NOW + timedelta(seconds=130), "disruption": PodIssue("Deleted", "it was deleted")}
     scene = change(scene, 5, **leaves, ended=True, phase="Failed")
     assert decided(scene, 101).events == []
     assert decided(scene, 101).status.internal.scale_up_paused_since == scene.status.internal.scale_up_paused_since
@@ -87,18 +87,18 @@ def test_one_that_joins_gives_its_place_to_the_group() -> None:
     scene = settled(growing().wishing(elastic={**ELASTIC, "minReplicas": 4}), 91)
     scene = settled(placed(scene, 3), 92)
     scene = settled(change(scene.disrupted(1), 1, ended=True, phase="Failed"), 95)
-    scene = settled(change(ready(scene), 1, trouble=NO_ROOM), 96)
+    scene = settled(change(ready(scene), 1, issue=NO_ROOM), 96)
     assert "3-3" in names(settled(scene, 154))
     scene = settled(scene, 155)
     assert not {"3-3", "4-3", "5-3"} & {*names(scene)}
     said = scene.status.condition(C.RESIZING)
     assert said is not None
-    assert said.message == "3 workers more are asked for when the group has places of its own"
+    assert said.message == "scale-up by 3 more workers is deferred until all current workers are scheduled"
 
 
 def test_who_cannot_start_ends_the_group_below_it_and_gives_no_place() -> None:
-    scene = settled(placed(change(growing(), 3, trouble=NO_ROOM), 5), 100)
-    scene = change(scene, 4, scheduled=True, trouble=Trouble("ImagePullBackOff", "no such image"))
+    scene = settled(placed(change(growing(), 3, issue=NO_ROOM), 5), 100)
+    scene = change(scene, 4, scheduled=True, issue=PodIssue("ImagePullBackOff", "no such image"))
     scene = settled(scene, 160)
     assert scene.status.internal.joining
     assert (scene.status.internal.joining.target_size, names(scene)[3:]) == (4, ["3-3"]), (
@@ -109,9 +109,9 @@ def test_who_cannot_start_ends_the_group_below_it_and_gives_no_place() -> None:
 def test_a_pod_at_which_the_scheduler_has_not_looked_is_no_want_of_room() -> None:
     scene = placed(growing().wishing(elastic={**ELASTIC, "shrinkAfterSeconds": 0}), 3)
     assert names(settled(scene, 91))[3:] == ["3-3", "4-3", "5-3"]
-    gated = change(change(scene, 4, trouble=Trouble("SchedulingGated", "")), 5, trouble=NO_ROOM)
+    gated = change(change(scene, 4, issue=PodIssue("SchedulingGated", "")), 5, issue=NO_ROOM)
     assert names(settled(gated, 92))[3:] == ["3-3", "4-3", "5-3"]
-    looked_at = change(gated, 4, trouble=NO_ROOM)
+    looked_at = change(gated, 4, issue=NO_ROOM)
     assert settled(looked_at, 93).status.size == 4
 
 
@@ -121,7 +121,7 @@ def test_places_that_only_spot_workers_have_are_given_up_for_one_on_demand() -> 
     scene = replace(scene, agents={}).with_status(launched_attempt=0, running_time=None)
     for index in range(7):
         there = index in {0, 1, 3, 5}
-        scene = change(scene, index, scheduled=there, running=False, ready=False, trouble=None if there else NO_ROOM)
+        scene = change(scene, index, scheduled=there, running=False, ready=False, issue=None if there else NO_ROOM)
     status = decided(scene.with_status(attempt_start_time=NOW), 60).status
     assert (status.internal.joining and status.internal.joining.current_size) == 4
     assert decided(short(lost=1, onDemandReplicas=2), 60).status.internal.joining == Joining(

@@ -46,7 +46,7 @@ def evicted(main: Json, *conditions: Json, reason: str = "Evicted", message: str
 )
 def test_a_pod_that_fills_its_disk_has_failed(raw: Json, end: Exit) -> None:
     seen = pod_view(raw)
-    assert (seen.exit, seen.taken_by, state(seen)) == (end, None, State.FAILED)
+    assert (seen.exit, seen.disruption, state(seen)) == (end, None, State.FAILED)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from tests.unit.domain.observing import AT, SOME_TIME, Json, condition, containers, ended, pod
 from trainyard.api.status import Phase
 from trainyard.domain.state.observe import MESSAGE_LIMIT, job_view, owner_uid, pod_view
-from trainyard.domain.state.snapshot import Exit, PodView, Trouble
+from trainyard.domain.state.snapshot import Exit, PodIssue, PodView
 from trainyard.domain.state.termination import Kind
 from trainyard.domain.state.worker_state import State, state
 
@@ -29,7 +29,7 @@ def test_running_pod() -> None:
     )
     seen = pod_view(raw)
     assert (seen.node, seen.scheduled, seen.running, seen.ready) == ("node1", True, True, True)
-    assert (seen.exit, seen.trouble, seen.taken_by) == (None, None, None)
+    assert (seen.exit, seen.issue, seen.disruption) == (None, None, None)
     assert seen.running_since == datetime.fromisoformat(SOME_TIME)
 
 
@@ -315,7 +315,7 @@ DELETED: Json = {"deletionTimestamp": "2026-01-02T12:00:40Z", "deletionGracePeri
 )
 def test_taken_away(raw: Json, at: datetime | None, by: str | None) -> None:
     seen = pod_view(raw)
-    assert (seen.taken_at, seen.taken_by and seen.taken_by.reason) == (at, by)
+    assert (seen.disrupted_at, seen.disruption and seen.disruption.reason) == (at, by)
     assert (state(seen) is State.DISRUPTED) == (by is not None or (seen.phase == "Failed" and seen.exit is None))
 
 
@@ -324,22 +324,22 @@ def test_taken_away(raw: Json, at: datetime | None, by: str | None) -> None:
     [
         pytest.param(
             pod({"conditions": [condition("PodScheduled", "False", reason="Unschedulable", message="0/3 nodes")]}),
-            Trouble("Unschedulable", "0/3 nodes"),
+            PodIssue("Unschedulable", "0/3 nodes"),
             id="no node",
         ),
         pytest.param(
             pod({"containerStatuses": containers({"waiting": {"reason": "ImagePullBackOff", "message": "no image"}})}),
-            Trouble("ImagePullBackOff", "no image"),
+            PodIssue("ImagePullBackOff", "no image"),
             id="no image",
         ),
         pytest.param(
             pod({"initContainerStatuses": [{"name": "i", "state": {"waiting": {"reason": "ErrImagePull"}}}]}),
-            Trouble("ErrImagePull", ""),
+            PodIssue("ErrImagePull", ""),
             id="no image of an init container",
         ),
         pytest.param(
             pod({"containerStatuses": containers({"waiting": {"reason": "SomethingNew"}})}),
-            Trouble("SomethingNew", ""),
+            PodIssue("SomethingNew", ""),
             id="a reason that nobody has heard of",
         ),
         pytest.param(
@@ -348,14 +348,14 @@ def test_taken_away(raw: Json, at: datetime | None, by: str | None) -> None:
         pytest.param(pod({"containerStatuses": containers({"waiting": {}})}), None, id="waiting for no reason"),
         pytest.param(
             pod({"phase": "Failed", "reason": "OutOfcpu", "message": "node has 2"}),
-            Trouble("OutOfcpu", "node has 2"),
+            PodIssue("OutOfcpu", "node has 2"),
             id="refused",
         ),
         pytest.param(pod({"phase": "Failed"}), None, id="failed for no reason"),
     ],
 )
-def test_trouble(raw: Json, expected: Trouble | None) -> None:
-    assert pod_view(raw).trouble == expected
+def test_trouble(raw: Json, expected: PodIssue | None) -> None:
+    assert pod_view(raw).issue == expected
 
 
 def test_owner_is_the_controller() -> None:
