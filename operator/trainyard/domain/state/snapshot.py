@@ -32,9 +32,9 @@ class Exit:
     reason: str
     message: str
     init_container: str | None = None
-    """The init container that it was, if it was one."""
+    """The name of the init container, where one exited."""
     step: int | None = None
-    """The last step that the rank which ended it had done, where its program tells its progress."""
+    """The last step of the rank that caused the exit, where its program reports progress."""
     rank: int | None = None
     """That rank, where the agent names it."""
     kind: TerminationKind | None = None

@@ -26,17 +26,15 @@ PAIRS = {"parallelism": {"tensor": 2}, "processesPerReplica": 1}
         ({"maxReplicas": 7, "multipleOf": 3}, PAIRS, [None, None, None, None, None, None, 6, 6]),
     ],
 )
-def test_the_largest_size_of_so_many_workers_at_most(
-    elastic: dict[str, Any], more: dict[str, Any], sizes: list[int | None]
-) -> None:
+def test_largest_allowed_size(elastic: dict[str, Any], more: dict[str, Any], sizes: list[int | None]) -> None:
     assert [largest_allowed(spec(2, elastic=elastic, **more), workers) for workers in range(8)] == sizes
 
 
-def test_a_job_that_is_not_elastic_has_no_other_size() -> None:
+def test_fixed_size_job_has_no_other_size() -> None:
     assert largest_allowed(spec(4), 4) is None
 
 
-def test_a_wish_in_between_is_followed_as_far_as_is_allowed_and_the_condition_says_so() -> None:
+def test_disallowed_size_is_rounded_down_and_reported() -> None:
     elastic = {"maxReplicas": 6, "multipleOf": 2}
     scene = job(4, template=SUPERVISED, elastic=elastic).running().attended().wishing(replicas=5)
     decided = plan(scene.snapshot, NOW)
@@ -60,7 +58,7 @@ def test_copies_of_the_model_are_never_split(replicas: int, size: int) -> None:
     assert "one copy of the model needs 2 ranks" in seen.limited_because
 
 
-def test_below_the_smallest_size_the_group_has_that_one() -> None:
+def test_too_small_request_gets_smallest_size() -> None:
     model = {"processesPerReplica": 1, "parallelism": {"tensor": 4}}
     scene = job(4, template=SUPERVISED, elastic={"maxReplicas": 8}, **model).running().attended()
     seen = allowed_size(scene.wishing(replicas=3).snapshot)
@@ -71,7 +69,7 @@ def test_below_the_smallest_size_the_group_has_that_one() -> None:
 
 
 @pytest.mark.parametrize("end", ["suspended", "finished"])
-def test_who_has_no_group_has_no_size_that_is_not_allowed(end: str) -> None:
+def test_inactive_job_has_no_scaling_limit(end: str) -> None:
     scene = job(4, template=SUPERVISED, elastic={"maxReplicas": 6, "multipleOf": 2}).running().attended()
     scene = scene.wishing(replicas=5)
     scene = scene.with_status(**dict(plan(scene.snapshot, NOW).status))

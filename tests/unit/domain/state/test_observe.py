@@ -231,7 +231,7 @@ WELL: Json = {"type": "ContainersReady", "status": "True"}
         pytest.param([], False, id="nothing is known"),
     ],
 )
-def test_a_pod_that_was_given_up_with_its_node(conditions: list[Json], *, lost: bool) -> None:
+def test_pod_lost_with_its_node(conditions: list[Json], *, lost: bool) -> None:
     assert pod_view(pod({"conditions": conditions})).node_lost_at == (AT if lost else None)
 
 
@@ -354,7 +354,7 @@ def test_taken_away(raw: Json, at: datetime | None, by: str | None) -> None:
         pytest.param(pod({"phase": "Failed"}), None, id="failed for no reason"),
     ],
 )
-def test_trouble(raw: Json, expected: PodIssue | None) -> None:
+def test_pod_issue(raw: Json, expected: PodIssue | None) -> None:
     assert pod_view(raw).issue == expected
 
 
@@ -395,7 +395,7 @@ def test_spec_of_a_newer_operator_cannot() -> None:
 
 
 @pytest.mark.parametrize("grace", [10**11, 2**63 - 1])
-def test_a_grace_period_beyond_all_dates_is_read_all_the_same(grace: int) -> None:
+def test_grace_period_beyond_all_dates_is_read(grace: int) -> None:
     view = pod_view(pod(deletionTimestamp="5195-01-02T12:00:00Z", deletionGracePeriodSeconds=grace))
     assert view.deletion_time is not None
     far = pod_view(pod(deletionTimestamp="12345-01-02T12:00:00Z", deletionGracePeriodSeconds=grace))
@@ -403,5 +403,5 @@ def test_a_grace_period_beyond_all_dates_is_read_all_the_same(grace: int) -> Non
     assert state(far) is State.DISRUPTED
 
 
-def test_an_annotation_of_thousands_of_digits_says_nothing() -> None:
+def test_annotation_of_thousands_of_digits_is_ignored() -> None:
     assert pod_view(pod(annotations={"trainyard.dev/workers": "9" * 5000})).workers == 0

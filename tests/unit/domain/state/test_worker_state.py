@@ -54,19 +54,19 @@ def test_state_of_a_pod(pod: PodView, expected: State) -> None:
         pytest.param(ended(0, 9), State.DISRUPTED, id="it ended well because it was told to go"),
     ],
 )
-def test_exit_of_a_pod_that_was_taken_away_ten_seconds_ago(end: Exit, expected: State) -> None:
+def test_exit_of_disrupted_pod(end: Exit, expected: State) -> None:
     assert state(worker(0, exit=end, disruption=EVICTED, disrupted_at=ago(10))) is expected
 
 
 @pytest.mark.parametrize("end", [ended(1, 600), ended(0, 600), ended(1, 9)])
-def test_a_node_whose_clock_is_behind_cannot_tell_which_was_first(end: Exit) -> None:
+def test_clock_behind_excuses_exit(end: Exit) -> None:
     pod = worker(0, exit=end, disruption=EVICTED, disrupted_at=ago(10), clock_behind=True)
     assert state(pod) is State.DISRUPTED
     assert state(replace(pod, exit=ended(137, 600, "OOMKilled"))) is State.FAILED
     assert state(replace(pod, disruption=None, disrupted_at=None, exit=ended(1, 600))) is State.FAILED
 
 
-def test_exit_of_a_pod_that_was_taken_away_at_no_known_time_followed_from_that() -> None:
+def test_disruption_without_time_excuses_exit() -> None:
     assert state(worker(0, exit=ended(1), disruption=EVICTED)) is State.DISRUPTED
 
 
