@@ -57,17 +57,21 @@ def one_less(decided: Plan | None) -> Plan | None:
 
 
 BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
-    "begins before all are ready": (agent_reports, "ready", lambda _: always("yes")),
+    "begins before all are ready": (agent_reports, "is_ready", lambda _: always("yes")),
     "begins at once": (TrainingJobStatus, "awaiting_rendezvous", lambda _: False),
-    "does not wait for the pods that were replaced": (agent_reports, "gone", lambda _: always("yes")),
-    "never gives up what is stuck": (agent_reports, "STUCK", lambda it: it * 10**6),
-    "a container that starts anew is waited for without an end": (agent_reports, "restarts", lambda _: always("")),
-    "hears no failures": (agent_reports, "_overlaid", lambda _: lambda _snapshot, pod, *_, **__: pod),
+    "does not wait for the pods that were replaced": (agent_reports, "is_lost", lambda _: always("yes")),
+    "never gives up what is stuck": (agent_reports, "AGENT_READY_TIMEOUT", lambda it: it * 10**6),
+    "a container that starts anew is waited for without an end": (
+        agent_reports,
+        "restarts_container",
+        lambda _: always(""),
+    ),
+    "hears no failures": (agent_reports, "_merge", lambda _: lambda _snapshot, pod, *_, **__: pod),
     "replaced workers go on": (assignments, "is_replaced", lambda _: always("")),
-    "names a step when ranks do not wait any more": (coordinated_stop, "AGREE", lambda it: it * 10**6),
+    "names a step when ranks do not wait any more": (coordinated_stop, "STEP_REPORT_TIMEOUT", lambda it: it * 10**6),
     "names the step that the furthest has passed": (
         coordinated_stop,
-        "_agree",
+        "_choose_step",
         lambda it: lambda *said: one_less(it(*said)),
     ),
     "what was done before is forgotten": (goodput, "_reached", lambda _: always(0)),

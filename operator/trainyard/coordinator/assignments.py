@@ -8,7 +8,7 @@ from trainyard.api.recovery import HANG_CODE
 from trainyard.api.status import ConditionType
 from trainyard.coordinator.rejections import RefusedError, Why
 from trainyard.coordinator.reports import Call
-from trainyard.domain.recovery.agent_reports import restarts
+from trainyard.domain.recovery.agent_reports import restarts_container
 from trainyard.domain.state.snapshot import Doing, JobView, PodView
 from trainyard.frameworks.environment import renewed
 from trainyard.frameworks.worker_spec import Worker
@@ -63,7 +63,7 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
     if status.awaiting_rendezvous:
         last = status.last_failure
         hung = last is not None and last.attempt == status.attempt - 1 and last.exit_code == HANG_CODE
-        return Assignment(status.attempt, run=False, environment={}, restart=restarts(status, pod), hung=hung)
+        return Assignment(status.attempt, run=False, environment={}, restart=restarts_container(status, pod), hung=hung)
     address = status.internal.rendezvous.address if status.internal.group and status.internal.rendezvous else None
     worker = Worker(_as_made(job, pod), pod.index, status.attempt, address)
     return Assignment(status.attempt, run=True, environment=renewed(worker), stop=status.stopping)

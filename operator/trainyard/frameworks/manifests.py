@@ -16,7 +16,7 @@ from trainyard.api.constants import (
     VERSION,
 )
 from trainyard.api.spec import DnsNames
-from trainyard.domain.recovery.agent_injection import supervised
+from trainyard.domain.recovery.agent_injection import wants_agent
 from trainyard.domain.state.snapshot import JobView
 from trainyard.frameworks.affinity import avoid, on_demand, spot
 from trainyard.frameworks.agent_wrapper import Source, bring_agent, has_agent
@@ -46,7 +46,7 @@ def worker_pod(worker: Worker, agent: Source | None = None, contact: Contact | N
     for container in (*spec["containers"], *(spec.get("initContainers") or ())):
         container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     _shared_memory(spec)
-    if agent and supervised(job):
+    if agent and wants_agent(job):
         bring_agent(worker, spec, agent)
     if contact and has_agent(spec):
         introduce(

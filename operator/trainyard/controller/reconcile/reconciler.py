@@ -18,7 +18,7 @@ from trainyard.controller.reconcile.status_pace import StatusPace
 from trainyard.coordinator.agent_registry import Attendance
 from trainyard.coordinator.progress_store import Board
 from trainyard.domain.actions import CreateService, Event, Plan
-from trainyard.domain.conditions import said, yes
+from trainyard.domain.conditions import apply_conditions, condition_true
 from trainyard.domain.plan import plan
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.status.pod_rejections import refused
@@ -205,8 +205,8 @@ class Reconciler:
         _LOG.error(message)
         # A status that cannot be read was written by hand: it is begun anew, and the pods tell which attempt this is.
         stored = record.status or TrainingJobStatus()
-        stalled = [yes(ConditionType.STALLED, Reason.INVALID_SPEC, message)]
-        conditions = said(stored, stalled, record.generation, self.now())
+        stalled = [condition_true(ConditionType.STALLED, Reason.INVALID_SPEC, message)]
+        conditions = apply_conditions(stored, stalled, record.generation, self.now())
         status = stored.evolve(conditions=conditions, observed_generation=record.generation)
         if status == record.status:
             return None

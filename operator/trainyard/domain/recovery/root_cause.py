@@ -23,13 +23,13 @@ PEER_LOST = (
 )
 """What gloo, NCCL, the store and torchrun say in a rank that lost another one: the mark of a victim."""
 
-FOLLOWS = frozenset({SAVED_CODE, PEER_LOST_CODE})
+CONSEQUENCE_CODES = frozenset({SAVED_CODE, PEER_LOST_CODE})
 """The exit codes of ranks that ended because of something elsewhere."""
 
-SETTLE = timedelta(seconds=3)
+SETTLE_TIME = timedelta(seconds=3)
 """How long a victim's own cause is waited for: the node of the real one may report a moment later."""
 
-LONG_AGO = datetime.min.replace(tzinfo=UTC)
+UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Cause:
     time: datetime
     victim: bool = False
     """Whether its message, or its exit code, says that it only lost a peer, or was asked to end."""
-    counts: bool | None = None
+    counted_by_rule: bool | None = None
     """Whether it is to be charged, where a rule says so; None: an error of the program is, a disruption is not."""
-    told: int | None = None
+    reported_step: int | None = None
     """The last step that its worker has reported, for where it has left no word of its own."""
     culprit: Culprit | None = None
     """Of a hang: the rank for which all others have waited, where another worker's agent was the first to notice."""
@@ -58,7 +58,7 @@ class Cause:
     def step(self) -> int | None:
         """The last step that the rank had done, where that is known."""
         said = self.pod.exit.step if self.pod and self.pod.exit else None
-        return self.told if said is None else said
+        return self.reported_step if said is None else said
 
     @property
     def hung(self) -> bool:
@@ -72,9 +72,9 @@ class Cause:
         return self.failed and end is not None and (end.reason == "OOMKilled" or end.code == SIGBUS_CODE)
 
     @property
-    def charged(self) -> bool:
+    def counted(self) -> bool:
         """Whether it counts towards `maxRestarts`."""
-        return self.failed if self.counts is None else self.counts
+        return self.failed if self.counted_by_rule is None else self.counted_by_rule
 
 
 def find_cause(pods: Sequence[PodView], created: Iterable[int]) -> Cause | None:
@@ -82,23 +82,23 @@ def find_cause(pods: Sequence[PodView], created: Iterable[int]) -> Cause | None:
 
     `created`: the workers whose pods had been there, so one that is missing was taken away.
     """
-    causes = [c for pod in pods if (c := _of(pod))]
+    causes = [c for pod in pods if (c := _cause_of(pod))]
     present = {p.index for p in pods}
-    causes += [Cause(Reason.WORKER_DISRUPTED, i, None, LONG_AGO) for i in created if i not in present]
-    return min(causes, key=lambda c: (c.victim, c.time, c.charged, c.index), default=None)
+    causes += [Cause(Reason.WORKER_DISRUPTED, i, None, UNKNOWN_TIME) for i in created if i not in present]
+    return min(causes, key=lambda c: (c.victim, c.time, c.counted, c.index), default=None)
 
 
-def follows(end: Exit) -> bool:
+def is_consequence(end: Exit) -> bool:
     """Whether it says that it is a consequence: of a peer that was lost, or of being asked to end."""
     # An agent names what ended the rank first. What that has said before may tell of a download that was tried again.
     told = headline(end.message) if AGENT.match(end.message) else end.message
-    return end.code in FOLLOWS or any(mark in told for mark in PEER_LOST)
+    return end.code in CONSEQUENCE_CODES or any(mark in told for mark in PEER_LOST)
 
 
-def settling(cause: Cause, now: datetime) -> timedelta | None:
+def settle_time_left(cause: Cause, now: datetime) -> timedelta | None:
     """How much longer to wait before `cause` is believed to be the first, or None to believe it now."""
     # The time is the node's own. A clock that is minutes ahead must not hold up the restart for minutes.
-    left = SETTLE - abs(now - cause.time)
+    left = SETTLE_TIME - abs(now - cause.time)
     return left if cause.victim and left > timedelta() else None
 
 
@@ -111,7 +111,7 @@ def describe(cause: Cause, attempt: int) -> str:
     who = f"{who} (pod {pod.name}{where})"
     if cause.reason is Reason.WORKER_FAILED and pod.exit:
         if cause.culprit:
-            return f"{blame(cause.culprit)}; {who} was the first to notice: {headline(pod.exit.message)}"
+            return f"{describe_culprit(cause.culprit)}; {who} was the first to notice: {headline(pod.exit.message)}"
         inside = f" in init container {pod.exit.init_container}" if pod.exit.init_container else ""
         how = f"failed with exit code {pod.exit.code} ({pod.exit.reason}){inside}"
         told = f"{who} {how}: {headline(pod.exit.message)}".removesuffix(": ")
@@ -121,7 +121,7 @@ def describe(cause: Cause, attempt: int) -> str:
     return f"{who} {verb}: {why.reason}: {why.message}".removesuffix(": ") if why else f"{who} {verb}"
 
 
-def blame(culprit: Culprit) -> str:
+def describe_culprit(culprit: Culprit) -> str:
     """Who keeps a group waiting, and where it stands."""
     where = f" on {culprit.pod.node}" if culprit.pod.node else ""
     # An agent that has no answer of a rank says in brackets why.
@@ -129,14 +129,14 @@ def blame(culprit: Culprit) -> str:
     return f"all others wait for rank {culprit.rank} (pod {culprit.pod.name}{where}), which {stands}"
 
 
-def _of(pod: PodView) -> Cause | None:
+def _cause_of(pod: PodView) -> Cause | None:
     match state(pod):
         case State.FAILED if pod.exit:
             # Who has saved its work was asked to: by what, is told in a moment.
-            return Cause(Reason.WORKER_FAILED, pod.index, pod, pod.exit.time, follows(pod.exit))
+            return Cause(Reason.WORKER_FAILED, pod.index, pod, pod.exit.time, is_consequence(pod.exit))
         case State.DISRUPTED if pod.taken_by:
-            return Cause(Reason.WORKER_DISRUPTED, pod.index, pod, pod.taken_at or LONG_AGO)
+            return Cause(Reason.WORKER_DISRUPTED, pod.index, pod, pod.taken_at or UNKNOWN_TIME)
         case State.DISRUPTED:
-            return Cause(Reason.ADMISSION_REJECTED, pod.index, pod, LONG_AGO)
+            return Cause(Reason.ADMISSION_REJECTED, pod.index, pod, UNKNOWN_TIME)
         case _:
             return None

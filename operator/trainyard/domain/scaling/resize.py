@@ -5,19 +5,18 @@ from typing import TYPE_CHECKING
 
 from trainyard.api.internal_status import Backoff, Joining
 from trainyard.api.reasons import Reason
-from trainyard.domain.actions import Plan
-from trainyard.domain.recovery.failure_rules import more
-from trainyard.domain.recovery.restart_scope import met, resized
+from trainyard.domain.decisions import Restart
+from trainyard.domain.recovery.restart_budget import increment, reset_streaks
+from trainyard.domain.recovery.restart_scope import choose_resized_group, torchrun_rendezvous
 from trainyard.domain.scaling.group_size import planned
 from trainyard.domain.state.snapshot import Snapshot
-from trainyard.domain.status.transitions import forget_rows, new_attempt
 from trainyard.domain.wording import counted
 
 if TYPE_CHECKING:
     from trainyard.api.status import StatusChanges
 
 
-def resize(snapshot: Snapshot, was: int, now: datetime) -> Plan:
+def resize(snapshot: Snapshot, was: int, now: datetime) -> Restart:
     """The group starts anew with another number of workers."""
     elastic, size = snapshot.job.spec.elastic, snapshot.job.spec.replicas
     # By whom it was wished for is not known of an elastic one: it may have lacked these workers.
@@ -29,7 +28,7 @@ def resize(snapshot: Snapshot, was: int, now: datetime) -> Plan:
     return _resized(snapshot, was, Reason.RESIZED, why, None, now)
 
 
-def shrink(snapshot: Snapshot, size: int, why: str, now: datetime) -> Plan:
+def shrink(snapshot: Snapshot, size: int, why: str, now: datetime) -> Restart:
     """The group goes on with fewer workers, because there is no room for the others."""
     workers, elastic = snapshot.job.spec.replicas, snapshot.job.spec.elastic
     seconds = elastic.shrink_after_seconds if elastic else 0
@@ -40,22 +39,22 @@ def shrink(snapshot: Snapshot, size: int, why: str, now: datetime) -> Plan:
     return _resized(planned(snapshot, size), workers, Reason.INSUFFICIENT_CAPACITY, message, joining, now)
 
 
-def _resized(snapshot: Snapshot, was: int, reason: Reason, why: str, joining: Joining | None, now: datetime) -> Plan:
+def _resized(snapshot: Snapshot, was: int, reason: Reason, why: str, joining: Joining | None, now: datetime) -> Restart:
     job, status = snapshot.job, snapshot.job.status
-    restarts = status.restarts.evolve(resizes=more(status.restarts.resizes))
-    group, told = resized(snapshot)
+    restarts = status.restarts.evolve(resizes=increment(status.restarts.resizes))
+    group, told = choose_resized_group(snapshot)
     update: StatusChanges = {
         "restarts": restarts,
-        "restart_budget": forget_rows(status),
+        "restart_budget": reset_streaks(status),
         "backoff": Backoff(),
         "group": group,
         "joining": joining,
         "previous_size": was,
-        **met(job, group),
+        **torchrun_rendezvous(job, group),
     }
     if job.spec.elastic:
         update["scale_up_paused_since"] = now
     if group and all(each.attempt <= status.attempt for each in group.replacements):
         # No pod is to be made.
         update["launched_attempt"] = status.attempt + 1
-    return new_attempt(job, reason, why, update, now, how=f"{told} as attempt {{}}")
+    return Restart(reason, why, scope=told, changes=update)
