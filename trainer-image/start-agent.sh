@@ -1,7 +1,7 @@
 #!/bin/sh
-# Stands beside the agent in workers of images that do not hold it, in place of their command, which follows:
-# finds a Python for the agent. Where there is none, 96 asks the operator for workers without it.
-# The kernel tells the first process of a container of no signal that it does not catch.
+# Find a Python for the agent, in workers whose image does not hold it. The worker's command follows as arguments.
+# Where there is no Python, exit code 96 asks the operator for workers without the agent.
+# The kernel delivers no signal to the first process of a container that it does not catch.
 trap 'exit 143' TERM INT
 for word in "$@"; do
     case ${word##*/} in
@@ -21,7 +21,8 @@ for python in python3 ${own:+"$own"} python; do
     fi
     lacks=${lacks:-$found}
 done
-reason="trainyard-agent: there is no Python 3.9 or newer on the PATH of this image${lacks:+ that has the module $lacks}"
-echo "$reason" >&2
-echo "$reason" >"${TRAINYARD_TERMINATION_LOG:-/dev/termination-log}"
+reason="there is no Python 3.9 or newer on the PATH of this image${lacks:+ that has the module $lacks}"
+echo "trainyard-agent: $reason" >&2
+# As the agent's own termination message: a line for the operator, then text.
+printf '%s\n%s\n' '{"trainyard":1,"kind":"agentUnable","exitCode":96}' "$reason" >"${TRAINYARD_TERMINATION_LOG:-/dev/termination-log}"
 exit 96

@@ -34,7 +34,7 @@ def test_it_comes_into_an_image_that_does_not_hold_it(kube: Kube) -> None:
     kube.apply(running("python3", "-c", BOOM, replicas=1, image=FOREIGN, processesPerReplica=2))
     status = kube.wait_phase("job", "Complete", 120)
     assert (status["attempt"], status["restarts"]["failures"]) == (2, 1)
-    assert status["lastFailure"]["message"].startswith("rank 1 ended with exit code 1: ValueError: boom\nTraceback")
+    assert status["lastFailure"]["message"].startswith("rank 1 exited with code 1: ValueError: boom\nTraceback")
     assert kube.condition("job", "AgentInjected") == {}, "as expected, and so not worth a word"
     (pod,) = kube.pods("job")
     assert [each["name"] for each in pod["spec"]["initContainers"]] == ["trainyard-agent"]
@@ -47,7 +47,7 @@ def test_it_comes_as_a_volume_where_the_chart_says_so(kube: Kube) -> None:
         status = kube.wait_phase("job", "Complete", 120)
     finally:
         install.install(kube.cluster)
-    assert status["lastFailure"]["message"].startswith("rank 1 ended with exit code 1: ValueError: boom\nTraceback")
+    assert status["lastFailure"]["message"].startswith("rank 1 exited with code 1: ValueError: boom\nTraceback")
     (pod,) = kube.pods("job")
     assert "initContainers" not in pod["spec"]
 
@@ -57,9 +57,9 @@ def test_a_launcher_is_told_by_the_traceback_of_its_rank(kube: Kube) -> None:
     kube.apply(running("sh", "-c", script, processesPerReplica=2))
     status = kube.wait_phase("job", "Complete", 180)
     told = status["lastFailure"]["message"]
-    assert told.startswith("the command ended with exit code 1: ValueError: boom\nTraceback")
+    assert told.startswith("the command exited with code 1: ValueError: boom\nTraceback")
     assert "ChildFailedError" not in told
-    assert "the command ended with exit code 1: ValueError: boom" in kube.run("get", "events")
+    assert "the command exited with code 1: ValueError: boom" in kube.run("get", "events")
 
 
 @pytest.mark.parametrize("replicas", [1, 3])

@@ -68,7 +68,7 @@ def kill(kube: Kube, pod: str) -> None:
     kube.run("exec", pod, "-c", "main", "--", "sh", "-c", "kill -9 $(cat /tmp/pid)")
 
 
-RAISED = "ended with exit code 1: RuntimeError: boom\nTraceback"
+RAISED = "exited with code 1: RuntimeError: boom\nTraceback"
 KILLED = "was killed by SIGKILL"
 
 

@@ -25,7 +25,7 @@ def test_a_failing_command_stands_in_the_status_with_its_exit_code_and_message(k
     status = kube.wait_phase("job", "Failed")
     failure, failed = status["lastFailure"], kube.condition("job", "Failed")
     assert (failure["exitCode"], failure["reason"]) == (3, "Error")
-    assert failure["message"] == "the command ended with exit code 3: cannot find the data\ncannot find the data"
+    assert failure["message"] == "the command exited with code 3: cannot find the data\ncannot find the data"
     assert failure["node"].startswith("node")
     assert (failure["attempt"], failure["pod"].rpartition("-")[0]) == (2, f"job-worker-{failure['rank']}")
     assert "cannot find the data" in kube.run("logs", failure["pod"]), "its log is there to be read"

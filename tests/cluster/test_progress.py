@@ -178,7 +178,7 @@ def test_of_a_group_that_hangs_in_a_collective_the_rank_that_all_wait_for_is_nam
     assert (failure["rank"], failure["pod"], failure["exitCode"]) == (2, "job-worker-2-1", 91)
     # Where its own worker is the first to notice, that one names it.
     told = re.compile(
-        r"all others wait for rank 2 \(pod job-worker-2-1 on node|rank 2 hangs: no progress for 3 seconds"
+        r"all others wait for rank 2 \(pod job-worker-2-1 on node|rank 2 is hung.*: no progress for 3 seconds"
     )
     assert told.match(failure["message"])
     assert place in failure["message"]

@@ -23,7 +23,7 @@ from trainyard_torch.notice import Notice
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "TRAINYARD_PARALLELISM", "TRAINYARD_ATTEMPT", "TRAINYARD_GRACE_SECONDS"):
+    for name in ("RANK", "WORLD_SIZE", "TRAINYARD_PARALLELISM", "TRAINYARD_ATTEMPT", "TRAINYARD_GRACE_PERIOD_SECONDS"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -64,7 +64,7 @@ def test_what_is_drawn_is_a_function_of_seed_and_step() -> None:
         ({"RANK": "0"}, {}, "RANK is set without WORLD_SIZE"),
         ({}, {"patience": 0}, "patience must be a positive number of seconds up to 1000000000, and is 0"),
         ({}, {"patience": float("inf")}, "patience must be a positive number"),
-        ({"TRAINYARD_GRACE_SECONDS": "soon"}, {}, "TRAINYARD_GRACE_SECONDS must be the seconds that the pod gets"),
+        ({"TRAINYARD_GRACE_PERIOD_SECONDS": "soon"}, {}, "TRAINYARD_GRACE_PERIOD_SECONDS must be the seconds that the pod gets"),
     ],
 )
 def test_what_does_not_fit_is_said_before_anything_is_set_up(
@@ -187,7 +187,7 @@ def test_a_step_has_the_time_that_the_pod_has(
     given: list[float] = []
     monkeypatch.setattr(context, "Notice", lambda patience: given.append(patience) or Notice(patience))
     if grace:
-        monkeypatch.setenv("TRAINYARD_GRACE_SECONDS", grace)
+        monkeypatch.setenv("TRAINYARD_GRACE_PERIOD_SECONDS", grace)
     with start(**more):  # type: ignore[arg-type]  # one parameter of them
         pass
     assert given == [pytest.approx(seconds)]

@@ -163,7 +163,7 @@ def test_a_signal_to_the_agent_reaches_all_its_ranks(tmp_path: Path) -> None:
     worker = {
         "TRAINYARD_REPLICAS": "1",
         "TRAINYARD_REPLICA_INDEX": "0",
-        "TRAINYARD_PROCESSES": "2",
+        "TRAINYARD_PROCESSES_PER_REPLICA": "2",
         "TRAINYARD_ATTEMPT": "1",
     }
     process = subprocess.Popen(

@@ -16,7 +16,7 @@ from torch import nn
 from tests.library.processes import RankError, run
 from tests.library.programs import started
 from trainyard_agent import report
-from trainyard_agent.stopping import FORM, STOP, Slot
+from trainyard_agent.stopping import LAYOUT, STOP_SUFFIX, Slot
 from trainyard_torch.server import Roles
 from trainyard_torch.server.session import ServerError, joined
 
@@ -64,8 +64,8 @@ def test_out_of_step_what_is_saved_has_all_gradients(tmp_path: Path) -> None:
 
 def agree(folder: Path, told: list[int]) -> None:
     """What the agents do: they ask all ranks, and name the step after the furthest."""
-    files = [folder / f"{rank}{STOP}" for rank in range(4)]
-    while not all(file.exists() and file.stat().st_size == FORM.size for file in files):
+    files = [folder / f"{rank}{STOP_SUFFIX}" for rank in range(4)]
+    while not all(file.exists() and file.stat().st_size == LAYOUT.size for file in files):
         time.sleep(0.05)
     time.sleep(0.3)
     slots = [Slot(str(file)) for file in files]
@@ -76,7 +76,7 @@ def agree(folder: Path, told: list[int]) -> None:
 
 
 def supervised(folder: str, bound: int | None) -> Any:
-    os.environ[report.FILE] = f"{folder}/{os.environ['RANK']}"
+    os.environ[report.FILE_VARIABLE] = f"{folder}/{os.environ['RANK']}"
     return asked(folder, bound, None)
 
 

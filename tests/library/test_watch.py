@@ -30,8 +30,8 @@ def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "WORLD_SIZE",
         "LOCAL_RANK",
         "LOCAL_WORLD_SIZE",
-        report.FILE,
-        report.FOLDER,
+        report.FILE_VARIABLE,
+        report.DIR_VARIABLE,
         "TRAINYARD_METRICS_PORT",
     ):
         monkeypatch.delenv(name, raising=False)
@@ -118,9 +118,9 @@ def test_prometheus_is_told_of_all_ranks_that_live(tmp_path: Path) -> None:
 
 def test_the_agent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "progress")
-    monkeypatch.setenv(report.FILE, path)
+    monkeypatch.setenv(report.FILE_VARIABLE, path)
 
-    def said() -> report.Said:
+    def said() -> report.RankState:
         found = report.read(path)
         assert found
         return found
@@ -132,10 +132,10 @@ def test_the_agent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             with watch.phase("backward"):
                 time.sleep(0.2)
             watch.step(step, samples=8, loss=torch.tensor(0.5), grad_norm=2.0)
-        assert said()._replace(pid=None, seconds=None, own=None, measured={}) == report.Said(
+        assert said()._replace(pid=None, seconds=None, compute_seconds=None, measured={}) == report.RankState(
             8, "train", 90, 0.5, first=7
         )
-        own = said().own
+        own = said().compute_seconds
         assert own
         assert 0.02 <= own < 0.2, "what others take is not in it"
         assert said().measured["grad_norm"] == 2, "told with the first step, and then once a second"
@@ -153,7 +153,7 @@ def test_the_agent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_newest_checkpoint_is_told_with_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "progress")
-    monkeypatch.setenv(report.FILE, path)
+    monkeypatch.setenv(report.FILE_VARIABLE, path)
     with Watch(device="cpu") as watch:
         watch.checkpointed(np.int64(100), 4.5)
         watch.step(101)

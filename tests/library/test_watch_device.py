@@ -100,7 +100,7 @@ class Stream(Event):
 def test_what_a_rank_works_on_a_gpu_is_told_a_step_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Stream)
     monkeypatch.setattr(Stream, "made", [])
-    monkeypatch.setenv(report.FILE, str(tmp_path / "progress"))
+    monkeypatch.setenv(report.FILE_VARIABLE, str(tmp_path / "progress"))
     watch = Watch(device="cuda", capture=Capture(signal=False))
 
     def step(number: int) -> float | None:
@@ -114,7 +114,7 @@ def test_what_a_rank_works_on_a_gpu_is_told_a_step_later(monkeypatch: pytest.Mon
         watch.step(number)
         said = report.read(str(tmp_path / "progress"))
         assert said
-        return said.own
+        return said.compute_seconds
 
     def arrive() -> None:
         for event in Stream.made:

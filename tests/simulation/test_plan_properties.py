@@ -14,7 +14,8 @@ from trainyard.domain.state.snapshot import PodView, Trouble
 PICK = st.integers(min_value=0, max_value=8)
 EVICTED = Trouble("EvictionByEvictionAPI", "the node is drained")
 REFUSED = Trouble("UnexpectedAdmissionError", "no device is healthy")
-PEER_LOST = "RuntimeError: Connection closed by peer"
+PEER_LOST = '{"trainyard":1,"kind":"failed","exitCode":1,"peerLost":true}\nRuntimeError: Connection closed by peer'
+"""As the agent tells it."""
 LONGEST_WAY_TO_REST = 400
 
 

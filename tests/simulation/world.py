@@ -12,7 +12,8 @@ from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Plan, RemovePod
 from trainyard.domain.plan import plan
 from trainyard.domain.state.object_names import worker_pod
-from trainyard.domain.state.snapshot import Exit, JobView, PodView, Snapshot, Trouble
+from trainyard.domain.state.observe import an_exit
+from trainyard.domain.state.snapshot import JobView, PodView, Snapshot, Trouble
 
 NODES = ("node0", "node1", "node2")
 GRACE = timedelta(seconds=30)
@@ -113,7 +114,7 @@ class World:
         if code and not pod.taken_by:
             self.attempt(pod.attempt).failed = True
         phase = "Failed" if code else "Succeeded"
-        end = Exit(self.now, code, "Error" if code else "Completed", message)
+        end = an_exit(self.now, code, message, "Error" if code else "Completed")
         self.put(replace(pod, running=False, ready=False, ended=True, phase=phase, exit=end))
 
     def attempt(self, number: int) -> Attempt:

@@ -150,9 +150,10 @@ class Scene:
         message: str = "",
         step: int | None = None,
         rank: int | None = None,
+        **reported: Any,
     ) -> "Scene":
-        """A worker's main container ended with an error, after this step, because of this rank."""
-        end = Exit(ago(seconds_ago), exit_code, reason, message, step=step, rank=rank)
+        """A worker's main container ended with an error, after this step, because of this rank; `reported`: by its agent."""
+        end = Exit(ago(seconds_ago), exit_code, reason, message, step=step, rank=rank, **reported)
         return self.pod(index, phase="Failed", ended=True, running=False, ready=False, exit=end)
 
     def succeeded(self, *indexes: int, seconds_ago: float = 10) -> "Scene":
@@ -191,10 +192,17 @@ class Scene:
         return self._heard({index: AgentView(self.status.attempt, doing, since=ago(200)) for index in meant})
 
     def told_failed(
-        self, index: int, *, exit_code: int = 1, message: str = "", step: int | None = None, seconds_ago: float = 1
+        self,
+        index: int,
+        *,
+        exit_code: int = 1,
+        message: str = "",
+        step: int | None = None,
+        seconds_ago: float = 1,
+        **reported: Any,
     ) -> "Scene":
-        """The agent of a worker has told that a rank failed; the container goes on."""
-        end = Exit(ago(seconds_ago), exit_code, "Error", message, step=step, rank=index)
+        """The agent of a worker has told that a rank failed; the container goes on. `reported`: what else it tells."""
+        end = Exit(ago(seconds_ago), exit_code, "Error", message, step=step, rank=index, **reported)
         return self._heard({index: AgentView(self.status.attempt, Doing.FAILED, end, since=ago(200))})
 
     def vanished(self, index: int, seconds_ago: float = 10) -> "Scene":

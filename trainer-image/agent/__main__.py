@@ -1,28 +1,30 @@
-"""The zipapp begins here."""
+"""The entry point of the zipapp."""
 
 import contextlib
 import os
 import signal
 import sys
 
-# The kernel tells PID 1 of no signal that it does not catch, and who is asked to end while it starts is not asked again.
+# The kernel delivers no signal to PID 1 that it does not catch, and a worker that is asked to exit while it starts is not asked again.
 early: "list[int]" = []
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda number, _: early.append(number))
 try:
     from trainyard_agent.main import main
 except ImportError as error:
-    # No module of the agent's own is of use here. 96 asks the operator for workers without it.
-    reason = f"trainyard-agent: Python {sys.version_info[0]}.{sys.version_info[1]} of this image cannot run it: {error}"
-    os.write(2, f"{reason}\n".encode(errors="replace"))
+    # No module of the agent's own is of use here. 96 asks the operator for workers without the agent.
+    reason = f"Python {sys.version_info[0]}.{sys.version_info[1]} of this image cannot run trainyard-agent: {error}"
+    os.write(2, f"trainyard-agent: {reason}\n".encode(errors="replace"))
     with contextlib.suppress(OSError):
         log = os.open(os.environ.get("TRAINYARD_TERMINATION_LOG", "/dev/termination-log"), os.O_WRONLY | os.O_TRUNC)
-        os.write(log, reason.encode(errors="replace"))
+        # As `termination_message.write` has it.
+        line = '{"trainyard":1,"kind":"agentUnable","exitCode":96}'
+        os.write(log, f"{line}\n{reason}".encode(errors="replace"))
     sys.exit(96)
 
-code = main(heard=early)
+code = main(signals=early)
 sys.stdout.flush()
 sys.stderr.flush()
-# Without the interpreter's own end: a report may be under way in a thread, and OpenSSL, cleaned up below it, would crash. The exit code
-# is what the worker is judged by.
+# Without the interpreter's own clean-up: a report may be under way in a thread, and OpenSSL, cleaned up below it, would crash. The
+# exit code is what the worker is judged by.
 os._exit(code)

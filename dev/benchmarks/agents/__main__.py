@@ -25,9 +25,9 @@ import uvloop
 
 from dev.benchmarks.agents import waiting
 from dev.benchmarks.agents.credentials import Issuer, certificate
+from trainyard.api.agent_protocol import REPORT_PATH
 from trainyard.controller.bootstrap.limits import more_files
 from trainyard.coordinator.progress_store import REPORTS_A_SECOND
-from trainyard.coordinator.server import REPORT
 
 WORKERS = 8
 """Of a job."""
@@ -103,7 +103,7 @@ async def measure(agents: int, seconds: float, burst: int) -> list[dict[str, Any
         port = json.loads(await reads.readline())["port"]
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         tls.load_verify_locations(cadata=authority)
-        load = Load(f"https://localhost:{port}{REPORT}", tls, tokens)
+        load = Load(f"https://localhost:{port}{REPORT_PATH}", tls, tokens)
 
         async def ask(what: str) -> Mapping[str, float]:
             writes.write(f"{what}\n".encode())

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.coordinator.server import SYNC
+from trainyard.api.agent_protocol import SYNC_PATH
 
 Ask = Callable[[str], Awaitable[Mapping[str, float]]]
 """Has the coordinator's process do something, and returns what it says of it."""
@@ -55,7 +55,7 @@ class Crowd:
         attempt, state = 1, "running"
         while True:
             body = json.dumps({"attempt": attempt, "state": state}).encode()
-            head = f"POST {SYNC} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self.tokens[agent]}\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = f"POST {SYNC_PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self.tokens[agent]}\r\nContent-Length: {len(body)}\r\n\r\n"
             writer.write(head.encode() + body)
             self.waiting += 1
             words = await reader.readuntil(b"\r\n\r\n")

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from trainyard.api.agent_protocol import SyncRequest
 from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.recovery import HANG_CODE
 from trainyard.api.status import ConditionType
 from trainyard.coordinator.rejections import RefusedError, Why
-from trainyard.coordinator.reports import Call
 from trainyard.domain.recovery.agent_reports import restarts_container
 from trainyard.domain.state.snapshot import Doing, JobView, PodView
 from trainyard.frameworks.environment import renewed
@@ -30,13 +30,13 @@ class Assignment:
     hung: bool = False
     """Whether the attempt before has ended because a rank hung: where the others stood is of use then."""
 
-    def is_news(self, call: Call) -> bool:
+    def is_news(self, call: SyncRequest) -> bool:
         """Whether the agent does something else."""
         if self.attempt != call.attempt:
             return self.attempt > call.attempt
         return (self.run and call.state is Doing.WAITING) or (call.state is Doing.RUNNING and self._stops_anew(call))
 
-    def _stops_anew(self, call: Call) -> bool:
+    def _stops_anew(self, call: SyncRequest) -> bool:
         """Whether the agent is elsewhere on the way to the end. One that takes no part has nothing to hear of it."""
         leave, stop = call.leave, self.stop
         if leave is None or stop is None:

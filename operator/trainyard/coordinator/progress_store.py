@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from trainyard.api.agent_protocol import RankReport, Report
 from trainyard.coordinator.assignments import is_replaced
 from trainyard.coordinator.rejections import RefusedError, Why
-from trainyard.coordinator.reports import RankReport, Report
 from trainyard.coordinator.tokens import PodIdentity
 from trainyard.domain.state.rank_layout import processes
 from trainyard.domain.state.snapshot import JobView, PodView, RankProgress, WorkerReport
@@ -89,6 +89,7 @@ def _rank(rank: int, said: RankReport) -> RankProgress:
         said.loss,
         said.seconds,
         stack,
+        blocked=said.blocked or "",
         own_seconds=said.own,
         first=said.first,
         measured=said.measured.model_dump(exclude_none=True) if said.measured else {},

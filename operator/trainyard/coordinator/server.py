@@ -16,6 +16,17 @@ from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import Counter
 
+from trainyard.api.agent_protocol import (
+    MAX_BODY_BYTES,
+    REPORT_PATH,
+    SYNC_PATH,
+    Refusal,
+    Report,
+    ReportAnswer,
+    StopOrder,
+    SyncAnswer,
+    SyncRequest,
+)
 from trainyard.coordinator import reports
 from trainyard.coordinator.agent_registry import Attendance
 from trainyard.coordinator.assignments import Assignment, assignment
@@ -25,14 +36,13 @@ from trainyard.coordinator.progress_store import Board
 from trainyard.coordinator.rejections import STATUS, RefusedError, Why
 from trainyard.coordinator.tokens import PodIdentity, Verifier
 from trainyard.domain.state.observe import an_exit
-from trainyard.domain.state.snapshot import AgentView, Doing, JobView, LeaveView, PodView
+from trainyard.domain.state.snapshot import AgentView, Doing, JobView, PodView
 
 _LOG = logging.getLogger(__name__)
 
 Json = dict[str, object]
 Work = Callable[[web.Request, PodIdentity], Awaitable[Json]]
 
-REPORT, SYNC = "/v1/report", "/v1/sync"
 LAST_WORDS = frozenset({Doing.ENDED, Doing.RESTARTING})
 """Who says so waits for no word."""
 HOLD_SECONDS = 60.0
@@ -69,8 +79,8 @@ class Coordinator:
     @asynccontextmanager
     async def serve(self, host: str, port: int) -> AsyncIterator[int]:
         """Serve while inside. Yields the port. Raises OSError."""
-        application = web.Application(client_max_size=reports.LONGEST_REPORT)
-        application.add_routes([web.post(REPORT, self._report), web.post(SYNC, self._sync)])
+        application = web.Application(client_max_size=MAX_BODY_BYTES)
+        application.add_routes([web.post(REPORT_PATH, self._report), web.post(SYNC_PATH, self._sync)])
         runner = web.AppRunner(
             application,
             access_log=None,
@@ -109,17 +119,18 @@ class Coordinator:
             with self.guests.asks(request.protocol):
                 why, body = Why.ACCEPTED, await work(request, await self._sender(request))
         except RefusedError as refusal:
-            why, body = refusal.why, {"reason": refusal.why, "message": refusal.message}
+            why, body = refusal.why, Refusal(reason=refusal.why, message=refusal.message).model_dump()
             _LOG.debug(f"a request from {request.remote} is refused: {why}: {refusal.message}")
         counter.labels(why).inc()
         return web.json_response(body, status=STATUS[why])
 
     async def _accept(self, request: web.Request, sender: PodIdentity) -> Json:
-        return {"next": self.board.accept(sender, reports.read(reports.Report, await self._body(request)))}
+        report = reports.read(Report, await self._body(request))
+        return ReportAnswer(next=self.board.accept(sender, report)).model_dump()
 
     async def _word(self, request: web.Request, sender: PodIdentity) -> Json:
         """What the worker is to do, as soon as that is not what it does."""
-        call = reports.read(reports.Call, await self._body(request))
+        call = reports.read(SyncRequest, await self._body(request))
         pod, job = self.board.known(sender)
         given = self._assignment(pod, job)
         self.guests.welcome(job.uid, sender.uid, request.protocol)
@@ -136,9 +147,15 @@ class Coordinator:
                 self.guests.leaves(request.protocol)
                 self.attendance.left(job.uid, sender.uid, waits, request.content.exception())
                 raise
-        word: Json = {"attempt": given.attempt, "run": given.run, "environment": given.environment}
-        word |= {name: True for name, said in (("restart", given.restart), ("hung", given.hung)) if said}
-        return word | ({"stop": {"step": given.stop.step}} if given.stop else {})
+        stop = StopOrder(step=given.stop.step) if given.stop else None
+        return SyncAnswer(
+            attempt=given.attempt,
+            run=given.run,
+            environment=given.environment,
+            restart=given.restart,
+            hung=given.hung,
+            stop=stop,
+        ).body()
 
     def _assignment(self, pod: PodView, job: JobView) -> Assignment:
         try:
@@ -147,9 +164,8 @@ class Coordinator:
             self.attendance.dismiss(job.uid, pod.uid)
             raise
 
-    def _seen(self, call: reports.Call) -> AgentView:
-        failed, told = call.failure, call.leave
-        leave = LeaveView(told.leaving, told.asked, told.passed, told.at) if told else None
+    def _seen(self, call: SyncRequest) -> AgentView:
+        failed, leave = call.failure, call.leave
         if failed is None:
             return AgentView(call.attempt, call.state, leave=leave, prepared=call.prepared)
         age = timedelta(seconds=min(failed.age, LONGEST_AGE))
@@ -169,7 +185,7 @@ class Coordinator:
             async with asyncio.timeout(BODY_SECONDS):
                 return await request.read()
         except web.HTTPRequestEntityTooLarge as error:
-            raise RefusedError(Why.TOO_LARGE, f"a report has {reports.LONGEST_REPORT} bytes at most") from error
+            raise RefusedError(Why.TOO_LARGE, f"a report has {MAX_BODY_BYTES} bytes at most") from error
         except (HttpProcessingError, ClientError, ConnectionError) as error:
             raise RefusedError(Why.MALFORMED, f"the body broke off: {error}") from error
         except TimeoutError as error:

@@ -1,4 +1,4 @@
-"""Sentences for people: numbers of things, and what a container said at its end, in one line."""
+"""Compose and shorten sentences for people: counts, and the most telling line of a log. No decision rests on any of it."""
 
 import re
 
@@ -12,44 +12,12 @@ ADVICE = "To enable traceback see"
 EXIT_CODE = re.compile(r"exitcode +: (-?\d+)")
 NEWS_OF_NOTHING = "ChildFailedError"
 """torchrun's own exception: it says that a rank failed, not why."""
-STEP = re.compile(r'\A[^\n]*(\n\{"step": (\d{1,15})\})(?=\n|\Z)')
-"""Its second line, where the program tells its progress."""
-AGENT = re.compile(r"(rank (?P<rank>\d{1,9})|the command) (ended with exit code |was killed by |hangs: )")
-"""How the first line of a message by `trainyard-agent` begins."""
-
 FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9}), in ([^\n]{1,80})$', re.MULTILINE)
 """Of a Python traceback."""
 BEGIN = "Traceback (most recent call last)"
 FRAMES, TRACED = 3, 4096
 LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen |/run/trainyard/")
 """In the path of a file that is none of the user's."""
-
-OUT_OF_MEMORY = ": out of memory: the kernel killed "
-
-
-def shortened(message: str, longest: int) -> str:
-    """The end of a message, and the agent's sentence with it."""
-    if len(message) <= longest:
-        return message
-    sentence = headline(message) + "\n" if AGENT.match(message) else ""
-    return sentence + message[len(sentence) - longest :]
-
-
-def split_step(message: str) -> tuple[str, int | None]:
-    """What an agent says without its second line, and the last step that the rank had done, which stands there."""
-    found = STEP.match(message) if AGENT.match(message) else None
-    return (message[: found.start(1)] + message[found.end(1) :], int(found[2])) if found else (message, None)
-
-
-def named_rank(message: str) -> int | None:
-    """The rank that an agent says was the cause."""
-    found = AGENT.match(message)
-    return int(found["rank"]) if found and found["rank"] else None
-
-
-def out_of_memory(message: str) -> bool:
-    """Whether an agent says that the kernel has killed processes for want of memory. Of those below it the node does not tell."""
-    return bool(AGENT.match(message)) and OUT_OF_MEMORY in message.partition("\n")[0]
 
 
 def counted(number: int, thing: str) -> str:
@@ -71,13 +39,10 @@ def raised_at(message: str) -> str:
 
 
 def headline(message: str) -> str:
-    """The line of a termination message, or of a log's end, that says most.
+    """Return the most telling line of the end of a log: the last exception of a traceback, else the last line.
 
-    That is the agent's sentence where there is one, else the last exception of a traceback. What follows that is, as a rule,
-    a launcher's frame of lines or its advice.
+    After the exception, a launcher usually prints lines of its own.
     """
-    if AGENT.match(message):
-        return message.partition("\n")[0][:LONGEST]
     lines = [PREFIX.sub("", line.strip()) for line in message.splitlines()]
     told = [line for line in lines if any(letter.isalnum() for letter in line)]
     exceptions = [line for line in told if EXCEPTION.search(line) and NEWS_OF_NOTHING not in line]

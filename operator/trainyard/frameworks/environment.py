@@ -9,7 +9,7 @@ from trainyard.domain.state.rank_layout import processes
 from trainyard.frameworks import torch
 from trainyard.frameworks.worker_spec import Json, Worker
 
-SETTINGS = ("TRAINYARD_WARM_START", "TRAINYARD_HANG_SECONDS", "TRAINYARD_GRACE_SECONDS")
+SETTINGS = ("TRAINYARD_WARM_START", "TRAINYARD_HANG_TIMEOUT_SECONDS", "TRAINYARD_GRACE_PERIOD_SECONDS")
 """Told where they are not the usual ones. Set to nothing they are as if they were not set."""
 
 
@@ -68,7 +68,7 @@ def common(worker: Worker) -> list[Json]:
         "TRAINYARD_ATTEMPT": str(worker.attempt),
         "TRAINYARD_REPLICAS": str(worker.spec.replicas),
         "TRAINYARD_REPLICA_INDEX": str(worker.index),
-        "TRAINYARD_PROCESSES": str(processes(worker.spec)),
+        "TRAINYARD_PROCESSES_PER_REPLICA": str(processes(worker.spec)),
     }
     if (before := worker.job.status.internal.previous_size) is not None:
         variables["TRAINYARD_PREVIOUS_WORLD_SIZE"] = str(before * processes(worker.spec))
@@ -78,9 +78,9 @@ def common(worker: Worker) -> list[Json]:
     if not worker.spec.recovery.warm_start:
         variables["TRAINYARD_WARM_START"] = "0"
     if (patience := worker.spec.recovery.hang_timeout_seconds) is not None:
-        variables["TRAINYARD_HANG_SECONDS"] = str(patience)
+        variables["TRAINYARD_HANG_TIMEOUT_SECONDS"] = str(patience)
     if worker.spec.grace_seconds != USUAL_GRACE:
-        variables["TRAINYARD_GRACE_SECONDS"] = str(worker.spec.grace_seconds)
+        variables["TRAINYARD_GRACE_PERIOD_SECONDS"] = str(worker.spec.grace_seconds)
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 

@@ -12,11 +12,11 @@ from tests.simulation.attempts.goodput import miscounted
 from tests.simulation.attempts.state import State
 from tests.support.jobs import UID, stored
 from tests.support.phase_transitions import objection
+from trainyard.api.agent_protocol import Failure, SyncRequest
 from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.recovery import RESTART_CODE, SAVED_CODE
 from trainyard.coordinator import assignments
 from trainyard.coordinator.rejections import RefusedError, Why
-from trainyard.coordinator.reports import Call, Failure, Leave
 from trainyard.domain.actions import CreateService, CreateWorker, DeletePod
 from trainyard.domain.plan import plan
 from trainyard.domain.state.object_names import worker_pod
@@ -230,7 +230,7 @@ class World(State):
             return
         message = "Connection closed by peer" if victim else "boom"
         agent.doing, agent.ranks, agent.leave = Doing.FAILED, None, None
-        agent.exit = Exit(self.now, 1, "Error", message)
+        agent.exit = Exit(self.now, 1, "Error", message, peer_lost=victim)
 
     def advance(self, uid: str) -> None:
         """The ranks of a worker make a step, if those of all others have made the one before: and go on, wait, or end."""
@@ -256,8 +256,7 @@ class World(State):
         self.cut_off.discard(uid)
         failed = Failure(code=agent.exit.code, message=agent.exit.message) if agent.exit else None
         leave = agent.leave
-        told = Leave(leaving=leave.leaving, asked=leave.asked, passed=leave.passed, at=leave.at) if leave else None
-        said = Call(attempt=agent.attempt, state=agent.doing, failure=failed, leave=told)
+        said = SyncRequest(attempt=agent.attempt, state=agent.doing, failure=failed, leave=leave)
         if agent.ranks == self.trains == self.status.attempt:
             ran = RankProgress(pod.index, self.step, "train", step_seconds=1.0, first=self.first)
             self.reports[uid] = WorkerReport(self.trains, pod.index, (ran,), self.now)

@@ -22,7 +22,8 @@ from tests.simulation.engine.world import NAMESPACE, World
 NUMBER = st.integers(0, 7)
 PAUSE = st.sampled_from([0.0, 0.02, 0.2, 1.0, 4.0, 35.0, 110.0])
 PLURALS = st.sampled_from(["pods", "trainingjobs", "services"])
-PEER_LOST = "RuntimeError: Connection closed by peer"
+PEER_LOST = '{"trainyard":1,"kind":"failed","exitCode":1,"peerLost":true}\nRuntimeError: Connection closed by peer'
+"""As the agent tells it."""
 MOST_JOBS = 3
 LONGEST_START = 12.0
 LONGEST_SLOW = 20.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dev.benchmarks.agents.credentials import certificate
-from tests.unit.agent.operator import Operator, operating
+from tests.unit.agent.operator_process import Operator, operating
 from tests.unit.agent.place import AGENT
 
 

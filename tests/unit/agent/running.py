@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.support.jobs import NOW
 from tests.support.patience import until
 from tests.unit.agent.place import PLACE
+from trainyard.domain.state.observe import an_exit
+from trainyard.domain.state.termination import Termination, read
 from trainyard_agent.processes import descendants
 
 
@@ -46,7 +49,13 @@ class Agent:
 
     @property
     def message(self) -> str:
-        return self.log.read_text()
+        """The termination message as the operator shows it: the sentence of its data, then the text."""
+        return shown(self.log.read_text(encoding="utf-8"))
+
+    @property
+    def data(self) -> Termination | None:
+        """The data of the termination message, as the operator reads it."""
+        return read(self.log.read_text(encoding="utf-8")).data
 
     def file(self, name: str) -> str:
         """What a rank has written, once it has."""
@@ -71,6 +80,11 @@ def agent(program: Path, folder: Path, script: str, *, shell: bool = False, **en
         yield made
     finally:
         made.kill()
+
+
+def shown(message: str) -> str:
+    """A termination message as the operator shows it."""
+    return an_exit(NOW, 1, message).message
 
 
 def alive(pid: int) -> bool:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.operator import Operator, credentials
+from tests.unit.agent.operator_process import Operator, credentials
 from tests.unit.agent.running import agent
-from trainyard_agent.orders import read
-from trainyard_agent.restarts import RESTART_CODE, Restarts
+from trainyard_agent.container_restart import RESTART_CODE, ContainerRestart
+from trainyard_agent.protocol import parse_order
 
 WAITS = "say(f\"ran{R}-{os.environ['TRAINYARD_ATTEMPT']}\", os.getpid())\ntime.sleep(600)"
 ENDS = "say(f\"ran{R}-{os.environ['TRAINYARD_ATTEMPT']}\", os.getpid())"
@@ -34,7 +34,7 @@ def test_it_ends_for_that_and_the_next_container_waits_for_the_attempt(
         first.file("ran2-1")
         operator.orders = {"attempt": 2, "run": False, "restart": True}
         code, _ = first.ends()
-        assert (code, first.message) == (RESTART_CODE, "the container starts anew for attempt 2")
+        assert (code, first.message) == (RESTART_CODE, "the container restarts for attempt 2")
     operator.hears("restarting", 2)
     assert {poll["state"] for poll in operator.polls} == {"running", "restarting"}
     with agent(program, folder, ENDS, **variables) as second:
@@ -44,7 +44,7 @@ def test_it_ends_for_that_and_the_next_container_waits_for_the_attempt(
         assert second.ends()[0] == 0
     assert second.file("ran2-2")
     # Of one that comes after it, in a pod of its own, nothing is known.
-    assert Restarts(os.environ | variables, print).attempt is None
+    assert ContainerRestart(os.environ | variables, print).attempt is None
 
 
 def test_one_that_has_failed_ends_so_too(
@@ -62,14 +62,14 @@ def test_a_program_that_ends_with_the_same_code_does_not_start_its_container_ane
     operator.says = (404, {})
     with agent(program, folder, FAILS, **variables, CODE=str(RESTART_CODE)) as run:
         assert run.ends()[0] == 1
-        assert "ended with exit code 88" in run.message
+        assert "exited with code 88" in run.message
 
 
 def test_where_no_mark_can_be_left_the_processes_start_anew(tmp_path: Path) -> None:
     said: list[str] = []
     environment = {"TRAINYARD_COORDINATOR": "https://localhost:1", "TRAINYARD_JOB_UID": "uid"}
-    assert not Restarts(environment, said.append, tmp_path).leave(2)
-    assert said == [f"the container goes on, with new processes: {tmp_path} is no place that outlives it"]
+    assert not ContainerRestart(environment, said.append, tmp_path).leave_mark(2)
+    assert said == [f"restarting processes instead of the container: {tmp_path} does not outlive the container"]
 
 
 @pytest.mark.parametrize("mark", ["", "x", "0", "-1", "9" * 30, "٣"])
@@ -77,15 +77,15 @@ def test_a_mark_that_makes_no_sense_is_none(mark: str) -> None:
     environment = {"TRAINYARD_COORDINATOR": "https://localhost:1", "TRAINYARD_JOB_UID": secrets.token_hex(4)}
     path = MEMORY / f"trainyard-restart-{environment['TRAINYARD_JOB_UID']}--"
     path.write_text(mark)
-    assert Restarts(environment, print).attempt is None
+    assert ContainerRestart(environment, print).attempt is None
     assert not path.exists()
 
 
 def test_an_order_says_it_in_one_word() -> None:
-    assert read({"attempt": 2, "restart": True}).restart
-    assert not read({"attempt": 2}).restart
+    assert parse_order({"attempt": 2, "restart": True}).restart
+    assert not parse_order({"attempt": 2}).restart
     with pytest.raises(ValueError, match="restart is neither true nor false"):
-        read({"attempt": 2, "restart": "yes"})
+        parse_order({"attempt": 2, "restart": "yes"})
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
@@ -99,8 +99,8 @@ def test_what_is_no_mark_is_not_waited_for(kind: str) -> None:
     else:
         path.symlink_to("/etc/hostname")
     try:
-        made = Restarts(environment, print)
+        made = ContainerRestart(environment, print)
         assert made.attempt is None
-        assert kind != "folder" or not made.leave(2)
+        assert kind != "folder" or not made.leave_mark(2)
     finally:
         path.rmdir() if kind == "folder" else path.unlink(missing_ok=True)

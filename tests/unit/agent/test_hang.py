@@ -2,10 +2,10 @@
 
 import pytest
 
-from trainyard_agent.hang import ALLOWANCES, KNOWN, REMEMBERED, SHORTEST, Hang, Usual, Watch
-from trainyard_agent.report import Said
+from trainyard_agent.hang import ALLOWANCES, MIN_LIMIT_SECONDS, REMEMBERED_STEPS, Hang, Usual, Watch
+from trainyard_agent.report import MIN_STEPS, RankState
 
-LAST = Said(9, "train")
+LAST = RankState(9, "train")
 
 
 def train(watch: Watch, *, steps: int = 10, took: float = 1.0, ranks: tuple[int, ...] = (0,), first: int = 0) -> float:
@@ -13,18 +13,18 @@ def train(watch: Watch, *, steps: int = 10, took: float = 1.0, ranks: tuple[int,
     now = 1000.0 * first
     for step in range(first, first + steps):
         now = 1000.0 * first + (step - first) * took
-        assert watch.look(dict.fromkeys(ranks, Said(step, "train")), now) is None
+        assert watch.update(dict.fromkeys(ranks, RankState(step, "train")), now) is None
     return now
 
 
-def stands(watch: Watch, begin: float, seconds: float, said: Said | dict[int, Said]) -> Hang | None:
+def stands(watch: Watch, begin: float, seconds: float, said: RankState | dict[int, RankState]) -> Hang | None:
     """For so long nothing else is said; the agent looks each second."""
     words = said if isinstance(said, dict) else {0: said}
-    looks = (watch.look(words, begin + second) for second in range(1, int(seconds) + 1))
+    looks = (watch.update(words, begin + second) for second in range(1, int(seconds) + 1))
     return next((hang for hang in looks if hang), None)
 
 
-@pytest.mark.parametrize(("took", "patience"), [(0.5, SHORTEST), (2.0, SHORTEST), (9.0, 45.0)])
+@pytest.mark.parametrize(("took", "patience"), [(0.5, MIN_LIMIT_SECONDS), (2.0, MIN_LIMIT_SECONDS), (9.0, 45.0)])
 def test_five_usual_steps_and_half_a_minute_at_least(took: float, patience: float) -> None:
     watch = Watch()
     end = train(watch, took=took)
@@ -35,12 +35,12 @@ def test_five_usual_steps_and_half_a_minute_at_least(took: float, patience: floa
 
 @pytest.mark.parametrize(("took", "each"), [(0.5, 100), (3.5, 10), (5.0, 10), (4.0, 100), (10.0, 8)])
 def test_a_program_that_tells_some_of_its_steps_is_judged_by_how_often_it_does(took: float, each: int) -> None:
-    watch, said = Watch(), Said(0, "train")
+    watch, said = Watch(), RankState(0, "train")
     for second in range(int(10 * took * each)):
-        said = Said(int(second / took) // each * each, "train")
-        assert watch.look({0: said}, second) is None
+        said = RankState(int(second / took) // each * each, "train")
+        assert watch.update({0: said}, second) is None
     last = 10 * took * each - took * each
-    hang = stands(watch, last, 6 * took * each + SHORTEST, said)
+    hang = stands(watch, last, 6 * took * each + MIN_LIMIT_SECONDS, said)
     assert hang is not None
     assert hang.seconds >= 5 * took * each
     assert hang.usual == pytest.approx(took, rel=0.1), "of a step"
@@ -56,7 +56,7 @@ def test_a_limit_of_ones_own() -> None:
 def test_after_the_last_step_there_is_time_to_store_the_model() -> None:
     watch = Watch(10.0)
     end = train(watch, took=0.5)
-    done = Said(9, "train", total=9)
+    done = RankState(9, "train", total=9)
     assert stands(watch, end, ALLOWANCES["evaluate"], done) is None
     assert stands(watch, end + ALLOWANCES["evaluate"], 1, done) is not None
 
@@ -68,14 +68,14 @@ def test_who_says_nothing_is_not_judged() -> None:
 def test_the_first_steps_may_take_long() -> None:
     """Compilers, caches, and the first batches: it is not known yet what is usual."""
     watch = Watch()
-    end, last = train(watch, steps=2), Said(1, "train")
+    end, last = train(watch, steps=2), RankState(1, "train")
     assert stands(watch, end, ALLOWANCES["compile"], last) is None
     assert stands(watch, end + ALLOWANCES["compile"], 1, last) is not None
 
 
 @pytest.mark.parametrize("phase", [*ALLOWANCES])
 def test_phases_have_allowances_of_their_own(phase: str) -> None:
-    watch, said = Watch(), Said(None, phase)
+    watch, said = Watch(), RankState(None, phase)
     end = train(watch)
     assert stands(watch, end, 1 + ALLOWANCES[phase], said) is None
     hang = stands(watch, end + 1 + ALLOWANCES[phase], 1, said)
@@ -86,10 +86,10 @@ def test_phases_have_allowances_of_their_own(phase: str) -> None:
 def test_a_phase_between_two_steps_does_not_change_what_is_usual() -> None:
     watch = Watch()
     end = train(watch)
-    assert stands(watch, end, 300, Said(9, "evaluate")) is None
+    assert stands(watch, end, 300, RankState(9, "evaluate")) is None
     assert stands(watch, end + 300, 20, LAST) is None
     end = train(watch, steps=2, first=10)
-    hang = stands(watch, end, SHORTEST + 1, Said(11, "train"))
+    hang = stands(watch, end, MIN_LIMIT_SECONDS + 1, RankState(11, "train"))
     assert hang is not None
     assert hang.usual == 1.0
 
@@ -97,7 +97,7 @@ def test_a_phase_between_two_steps_does_not_change_what_is_usual() -> None:
 def test_the_one_furthest_behind_is_named() -> None:
     watch = Watch()
     end = train(watch, ranks=(4, 5, 6))
-    hang = stands(watch, end, 2 * SHORTEST, {4: Said(10, "train"), 5: LAST, 6: Said(10, "train")})
+    hang = stands(watch, end, 2 * MIN_LIMIT_SECONDS, {4: RankState(10, "train"), 5: LAST, 6: RankState(10, "train")})
     assert hang is not None
     assert (hang.rank, hang.step) == (5, 9)
 
@@ -105,8 +105,8 @@ def test_the_one_furthest_behind_is_named() -> None:
 def test_of_several_the_one_that_has_stood_still_longest_is_named() -> None:
     watch = Watch()
     end = train(watch, ranks=(4, 5))
-    assert watch.look({4: Said(10, "train"), 5: LAST}, end + 1) is None
-    hang = stands(watch, end + 10, 2 * SHORTEST, {4: Said(10, "train"), 5: Said(10, "train")})
+    assert watch.update({4: RankState(10, "train"), 5: LAST}, end + 1) is None
+    hang = stands(watch, end + 10, 2 * MIN_LIMIT_SECONDS, {4: RankState(10, "train"), 5: RankState(10, "train")})
     assert hang is not None
     assert hang.rank == 4
 
@@ -115,33 +115,33 @@ def test_a_rank_that_has_ended_hangs_no_more() -> None:
     watch = Watch()
     end = train(watch, ranks=(0, 1))
     for step in range(100):
-        assert watch.look({0: Said(10 + step, "train")}, end + step) is None
+        assert watch.update({0: RankState(10 + step, "train")}, end + step) is None
 
 
 def test_an_agent_that_was_stopped_itself_blames_nobody() -> None:
     watch = Watch()
     end = train(watch) + 3600
-    assert watch.look({0: LAST}, end) is None
-    assert stands(watch, end, SHORTEST, LAST) is None
-    assert stands(watch, end + SHORTEST, 1, LAST) is not None
+    assert watch.update({0: LAST}, end) is None
+    assert stands(watch, end, MIN_LIMIT_SECONDS, LAST) is None
+    assert stands(watch, end + MIN_LIMIT_SECONDS, 1, LAST) is not None
 
 
 def test_steps_that_go_back_are_progress_too() -> None:
     """A new epoch, or a checkpoint from before."""
     watch = Watch()
     end = train(watch)
-    assert stands(watch, end, SHORTEST, LAST) is None
-    assert stands(watch, end + SHORTEST, SHORTEST + 1, Said(0, "train")) is None
-    assert stands(watch, end + 2 * SHORTEST + 1, 1, Said(0, "train")) is not None
+    assert stands(watch, end, MIN_LIMIT_SECONDS, LAST) is None
+    assert stands(watch, end + MIN_LIMIT_SECONDS, MIN_LIMIT_SECONDS + 1, RankState(0, "train")) is None
+    assert stands(watch, end + 2 * MIN_LIMIT_SECONDS + 1, 1, RankState(0, "train")) is not None
 
 
 def test_steps_are_counted_and_not_looks() -> None:
     """Many steps between two looks are enough to know what is usual."""
     watch = Watch(limit=10.0)
-    watch.look({0: Said(0, "train")}, 1000.0)
-    watch.look({0: Said(8, "train")}, 1001.0)
+    watch.update({0: RankState(0, "train")}, 1000.0)
+    watch.update({0: RankState(8, "train")}, 1001.0)
     assert watch.usual == {0: Usual(0.125)}
-    hangs = [watch.look({0: Said(8, "train")}, 1001.0 + seconds) for seconds in range(1, 12)]
+    hangs = [watch.update({0: RankState(8, "train")}, 1001.0 + seconds) for seconds in range(1, 12)]
     assert [hang is not None for hang in hangs] == [False] * 10 + [True]
 
 
@@ -149,31 +149,31 @@ def working(*seconds: float | None, first: int = 0, watch: Watch | None = None) 
     """Rank 0 tells of each step how long it worked itself."""
     if watch is None:
         watch = Watch()
-        watch.look({0: Said(None, "start")}, -1.0)
+        watch.update({0: RankState(None, "start")}, -1.0)
     for step, own in enumerate(seconds, first):
-        watch.look({0: Said(step, "train", own=own)}, float(step))
-        watch.look({0: Said(step, "train", own=own)}, step + 0.5)
+        watch.update({0: RankState(step, "train", compute_seconds=own)}, float(step))
+        watch.update({0: RankState(step, "train", compute_seconds=own)}, step + 0.5)
     return watch
 
 
 def test_how_long_a_rank_works_itself_is_the_median_of_its_last_steps() -> None:
-    assert working(*[0.2] * (KNOWN - 1)).usual[0].own is None
+    assert working(*[0.2] * (MIN_STEPS - 1)).usual[0].compute is None
     watch = working(0.2, 0.3, 9.0)
-    assert watch.usual[0].own == 0.3
-    working(*[0.5] * REMEMBERED, first=3, watch=watch)
+    assert watch.usual[0].compute == 0.3
+    working(*[0.5] * REMEMBERED_STEPS, first=3, watch=watch)
     assert watch.usual == {0: Usual(1.0, 0.5)}
 
 
 @pytest.mark.parametrize("own", [None, 0.0, -1.0, float("nan"), float("inf")])
 def test_what_is_no_time_is_passed_over(own: float | None) -> None:
-    assert working(*[own] * 9).usual[0].own is None
-    assert working(0.2, own, 0.2, own, 0.2).usual[0].own == 0.2
+    assert working(*[own] * 9).usual[0].compute is None
+    assert working(0.2, own, 0.2, own, 0.2).usual[0].compute == 0.2
 
 
 def test_what_a_step_took_counts_also_where_a_checkpoint_follows() -> None:
     watch = Watch()
-    watch.look({0: Said(None, "start")}, -1.0)
-    for step in range(KNOWN):
-        watch.look({0: Said(step, "checkpoint", own=0.2)}, step)
-        watch.look({0: Said(step, "train")}, step + 0.5)
-    assert watch.usual[0].own == 0.2
+    watch.update({0: RankState(None, "start")}, -1.0)
+    for step in range(MIN_STEPS):
+        watch.update({0: RankState(step, "checkpoint", compute_seconds=0.2)}, step)
+        watch.update({0: RankState(step, "train")}, step + 0.5)
+    assert watch.usual[0].compute == 0.2

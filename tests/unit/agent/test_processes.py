@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.patience import until
 from tests.unit.agent.place import AGENT
-from trainyard_agent.processes import descendants, kill_all, lives, pass_on
+from trainyard_agent.processes import descendants, forward_signal, is_alive, kill_all
 
 
 def test_processes_of_another_user_are_left_to_the_end_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +20,7 @@ def test_processes_of_another_user_are_left_to_the_end_of_the_container(monkeypa
     with subprocess.Popen(["sleep", "600"]) as other:
         with monkeypatch.context() as patched:
             patched.setattr(os, "kill", refuse)
-            assert pass_on(signal.SIGTERM, other.pid) == [other.pid]
+            assert forward_signal(signal.SIGTERM, other.pid) == [other.pid]
             kill_all(os.getpid(), 0.05, lambda: None, descendants(os.getpid()) - {other.pid})
         assert other.poll() is None
         other.kill()
@@ -62,8 +62,8 @@ def test_who_only_reads_the_words_of_another_is_not_ended_before_it(tmp_path: Pa
             lambda: (tmp_path / "log").exists() and "ready" in (tmp_path / "log").read_text(), 60, "the writer is ready"
         )
         below = descendants(shell.pid)
-        assert set(pass_on(signal.SIGTERM, shell.pid)) == {shell.pid, *below}
-        until(lambda: not any(map(lives, below)), 60, "the end of all")
+        assert set(forward_signal(signal.SIGTERM, shell.pid)) == {shell.pid, *below}
+        until(lambda: not any(map(is_alive, below)), 60, "the end of all")
         said = (tmp_path / "log").read_text() + (shell.stderr.read().decode() if shell.stderr else "")
     assert said.split() == ["ready", "saved"]
 
@@ -74,8 +74,8 @@ def test_who_reads_and_wants_to_be_told_is(tmp_path: Path) -> None:
     with subprocess.Popen(["sh", "-c", f"sleep 600 | {sys.executable} program.py > log 2>&1"], cwd=tmp_path) as shell:
         until(lambda: (tmp_path / "log").exists() and "ready" in (tmp_path / "log").read_text(), 60, "it is ready")
         below = descendants(shell.pid)
-        pass_on(signal.SIGTERM, shell.pid)
-        until(lambda: not any(map(lives, below)), 60, "the end of all")
+        forward_signal(signal.SIGTERM, shell.pid)
+        until(lambda: not any(map(is_alive, below)), 60, "the end of all")
     assert (tmp_path / "log").read_text().split() == ["ready", "saved"]
 
 

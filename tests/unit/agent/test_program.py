@@ -3,7 +3,7 @@
 import pytest
 
 from trainyard_agent.program import Program, differing, parse, stable
-from trainyard_agent.recorder import FILES, PIPES
+from trainyard_agent.recorder import FILE_VARIABLES, PIPE_VARIABLE
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_what_a_command_runs(command: str, program: Program | None) -> None:
 
 def test_what_attempts_and_ranks_have_of_their_own_is_no_reason_to_begin_anew() -> None:
     own = {"RANK": "1", "MASTER_ADDR": "a", "TRAINYARD_ATTEMPT": "2", "TORCHELASTIC_RUN_ID": "u-2", "WORLD_SIZE": "8"}
-    own |= dict.fromkeys([*FILES, PIPES], "/tmp/flight-recorder-job/2/rank_")  # noqa: S108 - only a name
+    own |= dict.fromkeys([*FILE_VARIABLES, PIPE_VARIABLE], "/tmp/flight-recorder-job/2/rank_")  # noqa: S108 - only a name
     assert stable({**own, "OMP_NUM_THREADS": "1"}) == {"OMP_NUM_THREADS": "1"}
 
 

@@ -7,7 +7,7 @@ from trainyard_agent.ranks import Place, SettingError, environments, place
 SET = {
     "TRAINYARD_REPLICA_INDEX": "1",
     "TRAINYARD_REPLICAS": "3",
-    "TRAINYARD_PROCESSES": "2",
+    "TRAINYARD_PROCESSES_PER_REPLICA": "2",
     "TRAINYARD_ATTEMPT": "4",
     "TRAINYARD_JOB_UID": "uid",
 }
@@ -28,19 +28,19 @@ def test_every_rank_is_told_who_it_is() -> None:
 
 def test_threads_are_left_alone_where_they_are_set_or_the_process_is_alone() -> None:
     assert environments(place(SET), {"OMP_NUM_THREADS": "5"})[2]["OMP_NUM_THREADS"] == "5"
-    assert "OMP_NUM_THREADS" not in environments(place({**SET, "TRAINYARD_PROCESSES": "1"}), {})[1]
+    assert "OMP_NUM_THREADS" not in environments(place({**SET, "TRAINYARD_PROCESSES_PER_REPLICA": "1"}), {})[1]
 
 
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"TRAINYARD_REPLICAS": ""}, "TRAINYARD_REPLICAS must be a whole number from 1 to 1000000, and is ''"),
+        ({"TRAINYARD_REPLICAS": ""}, "TRAINYARD_REPLICAS must be an integer from 1 to 1000000, and is ''"),
         ({"TRAINYARD_REPLICAS": "three"}, "TRAINYARD_REPLICAS"),
         ({"TRAINYARD_REPLICAS": "0"}, "TRAINYARD_REPLICAS"),
         ({"TRAINYARD_REPLICAS": "9" * 5000}, "TRAINYARD_REPLICAS"),
         ({"TRAINYARD_REPLICAS": "٣"}, "TRAINYARD_REPLICAS"),
-        ({"TRAINYARD_REPLICA_INDEX": "3"}, "counting begins at 0"),
-        ({"TRAINYARD_PROCESSES": "1025"}, "from 1 to 1024"),
+        ({"TRAINYARD_REPLICA_INDEX": "3"}, "indexes start at 0"),
+        ({"TRAINYARD_PROCESSES_PER_REPLICA": "1025"}, "from 1 to 1024"),
         ({"TRAINYARD_ATTEMPT": "-1"}, "TRAINYARD_ATTEMPT"),
     ],
 )

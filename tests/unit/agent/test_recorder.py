@@ -10,7 +10,7 @@ from tests.unit.agent.place import PLACE
 from tests.unit.agent.running import Agent, agent
 from trainyard_agent import recorder
 from trainyard_agent.ranks import place
-from trainyard_agent.recorder import FILES, FOLDER, KEPT, PIPES, Recorder, defaults
+from trainyard_agent.recorder import FILE_VARIABLES, FOLDER_VARIABLE, KEPT_ATTEMPTS, PIPE_VARIABLE, Recorder, defaults
 
 NCCL = """
 import threading
@@ -39,13 +39,16 @@ time.sleep(600)
 
 def test_the_recorders_of_ranks_that_hang_are_kept_and_said_where(program: Path, tmp_path: Path) -> None:
     script = (NCCL + HANGS).replace("threading.Thread", "if R != 4: threading.Thread")
-    own = {FOLDER: str(tmp_path / "kept"), "TRAINYARD_JOB_NAME": "resnet"}
-    with agent(program, tmp_path, script, TRAINYARD_HANG_SECONDS="2", TRAINYARD_PROCESSES="3", **own) as run:
+    own = {FOLDER_VARIABLE: str(tmp_path / "kept"), "TRAINYARD_JOB_NAME": "resnet"}
+    with agent(
+        program, tmp_path, script, TRAINYARD_HANG_TIMEOUT_SECONDS="2", TRAINYARD_PROCESSES_PER_REPLICA="3", **own
+    ) as run:
         code, said = run.ends()
         folder = tmp_path / "kept/flight-recorder-resnet-uid/1"
         told = f"flight recorder of ranks 3, 5 kept in {folder}"
         assert code == 91
-        assert (run.message.splitlines()[1], run.message.splitlines()[-1]) == ('{"step": 5}', told)
+        assert run.data is not None
+        assert (run.data.step, run.message.splitlines()[-1]) == (5, told)
         assert said.splitlines().count(f"trainyard-agent: {told}") == 1
         assert {file.name: file.stat().st_size for file in folder.iterdir()} == {"rank_3": 25_000, "rank_5": 25_000}
 
@@ -55,7 +58,7 @@ def test_below_a_launcher_the_ranks_are_known_by_their_pipes(program: Path, tmp_
     begin = 'import os, sys, time\nR = os.environ["RANK"]\ndef say(*_): pass\n'
     (tmp_path / "rank.py").write_text(begin + NCCL + HANGS)
     launch = f"for rank in 3 17; do RANK=$rank {sys.executable} rank.py & done; wait"
-    own = {FOLDER: str(tmp_path / "kept"), "TRAINYARD_HANG_SECONDS": "2"}
+    own = {FOLDER_VARIABLE: str(tmp_path / "kept"), "TRAINYARD_HANG_TIMEOUT_SECONDS": "2"}
     run = Agent(program, tmp_path, "--once", "--", "sh", "-c", launch, **own)
     try:
         assert run.ends()[0] == 91
@@ -65,15 +68,17 @@ def test_below_a_launcher_the_ranks_are_known_by_their_pipes(program: Path, tmp_
 
 
 def test_a_rank_that_writes_nothing_is_not_waited_for_for_ever(program: Path, tmp_path: Path) -> None:
-    own = {FOLDER: str(tmp_path / "kept"), "DUMB": "1"}
-    with agent(program, tmp_path, NCCL + HANGS, TRAINYARD_HANG_SECONDS="2", **own) as run:
+    own = {FOLDER_VARIABLE: str(tmp_path / "kept"), "DUMB": "1"}
+    with agent(program, tmp_path, NCCL + HANGS, TRAINYARD_HANG_TIMEOUT_SECONDS="2", **own) as run:
         code, said = run.ends()
         assert (code, "flight recorder" in run.message + said) == (91, False)
         assert not [each for each in (tmp_path / "kept").rglob("*") if each.is_file()]
 
 
 def test_where_there_is_no_nccl_nothing_is_written_and_nothing_is_said(program: Path, tmp_path: Path) -> None:
-    with agent(program, tmp_path, HANGS, TRAINYARD_HANG_SECONDS="2", **{FOLDER: str(tmp_path / "kept")}) as run:
+    with agent(
+        program, tmp_path, HANGS, TRAINYARD_HANG_TIMEOUT_SECONDS="2", **{FOLDER_VARIABLE: str(tmp_path / "kept")}
+    ) as run:
         code, said = run.ends()
         assert (code, "flight recorder" in run.message + said) == (91, False)
         assert not [each for each in (tmp_path / "kept").rglob("*") if each.is_file()]
@@ -81,7 +86,7 @@ def test_where_there_is_no_nccl_nothing_is_written_and_nothing_is_said(program: 
 
 def test_what_a_rank_writes_by_nccl_s_own_clock_is_said_too(program: Path, tmp_path: Path) -> None:
     script = 'open(os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] + str(R), "w").write("trace")\nsys.exit(R == 3)'
-    with agent(program, tmp_path, script, **{FOLDER: str(tmp_path / "kept")}) as run:
+    with agent(program, tmp_path, script, **{FOLDER_VARIABLE: str(tmp_path / "kept")}) as run:
         code, said = run.ends()
         assert code == 1
         assert f"ranks 2, 3 kept in {tmp_path}/kept/flight-recorder-job-uid/1" in said
@@ -89,7 +94,7 @@ def test_what_a_rank_writes_by_nccl_s_own_clock_is_said_too(program: Path, tmp_p
 
 def made(folder: Path, attempt: int = 1, **environment: str) -> Recorder:
     """Of worker 1, which has the ranks 2 and 3."""
-    variables = {FOLDER: str(folder), **environment}
+    variables = {FOLDER_VARIABLE: str(folder), **environment}
     return Recorder(variables, place({**PLACE, "TRAINYARD_ATTEMPT": str(attempt)}), lambda _: None)
 
 
@@ -98,10 +103,10 @@ def test_the_last_attempts_that_left_something_are_kept(tmp_path: Path) -> None:
     for attempt in range(1, 8):
         with made(tmp_path, attempt) as each:
             if attempt != 6:
-                Path(f"{each.variables[FILES[0]]}2").write_text("trace")
+                Path(f"{each.variables[FILE_VARIABLES[0]]}2").write_text("trace")
             os.utime(job / str(attempt), ns=(attempt, attempt))
     assert sorted(folder.name for folder in job.iterdir()) == ["4", "5", "7"]
-    assert KEPT == 3
+    assert KEPT_ATTEMPTS == 3
     (job / "notes").mkdir()
     with made(tmp_path, 8):
         assert sorted(folder.name for folder in job.iterdir()) == ["5", "7", "8", "notes"]
@@ -129,16 +134,16 @@ def test_what_a_namesake_has_left_on_a_volume_is_not_taken_for_ours(tmp_path: Pa
     for rank in (2, 3):
         (old / f"rank_{rank}").write_text("long ago")
     with made(tmp_path) as ours:
-        assert ours.told() == ""
+        assert ours.summary() == ""
         (old / "rank_3").write_text("just now, and longer")
         (old / "rank_0").write_text("of another worker")
         (old / "rank_2x").write_text("of nobody")
-        assert ours.told() == f"flight recorder of rank 3 kept in {old}"
+        assert ours.summary() == f"flight recorder of rank 3 kept in {old}"
 
 
 def test_what_is_set_by_hand_is_left_as_it_is(tmp_path: Path) -> None:
     prefix = f"{tmp_path}/mine/dump_"
-    with made(tmp_path, **{FILES[1]: prefix, PIPES: f"{tmp_path}/pipe_"}) as ours:
+    with made(tmp_path, **{FILE_VARIABLES[1]: prefix, PIPE_VARIABLE: f"{tmp_path}/pipe_"}) as ours:
         assert ours.variables == {}
         os.mkfifo(tmp_path / "pipe_3.pipe")
         reader = os.open(tmp_path / "pipe_3.pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -148,13 +153,13 @@ def test_what_is_set_by_hand_is_left_as_it_is(tmp_path: Path) -> None:
         (tmp_path / "mine").mkdir()
         Path(f"{prefix}3").write_text("trace")
         assert [ours.answered(), ours.answered()] == [False, True], "it may still grow at the first look"
-        assert ours.told() == f"flight recorder of rank 3 kept in {tmp_path}/mine"
+        assert ours.summary() == f"flight recorder of rank 3 kept in {tmp_path}/mine"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["mine", "pipe_3.pipe"]
 
 
 def test_what_is_no_pipe_or_has_no_reader_is_not_asked(tmp_path: Path) -> None:
     with made(tmp_path) as ours:
-        pipes = Path(ours.variables[PIPES])
+        pipes = Path(ours.variables[PIPE_VARIABLE])
         os.mkfifo(pipes / "2.pipe")
         (pipes / "3.pipe").write_text("")
         (pipes / "4.pipe").symlink_to("/dev/null")
@@ -165,7 +170,7 @@ def test_what_is_no_pipe_or_has_no_reader_is_not_asked(tmp_path: Path) -> None:
 
 def test_a_folder_that_a_program_has_cleared_away_is_there_again(tmp_path: Path) -> None:
     with made(tmp_path) as ours:
-        pipes = Path(ours.variables[PIPES])
+        pipes = Path(ours.variables[PIPE_VARIABLE])
         pipes.rmdir()
         ours.keep()
         assert pipes.stat().st_mode & 0o7777 == 0o1777
@@ -178,19 +183,19 @@ def test_a_folder_that_a_program_has_cleared_away_is_there_again(tmp_path: Path)
 @pytest.mark.parametrize("shut", ["/dev/null/folder", "/proc/nowhere"])
 def test_a_folder_that_cannot_be_made_is_said_and_torch_does_as_it_likes(shut: str) -> None:
     said: list[str] = []
-    with Recorder({FOLDER: shut}, place(PLACE), said.append) as ours:
-        assert (ours.variables, ours.ask(), ours.told()) == ({}, False, "")
+    with Recorder({FOLDER_VARIABLE: shut}, place(PLACE), said.append) as ours:
+        assert (ours.variables, ours.ask(), ours.summary()) == ({}, False, "")
     (line,) = said
-    assert line.startswith(f"the flight recorder is not kept in {shut}, which TRAINYARD_FLIGHT_RECORDER names: ")
+    assert line.startswith(f"cannot keep the flight recorder in {shut}, which TRAINYARD_FLIGHT_RECORDER names: ")
 
 
 def test_without_a_folder_by_name_it_is_a_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "TEMPORARY", Path("/dev/null"))
     monkeypatch.setattr(recorder, "IN_MEMORY", tmp_path)
     with Recorder({"TRAINYARD_JOB_NAME": "../x"}, place(PLACE), lambda _: None) as ours:
-        assert ours.variables[FILES[0]] == f"{tmp_path}/flight-recorder-..-x/1/rank_"
-        assert ours.variables[FILES[1]] == ours.variables[FILES[0]]
-        assert ours.variables[PIPES].startswith(f"{tmp_path}/trainyard-pipes-")
+        assert ours.variables[FILE_VARIABLES[0]] == f"{tmp_path}/flight-recorder-..-x/1/rank_"
+        assert ours.variables[FILE_VARIABLES[1]] == ours.variables[FILE_VARIABLES[0]]
+        assert ours.variables[PIPE_VARIABLE].startswith(f"{tmp_path}/trainyard-pipes-")
     assert [*tmp_path.iterdir()] == []
 
 
@@ -210,14 +215,14 @@ def test_what_is_set_where_nothing_is_set_by_hand(by_hand: dict[str, str], ours:
 
 
 def test_of_very_many_ranks_the_first_and_the_last_are_named(tmp_path: Path) -> None:
-    where = place({**PLACE, "TRAINYARD_PROCESSES": "40"})
-    with Recorder({FOLDER: str(tmp_path)}, where, lambda _: None) as ours:
+    where = place({**PLACE, "TRAINYARD_PROCESSES_PER_REPLICA": "40"})
+    with Recorder({FOLDER_VARIABLE: str(tmp_path)}, where, lambda _: None) as ours:
         for rank in where.ranks:
-            Path(f"{ours.variables[FILES[0]]}{rank}").write_text("trace")
-        assert ours.told().startswith("flight recorder of ranks 40 to 79 kept in ")
+            Path(f"{ours.variables[FILE_VARIABLES[0]]}{rank}").write_text("trace")
+        assert ours.summary().startswith("flight recorder of ranks 40 to 79 kept in ")
 
 
 def test_namesakes_of_two_namespaces_have_folders_of_their_own(tmp_path: Path) -> None:
     for uid in ("5f0e2c1b-3a77-4d52", "0c9d7be4-11f2-4a0e"):
         with made(tmp_path, TRAINYARD_JOB_UID=uid) as ours:
-            assert ours.variables[FILES[0]] == f"{tmp_path}/flight-recorder-job-{uid[:8]}/1/rank_"
+            assert ours.variables[FILE_VARIABLES[0]] == f"{tmp_path}/flight-recorder-job-{uid[:8]}/1/rank_"

@@ -8,21 +8,31 @@ from typing import Any
 import pytest
 
 from trainyard_agent import progress, report
-from trainyard_agent.report import FILE, FOLDER, LONGEST, MEASURED, RANKS, STACK, STACKS, Said, read
+from trainyard_agent.report import (
+    DIR_VARIABLE,
+    FILE_VARIABLE,
+    MAX_BYTES,
+    MEASURED,
+    RANK_VARIABLES,
+    STACK_SUFFIX,
+    STACKS,
+    RankState,
+    read,
+)
 
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(FILE, str(tmp_path / "0"))
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "0"))
     return str(tmp_path / "0")
 
 
-def said_here(*fields: Any) -> Said:
+def said_here(*fields: Any) -> RankState:
     """What this process has said."""
-    return Said(*fields)._replace(pid=os.getpid())
+    return RankState(*fields)._replace(pid=os.getpid())
 
 
-def what(file: str) -> Said | None:
+def what(file: str) -> RankState | None:
     """What a process has said, without what it has measured."""
     said = read(file)
     return said._replace(first=None, seconds=None) if said else None
@@ -80,7 +90,7 @@ def test_a_program_times_its_steps_and_says_where_it_began(file: str, monkeypatc
 
 def test_a_rank_s_own_seconds_are_those_of_its_last_step(file: str) -> None:
     progress(1, own_seconds=0.25)
-    assert read(file) == said_here(1, "train")._replace(own=0.25, first=1)
+    assert read(file) == said_here(1, "train")._replace(compute_seconds=0.25, first=1)
     progress(2, loss=0.5)
     assert read(file) == said_here(2, "train", None, 0.5)._replace(first=1), "what is not told is not known"
 
@@ -116,12 +126,12 @@ def test_what_nobody_can_measure_is_refused_where_it_is_said(file: str, measured
 def test_a_file_that_was_removed_is_written_anew(file: str) -> None:
     progress(1)
     open_files = len([*Path("/proc/self/fd").iterdir()])
-    for each in (file, file + STACK):
+    for each in (file, file + STACK_SUFFIX):
         Path(each).unlink()
     progress(2)
     assert read(file) == said_here(2, "train")._replace(first=1)
     os.kill(os.getpid(), STACKS)
-    assert "most recent call first" in Path(file + STACK).read_text()
+    assert "most recent call first" in Path(file + STACK_SUFFIX).read_text()
     assert len([*Path("/proc/self/fd").iterdir()]) == open_files
 
 
@@ -146,13 +156,13 @@ def test_what_is_no_end_is_refused_where_it_is_said(file: str, total: object) ->
     assert read(file) is None
 
 
-@pytest.mark.parametrize("name", RANKS)
+@pytest.mark.parametrize("name", RANK_VARIABLES)
 def test_below_a_launcher_the_rank_that_it_gives_names_the_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
-    for each in (FILE, *RANKS):
+    for each in (FILE_VARIABLE, *RANK_VARIABLES):
         monkeypatch.delenv(each, raising=False)
-    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setenv(DIR_VARIABLE, str(tmp_path))
     progress(1)
     for nonsense in ("", "-1", "one", "../5", "9" * 10):
         monkeypatch.setenv(name, nonsense)
@@ -164,7 +174,7 @@ def test_below_a_launcher_the_rank_that_it_gives_names_the_file(
 
 
 def test_without_an_agent_it_is_said_to_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(FILE, raising=False)
+    monkeypatch.delenv(FILE_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
     progress(1)
     assert [*tmp_path.iterdir()] == []
@@ -172,7 +182,7 @@ def test_without_an_agent_it_is_said_to_nobody(monkeypatch: pytest.MonkeyPatch, 
 
 def test_training_goes_on_where_it_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for path in (tmp_path / "none" / "0", tmp_path):
-        monkeypatch.setenv(FILE, str(path))
+        monkeypatch.setenv(FILE_VARIABLE, str(path))
         progress(1)
 
 
@@ -192,15 +202,15 @@ def test_an_unknown_phase_is_refused_with_those_that_are_known(file: str) -> Non
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("120", Said(120, "train")),
-        ("120\n", Said(120, "train")),
-        ('{"step": 3, "phase": "evaluate", "loss": 0.5}', Said(3, "evaluate", None, 0.5)),
-        ('{"step": 3, "total": 90, "mood": "good"}', Said(3, "train", 90)),
-        ('{"step": 3, "own": 0.5}', Said(3, "train", own=0.5)),
-        ("{}", Said(None, "train")),
+        ("120", RankState(120, "train")),
+        ("120\n", RankState(120, "train")),
+        ('{"step": 3, "phase": "evaluate", "loss": 0.5}', RankState(3, "evaluate", None, 0.5)),
+        ('{"step": 3, "total": 90, "mood": "good"}', RankState(3, "train", 90)),
+        ('{"step": 3, "computeSeconds": 0.5}', RankState(3, "train", compute_seconds=0.5)),
+        ("{}", RankState(None, "train")),
     ],
 )
-def test_a_program_in_any_language_can_write_the_file(tmp_path: Path, text: str, said: Said) -> None:
+def test_a_program_in_any_language_can_write_the_file(tmp_path: Path, text: str, said: RankState) -> None:
     (tmp_path / "0").write_text(text)
     assert read(str(tmp_path / "0")) == said
 
@@ -218,8 +228,8 @@ def test_a_program_in_any_language_can_write_the_file(tmp_path: Path, text: str,
         b'{"step": 5, "phase": "lunch"}',
         b'{"step": 5, "total": -1}',
         b'{"step": 5, "loss": "low"}',
-        b'{"step": 5, "own": "long"}',
-        b'{"step": 5, "own": true}',
+        b'{"step": 5, "computeSeconds": "long"}',
+        b'{"step": 5, "computeSeconds": true}',
         b'{"step": 5, "pid": "1"}',
         b'{"step": 5, "first": -1}',
         b'{"step": 5, "first": 1.0}',
@@ -232,8 +242,8 @@ def test_a_program_in_any_language_can_write_the_file(tmp_path: Path, text: str,
         b"9007199254740993",
         b"step 5",
         b"\xff\xfe",
-        b"[" * LONGEST,
-        b"1" * (LONGEST + 1),
+        b"[" * MAX_BYTES,
+        b"1" * (MAX_BYTES + 1),
         b"x" * 10_000_000,
     ],
 )
@@ -250,7 +260,9 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     assert [read(str(tmp_path / name)) for name in ("pipe", "folder", "link", "none")] == [None] * 4
 
 
-@pytest.mark.parametrize("text", ['{"own": %s}', '{"loss": %s}', '{"seconds": %s}', '{"measured": {"mfu": %s}}'])
+@pytest.mark.parametrize(
+    "text", ['{"computeSeconds": %s}', '{"loss": %s}', '{"seconds": %s}', '{"measured": {"mfu": %s}}']
+)
 def test_a_number_that_no_float_can_hold_is_none(file: str, text: str) -> None:
     Path(file).write_text(text % ("1" + 400 * "0"))
     with pytest.raises(ValueError, match="is no number"):

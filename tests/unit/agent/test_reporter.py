@@ -1,104 +1,37 @@
 """The agent and the operator: what is told, to whom, and that training never waits for it."""
 
-import json
 import socket
-import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typing_extensions import override
 
 from dev.benchmarks.agents.credentials import certificate
 from tests.support.patience import until
+from tests.unit.agent.operator_process import Operator, credentials, operating
 from trainyard_agent import reporter
 from trainyard_agent.coordinator import Coordinator
+from trainyard_agent.errors import NoAnswerError
 from trainyard_agent.hang import Usual
-from trainyard_agent.report import Said
-from trainyard_agent.reporter import NoAnswerError, Reporter
-
-Answer = tuple[int, Any]
-
-
-class Operator:
-    """A process of an operator that hears reports alone, at one address. `answer` is what it says to each."""
-
-    def __init__(self, folder: Path, address: str = "127.0.0.1", port: int = 0) -> None:
-        self.heard: list[dict[str, Any]] = []
-        self.tokens: list[str] = []
-        self.answer: Answer = (200, {"next": 1})
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if self.path == "/v1/report":
-                    outer.heard.append(json.loads(body))
-                    outer.tokens.append(self.headers["Authorization"])
-                    status, answer = outer.answer
-                else:
-                    status, answer = 404, {}
-                said = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(said)))
-                self.end_headers()
-                self.wfile.write(said)
-
-            @override
-            def log_message(self, *_: object) -> None:  # type: ignore[override]  # not a line in the test's output
-                pass
-
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
-        self.server = HTTPServer((address, port), Handler)
-        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
-        self.port = self.server.server_port
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
-
-    def stop(self) -> None:
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    certificate(tmp_path)
-    (tmp_path / "token").write_text("a.b.c\n")
-    return tmp_path
-
-
-@pytest.fixture
-def operator(folder: Path) -> Iterator[Operator]:
-    made = Operator(folder)
-    yield made
-    made.stop()
-
-
-def environment(folder: Path, port: int) -> dict[str, str]:
-    return {
-        "TRAINYARD_COORDINATOR": f"https://localhost:{port}",
-        "TRAINYARD_COORDINATOR_CA": (folder / "ca.crt").read_text(),
-        "TRAINYARD_TOKEN_FILE": str(folder / "token"),
-    }
+from trainyard_agent.report import RankState
+from trainyard_agent.reporter import Reporter
 
 
 class Ranks:
     """What the ranks have told, and what the agent has said of it."""
 
     def __init__(self, **steps: int) -> None:
-        self.said = {int(name[1:]): Said(step, "train") for name, step in steps.items()}
+        self.said = {int(name[1:]): RankState(step, "train") for name, step in steps.items()}
         self.usual = {0: Usual(0.25)}
         self.warm = 0
         self.lines: list[str] = []
+        self.looks = 0
 
-    def look(self) -> tuple[dict[int, Said], dict[int, Usual]]:
+    def look(self) -> tuple[dict[int, RankState], dict[int, Usual]]:
+        self.looks += 1
         return self.said, self.usual
 
 
@@ -112,53 +45,55 @@ def reporting(variables: dict[str, str], ranks: Ranks) -> Iterator[Reporter]:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporter, "FIRST_SECONDS", 0.02)
+    monkeypatch.setattr(reporter, "FIRST_REPORT_SECONDS", 0.02)
 
 
 def test_progress_is_told_with_the_pod_s_token(folder: Path, operator: Operator) -> None:
     ranks = Ranks(r0=7, r1=8)
     ranks.usual = {0: Usual(0.25, 0.123456), 1: Usual()}
-    with reporting(environment(folder, operator.port), ranks):
-        until(lambda: operator.heard, 10, "a report")
+    with reporting(credentials(folder, operator.port), ranks):
+        until(lambda: operator.reports, 10, "a report")
     told = {"0": {"step": 7, "phase": "train", "seconds": 0.25, "own": 0.1235}, "1": {"step": 8, "phase": "train"}}
-    assert operator.heard == [{"attempt": 3, "ranks": told}]
+    assert operator.reports == [{"attempt": 3, "ranks": told}]
     assert (operator.tokens, ranks.lines) == (["Bearer a.b.c"], [])
 
 
 def test_the_memory_of_a_prepared_start_is_told_once_for_the_worker(folder: Path, operator: Operator) -> None:
     ranks = Ranks(r0=7, r1=8)
     ranks.warm = 300 << 20
-    with reporting(environment(folder, operator.port), ranks):
-        until(lambda: operator.heard, 10, "a report")
-    told = operator.heard[0]["ranks"]
+    with reporting(credentials(folder, operator.port), ranks):
+        until(lambda: operator.reports, 10, "a report")
+    told = operator.reports[0]["ranks"]
     assert (told["0"]["measured"], "measured" in told["1"]) == ({"warm_bytes": 300 << 20}, False)
 
 
 def test_what_has_not_changed_is_not_told_again(folder: Path, operator: Operator) -> None:
     ranks = Ranks(r0=7)
-    with reporting(environment(folder, operator.port), ranks):
-        until(lambda: operator.heard, 10, "a report")
-        time.sleep(1.5)
-        assert len(operator.heard) == 1
-        ranks.said = {0: Said(8, "train")}
-        until(lambda: len(operator.heard) == 2, 10, "the next report")
+    with reporting(credentials(folder, operator.port), ranks):
+        until(lambda: operator.reports, 10, "a report")
+        before = ranks.looks
+        until(lambda: ranks.looks > before + 3, 10, "more looks")
+        assert len(operator.reports) == 1
+        ranks.said = {0: RankState(8, "train")}
+        until(lambda: len(operator.reports) == 2, 10, "the next report")
 
 
 def test_nothing_is_told_of_ranks_that_say_nothing(folder: Path, operator: Operator) -> None:
-    with reporting(environment(folder, operator.port), Ranks()) as made:
-        time.sleep(0.2)
+    ranks = Ranks()
+    with reporting(credentials(folder, operator.port), ranks) as made:
+        until(lambda: ranks.looks > 3, 10, "some looks")
         made.finish()
-    assert operator.heard == []
+    assert operator.reports == []
 
 
 def test_the_last_step_is_told_at_the_end(folder: Path, operator: Operator) -> None:
     ranks = Ranks(r0=7)
-    operator.answer = 200, {"next": 60}
-    with reporting(environment(folder, operator.port), ranks) as made:
-        until(lambda: operator.heard, 10, "a report")
-        ranks.said = {0: Said(90, "train", 90, 0.1)}
+    operator.report_answer = 200, {"next": 60}
+    with reporting(credentials(folder, operator.port), ranks) as made:
+        until(lambda: operator.reports, 10, "a report")
+        ranks.said = {0: RankState(90, "train", 90, 0.1)}
         made.finish()
-        assert operator.heard[-1]["ranks"]["0"] == {
+        assert operator.reports[-1]["ranks"]["0"] == {
             "step": 90,
             "phase": "train",
             "total": 90,
@@ -168,22 +103,22 @@ def test_the_last_step_is_told_at_the_end(folder: Path, operator: Operator) -> N
 
 
 def test_where_ranks_stand_is_told_at_once_and_cut(folder: Path, operator: Operator) -> None:
-    operator.answer = 200, {"next": 60}
-    with reporting(environment(folder, operator.port), Ranks(r0=7, r1=7)) as made:
-        until(lambda: operator.heard, 10, "a report")
-        made.hang({0: ["a.py:1 in " + "x" * 300, "b", "c", "d", "e"]})
-        until(lambda: len(operator.heard) == 2, 10, "the stacks")
-    ranks = operator.heard[1]["ranks"]
+    operator.report_answer = 200, {"next": 60}
+    with reporting(credentials(folder, operator.port), Ranks(r0=7, r1=7)) as made:
+        until(lambda: operator.reports, 10, "a report")
+        made.report_hang({0: ["a.py:1 in " + "x" * 300, "b", "c", "d", "e"]}, {1: "stopped"})
+        until(lambda: len(operator.reports) == 2, 10, "the stacks")
+    ranks = operator.reports[1]["ranks"]
     assert [len(frame) for frame in ranks["0"]["stack"]] == [200, 1, 1, 1]
-    assert "stack" not in ranks["1"]
+    assert (ranks["1"]["blocked"], "stack" in ranks["1"], "blocked" in ranks["0"]) == ("stopped", False, False)
 
 
 def test_what_the_operator_would_refuse_is_left_out(folder: Path, operator: Operator) -> None:
     ranks = Ranks()
-    ranks.said = {0: Said(2**60, "train", 2**60, float("nan")), 1: Said(1, "train", None, 1e300)}
-    with reporting(environment(folder, operator.port), ranks):
-        until(lambda: operator.heard, 10, "a report")
-    ranks_told = operator.heard[0]["ranks"]
+    ranks.said = {0: RankState(2**60, "train", 2**60, float("nan")), 1: RankState(1, "train", None, 1e300)}
+    with reporting(credentials(folder, operator.port), ranks):
+        until(lambda: operator.reports, 10, "a report")
+    ranks_told = operator.reports[0]["ranks"]
     assert ranks_told == {"0": {"phase": "train", "seconds": 0.25}, "1": {"step": 1, "phase": "train"}}
 
 
@@ -192,14 +127,14 @@ def test_what_the_program_has_measured_is_told_instead_of_what_the_agent_has_see
 ) -> None:
     ranks = Ranks()
     ranks.said = {
-        0: Said(7, "train", first=3, seconds=0.0123456, measured={"mfu": 0.41237, "tokens_per_second": 1e300}),
-        1: Said(7, "train", first=2**60, seconds=float("inf"), measured={"checkpoint_step": 2.0**60}),
-        2: Said(7, "train", measured={"checkpoint_step": 1_234_567.0, "checkpoint_seconds": 1.23456}),
+        0: RankState(7, "train", first=3, seconds=0.0123456, measured={"mfu": 0.41237, "tokens_per_second": 1e300}),
+        1: RankState(7, "train", first=2**60, seconds=float("inf"), measured={"checkpoint_step": 2.0**60}),
+        2: RankState(7, "train", measured={"checkpoint_step": 1_234_567.0, "checkpoint_seconds": 1.23456}),
     }
-    with reporting(environment(folder, operator.port), ranks):
-        until(lambda: operator.heard, 10, "a report")
+    with reporting(credentials(folder, operator.port), ranks):
+        until(lambda: operator.reports, 10, "a report")
     step = {"step": 7, "phase": "train"}
-    assert operator.heard[0]["ranks"] == {
+    assert operator.reports[0]["ranks"] == {
         "0": {**step, "seconds": 0.01235, "first": 3, "measured": {"mfu": 0.4124}},
         "1": step,
         "2": {**step, "measured": {"checkpoint_step": 1_234_567, "checkpoint_seconds": 1.235}},
@@ -216,16 +151,16 @@ def test_what_the_program_has_measured_is_told_instead_of_what_the_agent_has_see
     ],
 )
 def test_refusals_are_told_once_and_end_nothing(
-    folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch, answer: Answer, words: str
+    folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, Any], words: str
 ) -> None:
-    monkeypatch.setattr(reporter, "LONGEST_SECONDS", 0.01)
-    operator.answer, ranks = answer, Ranks(r0=7)
-    with reporting(environment(folder, operator.port), ranks):
-        until(lambda: len(operator.heard) > 5, 20, "tries")
+    monkeypatch.setattr(reporter, "MAX_RETRY_SECONDS", 0.01)
+    operator.report_answer, ranks = answer, Ranks(r0=7)
+    with reporting(credentials(folder, operator.port), ranks):
+        until(lambda: len(operator.reports) > 5, 20, "tries")
         assert len(ranks.lines) == 1
         assert words in ranks.lines[0]
         assert "training goes on" in ranks.lines[0]
-        operator.answer = 200, {"next": 1}
+        operator.report_answer = 200, {"next": 1}
         until(lambda: len(ranks.lines) == 2, 20, "the news that all is well")
 
 
@@ -239,7 +174,7 @@ def test_refusals_are_told_once_and_end_nothing(
 )
 def test_of_settings_of_which_nothing_can_be_made_it_says_so(folder: Path, name: str, value: str, words: str) -> None:
     ranks = Ranks(r0=7)
-    with reporting({**environment(folder, 1), name: value}, ranks) as made:
+    with reporting({**credentials(folder, 1), name: value}, ranks) as made:
         until(lambda: ranks.lines, 10, "a word")
         made.finish()
     assert [words in line for line in ranks.lines] == [True]
@@ -252,11 +187,11 @@ def test_without_a_coordinator_there_is_no_thread() -> None:
 
 
 def test_an_operator_that_is_away_is_not_waited_for_at_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporter, "LONGEST_SECONDS", 0.01)
+    monkeypatch.setattr(reporter, "MAX_RETRY_SECONDS", 0.01)
     ranks = Ranks(r0=7)
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
-    with reporting(environment(folder, port), ranks) as made:
+    with reporting(credentials(folder, port), ranks) as made:
         until(lambda: ranks.lines, 20, "a word")
         began = time.monotonic()
         made.finish()
@@ -280,56 +215,50 @@ def addresses(*found: str) -> Callable[..., list[tuple[Any, ...]]]:
 def test_of_several_processes_the_one_that_leads_is_found_and_remembered(
     folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leader = Operator(folder, "127.0.0.2", operator.port)
-    try:
-        operator.answer = 503, {"reason": "NotLeading", "message": "ask another"}
+    with operating(folder, operator.port, "127.0.0.2") as leader:
+        operator.report_answer = 503, {"reason": "NotLeading", "message": "ask another"}
         monkeypatch.setattr(socket, "getaddrinfo", addresses("127.0.0.1", "127.0.0.2"))
-        found = Coordinator(environment(folder, operator.port))
+        found = Coordinator(credentials(folder, operator.port))
         for _ in range(3):
             assert found.report({}, 5) == 1.0
-        assert (len(operator.heard), len(leader.heard)) == (1, 3)
-        operator.answer, leader.answer = leader.answer, operator.answer
+        assert (len(operator.reports), len(leader.reports)) == (1, 3)
+        operator.report_answer, leader.report_answer = leader.report_answer, operator.report_answer
         found.report({}, 5)
         found.report({}, 5)
-        assert (len(operator.heard), len(leader.heard)) == (3, 4)
-    finally:
-        leader.stop()
+        assert (len(operator.reports), len(leader.reports)) == (3, 4)
 
 
 @pytest.mark.parametrize("leads_first", [True, False])
 def test_what_the_leader_says_is_told_and_not_that_the_others_do_not_lead(
     folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch, *, leads_first: bool
 ) -> None:
-    other = Operator(folder, "127.0.0.2", operator.port)
-    try:
+    with operating(folder, operator.port, "127.0.0.2") as other:
         leader, standby = (operator, other) if leads_first else (other, operator)
-        leader.answer = 503, {"reason": "KeysUnknown", "message": "later"}
-        standby.answer = 503, {"reason": "NotLeading", "message": "ask another"}
+        leader.report_answer = 503, {"reason": "KeysUnknown", "message": "later"}
+        standby.report_answer = 503, {"reason": "NotLeading", "message": "ask another"}
         monkeypatch.setattr(socket, "getaddrinfo", addresses("127.0.0.1", "127.0.0.2"))
         with pytest.raises(NoAnswerError, match="KeysUnknown: later"):
-            Coordinator(environment(folder, operator.port)).report({}, 5)
-    finally:
-        other.stop()
+            Coordinator(credentials(folder, operator.port)).report({}, 5)
 
 
 def test_one_that_is_gone_is_passed_over(folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", addresses("127.0.0.3", "127.0.0.1"))
-    assert Coordinator(environment(folder, operator.port)).report({}, 5) == 1.0
+    assert Coordinator(credentials(folder, operator.port)).report({}, 5) == 1.0
 
 
 def test_somebody_else_s_certificate_is_not_trusted(folder: Path, operator: Operator, tmp_path: Path) -> None:
-    variables = environment(folder, operator.port)
+    variables = credentials(folder, operator.port)
     for ca in (certificate(tmp_path / "other"), ""):
         with pytest.raises(NoAnswerError, match="certificate verify failed"):
             Coordinator({**variables, "TRAINYARD_COORDINATOR_CA": ca}).report({}, 5)
     elsewhere = {**variables, "TRAINYARD_COORDINATOR": f"https://127.0.0.1:{operator.port}"}
     with pytest.raises(NoAnswerError, match=r"IP address mismatch|not valid for"):
         Coordinator(elsewhere).report({}, 5)
-    assert operator.heard == []
+    assert operator.reports == []
 
 
 def test_a_token_is_read_anew_each_time(folder: Path, operator: Operator) -> None:
-    found = Coordinator(environment(folder, operator.port))
+    found = Coordinator(credentials(folder, operator.port))
     found.report({}, 5)
     (folder / "token").write_text("d.e.f")
     found.report({}, 5)
@@ -341,5 +270,5 @@ def test_a_token_is_read_anew_each_time(folder: Path, operator: Operator) -> Non
 
 @pytest.mark.parametrize(("told", "pause"), [(0, 1), (1e9, 600), (None, 60), ("soon", 60), (True, 1)])
 def test_pauses_have_bounds(folder: Path, operator: Operator, told: object, pause: float) -> None:
-    operator.answer = 200, {"next": told}
-    assert Coordinator(environment(folder, operator.port)).report({}, 5) == pause
+    operator.report_answer = 200, {"next": told}
+    assert Coordinator(credentials(folder, operator.port)).report({}, 5) == pause

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from trainyard_agent import must_stop, stopping
-from trainyard_agent.report import FILE
-from trainyard_agent.stopping import STOP, Slot
+from trainyard_agent.report import FILE_VARIABLE
+from trainyard_agent.stopping import STOP_SUFFIX, Slot
 
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     stopping._slot.cache_clear()
-    monkeypatch.setenv(FILE, str(tmp_path / "0"))
-    return str(tmp_path / f"0{STOP}")
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "0"))
+    return str(tmp_path / f"0{STOP_SUFFIX}")
 
 
 def test_nobody_asks(path: str) -> None:
@@ -27,9 +27,9 @@ def test_nobody_asks(path: str) -> None:
 
 
 def test_without_an_agent_no_step_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(FILE, raising=False)
+    monkeypatch.delenv(FILE_VARIABLE, raising=False)
     assert not must_stop(1)
-    monkeypatch.setenv(FILE, "/proc/nowhere/0")
+    monkeypatch.setenv(FILE_VARIABLE, "/proc/nowhere/0")
     assert not must_stop(1)
 
 
@@ -109,12 +109,12 @@ def test_a_rank_that_was_stopped_with_the_lock_does_not_stop_the_agent(
 ) -> None:
     must_stop(0)
     monkeypatch.setattr(stopping, "LOCK_SECONDS", 0.05)
-    with Slot(path)._held(), pytest.raises(BlockingIOError):
+    with Slot(path)._locked(), pytest.raises(BlockingIOError):
         Slot(path).ask()
 
 
 def _rank(path: str, go: Event, last: "multiprocessing.Queue[int]") -> None:
-    os.environ[FILE] = path
+    os.environ[FILE_VARIABLE] = path
     go.wait(30)
     step = 0
     while not must_stop(step):
@@ -132,9 +132,9 @@ def test_ranks_that_run_freely_all_end_after_the_same_step(tmp_path: Path) -> No
         each.start()
     go.set()
     end = time.monotonic() + 30
-    while not all(Path(path + STOP).exists() for path in paths) and time.monotonic() < end:
+    while not all(Path(path + STOP_SUFFIX).exists() for path in paths) and time.monotonic() < end:
         time.sleep(0.01)
-    slots = [Slot(path + STOP) for path in paths]
+    slots = [Slot(path + STOP_SUFFIX) for path in paths]
     step = max(slot.ask() for slot in slots) + 1
     for slot in slots:
         slot.settle(step)

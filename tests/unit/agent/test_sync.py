@@ -9,22 +9,18 @@ import pytest
 
 from dev.benchmarks.agents.credentials import certificate
 from tests.support.patience import until
-from tests.unit.agent.operator import Operator, credentials, operating
+from tests.unit.agent.operator_process import Operator, credentials, operating
 from tests.unit.agent.running import agent, alive
+from tests.unit.agent.scripts import COLD, STAY
 from trainyard_agent import channel
 from trainyard_agent.coordinator import Coordinator
-from trainyard_agent.orders import Final, State
-from trainyard_agent.reporter import NoAnswerError
-from trainyard_agent.sync import Failure, Sync
-from trainyard_agent.words import LONGEST
+from trainyard_agent.errors import NoAnswerError
+from trainyard_agent.operator_link import Failure
+from trainyard_agent.orders import Final
+from trainyard_agent.protocol import AgentState
+from trainyard_agent.sync import Sync
+from trainyard_agent.termination_message import MESSAGE_BYTES
 
-COLD = {"TRAINYARD_WARM_START": "0"}
-STAY = """
-A = os.environ["TRAINYARD_ATTEMPT"]
-say(f"ran{R}-{A}", os.getpid())
-def wait_for(name):
-    while not os.path.exists(name): time.sleep(0.01)
-"""
 FAILS_WHEN_TOLD = f"{STAY}\nwait_for('go')\nsys.exit(6 if R == 3 else 0)"
 REPLACED = 410, {"reason": "Replaced", "message": "another pod has this place"}
 OVER = 410, {"reason": "Over", "message": "the job has ended"}
@@ -37,7 +33,7 @@ def test_with_a_failure_it_ends_by_that(program: Path, folder: Path, operator: O
         operator.hears("failed")
         operator.says = answer
         assert run.ends()[0] == 1
-        assert run.message.startswith("rank 3 ended with exit code 1: ValueError: boom\nTraceback")
+        assert run.message.startswith("rank 3 exited with code 1: ValueError: boom\nTraceback")
 
 
 def test_a_failure_is_known_while_the_next_attempt_is_waited_for(
@@ -49,7 +45,7 @@ def test_a_failure_is_known_while_the_next_attempt_is_waited_for(
         operator.hears("waiting", 2)
         operator.says = OVER
         assert run.ends()[0] == 7
-        assert " ended with exit code 7" in run.message
+        assert " exited with code 7" in run.message
 
 
 @pytest.mark.parametrize("answer", [REPLACED, OVER])
@@ -85,7 +81,7 @@ def test_an_operator_that_never_answers_is_waited_for_for_ten_seconds(program: P
         code, said = run.ends()
         assert code == 6
         assert run.message.startswith("rank ")
-        assert said.count("the operator gives no orders for now; the ranks are left as they are: ") == 1
+        assert said.count("the operator does not answer; the ranks keep running: ") == 1
 
 
 def test_an_operator_that_dies_and_comes_back_with_another_order_is_followed(
@@ -156,7 +152,7 @@ def test_nonsense_and_refusals_harm_no_rank_and_are_said_once(
         operator.order(2, run=True)
         code, said = run.ends()
         assert code == 0
-        lines = [line for line in said.splitlines() if "no sense" in line or "gives no orders" in line]
+        lines = [line for line in said.splitlines() if "malformed response" in line or "does not answer" in line]
         assert 1 <= len(lines) <= 2
         assert "Traceback" not in said
 
@@ -171,7 +167,7 @@ def test_an_environment_of_which_no_place_follows_is_said_and_another_is_waited_
         operator.order(2, run=True)
         code, said = run.ends()
         assert code == 0
-        assert said.count("attempt 2 cannot begin as the operator says: TRAINYARD_REPLICAS must be") == 1
+        assert said.count("cannot start attempt 2 as ordered: TRAINYARD_REPLICAS must be") == 1
 
 
 def test_one_connection_lasts_and_no_question_follows_hot_on_an_answer(
@@ -193,20 +189,20 @@ def test_one_that_takes_questions_and_never_answers_is_not_waited_for_for_ever(
     folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel, "HOLD_SECONDS", 1.0)
-    with Sync(credentials(folder, operator.port), lambda _: None, lambda: None, 1, State.RUNNING) as sync:
-        until(lambda: sync.news(0).silence == 0.0, 60, "a question that is held")
+    with Sync(credentials(folder, operator.port), lambda _: None, lambda: None, 1, AgentState.RUNNING) as sync:
+        until(lambda: sync.view(0).silence == 0.0, 60, "a question that is held")
         until(lambda: len(operator.polls) > 1, 60, "the next one")
-        assert sync.news(0).silence > 10
+        assert sync.view(0).silence > 10
         operator.order(2, run=False)
-        until(lambda: sync.news(0).order is not None, 60, "an order")
-        assert (sync.news(0).answered, sync.on) == (True, True)
+        until(lambda: sync.view(0).order is not None, 60, "an order")
+        assert (sync.view(0).answered, sync.is_active) == (True, True)
 
 
 def test_a_failure_is_told_as_a_whole(folder: Path, operator: Operator) -> None:
     """Its sentence stands first, and the line that raised last."""
-    message = "rank 1 ended with exit code 1: boom\n" + "x" * (LONGEST - 50) + "\nboom"
-    with Sync(credentials(folder, operator.port), lambda _: None, lambda: None, 1, State.RUNNING) as sync:
-        sync.tell(1, State.FAILED, Failure(1, message, time.monotonic()))
+    message = "rank 1 exited with code 1: boom\n" + "x" * (MESSAGE_BYTES - 50) + "\nboom"
+    with Sync(credentials(folder, operator.port), lambda _: None, lambda: None, 1, AgentState.RUNNING) as sync:
+        sync.report(1, AgentState.FAILED, Failure(1, message, time.monotonic()))
         assert operator.hears("failed")["failure"]["message"] == message
 
 
@@ -227,17 +223,17 @@ def test_one_whose_certificate_is_of_no_known_authority_is_as_good_as_none_until
     """A new authority, of which pods that run have not been told: each failure would wait for ten minutes."""
     said: list[str] = []
     operator.says = 200, {"attempt": 1, "run": True}
-    with Sync(credentials(folder, operator.port), said.append, lambda: None, 1, State.RUNNING) as sync:
-        until(lambda: sync.news(0).answered, 60, "an answer")
+    with Sync(credentials(folder, operator.port), said.append, lambda: None, 1, AgentState.RUNNING) as sync:
+        until(lambda: sync.view(0).answered, 60, "an answer")
         operator.stop()
         (tmp_path / "new").mkdir()
         certificate(tmp_path / "new")
         with operating(tmp_path / "new", operator.port):
-            until(lambda: not sync.on, 60, "the operator to be given up")
-            assert (sync.news(0).final, said[-1].startswith("a failure ends this worker")) == (Final.OFF, True)
+            until(lambda: not sync.is_active, 60, "the operator to be given up")
+            assert (sync.view(0).final, said[-1].startswith("disabled in-place restart")) == (Final.OFF, True)
         with operating(folder, operator.port):
-            until(lambda: sync.on, 60, "the operator to be asked again")
-            assert sync.news(0).final is None
+            until(lambda: sync.is_active, 60, "the operator to be asked again")
+            assert sync.view(0).final is None
 
 
 def test_a_process_that_is_gone_is_tried_last(

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from trainyard_agent.tracebacks import BEGIN, MOST_LINES, last
+from trainyard_agent.tracebacks import BEGIN, MAX_LINES, last
 
 ONE = f'{BEGIN}\n  File "a.py", line 1, in <module>\n    f()\nValueError: one'
 TWO = f'{BEGIN}\n  File "b.py", line 2, in g\n    g()\nRuntimeError: two\nwith a second line'
@@ -70,8 +70,8 @@ def test_an_exception_may_go_on_for_some_lines() -> None:
     keys = [f"\tmissing key {n}" for n in range(100)]
     found = last("\n".join([ONE, *keys]))
     assert found is not None
-    assert found.text.splitlines()[-1] == keys[MOST_LINES - 1]
-    assert found.after == 100 - MOST_LINES
+    assert found.text.splitlines()[-1] == keys[MAX_LINES - 1]
+    assert found.after == 100 - MAX_LINES
     assert last(f"{ONE}\n{'x' * 5000}\n") == (ONE, "ValueError: one", 1)
 
 

@@ -1,76 +1,265 @@
-"""Ranks that are forked from a process with the imports done: nothing but the time tells them from ranks that were started."""
+"""The process that ranks are forked from: when there is one, what it outlasts, and that nothing is lost where it is gone."""
 
-import re
+import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.operator import Operator
-from tests.unit.agent.warmth import READY, run
+from tests.unit.agent.operator_process import Operator
+from tests.unit.agent.running import alive
+from tests.unit.agent.warm_runs import NOT_READY, READY, Run, run
+from trainyard_agent.processes import descendants
 
-LOOK = """
-import os, signal, sys, threading
-OWN = "TRAINYARD_PROGRESS_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
-def show(*words): print(*words, sep='\\n')
-show(sys.argv, sys.path, getattr(sys, "orig_argv", None), sys.executable, sys.flags, __name__, __file__, __spec__, __package__)
-show(sorted(globals()), type(__loader__), __doc__, __builtins__)
-show(sorted((name, value) for name, value in os.environ.items() if name not in OWN))
-show(os.getcwd(), os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid(), sys.stdin.read())
-show([(each, signal.getsignal(each)) for each in (2, 10, 13, 15, 17)], threading.current_thread(), threading.active_count())
-show(sorted(os.listdir("/proc/self/fd")), sys.stdout.line_buffering, sys.stderr.line_buffering, sys.stdout.write_through)
-show(os.sched_getscheduler(0), os.nice(0), "trainyard_agent" in sys.modules, sys.modules["__main__"].__dict__ is globals())
-show(os.popen(f"ps -o args= -p {os.getpid()}").read().replace("pkg/../", ""), open("/proc/self/comm").read())
-show(os.readlink("/proc/self/fd/0"), os.readlink("/proc/self/fd/1")[:5], os.readlink("/proc/self/fd/2")[:5])
-"""
-PROGRAMS = {
-    "what it sees": LOOK,
-    "an exception": "def f(): return 1 / 0\n\ndef g():\n    f()\ng()",
-    "a chain": "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise ValueError('why') from error",
-    "a hook of its own": "import sys\nsys.excepthook = lambda kind, value, tb: print('hook', kind, tb.tb_lineno, file=sys.stderr)\n1 / 0",
-    "sys.exit with a text": "import sys\nsys.exit('a text')",
-    "sys.exit with a number": "import sys\nsys.exit(7)",
-    "os._exit": "import os\nprint('lost')\nos._exit(9)",
-    "an interrupt": "raise KeyboardInterrupt",
-    "a signal": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
-    "SIGTERM": "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)",
-    "a crash": "import ctypes\ndef deep(): ctypes.string_at(0)\ndeep()",
-    "at its end": "import atexit, threading, time\natexit.register(print, 'at exit')\n"
-    "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\nprint('main')",
-    "printing": "import os\nprint('buffered')\nos.write(1, b'raw\\n')",
-    "pickling": "import pickle\nclass A: pass\nassert type(pickle.loads(pickle.dumps(A()))) is A\nprint(A)",
-    "spawned processes": "import multiprocessing as mp, sys\ndef work(x): return x * x, sys.argv\n"
-    "if __name__ == '__main__':\n    with mp.get_context('spawn').Pool(1) as pool: print(pool.map(work, [2, 3]))",
-    "forked processes": "import multiprocessing as mp\ndef work(x): return x * x\n"
-    "if __name__ == '__main__':\n    with mp.get_context('fork').Pool(1) as pool: print(pool.map(work, [2, 3]))",
-    "its own modules": "import beside\nprint(beside.__file__, beside.__name__)",
-    "the library": "import trainyard_agent\ntrainyard_agent.progress(3)\nprint(trainyard_agent.__file__)",
-    "recursion": "def f(n): return f(n + 1)\ntry: f(0)\nexcept RecursionError: print('deep')",
+HELD = {
+    "a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+    "a file": "file = open(__file__)",
+    "a socket": "import socket\nmade = socket.socketpair()",
+    "an error": "raise RuntimeError('no such device')",
+    "an end": "import sys\nsys.exit(3)",
 }
+"""What an installed package may do when it is imported."""
+SAY = "import os, sys\nsys.stdout.write(os.environ['RANK'] + ' ' + os.environ['TRAINYARD_ATTEMPT'] + '\\n')\n"
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("how", ["file", "module"])
-def test_a_forked_rank_is_like_one_that_was_started(
-    program: Path, folder: Path, operator: Operator, name: str, how: str
+def install(folder: Path, source: str) -> dict[str, str]:
+    """A package `heavy`, as if it had been installed."""
+    (folder / "lib/site-packages").mkdir(parents=True, exist_ok=True)
+    (folder / "lib/site-packages/heavy.py").write_text(source)
+    return {"PYTHONPATH": str(folder / "lib/site-packages")}
+
+
+def test_what_is_installed_is_imported_once_and_the_programs_own_modules_each_time(
+    program: Path, folder: Path, operator: Operator
 ) -> None:
-    (folder / "pkg").mkdir()
-    (folder / "pkg/__init__.py").touch()
-    (folder / "beside.py").touch()
-    path = folder / "pkg/script.py"
-    path.write_text(PROGRAMS[name] + "\n")
-    (folder / "pkg/beside.py").touch()
-    words = ["-m", "pkg.script"] if how == "module" else ["pkg/script.py"]
-    command = [sys.executable, "-B", *words, "--lr", "0.1"]
-    fresh, _ = run(program, folder, operator, *command, TRAINYARD_WARM_START="0")
-    warm, line = run(program, folder, operator, *command, TRAINYARD_WARM_START="1")
+    environment = install(folder, "import os\nopen('imports', 'a').write(f'heavy {os.getpid()}\\n')\nvalue = 7")
+    (folder / "own.py").write_text("import os\nopen('imports', 'a').write(f'own {os.getpid()}\\n')")
+    (folder / "script.py").write_text(
+        "import heavy, own\nfrom heavy import value\nimport os\nprint(value, os.getpid())"
+    )
+    ran, line = run(program, folder, operator, sys.executable, "script.py", **environment)
+    assert "imported=heavy seconds=" in line
+    assert ran.code == 0
+    value, pid = ran.output.split()
+    imports = (folder / "imports").read_text().split()
+    assert (value, imports[0], imports[2:]) == ("7", "heavy", ["own", pid])
+    assert imports[1] != pid
+
+
+def test_an_archive_that_modules_come_from_may_be_kept_open(program: Path, folder: Path, operator: Operator) -> None:
+    """As importlib.metadata does, when it looks there for the versions of packages."""
+    heavy = "import os, sys\nkept = [open(each, 'rb') for each in sys.path if os.path.isfile(each)]\nassert kept"
+    (folder / "script.py").write_text("import heavy\nprint('ran', flush=True)\n")
+    ran, line = run(program, folder, operator, sys.executable, "script.py", **install(folder, heavy))
+    assert "imported=heavy seconds=" in line
+    assert (ran.code, ran.output) == (0, "ran\n")
+
+
+@pytest.mark.parametrize("what", HELD)
+def test_imports_that_a_fork_would_break_are_left_to_the_program(
+    program: Path, folder: Path, operator: Operator, what: str
+) -> None:
+    environment = install(folder, HELD[what])
+    (folder / "script.py").write_text("import heavy\nprint('ran', flush=True)\n")
+    ran, line = run(program, folder, operator, sys.executable, "script.py", **environment)
+    assert NOT_READY in line
+    assert (ran.code, ran.output) == {"an error": (1, ""), "an end": (3, "")}.get(what, (0, "ran\n"))
+
+
+def test_a_module_of_its_own_that_is_called_as_an_installed_one_is_found_first(
+    program: Path, folder: Path, operator: Operator
+) -> None:
+    environment = install(folder, "import secrets")
+    (folder / "secrets.py").write_text("own = True")
+    (folder / "script.py").write_text("import heavy\nimport secrets\nprint(secrets.own)")
+    ran, line = run(program, folder, operator, sys.executable, "script.py", **environment)
+    assert (NOT_READY in line, "module secrets of its own" in line) == (True, True)
+    assert ran.output == "True\n"
+
+
+@pytest.mark.parametrize("text", ["if True print(1)", None])
+def test_what_cannot_be_read_is_left_to_python(
+    program: Path, folder: Path, operator: Operator, text: str | None
+) -> None:
+    if text is not None:
+        (folder / "script.py").write_text(text)
+    ran, line = run(program, folder, operator, sys.executable, "script.py")
+    assert NOT_READY in line
+    assert ran.code == (1 if text else 2)
+
+
+def test_the_switch_turns_it_off(program: Path, folder: Path, operator: Operator) -> None:
+    (folder / "script.py").write_text("print('ran')")
+    made = Run(program, folder, operator, sys.executable, "script.py", TRAINYARD_WARM_START="0")
+    try:
+        operator.hears("waiting", 2)
+        assert descendants(made.agent.process.pid) == set()
+        assert made.ends().output == "ran\n"
+    finally:
+        made.agent.kill()
+
+
+def test_it_is_ended_when_the_switch_is_turned(program: Path, folder: Path, operator: Operator) -> None:
+    environment = install(folder, "import os\nby = os.getpid()")
+    (folder / "script.py").write_text("import heavy, os\nprint(heavy.by == os.getpid())")
+    made = Run(program, folder, operator, sys.executable, "script.py", **environment)
+    try:
+        made.until_ready(READY)
+        assert made.ends(TRAINYARD_WARM_START="0").output == "True\n"
+    finally:
+        made.agent.kill()
+
+
+def test_there_is_one_when_the_switch_is_turned_back(program: Path, folder: Path, operator: Operator) -> None:
+    (folder / "script.py").write_text("import time\ntime.sleep(60)")
+    made = Run(program, folder, operator, sys.executable, "script.py", TRAINYARD_WARM_START="0")
+    try:
+        operator.hears("waiting", 2)
+        operator.order(2, run=True, TRAINYARD_WARM_START="")
+        assert READY in made.until_ready()
+    finally:
+        made.agent.kill()
+
+
+def test_an_environment_that_a_library_may_have_read_is_not_changed_under_it(
+    program: Path, folder: Path, operator: Operator
+) -> None:
+    (folder / "script.py").write_text("import os\nprint(os.environ['OMP_NUM_THREADS'], os.environ['MASTER_ADDR'])")
+    made = Run(program, folder, operator, sys.executable, "script.py", OMP_NUM_THREADS="2")
+    try:
+        made.until_ready(READY)
+        assert made.ends(OMP_NUM_THREADS="3", MASTER_ADDR="there").output == "3 there\n"
+    finally:
+        made.agent.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_where_it_is_gone_or_does_not_answer_the_ranks_are_started(
+    program: Path, folder: Path, operator: Operator, number: signal.Signals
+) -> None:
+    (folder / "script.py").write_text(SAY)
+    made = Run(program, folder, operator, sys.executable, "script.py", TRAINYARD_PROCESSES_PER_REPLICA="2")
+    try:
+        made.until_ready(READY)
+        (warm,) = descendants(made.agent.process.pid)
+        os.kill(warm, number)
+        ran = made.ends()
+        assert (ran.code, sorted(ran.output.splitlines())) == (0, ["0 2", "1 2"])
+        assert not alive(warm)
+    finally:
+        made.agent.kill()
+
+
+def test_it_outlasts_attempts_and_ends_with_the_agent(program: Path, folder: Path, operator: Operator) -> None:
+    script = """
+import os, subprocess, sys, time
+R, A = os.environ["RANK"], os.environ["TRAINYARD_ATTEMPT"]
+def say(name, text):
+    with open(name + ".new", "w") as file: file.write(str(text))
+    os.rename(name + ".new", name)
+say(f"parent{R}-{A}", os.getppid())
+left = subprocess.Popen(["setsid", "sleep", "600"])
+say(f"left{R}-{A}", left.pid)
+while not os.path.exists(f"go-{A}"): time.sleep(0.01)
+if A == "4": sys.exit(0)
+if R == "1": os.kill(os.getpid(), 9)
+time.sleep(600)
+"""
+    (folder / "script.py").write_text(script)
+    made = Run(program, folder, operator, sys.executable, "script.py", TRAINYARD_PROCESSES_PER_REPLICA="2")
+    try:
+        made.until_ready(READY)
+        (warm,) = descendants(made.agent.process.pid)
+        for attempt in (2, 3, 4):
+            operator.order(attempt, run=True)
+            for rank in (0, 1):
+                assert int(made.agent.file(f"parent{rank}-{attempt}")) == made.agent.process.pid
+                made.agent.file(f"left{rank}-{attempt}")
+            (folder / f"go-{attempt}").touch()
+            if attempt < 4:
+                assert operator.hears("failed", attempt)["failure"]["code"] == 137
+                operator.order(attempt + 1, run=False)
+                operator.hears("waiting", attempt + 1)
+                assert descendants(made.agent.process.pid) == {warm}
+        assert made.agent.ends()[0] == 0
+        assert not alive(warm)
+    finally:
+        made.agent.kill()
+
+
+def test_a_worker_that_began_at_once_has_it_for_its_next_attempt(
+    program: Path, folder: Path, operator: Operator
+) -> None:
+    script = (
+        SAY
+        + "import time\nwhile not os.path.exists('go'): time.sleep(0.01)\nsys.exit(os.environ['TRAINYARD_ATTEMPT'] == '2')"
+    )
+    (folder / "script.py").write_text(script)
+    made = Run(program, folder, operator, sys.executable, "script.py", TRAINYARD_RENDEZVOUS="")
+    try:
+        made.until_ready(READY)
+        before = descendants(made.agent.process.pid)
+        (folder / "go").touch()
+        operator.hears("failed", 2)
+        operator.order(3, run=True)
+        output, _ = made.agent.process.communicate(timeout=60)
+        assert (made.agent.process.returncode, output, len(before)) == (0, "0 2\n0 3\n", 2)
+    finally:
+        made.agent.kill()
+
+
+@pytest.mark.parametrize("policy", ["SCHED_OTHER", "SCHED_BATCH"])
+def test_a_rank_has_the_priority_that_it_would_have(
+    program: Path, folder: Path, operator: Operator, policy: str
+) -> None:
+    """The policy of the container too, where somebody has set one."""
+    (folder / "script.py").write_text("import os\nprint(os.sched_getscheduler(0), os.nice(0))")
+    before, wished = os.sched_getscheduler(0), getattr(os, policy)
+    os.sched_setscheduler(0, wished, os.sched_param(0))
+    try:
+        ran, line = run(program, folder, operator, sys.executable, "script.py")
+    finally:
+        os.sched_setscheduler(0, before, os.sched_param(0))
     assert READY in line
-    strip = ("TRAINYARD_WARM_START', '0'", "TRAINYARD_WARM_START', '1'")
-    assert (warm.code, told(warm.message)) == (fresh.code, told(fresh.message))
-    assert told(warm.output).splitlines() == told(fresh.output).replace(*strip).splitlines()
-    assert told(warm.errors) == told(fresh.errors)
+    assert ran.output == f"{wished} {os.nice(0)}\n"
 
 
-def told(words: str) -> str:
-    """Without addresses, and without the frames that called the program, as a crash writes them."""
-    return re.sub(r'0x[0-9a-f]+|started [0-9]+|  File "<(string|frozen runpy)>", line [0-9]+ in .*', "", words).rstrip()
+def test_random_numbers_differ_from_rank_to_rank(program: Path, folder: Path, operator: Operator) -> None:
+    """Like those of numpy and torch, which draw a seed when they are loaded."""
+    drawn = "import random\nclass Generator:\n    def seed(self): self.drawn = random.SystemRandom().random()\n"
+    environment = install(folder, "import torch, numpy.random")
+    (folder / "lib/site-packages/torch.py").write_text(
+        f"{drawn}default_generator = Generator()\ndefault_generator.seed()"
+    )
+    (folder / "lib/site-packages/numpy").mkdir()
+    (folder / "lib/site-packages/numpy/__init__.py").touch()
+    random = f"{drawn}own = Generator()\nseed = own.seed\nseed()"
+    (folder / "lib/site-packages/numpy/random.py").write_text(random)
+    script = """
+import heavy, numpy.random, random, sys, torch
+for number in (random.random(), numpy.random.own.drawn, torch.default_generator.drawn): sys.stdout.write(f"{number}\\n")
+"""
+    (folder / "script.py").write_text(script)
+    ran, line = run(
+        program, folder, operator, sys.executable, "script.py", TRAINYARD_PROCESSES_PER_REPLICA="2", **environment
+    )
+    assert READY in line
+    assert len(set(ran.output.splitlines())) == 6
+
+
+def test_where_nothing_is_python_there_is_none(program: Path, folder: Path, operator: Operator) -> None:
+    made = Run(program, folder, operator, "sh", "-c", "echo ran")
+    try:
+        operator.hears("waiting", 2)
+        assert descendants(made.agent.process.pid) == set()
+        assert made.ends().output == "ran\n"
+    finally:
+        made.agent.kill()
+
+
+def test_ready_is_said_with_its_cost(program: Path, folder: Path, operator: Operator) -> None:
+    (folder / "script.py").write_text("print(1)")
+    _, line = run(program, folder, operator, sys.executable, "script.py")
+    assert line.startswith("trainyard-agent: prepared warm start imported=none seconds=")
+    assert line.endswith("MiB\n")

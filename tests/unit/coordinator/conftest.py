@@ -13,10 +13,11 @@ from prometheus_client import CollectorRegistry, Counter
 
 from dev.benchmarks.agents.credentials import Issuer, certificate
 from tests.support.jobs import NOW, job
+from trainyard.api.agent_protocol import REPORT_PATH
 from trainyard.coordinator.agent_registry import Attendance
 from trainyard.coordinator.certificate import Certificate
 from trainyard.coordinator.progress_store import Board
-from trainyard.coordinator.server import REPORT, Coordinator
+from trainyard.coordinator.server import Coordinator
 from trainyard.coordinator.tokens import PodIdentity, Verifier
 from trainyard.domain.state.snapshot import JobView, PodView
 
@@ -54,7 +55,7 @@ class Office:
         return self.issuer.token(uid, **claims)
 
     async def post(
-        self, body: object, token: str | None = None, path: str = REPORT, **options: Any
+        self, body: object, token: str | None = None, path: str = REPORT_PATH, **options: Any
     ) -> tuple[int, dict[str, Any]]:
         headers = {"Authorization": f"Bearer {self.token() if token is None else token}"}
         data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())

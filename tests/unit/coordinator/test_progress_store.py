@@ -3,10 +3,10 @@
 import pytest
 
 from tests.support.jobs import NOW, UID, Scene, job
+from trainyard.api.agent_protocol import RankReport, Report
 from trainyard.api.status import ConditionType
 from trainyard.coordinator.progress_store import LONGEST_SECONDS, SHORTEST_SECONDS, STATUS_SECONDS, Board
 from trainyard.coordinator.rejections import RefusedError, Why
-from trainyard.coordinator.reports import RankReport, Report
 from trainyard.coordinator.tokens import PodIdentity
 from trainyard.domain.state.snapshot import JobView, PodView, RankProgress
 

@@ -1,14 +1,75 @@
 """What a report may hold, and the sentence for one that holds something else."""
 
 import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from trainyard.api.agent_protocol import MeasuredReport, Part, Refusal, Report, ReportAnswer, SyncAnswer, SyncRequest
 from trainyard.api.progress import MeasuredProgress
 from trainyard.api.spec import MOST_PROCESSES
-from trainyard.coordinator.rejections import RefusedError, Why
-from trainyard.coordinator.reports import MeasuredReport, Report, read
+from trainyard.coordinator.rejections import STATUS, RefusedError, Why
+from trainyard.coordinator.reports import read
 from trainyard_agent.report import MEASURED
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden/agent_protocol.json").read_text(encoding="utf-8"))
+
+
+def named(example: Any) -> str:
+    return str(example["name"])
+
+
+@pytest.mark.parametrize("example", GOLDEN["syncRequests"], ids=named)
+def test_golden_sync_request_is_read(example: dict[str, Any]) -> None:
+    request = read(SyncRequest, json.dumps(example["body"]).encode())
+    dumped = {"attempt": request.attempt, "state": request.state, "prepared": request.prepared}
+    assert dumped == {"prepared": True, **{name: example["body"][name] for name in dumped if name in example["body"]}}
+    assert (request.failure and request.failure.model_dump()) == example["body"].get("failure")
+    assert (request.leave and asdict(request.leave)) == example["body"].get("leave")
+
+
+@pytest.mark.parametrize("example", GOLDEN["newerSyncRequests"], ids=named)
+def test_golden_newer_request_is_read(example: dict[str, Any]) -> None:
+    request = read(SyncRequest, example["body"].encode())
+    assert request.leave is not None
+    assert request.leave.asked
+
+
+@pytest.mark.parametrize("example", GOLDEN["reports"], ids=named)
+def test_golden_report_is_read(example: dict[str, Any]) -> None:
+    report = read(Report, json.dumps(example["body"]).encode())
+    assert report.model_dump(exclude_unset=True) == example["body"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "example"),
+    [(SyncRequest, each) for each in GOLDEN["invalidSyncRequests"]]
+    + [(Report, each) for each in GOLDEN["invalidReports"]],
+    ids=lambda given: given["name"] if isinstance(given, dict) else given.__name__,
+)
+def test_golden_invalid_request_is_refused(kind: type[Part], example: dict[str, Any]) -> None:
+    with pytest.raises(RefusedError) as refused:
+        read(kind, example["body"].encode())
+    assert (refused.value.why, refused.value.message.startswith(example["message"])) == (Why.MALFORMED, True)
+
+
+@pytest.mark.parametrize("example", GOLDEN["syncAnswers"], ids=named)
+def test_golden_sync_answer_is_written(example: dict[str, Any]) -> None:
+    assert SyncAnswer(**example["body"]).body() == example["body"]
+
+
+@pytest.mark.parametrize("example", GOLDEN["refusals"][:4], ids=named)
+def test_golden_refusal_is_written(example: dict[str, Any]) -> None:
+    reason = Why(example["body"]["reason"])
+    refusal = Refusal(reason=reason, message=example["body"]["message"])
+    assert (refusal.model_dump(), STATUS[reason]) == (example["body"], example["status"])
+
+
+def test_golden_report_answer_is_written() -> None:
+    example = GOLDEN["reportAnswers"][0]
+    assert ReportAnswer(**example["body"]).model_dump() == example["body"]
 
 
 def test_a_whole_report() -> None:
@@ -21,6 +82,7 @@ def test_a_whole_report() -> None:
         "own": 0.1,
         "first": 9,
         "stack": ["a.py:3 in f"],
+        "blocked": "stopped",
     }
     rank["measured"] = {
         "samples_per_second": 512.5,

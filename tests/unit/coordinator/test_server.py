@@ -13,10 +13,9 @@ import pytest
 from dev.benchmarks.agents.credentials import certificate
 from tests.support.jobs import UID
 from tests.unit.coordinator.conftest import Office
+from trainyard.api.agent_protocol import MAX_BODY_BYTES, REPORT_PATH
 from trainyard.coordinator import listener, server
 from trainyard.coordinator.progress_store import Board
-from trainyard.coordinator.reports import LONGEST_REPORT
-from trainyard.coordinator.server import REPORT
 
 HEAD = b"POST /v1/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\n"
 GOOD = {"attempt": 1, "ranks": {"1": {"step": 7}}}
@@ -58,7 +57,7 @@ async def test_without_a_token_nothing_is_said(office: Office, header: str) -> N
 
 
 async def test_a_stranger_s_body_is_not_read(office: Office) -> None:
-    status, answer = await office.post(b"x" * (LONGEST_REPORT * 2), "no token")
+    status, answer = await office.post(b"x" * (MAX_BODY_BYTES * 2), "no token")
     assert (status, answer["reason"]) == (401, "BadToken")
 
 
@@ -70,7 +69,7 @@ async def test_who_stands_by_sends_agents_on(office: Office) -> None:
 
 async def test_nothing_else_is_served(office: Office) -> None:
     async with aiohttp.ClientSession() as session:
-        for path in ("/", "/metrics", "/v1", REPORT):
+        for path in ("/", "/metrics", "/v1", REPORT_PATH):
             async with session.get(f"https://localhost:{office.port}{path}", ssl=office.client) as answer:
                 assert answer.status in {404, 405}
 

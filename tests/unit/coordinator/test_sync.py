@@ -11,17 +11,17 @@ import pytest
 from tests.support.jobs import NOW, UID, condition
 from tests.support.waiting import until
 from tests.unit.coordinator.conftest import Office
+from trainyard.api.agent_protocol import SYNC_PATH
 from trainyard.api.internal_status import CoordinatedStop, Group, Rendezvous
 from trainyard.api.status import ConditionType as C, LastFailure
 from trainyard.coordinator import listener, server
-from trainyard.coordinator.server import SYNC
 from trainyard.domain.state.snapshot import AgentView, Doing, LeaveView
 
 RUNNING = {"attempt": 1, "state": "running"}
 FAILED = {
     "attempt": 1,
     "state": "failed",
-    "failure": {"code": 3, "message": "rank 1 ended with exit code 3: boom", "age": 2},
+    "failure": {"code": 3, "message": '{"trainyard":1,"kind":"failed","rank":1,"exitCode":3}\nboom', "age": 2},
 }
 WAITING = {"attempt": 2, "state": "waiting"}
 POD = "pod-1-1"
@@ -29,7 +29,7 @@ POD = "pod-1-1"
 
 async def call(office: Office, body: object, uid: str = POD) -> tuple[int, dict[str, Any]]:
     async with asyncio.timeout(20):
-        return await office.post(body, office.token(uid), SYNC)
+        return await office.post(body, office.token(uid), SYNC_PATH)
 
 
 def decide(office: Office, **status: Any) -> None:
@@ -283,7 +283,7 @@ async def test_the_same_connection_serves_again(office: Office, monkeypatch: pyt
     monkeypatch.setattr(server, "HOLD_SECONDS", 0.05)
     body = json.dumps(RUNNING).encode()
     reader, writer = await asyncio.open_connection("localhost", office.port, ssl=office.client)
-    request = f"POST {SYNC} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {office.token()}\r\nContent-Length: {len(body)}\r\n\r\n"
+    request = f"POST {SYNC_PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {office.token()}\r\nContent-Length: {len(body)}\r\n\r\n"
     for _ in range(3):
         writer.write(request.encode() + body)
         async with asyncio.timeout(10):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard.domain.wording import LONGEST, counted, headline, raised_at, shortened, split_step
+from trainyard.domain.wording import LONGEST, counted, headline, raised_at
 
 TORCHRUN = """\
 [rank1]: Traceback (most recent call last):
@@ -23,7 +23,6 @@ Root Cause (first observed failure):
   traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
 ============================================================
 """
-AGENT = "rank 3 was killed by SIGKILL: out of memory: the kernel killed 1 of its processes"
 
 
 @pytest.mark.parametrize(
@@ -49,41 +48,14 @@ AGENT = "rank 3 was killed by SIGKILL: out of memory: the kernel killed 1 of its
             id="a signal in torchrun's summary",
         ),
         pytest.param("E" * 9000, "E" * LONGEST, id="cut"),
-        pytest.param(f"{AGENT}\nTraceback:\n  x\nKeyError: 'a'", AGENT, id="the agent's sentence"),
-        pytest.param("rank 2 hangs: no progress\nrank 0: KeyError: 'a'", "rank 2 hangs: no progress", id="of a hang"),
-        pytest.param(f"log\n{AGENT}", AGENT, id="one that looks like it, last of a log"),
     ],
 )
 def test_headline(message: str, line: str) -> None:
     assert headline(message) == line
 
 
-def test_a_message_is_shortened_at_its_begin_but_for_the_agents_sentence() -> None:
-    assert shortened("abc", 3) == "abc"
-    assert shortened("abcd", 3) == "bcd"
-    cut = shortened(f"{AGENT}\n{'x' * 500}end", 200)
-    assert (cut.startswith(f"{AGENT}\nxxx"), cut.endswith("xend"), len(cut)) == (True, True, 200)
-
-
 def test_numbers_of_things() -> None:
     assert [counted(number, "pod") for number in (0, 1, 2)] == ["0 pods", "1 pod", "2 pods"]
-
-
-@pytest.mark.parametrize(
-    ("message", "expected"),
-    [
-        (f'{AGENT}\n{{"step": 120}}\nlog', (f"{AGENT}\nlog", 120)),
-        (f'{AGENT}\n{{"step": 0}}', (AGENT, 0)),
-        (AGENT, (AGENT, None)),
-        ('log\n{"step": 120}', ('log\n{"step": 120}', None)),
-        (f'{AGENT}\nlog\n{{"step": 120}}', (f'{AGENT}\nlog\n{{"step": 120}}', None)),
-        (f'{AGENT}\n{{"step": 120}}, it says', (f'{AGENT}\n{{"step": 120}}, it says', None)),
-        (f'{AGENT}\n{{"step": -1}}', (f'{AGENT}\n{{"step": -1}}', None)),
-        (f'{AGENT}\n{{"step": {"9" * 16}}}', (f'{AGENT}\n{{"step": {"9" * 16}}}', None)),
-    ],
-)
-def test_the_last_step_stands_in_the_second_line_of_an_agent(message: str, expected: tuple[str, int | None]) -> None:
-    assert split_step(message) == expected
 
 
 DEEP = "".join(f'  File "/app/src/part{n}.py", line {n}, in f{n}\n    f{n + 1}()\n' for n in range(1, 6))

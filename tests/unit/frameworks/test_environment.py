@@ -14,7 +14,7 @@ COMMON = {
     "TRAINYARD_ATTEMPT": "2",
     "TRAINYARD_REPLICAS": "3",
     "TRAINYARD_REPLICA_INDEX": "1",
-    "TRAINYARD_PROCESSES": "1",
+    "TRAINYARD_PROCESSES_PER_REPLICA": "1",
 }
 
 
@@ -57,10 +57,10 @@ def test_parallelism_that_is_not_given_is_no_variable_in_any_attempt() -> None:
 @pytest.mark.parametrize("seconds", [0, 90])
 def test_how_long_a_step_may_take_is_told_where_it_is_set(seconds: int) -> None:
     told = environment_of(worker(framework="none", recovery={"hangTimeoutSeconds": seconds}))
-    assert told == {**COMMON, "TRAINYARD_HANG_SECONDS": str(seconds)}
+    assert told == {**COMMON, "TRAINYARD_HANG_TIMEOUT_SECONDS": str(seconds)}
 
 
-@pytest.mark.parametrize(("grace", "told"), [(None, {}), (30, {}), (120, {"TRAINYARD_GRACE_SECONDS": "120"})])
+@pytest.mark.parametrize(("grace", "told"), [(None, {}), (30, {}), (120, {"TRAINYARD_GRACE_PERIOD_SECONDS": "120"})])
 def test_how_long_the_pod_gets_to_end_is_told_where_it_is_not_usual(grace: int | None, told: dict[str, str]) -> None:
     made = worker(framework="none")
     made.spec.template["spec"]["terminationGracePeriodSeconds"] = grace
@@ -71,10 +71,10 @@ def test_how_long_the_pod_gets_to_end_is_told_where_it_is_not_usual(grace: int |
 def test_a_grace_that_makes_no_sense_is_told_as_one_that_does(grace: int, least: str) -> None:
     made = worker(framework="none")
     made.spec.template["spec"]["terminationGracePeriodSeconds"] = grace
-    assert environment_of(made)["TRAINYARD_GRACE_SECONDS"] == least
+    assert environment_of(made)["TRAINYARD_GRACE_PERIOD_SECONDS"] == least
 
 
-@pytest.mark.parametrize("name", ["HANG_SECONDS", "GRACE_SECONDS", "WARM_START"])
+@pytest.mark.parametrize("name", ["HANG_TIMEOUT_SECONDS", "GRACE_PERIOD_SECONDS", "WARM_START"])
 def test_a_setting_that_is_taken_back_is_told_to_workers_that_kept_their_pods(name: str) -> None:
     setting = f"TRAINYARD_{name}"
     made = worker(framework="none", recovery={"hangTimeoutSeconds": 5, "warmStart": False})

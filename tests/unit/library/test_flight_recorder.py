@@ -19,6 +19,6 @@ def test_what_is_set_by_hand_stays(name: str) -> None:
 
 def test_the_folder_is_the_one_that_is_named() -> None:
     named = {"TRAINYARD_FLIGHT_RECORDER": "/checkpoints/"}
-    assert {flight_recorder(named)[name] for name in agent.FILES} == {"/checkpoints/rank_"}
+    assert {flight_recorder(named)[name] for name in agent.FILE_VARIABLES} == {"/checkpoints/rank_"}
     by_hand = {**named, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/own"}
-    assert not set(flight_recorder(by_hand)) & set(agent.FILES)
+    assert not set(flight_recorder(by_hand)) & set(agent.FILE_VARIABLES)

@@ -1,4 +1,4 @@
-"""The agent: PID 1 of a worker's container. Starts the ranks, ends all of them with the first that fails, and says why.
+"""The agent: PID 1 of a worker's container. Starts the ranks, stops all of them when one fails, and reports why.
 
 Standard library only, Python 3.9 and newer: it has to run in any image that has Python. Training programs may import it too:
 `from trainyard_agent import must_stop, progress`.

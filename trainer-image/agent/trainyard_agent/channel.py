@@ -1,4 +1,4 @@
-"""One connection to the operator, kept open, in which a question may wait for long; another thread can call it back at any time."""
+"""Hold one open connection to the operator, in which a request may be pending for long. Another thread can call it back at any time."""
 
 from __future__ import annotations
 
@@ -10,22 +10,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from trainyard_agent.coordinator import ELSEWHERE, SYNC, Address, Answer, Coordinator, receive
-from trainyard_agent.reporter import NoAnswerError
+from trainyard_agent.coordinator import UNAVAILABLE, Address, Answer, Coordinator, receive
+from trainyard_agent.errors import CalledBackError, NoAnswerError, UntrustedError
+from trainyard_agent.protocol import SYNC_PATH
 
 CONNECT_SECONDS = 5.0
 HOLD_SECONDS = 90.0
-"""How long an answer may take: the operator gives one after a minute."""
+"""How long an answer may take: the operator answers after a minute at the latest."""
 KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 11_000))
-"""A machine that is gone is noticed within 11 seconds. The last is in milliseconds, and counts from what was sent."""
-
-
-class CalledBackError(Exception):
-    """The question was called back."""
-
-
-class UntrustedError(NoAnswerError):
-    """Nobody has answered, and one has a certificate that no authority of this worker's has signed."""
+"""A lost machine is noticed within 11 seconds. The last is in milliseconds, and counts from what was sent."""
 
 
 class Channel:
@@ -35,60 +28,60 @@ class Channel:
         self._operator = operator
         self._connection: http.client.HTTPConnection | None = None
         self._lock = threading.Lock()
-        self._waits: socket.socket | None = None
-        self._called_back = False
+        self._pending: socket.socket | None = None
+        self._is_called_back = False
 
     @property
-    def waits(self) -> bool:
-        """Whether a question lies with the operator."""
-        return self._waits is not None
+    def is_pending(self) -> bool:
+        """Whether the operator holds a request."""
+        return self._pending is not None
 
     def call_back(self) -> None:
-        """Give up the question that waits, if one does."""
+        """Give up the pending request, if there is one."""
         # The lock: a socket that is closed meanwhile may be another's by then.
         with self._lock:
-            if self._waits is not None:
-                self._called_back = True
+            if self._pending is not None:
+                self._is_called_back = True
                 with suppress(OSError):
                     # Not SSLSocket's own, which changes what the other thread reads from.
-                    socket.socket.shutdown(self._waits, socket.SHUT_RDWR)
+                    socket.socket.shutdown(self._pending, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def ask(self, body: Callable[[], Mapping[str, object]]) -> Answer:
-        """The answer of the one that leads. `body` is called at the last moment. Raises NoAnswerError, CalledBackError, ValueError."""
+        """Return the leader's answer. `body` is called at the last moment. Raises NoAnswerError, CalledBackError, ValueError."""
         if self._connection is not None:
             try:
-                answer = self._question(self._connection, body)
+                answer = self._request(self._connection, body)
             except (OSError, http.client.HTTPException) as error:
-                self._operator.lost(self._operator.last)
+                self._operator.mark_unreachable(self._operator.last)
                 raise NoAnswerError(str(error) or type(error).__name__) from error
-            if answer.status != ELSEWHERE:
+            if answer.status != UNAVAILABLE:
                 return answer
-        return self._look_for_the_leader(body)
+        return self._find_leader(body)
 
-    def _look_for_the_leader(self, body: Callable[[], Mapping[str, object]]) -> Answer:
+    def _find_leader(self, body: Callable[[], Mapping[str, object]]) -> Answer:
         refused, unknown, untrusted, why = "", None, False, "its name has no address"
         for address in self._operator.addresses():
             try:
-                answer = self._question(self._open(address), body)
+                answer = self._request(self._open(address), body)
             except (OSError, http.client.HTTPException) as error:
-                self._operator.lost(address)
+                self._operator.mark_unreachable(address)
                 untrusted = untrusted or isinstance(error, ssl.SSLCertVerificationError)
                 why = str(error) or type(error).__name__
                 continue
             if answer.status == http.HTTPStatus.NOT_FOUND:
-                # An older process, that may stand by while the one that leads is new.
+                # An older process, which may be a standby while the leader is new.
                 unknown = answer
                 continue
-            if answer.status != ELSEWHERE:
-                self._operator.found(address)
+            if answer.status != UNAVAILABLE:
+                self._operator.mark_leader(address)
                 return answer
-            why = answer.why
+            why = answer.text
             refused = refused or (why if answer.reason != "NotLeading" else "")
             unknown = None
         if unknown is not None:
@@ -105,28 +98,28 @@ class Channel:
         connection.sock.settimeout(HOLD_SECONDS)
         return connection
 
-    def _question(self, connection: http.client.HTTPConnection, body: Callable[[], Mapping[str, object]]) -> Answer:
-        kept = False
+    def _request(self, connection: http.client.HTTPConnection, body: Callable[[], Mapping[str, object]]) -> Answer:
+        keeps = False
         try:
             with self._can_be_called_back(connection.sock):
-                self._operator.send(connection, SYNC, json.dumps(body(), allow_nan=False).encode())
+                self._operator.send(connection, SYNC_PATH, json.dumps(body(), allow_nan=False).encode())
                 answer = receive(connection)
-            kept = answer.status == http.HTTPStatus.OK and connection.sock is not None
+            keeps = answer.status == http.HTTPStatus.OK and connection.sock is not None
             return answer
         finally:
-            if not kept:
+            if not keeps:
                 self.close()
 
     @contextmanager
     def _can_be_called_back(self, connected: socket.socket) -> Iterator[None]:
         with self._lock:
-            self._waits, self._called_back = connected, False
+            self._pending, self._is_called_back = connected, False
         try:
             yield
         except (OSError, http.client.HTTPException, ValueError) as error:
-            if self._called_back:
+            if self._is_called_back:
                 raise CalledBackError from error
             raise
         finally:
             with self._lock:
-                self._waits = None
+                self._pending = None

@@ -1,4 +1,4 @@
-"""The operator, as an agent sees it: HTTPS to the one of its processes that leads. No state beyond who that was."""
+"""Send requests to the operator: HTTPS to the process that leads. The only state is which process that was."""
 
 from __future__ import annotations
 
@@ -11,38 +11,37 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from trainyard_agent.reporter import NoAnswerError
+from trainyard_agent.errors import NoAnswerError
+from trainyard_agent.protocol import REPORT_PATH, parse_refusal, parse_report_pause
 
 URL, AUTHORITY, TOKEN = "TRAINYARD_COORDINATOR", "TRAINYARD_COORDINATOR_CA", "TRAINYARD_TOKEN_FILE"
-REPORT, SYNC = "/v1/report", "/v1/sync"
-ELSEWHERE = 503
-"""What a process answers that does not lead, or is not ready yet."""
-LONGEST_ANSWER = 64 * 1024
+UNAVAILABLE = 503
+"""The status of a process that does not lead, or is not ready yet."""
+MAX_ANSWER_BYTES = 64 * 1024
 
 Address = tuple[Any, ...]
 
 
 class Answer(NamedTuple):
-    """What the operator has said."""
+    """An answer of the operator."""
 
     status: int
-    said: object
-    """The JSON of it; None where it was none."""
+    body: object
+    """Its JSON; None where it was none."""
 
     @property
-    def why(self) -> str:
-        """Of a refusal, in words."""
-        said = self.said if isinstance(self.said, dict) else {}
-        return f"{said.get('reason', self.status)}: {said.get('message', '')}"
+    def text(self) -> str:
+        """Of a refusal: its reason and message."""
+        return parse_refusal(self.status, self.body)[1]
 
     @property
-    def reason(self) -> object:
-        """Of a refusal, the one word."""
-        return self.said.get("reason") if isinstance(self.said, dict) else None
+    def reason(self) -> str | None:
+        """Of a refusal: its reason."""
+        return parse_refusal(self.status, self.body)[0]
 
 
 class Coordinator:
-    """Where to ask. Raises ValueError, with a sentence, for settings of which nothing can be made."""
+    """The operator's processes. Raises ValueError, with a sentence, for settings that are wrong."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         parts = urlsplit(environment[URL])
@@ -60,52 +59,52 @@ class Coordinator:
             self._tls.load_default_certs()
         self.last: Address | None = None
         """The address of the process that answered last."""
-        self._away: set[Address] = set()
-        """Addresses at which nobody was, when they were tried last."""
+        self._unreachable: set[Address] = set()
+        """Addresses at which no process answered when they were tried last."""
 
     def report(self, body: Mapping[str, object], seconds: float) -> float:
-        """Tell it, and return after how many seconds to tell again. Each step may take so many `seconds`. Raises NoAnswerError."""
+        """Send a report, and return the seconds until the next. Each step may take so many `seconds`. Raises NoAnswerError."""
         data = json.dumps(body, allow_nan=False).encode()
         refused, why = "", "its name has no address"
         for address in self.addresses():
             try:
-                answer = self._tell(address, data, seconds)
+                answer = self._send_report(address, data, seconds)
             except (OSError, http.client.HTTPException, ValueError) as error:
-                self.lost(address)
+                self.mark_unreachable(address)
                 why = str(error) or type(error).__name__
                 continue
-            if answer.status == http.HTTPStatus.OK and isinstance(answer.said, dict):
-                self.found(address)
-                return _pause(answer.said)
-            why = answer.why
-            # What the one that leads says is worth more than that the others do not.
+            if answer.status == http.HTTPStatus.OK and isinstance(answer.body, dict):
+                self.mark_leader(address)
+                return parse_report_pause(answer.body)
+            why = answer.text
+            # The leader's reason is worth more than that the others do not lead.
             refused = refused or (why if answer.reason != "NotLeading" else "")
-            if answer.status != ELSEWHERE:
+            if answer.status != UNAVAILABLE:
                 break
         raise NoAnswerError(refused or why)
 
     def addresses(self) -> list[Address]:
-        """Of all its processes, the one that answered last first, and those that are away last. Raises NoAnswerError."""
+        """Return the addresses of all processes: the one that answered last first, unreachable ones last. Raises NoAnswerError."""
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise NoAnswerError(f"{error.strerror or error}") from error
-        made = dict.fromkeys(each[4] for each in found)
-        self._away &= made.keys()
-        return sorted(made, key=lambda each: (each in self._away, each != self.last))
+        unique = dict.fromkeys(each[4] for each in found)
+        self._unreachable &= unique.keys()
+        return sorted(unique, key=lambda each: (each in self._unreachable, each != self.last))
 
-    def found(self, address: Address) -> None:
-        """It has answered."""
+    def mark_leader(self, address: Address) -> None:
+        """Remember that the process at this address answered."""
         self.last = address
-        self._away.discard(address)
+        self._unreachable.discard(address)
 
-    def lost(self, address: Address | None) -> None:
-        """It does not: a machine that is gone costs seconds each time, while another process leads."""
+    def mark_unreachable(self, address: Address | None) -> None:
+        """Try this address last: a lost machine costs seconds each time, while another process leads."""
         if address is not None:
-            self._away.add(address)
+            self._unreachable.add(address)
 
     def connect(self, address: Address, seconds: float) -> http.client.HTTPConnection:
-        """By address, since only one of several leads; checked by name. Raises OSError."""
+        """Return a connection to one address, since only one process leads; the certificate is checked by name. Raises OSError."""
         plain = socket.create_connection((str(address[0]), self.port), timeout=seconds)
         connection = http.client.HTTPConnection(self.host, self.port)
         try:
@@ -116,21 +115,21 @@ class Coordinator:
         return connection
 
     def send(self, connection: http.client.HTTPConnection, path: str, data: bytes) -> None:
-        """A request. Raises OSError and HTTPException."""
+        """Send a request. Raises OSError and HTTPException."""
         try:
-            # Each time anew: the kubelet renews it.
+            # Read each time: the kubelet renews it.
             token = self._token.read_text().strip()
         except OSError as error:
             raise OSError(f"{self._token}: {error.strerror}") from error
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         connection.request("POST", path, data, headers)
 
-    def _tell(self, address: Address, data: bytes, seconds: float) -> Answer:
+    def _send_report(self, address: Address, data: bytes, seconds: float) -> Answer:
         connection = self.connect(address, seconds)
         try:
-            self.send(connection, REPORT, data)
+            self.send(connection, REPORT_PATH, data)
             answer = receive(connection)
-            if not isinstance(answer.said, dict):
+            if not isinstance(answer.body, dict):
                 raise ValueError("the answer is no object")  # noqa: TRY004 - of what came, not of what it was called with
             return answer
         finally:
@@ -138,20 +137,15 @@ class Coordinator:
 
 
 def receive(connection: http.client.HTTPConnection) -> Answer:
-    """The answer. Raises OSError, HTTPException, and ValueError for one that is no JSON or too long."""
+    """Return the answer. Raises OSError, HTTPException, and ValueError for one that is no JSON or too long."""
     response = connection.getresponse()
-    data = response.read(LONGEST_ANSWER + 1)
-    if response.status in {http.HTTPStatus.NOT_FOUND, ELSEWHERE} and not data.startswith(b"{"):
-        # Of these the number is enough: it may be a proxy that says so.
+    data = response.read(MAX_ANSWER_BYTES + 1)
+    if response.status in {http.HTTPStatus.NOT_FOUND, UNAVAILABLE} and not data.startswith(b"{"):
+        # Of these the status is enough: a proxy may have sent it.
         return Answer(response.status, None)
-    if len(data) > LONGEST_ANSWER:
-        raise ValueError(f"the answer is longer than {LONGEST_ANSWER} bytes")
+    if len(data) > MAX_ANSWER_BYTES:
+        raise ValueError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
     try:
         return Answer(response.status, json.loads(data))
     except RecursionError:
         raise ValueError("brackets within brackets") from None
-
-
-def _pause(answer: Mapping[str, object]) -> float:
-    pause = answer.get("next")
-    return min(600.0, max(1.0, float(pause))) if isinstance(pause, (int, float)) else 60.0

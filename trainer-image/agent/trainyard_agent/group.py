@@ -1,4 +1,4 @@
-"""The ranks of this worker, as one: started together, watched, and ended together. Knows nothing of why it is told to."""
+"""Run the ranks of this worker as one group: start them together, watch them, stop them together. Decides nothing."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from trainyard_agent import processes
+from trainyard_agent.exit_cause import Tail
 from trainyard_agent.spawn import SIGNALS, STANDARD_ERROR, spawn
-from trainyard_agent.words import Tail
 
-ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-"""Those by which this worker is asked to end."""
-WOKEN = b"\0"
+TERMINATION_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+"""Those by which this worker is asked to exit."""
+WAKE_BYTE = b"\0"
 """No signal has this number."""
 KILL_SECONDS = 20.0
-"""How long processes that were killed are waited for: to give back the memory of a GPU takes its time."""
+"""How long to wait for killed processes: to give back the memory of a GPU takes its time."""
 
 LAST_READS = 64
 """Of 64 KiB each: more than a pipe holds."""
 
 
-class Ending(NamedTuple):
-    """A rank that has ended."""
+class Exit(NamedTuple):
+    """The exit of a rank."""
 
     rank: int
     code: int
     """Its exit code; 128 + n where signal n killed it."""
-    said: str
+    output: str
     """The end of its standard error."""
 
 
@@ -46,53 +46,54 @@ class _Rank(NamedTuple):
 class Group:
     """The processes of one attempt at a time. Use it in a `with`: it takes over signals and children, and leaves none behind."""
 
-    def __init__(self, heard: list[int] | None = None) -> None:
-        """`heard`: the signals that have come before."""
-        self.endings: list[Ending] = []
-        """Those of the attempt that have ended, in that order."""
-        self.heard: list[int] = [] if heard is None else heard
+    def __init__(self, signals: list[int] | None = None) -> None:
+        """`signals`: those that have come before."""
+        self.exits: list[Exit] = []
+        """The ranks of the attempt that have exited, in that order."""
+        self.signals: list[int] = [] if signals is None else signals
         """The signals that came, in that order."""
-        self.spared: set[int] = set()
-        """PIDs that belong to no attempt, and outlast each, with all that they have started."""
+        self.protected: set[int] = set()
+        """PIDs that belong to no attempt, and outlive each, with all that they have started."""
         self.has_run = False
         """Whether anything was ever started."""
         self._running: dict[int, _Rank] = {}
-        self._told: set[int] = set()
+        self._signalled: set[int] = set()
+        """PIDs that a signal was sent to."""
         self._selector = selectors.DefaultSelector()
-        self._before: list[tuple[int, object]] = []
+        self._handlers: list[tuple[int, object]] = []
 
     def __enter__(self) -> Group:  # noqa: PYI034 - Self needs Python 3.11
         processes.adopt_orphans()
-        self._wake, wakes = os.pipe()
-        for end in (self._wake, wakes):
+        self._wake_reader, writer = os.pipe()
+        for end in (self._wake_reader, writer):
             os.set_blocking(end, False)
-        self._selector.register(self._wake, selectors.EVENT_READ, None)
-        self._wakes = wakes
-        self._old_wake = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-        self._before = [(number, signal.signal(number, _nothing)) for number in (*SIGNALS, signal.SIGCHLD)]
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
+        self._wake_writer = writer
+        self._old_wakeup_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._handlers = [(number, signal.signal(number, _ignore)) for number in (*SIGNALS, signal.SIGCHLD)]
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.spared.clear()
+        self.protected.clear()
         self.kill()
         for each in [*self._running.values()]:
             self._forget(each)
-        signal.set_wakeup_fd(self._old_wake)
-        for number, handler in self._before:
+        signal.set_wakeup_fd(self._old_wakeup_fd)
+        for number, handler in self._handlers:
             signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() itself gave
         self._selector.close()
         # No descriptor any more for `wake`, which another thread may call.
-        wakes, self._wakes = self._wakes, -1
-        os.close(self._wake)
-        os.close(wakes)
+        writer, self._wake_writer = self._wake_writer, -1
+        os.close(self._wake_reader)
+        os.close(writer)
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Forget the attempt before, of which nothing runs any more."""
-        self.endings, self._told = [], set()
+        self.exits, self._signalled = [], set()
 
     def start(self, command: Sequence[str], environments: Mapping[int, Mapping[str, str]]) -> None:
         """Start the command once for each rank, when nothing runs. Raises OSError where it cannot be started at all."""
-        self.begin()
+        self.reset()
         for rank, environment in environments.items():
             ours, theirs = os.pipe()
             try:
@@ -111,17 +112,17 @@ class Group:
         each = self._running[pid] = _Rank(rank, pid, pipe, Tail())
         self._selector.register(pipe, selectors.EVENT_READ, each)
 
-    def listen(self, file: int, heard: Callable[[], object]) -> None:
-        """While waiting, also call `heard` when there is something to read."""
-        self._selector.register(file, selectors.EVENT_READ, heard)
+    def watch_file(self, file: int, readable: Callable[[], object]) -> None:
+        """While waiting, also call `readable` when there is something to read."""
+        self._selector.register(file, selectors.EVENT_READ, readable)
 
-    def ignore(self, file: int) -> None:
-        """Not any more."""
+    def unwatch_file(self, file: int) -> None:
+        """Undo `watch_file`."""
         self._selector.unregister(file)
 
     @property
     def running(self) -> list[int]:
-        """The ranks that have not ended."""
+        """The ranks that have not exited."""
         return [each.rank for each in self._running.values()]
 
     @property
@@ -131,42 +132,42 @@ class Group:
 
     @property
     def failed(self) -> bool:
-        """Whether a rank has ended with an error."""
-        return any(ending.code != 0 for ending in self.endings)
+        """Whether a rank has exited with an error."""
+        return any(exited.code != 0 for exited in self.exits)
 
     @property
-    def asked(self) -> int:
-        """How many signals have come by which this worker is to end."""
-        return sum(number in ENDING for number in self.heard)
+    def terminations(self) -> int:
+        """How many signals have come by which this worker is asked to exit."""
+        return sum(number in TERMINATION_SIGNALS for number in self.signals)
 
     @property
-    def asked_to_end(self) -> bool:
-        """Whether there was one."""
-        return self.asked > 0
+    def is_terminating(self) -> bool:
+        """Whether there was such a signal."""
+        return self.terminations > 0
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether nothing runs any more that belongs to an attempt."""
-        return not self._running and not processes.descendants(os.getpid(), self.spared)
+        return not self._running and not processes.descendants(os.getpid(), self.protected)
 
     def wake(self) -> None:
-        """End a wait. From any thread, and when the group has ended too."""
+        """End a wait. From any thread, also when the group is closed."""
         with contextlib.suppress(OSError):
-            os.write(self._wakes, WOKEN)
+            os.write(self._wake_writer, WAKE_BYTE)
 
     def wait(self, seconds: float | None) -> None:
-        """Until something happens, for so long at most: a rank ends, a signal comes, a rank says something."""
+        """Wait until something happens, for so long at most: a rank exits, a signal comes, a rank prints something."""
         for key, _ in self._selector.select(seconds):
             if key.data is None:
-                self._signalled()
+                self._read_signals()
             elif not isinstance(key.data, _Rank):
                 key.data()
             elif key.data.pid in self._running:
-                # Not one that was reaped a moment ago, with the signal that this batch has told of before.
+                # Not one that was reaped a moment ago, by the signal of this very batch.
                 self._pump(key.data)
 
-    def end(self, number: int, patience: float) -> None:
-        """Ask all ranks to end by a signal, wait for that, and kill what is left."""
+    def stop(self, number: int, patience: float) -> None:
+        """Ask all ranks to exit by a signal, wait for that, and kill what is left."""
         end = time.monotonic() + patience
         self.send(number)
         while self._running and (left := end - time.monotonic()) > 0:
@@ -174,46 +175,46 @@ class Group:
         self.kill()
 
     def kill(self) -> None:
-        """All that belongs to the attempt."""
-        processes.kill_all(os.getpid(), KILL_SECONDS, self._reap, self.spared)
+        """Kill all that belongs to the attempt."""
+        processes.kill_all(os.getpid(), KILL_SECONDS, self._reap, self.protected)
 
-    def keep_no_cores(self) -> None:
-        """What the ranks leave at their end are words, and not all of their memory in a file."""
-        for pid in processes.descendants(os.getpid(), self.spared):
+    def disable_core_dumps(self) -> None:
+        """Keep the ranks from writing all of their memory into a file when they exit by a signal."""
+        for pid in processes.descendants(os.getpid(), self.protected):
             with contextlib.suppress(OSError, ValueError):
                 resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
 
     def send(self, number: int) -> None:
         """Send a signal to all ranks."""
         for pid in [*self._running]:
-            self._told.update(processes.pass_on(number, pid))
+            self._signalled.update(processes.forward_signal(number, pid))
 
     def ask(self, number: int) -> None:
         """Send a signal to those ranks that catch it, through shells and launchers."""
         for pid in [*self._running]:
             processes.ask(number, pid)
 
-    def outlasted(self) -> bool:
-        """Whether something that was told to end still runs though the ranks have ended: what a shell had waited for."""
-        return not self._told.isdisjoint(processes.descendants(os.getpid()))
+    def has_outlasting_children(self) -> bool:
+        """Return whether a process that got a signal still runs though the ranks have exited: what a shell had waited for."""
+        return not self._signalled.isdisjoint(processes.descendants(os.getpid()))
 
-    def _signalled(self) -> None:
-        for number in os.read(self._wake, 4096):
-            if number not in {signal.SIGCHLD, *WOKEN}:
-                self.heard.append(number)
-        # Always: of many children that end at once one signal tells.
+    def _read_signals(self) -> None:
+        for number in os.read(self._wake_reader, 4096):
+            if number not in {signal.SIGCHLD, *WAKE_BYTE}:
+                self.signals.append(number)
+        # Always: one signal may stand for many children that exit at once.
         self._reap()
 
     def _reap(self) -> None:
         for pid, code in processes.reap():
-            self.spared.discard(pid)
+            self.protected.discard(pid)
             each = self._running.pop(pid, None)
             if each is not None:
                 self._forget(each)
-                self.endings.append(Ending(each.rank, code, each.tail.text))
+                self.exits.append(Exit(each.rank, code, each.tail.text))
 
     def _pump(self, each: _Rank) -> bool:
-        """Pass on what a rank has said. Whether there may be more."""
+        """Pass on what a rank has printed. Returns whether there may be more."""
         try:
             data = os.read(each.pipe, 65536)
         except BlockingIOError:
@@ -223,14 +224,14 @@ class Group:
                 self._selector.unregister(each.pipe)
             return False
         each.tail.feed(data)
-        # Where nobody reads any more there is nobody to tell.
+        # Where nobody reads any more, the output is lost.
         with contextlib.suppress(OSError):
             while data:
                 data = data[os.write(STANDARD_ERROR, data) :]
         return True
 
     def _forget(self, each: _Rank) -> None:
-        # What it said last, and no more: what it has left behind may go on talking.
+        # What it printed last, and no more: what it has left behind may go on printing.
         for _ in range(LAST_READS):
             if not self._pump(each):
                 break
@@ -239,5 +240,5 @@ class Group:
         os.close(each.pipe)
 
 
-def _nothing(_number: int, _frame: object) -> None:
-    """The signal is told by the pipe. Without a handler it would end the agent, or, to PID 1, not be told."""
+def _ignore(_number: int, _frame: object) -> None:
+    """The pipe reports the signal. Without a handler it would end the agent, or, as PID 1, not arrive."""

@@ -1,4 +1,4 @@
-"""What the kernel has counted about the container's memory, by cgroup v2 or v1. Reads, never writes."""
+"""Read what the kernel counts about the container's memory, by cgroup v2 or v1. Never writes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ LOOK_SECONDS = 1.0
 
 
 class Memory(NamedTuple):
-    """None where the kernel does not tell."""
+    """The counts; None where the kernel does not provide one."""
 
     oom_kills: int | None
-    """Processes of this container that were killed because there was no memory left."""
+    """Processes of this container that were killed because memory ran out."""
     peak: int | None
-    """The most that was in use, in bytes."""
+    """The highest use, in bytes."""
     limit: int | None
-    """What may be in use, in bytes; None where there is no limit."""
+    """The limit in bytes; None where there is none."""
 
 
 def read(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> Memory:
-    """The counts as of now."""
+    """Return the counts as of now."""
     paths = _paths(proc)
     if paths is None:
         return Memory(None, None, None)
@@ -44,7 +44,7 @@ def read(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgro
 
 
 def free(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes that may still be used, what the kernel keeps of files included; None where there is no limit."""
+    """Return the bytes that may still be used, the page cache included; None where there is no limit."""
     limit, paths = read(proc, root).limit, _paths(proc)
     if limit is None or paths is None:
         return None
@@ -56,29 +56,29 @@ def free(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgro
         used = _number(folder / "memory.current")
     if used is None:
         return None
-    kept = sum(_field(folder / "memory.stat", f"{prefix}{name}") or 0 for name in ("active_file", "inactive_file"))
-    return limit - used + kept
+    cached = sum(_field(folder / "memory.stat", f"{prefix}{name}") or 0 for name in ("active_file", "inactive_file"))
+    return limit - used + cached
 
 
 class Kills:
-    """Processes that were killed for want of memory since this was made, and how long ago the last one was."""
+    """Counts the processes that were killed because memory ran out since this was made, and when the last one was."""
 
     def __init__(self, count: Callable[[], Memory] = read, clock: Callable[[], float] = time.monotonic) -> None:
         self._count, self._clock = count, clock
         self.before = count()
-        """The counts at the begin."""
+        """The counts at the start."""
         self._seen, self._looked = self.before.oom_kills, clock()
         self._at: float | None = None
 
     def look(self) -> None:
-        """To be called now and then: once a second it is looked whether there are more."""
+        """Read the counts again, once a second at most. To be called regularly."""
         now = self._clock()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
             self._note(self._count(), now)
 
     def now(self) -> tuple[Memory, float]:
-        """The counts as of now, and the seconds since the last kill."""
+        """Return the counts as of now, and the seconds since the last kill."""
         counts, now = self._count(), self._clock()
         self._note(counts, now)
         return counts, 0.0 if self._at is None else now - self._at
@@ -90,23 +90,23 @@ class Kills:
 
 class _Paths(NamedTuple):
     version_1: Optional[str]  # noqa: UP045 - Python 3.9
-    """Of the memory controller's own hierarchy; None where it is in the one of all."""
+    """The path in the memory controller's own hierarchy; None where it is in the unified one."""
     version_2: str
 
 
 def _paths(proc: Path) -> _Paths | None:
-    """Where this process stands, or None where the kernel does not tell."""
+    """Return the cgroups of this process, or None where the kernel does not provide them."""
     try:
         lines = [line.split(":", 2) for line in proc.read_text().splitlines()]
     except OSError:
         return None
     paths = {controllers: path.lstrip("/") for _, controllers, path in lines}
-    own = next((path for controllers, path in paths.items() if "memory" in controllers.split(",")), None)
-    return _Paths(own, paths.get("", ""))
+    memory_path = next((path for controllers, path in paths.items() if "memory" in controllers.split(",")), None)
+    return _Paths(memory_path, paths.get("", ""))
 
 
 def _folder(root: Path, path: str, file: str) -> Path:
-    """The container's own folder. Inside a container the path may be that of the host, and the mount the container's own."""
+    """Return the container's own folder. Inside a container the path may be the host's, and the mount the container's."""
     return root / path if (root / path / file).exists() else root
 
 

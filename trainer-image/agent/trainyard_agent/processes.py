@@ -1,4 +1,4 @@
-"""The processes below this one: none gets lost, none is left over. Linux only; decides nothing."""
+"""Find, signal and reap the processes below this one. Linux only; decides nothing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 PR_SET_CHILD_SUBREAPER = 36
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh"})
-"""A shell that waits for its command passes no signal on to it."""
+"""A shell that waits for its command does not forward signals to it."""
 STOPPED = frozenset("Tt")
-STUCK = "D"
+UNINTERRUPTIBLE = "D"
 GONE = frozenset("ZX")
-"""States of a process that has ended and is yet to be reaped."""
+"""States of a process that has exited and is yet to be reaped."""
 
 
 class _Process(NamedTuple):
@@ -26,7 +26,7 @@ class _Process(NamedTuple):
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every process below whose own parent ends. PID 1 is that anyway. Raises OSError."""
+    """Become the parent of every process below whose own parent exits. PID 1 is that anyway. Raises OSError."""
     if os.getpid() == 1:
         return
     import ctypes  # noqa: PLC0415 - not every Python has it
@@ -37,7 +37,7 @@ def adopt_orphans() -> None:
 
 
 def reap() -> Iterator[tuple[int, int]]:
-    """The PID and the exit code (128 + n after signal n, as a shell has it) of each child that has ended."""
+    """Yield the PID and the exit code (128 + n after signal n, as in a shell) of each child that has exited."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -48,50 +48,50 @@ def reap() -> Iterator[tuple[int, int]]:
         yield pid, 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def lives(pid: int) -> bool:
-    """Whether this process has not ended."""
+def is_alive(pid: int) -> bool:
+    """Return whether this process has not exited."""
     process = _stat(pid)
     return process is not None and process.state not in GONE
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether this process does nothing, by somebody's order."""
+    """Return whether this process was stopped, by SIGSTOP or a debugger."""
     process = _stat(pid)
     return process is not None and process.state in STOPPED
 
 
-def silence(pid: int) -> str:
-    """Why a process does not answer, where it is not free to; else nothing."""
+def blocked(pid: int) -> str:
+    """Return why a process cannot answer: `stopped` by a signal, or `uninterruptible` in the kernel; else an empty string."""
     process = _stat(pid)
-    if process is None or process.state not in STOPPED | {STUCK}:
+    if process is None or process.state not in STOPPED | {UNINTERRUPTIBLE}:
         return ""
-    return "(stuck in the kernel: a disk or file server)" if process.state == STUCK else "(stopped by a signal)"
+    return "uninterruptible" if process.state == UNINTERRUPTIBLE else "stopped"
 
 
-def descendants(root: int, spared: Collection[int] = frozenset()) -> set[int]:
-    """The PIDs of all processes below `root` that have not ended, but for the `spared` and what is below these."""
-    return {pid for pid, process in _below(root, spared).items() if process.state not in GONE}
+def descendants(root: int, protected: Collection[int] = frozenset()) -> set[int]:
+    """Return the PIDs of all processes below `root` that have not exited, but for the `protected` and those below them."""
+    return {pid for pid, process in _below(root, protected).items() if process.state not in GONE}
 
 
-def pass_on(number: int, pid: int) -> list[int]:
-    """Send a signal to a process; to a shell, also to what it waits for. Returns the PIDs of these.
+def forward_signal(number: int, pid: int) -> list[int]:
+    """Send a signal to a process; to a shell, also to what it waits for. Returns their PIDs.
 
-    What only reads what another one writes, as `tee` does, is left to its end: it comes with the writer's, whose words it keeps.
+    A process that only reads what another writes, as `tee` does, is left alone: it exits after the writer, whose output it keeps.
     """
-    table, concerned, readers = _table(), [pid], set[int]()
+    table, targets, readers = _table(), [pid], set[int]()
     if pid in table and table[pid].name in SHELLS:
         children = [child for child, process in table.items() if process.parent == pid and process.state not in GONE]
-        concerned += children
+        targets += children
         written = {pipe for child in children for pipe in (_pipe(child, 1), _pipe(child, 2))} - {None}
         readers = {child for child in children if _pipe(child, 0) in written and not _catches(child, number)}
-    for each in concerned:
+    for each in targets:
         if each not in readers:
             _send(number, each)
-    return concerned
+    return targets
 
 
 def ask(number: int, pid: int) -> None:
-    """Send a signal to the first processes from `pid` downwards that catch it; to none where none does: it would end by it."""
+    """Send a signal to the first processes from `pid` downwards that catch it; to none where none does, since it would kill them."""
     table, level = _table(), [pid]
     while level:
         if catching := [each for each in level if _catches(each, number)]:
@@ -102,15 +102,16 @@ def ask(number: int, pid: int) -> None:
 
 
 def kill_all(
-    root: int, patience: float, reap_them: Callable[[], object], spared: Collection[int] = frozenset()
+    root: int, patience: float, reap_them: Callable[[], object], protected: Collection[int] = frozenset()
 ) -> None:
-    """Kill everything below `root` but the `spared` and what is below these, and what it starts meanwhile, until nothing is left, for `patience` seconds at most.
+    """Kill all processes below `root`, but for the `protected` and those below them, for `patience` seconds at most.
 
-    A process that is stuck in the kernel (a dead file server, say) goes only when that lets it go, and another user's not at all.
+    Processes that they start meanwhile are killed too. One that is blocked in the kernel (by a dead file server, for example) exits
+    only when the kernel lets it, and another user's cannot be killed.
     """
     end, before = time.monotonic() + patience, set[int]()
-    # One that has just ended may have started another that this look has missed: each is the parent of the next, in a chain of them.
-    while (left := _below(root, spared).keys()) and time.monotonic() < end:
+    # One that has just exited may have started another that this look has missed, and so on in a chain.
+    while (left := _below(root, protected).keys()) and time.monotonic() < end:
         for pid in left:
             _send(signal.SIGKILL, pid)
         reap_them()
@@ -120,21 +121,21 @@ def kill_all(
 
 
 def _table() -> dict[int, _Process]:
-    """All processes, by PID."""
+    """Return all processes, by PID."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
     return {pid: process for pid in pids if (process := _stat(pid)) is not None}
 
 
-def _below(root: int, spared: Collection[int]) -> dict[int, _Process]:
-    """All processes below `root` but for the `spared` and what is below these, those too that are yet to be reaped."""
+def _below(root: int, protected: Collection[int]) -> dict[int, _Process]:
+    """Return all processes below `root`, but for the `protected` and those below them; also those that are yet to be reaped."""
     table = _table()
-    for pid in spared:
+    for pid in protected:
         table.pop(pid, None)
     return {pid: process for pid, process in table.items() if _is_below(pid, root, table)}
 
 
 def _is_below(pid: int, root: int, table: dict[int, _Process]) -> bool:
-    # Read one after the other, the parents can form a ring where a PID was used again meanwhile.
+    # Read one after the other, the parents can form a cycle where a PID was used again meanwhile.
     for _ in range(len(table)):
         if pid not in table:
             return False
@@ -149,14 +150,14 @@ def _stat(pid: int) -> _Process | None:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (OSError, ValueError):
         return None
-    # The name stands in brackets and may hold brackets and spaces itself.
+    # The name is in brackets and may hold brackets and spaces itself.
     before, _, after = text.rpartition(")")
     state, parent, *_ = after.split()
     return _Process(before.partition("(")[2], state, int(parent))
 
 
 def _pipe(pid: int, descriptor: int) -> str | None:
-    """The pipe behind a descriptor of a process, or None where it is another kind of file."""
+    """Return the pipe behind a descriptor of a process, or None where it is another kind of file."""
     try:
         file = str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
     except OSError:
@@ -174,6 +175,6 @@ def _catches(pid: int, number: int) -> bool:
 
 
 def _send(number: int, pid: int) -> None:
-    # Another user's are not ours to end: by sudo, or where this user lacks the right to. They end with the container.
+    # Another user's processes (of sudo, for example) cannot be signalled. They exit with the container.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)

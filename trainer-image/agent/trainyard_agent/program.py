@@ -1,4 +1,4 @@
-"""What a command line of Python runs. Pure. Whatever is not understood for certain is nothing: such a command is started as it stands."""
+"""Parse a command line of Python. Pure. What is not understood for certain is no program: such a command is started without preparation."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from trainyard_agent.recorder import FILES, PIPES
+from trainyard_agent.recorder import FILE_VARIABLES, PIPE_VARIABLE
 
 PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.\d+)?)?")
-HARMLESS = frozenset("uBOsEbd")
-"""Options without a value that make no difference to how a program is found."""
-CHANGING_PREFIXES = ("TRAINYARD_", "MASTER_", "PET_", "TORCHELASTIC_", "GROUP_", "ROLE_")
-CHANGING = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", PIPES, *FILES})
-"""torch looks for the flight recorder's when a process group is made."""
+HARMLESS_OPTIONS = frozenset("uBOsEbd")
+"""Options without a value that do not change how a program is found."""
+PER_RANK_PREFIXES = ("TRAINYARD_", "MASTER_", "PET_", "TORCHELASTIC_", "GROUP_", "ROLE_")
+PER_RANK_VARIABLES = frozenset(
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", PIPE_VARIABLE, *FILE_VARIABLES}
+)
+"""Variables that differ between ranks or attempts. torch reads the flight recorder's when a process group is made."""
 
 
 class Program(NamedTuple):
@@ -22,13 +24,13 @@ class Program(NamedTuple):
     interpreter: Sequence[str]
     """With its options."""
     module: bool
-    """Named by a module, not by a file."""
+    """Whether it is named by a module, not by a file."""
     name: str
     arguments: Sequence[str]
 
 
 def parse(words: Sequence[str]) -> Program | None:
-    """The program that a command runs, or None."""
+    """Return the program that a command runs, or None."""
     if not words or not PYTHON.fullmatch(words[0]):
         return None
     at = 1
@@ -43,7 +45,7 @@ def parse(words: Sequence[str]) -> Program | None:
             return Program(words[:at], True, words[at + 1], words[at + 2 :]) if at + 1 < len(words) else None  # noqa: FBT003 - a field
         elif not word.startswith("-"):
             return Program(words[:at], False, word, words[at + 1 :])  # noqa: FBT003 - likewise
-        elif len(word) > 1 and HARMLESS.issuperset(word[1:]):
+        elif len(word) > 1 and HARMLESS_OPTIONS.issuperset(word[1:]):
             at += 1
         else:
             return None
@@ -51,15 +53,15 @@ def parse(words: Sequence[str]) -> Program | None:
 
 
 def stable(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a library may have read when it was imported: without what each attempt or rank has of its own."""
+    """Return the variables that all ranks and attempts share, which a library may read when it is imported."""
     return {
         name: value
         for name, value in environment.items()
-        if name not in CHANGING and not name.startswith(CHANGING_PREFIXES)
+        if name not in PER_RANK_VARIABLES and not name.startswith(PER_RANK_PREFIXES)
     }
 
 
 def differing(read: Iterable[str], base: Mapping[str, str], environments: Iterable[Mapping[str, str]]) -> list[str]:
-    """The variables that were read, and are not for all of these ranks what they were then."""
+    """Return the variables that were read, and differ from `base` in any of these environments."""
     found = [*environments]
     return sorted(name for name in read if any(each.get(name) != base.get(name) for each in found))

@@ -1,15 +1,15 @@
-"""Who each process of this worker is: the environment that torchrun would give it. Pure."""
+"""Give each process of this worker its rank: the environment that torchrun would set. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-MOST_PROCESSES = 1024
-MOST_ATTEMPTS = 10**12
-LONGEST_STEP = 7 * 24 * 3600
-USUAL_GRACE = 30.0
-"""Kubernetes' own."""
+MAX_PROCESSES = 1024
+MAX_ATTEMPTS = 10**12
+MAX_STEP_SECONDS = 7 * 24 * 3600
+DEFAULT_GRACE_SECONDS = 30.0
+"""Kubernetes' default."""
 
 
 class SettingError(Exception):
@@ -17,7 +17,7 @@ class SettingError(Exception):
 
 
 class Place(NamedTuple):
-    """This worker in its group."""
+    """The place of this worker in its group."""
 
     worker: int
     """Its index, from 0."""
@@ -28,7 +28,7 @@ class Place(NamedTuple):
     attempt: int
     """From 1."""
     run_id: str
-    """Another one for each attempt of each job."""
+    """Unique for each attempt of each job."""
 
     @property
     def ranks(self) -> list[int]:
@@ -37,29 +37,27 @@ class Place(NamedTuple):
 
 
 def place(environment: Mapping[str, str]) -> Place:
-    """What the operator has set. Raises SettingError."""
+    """Return the place that the operator has set in the environment. Raises SettingError."""
     worker = _number(environment, "TRAINYARD_REPLICA_INDEX", 0, 10**6)
     workers = _number(environment, "TRAINYARD_REPLICAS", 1, 10**6)
     if worker >= workers:
-        raise SettingError(
-            f"TRAINYARD_REPLICA_INDEX is {worker}, and TRAINYARD_REPLICAS {workers}: counting begins at 0"
-        )
-    attempt = _number(environment, "TRAINYARD_ATTEMPT", 1, MOST_ATTEMPTS)
+        raise SettingError(f"TRAINYARD_REPLICA_INDEX is {worker}, and TRAINYARD_REPLICAS {workers}: indexes start at 0")
+    attempt = _number(environment, "TRAINYARD_ATTEMPT", 1, MAX_ATTEMPTS)
     return Place(
         worker=worker,
         workers=workers,
-        processes=_number(environment, "TRAINYARD_PROCESSES", 1, MOST_PROCESSES),
+        processes=_number(environment, "TRAINYARD_PROCESSES_PER_REPLICA", 1, MAX_PROCESSES),
         attempt=attempt,
         run_id=f"{environment.get('TRAINYARD_JOB_UID', '')}-{attempt}",
     )
 
 
 def environments(where: Place, inherited: Mapping[str, str]) -> dict[int, dict[str, str]]:
-    """The environment of each process, by rank. What was set by hand for all ranks alike stays; ranks cannot be."""
+    """Return the environment of each process, by rank. Variables set by hand stay, but for those that name a rank."""
     made = {}
     for local, rank in enumerate(where.ranks):
         world = where.workers * where.processes
-        own = {
+        ranked = {
             "RANK": rank,
             "LOCAL_RANK": local,
             "WORLD_SIZE": world,
@@ -75,28 +73,28 @@ def environments(where: Place, inherited: Mapping[str, str]) -> dict[int, dict[s
             "TORCHELASTIC_MAX_RESTARTS": 0,
             "TORCHELASTIC_USE_AGENT_STORE": False,
         }
-        variables = {**inherited, **{name: str(value) for name, value in own.items()}}
+        variables = {**inherited, **{name: str(value) for name, value in ranked.items()}}
         if where.processes > 1:
-            # As torchrun does: each process would otherwise take all cores for itself.
+            # As torchrun does: each process would otherwise use all cores.
             variables.setdefault("OMP_NUM_THREADS", "1")
         made[rank] = variables
     return made
 
 
 def hang_seconds(environment: Mapping[str, str]) -> float | None:
-    """Seconds that a step may take, 0 for any; None where it is not set. Raises SettingError."""
-    name = "TRAINYARD_HANG_SECONDS"
-    return float(_number(environment, name, 0, LONGEST_STEP)) if environment.get(name) else None
+    """Return the seconds that a step may take, 0 for any; None where it is not set. Raises SettingError."""
+    name = "TRAINYARD_HANG_TIMEOUT_SECONDS"
+    return float(_number(environment, name, 0, MAX_STEP_SECONDS)) if environment.get(name) else None
 
 
 def grace_seconds(environment: Mapping[str, str]) -> float:
-    """Seconds that the pod gets to end, once it was asked to. Raises SettingError."""
-    name = "TRAINYARD_GRACE_SECONDS"
-    return float(_number(environment, name, 0, 10**9)) if environment.get(name) else USUAL_GRACE
+    """Return the pod's termination grace period in seconds. Raises SettingError."""
+    name = "TRAINYARD_GRACE_PERIOD_SECONDS"
+    return float(_number(environment, name, 0, 10**9)) if environment.get(name) else DEFAULT_GRACE_SECONDS
 
 
 def _number(environment: Mapping[str, str], name: str, least: int, most: int) -> int:
     text = environment.get(name, "")
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):
-        raise SettingError(f"{name} must be a whole number from {least} to {most}, and is {text!r}")
+        raise SettingError(f"{name} must be an integer from {least} to {most}, and is {text!r}")
     return int(text)

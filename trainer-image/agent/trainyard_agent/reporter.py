@@ -1,36 +1,28 @@
-"""Tells the operator how far the ranks are, from a thread of its own: the ranks are not to wait for a network."""
+"""Report the progress of the ranks to the operator, from a thread of its own: no rank waits for a network."""
 
 from __future__ import annotations
 
-import math
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
+from trainyard_agent.errors import NoAnswerError
 from trainyard_agent.hang import Usual
-from trainyard_agent.report import Said
+from trainyard_agent.protocol import rank_report, report_request
+from trainyard_agent.report import RankState
 
-FIRST_SECONDS = 2.0
-"""Before the first report, at most: the workers of a job begin at the same moment."""
-LONGEST_SECONDS = 60.0
+FIRST_REPORT_SECONDS = 2.0
+"""Before the first report, at most: the workers of a job start at the same moment."""
+MAX_RETRY_SECONDS = 60.0
 """Between two tries while the operator is away."""
 ANSWER_SECONDS = 5.0
-LAST_SECONDS = 1.0
-"""For the last report, which the end of the worker waits for."""
-LARGEST, MOST = 1e100, 2**53
-"""What the operator takes for a loss, and for a step."""
-FRAMES, LONGEST_FRAME = 4, 200
-"""Of a stack, the innermost, and characters of each: what a reader looks at first."""
-SILENT_FAILURES = 3
-"""So many reports may fail in a row before it is worth a line in the log."""
+LAST_REPORT_SECONDS = 1.0
+"""For the last report, for which the exit of the worker waits."""
+LOGGED_FAILURES = 3
+"""So many failures in a row are worth a line in the log."""
 
 IMPORTS = threading.Lock()
 """For imports in threads. Of two at once, Python 3.9 shows the one a module of which the other has run only a part."""
-
-
-class NoAnswerError(Exception):
-    """The report was not taken; the message says why."""
 
 
 class Reporter:
@@ -40,17 +32,19 @@ class Reporter:
         self,
         environment: Mapping[str, str],
         attempt: int,
-        look: Callable[[], tuple[Mapping[int, Said], Mapping[int, Usual]]],
-        say: Callable[[str], None],
-        warm: Callable[[], int] = int,
+        look: Callable[[], tuple[Mapping[int, RankState], Mapping[int, Usual]]],
+        log: Callable[[str], None],
+        warm_bytes: Callable[[], int] = int,
     ) -> None:
-        """`look` gives what the ranks have told last, and what their steps take as a rule; `warm` the bytes that it takes to start them anew."""
-        self._environment, self._attempt, self._look, self._say, self._warm = environment, attempt, look, say, warm
-        self._over = self._last = False
+        """`look` returns the last state and the usual step time of each rank; `warm_bytes` the memory of the warm start."""
+        self._environment, self._attempt, self._look, self._log = environment, attempt, look, log
+        self._warm_bytes = warm_bytes
+        self._is_over = self._is_last = False
         self._wake = threading.Event()
         self._stacks: Mapping[int, Sequence[str]] = {}
+        self._blocked: Mapping[int, str] = {}
         self._failures = 0
-        self._told: object = None
+        self._reported: object = None
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Reporter:  # noqa: PYI034 - Self needs Python 3.11
@@ -60,25 +54,25 @@ class Reporter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over = True
+        self._is_over = True
         self._wake.set()
 
     @property
-    def on(self) -> bool:
-        """Whether there is an operator to tell."""
+    def is_active(self) -> bool:
+        """Whether there is an operator to report to."""
         return self._thread is not None and self._thread.is_alive()
 
-    def hang(self, stacks: Mapping[int, Sequence[str]]) -> None:
-        """Tell at once where the ranks stand."""
-        self._stacks = {rank: [frame[:LONGEST_FRAME] for frame in frames[:FRAMES]] for rank, frames in stacks.items()}
+    def report_hang(self, stacks: Mapping[int, Sequence[str]], blocked: Mapping[int, str]) -> None:
+        """Report at once where the ranks are. `blocked`: the ranks that cannot answer, with the reason."""
+        self._stacks, self._blocked = dict(stacks), dict(blocked)
         self._wake.set()
 
     def finish(self) -> None:
-        """All has gone well: tell the last step too, if the operator was there lately."""
-        self._over = self._last = True
+        """Report the last step too, if the operator answered lately: all has gone well."""
+        self._is_over = self._is_last = True
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(2 * LAST_SECONDS + ANSWER_SECONDS if self._failures == 0 else 0.0)
+            self._thread.join(2 * LAST_REPORT_SECONDS + ANSWER_SECONDS if self._failures == 0 else 0.0)
 
     def _run(self) -> None:
         try:
@@ -87,73 +81,43 @@ class Reporter:
 
             operator = Coordinator(self._environment)
         except (ImportError, ValueError) as error:
-            self._say(f"the operator is not told of the ranks' progress: {error}")
+            self._log(f"cannot report progress to the operator: {error}")
             return
-        pause = random.uniform(0, FIRST_SECONDS)  # noqa: S311 - no secret
+        pause = random.uniform(0, FIRST_REPORT_SECONDS)  # noqa: S311 - no secret
         while True:
             self._wake.wait(pause * random.uniform(0.9, 1.1))  # noqa: S311 - likewise
-            if self._over:
+            if self._is_over:
                 break
             self._wake.clear()
             pause = self._report(operator.report, ANSWER_SECONDS)
-        if self._last and self._failures == 0:
-            self._report(operator.report, LAST_SECONDS)
+        if self._is_last and self._failures == 0:
+            self._report(operator.report, LAST_REPORT_SECONDS)
 
-    def _report(self, report: Callable[[Mapping[str, object], float], float], seconds: float) -> float:
-        """One report, if there is news. Returns the seconds until the next."""
-        said, usual = self._look()
+    def _report(self, send: Callable[[Mapping[str, object], float], float], seconds: float) -> float:
+        """Send one report, if there is news. Returns the seconds until the next."""
+        states, usual = self._look()
+        # The memory is the worker's, and reported once.
+        warm, first = self._warm_bytes(), next(iter(states), None)
         ranks = {
-            str(rank): _words(words, usual.get(rank, Usual()), self._stacks.get(rank)) for rank, words in said.items()
+            rank: rank_report(
+                state,
+                usual.get(rank, Usual()),
+                self._stacks.get(rank),
+                self._blocked.get(rank),
+                warm if rank == first else 0,
+            )
+            for rank, state in states.items()
         }
-        if ranks and (warm := self._warm()):
-            # The worker's, and told once.
-            first = next(iter(ranks.values()))
-            first["measured"] = {**first.get("measured", {}), "warm_bytes": float(warm)}
-        if not ranks or ranks == self._told:
-            return FIRST_SECONDS
+        if not ranks or ranks == self._reported:
+            return FIRST_REPORT_SECONDS
         try:
-            pause = report({"attempt": self._attempt, "ranks": ranks}, seconds)
+            pause = send(report_request(self._attempt, ranks), seconds)
         except NoAnswerError as error:
             self._failures += 1
-            if self._failures == SILENT_FAILURES:
-                self._say(f"the operator is not told of the ranks' progress for now; training goes on: {error}")
-            return min(LONGEST_SECONDS, 2.0**self._failures)
-        if self._failures >= SILENT_FAILURES:
-            self._say("the operator is told of the ranks' progress again")
-        self._failures, self._told = 0, ranks
+            if self._failures == LOGGED_FAILURES:
+                self._log(f"cannot report progress to the operator for now; training goes on: {error}")
+            return min(MAX_RETRY_SECONDS, 2.0**self._failures)
+        if self._failures >= LOGGED_FAILURES:
+            self._log("reporting progress to the operator again")
+        self._failures, self._reported = 0, ranks
         return pause
-
-
-def _words(said: Said, usual: Usual, stack: Sequence[str] | None) -> dict[str, Any]:
-    """What is told of a rank: no field of which nothing is known, and nothing that the operator would refuse."""
-    # The program has timed each step where it uses the library; the agent has only looked now and then.
-    took = usual.step if said.seconds is None else said.seconds
-    known = {
-        "step": said.step,
-        "phase": said.phase,
-        "total": said.total,
-        "loss": said.loss,
-        "seconds": took and float(f"{took:.4g}"),
-        "own": usual.own and float(f"{usual.own:.4g}"),
-        "first": said.first,
-    }
-    words: dict[str, Any] = {
-        name: value for name, value in known.items() if isinstance(value, str) or _is_sound(name, value)
-    }
-    measured = {
-        # The number of a step is that one and no other.
-        name: int(value) if name == "checkpoint_step" else float(f"{value:.4g}")
-        for name, value in said.measured.items()
-        if value <= (MOST if name == "checkpoint_step" else LARGEST)
-    }
-    if measured:
-        words["measured"] = measured
-    if stack:
-        words["stack"] = [*stack]
-    return words
-
-
-def _is_sound(name: str, value: float | None) -> bool:
-    if value is None:
-        return False
-    return value <= MOST if name in {"step", "total", "first"} else math.isfinite(value) and abs(value) <= LARGEST

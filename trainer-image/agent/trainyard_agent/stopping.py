@@ -1,7 +1,7 @@
-"""An end on which all ranks agree: after one step, the same for all, so that each can write its part of a checkpoint.
+"""Stop all ranks after the same step, so that each can write its part of a checkpoint: what a rank and its agent share.
 
-The program and the agent share a file in memory. Whoever looks at it holds its lock: a rank has either seen the question, or is known to
-be beyond its step.
+The two share a file in memory, read and written under its lock: a rank has either seen the request, or is known to be beyond its
+step.
 """
 
 from __future__ import annotations
@@ -17,76 +17,76 @@ from contextlib import contextmanager, suppress
 from trainyard_agent.report import count, own_file
 
 SAVED = 90
-"""The exit code of a rank that has ended because `must_stop` said so."""
-STOP = ".stop"
-"""The end of the name of the file, beside that of a rank's progress. It is there once the rank has asked."""
+"""The exit code of a rank that exited because `must_stop` returned True."""
+STOP_SUFFIX = ".stop"
+"""Of the file beside a rank's progress file. It is there once the rank has called `must_stop`."""
 UNKNOWN = -1
 PATIENCE_SECONDS = 20.0
-"""How long a rank waits to be told the step, once it is known that there will be one. The operator gives up sooner."""
+"""How long a rank waits for the step, once a stop was requested. The operator gives up sooner."""
 LOOK_SECONDS = 0.005
 LOCK_SECONDS = 1.0
-"""How long the agent tries to get at the file: a rank that was stopped holds its lock for ever."""
-FORM = struct.Struct("<qqq")
-"""The last step that the rank was let pass or has ended after, whether it has to wait for an agreement, and the step of that."""
+"""How long the agent tries to lock the file: a rank that was stopped holds its lock for ever."""
+LAYOUT = struct.Struct("<qqq")
+"""The last step that the rank was let pass or exited after, whether it has to wait for the agreed step, and that step."""
 
 
 def must_stop(step: int) -> bool:
-    """Whether all ranks end after `step`: because a worker is evicted, its node drained, or the job suspended.
+    """Return whether all ranks stop after `step`: a worker is evicted, its node is drained, or the job is suspended, for example.
 
-    To be called by each rank after each step, with the same number on all. The answer is the same on all: where it is True, each writes
-    its part of a checkpoint and ends with exit code `SAVED` (90), which costs the job none of its restarts. Takes some microseconds, and
-    for a moment as long as the ranks need to agree. False where no agent listens. Raises ValueError for what is no step.
+    Each rank calls this after each step, with the same number on all. The answer is the same on all: where it is True, each writes its
+    part of a checkpoint and exits with code `SAVED` (90), which does not count against the restart budget. Takes some microseconds,
+    and once as long as the ranks need to agree. False where no agent listens. Raises ValueError for what is no step.
     """
     done, path = count("step", step), own_file()
     if done is None or not path:
         return False
     try:
-        return _slot(path + STOP).ends_after(done)
+        return _slot(path + STOP_SUFFIX).ends_after(done)
     except OSError:
         return False
 
 
 class Slot:
-    """The file of one rank. Raises OSError where it cannot be had."""
+    """The file that one rank shares with its agent. Raises OSError where it cannot be opened."""
 
     def __init__(self, path: str, *, make: bool = False) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if make else 0), 0o600)
-        self._patient = True
+        self._waits = True
         if make:
-            with self._held():
+            with self._locked():
                 self._write(UNKNOWN, 0, UNKNOWN)
 
     def close(self) -> None:
-        """Not used any more."""
+        """Close the file."""
         os.close(self._file)
 
     def ends_after(self, step: int) -> bool:
-        """The rank's side: whether this step is its last. Waits while that is being agreed upon."""
+        """Return whether this step is the rank's last, for the rank. Waits while the workers agree."""
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
-            with self._held():
+            with self._locked():
                 _, asked, at = self._read()
                 known = at != UNKNOWN
                 if known and step >= at:
                     self._write(step, asked, at)
                     return True
-                if known or not asked or not self._patient:
+                if known or not asked or not self._waits:
                     self._write(step, asked, at)
                     return False
-            # Once only: whoever is to say it does not, and this rank would be late at every step.
-            self._patient = time.monotonic() < end
+            # Once only: where the step does not come, this rank would be late at every step.
+            self._waits = time.monotonic() < end
             time.sleep(LOOK_SECONDS)
 
     def ask(self) -> int:
-        """The agent's side: from now on the rank waits before it goes beyond the step that is answered. -1: it has passed none yet."""
-        with self._held(LOCK_SECONDS):
+        """Make the rank wait, for the agent. Returns the last step that it has passed, -1 for none: it goes no further from now on."""
+        with self._locked(LOCK_SECONDS):
             passed, _, at = self._read()
             self._write(passed, 1, at)
         return passed
 
     def settle(self, at: int) -> None:
-        """The rank ends after this step. Raises OSError where it has waited for too long to be told, and is beyond it."""
-        with self._held(LOCK_SECONDS):
+        """Let the rank exit after this step. Raises OSError where it has waited for too long, and is beyond it."""
+        with self._locked(LOCK_SECONDS):
             passed, asked, _ = self._read()
             if passed >= at:
                 raise OSError("the rank is beyond that step")
@@ -94,29 +94,29 @@ class Slot:
 
     @property
     def obeyed(self) -> bool:
-        """Whether the rank knows that it was to end, and did."""
-        with self._held(LOCK_SECONDS):
+        """Whether the rank got the step, and exited after it."""
+        with self._locked(LOCK_SECONDS):
             passed, _, at = self._read()
         return UNKNOWN < at <= passed
 
     def release(self) -> None:
-        """The rank goes on: there is no agreement."""
-        with self._held(LOCK_SECONDS):
+        """Let the rank go on: the workers do not stop."""
+        with self._locked(LOCK_SECONDS):
             self._write(self._read()[0], 0, UNKNOWN)
 
     def _read(self) -> tuple[int, int, int]:
-        data = os.pread(self._file, FORM.size, 0)
-        if len(data) != FORM.size:
+        data = os.pread(self._file, LAYOUT.size, 0)
+        if len(data) != LAYOUT.size:
             raise OSError("the file is cut off")
-        passed, asked, at = FORM.unpack(data)
+        passed, asked, at = LAYOUT.unpack(data)
         return passed, asked, at
 
     def _write(self, passed: int, asked: int, at: int) -> None:
-        os.pwrite(self._file, FORM.pack(passed, asked, at), 0)
+        os.pwrite(self._file, LAYOUT.pack(passed, asked, at), 0)
 
     @contextmanager
-    def _held(self, seconds: float | None = None) -> Iterator[None]:
-        """With the lock. `seconds`: raises BlockingIOError where it is not to be had for so long."""
+    def _locked(self, seconds: float | None = None) -> Iterator[None]:
+        """Hold the lock. `seconds`: raises BlockingIOError where another process holds it for so long."""
         end = None if seconds is None else time.monotonic() + seconds
         while end is not None:
             with suppress(BlockingIOError):

@@ -1,34 +1,38 @@
-"""This worker from its first attempt to its last. Where there is an operator, a failure does not end it: the ranks are started again."""
+"""Run this worker from its first attempt to its last. Where there is an operator, the ranks are restarted after a failure."""
 
 from __future__ import annotations
 
 import signal
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
-from trainyard_agent.attempt import FAILED, STOP_SECONDS, Attempt, Command, Line, Outcome
+from trainyard_agent.attempt import FAILED_CODE, Attempt, Command, Outcome
+from trainyard_agent.container_restart import RESTART_CODE, ContainerRestart
+from trainyard_agent.exit_cause import PEER_LOST_CODE
 from trainyard_agent.group import Group
-from trainyard_agent.orders import FIRST_ANSWER_SECONDS, SILENCE_SECONDS, Do, Final, State, decide
+from trainyard_agent.operator_link import Failure, OperatorLink
+from trainyard_agent.orders import FIRST_ANSWER_SECONDS, SILENCE_SECONDS, Final, NextAction, next_action
+from trainyard_agent.protocol import AgentState, Order
 from trainyard_agent.ranks import SettingError, grace_seconds
-from trainyard_agent.restarts import RESTART_CODE, Restarts
-from trainyard_agent.sync import Failure, Sync
-from trainyard_agent.warm import Warm
-from trainyard_agent.words import PEER_LOST_CODE
+from trainyard_agent.supervisor import STOP_SECONDS
+from trainyard_agent.sync import Sync
+from trainyard_agent.termination_message import Kind, Termination, write
+from trainyard_agent.warm_start import WarmStart
 
 LOOK_SECONDS = 1.0
-"""How often a worker at rest looks at the clock."""
+"""How often an idle worker looks at the clock."""
 PREPARED_SECONDS = 60.0
-"""A worker that waits for the others tells after so long that it is prepared, whatever its imports do."""
-TERMINATED = 143
+"""A worker that waits for the others reports after so long that it is prepared, whatever its imports do."""
+TERMINATED_CODE = 143
 
 
-class End(NamedTuple):
-    """Of the worker."""
+class WorkerExit(NamedTuple):
+    """How the worker exits."""
 
     code: int
-    message: str | None = None
-    """What there is to tell of it."""
+    message: Optional[str] = None  # noqa: UP045 - Python 3.9
+    """The termination message; None: the end of the log is the better one."""
 
 
 class Worker:
@@ -40,125 +44,140 @@ class Worker:
         environment: Mapping[str, str],
         group: Group,
         sync: Sync,
-        say: Callable[[str], None],
-        restarts: Restarts,
+        log: Callable[[str], None],
+        restarts: ContainerRestart,
     ) -> None:
-        self._command, self._inherited, self._group, self._sync, self._say = command, environment, group, sync, say
-        self._warm = Warm(command.words, group, say, lambda: sync.on) if sync.on and not command.once else None
-        self._attempt, self._grace = (
-            restarts.attempt or int(environment["TRAINYARD_ATTEMPT"]),
-            grace_seconds(environment),
-        )
-        self._tellers: set[int] = set()
-        self._state = State.RUNNING
+        self._command, self._inherited, self._group, self._sync, self._log = command, environment, group, sync, log
+        can_prepare = sync.is_active and not command.starts_ranks
+        self._warm = WarmStart(command.words, group, log, lambda: sync.is_active) if can_prepare else None
+        self._attempt = restarts.attempt or int(environment["TRAINYARD_ATTEMPT"])
+        self._grace = grace_seconds(environment)
+        self._reporting_ranks: set[int] = set()
+        self._state = AgentState.RUNNING
         self._since = time.monotonic()
         """When the state began."""
         self._patience = SILENCE_SECONDS
         self._restarts = restarts
-        self._refused: object = None
-        """The order that could not be carried out, which is said once."""
+        self._rejected: Order | None = None
+        """The order that could not be carried out, which is logged once."""
 
-    def run(self, *, wait: bool) -> End:
-        """Until it ends. `wait`: not to begin before the operator says so."""
+    def run(self, *, wait: bool) -> WorkerExit:
+        """Run until the worker exits. `wait`: do not start the ranks before the operator orders it."""
         failure: Failure | None = None
         environment: Mapping[str, str] | None = self._inherited
         if wait:
-            self._state = State.WAITING
-            self._new(self._inherited).prepare(delay=False)
-            environment = self._wait()
-        while environment is not None and not self._group.asked_to_end:
-            outcome = self._one(environment)
+            self._state = AgentState.WAITING
+            self._new_attempt(self._inherited).prepare(delay=False)
+            environment = self._await_start()
+        while environment is not None and not self._group.is_terminating:
+            outcome = self._run_attempt(environment)
             if outcome == Outcome():
-                return End(0)
+                return WorkerExit(0)
             failure = outcome.failure
-            if self._group.asked_to_end or not self._sync.on:
+            if self._group.is_terminating or not self._sync.is_active:
                 break
             self._clear()
             self._patience = FIRST_ANSWER_SECONDS
-            environment = self._wait()
-        if self._state is State.RESTARTING:
-            return End(RESTART_CODE, f"the container starts anew for attempt {self._attempt}")
-        waits, asked = self._state is State.WAITING, self._group.asked_to_end
-        if waits and not asked and (why := self._in_vain()):
-            return End(PEER_LOST_CODE, f"attempt {self._attempt} was waited for in vain: {why}")
-        if failure is None or (waits and asked):
-            return End(TERMINATED)
-        # Its node would start the container anew.
-        code = FAILED if failure.code == RESTART_CODE else failure.code
-        return End(code, failure.message if failure.needs_telling else None)
+            environment = self._await_start()
+        return self._exit(failure)
 
-    def _one(self, environment: Mapping[str, str]) -> Outcome:
-        attempt = self._new(environment)
-        if self._state is not State.RUNNING:
-            self._tell(State.RUNNING)
+    def _exit(self, failure: Failure | None) -> WorkerExit:
+        if self._state is AgentState.RESTARTING:
+            text = f"the container restarts for attempt {self._attempt}"
+            return WorkerExit(RESTART_CODE, write(Termination(Kind.RESTARTING, exit_code=RESTART_CODE), text))
+        is_waiting, is_terminating = self._state is AgentState.WAITING, self._group.is_terminating
+        if is_waiting and not is_terminating and (why := self._abandoned()):
+            text = f"attempt {self._attempt} was not started: {why}"
+            data = Termination(Kind.ABANDONED, exit_code=PEER_LOST_CODE, peer_lost=True)
+            return WorkerExit(PEER_LOST_CODE, write(data, text))
+        if failure is None or (is_waiting and is_terminating):
+            return WorkerExit(TERMINATED_CODE)
+        # Its node would restart the container.
+        code = FAILED_CODE if failure.code == RESTART_CODE else failure.code
+        return WorkerExit(code, failure.message if failure.is_worth_writing else None)
+
+    def _run_attempt(self, environment: Mapping[str, str]) -> Outcome:
+        attempt = self._new_attempt(environment)
+        if self._state is not AgentState.RUNNING:
+            self._set_state(AgentState.RUNNING)
         return attempt.run(
-            Line(
-                stop=lambda: self._next() in {Do.JOIN, Do.LEAVE},
-                failed=lambda failure: None if self._group.asked_to_end else self._tell(State.FAILED, failure),
-                leave=lambda leave: self._sync.tell(self._attempt, State.RUNNING, leave=leave),
-                news=lambda: self._sync.news(self._since),
+            OperatorLink(
+                must_stop=lambda: self._next_action() in {NextAction.JOIN, NextAction.EXIT},
+                report_failure=self._report_failure,
+                report_stop=lambda stop: self._sync.report(self._attempt, AgentState.RUNNING, stop=stop),
+                view=lambda: self._sync.view(self._since),
             )
         )
 
-    def _new(self, environment: Mapping[str, str]) -> Attempt:
-        return Attempt(self._command, environment, self._group, self._say, self._warm, self._tellers)
+    def _report_failure(self, failure: Failure) -> None:
+        if not self._group.is_terminating:
+            self._set_state(AgentState.FAILED, failure)
 
-    def _wait(self) -> Mapping[str, str] | None:
-        """Until the ranks are to be started. Returns their environment; None where this worker is to end."""
-        while not self._group.asked_to_end:
-            if self._state is State.WAITING:
-                self._sync.tell(self._attempt, State.WAITING, prepared=self._is_prepared())
-            do = self._next()
-            order = self._sync.news(self._since).order
-            if do is Do.LEAVE:
+    def _new_attempt(self, environment: Mapping[str, str]) -> Attempt:
+        return Attempt(self._command, environment, self._group, self._log, self._warm, self._reporting_ranks)
+
+    def _await_start(self) -> Mapping[str, str] | None:
+        """Wait until the ranks have to be started. Returns their environment; None where this worker has to exit."""
+        while not self._group.is_terminating:
+            if self._state is AgentState.WAITING:
+                self._sync.report(self._attempt, AgentState.WAITING, prepared=self._is_prepared())
+            action = self._next_action()
+            order = self._sync.view(self._since).order
+            if action is NextAction.EXIT:
                 return None
-            if do is Do.JOIN and order is not None:
+            if action is NextAction.JOIN and order is not None:
                 self._attempt = order.attempt
-                if order.restart and self._restarts.leave(order.attempt):
-                    self._tell(State.RESTARTING)
+                if order.restart and self._restarts.leave_mark(order.attempt):
+                    self._set_state(AgentState.RESTARTING)
                     return None
-                self._tell(State.WAITING)
-            elif do is Do.START and order is not None and order is not self._refused:
-                environment = {**self._inherited, **order.environment}
-                try:
-                    self._new(environment)
-                except SettingError as error:
-                    self._refused = order
-                    self._say(f"attempt {order.attempt} cannot begin as the operator says: {error}")
-                else:
+                self._set_state(AgentState.WAITING)
+            elif action is NextAction.START and order is not None and order is not self._rejected:
+                if (environment := self._accept(order)) is not None:
                     return environment
             else:
                 self._group.wait(LOOK_SECONDS)
         return None
 
-    def _next(self) -> Do:
-        news = self._sync.news(self._since)
-        patience = SILENCE_SECONDS if news.answered else self._patience
-        return decide(self._state, self._attempt, news, patience, self._grace)
+    def _accept(self, order: Order) -> Mapping[str, str] | None:
+        """Return the environment of the ordered attempt; None, and a line in the log, where it makes no sense."""
+        environment = {**self._inherited, **order.environment}
+        try:
+            self._new_attempt(environment)
+        except SettingError as error:
+            self._rejected = order
+            self._log(f"cannot start attempt {order.attempt} as ordered: {error}")
+            return None
+        return environment
 
-    def _in_vain(self) -> str:
-        """Why an attempt is waited for no longer, where it may begin without this worker."""
-        news = self._sync.news(self._since)
-        if news.final is Final.OFF:
+    def _next_action(self) -> NextAction:
+        view = self._sync.view(self._since)
+        patience = SILENCE_SECONDS if view.answered else self._patience
+        return next_action(self._state, self._attempt, view, patience, self._grace)
+
+    def _abandoned(self) -> str:
+        """Return why the worker waits no longer for an attempt that may start without it; empty where it does not wait in vain."""
+        view = self._sync.view(self._since)
+        if view.final is Final.OFF:
             return "the operator cannot be asked"
-        return "" if news.final else f"nothing was heard of the operator for {news.silence:.0f} seconds"
+        return "" if view.final else f"the operator did not answer for {view.silence:.0f} seconds"
 
     def _is_prepared(self) -> bool:
-        """Whether the ranks can be forked, or will be started from the beginning. What takes too long is not waited for."""
-        under_way = self._warm is not None and self._warm.under_way
-        return not under_way or time.monotonic() - self._since >= PREPARED_SECONDS
+        """Return whether the ranks can be forked, or will be started without preparation. What takes too long is not waited for."""
+        is_preparing = self._warm is not None and self._warm.is_preparing
+        return not is_preparing or time.monotonic() - self._since >= PREPARED_SECONDS
 
-    def _tell(self, state: State, failure: Failure | None = None) -> None:
+    def _set_state(self, state: AgentState, failure: Failure | None = None) -> None:
         self._state, self._since = state, time.monotonic()
-        self._sync.tell(self._attempt, state, failure, prepared=state is not State.WAITING or self._is_prepared())
+        prepared = state is not AgentState.WAITING or self._is_prepared()
+        self._sync.report(self._attempt, state, failure, prepared=prepared)
 
     def _clear(self) -> None:
-        """Nothing of an attempt runs when the next may begin: not what a rank has left behind either."""
-        said = False
-        while not self._group.empty and not self._group.asked_to_end:
-            self._group.end(signal.SIGKILL, STOP_SECONDS)
-            if not said and not self._group.empty:
-                said = True
-                self._say(
-                    "what has run here does not end, so that nothing can begin: it is another user's, or stuck in the kernel"
+        """Kill what an attempt has left behind: nothing of it may run when the next one starts."""
+        logged = False
+        while not self._group.is_empty and not self._group.is_terminating:
+            self._group.stop(signal.SIGKILL, STOP_SECONDS)
+            if not logged and not self._group.is_empty:
+                logged = True
+                self._log(
+                    "cannot start the next attempt: processes of this one do not exit, as another user's or blocked in the kernel"
                 )

@@ -147,7 +147,7 @@ def start(
         timeout: of a collective; by default torch's.
         deterministic: torch's algorithms that give the same bits each time, or an error where there is none.
         patience: seconds after SIGTERM in which the step in hand has to come to its end, or the process ends as it is; by default two
-            thirds of what the pod gets to end (TRAINYARD_GRACE_SECONDS, else 30 s). Under trainyard-agent it is the agent's matter.
+            thirds of what the pod gets to end (TRAINYARD_GRACE_PERIOD_SECONDS, else 30 s). Under trainyard-agent it is the agent's matter.
 
     Raises:
         ValueError: a variable or parameter does not fit; the text says which.

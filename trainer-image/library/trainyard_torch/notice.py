@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType
 
-GRACE = "TRAINYARD_GRACE_SECONDS"
+GRACE = "TRAINYARD_GRACE_PERIOD_SECONDS"
 USUAL_GRACE_SECONDS, LONGEST_GRACE_SECONDS = 30.0, 10**9
 """What Kubernetes gives a pod to end where the pod does not say, and the longest that is understood."""
 SHARE = 2 / 3
@@ -25,7 +25,7 @@ def patience_seconds(environ: Mapping[str, str]) -> float:
     """How long a process may take to come to the end of its step once it was asked to end: two thirds of what its pod gets.
 
     Args:
-        environ: the operator sets TRAINYARD_GRACE_SECONDS to the pod's `terminationGracePeriodSeconds` where that is not 30.
+        environ: the operator sets TRAINYARD_GRACE_PERIOD_SECONDS to the pod's `terminationGracePeriodSeconds` where that is not 30.
 
     Raises:
         ValueError: it is no number of seconds from 0 on.

@@ -9,6 +9,7 @@ from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.conditions import ConditionUpdate, condition_false, condition_true
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.snapshot import JobView
+from trainyard.domain.state.termination import Kind
 
 SHELL = "/bin/sh"
 """Runs the script that looks for a Python in the image."""
@@ -33,8 +34,9 @@ def image_problem(job: JobView, cause: Cause) -> str:
     ended = cause.pod.exit if cause.pod else None
     if ended is None or ended.init_container or not wants_agent(job):
         return ""
-    if ended.code == NO_PYTHON_CODE and ended.message.startswith(f"{AGENT}: "):
-        return ended.message.strip().removeprefix(f"{AGENT}: ")
+    if ended.code == NO_PYTHON_CODE and ended.kind is Kind.AGENT_UNABLE:
+        return ended.message
+    # The container runtime names the missing program in its text alone; the reason has other causes too.
     return f"there is no {SHELL} in this image" if ended.reason in NOT_STARTED and SHELL in ended.message else ""
 
 

@@ -11,11 +11,10 @@ from datetime import datetime, timedelta
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.actions import whole_seconds
 from trainyard.domain.recovery.agent_injection import has_agent
-from trainyard.domain.recovery.root_cause import is_consequence
+from trainyard.domain.recovery.root_cause import is_consequence, summary
 from trainyard.domain.recovery.suspect_nodes import AGENT_SILENT
 from trainyard.domain.state.snapshot import Doing, Exit, PodView, Snapshot, Trouble
 from trainyard.domain.state.worker_state import State, state
-from trainyard.domain.wording import headline
 
 VANISHED_AGENT_TIMEOUT = timedelta(seconds=8)
 """How long nothing is heard from a node before its worker is given up, where other workers are heard meanwhile. The kernel needs 6 to 11
@@ -177,7 +176,7 @@ def _exited_before_attempt(snapshot: Snapshot, pod: PodView, now: datetime) -> P
         return None
     if state(pod) not in {State.SUCCEEDED, State.FAILED}:
         return None
-    how = f": exit code {pod.exit.code}: {headline(pod.exit.message)}".removesuffix(": ") if pod.exit else ""
+    how = f": exit code {pod.exit.code}: {summary(pod.exit)}".removesuffix(": ") if pod.exit else ""
     early = Trouble("EndedBefore", f"it ended before this attempt began{how}")
     return replace(pod, exit=None, phase="Failed", taken_by=early, taken_at=now)
 

@@ -9,19 +9,7 @@ from trainyard.api.recovery import HANG_CODE, PEER_LOST_CODE, SAVED_CODE, SIGBUS
 from trainyard.domain.progress.hang import Culprit
 from trainyard.domain.state.snapshot import Exit, PodView
 from trainyard.domain.state.worker_state import State, state
-from trainyard.domain.wording import AGENT, headline, raised_at
-
-PEER_LOST = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Connection was likely closed",
-    "Broken pipe",
-    "remote process exited",
-    "DistBackendError",
-    "RendezvousClosedError",
-    "RendezvousConnectionError",
-)
-"""What gloo, NCCL, the store and torchrun say in a rank that lost another one: the mark of a victim."""
+from trainyard.domain.wording import headline, raised_at
 
 CONSEQUENCE_CODES = frozenset({SAVED_CODE, PEER_LOST_CODE})
 """The exit codes of ranks that ended because of something elsewhere."""
@@ -90,9 +78,7 @@ def find_cause(pods: Sequence[PodView], created: Iterable[int]) -> Cause | None:
 
 def is_consequence(end: Exit) -> bool:
     """Whether it says that it is a consequence: of a peer that was lost, or of being asked to end."""
-    # An agent names what ended the rank first. What that has said before may tell of a download that was tried again.
-    told = headline(end.message) if AGENT.match(end.message) else end.message
-    return end.code in CONSEQUENCE_CODES or any(mark in told for mark in PEER_LOST)
+    return end.code in CONSEQUENCE_CODES or end.peer_lost
 
 
 def settle_time_left(cause: Cause, now: datetime) -> timedelta | None:
@@ -111,21 +97,33 @@ def describe(cause: Cause, attempt: int) -> str:
     who = f"{who} (pod {pod.name}{where})"
     if cause.reason is Reason.WORKER_FAILED and pod.exit:
         if cause.culprit:
-            return f"{describe_culprit(cause.culprit)}; {who} was the first to notice: {headline(pod.exit.message)}"
+            return f"{describe_culprit(cause.culprit)}; {who} was the first to notice: {summary(pod.exit)}"
         inside = f" in init container {pod.exit.init_container}" if pod.exit.init_container else ""
         how = f"failed with exit code {pod.exit.code} ({pod.exit.reason}){inside}"
-        told = f"{who} {how}: {headline(pod.exit.message)}".removesuffix(": ")
-        return f"{told} (at {where})" if (where := raised_at(pod.exit.message)) else told
+        told = f"{who} {how}: {summary(pod.exit)}".removesuffix(": ")
+        return f"{told} (at {where})" if (where := _location(pod.exit)) else told
     why = pod.taken_by or pod.trouble
     verb = "was refused by its node" if cause.reason is Reason.ADMISSION_REJECTED else "was taken away"
     return f"{who} {verb}: {why.reason}: {why.message}".removesuffix(": ") if why else f"{who} {verb}"
 
 
+def summary(end: Exit) -> str:
+    """Return what happened as one line for people: the agent's data in a sentence, else the most telling line of the log."""
+    return end.headline or headline(end.message)
+
+
+def _location(end: Exit) -> str:
+    return raised_at(end.message) if end.kind is None else end.location
+
+
 def describe_culprit(culprit: Culprit) -> str:
     """Who keeps a group waiting, and where it stands."""
     where = f" on {culprit.pod.node}" if culprit.pod.node else ""
-    # An agent that has no answer of a rank says in brackets why.
-    stands = f"is {culprit.place[1:-1]}" if culprit.place.startswith("(") else f"stands at {culprit.place}"
+    blocked = {
+        "stopped": "is stopped by a signal",
+        "uninterruptible": "is blocked in the kernel: a disk or file server",
+    }
+    stands = blocked.get(culprit.blocked, f"is at {culprit.place}")
     return f"all others wait for rank {culprit.rank} (pod {culprit.pod.name}{where}), which {stands}"
 
 

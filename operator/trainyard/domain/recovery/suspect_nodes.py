@@ -16,14 +16,6 @@ FAILURES_BEFORE_AVOIDANCE = 2
 HARDWARE_CODES = frozenset({128 + 11})
 """Of a segmentation fault: bugs make them too, broken hardware makes them again in the same place. Not of a hang: all workers notice
 it at the same time, and the first to say so need not be the one that the others wait for."""
-HARDWARE_WORDS = (
-    "uncorrectable ECC",
-    "fallen off the bus",
-    "CUDA error: unknown error",
-    "CUDA error: unspecified launch failure",
-    "CUDA error: hardware",
-    "NVRM: Xid",
-)
 AGENT_SILENT = "AgentSilent"
 """Nothing is heard of a worker, and nobody else knows of that yet: the scheduler would put its replacement there again."""
 LOSSES = frozenset({"DeletionByTaintManager", "ContainerStatusUnknown", AGENT_SILENT})
@@ -93,8 +85,7 @@ def _is_node_failure(cause: Cause) -> bool:
     if pod is None or cause.victim:
         return False
     if cause.failed and pod.exit:
-        words = any(word in pod.exit.message for word in HARDWARE_WORDS)
-        return words or pod.exit.code in HARDWARE_CODES
+        return bool(pod.exit.hardware_error) or pod.exit.code in HARDWARE_CODES
     return cause.reason is Reason.ADMISSION_REJECTED or bool(pod.taken_by and pod.taken_by.reason in LOSSES)
 
 

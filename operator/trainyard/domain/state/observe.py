@@ -4,7 +4,6 @@ Trusts the API server's schema, not the content: a pod that does not bear a work
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +13,7 @@ from trainyard.api.spec import LONGEST_GRACE, TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.state.object_names import parse_worker_pod
 from trainyard.domain.state.snapshot import UNSCHEDULABLE, Exit, JobView, PodView, Trouble
-from trainyard.domain.wording import named_rank, out_of_memory, shortened, split_step
+from trainyard.domain.state.termination import Kind, headline, read
 
 Json = Mapping[str, Any]
 
@@ -164,10 +163,28 @@ def _seen_end(state: Json, init_container: str | None = None) -> Exit | None:
 
 
 def an_exit(time: datetime, code: int, said: str, reason: str = "Error", init_container: str | None = None) -> Exit:
-    """The end of a container or of its ranks, from its termination message."""
-    message, step = split_step(said.strip())
-    reason = "OOMKilled" if out_of_memory(message) else reason
-    return Exit(time, code, reason, shortened(message, MESSAGE_LIMIT), init_container, step, named_rank(message))
+    """Return the exit of a container or of its ranks, from its termination message."""
+    message = read(said)
+    data, text = message.data, message.text
+    if data is None:
+        return Exit(time, code, reason, text[-MESSAGE_LIMIT:], init_container)
+    line = headline(data, text)
+    rest = "" if text.startswith(line) and len(text) <= MESSAGE_LIMIT else f"{line}\n"
+    room = MESSAGE_LIMIT - len(rest)
+    return Exit(
+        time,
+        code,
+        "OOMKilled" if data.out_of_memory else reason,
+        (rest + text[-room:]).strip(),
+        init_container,
+        data.step,
+        data.rank,
+        kind=data.kind,
+        headline=line,
+        location=data.location if data.kind is Kind.FAILED else "",
+        peer_lost=data.peer_lost,
+        hardware_error=data.hardware_error,
+    )
 
 
 def _evicted(status: Json, conditions: Mapping[str, Json], main: Json, end: Exit | None) -> Exit | None:
@@ -179,9 +196,11 @@ def _evicted(status: Json, conditions: Mapping[str, Json], main: Json, end: Exit
     ran = end is not None or "terminated" in main
     if (status.get("phase"), status.get("reason")) != ("Failed", EVICTED) or disrupted or not ran:
         return None
-    words = shortened((status.get("message") or "").strip(), MESSAGE_LIMIT)
+    words = (status.get("message") or "").strip()[-MESSAGE_LIMIT:]
     if end:
-        return replace(end, code=KILLED if end.code in IN_ORDER else end.code, reason=EVICTED, message=words)
+        # The node's reason replaces what the agent reported, but for the rank and its step.
+        code = KILLED if end.code in IN_ORDER else end.code
+        return Exit(end.time, code, EVICTED, words, end.init_container, end.step, end.rank)
     over = _time(conditions.get("Ready", {}).get("lastTransitionTime"))
     return Exit(over, KILLED, EVICTED, words) if over else None
 

@@ -3,11 +3,26 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from functools import cached_property
 
+from trainyard.api.agent_protocol import AgentState as Doing, StopProgress as LeaveView
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
+from trainyard.domain.state.termination import Kind as TerminationKind
+
+__all__ = [
+    "UNSCHEDULABLE",
+    "AgentView",
+    "Doing",
+    "Exit",
+    "JobView",
+    "LeaveView",
+    "PodView",
+    "RankProgress",
+    "Snapshot",
+    "Trouble",
+    "WorkerReport",
+]
 
 UNSCHEDULABLE = "Unschedulable"
 """What the scheduler says of a pod for which it has looked for a node, and found none."""
@@ -35,6 +50,16 @@ class Exit:
     """The last step that the rank which ended it had done, where its program tells its progress."""
     rank: int | None = None
     """That rank, where the agent names it."""
+    kind: TerminationKind | None = None
+    """What the agent reports as the cause; None where no agent does."""
+    headline: str = ""
+    """That in one sentence for people: the first line of `message`."""
+    location: str = ""
+    """Where an exception was raised, the innermost frame first."""
+    peer_lost: bool = False
+    """Whether the rank exited because it lost another rank."""
+    hardware_error: str = ""
+    """The words of its output that point to broken hardware."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +144,8 @@ class RankProgress:
     """Those of a step in which it works itself and does not wait for others, where its program tells."""
     measured: Mapping[str, float] = field(default_factory=dict)
     """What else its program measures, by the names of `MeasuredProgress`."""
+    blocked: str = ""
+    """Why it cannot say where it is: `stopped` by a signal, or `uninterruptible` in the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,35 +158,6 @@ class WorkerReport:
     ranks: tuple[RankProgress, ...]
     at: datetime | None = field(default=None, compare=False)
     """When it was told, by the operator's clock and to the fraction of a second; None: now."""
-
-
-class Doing(StrEnum):
-    """What the agent of a worker does."""
-
-    RUNNING = "running"
-    """The ranks of its attempt run."""
-    FAILED = "failed"
-    """A rank of its attempt has failed; it waits for another attempt."""
-    WAITING = "waiting"
-    """No rank runs; it is ready to start those of its attempt."""
-    RESTARTING = "restarting"
-    """No rank runs; its container is about to end, and to start anew in the same pod."""
-    ENDED = "ended"
-    """All is done here, and the container about to end."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaveView:
-    """How far a worker is on the way to an end together with all others."""
-
-    leaving: bool = False
-    """Whether it was asked to end."""
-    asked: bool = False
-    """Whether its ranks wait to hear the step after which they end."""
-    passed: int | None = None
-    """The last step that one of them has passed, -1 for none; None where they cannot wait."""
-    at: int | None = None
-    """The step, as it has heard."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from trainyard.domain.progress.hang import culprit
 from trainyard.domain.state.snapshot import RankProgress, Snapshot, WorkerReport
 
 WAITS, LOADS, READS = "distributed_c10d.py:2806 in all_reduce", "data.py:12 in load", "data.py:9 in read"
-STOPPED = "(stopped by a signal)"
+STOPPED = "stopped"
 
 
 def told(scene: Scene, places: Mapping[int, str], *, each: int = 1, attempt: int = 1) -> Snapshot:
@@ -20,14 +20,17 @@ def told(scene: Scene, places: Mapping[int, str], *, each: int = 1, attempt: int
         WorkerReport(
             attempt,
             index,
-            tuple(
-                RankProgress(rank, 9, "train", stack=(places[rank], "train.py:3 in main") if rank in places else ())
-                for rank in range(index * each, (index + 1) * each)
-            ),
+            tuple(_progress(rank, places.get(rank)) for rank in range(index * each, (index + 1) * each)),
         )
         for index in range(scene.spec.replicas)
     ]
     return replace(scene.snapshot, reports=reports)
+
+
+def _progress(rank: int, place: str | None) -> RankProgress:
+    if place == STOPPED:
+        return RankProgress(rank, 9, "train", blocked=place)
+    return RankProgress(rank, 9, "train", stack=() if place is None else (place, "train.py:3 in main"))
 
 
 def hung(replicas: int = 4, first: int = 0, rank: int | None = None, **spec: object) -> Scene:
@@ -57,7 +60,7 @@ def test_the_only_rank_that_stands_elsewhere(places: Mapping[int, str], rank: in
     found = culprit(snapshot)
     assert (found.rank if found else None) == rank
     if found:
-        assert (found.place, found.pod.index) == (places[found.rank], rank)
+        assert (found.place or found.blocked, found.pod.index) == (places[found.rank], rank)
 
 
 def test_what_an_earlier_attempt_told_blames_nobody() -> None:
@@ -75,7 +78,7 @@ def test_the_failure_names_the_rank_that_the_others_wait_for_and_its_node() -> N
         "node2",
     )
     assert status.last_failure.message.splitlines() == [
-        f"all others wait for rank 2 (pod train-worker-2-1 on node2), which stands at {LOADS}",
+        f"all others wait for rank 2 (pod train-worker-2-1 on node2), which is at {LOADS}",
         "rank 0 hangs: no progress for 30 seconds after step 9",
     ]
     assert status.restarts.hangs == 1
@@ -85,13 +88,13 @@ def test_the_failure_names_the_rank_that_the_others_wait_for_and_its_node() -> N
 def test_the_event_says_the_same() -> None:
     (event,) = plan(told(hung(), {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}), NOW).events
     assert event.note.startswith(
-        f"all others wait for rank 2 (pod train-worker-2-1 on node2), which stands at {LOADS}; worker 0 of attempt 1"
+        f"all others wait for rank 2 (pod train-worker-2-1 on node2), which is at {LOADS}; worker 0 of attempt 1"
         " (pod train-worker-0-1 on node0) was the first to notice: rank 0 hangs: no progress for 30 seconds after step 9"
     )
 
 
 def test_a_rank_without_an_answer_is_told_of_in_a_sentence() -> None:
-    (event,) = plan(told(hung(), {0: WAITS, 1: WAITS, 2: "(stopped by a signal)", 3: WAITS}), NOW).events
+    (event,) = plan(told(hung(), {0: WAITS, 1: WAITS, 2: STOPPED, 3: WAITS}), NOW).events
     assert "rank 2 (pod train-worker-2-1 on node2), which is stopped by a signal; " in event.note
 
 

@@ -11,11 +11,16 @@ from trainyard.api.status import ConditionType as C, Restarts
 from trainyard.domain.actions import Plan
 from trainyard.domain.plan import plan
 from trainyard.domain.recovery.agent_injection import wants_agent
+from trainyard.domain.state.termination import Kind
 
 COMMAND: dict[str, Any] = {
     "template": {"spec": {"containers": [{"name": "main", "image": "i", "command": ["python"]}]}}
 }
-NO_PYTHON = "trainyard-agent: there is no Python 3.9 or newer on the PATH of this image\n"
+NO_PYTHON: dict[str, Any] = {
+    "exit_code": 96,
+    "message": "there is no Python 3.9 or newer on the PATH of this image",
+    "kind": Kind.AGENT_UNABLE,
+}
 NO_SHELL = 'failed to create containerd task: exec: "/bin/sh": stat /bin/sh: no such file or directory: unknown'
 UNFIT = condition(C.AGENT_INJECTED, holds=False, reason=Reason.NO_PYTHON)
 
@@ -27,7 +32,7 @@ def decided(scene: Scene, *, agent: bool = True) -> Plan:
 @pytest.mark.parametrize(
     ("failure", "why"),
     [
-        ({"exit_code": 96, "message": NO_PYTHON}, "there is no Python 3.9 or newer on the PATH of this image"),
+        (NO_PYTHON, "there is no Python 3.9 or newer on the PATH of this image"),
         ({"exit_code": 128, "reason": "StartError", "message": NO_SHELL}, "there is no /bin/sh in this image"),
     ],
 )
@@ -52,7 +57,7 @@ def test_in_an_image_where_it_cannot_run_it_is_left_out_at_no_charge(failure: di
 )
 def test_the_same_end_without_the_agent_is_a_failure(scene: Scene, *, agent: bool) -> None:
     """Whatever a program says of itself: it costs one attempt at no charge, once."""
-    after = decided(scene.running().failed(1, exit_code=96, message=NO_PYTHON), agent=agent)
+    after = decided(scene.running().failed(1, **NO_PYTHON), agent=agent)
     assert after.status.restarts.failures == 1
 
 

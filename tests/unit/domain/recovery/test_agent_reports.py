@@ -76,7 +76,7 @@ def test_who_has_done_its_work_is_no_witness() -> None:
 
 
 def test_the_failed_worker_s_own_connection_is_not_waited_for() -> None:
-    lost = RUNS.told_failed(1, message="Connection reset by peer", seconds_ago=40)
+    lost = RUNS.told_failed(1, message="Connection reset by peer", peer_lost=True, seconds_ago=40)
     agents = dict(lost.agents or {})
     agents["pod-1-1"] = replace(agents["pod-1-1"], left_at=ago(20))
     assert act(replace(lost, agents=agents)).status.attempt == 2
@@ -107,7 +107,9 @@ def test_a_silent_node_is_avoided_at_once_where_possible() -> None:
 
 
 def test_who_lost_a_peer_that_is_silent_is_not_the_cause() -> None:
-    lost = RUNS.told_failed(0, message="Connection closed by peer", seconds_ago=4).hung_up(1, seconds_ago=5)
+    lost = RUNS.told_failed(0, message="Connection closed by peer", peer_lost=True, seconds_ago=4).hung_up(
+        1, seconds_ago=5
+    )
     assert (act(lost).status.attempt, act(lost).requeue_after) == (1, 7.0)
     later = lost.hung_up(1, seconds_ago=12)
     assert (after(later).status.restarts.disruptions, after(later).status.restarts.failures) == (1, 0)
@@ -118,7 +120,8 @@ PEER = "RuntimeError: Read error [10.0.0.7]:9123: Connection reset by peer"
 
 def with_a_new_leader(seconds_ago: float, message: str = PEER) -> Scene:
     """The leader before died with the node of worker 1: the others call the new one, and tell that they have lost a peer."""
-    scene = RUNS.told_failed(0, message=message, seconds_ago=20).told_failed(2, message=message, seconds_ago=20)
+    told = {"message": message, "peer_lost": message == PEER, "seconds_ago": 20}
+    scene = RUNS.told_failed(0, **told).told_failed(2, **told)
     agents = {
         uid: replace(agent, since=ago(seconds_ago)) for uid, agent in (scene.agents or {}).items() if uid != "pod-1-1"
     }

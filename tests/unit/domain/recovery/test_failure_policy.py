@@ -126,7 +126,7 @@ def test_refusal_by_the_node_stands_in_the_status_while_the_next_attempt_waits()
 
 
 def test_victim_is_waited_for_without_a_write() -> None:
-    scene = ALL.failed(1, seconds_ago=1, message="Connection reset by peer")
+    scene = ALL.failed(1, seconds_ago=1, message="Connection reset by peer", peer_lost=True)
     decided = plan(scene.snapshot, NOW)
     assert (decided.status, decided.actions, decided.requeue_after) == (scene.status, (), 2.0)
     assert plan(scene.failed(2, seconds_ago=0).snapshot, NOW).status.last_failure is not None

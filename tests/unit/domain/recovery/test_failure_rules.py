@@ -134,7 +134,7 @@ def test_a_rule_knows_nothing_of_a_pod_that_is_gone() -> None:
 
 def test_the_rule_speaks_of_the_cause_and_not_of_its_victims() -> None:
     scene = running({"action": "Fail", "exitCodes": [1]}).failed(
-        0, exit_code=1, seconds_ago=9, message="DistBackendError"
+        0, exit_code=1, seconds_ago=9, message="DistBackendError", peer_lost=True
     )
     assert outcome(scene.failed(1, exit_code=3, seconds_ago=8)) == "Restart"
     victims = running().failed(0, exit_code=92, seconds_ago=9).failed(1, exit_code=3, seconds_ago=8)

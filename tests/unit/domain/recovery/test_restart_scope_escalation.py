@@ -146,12 +146,13 @@ def test_a_worker_leaves_the_node_that_is_avoided(
     suspects: list[SuspectNode], recovery: dict[str, Any], message: str, made: list[int]
 ) -> None:
     scene = job(3, template=SUPERVISED, recovery=recovery).running().attended().with_status(suspect_nodes=suspects)
-    assert made_in(after(scene.told_failed(1, message=message))) == made
+    broken = message if message == XID else ""
+    assert made_in(after(scene.told_failed(1, message=message, hardware_error=broken))) == made
 
 
 def test_all_workers_leave_it_that_are_there() -> None:
     scene = RUNS.with_status(suspect_nodes=[struck(1, Avoidance.NONE)]).pod(2, node="node1")
-    assert made_in(after(scene.told_failed(1, message=XID))) == [1, 2, 2]
+    assert made_in(after(scene.told_failed(1, message=XID, hardware_error=XID))) == [1, 2, 2]
 
 
 def test_the_others_stay_where_they_are_while_something_else_fails() -> None:
@@ -184,7 +185,9 @@ def test_no_job_fails_for_want_of_progress_before_a_new_pod_was_tried(
     scene = begun(RUNS, 20)
     for step, ran, message, index in ends:
         scene = scene.with_status(running_time=ago(ran))
-        ended = scene.told_failed(index, step=step, message=message) if message else scene.disrupted(index)
+        broken = message if message == XID else ""
+        failed = scene.told_failed(index, step=step, message=message, hardware_error=broken)
+        ended = failed if message else scene.disrupted(index)
         before = scene.status.internal.backoff.scope
         scene = replace(scene, status=plan(ended.snapshot, NOW).status)
         failed = scene.status.condition(C.FAILED)

@@ -39,7 +39,9 @@ def running(*nodes: SuspectNode, **recovery: Any) -> Scene:
     ("scene", "blamed"),
     [
         pytest.param(running().failed(1, exit_code=139), True, id="segmentation fault"),
-        pytest.param(running().failed(1, message=XID), True, id="words of broken hardware"),
+        pytest.param(
+            running().failed(1, message=XID, hardware_error="CUDA error"), True, id="words of broken hardware"
+        ),
         pytest.param(running().rejected(1), True, id="the node refused the worker"),
         pytest.param(running().disrupted(1, reason="DeletionByTaintManager"), True, id="the node was lost"),
         pytest.param(running().disrupted(1, reason="ContainerStatusUnknown"), True, id="the node restarted"),

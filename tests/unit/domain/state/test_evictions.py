@@ -26,7 +26,12 @@ def evicted(main: Json, *conditions: Json, reason: str = "Evicted", message: str
     [
         pytest.param(evicted(ended(143)), Exit(AT, 143, "Evicted", FULL), id="ended by the signal"),
         pytest.param(
-            evicted(ended(137, message='rank 2 was killed by SIGKILL\n{"step": 7}')),
+            evicted(
+                ended(
+                    137,
+                    message='{"trainyard":1,"kind":"failed","rank":2,"exitCode":137,"signal":9,"step":7,"peerLost":true}',
+                )
+            ),
             Exit(AT, 137, "Evicted", FULL, step=7, rank=2),
             id="its agent could still tell the step",
         ),

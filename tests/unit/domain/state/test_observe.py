@@ -1,5 +1,6 @@
 """From the API server's JSON to views: what a kubelet, a scheduler and hands at the labels make of a pod."""
 
+import json
 from datetime import UTC, datetime
 
 import pytest
@@ -9,6 +10,7 @@ from tests.unit.domain.observing import AT, SOME_TIME, Json, condition, containe
 from trainyard.api.status import Phase
 from trainyard.domain.state.observe import MESSAGE_LIMIT, job_view, owner_uid, pod_view
 from trainyard.domain.state.snapshot import Exit, PodView, Trouble
+from trainyard.domain.state.termination import Kind
 from trainyard.domain.state.worker_state import State, state
 
 
@@ -146,36 +148,63 @@ def test_message_keeps_its_end() -> None:
     assert seen.exit.message.endswith("boom")
 
 
+def agents(text: str = "log", **fields: object) -> str:
+    """A termination message of the agent."""
+    return f"{json.dumps({'trainyard': 1, 'kind': 'failed', **fields}, separators=(',', ':'))}\n{text}"
+
+
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        ("rank 3 was killed by SIGKILL: out of memory: the kernel killed 1 of its processes\nlog", "OOMKilled"),
-        ("the command ended with exit code 1: out of memory: the kernel killed 2 of its processes", "OOMKilled"),
-        ("rank 3 ended with exit code 1: ValueError: x\n: out of memory: the kernel killed ", "Error"),
-        ("the loader: out of memory: the kernel killed it", "Error"),
+        (agents(rank=3, exitCode=137, oomKills=1, oomAgeSeconds=0), "OOMKilled"),
+        (agents(exitCode=1, oomKills=2, oomAgeSeconds=29), "OOMKilled"),
+        (agents(exitCode=1, oomKills=2, oomAgeSeconds=300), "Error"),
+        (agents("out of memory: the kernel killed 1 of its processes", exitCode=1), "Error"),
+        ("rank 3 exited with code 1: out of memory: the kernel killed 1 of its processes", "Error"),
     ],
 )
-def test_out_of_memory_is_believed_of_an_agent(message: str, reason: str) -> None:
+def test_out_of_memory_is_the_agents_data(message: str, reason: str) -> None:
     """To the node only the death of the first process is one of the container."""
     seen = pod_view(pod({"containerStatuses": containers(ended(137, message=message))}))
     assert seen.exit is not None
     assert seen.exit.reason == reason
 
 
-@pytest.mark.parametrize(
-    ("message", "rank"),
-    [
-        ("rank 19 ended with exit code 1: ValueError: x", 19),
-        ("rank 19 hangs: no progress for 42 seconds", 19),
-        ("the command ended with exit code 1", None),
-        (f"rank {'9' * 5000} ended with exit code 1", None),
-        ("my rank 19 ended with exit code 1", None),
-    ],
-)
-def test_the_rank_is_believed_of_an_agent(message: str, rank: int | None) -> None:
-    seen = pod_view(pod({"containerStatuses": containers(ended(1, message=message))}))
-    assert seen.exit is not None
-    assert seen.exit.rank == rank
+def test_exit_holds_the_agents_data() -> None:
+    message = agents(
+        "Traceback\nValueError: x",
+        rank=19,
+        exitCode=1,
+        step=7,
+        exception="ValueError: x",
+        location="a.py:1 in f",
+        peerLost=True,
+        hardwareError="uncorrectable ECC",
+    )
+    line = "rank 19 exited with code 1: ValueError: x"
+    assert pod_view(pod({"containerStatuses": containers(ended(1, message=message))})).exit == Exit(
+        AT,
+        1,
+        "Error",
+        f"{line}\nTraceback\nValueError: x",
+        step=7,
+        rank=19,
+        kind=Kind.FAILED,
+        headline=line,
+        location="a.py:1 in f",
+        peer_lost=True,
+        hardware_error="uncorrectable ECC",
+    )
+
+
+def test_long_message_keeps_headline_and_end() -> None:
+    for text in ("x" * 4000 + "boom", "rank 1 exited with code 1: x" + "x" * 4000 + "boom"):
+        message = agents(text, rank=1, exitCode=1, exception="x")
+        seen = pod_view(pod({"containerStatuses": containers(ended(1, message=message))})).exit
+        assert seen is not None
+        assert len(seen.message) == MESSAGE_LIMIT
+        assert seen.message.startswith("rank 1 exited with code 1: x\nx")
+        assert seen.message.endswith("boom")
 
 
 UNSEEN = condition("DisruptionTarget", reason="DeletionByTaintManager")

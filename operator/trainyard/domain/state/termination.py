@@ -1,0 +1,176 @@
+"""Read the termination message of a container: one JSON line by `trainyard-agent`, then free text for people. Pure.
+
+Decisions rest on the line alone. Every other message is text without data: of a container without the agent, of an agent with another
+version of the schema, cut by the kubelet within the line, or written by the program. A program can forge a line, since the file is
+its container's own; that may mislead the decisions on its own job, which it can end anyway, and on no other.
+
+The agent's side is `trainyard_agent/termination_message.py`. Both are tested against `tests/golden/termination_messages.json`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from signal import Signals
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from trainyard.api.base import MOST
+from trainyard.domain.wording import counted
+
+START = '{"trainyard":'
+LINE_BYTES = 1024
+OOM_CAUSE_SECONDS = 30
+"""A rank that exits so long after the kernel killed a process for lack of memory usually does so because of that: a data loader that
+has lost a worker, for example."""
+HIGHEST_RANK = 999_999_999
+HEADLINE_CHARACTERS = 512
+MIB = 1 << 20
+
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Text = Annotated[str, Field(max_length=LINE_BYTES)]
+
+
+class Kind(StrEnum):
+    """What ended the worker."""
+
+    FAILED = "failed"
+    """A rank, or the command that starts the ranks, exited with an error."""
+    HUNG = "hung"
+    """A rank made no progress for too long."""
+    SAVED = "saved"
+    """The ranks stopped after an agreed step, or saved because they were asked to."""
+    NOT_STARTED = "notStarted"
+    """The command could not be started."""
+    RESTARTING = "restarting"
+    """The container exits so that its node restarts it."""
+    ABANDONED = "abandoned"
+    """The operator did not start the attempt in time."""
+    MISCONFIGURED = "misconfigured"
+    """The agent's arguments or environment are wrong."""
+    AGENT_UNABLE = "agentUnable"
+    """The agent cannot run in this image."""
+
+
+class Termination(BaseModel):
+    """The data of a termination message. Fields of a newer agent are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, alias_generator=to_camel)
+
+    trainyard: Literal[1]
+    """The version of the schema."""
+    kind: Kind = Field(strict=False)
+    rank: Annotated[int, Field(ge=0, le=HIGHEST_RANK)] | None = None
+    """The global rank that is the cause."""
+    exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
+    signal: Annotated[int, Field(ge=1, le=64)] | None = None
+    """The signal that killed the process."""
+    step: Count | None = None
+    """The last step that the rank completed."""
+    exception: Text = ""
+    location: Text = ""
+    """Frames, the innermost first: `data.py:57 in load < train.py:12 in main`."""
+    peer_lost: bool = False
+    """Whether the rank exited because it lost another rank."""
+    hardware_error: Text = ""
+    """The words in the rank's output that point to broken hardware."""
+    oom_kills: Count = 0
+    """Processes that the kernel killed because memory ran out."""
+    oom_age_seconds: Count | None = None
+    """Seconds between the last of these kills and the exit."""
+    memory_peak_bytes: Count | None = None
+    memory_limit_bytes: Count | None = None
+    phase: Text = ""
+    """Of a hang: the phase in which the rank makes no progress."""
+    stalled_seconds: Count | None = None
+    usual_step_seconds: Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)] | None = None
+    blocked: Literal["", "stopped", "uninterruptible"] = ""
+    """Of a hang: why the rank cannot say where it is."""
+    outlier: bool = False
+    """Of a hang: whether all other ranks of the worker are at one other place."""
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the worker exited because memory ran out. Of processes below the agent the node does not tell."""
+        return self.oom_kills > 0 and (self.oom_age_seconds or 0) <= OOM_CAUSE_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A termination message, taken apart."""
+
+    data: Termination | None
+    """None where the message is text alone."""
+    text: str
+
+
+def read(message: str) -> Message:
+    """Return the data and the text of a termination message. Never raises: what is no valid line is text."""
+    message = message.strip()
+    line, _, text = message.partition("\n")
+    if not line.startswith(START) or len(line.encode(errors="replace")) > LINE_BYTES:
+        return Message(None, message)
+    try:
+        data = Termination.model_validate_json(line)
+    except ValidationError:
+        return Message(None, message)
+    return Message(data, text.strip())
+
+
+def headline(data: Termination, text: str) -> str:
+    """Return what happened as one sentence for people."""
+    match data.kind:
+        case Kind.FAILED:
+            return _failed(data, text)
+        case Kind.HUNG:
+            return _hung(data)
+        case _:
+            who = _who(data)
+            return text.partition("\n")[0][:HEADLINE_CHARACTERS] or f"{who} exited with code {data.exit_code or 0}"
+
+
+def _who(data: Termination) -> str:
+    return "the command" if data.rank is None else f"rank {data.rank}"
+
+
+def _failed(data: Termination, text: str) -> str:
+    how = f"was killed by {signal_name(data.signal)}" if data.signal else f"exited with code {data.exit_code or 0}"
+    told = f"{_who(data)} {how}"
+    if data.out_of_memory:
+        told += f": out of memory: the kernel killed {_oom(data)}"
+    elif data.signal == Signals.SIGBUS:
+        told += ": mapped memory is not available; usually /dev/shm is full, or a file was truncated while it was read"
+    elif data.exception:
+        told += f": {data.exception}"
+    elif not data.signal and (last := text.rpartition("\n")[2].strip()):
+        told += f": {last}"
+    told = told[:HEADLINE_CHARACTERS]
+    if data.oom_kills and not data.out_of_memory:
+        told += f" ({data.oom_age_seconds} seconds before, out of memory, the kernel killed {_oom(data)})"
+    return told
+
+
+def _oom(data: Termination) -> str:
+    peak = "" if data.memory_peak_bytes is None else f", peak use {data.memory_peak_bytes // MIB} MiB"
+    limit = "" if data.memory_limit_bytes is None else f", limit {data.memory_limit_bytes // MIB} MiB"
+    return f"{data.oom_kills} of its processes{peak}{limit}"
+
+
+def _hung(data: Termination) -> str:
+    blocked = {"": "", "stopped": ", stopped by a signal", "uninterruptible": ", blocked in the kernel"}[data.blocked]
+    where = f" at {data.location}" if data.location else blocked
+    after = "" if data.step is None else f" after step {data.step}"
+    during = "" if data.phase in {"", "train"} else f", in phase {data.phase}"
+    known = data.usual_step_seconds is not None and not during
+    usual = f" (usual step time {data.usual_step_seconds:.1f} s)" if known else ""
+    others = "; all other ranks of the worker are elsewhere" if data.outlier else ""
+    stalled = counted(data.stalled_seconds or 0, "second")
+    return f"{_who(data)} is hung{where}: no progress for {stalled}{after}{during}{usual}{others}"
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, or `signal N` where it has none."""
+    try:
+        return Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,90 @@
+"""What the agent reads of its ranks' progress, look by look."""
+
+import os
+from pathlib import Path
+from shutil import rmtree
+from types import SimpleNamespace
+
+import pytest
+
+from trainyard_agent import progress_files
+from trainyard_agent.hang import Usual
+from trainyard_agent.progress_files import HANG_DETECTION_OFF, Progress
+from trainyard_agent.report import FILE_VARIABLE
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
+    """By which the agent looks, at files below `tmp_path`."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(progress_files, "IN_MEMORY", tmp_path)
+    return clock
+
+
+@pytest.mark.parametrize("limit", [None, 20.0, HANG_DETECTION_OFF])
+def test_steps_are_measured_also_where_no_hang_is_looked_for(clock: SimpleNamespace, limit: float | None) -> None:
+    with Progress(limit, print, set(), clock=lambda: clock.now) as progress:
+        assert progress.interval == 1.0
+        file = Path(progress.variables(0)[FILE_VARIABLE])
+        for step in range(9):
+            file.write_text(f'{{"step": {step}, "computeSeconds": 0.5}}')
+            assert progress.find_hang([0]) is None
+            clock.now += 2
+        assert progress.usual == {0: Usual(2.0, 0.5)}
+        for _ in range(100):
+            clock.now += 5
+            if found := progress.find_hang([0]):
+                break
+    assert (found is None) is (limit == HANG_DETECTION_OFF)
+
+
+@pytest.mark.parametrize("launcher", [False, True])
+def test_who_has_told_steps_is_looked_for_at_the_start_of_the_next_attempt(
+    clock: SimpleNamespace, *, launcher: bool
+) -> None:
+    tellers: set[int] = set()
+
+    def late(progress: Progress) -> bool:
+        """Half an hour goes by, and some more."""
+        for _ in range(360):
+            clock.now += 5.1
+            if found := progress.find_hang([0, 1]):
+                assert (found.rank, found.phase, found.step) == (1, "start", None)
+                return True
+        return False
+
+    with Progress(None, print, tellers, launcher=launcher, clock=lambda: clock.now) as progress:
+        assert not late(progress), "nobody is known to tell"
+        assert progress.folder is not None
+        (progress.folder / "1").write_text('{"step": 7, "pid": 1}')
+        clock.now += 5
+        progress.find_hang([0, 1])
+    assert tellers == {1}
+    with Progress(None, print, tellers, launcher=launcher, clock=lambda: clock.now) as progress:
+        assert late(progress)
+
+
+@pytest.mark.parametrize("launcher", [False, True])
+def test_a_folder_that_a_program_has_cleared_away_is_there_again_and_nobody_is_judged_by_that(
+    clock: SimpleNamespace, tmp_path: Path, *, launcher: bool
+) -> None:
+    with Progress(None, print, set(), launcher=launcher, clock=lambda: clock.now) as progress:
+        folder = progress.folder
+        assert folder is not None
+
+        def looks(times: int) -> None:
+            for _ in range(times):
+                clock.now += 2
+                assert progress.find_hang([0]) is None
+
+        rmtree(folder)
+        assert (progress.step(0), progress.stacks(), progress.blocked(())) == (None, {}, {})
+        looks(1)
+        for step in range(9):
+            (folder / "0").write_text(f'{{"step": {step}, "pid": {os.getpid()}}}')
+            looks(1)
+        rmtree(folder)
+        looks(3000)
+        (folder / "0").write_text("9")
+        assert progress.step(0) == 9
+    assert [*tmp_path.iterdir()] == []

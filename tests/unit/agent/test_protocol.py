@@ -1,0 +1,88 @@
+"""The agent's side of the protocol, by the examples that the operator's tests use too."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard_agent.hang import Usual
+from trainyard_agent.protocol import (
+    AgentState,
+    Order,
+    StopProgress,
+    parse_order,
+    parse_refusal,
+    parse_report_pause,
+    rank_report,
+    report_request,
+    sync_request,
+)
+from trainyard_agent.report import MEASURED, RankState
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden/agent_protocol.json").read_text(encoding="utf-8"))
+
+
+def named(example: dict[str, Any]) -> str:
+    return str(example["name"])
+
+
+@pytest.mark.parametrize("example", GOLDEN["syncRequests"], ids=named)
+def test_golden_sync_request(example: dict[str, Any]) -> None:
+    data = dict(example["agent"])
+    state, stop = AgentState(data.pop("state")), data.pop("stop", None)
+    failure = tuple(data.pop("failure")) if "failure" in data else None
+    made = sync_request(state=state, stop=StopProgress(**stop) if stop is not None else None, failure=failure, **data)
+    assert made == example["body"]
+
+
+@pytest.mark.parametrize("example", GOLDEN["reports"], ids=named)
+def test_golden_report(example: dict[str, Any]) -> None:
+    ranks = {}
+    for rank, given in example["agent"]["ranks"].items():
+        state, usual = RankState(**given["state"]), Usual(**given.get("usual", {}))
+        ranks[int(rank)] = rank_report(
+            state, usual, given.get("stack"), given.get("blocked"), given.get("warm_bytes", 0)
+        )
+    assert report_request(example["agent"]["attempt"], ranks) == example["body"]
+
+
+@pytest.mark.parametrize("example", GOLDEN["syncAnswers"], ids=named)
+def test_golden_order(example: dict[str, Any]) -> None:
+    assert parse_order(example["body"]) == Order(**example["agent"])
+
+
+@pytest.mark.parametrize("example", GOLDEN["invalidSyncAnswers"], ids=named)
+def test_golden_invalid_order(example: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=example["error"]):
+        parse_order(example["body"])
+
+
+@pytest.mark.parametrize("example", GOLDEN["reportAnswers"], ids=named)
+def test_golden_pause(example: dict[str, Any]) -> None:
+    assert parse_report_pause(example["body"]) == example["agent"]
+
+
+@pytest.mark.parametrize("example", GOLDEN["refusals"], ids=named)
+def test_golden_refusal(example: dict[str, Any]) -> None:
+    reason, text = parse_refusal(example["status"], example["body"])
+    assert (reason, text) == (example["agent"]["reason"], example["agent"]["text"])
+
+
+def test_golden_report_has_each_measurement() -> None:
+    bodies = [rank for example in GOLDEN["reports"] for rank in example["body"]["ranks"].values()]
+    found = {name for rank in bodies for name in rank.get("measured", {})}
+    assert found == {*MEASURED, "warm_bytes"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"attempt": float("inf")},
+        {"attempt": float("nan")},
+        {"attempt": 2, "environment": {"A": "\ud800"}},
+    ],
+)
+def test_answer_that_json_cannot_hold(answer: Any) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        parse_order(answer)

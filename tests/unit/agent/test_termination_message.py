@@ -1,0 +1,236 @@
+"""The termination message that the agent writes, by the examples that the operator's tests read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.agent.running import shown
+from trainyard_agent.exit_cause import KEPT, Tail, hardware_error, is_peer_loss, strip_launcher, strip_rank_marks
+from trainyard_agent.memory import Memory
+from trainyard_agent.termination_message import (
+    LINE_BYTES,
+    MESSAGE_BYTES,
+    Kind,
+    Termination,
+    failure,
+    is_plain,
+    line,
+    summary,
+    write,
+)
+from trainyard_agent.tracebacks import BEGIN
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden/termination_messages.json").read_text(encoding="utf-8"))
+
+
+def data_of(example: dict[str, Any]) -> Termination:
+    return Termination(**{**example["data"], "kind": Kind(example["data"]["kind"])})
+
+
+@pytest.mark.parametrize("example", GOLDEN["written"], ids=lambda example: example["name"])
+def test_golden_message_is_written(example: dict[str, Any]) -> None:
+    assert write(data_of(example), example["text"]) == example["message"]
+
+
+def message(rank: int | None, code: int, output: str, before: Memory, after: Memory, **more: Any) -> str:
+    """What people are shown of a rank that exited so."""
+    return shown(write(*failure(rank, code, output, before, after, **more)))
+
+
+NOBODY = Memory(None, None, None)
+ONE = f'{BEGIN}\n  File "a.py", line 1, in <module>\n    f()\nValueError: one'
+
+
+def test_exception_is_in_the_headline() -> None:
+    assert message(3, 1, f"step 7\n{ONE}\n", NOBODY, NOBODY) == f"rank 3 exited with code 1: ValueError: one\n{ONE}"
+
+
+def test_last_line_without_a_traceback() -> None:
+    assert message(0, 139, "loading\n", NOBODY, NOBODY) == "rank 0 was killed by SIGSEGV\nloading"
+    assert message(0, 135, "loading\n", NOBODY, NOBODY).startswith("rank 0 was killed by SIGBUS: mapped memory is not")
+    assert message(0, 1, "", NOBODY, NOBODY) == "rank 0 exited with code 1"
+    told = "rank 0 exited with code 3: cannot find the data\nloading\ncannot find the data"
+    assert message(0, 3, "loading\ncannot find the data\n\n", NOBODY, NOBODY) == told
+
+
+LOGGED = f"trying again\n{ONE}\n"
+ABORTED = (
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    "  what():  [Rank 1] NCCL watchdog thread terminated with exception: CUDA error\nframe #0: c10::Error::Error\n"
+)
+PEER = f'{BEGIN}\n  File "t.py", line 1, in f\nRuntimeError: [gloo] Connection closed by peer [127.0.0.1]:7\n'
+AT_EXIT = f'Exception ignored in: <_io.TextIOWrapper>\n{BEGIN}\n  File "t.py", line 1, in g\nBrokenPipeError: [Errno 32] Broken pipe\n'
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "first"),
+    [
+        (137, LOGGED, "rank 0 was killed by SIGKILL"),
+        (143, f"{LOGGED}step 8", "rank 0 was killed by SIGTERM"),
+        (139, LOGGED, "rank 0 was killed by SIGSEGV: ValueError: one"),
+        (139, LOGGED + "step 8\n" * 30, "rank 0 was killed by SIGSEGV"),
+        (
+            134,
+            f"{LOGGED}{ABORTED}",
+            "rank 0 was killed by SIGABRT: c10::DistBackendError: [Rank 1] NCCL watchdog thread terminated with exception: CUDA error",
+        ),
+        (134, "terminate called after throwing an instance of 'int'\n", "rank 0 was killed by SIGABRT: int"),
+        (1, f"{ONE}\n{AT_EXIT}", "rank 0 exited with code 1: ValueError: one"),
+        (255, LOGGED, "rank 0 exited with code 255: ValueError: one"),
+    ],
+)
+def test_exception_before_a_signal_counts_at_the_end(code: int, said: str, first: str) -> None:
+    told = message(0, code, said, NOBODY, NOBODY)
+    assert told.splitlines()[0] == first
+    assert said.strip()[-20:] in told or code in {1, 139}
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "victim"),
+    [
+        (1, PEER, True),
+        (1, f"{PEER}{AT_EXIT}", True),
+        (1, f"{ONE}\n{AT_EXIT}", False),
+        (1, f"{PEER}\ngoing on\n{ONE}\n", False),
+        (134, ABORTED, True),
+        (137, PEER, True),
+        (137, f"{PEER}trying again\n", False),
+        (92, "", True),
+        (1, "RendezvousConnectionError: gone", True),
+    ],
+)
+def test_peer_loss_is_known_by_the_last_words(code: int, said: str, *, victim: bool) -> None:
+    assert is_peer_loss(code, said) is victim
+
+
+def test_oom_kill_is_shown_with_memory_use() -> None:
+    before, after = Memory(2, None, None), Memory(3, 1 << 29, 1 << 29)
+    assert message(1, 137, "", before, after) == (
+        "rank 1 was killed by SIGKILL: out of memory: the kernel killed 1 of its processes"
+        ", peak use 512 MiB, limit 512 MiB"
+    )
+    assert "out of memory" not in message(1, 137, "", after, after)
+    assert "out of memory" not in message(1, 137, "", before, NOBODY)
+
+
+def test_old_oom_kill_is_not_the_cause() -> None:
+    before, after = Memory(2, None, None), Memory(4, None, None)
+    told = message(1, 1, ONE, before, after, oom_age=300.0).splitlines()[0]
+    assert told == (
+        "rank 1 exited with code 1: ValueError: one"
+        " (300 seconds before, out of memory, the kernel killed 2 of its processes)"
+    )
+    assert "out of memory: the kernel" in message(1, 1, ONE, before, after, oom_age=3.0)
+
+
+@pytest.mark.parametrize("letter", ["x", "ü", "\ud800", "\x00", '"', "\\"])
+def test_message_fits_into_the_kubelets_limit(letter: str) -> None:
+    output = f"{ONE}{letter * 10_000}\n{letter * 10_000}\n{ONE}{letter * 10_000}"
+    made = write(*failure(0, 1, output, NOBODY, NOBODY))
+    assert len(made.encode()) <= MESSAGE_BYTES
+    assert len(made.partition("\n")[0].encode()) <= LINE_BYTES
+    assert shown(made).startswith("rank 0 exited with code 1: ValueError: one")
+
+
+def test_line_fits_with_all_fields() -> None:
+    data = Termination(
+        Kind.HUNG,
+        999_999_999,
+        255,
+        64,
+        2**53,
+        '"' * 9000,
+        '"' * 9000,
+        peer_lost=True,
+        hardware_error="CUDA error: unspecified launch failure",
+        oom_kills=2**53,
+        oom_age_seconds=2**53,
+        memory_peak_bytes=2**53,
+        memory_limit_bytes=2**53,
+        phase="checkpoint",
+        stalled_seconds=2**53,
+        usual_step_seconds=1e15 / 3,
+        blocked="uninterruptible",
+        outlier=True,
+    )
+    assert len(line(data).encode()) <= LINE_BYTES
+    assert "9007199254740992" in line(data)
+
+
+def test_log_line_gives_the_facts() -> None:
+    data, _ = failure(3, 1, ONE, NOBODY, NOBODY, 7)
+    expected = 'kind=failed rank=3 exitCode=1 step=7 exception="ValueError: one" location="a.py:1 in <module>"'
+    assert summary(data) == expected
+
+
+@pytest.mark.parametrize(
+    ("rank", "code", "output", "plain"),
+    [
+        (None, 3, "", True),
+        (None, 137, "", False),
+        (None, 3, "no data", False),
+        (None, 92, "", False),
+        (0, 3, "", False),
+    ],
+)
+def test_plain_message_is_not_worth_writing(rank: int | None, code: int, output: str, *, plain: bool) -> None:
+    assert is_plain(*failure(rank, code, output, NOBODY, NOBODY)) is plain
+
+
+def test_hardware_error_is_found() -> None:
+    assert hardware_error("RuntimeError: CUDA error: uncorrectable ECC error encountered") == "uncorrectable ECC"
+    assert hardware_error("RuntimeError: CUDA error: device-side assert triggered") == ""
+    assert failure(0, 1, "CUDA error: unknown error", NOBODY, NOBODY)[0].hardware_error == "CUDA error: unknown error"
+
+
+def test_tail_keeps_the_end_of_a_stream() -> None:
+    tail = Tail()
+    for number in range(100_000):
+        tail.feed(b"%d\n" % number)
+    assert tail.text.endswith("99998\n99999\n")
+    assert len(tail.text) == KEPT
+    tail.feed(b"\xff\xfe")
+    assert tail.text.endswith("��")
+
+
+RANK_3 = "".join(f"[rank3]: {line}\n" for line in ONE.splitlines())
+RANK_1 = RANK_3.replace("rank3", "rank1").replace("ValueError: one", "DistBackendError: lost")
+TORCHRUN = (
+    "E1122 10:00:00 api.py:869] failed (exitcode: 1) local_rank: 3 (pid: 7) of binary: python\n"
+    'Traceback (most recent call last):\n  File "/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n====\ntrain.py FAILED\n====\n"
+)
+ACCELERATE = (
+    'Traceback (most recent call last):\n  File "/bin/accelerate", line 8, in <module>\n    sys.exit(main())\n'
+    "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.\n"
+)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(f"step 7\n{RANK_3}{RANK_1}{TORCHRUN}", id="the first of several ranks"),
+        pytest.param(f"{ONE}\n{TORCHRUN}", id="before there is a process group"),
+        pytest.param(f"{ONE}\n{TORCHRUN}{ACCELERATE}", id="accelerate, which has started torchrun"),
+        pytest.param(f"step 7\n{ONE}", id="no launcher"),
+    ],
+)
+def test_ranks_output_counts_below_a_launcher(said: str) -> None:
+    told = message(None, 1, strip_launcher(said), NOBODY, NOBODY)
+    assert told == f"the command exited with code 1: ValueError: one\n{ONE}"
+
+
+def test_launcher_alone_is_shown_by_its_lines() -> None:
+    said = strip_launcher(f"loading\n{TORCHRUN}")
+    told, *rest = message(None, 1, said, NOBODY, NOBODY).splitlines()
+    assert told.startswith("the command exited with code 1: E1122 ")
+    assert "failed (exitcode: 1) local_rank: 3" in told
+    assert rest[0] == "loading"
+
+
+def test_torch_marks_are_stripped() -> None:
+    marked = 'step 3\n[rank2]: Traceback (most recent call last):\n[rank2]:   File "t.py", line 1, in f\n[rank2]: ValueError: x\n'
+    assert strip_rank_marks(marked) == 'Traceback (most recent call last):\n  File "t.py", line 1, in f\nValueError: x'
+    assert strip_rank_marks("Traceback … ChildFailedError\n") == "Traceback … ChildFailedError\n"

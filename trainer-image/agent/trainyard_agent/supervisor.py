@@ -1,0 +1,168 @@
+"""Supervise running ranks: forward signals, notice failures and hangs, obey the operator."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import NamedTuple, Optional
+
+from trainyard_agent.coordinated_stop import CoordinatedStop
+from trainyard_agent.exit_cause import is_peer_loss, strip_launcher, strip_rank_marks
+from trainyard_agent.group import TERMINATION_SIGNALS, Exit, Group
+from trainyard_agent.hang_diagnosis import HangDiagnosis, Observers
+from trainyard_agent.memory import Kills
+from trainyard_agent.operator_link import Failure, OperatorLink
+from trainyard_agent.ranks import Place
+from trainyard_agent.stopping import SAVED
+from trainyard_agent.termination_message import Kind, Termination, failure, is_plain, summary, write
+
+STOP_SECONDS = 2.0
+"""How long the other ranks get to exit by themselves when one has failed: they wait for it in vain."""
+POLL_SECONDS = 0.1
+LOOK_SECONDS = 1.0
+CAUSE_SECONDS = 3.0
+"""How long the rank that is the cause may exit after one that lost it: it closes its process group and its device first."""
+
+
+class Result(NamedTuple):
+    """How the ranks ended: a failure, a stop by the operator's order, or neither."""
+
+    failure: Optional[Failure] = None  # noqa: UP045 - Python 3.9
+    stopped: bool = False
+
+
+class Supervisor:
+    """Supervises the ranks of one attempt, which run already."""
+
+    def __init__(
+        self,
+        group: Group,
+        place: Place,
+        observers: Observers,
+        stop: CoordinatedStop,
+        kills: Kills,
+        link: OperatorLink,
+        log: Callable[[str], None],
+    ) -> None:
+        self._group, self._progress, self._recorder = group, observers.progress, observers.recorder
+        self._stop, self._kills, self._link, self._log = stop, kills, link, log
+        self._diagnosis = HangDiagnosis(group, place, observers, log)
+        self._failure: Failure | None = None
+        self._forwarded = len(group.signals)
+        """How many of the signals that came were looked at."""
+        self._withheld: list[int] = []
+        """Signals that the ranks are spared while they stop together."""
+
+    def run(self) -> Result:
+        """Supervise until all ranks have exited: by themselves, because one failed or hung, or by the operator's order."""
+        group = self._group
+        with closing(self._stop):
+            while group.running:
+                self._wait()
+                spared = self._stop.update(group.terminations)
+                self._recorder.keep()
+                self._kills.look()
+                self._forward_signals(spared=spared)
+                # Each rank that is asked to exit does so in its own time, to write a checkpoint. The kubelet sets the limit.
+                if not group.is_terminating or spared:
+                    result = self._act()
+                    if result is not None:
+                        return result
+            self._await_shell_children()
+            self._report_stopped_step()
+        if self._failure is None and group.failed:
+            self._failure = self._describe_failure()
+        return Result(self._failure)
+
+    def _wait(self) -> None:
+        intervals = [each for each in (self._progress.interval, self._stop.interval) if each]
+        self._group.wait(min(intervals, default=LOOK_SECONDS))
+
+    def _forward_signals(self, *, spared: bool) -> None:
+        """Pass signals on to the ranks, but for those by which they would exit before a better moment."""
+        group = self._group
+        arrived = [*self._withheld, *group.signals[self._forwarded :]]
+        self._forwarded = len(group.signals)
+        self._withheld = [number for number in arrived if spared and number in TERMINATION_SIGNALS]
+        for number in arrived:
+            if number not in self._withheld:
+                group.send(number)
+
+    def _act(self) -> Result | None:
+        """Do what a failure, an order or a hang asks for. Returns the result where that ends the attempt at once."""
+        group, link = self._group, self._link
+        if group.failed and not (group.running and self._stop.expects(exited.code for exited in group.exits)):
+            self._stop_after_failure()
+        elif group.running and link.must_stop():
+            self._stop_by_order()
+            return Result(stopped=True)
+        elif group.running and not self._stop.holds and (hang := self._progress.find_hang(group.running)):
+            return Result(self._diagnosis.end_hung_ranks(hang, link.report_failure))
+        return None
+
+    def _stop_after_failure(self) -> None:
+        self._await_cause()
+        self._failure = self._describe_failure()
+        self._link.report_failure(self._failure)
+        self._group.stop(signal.SIGTERM, STOP_SECONDS)
+
+    def _stop_by_order(self) -> None:
+        order = self._link.view().order
+        if order is not None and order.hung:
+            self._diagnosis.log_stacks()
+        self._group.stop(signal.SIGTERM, STOP_SECONDS)
+
+    def _await_cause(self) -> None:
+        """Wait for the rank that is the cause: a rank that lost a peer exits at once, the peer may still be about to."""
+        group, end = self._group, time.monotonic() + CAUSE_SECONDS
+        while (
+            group.running
+            and not group.is_terminating
+            and time.monotonic() < end
+            and all(map(_is_victim, self._failed_exits()))
+            and not self._link.must_stop()
+        ):
+            group.wait(POLL_SECONDS)
+
+    def _await_shell_children(self) -> None:
+        while self._group.is_terminating and self._group.has_outlasting_children():
+            self._group.wait(POLL_SECONDS)
+
+    def _report_stopped_step(self) -> None:
+        """Report that the ranks stopped after the agreed step, whatever exit code they chose: their work is not done."""
+        step = self._stop.obeyed
+        if self._group.failed or step is None:
+            return
+        text = f"the ranks exited after step {step}, as agreed; their exit code 0 counts as {SAVED}"
+        message = write(Termination(Kind.SAVED, exit_code=SAVED, step=step), text)
+        self._failure = Failure(SAVED, message, time.monotonic())
+        self._link.report_failure(self._failure)
+
+    def _failed_exits(self) -> list[Exit]:
+        return [exited for exited in self._group.exits if exited.code != 0]
+
+    def _describe_failure(self) -> Failure:
+        # The first that did not only follow others: into an agreed stop, or because it lost one.
+        cause = min(self._failed_exits(), key=lambda exited: (exited.code == SAVED, _is_victim(exited)))
+        launcher, (after, ago), before = self._progress.launcher, self._kills.now(), self._kills.before
+        rank, output = (
+            (None, strip_launcher(cause.output)) if launcher else (cause.rank, strip_rank_marks(cause.output))
+        )
+        step = self._progress.step(cause.rank)
+        if cause.code == SAVED:
+            # Whatever it printed last is no reason.
+            data, text = Termination(Kind.SAVED, rank=rank, exit_code=SAVED, step=step), ""
+        else:
+            data, text = failure(rank, cause.code, output, before, after, step, ago)
+        # Where there is no more to say than the exit code, the kubelet takes the end of the log, standard output included.
+        worth_writing = not launcher or not is_plain(data, text)
+        if worth_writing:
+            # Of a process that was killed nothing else would be in the log.
+            self._log(f"worker failed {summary(data)}")
+        return Failure(cause.code, write(data, text), time.monotonic(), worth_writing)
+
+
+def _is_victim(exited: Exit) -> bool:
+    return is_peer_loss(exited.code, exited.output)
