@@ -14,12 +14,13 @@ from unittest.mock import patch
 
 from trainyard.api.reasons import Reason
 from trainyard.controller.kopf_adapter.job_informer import JobFeed
-from trainyard.controller.reconcile import caches, reconciler
+from trainyard.controller.reconcile import reconciler
 from trainyard.domain import plan as planning, worker_pods
 from trainyard.domain.actions import DeletePod, Plan, RemovePod
 from trainyard.domain.decisions import Fail, Restart
 from trainyard.domain.recovery import failure_policy
 from trainyard.domain.recovery.root_cause import Cause
+from trainyard.domain.scaling import scale_up
 from trainyard.domain.state import worker_state
 from trainyard.domain.state.snapshot import PodView, Snapshot
 from trainyard.domain.status import transitions
@@ -189,7 +190,7 @@ def resumes_the_old_attempt() -> Planted:
 
 def takes_a_size_that_is_not_allowed() -> Planted:
     """A group follows `replicas` to whatever number it says."""
-    return caches, "fitted", lambda snapshot: snapshot
+    return scale_up, "allowed_size", lambda snapshot: snapshot.size
 
 
 # How it writes

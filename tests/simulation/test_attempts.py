@@ -76,14 +76,18 @@ BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
     ),
     "what was done before is forgotten": (goodput, "_reached", lambda _: always(0)),
     "what is lost is not counted": (goodput, "_lost", lambda _: lambda before, *_, **__: before.lost_seconds),
-    "workers are told of the wish in place of the group": (assignments, "_as_made", lambda _: lambda job, _pod: job),
+    "workers are told of the wish in place of the group": (
+        assignments,
+        "_group_size",
+        lambda _: lambda job, _pod: job.spec.replicas,
+    ),
     "who is to join is not made to wait": (TrainingJobStatus, "is_joining", lambda _: always("")),
     "those beyond a new size go on": (TrainingJobStatus, "includes", lambda _: always("yes")),
     "room is waited for without an end": (capacity, "_left", lambda _: always(None)),
     "where there is room for some, all are waited for": (
         scale_up,
         "aim",
-        lambda _: lambda snapshot, _now: snapshot.job.spec.replicas,
+        lambda _: lambda snapshot, _now: snapshot.size.allowed,
     ),
     "an end is no new attempt": (
         transitions,

@@ -171,8 +171,8 @@ class World:
             case CreateService():
                 assert not self.status.finished
                 self.service = True
-            case CreateWorker(index, attempt):
-                self.create(index, attempt)
+            case CreateWorker(index, attempt, workers):
+                self.create(index, attempt, workers)
             case DeletePod(_, uid):
                 if pod := self.pods.get(uid):
                     self.ask_to_go(pod, DELETED)
@@ -186,7 +186,7 @@ class World:
             case DeleteJob():
                 raise AssertionError("no job here has a time to live")
 
-    def create(self, index: int, attempt: int) -> None:
+    def create(self, index: int, attempt: int, workers: int) -> None:
         """A new pod, before which all that could get in its way must be gone."""
         assert not self.status.finished
         assert not self.status.holds(C.SUSPENDED)
@@ -197,7 +197,6 @@ class World:
         if any(p.name == name for p in self.pods.values()):
             return
         self.made += 1
-        workers = self.seen.job.spec.replicas
         self.put(PodView(f"uid{self.made}", "lab", name, 1, UID, attempt, index, workers, "Pending"))
 
     def store(self, decided: Plan) -> None:

@@ -1,7 +1,7 @@
 """What a worker is to do, from what stands in its job's status, and nowhere else. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trainyard.api.agent_protocol import SyncRequest
 from trainyard.api.internal_status import CoordinatedStop
@@ -65,16 +65,13 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
         hung = last is not None and last.attempt == status.attempt - 1 and last.exit_code == HANG_CODE
         return Assignment(status.attempt, run=False, environment={}, restart=restarts_container(status, pod), hung=hung)
     address = status.internal.rendezvous.address if status.internal.group and status.internal.rendezvous else None
-    worker = Worker(_as_made(job, pod), pod.index, status.attempt, address)
+    worker = Worker(job, pod.index, status.attempt, _group_size(job, pod), address)
     return Assignment(status.attempt, run=True, environment=renewed(worker), stop=status.stopping)
 
 
-def _as_made(job: JobView, pod: PodView) -> JobView:
-    """The job with as many workers as this pod's group has: where `replicas` is another number now, another attempt follows it, or nobody does."""
-    workers = job.status.size or pod.workers
-    if workers in {0, job.spec.replicas}:
-        return job
-    return replace(job, spec=job.spec.evolve(replicas=workers))
+def _group_size(job: JobView, pod: PodView) -> int:
+    """Return the number of workers of this pod's group. `spec.replicas` may differ from it until the next attempt."""
+    return job.status.size or pod.workers or job.spec.replicas
 
 
 def is_replaced(pod: PodView, job: JobView) -> bool:

@@ -11,7 +11,7 @@ from typing import assert_never
 from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods, Success
-from trainyard.api.status import ConditionType as C, StatusChanges
+from trainyard.api.status import ConditionType as C, StatusChanges, TrainingJobStatus
 from trainyard.domain.actions import (
     DeleteJob,
     Plan,
@@ -51,32 +51,20 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         return Plan(status, tuple(removed), requeue_after=soonest(waits))
     if status.finished:
         return _after_the_end(snapshot, now)
-    if (sound := stored_times.clamp_future_timestamps(status, now)) is not status:
-        return plan(replace(snapshot, job=replace(job, status=sound)), now)
-    if snapshot.reports:
-        seen, active = progress(snapshot, now), stored_times.active_time(status, goodput.told_at(snapshot, now))
-        heard: StatusChanges = {
-            "progress": seen,
-            "goodput": goodput.reported(snapshot, seen, active),
-            "stragglers": stragglers.stragglers(snapshot, now),
-        }
-        status = status.evolve(**heard)
-        job = replace(job, status=status)
-        snapshot = replace(snapshot, job=job)
-    snapshot = scale_up.held_back(snapshot, now)
-    job = snapshot.job
+    snapshot = _prepare(snapshot, now)
+    job, status = snapshot.job, snapshot.job.status
     told = [*(pod.attempt for pod in snapshot.pods), attempt_of_all_agents(snapshot)]
     newest = max((attempt for attempt in told if attempt < MAX_PLAUSIBLE_ATTEMPT), default=0)
     if newest > status.attempt:
         return transitions.adopt(snapshot, newest)
     if not status.holds(C.SUSPENDED) and _succeeded(snapshot):
-        return transitions.complete(job, snapshot.size, now)
+        return transitions.complete(job, snapshot.size.current, now)
     if held := _held(snapshot, now) or _paused(snapshot, now):
         return held
     snapshot = agent_reports.merge_agent_reports(snapshot, now)
     if status.internal.active_since is None:
         # The first look at a job needs no verdict of its own: its pods bear attempt 1, as does a status never written.
-        return plan(replace(snapshot, job=replace(job, status=transitions.start(job, now))), now)
+        snapshot = _with_status(snapshot, transitions.start(job, now))
     return _decide(snapshot, now) or reconcile_pods(snapshot, now)
 
 
@@ -85,25 +73,43 @@ def ours(job: JobView) -> bool:
     return job.spec.managed_by in {None, CONTROLLER_NAME}
 
 
+def _prepare(snapshot: Snapshot, now: datetime) -> Snapshot:
+    """Return the snapshot with what all later steps rely on: plausible times, the reported progress and the group's size."""
+    status = stored_times.clamp_future_timestamps(snapshot.job.status, now)
+    snapshot = _with_status(snapshot, status)
+    if snapshot.reports:
+        seen, active = progress(snapshot, now), stored_times.active_time(status, goodput.told_at(snapshot, now))
+        reported: StatusChanges = {
+            "progress": seen,
+            "goodput": goodput.reported(snapshot, seen, active),
+            "stragglers": stragglers.stragglers(snapshot, now),
+        }
+        snapshot = _with_status(snapshot, status.evolve(**reported))
+    return replace(snapshot, decided_size=scale_up.decide_size(snapshot, now))
+
+
+def _with_status(snapshot: Snapshot, status: TrainingJobStatus) -> Snapshot:
+    return replace(snapshot, job=replace(snapshot.job, status=status))
+
+
 def _decide(snapshot: Snapshot, now: datetime) -> Plan | None:
     """Return the transition of a job that has not succeeded, if one is due. The order decides between several."""
-    job = snapshot.job
     if decision := _before_failures(snapshot, now):
-        return transitions.apply(decision, job, now)
+        return transitions.apply(decision, snapshot, now)
     if cause := find_cause(snapshot.current, _created(snapshot)):
         # Wait for missing agents first: a lost-peer error may be caused by a silent or finished worker.
         if wait := _cause_wait(cause, snapshot, now):
-            return Plan(job.status, requeue_after=whole_seconds(wait))
-        return transitions.apply(_on_failure(cause, snapshot, now), job, now)
+            return Plan(snapshot.job.status, requeue_after=whole_seconds(wait))
+        return transitions.apply(_on_failure(cause, snapshot, now), snapshot, now)
     decision = _after_failures(snapshot, now)
-    return transitions.apply(decision, job, now) if decision else None
+    return transitions.apply(decision, snapshot, now) if decision else None
 
 
 def _before_failures(snapshot: Snapshot, now: datetime) -> Decision | None:
     """Return what is decided whether a worker has failed or not."""
     if missed := deadlines.missed(snapshot.job, now):
         return missed
-    if was := snapshot.resized_from:
+    if was := snapshot.size.resized_from:
         return resize.resize(snapshot, was, now)
     if snapshot.job.status.awaiting_rendezvous and snapshot.hearing_since is None:
         return transitions.without_coordinator()
@@ -140,7 +146,7 @@ def _created(snapshot: Snapshot) -> list[int]:
     """The workers whose pods have been there: where one is missing, it was taken away."""
     status = snapshot.job.status
     launched = status.internal.launched_attempt == status.attempt
-    return [i for i in range(snapshot.job.spec.replicas) if launched or status.created_in_attempt(i) < status.attempt]
+    return [i for i in range(snapshot.size.desired) if launched or status.created_in_attempt(i) < status.attempt]
 
 
 def _held(snapshot: Snapshot, now: datetime) -> Plan | None:
@@ -196,5 +202,5 @@ def _goes(pod: PodView, policy: CleanPods, spared: str) -> bool:
 def _succeeded(snapshot: Snapshot) -> bool:
     """Whether the group has done its work: the group as it was made, which `replicas` may have left behind."""
     succeeded = [p for p in snapshot.current if state(p) is State.SUCCEEDED]
-    wished = 1 if snapshot.job.spec.lifecycle.success is Success.WORKER_0 else snapshot.size
+    wished = 1 if snapshot.job.spec.lifecycle.success is Success.WORKER_0 else snapshot.size.current
     return everyone(succeeded, wished)

@@ -10,7 +10,7 @@ from trainyard.domain.progress import stragglers
 from trainyard.domain.recovery import agent_reports
 from trainyard.domain.recovery.restart_scope import rendezvous_address
 from trainyard.domain.scaling import capacity, scale_up
-from trainyard.domain.state.rank_layout import meets_by_itself, misfit
+from trainyard.domain.state.rank_layout import indivisible, meets_by_itself
 from trainyard.domain.state.snapshot import PodView, Snapshot
 from trainyard.domain.state.worker_state import everyone, has_stopped
 from trainyard.domain.status import transitions
@@ -70,8 +70,8 @@ def _is_lost(pod: PodView, now: datetime) -> bool:
 
 def _create_service(snapshot: Snapshot) -> list[Action]:
     """Return the creation of the Service, where workers need it: no peer looks for the only worker of a group."""
-    spec = snapshot.job.spec
-    needed = not misfit(spec) and (spec.replicas > 1 or meets_by_itself(spec))
+    spec, workers = snapshot.job.spec, snapshot.size.desired
+    needed = not indivisible(spec, workers) and (workers > 1 or meets_by_itself(spec))
     return [CreateService()] if needed and not snapshot.has_service else []
 
 
@@ -101,12 +101,14 @@ def _has_to_wait(status: TrainingJobStatus, blocking: Sequence[PodView], *, back
 def _to_create(snapshot: Snapshot) -> bool:
     """Return whether the pods of the current attempt have yet to be created."""
     status = snapshot.job.status
-    return not misfit(snapshot.job.spec) and status.internal.launched_attempt < status.attempt
+    return (
+        not indivisible(snapshot.job.spec, snapshot.size.desired) and status.internal.launched_attempt < status.attempt
+    )
 
 
 def _create_workers(snapshot: Snapshot) -> list[Action]:
     """Return the creations of the workers that are missing."""
-    status, replicas = snapshot.job.status, snapshot.job.spec.replicas
+    status, replicas = snapshot.job.status, snapshot.size.desired
     present = {p.index for p in snapshot.current}
     missing = [i for i in range(replicas) if i not in present and _to_create(snapshot)]
     return [CreateWorker(i, status.created_in_attempt(i), replicas) for i in missing]
@@ -128,7 +130,7 @@ def _open_rendezvous(snapshot: Snapshot) -> TrainingJobStatus:
     It is stored together with what follows from it: one write less for all workers to wait for.
     """
     status = snapshot.job.status
-    if not status.awaiting_rendezvous or not everyone(snapshot.current, snapshot.job.spec.replicas):
+    if not status.awaiting_rendezvous or not everyone(snapshot.current, snapshot.size.desired):
         return status
     if not all(agent_reports.is_ready(snapshot, p) for p in snapshot.current):
         return status

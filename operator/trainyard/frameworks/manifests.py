@@ -70,7 +70,7 @@ def worker_pod(worker: Worker, agent: Source | None = None, contact: Contact | N
             "labels": LABELS | (metadata.get("labels") or {}) | _labels(worker),
             "annotations": ANNOTATIONS
             | (metadata.get("annotations") or {})
-            | {ANNOTATION_WORKERS: str(worker.spec.replicas)},
+            | {ANNOTATION_WORKERS: str(worker.workers)},
             "ownerReferences": [_owner(job)],
         },
         "spec": spec,

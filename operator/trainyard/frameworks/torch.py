@@ -53,7 +53,7 @@ def identity(worker: Worker) -> list[Json]:
     if per_worker == 1 and not meets_by_itself(worker.spec):
         variables |= {
             "RANK": str(worker.index),
-            "WORLD_SIZE": str(worker.spec.replicas),
+            "WORLD_SIZE": str(worker.workers),
             "LOCAL_RANK": "0",
             "LOCAL_WORLD_SIZE": "1",
         }
@@ -62,9 +62,7 @@ def identity(worker: Worker) -> list[Json]:
 
 def _workers(worker: Worker) -> str:
     elastic = worker.spec.elastic
-    return (
-        f"{elastic.lowest}:{elastic.highest}" if elastic and meets_by_itself(worker.spec) else str(worker.spec.replicas)
-    )
+    return f"{elastic.lowest}:{elastic.highest}" if elastic and meets_by_itself(worker.spec) else str(worker.workers)
 
 
 def tuning(worker: Worker, container: Mapping[str, Any]) -> list[Json]:

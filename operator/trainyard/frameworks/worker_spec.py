@@ -20,6 +20,8 @@ class Worker:
     job: JobView
     index: int
     attempt: int
+    workers: int
+    """The size of its group. `spec.replicas` is what the user requests, which may be another number."""
     rendezvous: str | None = None
     """The address of worker 0, where the workers of this attempt did not all begin with it."""
 
@@ -51,7 +53,7 @@ class Worker:
 
     def _address_of(self, index: int) -> str:
         # A worker without others has no Service, and so no name; one to which others may come in its life has both.
-        alone = self.spec.replicas == 1 and not meets_by_itself(self.spec)
+        alone = self.workers == 1 and not meets_by_itself(self.spec)
         return "localhost" if alone else f"{worker_host(self.job.name, index)}.{self.job.name}"
 
     @property

@@ -9,7 +9,7 @@ from tests.simulation.attempts.agent import Agent
 from tests.support.jobs import NOW, SUPERVISED, UID, spec
 from trainyard.api.recovery import RestartScope
 from trainyard.api.status import TrainingJobStatus
-from trainyard.domain.scaling.group_size import at_most, fitted
+from trainyard.domain.scaling.group_size import at_most
 from trainyard.domain.state.snapshot import AgentView, JobView, PodView, Snapshot, WorkerReport
 
 ELASTIC = {"shrinkAfterSeconds": 20, "growAfterSeconds": 10}
@@ -94,7 +94,7 @@ class State:
         """What the operator sees."""
         pods = tuple(self.pods.values())
         heard = {uid: agent for uid, agent in self.heard.items() if uid in self.pods}
-        seen = Snapshot(
+        return Snapshot(
             self.job,
             pods,
             self.service,
@@ -103,7 +103,6 @@ class State:
             agents=heard,
             hearing_since=self.hearing_since,
         )
-        return fitted(seen)
 
     @property
     def well(self) -> bool:

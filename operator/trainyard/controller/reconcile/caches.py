@@ -7,7 +7,6 @@ from typing import Any
 
 from trainyard.controller.reconcile.resources import JobRecord, ServiceRecord, pod_record, service_record
 from trainyard.coordinator.agent_registry import Attendance
-from trainyard.domain.scaling.group_size import fitted
 from trainyard.domain.state.snapshot import PodView, Snapshot, WorkerReport
 from trainyard.kube.resource import PODS, Resource
 from trainyard.kube.store import Store
@@ -47,7 +46,7 @@ class Cache:
             return None
         pods = tuple(pod for pod in self.pods.of(job.uid) if pod.namespace == job.namespace)
         has_service = any(service.namespace == job.namespace for service in self.services.of(job.uid))
-        seen = Snapshot(
+        return Snapshot(
             view,
             pods,
             has_service=has_service,
@@ -56,7 +55,6 @@ class Cache:
             agents=attendance.of(job.uid, [pod.uid for pod in pods]) if attendance else {},
             hearing_since=attendance.since if attendance else None,
         )
-        return fitted(seen)
 
     def notice(self, resource: Resource, raw: Mapping[str, Any]) -> bool:
         """A pod or a Service was read, because it is there and was not known of. Returns whether it is known now and was not before.

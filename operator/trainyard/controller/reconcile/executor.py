@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import Any, assert_never
@@ -129,9 +129,7 @@ class Executor:
             case CreateService():
                 return lambda: self._create(job, SERVICES, manifests.service(job))
             case CreateWorker(index, attempt, workers):
-                # The wish may be another one by now.
-                spec = job.spec.evolve(replicas=workers)
-                worker = Worker(replace(job, spec=spec), index, attempt)
+                worker = Worker(job, index, attempt, workers)
                 return lambda: self._make(job, worker)
             case DeletePod(name, uid, reason):
                 return lambda: self._delete(job, PODS, name, uid, reason)

@@ -193,7 +193,7 @@ class Reconciler:
         """Once an attempt, with the event that its workers are there: variables in the template that may not fit."""
         if not any(event.reason is Reason.WORKERS_CREATED for event in decided.events):
             return []
-        names = set_by_hand(Worker(job, 0, decided.status.attempt))
+        names = set_by_hand(Worker(job, 0, decided.status.attempt, job.spec.replicas))
         note = f"the template sets {', '.join(names)}; these are kept and may not fit the real group"
         return [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note)] if names else []
 

@@ -164,7 +164,7 @@ def _restart(failure: Failure, end: CountedEnd, snapshot: Snapshot, now: datetim
     if chosen.scope in {RestartScope.PROCESS, RestartScope.CONTAINER}:
         changes["launched_attempt"] = status.attempt + 1
     message = f"{_describe(failure)}{_usage(failure, end)}{describe_avoidance(status.suspect_nodes, nodes)}"
-    return Restart(cause.reason, message, describe_restart(chosen, job.spec.replicas), delay, changes)
+    return Restart(cause.reason, message, describe_restart(chosen, snapshot.size.desired), delay, changes)
 
 
 def _describe(failure: Failure) -> str:

@@ -56,7 +56,7 @@ def choose_restart_scope(
 
     `suspects`: the suspect nodes, that of `cause` included. `ran`: for how long all workers ran.
     """
-    status, workers = snapshot.job.status, set(range(snapshot.job.spec.replicas))
+    status, workers = snapshot.job.status, set(range(snapshot.size.desired))
     culprit = cause.culprit.pod.index if cause.culprit else cause.index
     progressed = _progressed(status, cause, ran)
     least = _least_scope(snapshot.job, cause, progressed=progressed)
@@ -103,11 +103,11 @@ def _next_group(
 ) -> Group | None:
     """Return the pods of the next attempt; None where all have to be created for it."""
     job = snapshot.job
-    if scope is RestartScope.GROUP or new_pods >= set(range(job.spec.replicas)):
+    if scope is RestartScope.GROUP or new_pods >= set(range(snapshot.size.desired)):
         return None
     if new_pods and not _can_be_joined(snapshot, new_pods):
         return None
-    return _group(job, dict.fromkeys(new_pods, job.status.attempt + 1), container)
+    return _group(snapshot, dict.fromkeys(new_pods, job.status.attempt + 1), container)
 
 
 def choose_resized_group(snapshot: Snapshot) -> tuple[Group | None, str]:
@@ -115,13 +115,13 @@ def choose_resized_group(snapshot: Snapshot) -> tuple[Group | None, str]:
 
     None: all are made anew.
     """
-    job, wished = snapshot.job, snapshot.job.spec.replicas
+    job, wished = snapshot.job, snapshot.size.desired
     kept = {pod.index for pod in snapshot.current if pod.index < wished and _can_keep(snapshot, pod)}
     came = {pod.index: pod.attempt for pod in snapshot.joining if pod.index < wished and _can_keep(snapshot, pod)}
     new = set(range(wished)) - kept - came.keys()
     joined = not new or _can_be_joined(snapshot, new)
     group = (
-        _group(job, came | dict.fromkeys(new, job.status.attempt + 1))
+        _group(snapshot, came | dict.fromkeys(new, job.status.attempt + 1))
         if kept and can_keep_pods(job.spec) and joined
         else None
     )
@@ -178,10 +178,10 @@ def has_fixed_values(spec: TrainingJobSpec, also: re.Pattern[str] | None = None)
 def observed_group(snapshot: Snapshot, attempt: int) -> tuple[list[PodView], Group | None]:
     """The newest pod of each worker, and the group that they are, where not all were made for this attempt."""
     newest = {pod.index: pod for pod in sorted(snapshot.pods, key=lambda pod: pod.attempt) if pod.attempt <= attempt}
-    pods = [newest[i] for i in sorted(newest) if i < snapshot.job.spec.replicas]
+    pods = [newest[i] for i in sorted(newest) if i < snapshot.size.desired]
     since = min((pod.attempt for pod in pods), default=attempt)
     replaced = {pod.index: pod.attempt for pod in pods if pod.attempt > since}
-    return pods, None if since == attempt else _made_of(since, replaced, snapshot.job.spec.replicas)
+    return pods, None if since == attempt else _made_of(since, replaced, snapshot.size.desired)
 
 
 def attempt_of_all_agents(snapshot: Snapshot) -> int:
@@ -196,7 +196,7 @@ def attempt_of_all_agents(snapshot: Snapshot) -> int:
     pods, _ = observed_group(snapshot, newest)
     agents = [snapshot.agents.get(pod.uid) for pod in pods if not pod.ended]
     agreed = all(agent is not None and agent.attempt > stored for agent in agents)
-    return newest if agreed and len(pods) == snapshot.job.spec.replicas else 0
+    return newest if agreed and len(pods) == snapshot.size.desired else 0
 
 
 def torchrun_rendezvous(job: JobView, group: Group | None) -> StatusChanges:
@@ -208,7 +208,7 @@ def torchrun_rendezvous(job: JobView, group: Group | None) -> StatusChanges:
 
 def rendezvous_address(snapshot: Snapshot) -> str | None:
     """The address of worker 0, where the others find it; None until it has one."""
-    if snapshot.job.spec.replicas == 1:
+    if snapshot.size.desired == 1:
         return "localhost"
     first: PodView | None = next((pod for pod in snapshot.current if pod.index == 0), None)
     return first.ip or None if first else None
@@ -234,12 +234,12 @@ def _escalated(status: TrainingJobStatus, cause: Cause, *, progressed: bool) -> 
     return SCOPES[SCOPES.index(tried) + 1]
 
 
-def _group(job: JobView, others: Mapping[int, int], container: int | None = None) -> Group | None:
+def _group(snapshot: Snapshot, others: Mapping[int, int], container: int | None = None) -> Group | None:
     """The pods of the next attempt, where `others` are made for which attempt, by worker; None where too many differ.
 
     `container`: the worker whose container starts anew.
     """
-    status, workers = job.status, job.spec.replicas
+    status, workers = snapshot.job.status, snapshot.size.desired
     replaced = status.internal.group.replacements if status.internal.group else ()
     before = {worker: each.attempt for each in replaced for worker in each.workers}
     since = status.internal.group.created_in_attempt if status.internal.group else status.attempt

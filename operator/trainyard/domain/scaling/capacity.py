@@ -18,7 +18,7 @@ def remaining(snapshot: Snapshot, now: datetime) -> int | None:
     """The size with which the group is to go on now, because some of its workers have waited for a place for long enough."""
     if not lacks(snapshot, now):
         return None
-    workers = snapshot.job.spec.replicas
+    workers = snapshot.size.desired
     size = _fit(snapshot, snapshot.joining, workers)
     if size is None or not can_join(snapshot):
         # Where the others could not join it again, it would start anew for them at once.
@@ -39,7 +39,7 @@ def is_placed(pod: PodView) -> bool:
 
 def is_complete(snapshot: Snapshot) -> bool:
     """Whether all workers of the group have one."""
-    return sum(map(is_placed, snapshot.current)) >= snapshot.size
+    return sum(map(is_placed, snapshot.current)) >= snapshot.size.current
 
 
 def why(snapshot: Snapshot) -> str:
@@ -53,13 +53,13 @@ def why(snapshot: Snapshot) -> str:
 
 def aim(snapshot: Snapshot, now: datetime) -> int:
     """The size to which those that join are to bring the group: as wished for, or as many as have found a place."""
-    wish, joining = snapshot.job.spec.replicas, snapshot.job.status.internal.joining
+    allowed, joining = snapshot.size.allowed, snapshot.job.status.internal.joining
     elastic = snapshot.job.spec.elastic
-    if elastic is None or joining is None or joining.current_size != snapshot.size:
-        return wish
+    if elastic is None or joining is None or joining.current_size != snapshot.size.current:
+        return allowed
     # Where fewer were asked for, the rest has its turn when the group has grown.
-    fewer = at_most(snapshot.job.spec, min(joining.target_size, wish)) if joining.requested_size == wish else None
-    asked = fewer if fewer and fewer > joining.current_size else wish
+    fewer = at_most(snapshot.job.spec, min(joining.target_size, allowed)) if joining.requested_size == allowed else None
+    asked = fewer if fewer and fewer > joining.current_size else allowed
     if joining.ready_since is None or patience(snapshot, now) > timedelta() or not _is_known(snapshot):
         return asked
     # Who lacks a place gets another's. Who has one and does not start there gets none: the group ends below it.
@@ -87,7 +87,7 @@ def pause(snapshot: Snapshot, now: datetime) -> timedelta:
 def deadlines(snapshot: Snapshot, now: datetime) -> Sequence[float]:
     """Seconds until there is another look to take."""
     left = [_left(snapshot, now) or timedelta()]
-    if snapshot.wish:
+    if snapshot.size.scale_up_pending:
         left += [patience(snapshot, now), pause(snapshot, now)]
     return [wait.total_seconds() for wait in left if wait > timedelta()]
 
@@ -125,7 +125,7 @@ def _lacking(snapshot: Snapshot) -> list[int]:
     status, there = snapshot.job.status, {pod.index: pod for pod in snapshot.current}
     said = status.condition(C.RUNNING)
     refused = said is not None and said.status == "False" and said.reason == Reason.QUOTA_EXCEEDED
-    missing = [i for i in range(snapshot.job.spec.replicas) if i not in there]
+    missing = [i for i in range(snapshot.size.desired) if i not in there]
     unplaced = [pod for pod in there.values() if not is_placed(pod)]
     if (missing and not refused) or not all(map(_looked_at, unplaced)):
         return []

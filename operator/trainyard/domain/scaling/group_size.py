@@ -4,7 +4,8 @@ from dataclasses import replace
 from math import gcd, lcm
 
 from trainyard.api.spec import TrainingJobSpec
-from trainyard.domain.state.rank_layout import misfit, processes
+from trainyard.domain.state.rank_layout import indivisible, processes
+from trainyard.domain.state.replicas import GroupSize
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.wording import counted
 
@@ -34,45 +35,49 @@ def _smallest(spec: TrainingJobSpec) -> int | None:
     return next((size for size in sizes if at_most(spec, size) == size), None)
 
 
-def fitted(snapshot: Snapshot) -> Snapshot:
-    """The snapshot as it is to be planned for: a group does not follow `replicas` to a size that it may not have.
+def allowed_size(snapshot: Snapshot) -> GroupSize:
+    """Return the group's size where all allowed workers are created at once: a size that is not allowed is not followed.
 
-    An elastic one gets the next smaller size that it may, or the smallest of all. Otherwise training would stop for what cannot be: the group keeps the size that
-    it was made for, and is recovered at it; where there is none yet, none is made.
+    An elastic group gets the next smaller allowed size, or the smallest of all. Any other group keeps the size for which
+    it was created, and is recovered at it; where there is none yet, no worker is created.
     """
-    spec = snapshot.job.spec
-    size = at_most(spec, spec.replicas)
-    if size is None and not misfit(planned(snapshot, snapshot.size).job.spec):
-        size = _smallest(spec)
-    if size is not None:
-        return snapshot if size == spec.replicas else replace(planned(snapshot, size), limit=_limit(spec, size))
-    if not (why := misfit(spec)):
-        return snapshot
-    kept = planned(snapshot, snapshot.size)
-    group = f"until then the group keeps its {counted(snapshot.size, 'worker')}"
-    then = "no worker is started" if misfit(kept.job.spec) else group
-    return replace(kept, misfit=f"{why}; {then}")
+    spec, size = snapshot.job.spec, snapshot.size
+    allowed = at_most(spec, size.requested)
+    if allowed is None and not indivisible(spec, size.current):
+        allowed = _smallest(spec)
+    if allowed is not None:
+        return size if allowed == size.requested else _limited(spec, size, allowed)
+    if not (why := indivisible(spec, size.requested)):
+        return size
+    group = f"until then the group keeps its {counted(size.current, 'worker')}"
+    then = "no worker is started" if indivisible(spec, size.current) else group
+    return replace(keep(size, size.current), allowed=size.current, invalid_because=f"{why}; {then}")
 
 
-def planned(snapshot: Snapshot, workers: int) -> Snapshot:
-    """The snapshot as if `replicas` were this number."""
-    spec = snapshot.job.spec.evolve(replicas=workers)
-    return replace(snapshot, job=replace(snapshot.job, spec=spec))
+def keep(size: GroupSize, workers: int) -> GroupSize:
+    """Return the size of a group that must have this number of workers now, and to which no others join."""
+    return replace(size, desired=workers, target=workers)
 
 
 def outgrown(snapshot: Snapshot) -> str:
-    """That a group which waits to grow has a size that it may not have, where `elastic` was changed meanwhile; empty where it may."""
-    spec, size = snapshot.job.spec, snapshot.size
+    """Return that a group which waits to scale up has a size that `elastic` excludes since it was changed; empty otherwise."""
+    spec, size = snapshot.job.spec, snapshot.size.current
     if spec.elastic is None or at_most(spec, size) == size:
         return ""
     return f"the group has {counted(size, 'worker')}, which elastic does not allow: it trains on with them until it can grow"
 
 
-def _limit(spec: TrainingJobSpec, size: int) -> str:
+def _limited(spec: TrainingJobSpec, size: GroupSize, workers: int) -> GroupSize:
+    current = next(filter(None, size.created_for), workers)
+    limited = replace(size, allowed=workers, current=current, limited_because=_why_limited(spec, workers))
+    return keep(limited, workers)
+
+
+def _why_limited(spec: TrainingJobSpec, workers: int) -> str:
     elastic = spec.elastic
     if elastic and elastic.sizes:
         allowed = f"elastic.sizes are {', '.join(map(str, elastic.sizes))}"
     else:
         allowed = f"elastic.multipleOf is {elastic.multiple_of if elastic else 1}"
     whole = f", and one copy of the model takes {spec.parallelism.ranks} ranks" if spec.parallelism else ""
-    return f"replicas is {spec.replicas}, and {allowed}{whole}: the group has {counted(size, 'worker')}"
+    return f"replicas is {spec.replicas}, and {allowed}{whole}: the group has {counted(workers, 'worker')}"

@@ -1,5 +1,6 @@
 """Verdicts on the size of a group: as the user wishes it, and as the cluster has room for it. Pure."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,7 @@ from trainyard.api.reasons import Reason
 from trainyard.domain.decisions import Restart
 from trainyard.domain.recovery.restart_budget import increment, reset_streaks
 from trainyard.domain.recovery.restart_scope import choose_resized_group, torchrun_rendezvous
-from trainyard.domain.scaling.group_size import planned
+from trainyard.domain.scaling.group_size import keep
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.wording import counted
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def resize(snapshot: Snapshot, was: int, now: datetime) -> Restart:
     """The group starts anew with another number of workers."""
-    elastic, size = snapshot.job.spec.elastic, snapshot.job.spec.replicas
+    elastic, size = snapshot.job.spec.elastic, snapshot.size.desired
     # By whom it was wished for is not known of an elastic one: it may have lacked these workers.
     why = (
         f"the group goes from {counted(was, 'worker')} to {size}"
@@ -30,13 +31,14 @@ def resize(snapshot: Snapshot, was: int, now: datetime) -> Restart:
 
 def shrink(snapshot: Snapshot, size: int, why: str, now: datetime) -> Restart:
     """The group goes on with fewer workers, because there is no room for the others."""
-    workers, elastic = snapshot.job.spec.replicas, snapshot.job.spec.elastic
+    workers, elastic = snapshot.size.desired, snapshot.job.spec.elastic
     seconds = elastic.shrink_after_seconds if elastic else 0
     message = (
         f"there was no room for all {workers} workers within {seconds} seconds ({why}): the group goes on with {size}"
     )
     joining = Joining(current_size=size, target_size=size, attempt=snapshot.job.status.attempt + 1)
-    return _resized(planned(snapshot, size), workers, Reason.INSUFFICIENT_CAPACITY, message, joining, now)
+    smaller = replace(snapshot, decided_size=keep(snapshot.size, size))
+    return _resized(smaller, workers, Reason.INSUFFICIENT_CAPACITY, message, joining, now)
 
 
 def _resized(snapshot: Snapshot, was: int, reason: Reason, why: str, joining: Joining | None, now: datetime) -> Restart:

@@ -10,39 +10,47 @@ from trainyard.api.status import StatusChanges
 from trainyard.domain.actions import Action, CreateWorker, Event
 from trainyard.domain.recovery.restart_scope import can_join
 from trainyard.domain.scaling.capacity import aim, is_complete, is_placed, lacks, patience, pause
-from trainyard.domain.scaling.group_size import outgrown, planned
+from trainyard.domain.scaling.group_size import allowed_size, keep, outgrown
+from trainyard.domain.state.replicas import GroupSize
 from trainyard.domain.state.snapshot import Doing, PodView, Snapshot
 from trainyard.domain.state.worker_state import State, state
 from trainyard.domain.wording import counted
 
 
-def held_back(snapshot: Snapshot, now: datetime) -> Snapshot:
-    """The snapshot as it is to be planned for: the group keeps its size until those that join are ready, or one of them has failed.
+def decide_size(snapshot: Snapshot, now: datetime) -> GroupSize:
+    """Return the group's size for this reconcile: what is allowed, once the workers that join are ready."""
+    return gate_on_readiness(replace(snapshot, decided_size=allowed_size(snapshot)), now)
 
-    Where they could not begin together with pods that are there, nothing is held back for them: all are made anew.
+
+def gate_on_readiness(snapshot: Snapshot, now: datetime) -> GroupSize:
+    """Return the size of a group that keeps its workers until the joining ones are ready, or one of them has failed.
+
+    Where new workers could not join the pods that exist, nothing is gated: all pods are created again.
     """
-    status, size, wish = snapshot.job.status, snapshot.size, snapshot.job.spec.replicas
+    status, decided = snapshot.job.status, snapshot.size
+    current, allowed = decided.current, decided.allowed
     begun = status.internal.launched_attempt > 0 or status.internal.joining is not None
     # With growAfterSeconds, several wishes become one change.
     pauses = pause(snapshot, now) > timedelta()
-    if wish <= size or not begun or not (can_join(snapshot) or pauses):
-        return snapshot
+    if allowed <= current or not begun or not (can_join(snapshot) or pauses):
+        return decided
     # Who is on the way goes on. But none takes a place that the group itself has waited for in vain.
     asked = (
         status.internal.joining is not None
-        and status.internal.joining.current_size == size < status.internal.joining.target_size
+        and status.internal.joining.current_size == current < status.internal.joining.target_size
     )
-    stays = (pauses and not asked) or lacks(planned(snapshot, size), now)
-    target = size if stays else aim(snapshot, now)
-    if target > size and _may_grow(snapshot) and _is_settled(snapshot, range(size, target)):
-        return planned(snapshot, target)
-    return replace(planned(snapshot, size), wish=wish, aim=target, limit=snapshot.limit or outgrown(snapshot))
+    kept = keep(decided, current)
+    stays = (pauses and not asked) or lacks(replace(snapshot, decided_size=kept), now)
+    target = current if stays else aim(snapshot, now)
+    if target > current and _may_grow(snapshot) and _is_settled(snapshot, range(current, target)):
+        return keep(decided, target)
+    return replace(kept, target=target, limited_because=decided.limited_because or outgrown(snapshot))
 
 
 def changes(snapshot: Snapshot, now: datetime) -> StatusChanges:
     """What else the status is to say of those that join; nothing where it does."""
     before, status, size = snapshot.job.status.internal.joining, snapshot.job.status, snapshot.size
-    if snapshot.wish is None or snapshot.aim is None:
+    if not size.scale_up_pending:
         # Nobody is to join any more: that is said until they are gone.
         left = before is not None and any(pod.index >= before.current_size for pod in snapshot.pods)
         after = (
@@ -54,21 +62,25 @@ def changes(snapshot: Snapshot, now: datetime) -> StatusChanges:
     if snapshot.job.spec.elastic and any(map(_is_lost, snapshot.joining)):
         # Tried again after a while, with all others: the group does not stop for those that did not come to it.
         return {
-            "joining": Joining(current_size=size, target_size=size, attempt=status.attempt),
+            "joining": Joining(current_size=size.current, target_size=size.current, attempt=status.attempt),
             "scale_up_paused_since": now,
         }
-    narrower = snapshot.job.spec.elastic is not None and size < snapshot.aim < snapshot.wish
-    of, since = snapshot.wish if narrower else None, _ready_since(snapshot, now)
-    if before is not None and (before.current_size, before.target_size) == (size, snapshot.aim):
+    narrower = snapshot.job.spec.elastic is not None and size.current < size.target < size.allowed
+    of, since = size.allowed if narrower else None, _ready_since(snapshot, now)
+    if before is not None and (before.current_size, before.target_size) == (size.current, size.target):
         after = before.evolve(ready_since=since, requested_size=of)
         return {} if after == before else {"joining": after}
-    same = before is not None and before.current_size == size
+    same = before is not None and before.current_size == size.current
     attempt = before.attempt if before and same else status.attempt
     # Whose turn comes later is not waited for; but another wish has those that are ready wait no longer.
     kept = since if same and not narrower else None
     return {
         "joining": Joining(
-            current_size=size, target_size=snapshot.aim, attempt=attempt, ready_since=kept, requested_size=of
+            current_size=size.current,
+            target_size=size.target,
+            attempt=attempt,
+            ready_since=kept,
+            requested_size=of,
         )
     }
 
@@ -97,7 +109,7 @@ def told(snapshot: Snapshot, changed: StatusChanges) -> Sequence[Event]:
 def newcomers(snapshot: Snapshot) -> Sequence[Action]:
     """The pods that are to be made for those that join."""
     asked = snapshot.job.status.internal.joining
-    if asked is None or snapshot.wish is None:
+    if asked is None or not snapshot.size.scale_up_pending:
         return []
     if not _may_grow(snapshot):
         # They would take the place for which one of the group waits.
@@ -112,13 +124,13 @@ def newcomers(snapshot: Snapshot) -> Sequence[Action]:
 
 def story(snapshot: Snapshot, now: datetime) -> str:
     """How far they are, for people."""
-    wish, target = snapshot.wish or snapshot.size, snapshot.aim or snapshot.size
-    more = counted(wish - snapshot.size, "worker")
-    if target == snapshot.size and pause(snapshot, now) <= timedelta():
+    current, target, wish = snapshot.size.current, snapshot.size.target, snapshot.size.allowed
+    more = counted(wish - current, "worker")
+    if target == current and pause(snapshot, now) <= timedelta():
         return f"{more} more {'is' if wish - target == 1 else 'are'} asked for when the group has places of its own"
-    if target == snapshot.size:
+    if target == current:
         return f"{more} more {'is' if wish - target == 1 else 'are'} asked for at {now + pause(snapshot, now):%H:%M:%S} UTC (elastic.growAfterSeconds)"
-    ready, joins = sum(_is_ready(snapshot, pod) for pod in snapshot.joining), target - snapshot.size
+    ready, joins = sum(_is_ready(snapshot, pod) for pod in snapshot.joining), target - current
     troubled = [pod for pod in sorted(snapshot.joining, key=lambda pod: pod.index) if pod.trouble]
     why = next(
         (f": pod {pod.name}: {pod.trouble.message or pod.trouble.reason}" for pod in troubled if pod.trouble), ""

@@ -32,13 +32,13 @@ def accelerators(container: Mapping[str, Any]) -> int:
     return sum(int(quantity(count) or 0) for name, count in limits.items() if _is_accelerator(name))
 
 
-def misfit(spec: TrainingJobSpec) -> str:
-    """Why the ranks of a job cannot be divided into whole copies of the model; empty where they can."""
+def indivisible(spec: TrainingJobSpec, workers: int) -> str:
+    """Return why the ranks of so many workers cannot be divided into whole copies of the model; empty where they can."""
     split = spec.parallelism
-    if split is None or (spec.replicas * (each := processes(spec))) % split.ranks == 0:
+    if split is None or (workers * (each := processes(spec))) % split.ranks == 0:
         return ""
     one_copy = f"{split.tensor} x {split.pipeline} x {split.context} is {split.ranks}"
-    return f"{RANKS_FIT}: {spec.replicas} x {each} is {spec.replicas * each}, and {one_copy}"
+    return f"{RANKS_FIT}: {workers} x {each} is {workers * each}, and {one_copy}"
 
 
 def _is_accelerator(resource: str) -> bool:

@@ -8,6 +8,7 @@ from functools import cached_property
 from trainyard.api.agent_protocol import AgentState as Doing, StopProgress as LeaveView
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
+from trainyard.domain.state.replicas import GroupSize
 from trainyard.domain.state.termination import Kind as TerminationKind
 
 __all__ = [
@@ -202,14 +203,8 @@ class Snapshot:
     """The agents that have called, by the UID of their pod."""
     hearing_since: datetime | None = None
     """Since when all agents can call; None where there is no coordinator. Begins anew where not all of them were let in."""
-    wish: int | None = None
-    """The number of workers that the user wishes for, where the group keeps a smaller one until those that join are ready."""
-    aim: int | None = None
-    """The number that it has with those: fewer where there was no room for all, and none more while it is not to grow yet."""
-    limit: str = ""
-    """Why the group is to have fewer workers than `replicas` says; empty where it is not."""
-    misfit: str = ""
-    """Why `replicas`, as the user wishes it, is not followed."""
+    decided_size: GroupSize | None = None
+    """The group's size as `plan` has decided it; None before that."""
 
     @cached_property
     def current(self) -> tuple[PodView, ...]:
@@ -228,16 +223,13 @@ class Snapshot:
         return min((each.since for each in self.agents.values() if each.connected and each.since), default=None)
 
     @cached_property
-    def size(self) -> int:
-        """The number of workers that the current attempt was made for, which `replicas` may have left behind."""
-        return self.job.status.size or next((p.workers for p in self.current if p.workers), self.job.spec.replicas)
-
-    @cached_property
-    def resized_from(self) -> int | None:
-        """The number of workers that the current attempt, or a pod of it, was made for, where `replicas` is another one now."""
+    def size(self) -> GroupSize:
+        """The group's size as decided, or as if the group followed `spec.replicas` where nothing is decided yet."""
+        if self.decided_size is not None:
+            return self.decided_size
         stored = self.job.status.size
-        made_for = [stored] if stored else [p.workers for p in self.current]
-        return next((workers for workers in made_for if workers not in {0, self.job.spec.replicas}), None)
+        created_for = (stored,) if stored else tuple(pod.workers for pod in self.current)
+        return GroupSize.following(self.job.spec.replicas, created_for)
 
     @cached_property
     def old(self) -> tuple[PodView, ...]:

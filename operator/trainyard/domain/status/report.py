@@ -20,7 +20,7 @@ from trainyard.domain.recovery.agent_reports import is_ready
 from trainyard.domain.recovery.suspect_nodes import required
 from trainyard.domain.scaling import scale_up
 from trainyard.domain.state.object_names import selector
-from trainyard.domain.state.rank_layout import misfit
+from trainyard.domain.state.rank_layout import indivisible
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
 from trainyard.domain.state.worker_state import State, everyone, has_stopped, health, state
 from trainyard.domain.wording import counted
@@ -40,7 +40,7 @@ def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
         "selector": selector(job.uid),
     }
     if not plan.status.finished:
-        update["ready"] = f"{well}/{snapshot.wish or job.spec.replicas}"
+        update["ready"] = f"{well}/{snapshot.size.allowed}"
     if plan.status.finished or plan.status.holds(C.SUSPENDED):
         update |= _at_rest(job, plan.status, now)
     else:
@@ -61,8 +61,8 @@ def unfollowed(snapshot: Snapshot) -> list[Event]:
     """The event with which it is told that `replicas` is not followed: once, with the condition."""
     events = []
     for kind, reason, why in (
-        (C.STALLED, Reason.INVALID_SPEC, snapshot.misfit),
-        (C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.limit),
+        (C.STALLED, Reason.INVALID_SPEC, snapshot.size.invalid_because),
+        (C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.size.limited_because),
     ):
         before = snapshot.job.status.condition(kind)
         if why and not (before is not None and before.status == "True" and before.message == why):
@@ -77,7 +77,7 @@ def is_news(job: JobView, after: TrainingJobStatus) -> bool:
     attempt, which to a lone worker is the same. The rest counts pods or says what one of them waits for, and half of it is out
     of date when it is stored.
     """
-    before, grouped = job.status, job.spec.replicas > 1
+    before, grouped = job.status, after.replicas > 1
     looked_at = before.observed_generation and before.observed_generation != after.observed_generation
     return bool(looked_at) or _moves(before, grouped=grouped) != _moves(after, grouped=grouped)
 
@@ -104,12 +104,12 @@ def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> StatusCh
 
 
 def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> StatusChanges:
-    job, pods = snapshot.job, snapshot.current
-    seen = health(pods, job.spec.replicas)
+    job, pods, workers = snapshot.job, snapshot.current, snapshot.size.desired
+    seen = health(pods, workers)
     if seen.running and status.awaiting_rendezvous:
         seen = replace(seen, running=False, reason=Reason.WORKERS_STARTING, message=_meeting(snapshot, now))
-    if misfit(job.spec):
-        seen = replace(seen, running=False, reason=Reason.INVALID_SPEC, message=snapshot.misfit)
+    if indivisible(job.spec, workers):
+        seen = replace(seen, running=False, reason=Reason.INVALID_SPEC, message=snapshot.size.invalid_because)
     elif not pods and snapshot.old:
         seen = replace(seen, message=f"{len(snapshot.old)} pods of earlier attempts have yet to end")
     updates = [
@@ -118,7 +118,7 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> Sta
         else condition_false(C.SCHEDULED, _unplaced(seen.reason), f"{seen.message}{_avoiding(job, seen.reason)}")
     ]
     update: StatusChanges = {"workers": _unwell(pods)}
-    if everyone(pods, job.spec.replicas):
+    if everyone(pods, workers):
         update["launched_attempt"] = status.attempt
     updates += _stalled(snapshot, status, seen.reason)
     updates += _sized(snapshot, status, now)
@@ -145,23 +145,23 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> Sta
 
 def _sized(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> list[ConditionUpdate]:
     updates = clear_conditions(status, [C.SCALING_LIMITED], Reason.SIZE_ALLOWED, "replicas is a size that is allowed")
-    if snapshot.limit:
-        updates = [condition_true(C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.limit)]
-    if snapshot.wish:
+    if snapshot.size.limited_because:
+        updates = [condition_true(C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.size.limited_because)]
+    if snapshot.size.scale_up_pending:
         return [*updates, condition_true(C.RESIZING, Reason.WORKERS_JOINING, scale_up.story(snapshot, now))]
-    size = counted(snapshot.job.spec.replicas, "worker")
+    size = counted(snapshot.size.desired, "worker")
     return [*updates, *clear_conditions(status, [C.RESIZING], Reason.RESIZED, f"the group got {size}")]
 
 
 def _stalled(snapshot: Snapshot, status: TrainingJobStatus, reason: Reason) -> list[ConditionUpdate]:
-    if snapshot.misfit:
-        return [condition_true(C.STALLED, Reason.INVALID_SPEC, snapshot.misfit)]
+    if snapshot.size.invalid_because:
+        return [condition_true(C.STALLED, Reason.INVALID_SPEC, snapshot.size.invalid_because)]
     return [condition_false(C.STALLED, reason, "the job goes on")] if status.holds(C.STALLED) else []
 
 
 def _meeting(snapshot: Snapshot, now: datetime) -> str:
     """What workers wait for that began before their attempt, or are to join such."""
-    count, wished = sum(is_ready(snapshot, pod) for pod in snapshot.current), snapshot.job.spec.replicas
+    count, wished = sum(is_ready(snapshot, pod) for pod in snapshot.current), snapshot.size.desired
     left = [pod.name for pod in snapshot.old if not has_stopped(pod)]
     until = f"; pod {left[0]} of an earlier attempt has yet to end" if left else ""
     begin = snapshot.job.status.internal.backoff.not_before

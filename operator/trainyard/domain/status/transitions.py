@@ -28,6 +28,7 @@ from trainyard.domain.recovery.restart_budget import reset_streaks
 from trainyard.domain.recovery.restart_scope import observed_group
 from trainyard.domain.recovery.stored_times import active_time
 from trainyard.domain.recovery.suspect_nodes import remembered
+from trainyard.domain.scaling.group_size import at_most
 from trainyard.domain.state.snapshot import Doing, JobView, Snapshot
 
 
@@ -79,17 +80,17 @@ def suspend(snapshot: Snapshot, now: datetime) -> Plan:
         "joining": None,
     }
     if snapshot.current or status.internal.launched_attempt == status.attempt:
-        update |= _next_attempt(status, snapshot.size, now)
+        update |= _next_attempt(status, snapshot.size.current, now)
     return Plan(_observed(job, status.evolve(**update)), events=[Event("Normal", Reason.SUSPENDED, message)])
 
 
-def apply(decision: Decision, job: JobView, now: datetime) -> Plan:
+def apply(decision: Decision, snapshot: Snapshot, now: datetime) -> Plan:
     """Return the plan that stores the decision."""
     match decision:
         case Fail():
-            return fail(job, decision, now)
+            return fail(snapshot.job, decision, now)
         case Restart():
-            return new_attempt(job, decision, now)
+            return new_attempt(snapshot, decision, now)
         case _:
             assert_never(decision)
 
@@ -144,14 +145,15 @@ def complete(job: JobView, workers: int, now: datetime) -> Plan:
 def fail(job: JobView, decision: Fail, now: datetime) -> Plan:
     """Return the plan of a job that has failed for good."""
     reason, message = decision.reason, decision.message
+    workers = at_most(job.spec, job.spec.replicas) or job.spec.replicas
     updates = [condition_true(C.FAILED, reason, message), condition_true(C.STALLED, reason, message)]
-    plan = _finish(job, Phase.FAILED, updates, Event("Warning", reason, message), f"0/{job.spec.replicas}", now)
+    plan = _finish(job, Phase.FAILED, updates, Event("Warning", reason, message), f"0/{workers}", now)
     return replace(plan, status=plan.status.evolve(**decision.changes))
 
 
-def new_attempt(job: JobView, decision: Restart, now: datetime) -> Plan:
+def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Plan:
     """Return the plan that ends the current attempt and starts the next one."""
-    status, reason = job.status, decision.reason
+    job, status, reason = snapshot.job, snapshot.job.status, decision.reason
     when = f", in {decision.delay_seconds} seconds" if decision.delay_seconds else ""
     message = f"{decision.message}; {decision.scope} as attempt {status.attempt + 1}{when}"
     updates = [
@@ -164,7 +166,7 @@ def new_attempt(job: JobView, decision: Restart, now: datetime) -> Plan:
     changes: StatusChanges = {
         "suspect_nodes": remembered(job, now),
         "goodput": goodput.at_restart(status, active_time(status, now)),
-        **_next_attempt(status, status.size or job.spec.replicas, now),
+        **_next_attempt(status, snapshot.size.current, now),
         **decision.changes,
         "phase": Phase.RESTARTING,
         "conditions": apply_conditions(status, updates, job.generation, now),

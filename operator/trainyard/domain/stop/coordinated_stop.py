@@ -88,7 +88,7 @@ def _time_left(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> time
 def _usual_seconds(snapshot: Snapshot) -> int:
     """Seconds that the ranks have where no pod has to go."""
     spec = snapshot.job.spec
-    resized = spec.elastic.stop_timeout_seconds if spec.elastic and snapshot.resized_from else None
+    resized = spec.elastic.stop_timeout_seconds if spec.elastic and snapshot.size.resized_from else None
     return resized or spec.grace_seconds
 
 
@@ -97,11 +97,11 @@ def _stop_reason(snapshot: Snapshot) -> str | None:
     spec = snapshot.job.spec
     if spec.lifecycle.suspend:
         return "lifecycle.suspend is set"
-    if snapshot.resized_from:
+    if snapshot.size.resized_from:
         return (
-            f"the group gets {counted(spec.replicas, 'worker')}"
+            f"the group gets {counted(snapshot.size.desired, 'worker')}"
             if spec.elastic
-            else f"replicas was changed to {spec.replicas}"
+            else f"replicas was changed to {snapshot.size.desired}"
         )
     for pod, agent in _agents(snapshot):
         if pod.taken_by and not pod.ended:
@@ -130,7 +130,7 @@ def _participants(snapshot: Snapshot) -> list[AgentView] | None:
         for _, agent in _agents(snapshot)
         if agent and agent.connected and agent.leave and (agent.attempt, agent.doing) == (attempt, Doing.RUNNING)
     ]
-    whole = everyone(snapshot.current, snapshot.size) and len(agents) == len(snapshot.current)
+    whole = everyone(snapshot.current, snapshot.size.current) and len(agents) == len(snapshot.current)
     return agents if whole else None
 
 

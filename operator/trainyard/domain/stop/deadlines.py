@@ -30,7 +30,9 @@ def missed_startup(snapshot: Snapshot, now: datetime) -> Fail | None:
     limit = job.spec.lifecycle.startup_deadline_seconds
     if not limit or not begun or now - begun < timedelta(seconds=limit):
         return None
-    why = "; ".join(filter(None, (health(snapshot.current, job.spec.replicas).message, snapshot.misfit)))
+    why = "; ".join(
+        filter(None, (health(snapshot.current, snapshot.size.desired).message, snapshot.size.invalid_because))
+    )
     message = f"not all workers ran within lifecycle.startupDeadlineSeconds, which is {limit}: {why}"
     return Fail(Reason.STARTUP_DEADLINE_EXCEEDED, message)
 

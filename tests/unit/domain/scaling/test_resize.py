@@ -99,8 +99,8 @@ def test_all_are_ready_when_those_of_the_new_size_are() -> None:
 
 def test_a_group_of_an_earlier_release_is_as_large_as_its_pods_say() -> None:
     scene = running(3).with_status(attempt=2, launched_attempt=2, group=Group(created_in_attempt=1))
-    assert scene.snapshot.size == 3
-    assert scene.snapshot.resized_from is None
+    assert scene.snapshot.size.current == 3
+    assert scene.snapshot.size.resized_from is None
     assert decided(scene.wishing(replicas=2)).status.restarts.resizes == 1
 
 

@@ -156,10 +156,10 @@ def test_those_that_join_wait_whatever_is_told_to_the_others() -> None:
 
 def test_their_pods_are_made_to_wait() -> None:
     scene = act(running(2).wishing(replicas=3))
-    made = worker_pod(Worker(scene.job, 2, 1), Source("operator:1"), Contact("https://operator"))
+    made = worker_pod(Worker(scene.job, 2, 1, 3), Source("operator:1"), Contact("https://operator"))
     variables = {each["name"]: each.get("value") for each in made["spec"]["containers"][0]["env"]}
     assert (variables["TRAINYARD_RENDEZVOUS"], variables["TRAINYARD_REPLICAS"]) == ("wait", "3")
-    made = worker_pod(Worker(scene.job, 1, 1), Source("operator:1"), Contact("https://operator"))
+    made = worker_pod(Worker(scene.job, 1, 1, 2), Source("operator:1"), Contact("https://operator"))
     assert "TRAINYARD_RENDEZVOUS" not in {each["name"] for each in made["spec"]["containers"][0]["env"]}
 
 

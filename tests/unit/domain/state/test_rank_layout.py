@@ -11,8 +11,7 @@ from trainyard.api.spec import RANKS_FIT
 from trainyard.api.status import ConditionType as C, Phase
 from trainyard.domain.actions import CreateService, CreateWorker, DeletePod, Plan
 from trainyard.domain.plan import plan
-from trainyard.domain.scaling.group_size import fitted
-from trainyard.domain.state.rank_layout import misfit, processes
+from trainyard.domain.state.rank_layout import indivisible, processes
 
 
 def asking(*limits: Any) -> dict[str, Any]:
@@ -72,19 +71,19 @@ def test_number_that_is_said_is_the_number() -> None:
 def test_the_ranks_are_divided_into_whole_copies_of_the_model(
     replicas: int, fields: dict[str, Any], *, fits: bool
 ) -> None:
-    assert (misfit(spec(replicas, **fields)) == "") is fits
+    assert (indivisible(spec(replicas, **fields), replicas) == "") is fits
 
 
 def test_the_sentence_has_the_numbers() -> None:
     wrong = spec(3, parallelism={"tensor": 4, "pipeline": 2}, processesPerReplica=5)
-    assert misfit(wrong) == f"{RANKS_FIT}: 3 x 5 is 15, and 4 x 2 x 1 is 8"
+    assert indivisible(wrong, 3) == f"{RANKS_FIT}: 3 x 5 is 15, and 4 x 2 x 1 is 8"
 
 
 PAIRS = {"parallelism": {"tensor": 2}}
 
 
 def decided(scene: Scene) -> Plan:
-    return plan(fitted(scene.snapshot), NOW)
+    return plan(scene.snapshot, NOW)
 
 
 def told_once(scene: Scene, message: str) -> None:
