@@ -95,7 +95,7 @@ def relies_on_the_watch_alone() -> Planted:
 
 def goes_by_the_clock_of_its_machine() -> Planted:
     """What the API server's answers say of the time is not heard: a pod that was told to go just now has been lost for minutes."""
-    return ServerClock, "heard", lambda *_: None
+    return ServerClock, "observe", lambda *_: None
 
 
 # What it decides
@@ -240,7 +240,7 @@ def writes_without_a_look_at_the_lease() -> Planted:
 
 def takes_a_lease_that_has_not_run_out() -> Planted:
     """The other has not been heard of for a moment, and that is enough."""
-    return LeaderElector, "_free", lambda *_: True
+    return LeaderElector, "_is_available", lambda *_: True
 
 
 MUTANTS: tuple[Callable[[], Planted], ...] = (

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.attempts.attempt_simulation import InvariantError
 from tests.simulation.attempts.schedule import play
-from tests.simulation.attempts.world import BrokenError
 from trainyard.api.status import TrainingJobStatus
 from trainyard.coordinator import assignments
 from trainyard.domain.actions import Plan
@@ -21,7 +21,7 @@ SCHEDULES = 600
 UNTIL_FOUND = 400
 
 
-def test_no_two_attempts_run_and_all_get_well() -> None:
+def test_no_attempts_overlap_and_all_recover() -> None:
     worlds = [play(seed) for seed in range(SCHEDULES)]
     # The schedules come to what they are for.
     assert sum(world.in_place for world in worlds) > SCHEDULES // 2
@@ -33,7 +33,7 @@ def test_no_two_attempts_run_and_all_get_well() -> None:
     assert sum(world.shrunk for world in worlds) > SCHEDULES // 20
 
 
-def test_each_step_counts_once() -> None:
+def test_each_step_is_counted_once() -> None:
     """But for some that a faulty attempt could not tell of, and the next made no time for."""
     worlds = [play(seed) for seed in range(SCHEDULES // 2)]
     told = [world.status.goodput for world in worlds if world.status.goodput]
@@ -104,8 +104,8 @@ def search() -> None:
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_a_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bug_in_attempts_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, what, bug = BUGS[name]
     monkeypatch.setattr(where, what, bug(getattr(where, what)))
-    with pytest.raises((BrokenError, KeyError)):
+    with pytest.raises((InvariantError, KeyError)):
         search()
