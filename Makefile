@@ -4,17 +4,23 @@ UV_VERSION := 0.13.9
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/trainyard
 UV := $(or $(shell command -v uv 2>/dev/null),$(CACHE)/uv/bin/uv)
 RUN := $(UV) run --frozen --quiet
-PYTEST := $(RUN) pytest
+SLOWEST := --durations=20 --durations-min=0.5
+PYTEST := $(RUN) pytest $(SLOWEST)
 # TORCH=current: by the release that the image for GPUs has, in place of the image's own.
 CURRENT := --requirements trainer-image/requirements-cuda.txt
 OTHER_TORCH = $(if $(TORCH),$(if $(filter current,$(TORCH)),$(CURRENT),$(error TORCH is '$(TORCH)': say current, or leave it out)))
 INSIDE := python -m dev.localcluster.inside
-LIBRARY_TESTS := trainer env HYPOTHESIS_PROFILE=ci python3 -m pytest -p no:cacheprovider tests/library
+LIBRARY_TESTS := trainer env HYPOTHESIS_PROFILE=ci python3 -m pytest -p no:cacheprovider $(SLOWEST) tests/library
+# tests/unit/<package> of each package of the operator: Python alone, no programs, no simulation.
+OPERATOR_TESTS := $(wildcard $(patsubst operator/trainyard/%,tests/unit/%,$(wildcard operator/trainyard/*)))
+# $(call timed,NAME,COMMAND): run a tier and print its duration.
+timed = start=$$(date +%s); $(2); code=$$?; seconds=$$(($$(date +%s) - start)); \
+	echo "$(1): $$((seconds / 60)) min $$((seconds % 60)) s, exit code $$code"; exit $$code
 # Sets of strings in the same order each time: a schedule of the simulation can then be repeated by its seed.
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test tests-that-compute tests-that-wait test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint generate release bench-scale bench-agents bench-recovery bench-elastic bench-training cluster-up cluster-down fix setup
+.PHONY: help demo quick operator-tests test all-tests mutation all-long-tests tests-that-compute tests-that-wait test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint generate release bench-scale bench-agents bench-recovery bench-elastic bench-training cluster-up cluster-down fix setup
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,7 +28,16 @@ help: ## Show this list
 demo: setup ## A cluster, the operator, and a job that loses a worker and finishes all the same
 	@$(RUN) python -m dev.demo
 
-test: setup lint ## All tests, those on a real cluster included
+quick: setup ## Lint, types and the operator's unit tests: under 2 minutes on 2 idle cores
+	@$(call timed,make quick,$(MAKE) --no-print-directory lint operator-tests)
+
+operator-tests:
+	@$(PYTEST) -n 2 $(OPERATOR_TESTS)
+
+test: setup ## All tests, those on a real cluster included
+	@$(call timed,make test,$(MAKE) --no-print-directory lint all-tests)
+
+all-tests:
 	@$(RUN) python -m dev.localcluster down
 	@$(RUN) python -m tests.support.prefetch
 	@$(RUN) python -m dev.localcluster build
@@ -30,7 +45,7 @@ test: setup lint ## All tests, those on a real cluster included
 	@$(RUN) $(INSIDE) $(LIBRARY_TESTS)
 	@rm -rf build/audit
 	@TRAINYARD_AUDIT=build/audit $(MAKE) --no-print-directory --jobs=2 --output-sync=line tests-that-compute tests-that-wait
-	@$(RUN) python -m tests.support.rights build/audit
+	@$(RUN) python -m tests.support.permission_audit build/audit
 
 # Two processors are busy for most of the time only where these run beside each other. Clusters, whose tests have deadlines, come first.
 tests-that-compute:
@@ -41,6 +56,9 @@ tests-that-wait:
 	@$(PYTEST) tests/host tests/cluster
 
 test-long: setup ## The library by torch's current release, a release to a registry on this machine, all recipes, elastic groups, autoscalers, NetworkPolicies and faults that last on the cluster, all faults on a real API server, and a million random schedules of faults (seven hours on 2 idle cores)
+	@$(call timed,make test-long,$(MAKE) --no-print-directory all-long-tests)
+
+all-long-tests:
 	@$(RUN) $(INSIDE) $(CURRENT) $(LIBRARY_TESTS)
 	@$(RUN) python -m dev.localcluster down
 	@LONG=1 $(PYTEST) tests/host/test_release.py
@@ -49,7 +67,10 @@ test-long: setup ## The library by torch's current release, a release to a regis
 	@SIMULATION_SCHEDULES=$(or $(SCHEDULES),1000000) $(PYTEST) -n 2 tests/simulation/test_engine.py
 
 unit: setup ## The tests that need nothing but Python
-	@$(PYTEST) -n 2 tests/unit tests/simulation
+	@$(call timed,make unit,$(PYTEST) -n 2 tests/unit tests/simulation)
+
+mutation: setup ## Plant 300 mistakes into domain and engine, and report those that no test notices (under 30 minutes); ARGS='--mutants 60 --seed 2'
+	@$(call timed,make mutation,$(RUN) python -m dev.mutation $(ARGS))
 
 library-test: setup ## The training library, in the trainer image (root); TORCH=current: by torch's current release
 	@$(RUN) $(INSIDE) $(OTHER_TORCH) $(LIBRARY_TESTS)
@@ -70,8 +91,8 @@ cluster-test: setup ## The tests of the operator on a real cluster (root)
 test-chaos: setup ## All faults on a real API server, four at a time; PLAN='fail/lose-answer/7' plays one
 	@PLAN='$(or $(PLAN),*)' $(PYTEST) $(if $(PLAN),tests/chaos/test_faults.py -v -n 0,tests/chaos -n 4)
 
-lint: setup ## Style, types, import layers, generated files
-	@$(RUN) ruff check . && $(RUN) ruff format --check . && $(RUN) mypy && $(RUN) lint-imports --no-logo && $(UV) lock --check --quiet
+lint: setup ## Style, types, import layers, vocabulary, lock file
+	@$(RUN) ruff check . && $(RUN) ruff format --check . && $(RUN) mypy && $(RUN) lint-imports --no-logo && $(RUN) python -m dev.wordlint && $(UV) lock --check --quiet
 
 fix: setup ## Format, and mend what ruff can mend
 	@$(RUN) ruff check --fix . ; $(RUN) ruff format .

@@ -29,7 +29,7 @@ def main() -> int:
     if lacking := [name for name in NEEDED if find_spec(name) is None]:
         return _end(MISSING, f"{sys.executable} lacks {', '.join(lacking)}: name another one, PYTHON=… make test-gpu")
     try:
-        harness = find_spec("tests.library.processes")
+        harness = find_spec("tests.library.support.processes")
     except ModuleNotFoundError:
         harness = None
     if harness is None or not Path(harness.origin or "").is_relative_to(ROOT):

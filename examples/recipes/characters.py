@@ -13,7 +13,18 @@ import torch
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
-from trainyard_torch import Batches, Checkpoints, Loader, Loop, Order, Precision, by_mesh, shard, split_tensors, start
+from trainyard_torch import (
+    Batches,
+    Checkpoints,
+    Loader,
+    Loop,
+    Precision,
+    SampleOrder,
+    group_by_mesh,
+    shard,
+    start,
+    tensor_parallel,
+)
 
 LETTERS = "0123456789+=; "
 LENGTH, WIDTH, HEAD, BLOCKS = 40, 64, 16, 3
@@ -90,19 +101,24 @@ def main() -> None:
     options = parser.parse_args()
     with start(seed=1) as training:
         model = Model().to(training.device)
-        split_tensors(model, training.mesh, PLAN)
+        tensor_parallel(model, training.mesh, PLAN)
         shard(model, training.mesh, blocks=list(model.blocks))
-        optimizer = torch.optim.AdamW([{"params": group} for group in by_mesh(model.parameters())], lr=3e-3)
+        optimizer = torch.optim.AdamW([{"params": group} for group in group_by_mesh(model.parameters())], lr=3e-3)
         lines = Sums(8192)
         loop = Loop(
             training,
             model,
             optimizer,
-            Loader(lines, Batches(Order(len(lines), seed=1), 32, micro=16), training.member, device=training.device),
-            until=options.steps,
+            Loader(
+                lines,
+                Batches(SampleOrder(len(lines), seed=1), 32, micro_batch_size=16),
+                training.data_shard,
+                device=training.device,
+            ),
+            total_steps=options.steps,
             checkpoints=Checkpoints(options.checkpoints, mesh=training.mesh),
             precision=Precision(options.precision, training.device),
-            longest=1.0,
+            max_grad_norm=1.0,
         )
         loss = float("nan")
         for step in loop:
@@ -111,7 +127,7 @@ def main() -> None:
                 step.backward(nn.functional.cross_entropy(said.flatten(0, 1), lines_of_letters[:, 1:].flatten()))
             if step.number % 20 == 0:
                 loss = float(step.loss)
-                if training.is_first:
+                if training.is_rank0:
                     print(f"step {step.number} loss {loss:.4f}", flush=True)
 
 

@@ -15,11 +15,11 @@ from torch import nn
 from trainyard_torch import (
     Batches,
     Checkpoints,
-    Evaluation,
+    EvaluationLoader,
     Loader,
     Loop,
-    Order,
-    Schedule,
+    LRSchedule,
+    SampleOrder,
     Training,
     replicate,
     start,
@@ -64,7 +64,7 @@ def net() -> nn.Module:
     )
 
 
-def right(model: nn.Module, pictures: Evaluation, training: Training) -> float:
+def right(model: nn.Module, pictures: EvaluationLoader, training: Training) -> float:
     """The share that is told right: each process looks at its own part of them, once."""
     told = torch.zeros(2, device=training.device)
     model.eval()
@@ -86,31 +86,36 @@ def main() -> None:
     options = parser.parse_args()
     with start(seed=1) as training:
         pictures = Pictures(0, 4096)
-        unseen = Evaluation(Pictures(10**6, 512), 64, training.member, device=training.device)
+        unseen = EvaluationLoader(Pictures(10**6, 512), 64, training.data_shard, device=training.device)
         model = replicate(net().to(training.device), training.mesh)
         optimizer = torch.optim.AdamW(model.parameters())
-        batches = Batches(Order(len(pictures), seed=1), options.batch, micro=48)
+        batches = Batches(SampleOrder(len(pictures), seed=1), options.batch, micro_batch_size=48)
         loop = Loop(
             training,
             model,
             optimizer,
-            Loader(pictures, batches, training.member, device=training.device),
-            until=options.steps,
+            Loader(pictures, batches, training.data_shard, device=training.device),
+            total_steps=options.steps,
             checkpoints=Checkpoints(options.checkpoints, mesh=training.mesh),
-            schedule=Schedule(rate=3e-3, batch=options.batch, reference=options.batch, warmup=10 * options.batch),
+            lr_schedule=LRSchedule(
+                base_lr=3e-3,
+                batch_size=options.batch,
+                reference_batch_size=options.batch,
+                warmup_samples=10 * options.batch,
+            ),
         )
         for step in loop:
             for inputs, kinds in step:
                 step.backward(nn.functional.cross_entropy(model(inputs), kinds))
-            if training.is_first and step.number % 25 == 0:
+            if training.is_rank0 and step.number % 25 == 0:
                 print(f"step {step.number} loss {float(step.loss):.4f}", flush=True)
             if step.number % 50 == 0:
-                with loop.watch.phase("evaluate"):
+                with loop.monitor.phase("evaluate"):
                     share = right(model, unseen, training)
-                if training.is_first:
+                if training.is_rank0:
                     print(f"before step {step.number} {share:.1%} of unseen pictures are told right", flush=True)
         share = right(model, unseen, training)
-        if training.is_first:
+        if training.is_rank0:
             print(f"{share:.1%} of pictures that it has not seen are told right", flush=True)
 
 

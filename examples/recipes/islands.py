@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainyard_torch import Checkpoints, DiLoCo, IslandState, join, start
+from trainyard_torch import Checkpoints, DiLoCo, ReplicaGroupState, join_replica_group, start
 
 FEATURES = 32
 
@@ -35,18 +35,18 @@ def main() -> None:
     if min(options.rounds, options.every) < 1:
         parser.error("--rounds and --every must be from 1 on")
     with start(seed=1) as training:
-        island = join(2)
+        island = join_replica_group(2)
         model: nn.Module = nn.Sequential(
             nn.Linear(FEATURES, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 1)
         )
         model = model.to(training.device)
-        if island.islands.size > 1:
-            model = DistributedDataParallel(model, process_group=island.inside)
+        if island.layout.size > 1:
+            model = DistributedDataParallel(model, process_group=island.intra_group)
         optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-        diloco = DiLoCo(model, island, every=options.every, rate=0.7, momentum=0.9)
+        diloco = DiLoCo(model, island, sync_every=options.every, outer_lr=0.7, outer_momentum=0.9)
         checkpoints = Checkpoints(options.checkpoints, mesh=training.mesh)
         # Islands have the same parameters after a meeting, and moments of their own.
-        state = {"diloco": diloco, "island": IslandState(model, optimizer, island)}
+        state = {"diloco": diloco, "island": ReplicaGroupState(model, optimizer, island)}
         begun = checkpoints.load(state)
         test = [part.to(training.device) for part in samples(512, torch.Generator().manual_seed(10**6))]
         steps = options.rounds * options.every
@@ -59,7 +59,7 @@ def main() -> None:
             optimizer.zero_grad()
             training.progress(step, total=steps)
             alike, stop = diloco.step(), training.must_stop(step)
-            if alike and training.is_first:
+            if alike and training.is_rank0:
                 with torch.no_grad():
                     loss = float(nn.functional.mse_loss(model(test[0]), test[1]))
                 print(
@@ -69,7 +69,7 @@ def main() -> None:
             if alike or stop:
                 checkpoints.save(step, state, wait=stop)
             if stop:
-                training.leave()
+                training.exit()
         checkpoints.close()
 
 

@@ -12,7 +12,18 @@ import argparse
 
 from torch import nn
 
-from trainyard_torch import Batches, Checkpoints, Evaluation, Lars, Loader, Loop, Order, Schedule, replicate, start
+from trainyard_torch import (
+    LARS,
+    Batches,
+    Checkpoints,
+    EvaluationLoader,
+    Loader,
+    Loop,
+    LRSchedule,
+    SampleOrder,
+    replicate,
+    start,
+)
 
 from images import Pictures, net, right  # isort: skip - the program's own, below what is prepared for a restart
 
@@ -26,9 +37,9 @@ def main() -> None:
     options = parser.parse_args()
     with start(seed=1) as training:
         pictures = Pictures(0, 4096)
-        unseen = Evaluation(Pictures(10**6, 512), 64, training.member, device=training.device)
+        unseen = EvaluationLoader(Pictures(10**6, 512), 64, training.data_shard, device=training.device)
         model = replicate(net().to(training.device), training.mesh)
-        optimizer = Lars(model.parameters(), lr=1.0, momentum=0.9, weight_decay=1e-4)
+        optimizer = LARS(model.parameters(), lr=1.0, momentum=0.9, weight_decay=1e-4)
         steps = options.epochs * len(pictures) // options.batch
         loop = Loop(
             training,
@@ -37,27 +48,27 @@ def main() -> None:
             # What does not fit into a device at once is accumulated.
             Loader(
                 pictures,
-                Batches(Order(len(pictures), seed=1), options.batch, micro=256),
-                training.member,
+                Batches(SampleOrder(len(pictures), seed=1), options.batch, micro_batch_size=256),
+                training.data_shard,
                 device=training.device,
             ),
-            until=steps,
+            total_steps=steps,
             checkpoints=Checkpoints(options.checkpoints, mesh=training.mesh),
-            schedule=Schedule(
-                rate=4.0,
-                batch=options.batch,
-                warmup=2 * len(pictures),
-                then="cosine",
-                total=options.epochs * len(pictures),
+            lr_schedule=LRSchedule(
+                base_lr=4.0,
+                batch_size=options.batch,
+                warmup_samples=2 * len(pictures),
+                decay="cosine",
+                total_samples=options.epochs * len(pictures),
             ),
         )
         for step in loop:
             for inputs, kinds in step:
                 step.backward(nn.functional.cross_entropy(model(inputs), kinds))
-            if training.is_first and step.number % 5 == 0:
+            if training.is_rank0 and step.number % 5 == 0:
                 print(f"step {step.number} loss {float(step.loss):.4f}", flush=True)
         share = right(model, unseen, training)
-        if training.is_first:
+        if training.is_rank0:
             print(f"{share:.1%} of pictures that it has not seen are told right", flush=True)
 
 

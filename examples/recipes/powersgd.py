@@ -13,7 +13,18 @@ import argparse
 import torch
 from torch import nn
 
-from trainyard_torch import Batches, Checkpoints, Evaluation, Loader, Loop, Order, PowerSGD, compress, replicate, start
+from trainyard_torch import (
+    Batches,
+    Checkpoints,
+    EvaluationLoader,
+    Loader,
+    Loop,
+    PowerSGD,
+    SampleOrder,
+    compress,
+    replicate,
+    start,
+)
 
 from images import Pictures, net, right  # isort: skip - the program's own, below what is prepared for a restart
 
@@ -27,27 +38,30 @@ def main() -> None:
     options = parser.parse_args()
     with start(seed=1) as training:
         pictures = Pictures(0, 4096)
-        unseen = Evaluation(Pictures(10**6, 512), 64, training.member, device=training.device)
+        unseen = EvaluationLoader(Pictures(10**6, 512), 64, training.data_shard, device=training.device)
         model = replicate(net().to(training.device), training.mesh)
-        compression = compress(model, PowerSGD(rank=options.rank, start=10))
+        compression = compress(model, PowerSGD(rank=options.rank, start_step=10))
         loop = Loop(
             training,
             model,
             torch.optim.AdamW(model.parameters(), lr=3e-3),
             Loader(
-                pictures, Batches(Order(len(pictures), seed=1), 96, micro=48), training.member, device=training.device
+                pictures,
+                Batches(SampleOrder(len(pictures), seed=1), 96, micro_batch_size=48),
+                training.data_shard,
+                device=training.device,
             ),
-            until=options.steps,
+            total_steps=options.steps,
             checkpoints=Checkpoints(options.checkpoints, mesh=training.mesh),
-            state={"compression": compression},
+            extra_state={"compression": compression},
         )
         for step in loop:
             for inputs, kinds in step:
                 step.backward(nn.functional.cross_entropy(model(inputs), kinds))
-            if training.is_first and step.number % 25 == 0:
+            if training.is_rank0 and step.number % 25 == 0:
                 print(f"step {step.number} loss {float(step.loss):.4f}", flush=True)
         share = right(model, unseen, training)
-        if training.is_first:
+        if training.is_rank0:
             sent = compression.sent_bytes / max(1, compression.full_bytes)
             print(
                 f"{share:.1%} of pictures that it has not seen are told right, with {sent:.0%} of the bytes", flush=True

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainyard_torch import Batches, Checkpoints, Member, Order, Place
+from trainyard_torch import Batches, Checkpoints, DataShard, ProcessInfo, SampleOrder
 from trainyard_torch.server import Roles
-from trainyard_torch.server.kept import Kept
-from trainyard_torch.server.session import joined
+from trainyard_torch.server.server_state import ServerState
+from trainyard_torch.server.session import join_parameter_server
 
 try:
     from trainyard_agent import progress
@@ -42,8 +42,8 @@ def main() -> None:
     parser.add_argument("--checkpoints", help="a folder that outlives trainer 0, or s3://…; left out: there are none")
     options = parser.parse_args()
     torch.manual_seed(1)
-    place = Place.of(os.environ)
-    rank, roles = place.rank, Roles(place.world, servers=options.servers)
+    place = ProcessInfo.of(os.environ)
+    rank, roles = place.rank, Roles(place.world_size, servers=options.servers)
     model = nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, 1))
     inputs = torch.randn(SAMPLES, FEATURES)
     wanted = inputs[:, :4].square().sum(1, keepdim=True) / 4 - 1
@@ -52,25 +52,25 @@ def main() -> None:
     sgd = partial(torch.optim.SGD, **pace)
     # Trainer 0 alone reads and writes them.
     checkpoints = Checkpoints(options.checkpoints) if options.checkpoints and rank == 0 else None
-    kept = Kept()
+    kept = ServerState()
 
     def state() -> dict[str, Any] | None:
         if checkpoints:
             checkpoints.load({"servers": kept})
         return kept.state
 
-    with joined(model, sgd, roles, rank, staleness=options.staleness, state=state) as parameters:
+    with join_parameter_server(model, sgd, roles, rank, staleness=options.staleness, state=state) as parameters:
         if parameters is None:
             return
         if rank == 0:
             # Where the checkpoint is of another pace.
             parameters.configure(**pace)
         # In step each update is one step of all; out of step it is one of a trainer.
-        done = parameters.begun // (1 if options.staleness is None else roles.trainers)
-        batches = Batches(Order(SAMPLES, seed=1), 64, micro=64).after(done)
+        done = parameters.resumed_updates // (1 if options.staleness is None else roles.trainers)
+        batches = Batches(SampleOrder(SAMPLES, seed=1), 64, micro_batch_size=64).after(done)
         step = done
         for step, (part,) in zip(
-            range(done + 1, options.steps + 1), batches.steps(Member(rank, roles.trainers)), strict=False
+            range(done + 1, options.steps + 1), batches.steps(DataShard(rank, roles.trainers)), strict=False
         ):
             loss = nn.functional.mse_loss(model(inputs[part.samples]), wanted[part.samples])
             loss.backward()
@@ -80,13 +80,13 @@ def main() -> None:
                 print(f"step {step} loss {float(loss.detach()):.4f} {parameters.counts()}", flush=True)
             if parameters.must_stop():
                 break
-            if checkpoints and (tier := checkpoints.due(step)):
+            if checkpoints and (tier := checkpoints.should_save(step)):
                 kept.state = parameters.state_dict()
                 # By what the servers have done: trainers may be more or fewer after a restart, and so may their steps.
                 checkpoints.save(kept.state["updates"], {"servers": kept}, tier=tier)
         if checkpoints and step > done:
             # Out of step the others may have a gradient under way.
-            parameters.alone()
+            parameters.wait_for_other_trainers()
             kept.state = parameters.state_dict()
             checkpoints.save(kept.state["updates"], {"servers": kept}, wait=True)
 

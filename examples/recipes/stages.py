@@ -18,13 +18,13 @@ from trainyard_torch import (
     Checkpoints,
     Loader,
     Loop,
-    Order,
     Pipeline,
-    by_mesh,
+    SampleOrder,
+    group_by_mesh,
+    pipeline_stages,
     shard,
-    split_tensors,
-    stages,
     start,
+    tensor_parallel,
 )
 
 from characters import LENGTH, LETTERS, WIDTH, Block, Sums  # isort: skip - the program's own, below what is prepared for a restart
@@ -64,34 +64,35 @@ def main() -> None:
     with start(seed=1) as training:
         blocks = [Block() for _ in range(4)]
         model = nn.Sequential(First(), *blocks, nn.LayerNorm(WIDTH), nn.Linear(WIDTH, len(LETTERS))).to(training.device)
-        split_tensors(model, training.mesh, PLAN)
+        tensor_parallel(model, training.mesh, PLAN)
         own = [
             shard(stage, training.mesh, blocks=[part for part in stage if isinstance(part, Block)])
-            for stage in stages(model, training.mesh)
+            for stage in pipeline_stages(model, training.mesh)
         ]
         optimizers = [
-            torch.optim.AdamW([{"params": group} for group in by_mesh(stage.parameters())], lr=3e-3) for stage in own
+            torch.optim.AdamW([{"params": group} for group in group_by_mesh(stage.parameters())], lr=3e-3)
+            for stage in own
         ]
-        pipeline = Pipeline(own, mean_loss, training.mesh, micro_batches=options.micro_batches)
-        lines, share = Sums(8192), options.batch // training.member.world
+        pipeline = Pipeline(own, mean_loss, training.mesh, n_microbatches=options.micro_batches)
+        lines, share = Sums(8192), options.batch // training.data_shard.world_size
         loop = Loop(
             training,
             own,
             optimizers,
             Loader(
                 lines,
-                Batches(Order(len(lines), seed=1), options.batch, micro=share),
-                training.member,
+                Batches(SampleOrder(len(lines), seed=1), options.batch, micro_batch_size=share),
+                training.data_shard,
                 device=training.device,
             ),
-            until=options.steps,
+            total_steps=options.steps,
             checkpoints=Checkpoints(options.checkpoints, mesh=training.mesh),
-            longest=1.0,
+            max_grad_norm=1.0,
         )
         for step in loop:
             for letters in step:
-                step.note(pipeline.step(letters[:, :-1], letters[:, 1:].contiguous(), weight=step.weight))
-            if training.is_first and step.number % 20 == 0:
+                step.record_loss(pipeline.step(letters[:, :-1], letters[:, 1:].contiguous(), weight=step.weight))
+            if training.is_rank0 and step.number % 20 == 0:
                 print(f"step {step.number} loss {float(step.loss):.4f}", flush=True)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.api.plane import HOME, JOBS, Plane
 from tests.support.control_plane import RefusedError
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.helm.chart import Chart
 
 GUARDED = "guarded"

@@ -12,7 +12,7 @@ import pytest
 
 from dev.localcluster.tools import ensure
 from tests.api.plane import Plane, running
-from tests.support import foreign
+from tests.support import third_party_crds
 from tests.support.control_plane import ADMIN
 from tests.unit.helm.chart import CHART
 
@@ -49,7 +49,7 @@ class Helm:
 
 @pytest.fixture(scope="module", params=["helm", "helm4"])
 def helm(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Helm]:
-    with running(tmp_path_factory.mktemp("changes") / "state", ["lab"], foreign.crds()) as plane:
+    with running(tmp_path_factory.mktemp("changes") / "state", ["lab"], third_party_crds.crds()) as plane:
         yield Helm(ensure(request.param)[request.param], plane)
 
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.api.chart_values import Judge, values
 from tests.api.plane import RefusedError as ServerRefusedError, running
-from tests.support import foreign
+from tests.support import third_party_crds
 from tests.unit.helm.chart import CHART, Chart, RefusedError
 
 EXAMPLES = 60
@@ -38,7 +38,7 @@ SENTENCES = (
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     folder = tmp_path_factory.mktemp("judge")
-    with running(folder / "state", ["lab", "office"], foreign.crds()) as plane:
+    with running(folder / "state", ["lab", "office"], third_party_crds.crds()) as plane:
         yield Judge(plane, folder)
 
 

@@ -8,7 +8,7 @@ from tests.api.nodes import Namespace
 from tests.api.plane import Plane
 from tests.api.process import operator
 from tests.support.control_plane import RefusedError
-from tests.support.patience import until
+from tests.support.polling import until
 
 EVEN = {"maxReplicas": 8, "multipleOf": 2}
 

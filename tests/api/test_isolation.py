@@ -5,7 +5,7 @@ import json
 from tests.api.nodes import Namespace
 from tests.api.plane import Plane
 from tests.api.process import operator
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.helm.chart import Chart
 
 POLICY = "/apis/networking.k8s.io/v1/namespaces/lab/networkpolicies/guarded"

@@ -10,7 +10,7 @@ import pytest
 from tests.api.nodes import Namespace
 from tests.api.plane import Plane
 from tests.api.process import Operator, operator
-from tests.support.patience import until
+from tests.support.polling import until
 
 pytestmark = pytest.mark.usefixtures("granted")
 

@@ -6,7 +6,7 @@ from tests.api.nodes import Namespace
 from tests.api.plane import Plane
 from tests.api.process import operator
 from tests.support.control_plane import RefusedError
-from tests.support.patience import until
+from tests.support.polling import until
 
 PAIRS = {"parallelism": {"tensor": 2}}
 

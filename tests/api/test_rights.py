@@ -12,9 +12,9 @@ import pytest
 from tests.api.nodes import Namespace
 from tests.api.plane import HOME, Plane
 from tests.api.process import Operator, operator
-from tests.support.patience import until
+from tests.support.granted_permissions import ELECTION, OPERATOR
+from tests.support.polling import until
 from tests.unit.helm.chart import Chart, Manifest, Release
-from tests.unit.helm.test_permissions import ELECTION, OPERATOR
 
 Right = tuple[str, str, str]
 """Group, resource and verb, as a role has them."""

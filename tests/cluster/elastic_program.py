@@ -9,7 +9,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from trainyard_torch import Batches, Checkpoints, Due, Loader, Loop, Order, Plan, replicate, start
+from trainyard_torch import (
+    Batches,
+    CheckpointPolicy,
+    Checkpoints,
+    Loader,
+    Loop,
+    SampleOrder,
+    SaveInterval,
+    replicate,
+    start,
+)
 
 
 def main(folder: Path, pause: float, steps: int, size: int, batch: int) -> None:
@@ -20,14 +30,16 @@ def main(folder: Path, pause: float, steps: int, size: int, batch: int) -> None:
         targets = (inputs @ torch.randn(16, 1, generator=made)).tanh()
         samples = [(torch.tensor(number), inputs[number], targets[number]) for number in range(size)]
         model = replicate(nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1)), training.mesh)
-        batches = Batches(Order(size, seed=2), batch=batch, micro=4)
+        batches = Batches(SampleOrder(size, seed=2), batch_size=batch, micro_batch_size=4)
         loop = Loop(
             training,
             model,
             torch.optim.AdamW(model.parameters(), lr=0.003),
-            Loader(samples, batches, training.member),
-            until=steps,
-            checkpoints=Checkpoints(str(folder / "checkpoints"), plan=Plan(store=Due(steps=20)), mesh=training.mesh),
+            Loader(samples, batches, training.data_shard),
+            total_steps=steps,
+            checkpoints=Checkpoints(
+                str(folder / "checkpoints"), policy=CheckpointPolicy(store=SaveInterval(steps=20)), mesh=training.mesh
+            ),
         )
         diary = folder / f"{os.environ['TRAINYARD_ATTEMPT']}-{os.environ['RANK']}.jsonl"
         with diary.open("a", buffering=1) as file:

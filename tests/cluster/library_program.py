@@ -7,7 +7,7 @@ import time
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from trainyard_torch import Batches, Checkpoints, Due, Order, Plan, Trained, start
+from trainyard_torch import Batches, CheckpointPolicy, Checkpoints, SampleOrder, SaveInterval, TrainState, start
 
 STEPS = 120
 
@@ -22,16 +22,16 @@ def main(folder: str) -> None:
             find_unused_parameters=True,
         )
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        state = {"trained": Trained(model, optimizer)}
-        plan = Plan(store=Due(steps=10), memory=Due(steps=1))
-        checkpoints = Checkpoints(folder, plan=plan, mesh=training.mesh)
-        batches = Batches(Order(len(samples), seed=1), batch=12, micro=4)
+        state = {"train_state": TrainState(model, optimizer)}
+        plan = CheckpointPolicy(store=SaveInterval(steps=10), memory=SaveInterval(steps=1))
+        checkpoints = Checkpoints(folder, policy=plan, mesh=training.mesh)
+        batches = Batches(SampleOrder(len(samples), seed=1), batch_size=12, micro_batch_size=4)
         found = checkpoints.load(state)
         if found:
             batches = batches.at(found.data)
         for step in range(found.step + 1 if found else 1, STEPS + 1):
             training.reseed(step)
-            (part,) = batches.step(training.member)
+            (part,) = batches.step(training.data_shard)
             loss = part.weight * model(samples[part.samples]).square().mean()
             loss.backward()
             optimizer.step()
@@ -39,16 +39,16 @@ def main(folder: str) -> None:
             batches = batches.after()
             time.sleep(0.1)
             training.progress(step, total=STEPS, loss=float(loss.detach()))
-            if training.is_first:
+            if training.is_rank0:
                 print(f"step {step} samples {part.samples.tolist()}", flush=True)  # noqa: T201 - its output
             stop = training.must_stop(step)
-            if tier := checkpoints.due(step):
+            if tier := checkpoints.should_save(step):
                 checkpoints.save(step, state, data=batches.state(), tier=tier)
             if stop:
                 checkpoints.save(step, state, data=batches.state(), wait=True)
-                training.leave()
+                training.exit()
         checkpoints.save(STEPS, state, data=batches.state(), wait=True)
-        if training.is_first:
+        if training.is_rank0:
             numbers = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
             print(f"weights {hashlib.sha256(numbers).hexdigest()[:16]}", flush=True)  # noqa: T201 - its output
 

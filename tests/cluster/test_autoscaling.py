@@ -33,8 +33,8 @@ for step in range(100_000):
 """
 # A stream of a hundred samples a second, of which each rank gets its share.
 STREAM = f"""{BEGIN}
-from trainyard_torch.watch.watch import Watch
-with Watch() as watch:
+from trainyard_torch.monitoring.monitor import Monitor
+with Monitor() as watch:
     for step in range(100_000):
         time.sleep(0.2)
         dist.all_reduce(torch.ones(1))

@@ -12,10 +12,10 @@ TRAIN = """
 import os, pathlib, time
 import torch, torch.distributed as dist
 from trainyard_torch import start
-from trainyard_torch.watch.watch import Watch
+from trainyard_torch.monitoring.monitor import Monitor
 
 fault = pathlib.Path("/tmp/fault")
-with start(), Watch(total=100_000, peak=1e12) as watch:
+with start(), Monitor(total_steps=100_000, peak_flops=1e12) as watch:
     watch.set_flops(1e9)
     weight = torch.zeros(4, requires_grad=True)
     for step in range(1, 100_000):
@@ -36,7 +36,7 @@ with start(), Watch(total=100_000, peak=1e12) as watch:
         if step % 50 == 0:
             with watch.phase("checkpoint"):
                 time.sleep(0.1)
-            watch.checkpointed(step, 0.1)
+            watch.record_checkpoint(step, 0.1)
         if fault.exists():
             fault.unlink()
             raise RuntimeError("boom")

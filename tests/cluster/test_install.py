@@ -67,7 +67,7 @@ def test_probes_and_metrics_answer(operator: Kube) -> None:
     assert operator.run("get", "--raw", f"{base}/healthz").strip() == "ok"
     ready, _, standing = operator.run("get", "--raw", f"{base}/readyz").partition("\n")
     assert ready == "ok"
-    assert "leads" in standing
+    assert "leader" in standing
     # Of the one that acts: jobs are counted by that one alone.
     pod = f"/api/v1/namespaces/{install.NAMESPACE}/pods/{operator.leader()}:8080/proxy"
     metrics = operator.run("get", "--raw", f"{pod}/metrics")

@@ -8,7 +8,7 @@ import pytest
 
 from dev.demo import install
 from tests.cluster.kube import Kube, job, processes
-from trainyard.engine.leader import Timing
+from trainyard.engine.leader import LeaseTiming
 
 
 class Operators:
@@ -72,7 +72,7 @@ def test_the_leader_is_killed(kube: Kube, operators: Operators) -> None:
     print(f"going on after kill -9: {took:.1f} s")  # noqa: T201 - a figure to look at
     assert operators.leader() == killed, "it goes on where its own pod was"
     assert operators.container(killed)["exitCode"] == 137
-    assert took < Timing().lease - Timing().retry, "the Lease was not waited for"
+    assert took < LeaseTiming().duration - LeaseTiming().retry_period, "the Lease was not waited for"
     assert sorted(p["metadata"]["uid"] for p in kube.pods("job")) == before
     status = kube.status("job")
     assert (status["attempt"], status["phase"]) == (1, "Running")

@@ -53,7 +53,7 @@ def test_a_killed_process_and_a_lost_pod_change_nothing(kube: Kube, tmp_path: Pa
     restarts = status["restarts"]
     assert (restarts["failures"], restarts["disruptions"]) == (1, 1)
     log = kube.run("logs", "hit-worker-0-1")
-    (first, second) = re.findall(r"the training goes on from step (\d+), checkpoint \S+ in (\S+)", log)
+    (first, second) = re.findall(r"resuming from step (\d+): checkpoint \S+ in (\S+)", log)
     assert (int(first[0]) >= 24, first[1]) == (True, "memory")
     # A deletion gives time: all stop after the same step, with a checkpoint on the volume; what one pod had in memory is gone with it.
     assert (int(second[0]) >= 60, second[1]) == (True, "/checkpoints")

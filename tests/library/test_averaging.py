@@ -11,9 +11,9 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.library.processes import run
-from trainyard_torch.communication.averaging import Averaging, hierarchical, local_sgd
-from trainyard_torch.communication.island import join
+from tests.library.support.processes import run
+from trainyard_torch.communication.averaging import ModelAveraging, hierarchical_sgd, local_sgd
+from trainyard_torch.communication.replica_group import join_replica_group
 
 WIDTH, RATE = 5, 0.1
 
@@ -29,7 +29,7 @@ def wrapped(**options: Any) -> DistributedDataParallel:
     return DistributedDataParallel(model, **options)
 
 
-def train(model: DistributedDataParallel, averaging: Averaging, first: int, last: int) -> list[list[float]]:
+def train(model: DistributedDataParallel, averaging: ModelAveraging, first: int, last: int) -> list[list[float]]:
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     seen = []
     for step in range(first, last):
@@ -43,32 +43,35 @@ def train(model: DistributedDataParallel, averaging: Averaging, first: int, last
     return seen
 
 
-def by_hand(world: int, inside: int, levels: dict[int, int], warmup: int, steps: int) -> np.ndarray:
+def by_hand(world_size: int, inside: int, levels: dict[int, int], warmup: int, steps: int) -> np.ndarray:
     """Of shape (world, steps, 1 + WIDTH), as `train` gives it."""
-    weights, seen = torch.zeros(world, WIDTH, dtype=torch.float64), []
+    weights, seen = torch.zeros(world_size, WIDTH, dtype=torch.float64), []
     for step in range(steps):
-        change = weights - torch.stack([target(rank, step) for rank in range(world)])
-        together = world if step < warmup else inside
+        change = weights - torch.stack([target(rank, step) for rank in range(world_size)])
+        together = world_size if step < warmup else inside
         weights = weights - RATE * change.view(-1, together, WIDTH).mean(1, keepdim=True).expand(
             -1, together, -1
-        ).reshape(world, WIDTH)
+        ).reshape(world_size, WIDTH)
         due = [size for period, size in levels.items() if (step + 1) % period == 0 and step + 1 >= warmup]
         if due:
             weights = (
-                weights.view(-1, due[-1], WIDTH).mean(1, keepdim=True).expand(-1, due[-1], -1).reshape(world, WIDTH)
+                weights.view(-1, due[-1], WIDTH)
+                .mean(1, keepdim=True)
+                .expand(-1, due[-1], -1)
+                .reshape(world_size, WIDTH)
             )
-        size = torch.full((world, 1), due[-1] if due else 0, dtype=torch.float64)
+        size = torch.full((world_size, 1), due[-1] if due else 0, dtype=torch.float64)
         seen.append(torch.cat([size, weights], 1))
     return torch.stack(seen, 1).numpy()
 
 
 def averaged(islands: int, levels: dict[int, int], warmup: int) -> list[list[float]]:
     model = wrapped()
-    island = join(islands)
+    island = join_replica_group(islands)
     if len(levels) == 1:
-        averaging = local_sgd(model, island, period=min(levels), warmup=warmup)
+        averaging = local_sgd(model, island, period=min(levels), warmup_steps=warmup)
     else:
-        averaging = hierarchical(model, island, levels=levels, warmup=warmup)
+        averaging = hierarchical_sgd(model, island, levels=levels, warmup_steps=warmup)
     return train(model, averaging, 0, 12)
 
 
@@ -83,15 +86,15 @@ def test_as_by_hand(tmp_path: Path, islands: int, levels: dict[int, int], warmup
 
 def resumed(folder: str) -> tuple[list[list[float]], list[list[float]], list[bool]]:
     model = wrapped()
-    averaging = local_sgd(model, join(2), period=4, warmup=2)
+    averaging = local_sgd(model, join_replica_group(2), period=4, warmup_steps=2)
     equal = []
     for step in range(4):
         train(model, averaging, step, step + 1)
-        equal.append(averaging.equal)
+        equal.append(averaging.synchronized)
     dcp.save({"model": model.module, "averaging": averaging}, checkpoint_id=folder)
     undisturbed = train(model, averaging, 4, 10)
     model = wrapped()
-    averaging = local_sgd(model, join(2), period=4, warmup=2)
+    averaging = local_sgd(model, join_replica_group(2), period=4, warmup_steps=2)
     dcp.load({"model": model.module, "averaging": averaging}, checkpoint_id=folder)
     return undisturbed, train(model, averaging, 4, 10), equal
 
@@ -104,8 +107,8 @@ def test_a_resumed_run_averages_when_the_other_would(tmp_path: Path) -> None:
 
 
 def refused() -> list[str]:
-    alone, pair = join(2), join(1)
-    small = DistributedDataParallel(nn.Linear(1, 1), process_group=alone.inside)
+    alone, pair = join_replica_group(2), join_replica_group(1)
+    small = DistributedDataParallel(nn.Linear(1, 1), process_group=alone.intra_group)
     norms = DistributedDataParallel(nn.BatchNorm1d(1))
     idle = local_sgd(wrapped(), pair, period=2)
     said = []
@@ -113,10 +116,10 @@ def refused() -> list[str]:
         lambda: local_sgd(nn.Linear(1, 1), pair, period=2),  # type: ignore[arg-type]  # that is the test
         lambda: local_sgd(small, alone, period=2),
         lambda: local_sgd(norms, alone, period=2),
-        lambda: local_sgd(wrapped(), alone, period=2, warmup=-1),
+        lambda: local_sgd(wrapped(), alone, period=2, warmup_steps=-1),
         lambda: local_sgd(wrapped(), alone, period=0),
         idle.step,
-        lambda: join(3),
+        lambda: join_replica_group(3),
     ):
         try:
             act()
@@ -130,7 +133,7 @@ def test_what_cannot_be_averaged_is_told(tmp_path: Path) -> None:
     assert "must be wrapped in DistributedDataParallel, and is a Linear" in plain
     assert "wrapped over 1 of 2 processes" in small
     assert "broadcast_buffers=False" in norms
-    assert "warmup must be from 0 on, and is -1" in warmup
+    assert "warmup_steps must be from 0 on, not -1" in warmup
     assert "levels must be of positive numbers" in period
     assert "no parameter has a gradient: call step after" in idle
-    assert "islands must be from 1 to 2, the number of processes, and is 3" in islands
+    assert "groups must be from 1 to 2, the number of processes, not 3" in islands

@@ -12,12 +12,21 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.library.processes import run
-from tests.library.programs import started
-from trainyard_torch import Checkpoints, Due, NotStoredError, Plan, Store, StoreError, Tier, throttle
-from trainyard_torch.checkpoint import checkpoints as module, outputs, pace, streams
+from tests.library.support.processes import run
+from tests.library.support.programs import started
+from trainyard_torch import (
+    CheckpointPolicy,
+    Checkpoints,
+    CheckpointSaveError,
+    SaveInterval,
+    Store,
+    StoreError,
+    Tier,
+    throttle,
+)
+from trainyard_torch.checkpoint import checkpoints as module, outputs, policy, streams
+from trainyard_torch.checkpoint.background_save import BackgroundSave
 from trainyard_torch.checkpoint.memory import Memory
-from trainyard_torch.checkpoint.saving import Saving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +63,9 @@ def until(what: Callable[[], bool]) -> None:
 def hangs_once(folder: Path) -> tuple[list[str], int, int, float]:
     """The volume of rank 1 hangs while a file of step 2 is finished, and is well again."""
     said, state = heard(), own_state()
-    checkpoints = Checkpoints(str(folder), plan=Plan(operation_seconds=0.5, save_seconds=20))
+    checkpoints = Checkpoints(
+        str(folder), policy=CheckpointPolicy(operation_timeout_seconds=0.5, save_timeout_seconds=20)
+    )
     checkpoints.load(state)
     checkpoints.save(1, state, wait=True)
     well = outputs.LocalOutput.finish
@@ -67,7 +78,7 @@ def hangs_once(folder: Path) -> tuple[list[str], int, int, float]:
     until(pending.done)
     took = time.monotonic() - began
     outputs.LocalOutput.finish = well  # type: ignore[method-assign]
-    with pytest.raises(NotStoredError, match="step 2 was given up, and is not tried again"):
+    with pytest.raises(CheckpointSaveError, match="step 2 was abandoned, and is not tried again"):
         checkpoints.save(2, state, wait=True)
     checkpoints.save(2, state)
     checkpoints.save(3, state, wait=True)
@@ -78,7 +89,7 @@ def test_a_store_that_hangs_costs_one_checkpoint(tmp_path: Path) -> None:
     first, second = run(2, tmp_path, hangs_once, tmp_path / "store")
     (told,) = [text for text in first[0] if "not written" in text]
     assert told.startswith("the checkpoint of step 2 was not written: rank 1: cannot write ")
-    assert told.endswith("/__1_0.distcp: no answer for 0.5 s; failed so far: 1; the training goes on")
+    assert told.endswith("/__1_0.distcp: no answer for 0.5 s; failures so far: 1; training continues")
     assert not [text for text in second[0] if "not written" in text]
     assert [(failures, silent) for _, failures, silent, _ in (first, second)] == [(1, 0), (1, 1)]
     assert max(first[3], second[3]) < 10
@@ -86,7 +97,7 @@ def test_a_store_that_hangs_costs_one_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_too_slow_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoints = Checkpoints(str(tmp_path), plan=Plan(save_seconds=0.2))
+    checkpoints = Checkpoints(str(tmp_path), policy=CheckpointPolicy(save_timeout_seconds=0.2))
     state = own_state()
     checkpoints.load(state)
     written = outputs.LocalOutput.write
@@ -97,12 +108,12 @@ def test_a_store_that_is_too_slow_has_an_end(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(outputs.LocalOutput, "write", slow)
     with pytest.raises(
-        NotStoredError, match=r"of step 1 was not written: .*it was not done after 0\.2 s, and is given"
+        CheckpointSaveError, match=r"of step 1 was not written: .*it was not done after 0\.2 s, and is abandoned"
     ):
         checkpoints.save(1, state, wait=True)
     monkeypatch.undo()
     assert not (tmp_path / "LATEST").exists()
-    checkpoints._plan = Plan()
+    checkpoints._policy = CheckpointPolicy()
     checkpoints.save(1, state, wait=True)
     assert (tmp_path / "LATEST").exists(), "all its operations have ended, so it is tried again"
 
@@ -122,9 +133,11 @@ def test_nothing_more_is_written_once_the_time_is_over(tmp_path: Path) -> None:
 
 def parts(folder: Path) -> tuple[list[str], bool, float]:
     """Rank 1 loses its connections amid a checkpoint; rank 0 waits for its word."""
-    pace.SLACK_SECONDS = 0.5
+    policy.SLACK_SECONDS = 0.5
     said, state = heard(), own_state()
-    checkpoints = Checkpoints(str(folder), plan=Plan(operation_seconds=0.5, save_seconds=2))
+    checkpoints = Checkpoints(
+        str(folder), policy=CheckpointPolicy(operation_timeout_seconds=0.5, save_timeout_seconds=2)
+    )
     checkpoints.load(state)
     before = checkpoints._background
 
@@ -145,7 +158,7 @@ def test_processes_that_have_parted_find_each_other_again(tmp_path: Path) -> Non
     first, second = run(2, tmp_path, parts, tmp_path / "store")
     assert [kept for _, kept, _ in (first, second)] == [False, False], "the group is the old one"
     (told,) = [text for text in first[0] if "not written" in text]
-    assert "step 1 was not written: it has not come to an end after 3 s, and is given up; failed so far: 1" in told
+    assert "step 1 was not written: it did not finish within 3 s, and is abandoned; failures so far: 1" in told
     assert 2.9 < first[2] < 12
     assert (tmp_path / "store/LATEST").read_text() == "step-000000000002-000001\n"
 
@@ -158,15 +171,15 @@ def no_memory(folder: Path) -> tuple[list[int], list[str]]:
     own.mkdir()
     if dist.get_rank() == 1:
         blocked.write_text("a file where the folder is to be")
-    plan = Plan(memory=Due(steps=1), store=Due(steps=1000), folder=str(own))
-    checkpoints = Checkpoints(str(folder / "store"), plan=plan)
+    plan = CheckpointPolicy(memory=SaveInterval(steps=1), store=SaveInterval(steps=1000), memory_dir=str(own))
+    checkpoints = Checkpoints(str(folder / "store"), policy=plan)
     checkpoints.load(state)
     whole = module.staged
     for step in range(1, 67):
         if step == 40 and dist.get_rank() == 1:
             blocked.unlink()
         module.staged = lambda each, now=step: (copied.append(now), whole(each))[1]
-        if tier := checkpoints.due(step):
+        if tier := checkpoints.should_save(step):
             checkpoints.save(step, state, tier=tier)
     checkpoints.close()
     return copied, said
@@ -188,27 +201,27 @@ def test_memory_that_cannot_be_cleared_holds_nobody_up(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Memory, "keep", denied)
-    plan = Plan(memory=Due(steps=1), folder=str(tmp_path / "shm"))
-    checkpoints = Checkpoints(str(tmp_path / "store"), plan=plan)
+    plan = CheckpointPolicy(memory=SaveInterval(steps=1), memory_dir=str(tmp_path / "shm"))
+    checkpoints = Checkpoints(str(tmp_path / "store"), policy=plan)
     checkpoints.load(own_state())
-    assert [checkpoints.due(1), checkpoints.due(2)] == [None, Tier.MEMORY]
+    assert [checkpoints.should_save(1), checkpoints.should_save(2)] == [None, Tier.MEMORY]
     assert "checkpoints are not kept in memory for now: rank 0: [Errno 13]" in caplog.text
 
 
 def test_what_is_for_the_memory_alone_needs_one(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path))
     checkpoints.load(own_state())
-    with pytest.raises(ValueError, match=r"nothing is kept in memory: say when, by Plan\(memory"):
+    with pytest.raises(ValueError, match=r"policy keeps no checkpoints in memory: set CheckpointPolicy\(memory"):
         checkpoints.save(1, own_state(), tier=Tier.MEMORY)
 
 
 PROGRAM = """
 import sys, threading, torch
-from trainyard_torch import Checkpoints, Plan, start
+from trainyard_torch import CheckpointPolicy, Checkpoints, start
 from trainyard_torch.checkpoint import outputs
 with start() as training:
-    rank = training.place.rank
-    checkpoints = Checkpoints(sys.argv[1], plan=Plan(operation_seconds=1))
+    rank = training.process.rank
+    checkpoints = Checkpoints(sys.argv[1], policy=CheckpointPolicy(operation_timeout_seconds=1))
     state = {f"rank{rank}": {"w": torch.zeros(3)}}
     checkpoints.load(state)
     if rank == 1:
@@ -222,7 +235,7 @@ def test_the_last_checkpoint_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     with started(tmp_path / "program.py", 2, str(tmp_path / "store")) as ranks:
         for each in ranks:
             _, errors = each.communicate(timeout=120)
-            assert "NotStoredError: the checkpoint of step 1 was not written: rank 1: cannot write " in errors
+            assert "CheckpointSaveError: the checkpoint of step 1 was not written: rank 1: cannot write " in errors
             assert "no answer for 1 s" in errors
             assert each.returncode == 97, errors
 
@@ -231,14 +244,14 @@ def clocks(folder: Path) -> list[int]:
     """The steps after which one is due by time, where each rank has a clock of its own."""
     now, steps = 0.0, []
     pass_by = [10.0, 0.001, 5000.0][dist.get_rank()]
-    throttle.MOST = 0  # the answer is asked for in each step, however short
+    throttle.MAX_SKIPPED_STEPS = 0  # the answer is asked for in each step, however short
     module.time = SimpleNamespace(monotonic=lambda: now, time=time.time)  # type: ignore[assignment]
-    checkpoints = Checkpoints(str(folder), plan=Plan(store=Due(seconds=30)))
+    checkpoints = Checkpoints(str(folder), policy=CheckpointPolicy(store=SaveInterval(seconds=30)))
     state = own_state()
     checkpoints.load(state)
     for step in range(1, 18):
         now += pass_by
-        if tier := checkpoints.due(step):
+        if tier := checkpoints.should_save(step):
             steps.append(step)
             checkpoints.save(step, state, tier=tier)
             pending = checkpoints._pending
@@ -281,6 +294,8 @@ def test_the_thread_works_on_the_second_of_two_gpus(tmp_path: Path) -> None:
     torch.cuda.set_device(1)
     torch.zeros(1, device="cuda")
     found: list[int] = []
-    saving = Saving(lambda _: found.append(torch.cuda.current_device()), Store(str(tmp_path)), seconds=20, patience=20)
+    saving = BackgroundSave(
+        lambda _: found.append(torch.cuda.current_device()), Store(str(tmp_path)), seconds=20, give_up_seconds=20
+    )
     assert not saving.outcome().wrong
     assert found == [1]

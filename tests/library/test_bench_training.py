@@ -17,8 +17,8 @@ import torch.distributed as dist
 from dev.benchmarks.training import exchange, saving
 from dev.benchmarks.training.loop import SYSTEMS
 from dev.benchmarks.training.ranks import Group, started, wait
-from tests.library.processes import run
-from tests.library.programs import free_port
+from tests.library.support.processes import run
+from tests.library.support.programs import free_port
 
 LAST, TOTAL = 9, 12
 
@@ -59,8 +59,8 @@ def said(port: int, module: Any, *words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
-def told(world: int, folder: Path, act: Any, *words: str) -> list[dict[str, Any]]:
-    first, *others = run(world, folder, act, free_port(), *words)
+def told(world_size: int, folder: Path, act: Any, *words: str) -> list[dict[str, Any]]:
+    first, *others = run(world_size, folder, act, free_port(), *words)
     assert not any(others), "the first alone speaks"
     return list(first)
 

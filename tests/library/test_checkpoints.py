@@ -9,34 +9,24 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from tests.library.processes import RankError, run
+from tests.library.support.models import built
+from tests.library.support.processes import RankError, run
 from trainyard_torch import (
     CheckpointError,
+    CheckpointPolicy,
     Checkpoints,
-    Due,
-    Incarnation,
-    Keep,
-    LeftBehindError,
-    NoneWholeError,
-    Plan,
+    JobAttempt,
+    NoUsableCheckpointError,
+    Retention,
+    SaveInterval,
+    StaleAttemptError,
     StoreError,
     Tier,
-    Trained,
+    TrainState,
 )
 
-STEP = Due(steps=1)
-
-
-def built(*, shard: int = 0, seed: int = 0) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.Tanh(), torch.nn.Linear(12, 2)).double()
-    if shard:
-        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-        parallelize_module(model, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
-    return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+STEP = SaveInterval(steps=1)
 
 
 def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> list[float]:
@@ -60,7 +50,7 @@ def save_each(folder: Path, upto: int, shard: int = 0) -> None:
     """Steps 1 to `upto` with a checkpoint after each, from what there is."""
     model, optimizer = built(shard=shard)
     checkpoints = Checkpoints(str(folder / "store"))
-    state = {"trained": Trained(model, optimizer)}
+    state = {"train_state": TrainState(model, optimizer)}
     found = checkpoints.load(state)
     for step in range(found.step + 1 if found else 1, upto + 1):
         train(model, optimizer, step, step)
@@ -71,9 +61,9 @@ def go_on(folder: Path, upto: int, shard: int = 0, memory: int = 0) -> tuple[int
     """From what there is: the step of the checkpoint, the losses from there on, and where the data stood."""
     model, optimizer = built(shard=shard, seed=99)
     checkpoints = Checkpoints(
-        str(folder / "store"), plan=Plan(memory=STEP if memory else None, folder=str(folder / "shm"))
+        str(folder / "store"), policy=CheckpointPolicy(memory=STEP if memory else None, memory_dir=str(folder / "shm"))
     )
-    found = checkpoints.load({"trained": Trained(model, optimizer)})
+    found = checkpoints.load({"train_state": TrainState(model, optimizer)})
     assert found
     return found.step, train(model, optimizer, found.step + 1, upto), found.data["cursor"]
 
@@ -110,8 +100,8 @@ def test_a_flipped_bit_costs_one_checkpoint_and_is_told(tmp_path: Path) -> None:
 
 def expect_none_whole(folder: Path) -> str:
     model, optimizer = built()
-    with pytest.raises(NoneWholeError) as raised:
-        Checkpoints(str(folder / "store")).load({"trained": Trained(model, optimizer)})
+    with pytest.raises(NoUsableCheckpointError) as raised:
+        Checkpoints(str(folder / "store")).load({"train_state": TrainState(model, optimizer)})
     return str(raised.value)
 
 
@@ -129,7 +119,9 @@ def test_where_none_is_whole_nobody_begins_anew(tmp_path: Path) -> None:
 def expect_misfit(folder: Path) -> str:
     model = torch.nn.Linear(6, 5).double()
     with pytest.raises(CheckpointError) as raised:
-        Checkpoints(str(folder / "store")).load({"trained": Trained(model, torch.optim.AdamW(model.parameters()))})
+        Checkpoints(str(folder / "store")).load(
+            {"train_state": TrainState(model, torch.optim.AdamW(model.parameters()))}
+        )
     return str(raised.value)
 
 
@@ -149,7 +141,7 @@ def die_while_writing(folder: Path, victim: int) -> None:
     """Rank 1 is gone amid the writing of this step."""
     model, optimizer = built(shard=1)
     checkpoints = Checkpoints(str(folder / "store"))
-    state = {"trained": Trained(model, optimizer)}
+    state = {"train_state": TrainState(model, optimizer)}
     checkpoints.load(state)
     for step in range(1, victim + 1):
         train(model, optimizer, step, step)
@@ -179,16 +171,16 @@ def test_a_rank_that_dies_amid_the_first_checkpoint_has_them_begin_anew(tmp_path
 
 def left_behind(folder: Path) -> str:
     model, optimizer = built()
-    state = {"trained": Trained(model, optimizer)}
-    old = Checkpoints(str(folder / "store"), who=Incarnation("job", 1))
+    state = {"train_state": TrainState(model, optimizer)}
+    old = Checkpoints(str(folder / "store"), job_attempt=JobAttempt("job", 1))
     old.load(state)
-    new = Checkpoints(str(folder / "store"), who=Incarnation("job", 2))
+    new = Checkpoints(str(folder / "store"), job_attempt=JobAttempt("job", 2))
     new.load(state)
     new.save(5, state, wait=True)
-    with pytest.raises(LeftBehindError) as raised:
+    with pytest.raises(StaleAttemptError) as raised:
         old.save(9, state, wait=True)
-    with pytest.raises(LeftBehindError, match="attempt 2 of this job"):
-        Checkpoints(str(folder / "store"), who=Incarnation("job", 1)).load(state)
+    with pytest.raises(StaleAttemptError, match="attempt 2 of this job"):
+        Checkpoints(str(folder / "store"), job_attempt=JobAttempt("job", 1)).load(state)
     return str(raised.value)
 
 
@@ -203,14 +195,15 @@ def tiers(folder: Path) -> list[tuple[int, Tier | None]]:
     """A memory checkpoint each step, one in the store at every third."""
     model, optimizer = built(shard=1)
     checkpoints = Checkpoints(
-        str(folder / "store"), plan=Plan(store=Due(steps=3), memory=STEP, folder=str(folder / "shm"))
+        str(folder / "store"),
+        policy=CheckpointPolicy(store=SaveInterval(steps=3), memory=STEP, memory_dir=str(folder / "shm")),
     )
-    state = {"trained": Trained(model, optimizer)}
+    state = {"train_state": TrainState(model, optimizer)}
     checkpoints.load(state)
     made = []
     for step in range(1, 6):
         train(model, optimizer, step, step)
-        tier = checkpoints.due(step)
+        tier = checkpoints.should_save(step)
         made.append((step, tier))
         if tier:
             checkpoints.save(step, state, data={"cursor": 4 * step}, tier=tier, wait=True)
@@ -244,13 +237,13 @@ def test_where_memory_is_of_no_use_the_store_is(tmp_path: Path, lost: str) -> No
         with pytest.raises(RankError, match="assert found"):
             run(2, tmp_path, go_on, tmp_path, 8, 1, 1)
         return
-    world = {"another world": 3, "fewer": 1}.get(lost, 2)
-    for step, losses, _ in run(world, tmp_path, go_on, tmp_path, 6, 1, 1):
+    world_size = {"another world": 3, "fewer": 1}.get(lost, 2)
+    for step, losses, _ in run(world_size, tmp_path, go_on, tmp_path, 6, 1, 1):
         assert (step, losses) == (3, pytest.approx(undisturbed(6)[3:], rel=1e-12))
 
 
 def test_what_is_kept(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(str(tmp_path), plan=Plan(keep=Keep(last=1, best=1, metric="loss")))
+    checkpoints = Checkpoints(str(tmp_path), policy=CheckpointPolicy(keep=Retention(last=1, best=1, metric="loss")))
     state = {"weights": {"w": torch.zeros(3)}}
     checkpoints.load(state)
     for step, loss in ((1, 0.5), (2, 0.1), (3, 0.4), (4, 0.3)):
@@ -262,7 +255,7 @@ def test_what_is_kept(tmp_path: Path) -> None:
 
 
 def test_metrics_are_numbers_of_any_kind(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(str(tmp_path), plan=Plan(keep=Keep(last=1, best=1, metric="loss")))
+    checkpoints = Checkpoints(str(tmp_path), policy=CheckpointPolicy(keep=Retention(last=1, best=1, metric="loss")))
     state = {"weights": {"w": torch.zeros(3)}}
     checkpoints.load(state)
     for step, loss in ((1, None), (2, np.float32(0.5)), (3, torch.tensor(0.75)), (4, 1)):
@@ -323,7 +316,7 @@ def away_while_verified(folder: Path) -> str:
 
         checkpoints._store.measure = away  # type: ignore[method-assign]
     with pytest.raises(StoreError) as raised:
-        checkpoints.load({"trained": Trained(model, optimizer)})
+        checkpoints.load({"train_state": TrainState(model, optimizer)})
     return str(raised.value)
 
 
@@ -343,7 +336,7 @@ def test_a_step_behind_that_of_the_checkpoint_is_refused(tmp_path: Path) -> None
     first.save(100, state, wait=True)
     second = Checkpoints(str(tmp_path))
     second.load(state)
-    with pytest.raises(ValueError, match="step must be from 100 on, where this training stands already, and is 60"):
+    with pytest.raises(ValueError, match="step must be from 100 on, which this training has already reached, not 60"):
         second.save(60, state)
     second.save(100, state, wait=True)
     second.save(101, state, wait=True)
@@ -353,5 +346,5 @@ def test_a_step_behind_that_of_the_checkpoint_is_refused(tmp_path: Path) -> None
 
 
 def test_load_comes_first(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"load\(\) comes before save"):
+    with pytest.raises(RuntimeError, match=r"call load\(\) before save"):
         Checkpoints(str(tmp_path)).save(1, {})

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from trainyard_torch.compiling import Image, compiled, lacks, this_image
+from tests.library.support.models import Network
+from trainyard_torch.compilation import Image, compile_model, missing_requirements, this_image
 
 ALL = {"g++", "gcc", "setuptools.command", "triton", "Python.h", "ATen/ATen.h"}
 
@@ -34,19 +35,10 @@ ALL = {"g++", "gcc", "setuptools.command", "triton", "Python.h", "ATen/ATen.h"}
 )
 def test_what_it_needs(device: str, environ: dict[str, str], there: set[str], missing: list[str]) -> None:
     has = there.__contains__
-    assert lacks(device, environ, Image(has, has, has)) == missing
+    assert missing_requirements(device, environ, Image(has, has, has)) == missing
 
 
-MISSING = lacks("cpu", os.environ, this_image())
-
-
-class Network(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.gelu(self.layer(x))
+MISSING = missing_requirements("cpu", os.environ, this_image())
 
 
 def test_names_stay_as_they_are() -> None:
@@ -54,7 +46,7 @@ def test_names_stay_as_they_are() -> None:
     x = torch.ones(1, 3)
     plain = model(x)
     counters.clear()
-    assert compiled(model, backend="aot_eager") is model
+    assert compile_model(model, backend="aot_eager") is model
     assert torch.allclose(model(x), plain)
     assert counters["frames"]["ok"] == 1, "it is compiled"
     assert list(model.state_dict()) == ["layer.weight", "layer.bias"]
@@ -68,40 +60,40 @@ def test_what_torch_would_leave_as_it_is() -> None:
         with pytest.raises(
             ValueError, match=r"forward of (Sequential|Mine) is torch's own, which torch does not compile"
         ):
-            compiled(model, backend="eager")
+            compile_model(model, backend="eager")
 
 
 def test_a_backend_that_is_none() -> None:
     with pytest.raises(ValueError, match=r"one of .*inductor.*, and is 'gcc'"):
-        compiled(Network(), backend="gcc")
+        compile_model(Network(), backend="gcc")
 
 
 @pytest.mark.skipif(not MISSING, reason="there is a C++ compiler, and what it needs")
 def test_without_a_compiler() -> None:
     with pytest.raises(ValueError, match=r"torch.compile needs .*, which this image does not have: build one that has"):
-        compiled(Network())
+        compile_model(Network())
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainyard_torch.compiling.lacks", lambda *_: [])
+    monkeypatch.setattr("trainyard_torch.compilation.missing_requirements", lambda *_: [])
     # Set first, so that what is set meanwhile is taken back.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"cannot be made in .*file/cache: Not a directory"):
-        compiled(Network(), tmp_path / "file" / "cache")
-    compiled(Network(), tmp_path / "cache")
+        compile_model(Network(), tmp_path / "file" / "cache")
+    compile_model(Network(), tmp_path / "cache")
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "cache")
-    compiled(Network(), tmp_path / "other")
+    compile_model(Network(), tmp_path / "other")
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "cache"), "the environment goes first"
 
 
 PROGRAM = """
 import sys, torch
 from torch._dynamo.utils import counters
-from trainyard_torch.compiling import compiled
-from tests.library.test_compiling import Network
-model = compiled(Network(), sys.argv[1])
+from trainyard_torch.compilation import compile_model
+from tests.library.support.models import Network
+model = compile_model(Network(), sys.argv[1])
 model(torch.ones(2, 3)).sum().backward()
 print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"])
 """
@@ -124,11 +116,12 @@ def test_what_was_compiled_is_found_again(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(
-    bool(WANTING := lacks("cuda", os.environ, this_image())), reason=f"this machine does not have {', '.join(WANTING)}"
+    bool(WANTING := missing_requirements("cuda", os.environ, this_image())),
+    reason=f"this machine does not have {', '.join(WANTING)}",
 )
 def test_on_a_gpu(tmp_path: Path) -> None:
     model, x = Network().cuda(), torch.ones(2, 3, device="cuda")
     plain = model(x)
     counters.clear()
-    assert torch.allclose(compiled(model, tmp_path)(x), plain, atol=1e-3)
+    assert torch.allclose(compile_model(model, tmp_path)(x), plain, atol=1e-3)
     assert counters["frames"]["ok"] == 1

@@ -13,13 +13,13 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.library.processes import run
+from tests.library.support.processes import run
 from trainyard_torch.communication.compression import compress
 from trainyard_torch.communication.powersgd import PowerSGD
 from trainyard_torch.precision import Precision
 
 SAMPLES = 12
-EARLY = PowerSGD(rank=2, start=3)
+EARLY = PowerSGD(rank=2, start_step=3)
 PARAMETERS = 16 * 40 + 40 + 40 * 24 + 24 + 24 * 4 + 4
 
 
@@ -116,7 +116,7 @@ def test_the_same_bits_with_three_ranks_where_buckets_stay_as_they_are(tmp_path:
 
 
 # Where epsilon is added to a sum over processes, it counts for less the more there are.
-EXACT = PowerSGD(rank=2, start=3, epsilon=0)
+EXACT = PowerSGD(rank=2, start_step=3, epsilon=0)
 
 
 def begun(folder: str) -> np.ndarray:
@@ -132,14 +132,16 @@ def gone_on(folder: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
     return Training(EXACT, torch.float64).load(folder).train(6, 12).weights, reset.train(6, 12).weights, said
 
 
-@pytest.mark.parametrize("world", [1, 3, 4])
-def test_another_number_of_processes_goes_on_alike(tmp_path: Path, world: int) -> None:
+@pytest.mark.parametrize("world_size", [1, 3, 4])
+def test_another_number_of_processes_goes_on_alike(tmp_path: Path, world_size: int) -> None:
     folder = str(tmp_path / "c")
     expected = run(2, tmp_path, begun, folder)[0]
-    for rank, (found, reset, said) in enumerate(run(world, tmp_path, gone_on, folder)):
+    for rank, (found, reset, said) in enumerate(run(world_size, tmp_path, gone_on, folder)):
         assert np.allclose(found, expected, rtol=0, atol=1e-11)
         assert not np.allclose(reset, expected, rtol=0, atol=1e-5), "what a reset loses would be seen"
-        sentence = f"PowerSGD goes on with {world} processes after 2: the errors of all go over as their mean"
+        sentence = (
+            f"PowerSGD continues with {world_size} processes instead of 2: each starts with the mean of all errors"
+        )
         assert said == ([sentence] * 2 if rank == 0 else [])
 
 
@@ -147,7 +149,7 @@ def fed_back() -> tuple[float, float]:
     """How far the mean of what was applied is from the mean of the gradients, without and with what PowerSGD remembers."""
     far = []
     for forgets in (True, False):
-        one = Training(PowerSGD(rank=1, start=2), torch.float64)
+        one = Training(PowerSGD(rank=1, start_step=2), torch.float64)
         applied, true = torch.zeros(PARAMETERS).double(), torch.zeros(PARAMETERS).double()
         for step in range(40):
             one.model.zero_grad()
@@ -220,7 +222,11 @@ def test_what_cannot_be_compressed_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [({"rank": 0}, "rank"), ({"start": 1}, "start must be from 2"), ({"saving": float("nan")}, "saving")],
+    [
+        ({"rank": 0}, "rank"),
+        ({"start_step": 1}, "start_step must be from 2"),
+        ({"min_compression_rate": float("nan")}, "min_compression_rate"),
+    ],
 )
 def test_options_that_make_no_sense(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
@@ -233,7 +239,7 @@ def overflown(how: Any) -> tuple[list[int], float]:
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)))
     optimizer, precision = (
         torch.optim.SGD(model.parameters(), lr=0.01),
-        Precision("fp16", torch.device("cpu"), scale=2.0**10, growth_interval=3),
+        Precision("fp16", torch.device("cpu"), init_scale=2.0**10, growth_interval=3),
     )
     compress(model, how)
     left_out, loss = [], torch.zeros(())

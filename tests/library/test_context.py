@@ -15,10 +15,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.library.programs import started
-from trainyard_torch import NoneWholeError, NotStoredError, Parallelism, context, start
-from trainyard_torch.checkpoint.bounded import SilentError
-from trainyard_torch.notice import Notice
+from tests.library.support.programs import started
+from trainyard_torch import CheckpointSaveError, NoUsableCheckpointError, Parallelism, context, start
+from trainyard_torch.checkpoint.timeouts import NoResponseError
+from trainyard_torch.sigterm import SigtermHandler
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +31,13 @@ def test_one_process_by_itself() -> None:
     with start(seed=7) as training:
         told = torch.ones(1)
         dist.all_reduce(told)
-        assert (training.place.world, training.is_first, str(training.device), float(told)) == (1, True, "cpu", 1.0)
-        assert (training.member.rank, training.member.world, training.mesh["tensor"].size()) == (0, 1, 1)
+        assert (training.process.world_size, training.is_rank0, str(training.device), float(told)) == (
+            1,
+            True,
+            "cpu",
+            1.0,
+        )
+        assert (training.data_shard.rank, training.data_shard.world_size, training.mesh["tensor"].size()) == (0, 1, 1)
         assert not training.must_stop(1)
         training.progress(1)
     assert not dist.is_initialized()
@@ -62,9 +67,17 @@ def test_what_is_drawn_is_a_function_of_seed_and_step() -> None:
         ({}, {"parallelism": Parallelism(tensor=2)}, "1 processes cannot be laid out"),
         ({"TRAINYARD_PARALLELISM": '{"tensor": 3}'}, {}, "1 processes cannot be laid out as tensor 3"),
         ({"RANK": "0"}, {}, "RANK is set without WORLD_SIZE"),
-        ({}, {"patience": 0}, "patience must be a positive number of seconds up to 1000000000, and is 0"),
-        ({}, {"patience": float("inf")}, "patience must be a positive number"),
-        ({"TRAINYARD_GRACE_PERIOD_SECONDS": "soon"}, {}, "TRAINYARD_GRACE_PERIOD_SECONDS must be the seconds that the pod gets"),
+        (
+            {},
+            {"stop_timeout_seconds": 0},
+            "stop_timeout_seconds must be a positive number of seconds up to 1000000000, not 0",
+        ),
+        ({}, {"stop_timeout_seconds": float("inf")}, "stop_timeout_seconds must be a positive number"),
+        (
+            {"TRAINYARD_GRACE_PERIOD_SECONDS": "soon"},
+            {},
+            "TRAINYARD_GRACE_PERIOD_SECONDS must be the seconds that the pod gets",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said_before_anything_is_set_up(
@@ -102,11 +115,11 @@ def exit_of(code: int) -> Iterator[None]:
 
 def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     with exit_of(95), start():
-        raise NoneWholeError("all are broken")
+        raise NoUsableCheckpointError("all are broken")
     assert not dist.is_initialized(), "gloo aborts a process that goes with groups of its own"
-    assert "NoneWholeError: all are broken" in capsys.readouterr().err
+    assert "NoUsableCheckpointError: all are broken" in capsys.readouterr().err
     with exit_of(90), start() as training:
-        training.leave()
+        training.exit()
     assert not dist.is_initialized()
     with pytest.raises(KeyError), start():
         raise KeyError("its own")
@@ -117,13 +130,13 @@ def test_groups_that_do_not_come_to_their_end_hold_no_exit_up(monkeypatch: pytes
     left: list[int] = []
 
     def silent(*_: object) -> None:
-        raise SilentError
+        raise NoResponseError
 
-    monkeypatch.setattr(context, "within", silent)
+    monkeypatch.setattr(context, "run_with_timeout", silent)
     monkeypatch.setattr(context.logging, "shutdown", lambda: None)
     monkeypatch.setattr(os, "_exit", left.append)
     with exit_of(97), start():
-        raise NotStoredError("the last one")
+        raise CheckpointSaveError("the last one")
     assert left == [97]
     dist.destroy_process_group()
 
@@ -150,7 +163,7 @@ with start() as training:
         if step == 5: print("five", flush=True)
         if training.must_stop(step):
             print("saved", step, flush=True)
-            training.leave()
+            training.exit()
 """
 
 
@@ -179,13 +192,13 @@ def test_sigterm_to_one_of_them_ends_all_after_the_same_step(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("grace", "more", "seconds"), [(None, {}, 20.0), ("600", {}, 400.0), ("600", {"patience": 7}, 7)]
+    ("grace", "more", "seconds"), [(None, {}, 20.0), ("600", {}, 400.0), ("600", {"stop_timeout_seconds": 7}, 7)]
 )
 def test_a_step_has_the_time_that_the_pod_has(
     monkeypatch: pytest.MonkeyPatch, grace: str | None, more: dict[str, float], seconds: float
 ) -> None:
     given: list[float] = []
-    monkeypatch.setattr(context, "Notice", lambda patience: given.append(patience) or Notice(patience))
+    monkeypatch.setattr(context, "SigtermHandler", lambda seconds: given.append(seconds) or SigtermHandler(seconds))
     if grace:
         monkeypatch.setenv("TRAINYARD_GRACE_PERIOD_SECONDS", grace)
     with start(**more):  # type: ignore[arg-type]  # one parameter of them
@@ -195,8 +208,8 @@ def test_a_step_has_the_time_that_the_pod_has(
 
 STUCK = """
 import threading
-from trainyard_torch.notice import Notice
-Notice(patience=0.5)
+from trainyard_torch.sigterm import SigtermHandler
+SigtermHandler(stop_timeout_seconds=0.5)
 print("up", flush=True)
 threading.Event().wait()
 """
@@ -215,10 +228,10 @@ def test_who_is_stuck_ends_all_the_same(tmp_path: Path) -> None:
 
 def test_a_notice_gives_back_what_it_took() -> None:
     usual = signal.getsignal(signal.SIGTERM)
-    notice = Notice(patience=0.2)
+    notice = SigtermHandler(stop_timeout_seconds=0.2)
     os.kill(os.getpid(), signal.SIGTERM)
-    assert notice.given
-    notice.heed()
+    assert notice.received
+    notice.acknowledge()
     notice.close()
     time.sleep(0.5)
     assert signal.getsignal(signal.SIGTERM) is usual
@@ -227,8 +240,8 @@ def test_a_notice_gives_back_what_it_took() -> None:
 
 FORKS = """
 import os, signal, time
-from trainyard_torch.notice import Notice
-notice = Notice(patience=0.5)
+from trainyard_torch.sigterm import SigtermHandler
+notice = SigtermHandler(stop_timeout_seconds=0.5)
 child = os.fork()
 if child == 0:
     time.sleep(60)

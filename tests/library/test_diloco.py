@@ -11,10 +11,10 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.library.processes import run
+from tests.library.support.processes import run
 from trainyard_torch.communication import diloco as module
 from trainyard_torch.communication.diloco import DiLoCo
-from trainyard_torch.communication.island import IslandState, join
+from trainyard_torch.communication.replica_group import ReplicaGroupState, join_replica_group
 
 ELEMENTS = 6 * 5 + 5 + 5 * 3 + 3
 
@@ -23,15 +23,15 @@ class Training:
     """Two layers in fp64 with Adam inside, each process on samples of its own."""
 
     def __init__(self, islands: int, optimizer: type[torch.optim.Optimizer] = torch.optim.Adam, **options: Any) -> None:
-        self.island = join(islands)
+        self.island = join_replica_group(islands)
         # Another one on each process: DDP and DiLoCo have to make them alike.
         torch.manual_seed(dist.get_rank())
         network = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
-        alone = self.island.islands.size == 1
-        self.model = network if alone else DistributedDataParallel(network, process_group=self.island.inside)
+        alone = self.island.layout.size == 1
+        self.model = network if alone else DistributedDataParallel(network, process_group=self.island.intra_group)
         self.optimizer = optimizer(self.model.parameters(), lr=0.02)  # type: ignore[call-arg]
         self.outer = DiLoCo(self.model, self.island, **options)
-        self.own = IslandState(self.model, self.optimizer, self.island)
+        self.own = ReplicaGroupState(self.model, self.optimizer, self.island)
         self.exchanged: list[bool] = []
 
     def train(self, first: int, last: int) -> "Training":
@@ -65,9 +65,9 @@ def averages(islands: int) -> list[float]:
     return far
 
 
-@pytest.mark.parametrize(("world", "islands"), [(2, 2), (4, 2), (3, 1)])
-def test_every_step_at_rate_1_without_momentum_is_averaging(tmp_path: Path, world: int, islands: int) -> None:
-    assert np.max(run(world, tmp_path, averages, islands)) < 1e-14
+@pytest.mark.parametrize(("world_size", "islands"), [(2, 2), (4, 2), (3, 1)])
+def test_every_step_at_rate_1_without_momentum_is_averaging(tmp_path: Path, world_size: int, islands: int) -> None:
+    assert np.max(run(world_size, tmp_path, averages, islands)) < 1e-14
 
 
 def against_the_paper() -> tuple[np.ndarray, np.ndarray, list[bool]]:
@@ -128,7 +128,7 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path, saved: int) -> None:
 
 def save(folder: str) -> np.ndarray:
     one = Training(2, torch.optim.SGD, every=4).train(0, 4)
-    assert one.outer.equal
+    assert one.outer.synchronized
     dcp.save({"model": one.model, "outer": one.outer, "own": one.own}, checkpoint_id=folder)
     return one.weights
 
@@ -156,7 +156,7 @@ def refused() -> list[str]:
         lambda: Training(2, every=0),
         lambda: Training(2, rate=0.0),
         lambda: Training(2, momentum=1.0),
-        lambda: DiLoCo(nn.Linear(1, 1), join(1)),
+        lambda: DiLoCo(nn.Linear(1, 1), join_replica_group(1)),
         lambda: one.outer.load_state_dict(state),
         lambda: one.own.load_state_dict({}),
     ):
@@ -169,9 +169,12 @@ def refused() -> list[str]:
 
 def test_what_cannot_be_is_told(tmp_path: Path) -> None:
     every, rate, momentum, bare, other, own = run(2, tmp_path, refused)[0]
-    assert every == "every must be from 1 on, and is 0"
-    assert rate == "rate must be positive, and is 0.0"
-    assert momentum == "momentum must be from 0 to less than 1, and is 1.0"
-    assert "an island has 2: wrap it with DistributedDataParallel(model, process_group=island.inside)" in bare
+    assert every == "sync_every must be from 1 on, not 0"
+    assert rate == "outer_lr must be positive, and is 0.0"
+    assert momentum == "outer_momentum must be from 0 to less than 1, not 1.0"
+    assert (
+        "a replica group has 2: wrap it with DistributedDataParallel(model, process_group=replica_group.intra_group)"
+        in bare
+    )
     assert "of another model: 0.bias is in one of them only" in other
     assert "has no island0: leave the state of islands out" in own

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.library.equality import LONGEST, STEPS, Layout, Run, trained
-from tests.library.processes import run
+from tests.library.support.equality import LONGEST, STEPS, Layout, Run, trained
+from tests.library.support.processes import run
 from trainyard_torch.mesh import Parallelism
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ CASES = {
     "tensor on 2": (2, Layout(TENSOR, data=ZERO3)),
     "pipeline on 2": (2, Layout(PIPELINE, micro=3)),
     "pipeline on 3": (3, Layout(Parallelism(pipeline=3), micro=3)),
-    "interleaved on 2": (2, Layout(PIPELINE, micro=3, per_rank=2)),
+    "interleaved on 2": (2, Layout(PIPELINE, micro=3, stages_per_rank=2)),
     "pipeline 2 x DDP 2": (4, Layout(PIPELINE, micro=3)),
-    "interleaved 2 x ZeRO-3 2": (4, Layout(PIPELINE, micro=3, per_rank=2, data=ZERO3)),
+    "interleaved 2 x ZeRO-3 2": (4, Layout(PIPELINE, micro=3, stages_per_rank=2, data=ZERO3)),
 }
 
 
@@ -44,23 +44,23 @@ def of_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[l
     """What each rank of a world found in each case of that size: all in one start, as to import torch's parts takes seconds."""
 
     @cache
-    def found(world: int) -> list[list[Run]]:
-        cases = [layout for size, layout in CASES.values() if size == world]
-        return run(world, tmp_path_factory.mktemp("ranks"), trained, cases, patience=300)
+    def found(world_size: int) -> list[list[Run]]:
+        cases = [layout for size, layout in CASES.values() if size == world_size]
+        return run(world_size, tmp_path_factory.mktemp("ranks"), trained, cases, patience=300)
 
     return found
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.startswith("one")])
 def test_the_same_as_one_process(case: str, of_ranks: Callable[[int], list[list[Run]]]) -> None:
-    world, layout = CASES[case]
-    number = [name for name, (size, _) in CASES.items() if size == world].index(case)
+    world_size, layout = CASES[case]
+    number = [name for name, (size, _) in CASES.items() if size == world_size].index(case)
     (wanted,) = [
         run for (_, alone), run in zip(CASES.values(), of_ranks(1)[0], strict=False) if alone.batch == layout.batch
     ]
     assert wanted.losses[-1] < wanted.losses[0] - 0.3
     assert min(wanted.norms) < LONGEST < max(wanted.norms)
-    for runs in of_ranks(world):
+    for runs in of_ranks(world_size):
         same(runs[number], wanted)
 
 

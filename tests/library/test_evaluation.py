@@ -14,11 +14,21 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.library.processes import run
-from trainyard_torch import Batches, Evaluation, Loader, Member, Order, Parallelism, member, shard, submesh
-from trainyard_torch.data import Reading, Records, write_records
+from tests.library.support.processes import run
+from trainyard_torch import (
+    Batches,
+    DataShard,
+    EvaluationLoader,
+    Loader,
+    Parallelism,
+    SampleOrder,
+    data_shard,
+    shard,
+    submesh,
+)
+from trainyard_torch.data import ReadOptions, RecordDataset, write_records
 
-ALONE = Member(0, 1)
+ALONE = DataShard(0, 1)
 NUMBERS = list(range(11))
 
 
@@ -26,7 +36,7 @@ def noisy(sample: int, rng: np.random.Generator) -> tuple[int, float]:
     return sample, rng.random()
 
 
-def seen(evaluation: Evaluation) -> list[tuple[int, float]]:
+def seen(evaluation: EvaluationLoader) -> list[tuple[int, float]]:
     return [
         pair
         for (numbers, noise), count in evaluation
@@ -36,23 +46,26 @@ def seen(evaluation: Evaluation) -> list[tuple[int, float]]:
 
 @pytest.mark.parametrize(("ahead", "workers"), [(0, 0), (0, 1), (2, 3), (9, 2)])
 def test_threads_and_processes_change_nothing(ahead: int, workers: int) -> None:
-    wanted = seen(Evaluation(NUMBERS, 11, ALONE, transform=noisy, workers=0))
+    wanted = seen(EvaluationLoader(NUMBERS, 11, ALONE, transform=noisy, num_workers=0))
     assert [number for number, _ in wanted] == NUMBERS
-    each = [Evaluation(NUMBERS, 2, Member(rank, 3), transform=noisy, ahead=ahead, workers=workers) for rank in range(3)]
+    each = [
+        EvaluationLoader(NUMBERS, 2, DataShard(rank, 3), transform=noisy, prefetch=ahead, num_workers=workers)
+        for rank in range(3)
+    ]
     for _ in range(2):
         assert [pair for evaluation in each for pair in seen(evaluation)] == wanted
     assert {len(list(evaluation)) for evaluation in each} == {len(each[0])} == {2}
-    assert seen(Evaluation(NUMBERS, 2, ALONE, transform=noisy, seed=1)) != wanted
+    assert seen(EvaluationLoader(NUMBERS, 2, ALONE, transform=noisy, seed=1)) != wanted
 
 
 def test_the_training_is_where_it_was() -> None:
-    loader = Loader(NUMBERS, Batches(Order(11, 1), 4, 4), ALONE, transform=noisy)
+    loader = Loader(NUMBERS, Batches(SampleOrder(11, 1), 4, 4), ALONE, transform=noisy)
     undisturbed = [part.batch[1].tolist() for (part,) in islice(loader, 4)]
     loader.load_state_dict({**loader.state_dict(), "cursor": 0})
     disturbed = []
     for (part,) in islice(loader, 4):
         disturbed.append(part.batch[1].tolist())
-        seen(Evaluation(NUMBERS, 3, ALONE, transform=noisy))
+        seen(EvaluationLoader(NUMBERS, 3, ALONE, transform=noisy))
     assert disturbed == undisturbed
     assert loader.state_dict()["cursor"] == 16
     loader.close()
@@ -64,7 +77,7 @@ def test_who_goes_no_further_leaves_no_thread() -> None:
             raise OSError("the disk is on fire")
         return sample
 
-    evaluation = Evaluation(NUMBERS, 1, ALONE, transform=slow, ahead=3)
+    evaluation = EvaluationLoader(NUMBERS, 1, ALONE, transform=slow, prefetch=3)
     for batch, _ in evaluation:
         assert batch.tolist() == [0]
         break
@@ -84,25 +97,27 @@ def test_a_block_is_read_by_one_process_alone(bucket: str) -> None:
     write_records(bucket, (bytes([number]) for number in range(60)), block=10)
     reads, numbers = 0, []
     for rank in range(3):
-        source = Records(bucket, lambda raw: raw[0])
-        numbers += [number for batch, count in Evaluation(source, 4, Member(rank, 3)) for number in batch[:count]]
+        source = RecordDataset(bucket, lambda raw: raw[0])
+        numbers += [
+            number for batch, count in EvaluationLoader(source, 4, DataShard(rank, 3)) for number in batch[:count]
+        ]
         # Beside the index.
         reads += source.reads.count - 1
         source.close()
     assert torch.stack(numbers).tolist() == list(range(60))
     assert reads == 6
-    with pytest.raises(ValueError, match=r"Reading\(memory="):
-        Evaluation(Records(bucket, reading=Reading(memory=100)), 40, ALONE)
+    with pytest.raises(ValueError, match=r"ReadOptions\(memory="):
+        EvaluationLoader(RecordDataset(bucket, read_options=ReadOptions(memory=100)), 40, ALONE)
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda: Evaluation(NUMBERS, 0, ALONE), "batch must be from 1 on, and is 0"),
-        (lambda: Evaluation(NUMBERS, 1, ALONE, ahead=-1), "ahead must be from 0 on, and is -1"),
-        (lambda: Evaluation(NUMBERS, 1, ALONE, workers=-1), "workers must be from 0 on, and is -1"),
-        (lambda: Evaluation(NUMBERS, 1, Member(2, 2)), "rank must be from 0 to 1, and is 2"),
-        (lambda: Evaluation([], 1, ALONE), "the source has no samples"),
+        (lambda: EvaluationLoader(NUMBERS, 0, ALONE), "batch_size must be from 1 on, and is 0"),
+        (lambda: EvaluationLoader(NUMBERS, 1, ALONE, prefetch=-1), "prefetch must be from 0 on, and is -1"),
+        (lambda: EvaluationLoader(NUMBERS, 1, ALONE, num_workers=-1), "num_workers must be from 0 on, and is -1"),
+        (lambda: EvaluationLoader(NUMBERS, 1, DataShard(2, 2)), "rank must be from 0 to 1, and is 2"),
+        (lambda: EvaluationLoader([], 1, ALONE), "the source has no samples"),
     ],
 )
 def test_values_that_make_no_sense(wrong: Callable[[], object], said: str) -> None:
@@ -118,7 +133,7 @@ def validated() -> Any:
     samples = [torch.tensor([number], dtype=torch.float64) for number in range(5)]
     sums = torch.zeros(2, dtype=torch.float64)
     with torch.no_grad():
-        for batch, count in Evaluation(samples, 1, member(mesh)):
+        for batch, count in EvaluationLoader(samples, 1, data_shard(mesh)):
             sums += torch.tensor([float(model(batch)[:count].sum()), count], dtype=torch.float64)
     dist.all_reduce(sums, group=submesh(mesh, "data").get_group())
     return float(sums[0] / sums[1]), int(sums[1]), int(os.environ["RANK"])

@@ -13,24 +13,24 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.library.equality import PLAN, Layer, transformer
-from tests.library.processes import run
+from tests.library.support.equality import PLAN, Layer, transformer
+from tests.library.support.processes import run
 from trainyard_torch import (
-    About,
     CheckpointError,
     Checkpoints,
     ExportError,
     Parallelism,
+    Provenance,
     Store,
     StoreError,
-    Trained,
+    TrainState,
     export_model,
     load_weights,
+    pipeline_stages,
     read_record,
     replicate,
     shard,
-    split_tensors,
-    stages,
+    tensor_parallel,
 )
 from trainyard_torch.export import formats, record as records
 from trainyard_torch.export.environment import environment
@@ -87,8 +87,8 @@ DYNAMIC = {"x": {0: "batch"}}
 
 def test_each_format_gives_what_the_model_does(tmp_path: Path) -> None:
     model, url = net(), str(tmp_path / "out")
-    about = About(configuration={"lr": 0.1}, data={"source": "numbers", "cursor": 40}, metrics={"loss": 0.5})
-    record = export_model(model, url, formats=ALL, example=EXAMPLE, dynamic=DYNAMIC, about=about)
+    about = Provenance(configuration={"lr": 0.1}, data={"source": "numbers", "cursor": 40}, metrics={"loss": 0.5})
+    record = export_model(model, url, formats=ALL, example_inputs=EXAMPLE, dynamic_shapes=DYNAMIC, provenance=about)
     assert model.training, "the model itself is as it was"
     x, bias = torch.randn(6, 3), torch.randn(2)
     model.eval()
@@ -131,7 +131,7 @@ def test_onnx_of_a_model_that_torchs_own_exporter_knows(tmp_path: Path, caplog: 
     import onnxruntime  # noqa: PLC0415
 
     words, model = torch.tensor([[1, 2], [5, 6], [0, 3]]), Tied()
-    export_model(model, str(tmp_path / "out"), formats="onnx", example=words)
+    export_model(model, str(tmp_path / "out"), formats="onnx", example_inputs=words)
     assert not [message for message in caplog.messages if "the older one is used" in message]
     session = onnxruntime.InferenceSession(str(tmp_path / "out" / "model.onnx"), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {session.get_inputs()[0].name: words.numpy()})
@@ -144,32 +144,42 @@ def layers(model: nn.Module) -> list[nn.Module]:
 
 def exported(folder: Path) -> None:
     """By ranks: the same model in each layout that so many processes can have."""
-    world = dist.get_world_size()
-    mesh = Parallelism().mesh(world, "cpu")
-    export_model(replicate(transformer(), mesh), str(folder / "ddp"), formats=("torch", "torch.export"), example=TOKENS)
+    world_size = dist.get_world_size()
+    mesh = Parallelism().mesh(world_size, "cpu")
+    export_model(
+        replicate(transformer(), mesh), str(folder / "ddp"), formats=("torch", "torch.export"), example_inputs=TOKENS
+    )
     model = transformer()
     shard(model, mesh, blocks=layers(model))
-    export_model(model, str(folder / "fsdp"), plain=transformer, formats=("torch", "torch.export"), example=TOKENS)
-    tensors = Parallelism(tensor=2).mesh(world, "cpu")
-    model = split_tensors(transformer(), tensors, PLAN)
-    if world == 4:
+    export_model(
+        model, str(folder / "fsdp"), model_factory=transformer, formats=("torch", "torch.export"), example_inputs=TOKENS
+    )
+    tensors = Parallelism(tensor=2).mesh(world_size, "cpu")
+    model = tensor_parallel(transformer(), tensors, PLAN)
+    if world_size == 4:
         shard(model, tensors, blocks=layers(model))
     export_model(model, str(folder / "tensor"), formats="safetensors")
-    pipeline = Parallelism(pipeline=2).mesh(world, "cpu")
-    own = stages(transformer(), pipeline, per_rank=2)
-    if world == 4:
+    pipeline = Parallelism(pipeline=2).mesh(world_size, "cpu")
+    own = pipeline_stages(transformer(), pipeline, stages_per_rank=2)
+    if world_size == 4:
         own = [shard(stage, pipeline, blocks=layers(stage)) for stage in own]
-    export_model(own, str(folder / "pipeline"), formats=("torch", "torch.export"), plain=transformer, example=TOKENS)
+    export_model(
+        own,
+        str(folder / "pipeline"),
+        formats=("torch", "torch.export"),
+        model_factory=transformer,
+        example_inputs=TOKENS,
+    )
     with pytest.raises(ExportError, match="this one is spread over processes: give plain"):
-        export_model(own, str(folder / "none"), formats=("torch.export",), example=TOKENS)
+        export_model(own, str(folder / "none"), formats=("torch.export",), example_inputs=TOKENS)
 
 
 TOKENS = torch.arange(12).reshape(2, 6) % 11
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_from_each_parallelism(tmp_path: Path, world: int) -> None:
-    run(world, tmp_path, exported, tmp_path)
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_from_each_parallelism(tmp_path: Path, world_size: int) -> None:
+    run(world_size, tmp_path, exported, tmp_path)
     plain = transformer()
     expected = plain.state_dict()
     weights = set()
@@ -177,7 +187,7 @@ def test_from_each_parallelism(tmp_path: Path, world: int) -> None:
         record = read_record(str(tmp_path / layout), verify=True)
         assert record, layout
         weights.add(record.weights)
-        assert record.environment["world"] == world
+        assert record.environment["world_size"] == world_size
         if layout == "tensor":
             from safetensors.torch import load_file  # noqa: PLC0415
 
@@ -200,11 +210,11 @@ def tied(folder: Path) -> None:
     export_model(model, str(folder), formats=("torch", "safetensors"))
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_tied_weights_stay_tied(tmp_path: Path, world: int) -> None:
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_tied_weights_stay_tied(tmp_path: Path, world_size: int) -> None:
     from safetensors.torch import load_file, load_model  # noqa: PLC0415
 
-    run(world, tmp_path, tied, tmp_path / "out")
+    run(world_size, tmp_path, tied, tmp_path / "out")
     record = read_record(str(tmp_path / "out"))
     assert record
     assert (record.tied, record.parameters) == ({"head.weight": "embedding.weight"}, 28)
@@ -221,7 +231,7 @@ def test_after_the_training_from_its_checkpoint(tmp_path: Path) -> None:
     """Without a process group, and without a word in the training's folder: it may still go on there."""
     url, model = str(tmp_path / "checkpoints"), net()
     checkpoints = Checkpoints(url)
-    checkpoints.load(state := {"trained": Trained(model, torch.optim.AdamW(model.parameters()))})
+    checkpoints.load(state := {"train_state": TrainState(model, torch.optim.AdamW(model.parameters()))})
     for step in (1, 2):
         with torch.no_grad():
             model.last.bias += 1
@@ -229,7 +239,7 @@ def test_after_the_training_from_its_checkpoint(tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     other = Net()
     manifest = load_weights(other, url)
-    record = export_model(other, str(tmp_path / "out"), about=About(checkpoint=manifest, checkpoints=url))
+    record = export_model(other, str(tmp_path / "out"), provenance=Provenance(checkpoint=manifest, checkpoints=url))
     assert all(
         torch.equal(*pair) for pair in zip(other.state_dict().values(), model.state_dict().values(), strict=True)
     )
@@ -245,7 +255,7 @@ def test_after_the_training_from_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_in_an_object_store() -> None:
-    from tests.library.test_objects import options, serving  # noqa: PLC0415 - ranks import this file, and need no server
+    from tests.library.support.s3 import options, serving  # noqa: PLC0415 - ranks import this file, and need no server
 
     with serving() as endpoint:
         where = options(endpoint)
@@ -254,7 +264,7 @@ def test_in_an_object_store() -> None:
         store = Store("s3://bucket/models/1", **where)
         assert sorted(store.files()) == ["RECORD.json", "model.pt", "model.safetensors"]
         store.write("model.pt", (store.read("model.pt") or b"")[:-9])
-        with pytest.raises(ExportError, match=r"s3://bucket/models/1/model.pt has \d+ bytes in place of \d+"):
+        with pytest.raises(ExportError, match=r"s3://bucket/models/1/model.pt has \d+ bytes instead of \d+"):
             read_record("s3://bucket/models/1", **where)
 
 
@@ -351,7 +361,7 @@ def failing() -> nn.Module:
         (Net, {"formats": ("onnx",), "example": (EXAMPLE[0][:1], EXAMPLE[1]), "dynamic": DYNAMIC}, ValueError, "dimension 0 of x has size 1 in example"),
         (Net, {"formats": ("onnx",), "example": EXAMPLE, "plain": Tied}, ExportError, r"what plain\(\) makes is not the model that was trained: .*embedding"),
         (Net, {"formats": ("onnx",), "example": EXAMPLE, "plain": failing}, ExportError, r"plain\(\) failed: no such weights"),
-        (Net, {"about": About(configuration=7)}, ValueError, "configuration must be a mapping"),
+        (Net, {"about": Provenance(configuration=7)}, ValueError, "configuration must be a mapping"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_exported_is_told(
@@ -368,7 +378,7 @@ def test_a_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(
         ExportError, match="onnx needs packages that are not installed: pip install onnx onnxscript, or leave"
     ):
-        export_model(Net(), str(tmp_path / "out"), formats=("onnx",), example=EXAMPLE)
+        export_model(Net(), str(tmp_path / "out"), formats=("onnx",), example_inputs=EXAMPLE)
 
 
 def test_a_place_that_is_none(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.library.programs import started
+from tests.library.support.programs import started
 
 FOLDER = Path(__file__).parents[2] / "examples/recipes"
 AGENT = {

@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.library.processes import run
-from tests.library.test_checkpoints import built
-from trainyard_torch import CheckpointError, Checkpoints, NotStoredError, StoreError, Trained
+from tests.library.support.models import built
+from tests.library.support.processes import run
+from trainyard_torch import CheckpointError, Checkpoints, CheckpointSaveError, StoreError, TrainState
 
 
 def full_disk(folder: Path) -> tuple[list[str], int]:
@@ -22,7 +22,7 @@ def full_disk(folder: Path) -> tuple[list[str], int]:
     logging.getLogger("trainyard_torch").addHandler(handler)
     model, optimizer = built(shard=1)
     checkpoints = Checkpoints(str(folder / "store"))
-    state = {"trained": Trained(model, optimizer)}
+    state = {"train_state": TrainState(model, optimizer)}
     checkpoints.load(state)
     checkpoints.save(1, state, wait=True)
     stored = checkpoints._store.writing
@@ -60,7 +60,7 @@ def test_a_full_disk_is_told_and_the_training_goes_on(tmp_path: Path) -> None:
     said = [text for text in said if "not written" in text]
     assert said[0].startswith("the checkpoint of step 3 was not written: rank 1: ")
     assert "No space left on device" in said[0]
-    assert said[0].endswith("the training goes on")
+    assert said[0].endswith("training continues")
     assert [text for text in quiet if "not written" in text] == []
 
 
@@ -76,7 +76,7 @@ def test_a_store_that_is_full_at_the_last_moment_gives_the_room_back(
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints._store, "write", full)
-        with pytest.raises(NotStoredError, match="No space left on device"):
+        with pytest.raises(CheckpointSaveError, match="No space left on device"):
             checkpoints.save(1, state, wait=True)
     assert not [*tmp_path.glob("step-*")]
     checkpoints.save(2, state, wait=True)

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainyard_torch import Batches, Checkpoints, Loader, Loop, Member, Order, replicate, start
+from trainyard_torch import Batches, Checkpoints, DataShard, Loader, Loop, SampleOrder, replicate, start
 
 pytestmark = pytest.mark.gpu
 
@@ -33,10 +33,15 @@ def train(folder: Path, until: int) -> list[float]:
             training,
             model,
             torch.optim.AdamW(model.parameters(), lr=0.05),
-            Loader(samples, Batches(Order(64, seed=1), 16, micro=4), training.member, device=training.device),
-            until=until,
+            Loader(
+                samples,
+                Batches(SampleOrder(64, seed=1), 16, micro_batch_size=4),
+                training.data_shard,
+                device=training.device,
+            ),
+            total_steps=until,
             checkpoints=Checkpoints(str(folder), mesh=training.mesh),
-            longest=1.0,
+            max_grad_norm=1.0,
         )
         for step in loop:
             for inputs, targets in step:
@@ -57,7 +62,9 @@ def test_a_training_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_batches_come_through_pinned_memory() -> None:
-    with Loader([torch.ones(4)] * 8, Batches(Order(8), 4, micro=4), Member(0, 1), device="cuda") as loader:
+    with Loader(
+        [torch.ones(4)] * 8, Batches(SampleOrder(8), 4, micro_batch_size=4), DataShard(0, 1), device="cuda"
+    ) as loader:
         (loaded,) = loader._load(loader.batches)
         assert loaded.batch.is_pinned()
         (part,) = next(loader)

@@ -4,21 +4,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.library.programs import started
+from tests.library.support.programs import started
 
 PROGRAM = """
 import sys, torch
 from torch import nn
-from trainyard_torch import Batches, Checkpoints, Due, Keep, Loader, Loop, Order, Plan, replicate, start
+from trainyard_torch import (
+    Batches, CheckpointPolicy, Checkpoints, Loader, Loop, Retention, SampleOrder, SaveInterval, replicate, start,
+)
 folder, how = sys.argv[1:]
 with start(seed=1) as training:
     model = replicate(nn.Linear(4, 1), training.mesh)
     samples = [torch.full((4,), float(number)) for number in range(40)]
-    data = Loader(samples, Batches(Order(40), 4, 4), training.member, workers=0)
-    plan = Plan(store=Due(steps=3), keep=Keep(last=1, best=1, metric="score"))
+    data = Loader(samples, Batches(SampleOrder(40), 4, 4), training.data_shard, num_workers=0)
+    plan = CheckpointPolicy(store=SaveInterval(steps=3), keep=Retention(last=1, best=1, metric="score"))
     loop = Loop(
-        training, model, torch.optim.SGD(model.parameters(), lr=0.1), data, until=12,
-        checkpoints=Checkpoints(folder, plan=plan, mesh=training.mesh), metrics=lambda: {"score": abs(6 - step.number)},
+        training, model, torch.optim.SGD(model.parameters(), lr=0.1), data, total_steps=12,
+        checkpoints=Checkpoints(folder, policy=plan, mesh=training.mesh),
+        checkpoint_metrics=lambda: {"score": abs(6 - step.number)},
     )
     for step in loop:
         for batch in step:
@@ -33,12 +36,12 @@ def kept(folder: Path) -> list[int]:
     return sorted(int(each.name.split("-")[1]) for each in folder.glob("step-*") if (each / "MANIFEST.json").exists())
 
 
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("how", ["break", "exit"])
-def test_the_checkpoint_that_is_under_way_is_finished(tmp_path: Path, how: str, world: int) -> None:
+def test_the_checkpoint_that_is_under_way_is_finished(tmp_path: Path, how: str, world_size: int) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    with started(tmp_path / "program.py", world, str(tmp_path / "checkpoints"), how) as ranks:
-        assert [each.wait(90) for each in ranks] == [0] * world
+    with started(tmp_path / "program.py", world_size, str(tmp_path / "checkpoints"), how) as ranks:
+        assert [each.wait(90) for each in ranks] == [0] * world_size
     assert kept(tmp_path / "checkpoints") == [3]
 
 

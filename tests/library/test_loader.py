@@ -15,21 +15,21 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from trainyard_torch.data import (
     Batches,
-    Member,
-    Order,
-    Patience,
+    DataShard,
     ReadError,
-    Reading,
-    Records,
-    token_file,
+    ReadOptions,
+    RecordDataset,
+    RetryPolicy,
+    SampleOrder,
+    token_dataset,
     write_records,
 )
+from trainyard_torch.data.batch_builder import LoadedMicroBatch, moved, randomness
 from trainyard_torch.data.blocks import ClosedError
 from trainyard_torch.data.loader import Loader
-from trainyard_torch.data.processes import Steps
-from trainyard_torch.data.recipe import Part, moved, randomness
+from trainyard_torch.data.step_dataset import StepDataset
 
-ALONE = Member(0, 1)
+ALONE = DataShard(0, 1)
 NUMBERS = list(range(40))
 
 
@@ -37,7 +37,7 @@ def noisy(sample: int, rng: np.random.Generator) -> tuple[int, float]:
     return sample, rng.random()
 
 
-def plain(step: list[Part]) -> list[tuple[list[int], list[float], float, bool]]:
+def plain(step: list[LoadedMicroBatch]) -> list[tuple[list[int], list[float], float, bool]]:
     return [(part.batch[0].tolist(), part.batch[1].tolist(), part.weight, part.last) for part in step]
 
 
@@ -53,14 +53,14 @@ def bucket() -> Iterator[str]:
 
 @pytest.mark.parametrize(("ahead", "workers"), [(0, 0), (0, 1), (5, 3)])
 def test_threads_change_nothing(ahead: int, workers: int) -> None:
-    batches, member = Batches(Order(40, 1), 12, 4), Member(1, 2)
-    with Loader(NUMBERS, batches, member, transform=noisy, ahead=ahead, workers=workers) as loader:
+    batches, data_shard = Batches(SampleOrder(40, 1), 12, 4), DataShard(1, 2)
+    with Loader(NUMBERS, batches, data_shard, transform=noisy, prefetch=ahead, num_workers=workers) as loader:
         got = taken(loader, 9)
     wanted = [
         [
             (micro.samples.tolist(), [randomness(1, e, s).random() for e, s in zip(micro.epochs, micro.samples.tolist(), strict=True)],
              micro.weight, micro.last)
-            for micro in batches.after(step).step(member)
+            for micro in batches.after(step).step(data_shard)
         ]
         for step in range(9)
     ]  # fmt: skip
@@ -70,12 +70,12 @@ def test_threads_change_nothing(ahead: int, workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torchs_own_loader_gives_the_same(workers: int) -> None:
-    batches, member = Batches(Order(40, 1), 12, 4), Member(1, 2)
+    batches, data_shard = Batches(SampleOrder(40, 1), 12, 4), DataShard(1, 2)
     theirs = DataLoader(
-        Steps(NUMBERS, batches.after(), member, transform=noisy),
+        StepDataset(NUMBERS, batches.after(), data_shard, transform=noisy),
         batch_size=None, num_workers=workers, multiprocessing_context="fork" if workers else None,
     )  # fmt: skip
-    ours = Loader(NUMBERS, batches.after(), member, transform=noisy, workers=0)
+    ours = Loader(NUMBERS, batches.after(), data_shard, transform=noisy, num_workers=0)
     assert taken(theirs, 7) == taken(ours, 7)
 
 
@@ -87,9 +87,12 @@ def test_torchs_own_loader_gives_the_same(workers: int) -> None:
 @settings(deadline=None, max_examples=25, database=None)
 def test_no_sample_is_lost_or_seen_twice_at_any_sizes(batch: int, micro: int, runs: list[tuple[int, int, int]]) -> None:
     """Of each run: processes, steps, steps ahead. Random numbers of a sample are the same too."""
-    batches, state, seen = Batches(Order(40, 1, block=4, window=3), batch, micro), None, []
-    for world, steps, ahead in runs:
-        loaders = [Loader(NUMBERS, batches, Member(r, world), transform=noisy, ahead=ahead) for r in range(world)]
+    batches, state, seen = Batches(SampleOrder(40, 1, block=4, window=3), batch, micro), None, []
+    for world_size, steps, ahead in runs:
+        loaders = [
+            Loader(NUMBERS, batches, DataShard(r, world_size), transform=noisy, prefetch=ahead)
+            for r in range(world_size)
+        ]
         if state is not None:
             for loader in loaders:
                 loader.load_state_dict(state)
@@ -97,11 +100,11 @@ def test_no_sample_is_lost_or_seen_twice_at_any_sizes(batch: int, micro: int, ru
             parts = [part for loader in loaders for part in next(loader) if part.weight]
             seen += [pair for part in parts for pair in zip(*(value.tolist() for value in part.batch), strict=True)]
         states = [loader.state_dict() for loader in loaders]
-        assert states == [states[0]] * world
+        assert states == [states[0]] * world_size
         state = states[0]
         for loader in loaders:
             loader.close()
-    alone = Loader(NUMBERS, batches, ALONE, transform=noisy, workers=0)
+    alone = Loader(NUMBERS, batches, ALONE, transform=noisy, num_workers=0)
     wanted = [pair for step in islice(alone, len(seen) // batch) for part in step
               for pair in zip(*(value.tolist() for value in part.batch), strict=True)]  # fmt: skip
     assert seen == wanted
@@ -114,7 +117,7 @@ def test_random_numbers_belong_to_a_sample_in_an_epoch() -> None:
 
 
 def test_a_state_of_the_middle_of_a_run() -> None:
-    loader = Loader(NUMBERS, Batches(Order(40, 1), 8, 8), ALONE, transform=noisy, ahead=3)
+    loader = Loader(NUMBERS, Batches(SampleOrder(40, 1), 8, 8), ALONE, transform=noisy, prefetch=3)
     first = taken(loader, 2)
     state = loader.state_dict()
     then = taken(loader, 4)
@@ -140,7 +143,9 @@ class Fragile(list[int]):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_comes_with_its_traceback_and_loses_no_step(workers: int) -> None:
     source = Fragile(NUMBERS)
-    loader = Loader(source, Batches(Order(40, shuffled=False), 4, 4), ALONE, transform=noisy, ahead=3, workers=workers)
+    loader = Loader(
+        source, Batches(SampleOrder(40, shuffled=False), 4, 4), ALONE, transform=noisy, prefetch=3, num_workers=workers
+    )
     first = next(loader)
     with pytest.raises(OSError, match="the disk is on fire") as caught:
         next(loader)
@@ -159,7 +164,9 @@ def test_an_error_comes_with_its_traceback_and_loses_no_step(workers: int) -> No
 def test_closing_ends_the_threads_of_the_source(bucket: str) -> None:
     write_records(bucket, [b"1"] * 40, block=10)
     before = threading.active_count()
-    with Loader(Records(bucket), Batches(Order(40, shuffled=False), 10, 10), ALONE, collate=list, workers=0) as loader:
+    with Loader(
+        RecordDataset(bucket), Batches(SampleOrder(40, shuffled=False), 10, 10), ALONE, collate_fn=list, num_workers=0
+    ) as loader:
         next(loader)
         assert threading.active_count() > before
     assert threading.active_count() == before
@@ -169,8 +176,8 @@ def test_closing_ends_threads_that_wait_for_a_store(bucket: str) -> None:
     write_records(bucket, [b"1"] * 40, block=10)
     fsspec.filesystem("memory").pipe_file("/bucket/data/shard-000001", b"")
     before = threading.active_count()
-    source = Records(bucket, reading=Reading(patience=Patience(first=60, most=60)))
-    loader = Loader(source, Batches(Order(40, shuffled=False), 10, 10), ALONE, collate=list, ahead=3)
+    source = RecordDataset(bucket, read_options=ReadOptions(retry=RetryPolicy(initial_seconds=60, max_seconds=60)))
+    loader = Loader(source, Batches(SampleOrder(40, shuffled=False), 10, 10), ALONE, collate_fn=list, prefetch=3)
     next(loader)
     assert threading.active_count() > before
     begin = time.monotonic()
@@ -182,8 +189,8 @@ def test_closing_ends_threads_that_wait_for_a_store(bucket: str) -> None:
 def test_who_waits_for_a_step_is_told_of_closing(bucket: str) -> None:
     write_records(bucket, [b"1"] * 40, block=10)
     fsspec.filesystem("memory").pipe_file("/bucket/data/shard-000000", b"")
-    source = Records(bucket, reading=Reading(patience=Patience(first=60, most=60)))
-    loader = Loader(source, Batches(Order(40, shuffled=False), 10, 10), ALONE, collate=list, workers=1)
+    source = RecordDataset(bucket, read_options=ReadOptions(retry=RetryPolicy(initial_seconds=60, max_seconds=60)))
+    loader = Loader(source, Batches(SampleOrder(40, shuffled=False), 10, 10), ALONE, collate_fn=list, num_workers=1)
     closer = threading.Timer(0.2, loader.close)
     closer.start()
     with pytest.raises((ReadError, ClosedError)):
@@ -193,7 +200,7 @@ def test_who_waits_for_a_step_is_told_of_closing(bucket: str) -> None:
 
 def test_the_end_of_a_loader_is_the_end_of_its_threads() -> None:
     before = threading.active_count()
-    loader = Loader(NUMBERS, Batches(Order(40), 4, 4), ALONE)
+    loader = Loader(NUMBERS, Batches(SampleOrder(40), 4, 4), ALONE)
     next(loader)
     del loader
     until = time.monotonic() + 5
@@ -208,11 +215,11 @@ def slow(sample: int, rng: np.random.Generator) -> int:
 
 
 def test_what_is_waited_for_is_measured() -> None:
-    batches = Batches(Order(40), 5, 5)
-    alone = Loader(NUMBERS, batches, ALONE, transform=slow, workers=0)
+    batches = Batches(SampleOrder(40), 5, 5)
+    alone = Loader(NUMBERS, batches, ALONE, transform=slow, num_workers=0)
     next(alone)
     assert alone.waited >= 0.1
-    with Loader(NUMBERS, batches, ALONE, transform=slow, ahead=2, workers=2) as ahead:
+    with Loader(NUMBERS, batches, ALONE, transform=slow, prefetch=2, num_workers=2) as ahead:
         next(ahead)
         time.sleep(1)
         next(ahead)
@@ -221,9 +228,9 @@ def test_what_is_waited_for_is_measured() -> None:
 
 def test_an_epoch_from_a_store_reads_each_block_once(bucket: str) -> None:
     write_records(bucket, (bytes([number % 256, number // 256]) for number in range(2000)), block=16)
-    source = Records(bucket, lambda raw: raw[0] + 256 * raw[1], reading=Reading(memory=40 * 168))
-    batches = Batches(Order(2000, 5, block=16, window=8), 50, 50)
-    with Loader(source, batches, ALONE, ahead=3, workers=3) as loader:
+    source = RecordDataset(bucket, lambda raw: raw[0] + 256 * raw[1], read_options=ReadOptions(memory=40 * 168))
+    batches = Batches(SampleOrder(2000, 5, block=16, window=8), 50, 50)
+    with Loader(source, batches, ALONE, prefetch=3, num_workers=3) as loader:
         seen = [number for step in islice(loader, 40) for part in step for number in part.batch.tolist()]
         assert sorted(seen) == list(range(2000))
         shards = 2000 // 16
@@ -233,7 +240,9 @@ def test_an_epoch_from_a_store_reads_each_block_once(bucket: str) -> None:
 
 def test_tokens_become_a_tensor(tmp_path: Any) -> None:
     np.arange(101, dtype=np.uint16).tofile(tmp_path / "tokens")
-    with Loader(token_file(str(tmp_path / "tokens"), 10), Batches(Order(10, shuffled=False), 4, 2), ALONE) as loader:
+    with Loader(
+        token_dataset(str(tmp_path / "tokens"), 10), Batches(SampleOrder(10, shuffled=False), 4, 2), ALONE
+    ) as loader:
         first, second = next(loader)
     assert first.batch.dtype == torch.int64
     assert first.batch.tolist() == [list(range(11)), list(range(10, 21))]
@@ -242,18 +251,18 @@ def test_tokens_become_a_tensor(tmp_path: Any) -> None:
 
 def test_a_data_set_of_torch_is_a_source() -> None:
     source = TensorDataset(torch.arange(6.0), torch.arange(6))
-    x, y = next(Loader(source, Batches(Order(6, shuffled=False), 4, 4), ALONE, workers=0))[0].batch
+    x, y = next(Loader(source, Batches(SampleOrder(6, shuffled=False), 4, 4), ALONE, num_workers=0))[0].batch
     assert (x.tolist(), y.tolist()) == ([0, 1, 2, 3], [0, 1, 2, 3])
 
 
 def test_each_tensor_of_a_batch_goes_to_the_device() -> None:
-    part = Part(torch.ones(1), 1.0, last=True)
+    part = LoadedMicroBatch(torch.ones(1), 1.0, last=True)
     batch = {"x": [torch.ones(2), (torch.ones(3), "name")], "part": part}
     there = moved(batch, torch.device("meta"))
     assert [there["x"][0].device.type, there["x"][1][0].device.type] == ["meta", "meta"]
     assert there["x"][1][1] == "name"
-    assert isinstance(there["part"], Part)
-    loader = Loader([torch.ones(2)] * 4, Batches(Order(4), 2, 2), ALONE, device="meta", workers=1)
+    assert isinstance(there["part"], LoadedMicroBatch)
+    loader = Loader([torch.ones(2)] * 4, Batches(SampleOrder(4), 2, 2), ALONE, device="meta", num_workers=1)
     assert next(loader)[0].batch.device.type == "meta"
     loader.close()
 
@@ -262,15 +271,15 @@ def test_each_tensor_of_a_batch_goes_to_the_device() -> None:
     ("make", "said"),
     [
         (
-            lambda: Loader(NUMBERS, Batches(Order(41), 4, 4), ALONE),
+            lambda: Loader(NUMBERS, Batches(SampleOrder(41), 4, 4), ALONE),
             r"order has size 41, and the source has 40 .*Order\(40\)",
         ),
-        (lambda: Loader(NUMBERS, Batches(Order(40), 4, 4), Member(4, 4)), "rank must be from 0 to 3"),
-        (lambda: Loader(NUMBERS, Batches(Order(40), 4, 4), Member(0, 5)), "5 processes cannot share"),
-        (lambda: Loader(NUMBERS, Batches(Order(40), 4, 4), ALONE, ahead=-1), "ahead must be from 0"),
-        (lambda: Loader(NUMBERS, Batches(Order(40), 4, 4), ALONE, workers=-1), "workers must be from 0"),
-        (lambda: Steps(NUMBERS, Batches(Order(41), 4, 4), ALONE), "order has size 41"),
-        (lambda: Steps(NUMBERS, Batches(Order(40), 4, 4), Member(0, 5)), "5 processes cannot share"),
+        (lambda: Loader(NUMBERS, Batches(SampleOrder(40), 4, 4), DataShard(4, 4)), "rank must be from 0 to 3"),
+        (lambda: Loader(NUMBERS, Batches(SampleOrder(40), 4, 4), DataShard(0, 5)), "5 processes cannot share"),
+        (lambda: Loader(NUMBERS, Batches(SampleOrder(40), 4, 4), ALONE, prefetch=-1), "prefetch must be from 0"),
+        (lambda: Loader(NUMBERS, Batches(SampleOrder(40), 4, 4), ALONE, num_workers=-1), "num_workers must be from 0"),
+        (lambda: StepDataset(NUMBERS, Batches(SampleOrder(41), 4, 4), ALONE), "order has size 41"),
+        (lambda: StepDataset(NUMBERS, Batches(SampleOrder(40), 4, 4), DataShard(0, 5)), "5 processes cannot share"),
     ],
 )
 def test_what_cannot_be_loaded(make: Callable[[], object], said: str) -> None:
@@ -280,11 +289,14 @@ def test_what_cannot_be_loaded(make: Callable[[], object], said: str) -> None:
 
 def test_blocks_and_order_have_to_fit(bucket: str) -> None:
     write_records(bucket, [b"1"] * 40, block=10)
-    with pytest.raises(ValueError, match=r"Make it Order\(block=10\)"):
-        Loader(Records(bucket), Batches(Order(40), 4, 4), ALONE)
+    with pytest.raises(ValueError, match=r"Make it SampleOrder\(block=10\)"):
+        Loader(RecordDataset(bucket), Batches(SampleOrder(40), 4, 4), ALONE)
     with pytest.raises(ValueError, match="3 blocks are needed at a time"):
         Loader(
-            Records(bucket, reading=Reading(memory=150)), Batches(Order(40, block=10, window=1), 4, 4), ALONE, ahead=4
+            RecordDataset(bucket, read_options=ReadOptions(memory=150)),
+            Batches(SampleOrder(40, block=10, window=1), 4, 4),
+            ALONE,
+            prefetch=4,
         )
 
 
@@ -308,8 +320,8 @@ def test_a_step_that_could_not_be_moved_is_the_next_one_still(monkeypatch: pytes
         return batch.numbers
 
     monkeypatch.setattr("trainyard_torch.data.loader.moved", move)
-    batches = Batches(Order(40, shuffled=False), 4, 4)
-    with Loader(NUMBERS, batches, ALONE, collate=Stubborn, device="meta") as loader:
+    batches = Batches(SampleOrder(40, shuffled=False), 4, 4)
+    with Loader(NUMBERS, batches, ALONE, collate_fn=Stubborn, device="meta") as loader:
         seen = [next(loader)[0].batch[0] for _ in range(2)]
         with pytest.raises(RuntimeError, match="out of memory"):
             next(loader)
@@ -334,7 +346,7 @@ class Foreign(list[int]):
 
 def test_a_data_set_of_the_users_is_left_alone() -> None:
     source = Foreign(NUMBERS)
-    with Loader(source, Batches(Order(40), 4, 4), ALONE) as loader:
+    with Loader(source, Batches(SampleOrder(40), 4, 4), ALONE) as loader:
         loader.load_state_dict(loader.state_dict())
         next(loader)
     assert not source.closed

@@ -14,27 +14,27 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.library.processes import run
-from tests.library.programs import free_port, started
+from tests.library.support.processes import run
+from tests.library.support.programs import free_port, started
 from trainyard_torch import (
     Batches,
+    CheckpointPolicy,
     Checkpoints,
-    Due,
-    Keep,
+    DataShard,
     Loader,
     Loop,
-    Member,
-    Order,
-    Plan,
+    LRSchedule,
     Precision,
-    Schedule,
+    Retention,
+    SampleOrder,
+    SaveInterval,
     Step,
     compress,
     loop as module,
     replicate,
     start,
 )
-from trainyard_torch.parallel.gradients import Exchange
+from trainyard_torch.parallel.gradients import GradientSync
 
 SIZE, BATCH, STEPS = 22, 10, 12
 torch.manual_seed(5)
@@ -48,12 +48,15 @@ def net() -> nn.Module:
 def by_hand() -> list[float]:
     """The losses of the same training, without the library's loop: whole batches in one process."""
     torch.manual_seed(0)
-    model, batches = net(), Batches(Order(SIZE, seed=2), BATCH, micro=BATCH)
+    model, batches = net(), Batches(SampleOrder(SIZE, seed=2), BATCH, micro_batch_size=BATCH)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    schedule, losses = Schedule(rate=0.1, batch=BATCH, reference=BATCH, warmup=40, begin=0.0), []
+    schedule, losses = (
+        LRSchedule(base_lr=0.1, batch_size=BATCH, reference_batch_size=BATCH, warmup_samples=40, start_lr=0.0),
+        [],
+    )
     for _ in range(STEPS):
-        schedule.set(optimizer, batches.cursor)
-        (part,) = batches.step(Member(0, 1))
+        schedule.apply(optimizer, batches.cursor)
+        (part,) = batches.step(DataShard(0, 1))
         inputs, targets = (
             torch.stack(each) for each in zip(*(SAMPLES[number] for number in part.samples), strict=True)
         )
@@ -70,21 +73,23 @@ def by_hand() -> list[float]:
 def made(training: Any, folder: Path | None, **more: Any) -> tuple[nn.Module, Loop]:
     model = replicate(net(), training.mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    data = Loader(SAMPLES, Batches(Order(SIZE, seed=2), BATCH, micro=2), training.member, workers=0)
-    checkpoints = Checkpoints(str(folder), plan=Plan(store=Due(steps=1))) if folder else None
-    schedule = Schedule(rate=0.1, batch=BATCH, reference=BATCH, warmup=40, begin=0.0)
-    settings = {"until": STEPS, "checkpoints": checkpoints, "schedule": schedule, "longest": 0.5, **more}
+    data = Loader(
+        SAMPLES, Batches(SampleOrder(SIZE, seed=2), BATCH, micro_batch_size=2), training.data_shard, num_workers=0
+    )
+    checkpoints = Checkpoints(str(folder), policy=CheckpointPolicy(store=SaveInterval(steps=1))) if folder else None
+    schedule = LRSchedule(base_lr=0.1, batch_size=BATCH, reference_batch_size=BATCH, warmup_samples=40, start_lr=0.0)
+    settings = {"total_steps": STEPS, "checkpoints": checkpoints, "lr_schedule": schedule, "max_grad_norm": 0.5, **more}
     return model, Loop(training, model, optimizer, data, **settings)
 
 
-def train(port: int, folder: Path | None, until: int = STEPS) -> list[tuple[int, float]]:
+def train(port: int, folder: Path | None, total_steps: int = STEPS) -> list[tuple[int, float]]:
     """Each step with its mean loss over all processes."""
     # The harness has made a group; the library makes its own.
     dist.destroy_process_group()
     os.environ["MASTER_PORT"] = str(port)
     losses = []
     with start() as training:
-        model, loop = made(training, folder, until=until)
+        model, loop = made(training, folder, total_steps=total_steps)
         for step in loop:
             for inputs, targets in step:
                 step.backward((model(inputs) - targets).square().mean())
@@ -96,14 +101,14 @@ def train(port: int, folder: Path | None, until: int = STEPS) -> list[tuple[int,
     return losses
 
 
-def launch(world: int, folder: Path, *words: Any) -> list[list[tuple[int, float]]]:
-    return run(world, folder, train, free_port(), *words)
+def launch(world_size: int, folder: Path, *words: Any) -> list[list[tuple[int, float]]]:
+    return run(world_size, folder, train, free_port(), *words)
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_as_by_hand(tmp_path: Path, world: int) -> None:
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_as_by_hand(tmp_path: Path, world_size: int) -> None:
     expected = by_hand()
-    for losses in launch(world, tmp_path, None):
+    for losses in launch(world_size, tmp_path, None):
         assert [step for step, _ in losses] == [*range(1, STEPS + 1)]
         assert [loss for _, loss in losses] == pytest.approx(expected, rel=1e-12)
 
@@ -161,8 +166,8 @@ def test_bodies_that_are_wrong(body: Callable[[Step, nn.Module], None], kind: ty
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"until": 0}, "until must be from 1 on"),
-        ({"state": {"trained": 1}}, "state has trained, which the loop keeps"),
+        ({"total_steps": 0}, "total_steps must be from 1 on"),
+        ({"extra_state": {"train_state": 1}}, "extra_state has train_state, which the loop saves itself"),
     ],
 )
 def test_what_does_not_go_together(wrong: dict[str, Any], said: str) -> None:
@@ -173,19 +178,19 @@ def test_what_does_not_go_together(wrong: dict[str, Any], said: str) -> None:
 @pytest.mark.usefixtures("alone")
 def test_the_best_are_kept_by_numbers_that_somebody_gives(tmp_path: Path) -> None:
     with start() as training:
-        plan = Plan(keep=Keep(best=1, metric="accuracy"))
-        with pytest.raises(ValueError, match="nothing says which these are: give metrics"):
-            made(training, None, checkpoints=Checkpoints(str(tmp_path), plan=plan))
+        plan = CheckpointPolicy(keep=Retention(best=1, metric="accuracy"))
+        with pytest.raises(ValueError, match="no metric is reported: pass checkpoint_metrics"):
+            made(training, None, checkpoints=Checkpoints(str(tmp_path), policy=plan))
 
 
 @pytest.mark.usefixtures("alone")
 def test_what_is_saved_is_told(tmp_path: Path) -> None:
     with start() as training:
-        model, loop = made(training, tmp_path, until=3)
+        model, loop = made(training, tmp_path, total_steps=3)
         for step in loop:
             for inputs, targets in step:
                 step.backward((model(inputs) - targets).square().mean())
-        known = loop.watch.reading()
+        known = loop.monitor.snapshot()
     assert known.checkpoint_step == 3
     assert known.checkpoint_seconds is not None
     assert 0 <= known.checkpoint_seconds < 60
@@ -197,9 +202,11 @@ def test_in_16_bits_on_a_cpu() -> None:
         model = replicate(nn.Linear(3, 1), training.mesh)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         samples = [(inputs.float(), targets.float()) for inputs, targets in SAMPLES]
-        data = Loader(samples, Batches(Order(SIZE), BATCH, micro=BATCH), training.member, workers=0)
+        data = Loader(
+            samples, Batches(SampleOrder(SIZE), BATCH, micro_batch_size=BATCH), training.data_shard, num_workers=0
+        )
         kinds = set()
-        for step in Loop(training, model, optimizer, data, until=2, precision=Precision("bf16", "cpu")):
+        for step in Loop(training, model, optimizer, data, total_steps=2, precision=Precision("bf16", "cpu")):
             for inputs, targets in step:
                 answers = model(inputs)
                 kinds.add(answers.dtype)
@@ -213,7 +220,7 @@ def test_fp16_is_not_scaled_over_stages(monkeypatch: pytest.MonkeyPatch) -> None
     with start() as training:
         # As if there were two.
         monkeypatch.setattr(module, "size", lambda _, dimension: 2 if dimension == "pipeline" else 1)
-        with pytest.raises(ValueError, match="stages of a pipeline judge their gradients each by itself: take bf16"):
+        with pytest.raises(ValueError, match="pipeline stages check their gradients separately: use bf16"):
             made(training, None, precision=Precision("fp16", "cpu"))
 
 
@@ -223,8 +230,8 @@ from trainyard_torch import *
 with start() as training:
     model = replicate(torch.nn.Linear(3, 1), training.mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    data = Loader([torch.ones(3)] * 8, Batches(Order(8), 4, micro=4), training.member)
-    for step in Loop(training, model, optimizer, data, until=100000, checkpoints=Checkpoints(sys.argv[0] + ".kept")):
+    data = Loader([torch.ones(3)] * 8, Batches(SampleOrder(8), 4, micro_batch_size=4), training.data_shard)
+    for step in Loop(training, model, optimizer, data, total_steps=100000, checkpoints=Checkpoints(sys.argv[0] + ".kept")):
         for inputs in step:
             step.backward(model(inputs).mean())
         time.sleep(0.01)
@@ -272,8 +279,8 @@ def test_one_process_exchanges_gradients_with_nobody_unless_a_hook_is_to_see_the
     with start() as training:
         plain = net()
         model = replicate(copy.deepcopy(plain), training.mesh)
-        exchange, inputs = Exchange(model), torch.randn(4, 3, dtype=torch.float64)
-        with monkeypatch.context() as patch, exchange.when(yes=True):
+        exchange, inputs = GradientSync(model), torch.randn(4, 3, dtype=torch.float64)
+        with monkeypatch.context() as patch, exchange.enabled_if(enabled=True):
             patch.setattr(DistributedDataParallel, "forward", None)
             model(inputs).sum().backward()
         plain(inputs).sum().backward()
@@ -281,9 +288,9 @@ def test_one_process_exchanges_gradients_with_nobody_unless_a_hook_is_to_see_the
             assert own.grad is not None
             assert torch.equal(own.grad, other.grad)
         compression = compress(model, "bf16")
-        with exchange.when(yes=False):
+        with exchange.enabled_if(enabled=False):
             model(inputs).sum().backward()
         assert compression.full_bytes == 0
-        with exchange.when(yes=True):
+        with exchange.enabled_if(enabled=True):
             model(inputs).sum().backward()
         assert compression.full_bytes > 0

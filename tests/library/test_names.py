@@ -14,7 +14,7 @@ def test_each_name_is_there() -> None:
 
 
 def test_a_name_that_there_is_not() -> None:
-    with pytest.raises(AttributeError, match="trainyard_torch has no Trainer: it has SAVED"):
+    with pytest.raises(AttributeError, match="trainyard_torch has no Trainer: it has LAMB"):
         _ = trainyard_torch.Trainer
 
 

@@ -7,43 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
-from urllib import request
 
-import boto3
 import pytest
 import torch
 import torch.distributed as dist
-from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
-from tests.library.processes import run
-from trainyard_torch import CheckpointError, Checkpoints, Keep, Plan, Store, StoreError
+from tests.library.support.processes import run
+from tests.library.support.s3 import options, serving
+from trainyard_torch import CheckpointError, CheckpointPolicy, Checkpoints, Retention, Store, StoreError
 
-KEYS = {"key": "k", "secret": "s"}
 URL = "s3://bucket/job/checkpoints"
-
-
-def options(endpoint: str, patience: float = 30) -> dict[str, Any]:
-    # No retries for minutes: what is away is away.
-    quick = {"retries": {"max_attempts": 0}, "connect_timeout": 5, "read_timeout": patience}
-    return {"endpoint_url": endpoint, **KEYS, "config_kwargs": quick, "skip_instance_cache": True}
-
-
-@contextmanager
-def serving() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
-    try:
-        # All servers of a process have the same content.
-        request.urlopen(f"{url}/moto-api/reset", data=b"").close()  # noqa: S310 - it is http
-        boto3.client(
-            "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="k", aws_secret_access_key="s"
-        ).create_bucket(Bucket="bucket")
-        yield url
-    finally:
-        server.stop()
 
 
 @pytest.fixture
@@ -78,7 +51,7 @@ def answering(status: int, seconds: float = 0.0) -> Iterator[str]:
 def save(endpoint: str, upto: int) -> None:
     weights = torch.full((1000,), float(dist.get_rank()))
     state = {f"rank{dist.get_rank()}": {"w": weights}}
-    checkpoints = Checkpoints(URL, plan=Plan(keep=Keep(last=2)), **options(endpoint))
+    checkpoints = Checkpoints(URL, policy=CheckpointPolicy(keep=Retention(last=2)), **options(endpoint))
     found = checkpoints.load(state)
     for step in range(found.step + 1 if found else 1, upto + 1):
         weights += 1
@@ -140,6 +113,6 @@ def test_a_store_that_is_gone_costs_the_checkpoint_and_not_the_training(caplog: 
     (said,) = [record.getMessage() for record in caplog.records if record.name.startswith("trainyard_torch")]
     assert said.startswith("the checkpoint of step 2 was not written: ")
     assert "Could not connect to the endpoint" in said
-    assert said.endswith("; the training goes on")
+    assert said.endswith("; training continues")
     with pytest.raises(CheckpointError, match="the checkpoint of step 3 was not written"):
         checkpoints.close()

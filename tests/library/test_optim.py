@@ -11,13 +11,13 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from tests.library.processes import run
-from trainyard_torch.optim.lamb import Lamb
-from trainyard_torch.optim.lars import Lars
-from trainyard_torch.optim.layerwise import split
-from trainyard_torch.optim.schedule import Schedule
+from tests.library.support.processes import run
+from trainyard_torch.optim.lamb import LAMB
+from trainyard_torch.optim.lars import LARS
+from trainyard_torch.optim.layerwise import parameter_groups
+from trainyard_torch.optim.schedule import LRSchedule
 
-BOTH = [Lars, Lamb]
+BOTH = [LARS, LAMB]
 
 
 def network() -> nn.Module:
@@ -31,7 +31,7 @@ def loss(model: nn.Module, step: int) -> torch.Tensor:
 
 
 def made(kind: Any, model: nn.Module) -> Any:
-    return kind(split(model, 0.01), {Lars: 1.5, Lamb: 0.02}[kind])
+    return kind(parameter_groups(model, 0.01), {LARS: 1.5, LAMB: 0.02}[kind])
 
 
 def train(model: nn.Module, optimizer: Any, first: int, last: int) -> np.ndarray:
@@ -68,7 +68,7 @@ def lamb_by_hand(weights: list[np.ndarray], gradients: list[list[np.ndarray]], d
     return weights
 
 
-@pytest.mark.parametrize(("kind", "by_hand"), [(Lars, lars_by_hand), (Lamb, lamb_by_hand)])
+@pytest.mark.parametrize(("kind", "by_hand"), [(LARS, lars_by_hand), (LAMB, lamb_by_hand)])
 def test_the_papers_formula(kind: Any, by_hand: Any) -> None:
     model = network()
     optimizer, given = made(kind, model), []
@@ -126,11 +126,13 @@ def test_a_small_network_learns(kind: Any) -> None:
     model = network()
     optimizer = made(kind, model)
     # Where no norm tempers it, a rate of LARS is far too high.
-    optimizer.param_groups[1]["lr_scale"] = 0.002 if kind is Lars else 1.0
-    schedule = Schedule(rate={Lars: 10.0, Lamb: 0.02}[kind], batch=8, reference=8, warmup=80, begin=0.0)
+    optimizer.param_groups[1]["lr_scale"] = 0.002 if kind is LARS else 1.0
+    schedule = LRSchedule(
+        base_lr={LARS: 10.0, LAMB: 0.02}[kind], batch_size=8, reference_batch_size=8, warmup_samples=80, start_lr=0.0
+    )
     before = sum(loss(model, step).item() for step in range(1000, 1020))
     for step in range(300):
-        schedule.set(optimizer, step * 8)
+        schedule.apply(optimizer, step * 8)
         train(model, optimizer, step, step + 1)
     after = sum(loss(model, step).item() for step in range(1000, 1020))
     assert after < 0.4 * before
@@ -153,33 +155,33 @@ def test_a_rate_in_a_tensor_and_weights_in_16_bits(kind: Any) -> None:
     for weight, rate in zip(weights, (torch.tensor(0.5), 0.5), strict=True):
         optimizer = kind([weight], rate)
         weight.grad = torch.ones_like(weight)
-        Schedule(rate=0.5, batch=1, reference=1).set(optimizer, 0)
+        LRSchedule(base_lr=0.5, batch_size=1, reference_batch_size=1).apply(optimizer, 0)
         optimizer.step()
     assert torch.equal(*weights)
     assert torch.isfinite(weights[0]).all()
-    assert (weights[0] < 3).all() or kind is Lars, "0.001 of it is less than bf16 can tell"
+    assert (weights[0] < 3).all() or kind is LARS, "0.001 of it is less than bf16 can tell"
 
 
 def test_biases_and_norms_are_left_out() -> None:
     model = network()
     model[0].requires_grad_(requires_grad=False)  # type: ignore[index]
-    weights, others = split(model, 0.5)
+    weights, others = parameter_groups(model, 0.5)
     assert [value.shape for value in weights["params"]] == [(2, 6)]
     assert [value.shape for value in others["params"]] == [(6,), (6,), (2,)]
     assert (weights["weight_decay"], weights["adapt"], others["weight_decay"], others["adapt"]) == (0.5, True, 0, False)
-    assert len(split(nn.Linear(2, 2, bias=False), 0)) == 1
+    assert len(parameter_groups(nn.Linear(2, 2, bias=False), 0)) == 1
 
 
 @pytest.mark.parametrize(
     ("kind", "wrong", "said"),
     [
-        (Lars, {"lr": -1}, "lr must be from 0"),
-        (Lars, {"momentum": 1.0}, "momentum must be from 0 to less than 1, and is 1.0"),
-        (Lars, {"trust": float("nan")}, "trust must be"),
-        (Lamb, {"betas": (0.9, 1.0)}, "beta2 must be from 0 to less than 1"),
-        (Lamb, {"eps": -1.0}, "eps must be"),
-        (Lamb, {"most": -1.0}, "most must be"),
-        (Lamb, {"weight_decay": float("inf")}, "weight_decay must be"),
+        (LARS, {"lr": -1}, "lr must be from 0"),
+        (LARS, {"momentum": 1.0}, "momentum must be from 0 to less than 1, and is 1.0"),
+        (LARS, {"trust_coefficient": float("nan")}, "trust_coefficient must be"),
+        (LAMB, {"betas": (0.9, 1.0)}, "beta2 must be from 0 to less than 1"),
+        (LAMB, {"eps": -1.0}, "eps must be"),
+        (LAMB, {"max_weight_norm": -1.0}, "max_weight_norm must be"),
+        (LAMB, {"weight_decay": float("inf")}, "weight_decay must be"),
     ],
 )
 def test_numbers_that_make_no_sense(kind: Any, wrong: dict[str, Any], said: str) -> None:

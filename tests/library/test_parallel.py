@@ -13,20 +13,21 @@ import torch.nn.functional as F  # noqa: N812 - as everywhere
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
-from tests.library.processes import run
-from tests.library.programs import started
-from trainyard_torch.data import Member
-from trainyard_torch.mesh import Parallelism, member, sharding, size, submesh
+from tests.library.support.models import layers
+from tests.library.support.processes import run
+from tests.library.support.programs import started
+from trainyard_torch.data import DataShard
+from trainyard_torch.mesh import Parallelism, data_shard, sharding, size, submesh
 from trainyard_torch.parallel import (
     Pipeline,
-    by_mesh,
-    clip_gradients,
+    clip_grad_norm_,
+    context_parallel,
+    gradient_sync,
+    group_by_mesh,
+    pipeline_stages,
     replicate,
     shard,
-    split_sequences,
-    split_tensors,
-    stages,
-    synchronising,
+    tensor_parallel,
 )
 from trainyard_torch.parallel.pipeline import cuts
 
@@ -34,23 +35,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def places() -> tuple[Member, dict[str, list[int]]]:
+def places() -> tuple[DataShard, dict[str, list[int]]]:
     mesh = Parallelism(tensor=2, replicate=2).mesh(4, "cpu")
     names = ("pipeline", "replicate", "shard", "context", "tensor", "data", "shards", "gradients")
     assert [size(mesh, name) for name in names] == [submesh(mesh, name).size() for name in names]
-    return member(mesh), {name: submesh(mesh, name).mesh.flatten().tolist() for name in names}
+    return data_shard(mesh), {name: submesh(mesh, name).mesh.flatten().tolist() for name in names}
 
 
 def test_neighbours_share_a_matrix_and_the_same_samples(tmp_path: Path) -> None:
     found = run(4, tmp_path, places)
-    assert [own for own, _ in found] == [Member(0, 2), Member(0, 2), Member(1, 2), Member(1, 2)]
+    assert [own for own, _ in found] == [DataShard(0, 2), DataShard(0, 2), DataShard(1, 2), DataShard(1, 2)]
     own = found[3][1]
     assert (own["tensor"], own["data"], own["gradients"], own["shards"]) == ([2, 3], [1, 3], [1, 3], [3])
-
-
-def layers() -> nn.Sequential:
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3), nn.Linear(3, 4))
 
 
 def tied() -> nn.Sequential:
@@ -75,50 +71,52 @@ def refusals() -> dict[str, str]:
     refused(
         "foreign mesh", lambda: size(dist.device_mesh.init_device_mesh("cpu", (2,), mesh_dim_names=("dp",)), "data")
     )
-    refused("no module", lambda: split_tensors(layers(), tensor, {"7": ColwiseParallel()}))
-    refused("tied to what is whole", lambda: split_tensors(tied(), tensor, {"0": ColwiseParallel()}))
+    refused("no module", lambda: tensor_parallel(layers(), tensor, {"7": ColwiseParallel()}))
+    refused("tied to what is whole", lambda: tensor_parallel(tied(), tensor, {"0": ColwiseParallel()}))
     refused(
         "tied and split in two ways",
-        lambda: split_tensors(tied(), tensor, {"0": ColwiseParallel(), "1": RowwiseParallel()}),
+        lambda: tensor_parallel(tied(), tensor, {"0": ColwiseParallel(), "1": RowwiseParallel()}),
     )
-    refused("odd size", lambda: split_tensors(layers(), tensor, {"2": ColwiseParallel()}))
-    refused("odd rows", lambda: split_tensors(layers(), tensor, {"3": RowwiseParallel()}))
-    refused("no matrix", lambda: split_tensors(layers(), tensor, {"1": ColwiseParallel()}))
-    refused("matched twice", lambda: split_tensors(layers(), tensor, {"0": ColwiseParallel(), "*": RowwiseParallel()}))
-    split = split_tensors(layers(), tensor, {"0": ColwiseParallel()})
+    refused("odd size", lambda: tensor_parallel(layers(), tensor, {"2": ColwiseParallel()}))
+    refused("odd rows", lambda: tensor_parallel(layers(), tensor, {"3": RowwiseParallel()}))
+    refused("no matrix", lambda: tensor_parallel(layers(), tensor, {"1": ColwiseParallel()}))
+    refused(
+        "matched twice", lambda: tensor_parallel(layers(), tensor, {"0": ColwiseParallel(), "*": RowwiseParallel()})
+    )
+    split = tensor_parallel(layers(), tensor, {"0": ColwiseParallel()})
     refused("DDP of a split one", lambda: replicate(split, tensor))
     refused("nothing to train", lambda: replicate(nn.Tanh(), data))
-    refused("bucket", lambda: replicate(layers(), data, bucket_mib=0))
+    refused("bucket", lambda: replicate(layers(), data, bucket_cap_mb=0))
     model = layers()
     refused("foreign block", lambda: shard(model, data, blocks=[layers()]))
     refused("block twice", lambda: shard(model, data, blocks=[model[0], model[0]]))
     listed = nn.ModuleList([layers()])
     refused("list for a block", lambda: shard(nn.Sequential(listed), data, blocks=[listed]))
-    refused("offload", lambda: shard(model, data, blocks=[], offload=True))
+    refused("offload", lambda: shard(model, data, blocks=[], cpu_offload=True))
     model[3].weight = model[2].weight
     refused("tied blocks", lambda: shard(model, data, blocks=[model[2], model[3]]))
     refused("tied to the rest", lambda: shard(model, data, blocks=[model[2]]))
-    refused("tied stages", lambda: stages(nn.Sequential(model[2], model[3]), pipeline))
+    refused("tied stages", lambda: pipeline_stages(nn.Sequential(model[2], model[3]), pipeline))
     whole = shard(layers(), data, blocks=[])
     refused("sharded twice", lambda: shard(whole, data, blocks=[]))
-    refused("few parts", lambda: stages(layers(), pipeline, per_rank=3))
-    refused("no stages", lambda: stages(layers(), pipeline, per_rank=0))
-    refused("no sequence of parts", lambda: stages(layers()[0], pipeline))
-    refused("few micro-batches", lambda: Pipeline([layers()], F.mse_loss, pipeline, micro_batches=1))
-    refused("odd micro-batches", lambda: Pipeline([layers(), layers()], F.mse_loss, pipeline, micro_batches=3))
-    refused("empty pipeline", lambda: Pipeline([], F.mse_loss, pipeline, micro_batches=2))
-    pipe = Pipeline(stages(layers(), pipeline), F.mse_loss, pipeline, micro_batches=2)
+    refused("few parts", lambda: pipeline_stages(layers(), pipeline, stages_per_rank=3))
+    refused("no stages", lambda: pipeline_stages(layers(), pipeline, stages_per_rank=0))
+    refused("no sequence of parts", lambda: pipeline_stages(layers()[0], pipeline))
+    refused("few micro-batches", lambda: Pipeline([layers()], F.mse_loss, pipeline, n_microbatches=1))
+    refused("odd micro-batches", lambda: Pipeline([layers(), layers()], F.mse_loss, pipeline, n_microbatches=3))
+    refused("empty pipeline", lambda: Pipeline([], F.mse_loss, pipeline, n_microbatches=2))
+    pipe = Pipeline(pipeline_stages(layers(), pipeline), F.mse_loss, pipeline, n_microbatches=2)
     refused("odd samples", lambda: pipe.step(torch.zeros(3, 4), torch.zeros(3, 4)))
     refused("no samples", lambda: pipe.step(torch.zeros(0, 4), torch.zeros(0, 4)))
     refused("targets", lambda: pipe.step(torch.zeros(4, 4), torch.zeros(2, 4)))
     pipe.step(torch.zeros(4, 4), torch.zeros(4, 4))
     refused("other samples", lambda: pipe.step(torch.zeros(2, 4), torch.zeros(2, 4)))
-    refused("length", lambda: split_sequences(context, [torch.zeros(2, 6)], [1]).__enter__())
-    refused("dimension", lambda: split_sequences(context, [torch.zeros(2, 8)], [2]).__enter__())
-    refused("dimensions", lambda: split_sequences(context, [torch.zeros(2, 8)], []).__enter__())
-    refused("attention on CPUs", lambda: split_sequences(context, [torch.zeros(2, 8)], [1]).__enter__())
-    refused("longest", lambda: clip_gradients([], data, 0))
-    refused("norm", lambda: clip_gradients([], data, 1, norm=nan))
+    refused("length", lambda: context_parallel(context, [torch.zeros(2, 6)], [1]).__enter__())
+    refused("dimension", lambda: context_parallel(context, [torch.zeros(2, 8)], [2]).__enter__())
+    refused("dimensions", lambda: context_parallel(context, [torch.zeros(2, 8)], []).__enter__())
+    refused("attention on CPUs", lambda: context_parallel(context, [torch.zeros(2, 8)], [1]).__enter__())
+    refused("max_norm", lambda: clip_grad_norm_([], data, 0))
+    refused("norm", lambda: clip_grad_norm_([], data, 1, norm_type=nan))
     return told
 
 
@@ -126,7 +124,7 @@ WORDS = {
     "world": "a mesh of 4 processes needs a process group of as many, and this one has 2",
     "foreign mesh": "has no replicate or shard, only dp",
     "no module": "no module is named '7'; there are 0, 1, 2",
-    "tied to what is whole": "0 and 1 share a parameter .tied weights.: name both, or none",
+    "tied to what is whole": "0 and 1 share a parameter .tied weights.: name both, or neither",
     "tied and split in two ways": "0 and 1 share a parameter .tied weights., which would be split in different ways",
     "odd size": "out_features of 2 is 3, which the tensor degree 2 does not divide",
     "odd rows": "in_features of 3 is 3",
@@ -134,7 +132,7 @@ WORDS = {
     "matched twice": "0 is matched by both '0' and '*'",
     "DDP of a split one": "spread over processes .0.weight.: use shard",
     "nothing to train": "no parameter of the model is to be trained",
-    "bucket": "bucket_mib must be positive, and is 0",
+    "bucket": "bucket_cap_mb must be positive",
     "foreign block": "a Sequential is no part of the model",
     "block twice": "a module is there twice",
     "list for a block": "0 is a ModuleList, which has no forward",
@@ -144,7 +142,7 @@ WORDS = {
     "tied stages": "stages 0 and 1 share the parameter 1.weight",
     "sharded twice": "the model is sharded already",
     "few parts": "4 parts cannot be cut into 6 stages",
-    "no stages": "per_rank must be from 1 on, and is 0",
+    "no stages": "stages_per_rank must be from 1 on, not 0",
     "no sequence of parts": "a Linear cannot be cut into stages",
     "few micro-batches": "1 micro-batches are too few for 2 processes",
     "odd micro-batches": "a multiple of 2 micro-batches",
@@ -157,7 +155,7 @@ WORDS = {
     "dimension": "has 2 dimensions, and no dimension 2",
     "dimensions": "1 tensors have 0 dimensions here",
     "attention on CPUs": "context parallel needs GPUs",
-    "longest": "longest must be positive",
+    "max_norm": "max_norm must be positive",
     "norm": "norm must be from 1 on",
 }
 
@@ -211,7 +209,7 @@ def exchanged(technique: str) -> list[list[float]]:
     wrapped = replicate(model, mesh) if technique == "replicate" else shard(model, mesh, blocks=[])
     found = []
     for yes in (False, True):
-        with synchronising(nn.Sequential(wrapped), yes):
+        with gradient_sync(nn.Sequential(wrapped), yes):
             wrapped(torch.ones(1, 2) * (dist.get_rank() + 1)).sum().backward()
         gradient = model.weight.grad
         if gradient is not None:
@@ -236,7 +234,7 @@ def seeded() -> list[bool]:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(dist.get_rank())
-        model = split_tensors(model, mesh, {"0": ColwiseParallel()})
+        model = tensor_parallel(model, mesh, {"0": ColwiseParallel()})
         model = shard(model, mesh, blocks=[model[2]])
         whole = [parameter.full_tensor() for parameter in model.parameters()]
         # As another rank sees it: full_tensor asks none of those that hold a copy.
@@ -258,7 +256,7 @@ def quarters(technique: str, copies: int) -> list[list[float]]:
     tokens = torch.randn(6, 8, 4, dtype=torch.float64)
     wanted = torch.autograd.grad(model(tokens).square().mean(), list(model.parameters()))
     wrapped = replicate(model, mesh) if technique == "replicate" else shard(model, mesh, blocks=[model[0]])
-    own = tokens.chunk(2, 0)[member(mesh).rank].chunk(2, 1)[submesh(mesh, "context").get_local_rank()]
+    own = tokens.chunk(2, 0)[data_shard(mesh).rank].chunk(2, 1)[submesh(mesh, "context").get_local_rank()]
     wrapped(own).square().mean().backward()
     found = [parameter.grad for parameter in model.parameters()]
     if technique == "shard":
@@ -283,10 +281,10 @@ def lengths() -> list[Any]:
     found = []
     for longest, norm in ((1.0, 2.0), (inf, 2.0), (2.0, inf), (70.0, 1.0)):
         parameter.grad = torch.tensor([3.0 + mesh["pipeline"].get_local_rank()])
-        total = clip_gradients([parameter, idle], mesh, longest, norm=norm)
+        total = clip_grad_norm_([parameter, idle], mesh, longest, norm_type=norm)
         found.append((round(float(total), 6), round(float(parameter.grad), 4)))
     parameter.grad = torch.tensor([nan]) if dist.get_rank() else None
-    return [*found, bool(clip_gradients([parameter], mesh, 1.0).isnan())]
+    return [*found, bool(clip_grad_norm_([parameter], mesh, 1.0).isnan())]
 
 
 def test_a_gradient_is_as_long_as_all_stages_make_it(tmp_path: Path) -> None:
@@ -299,11 +297,11 @@ def test_a_gradient_is_as_long_as_all_stages_make_it(tmp_path: Path) -> None:
 def grouped() -> tuple[str, int]:
     """What an optimizer that takes many at once says to parameters of two kinds, and how many groups mend it."""
     mesh = Parallelism(tensor=2).mesh(2, "cpu")
-    model = split_tensors(layers(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    model = tensor_parallel(layers(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     model(torch.ones(1, 4)).sum().backward()
     with pytest.raises(RuntimeError) as error:
         torch.optim.AdamW(model.parameters(), foreach=True).step()
-    groups = by_mesh(model.parameters())
+    groups = group_by_mesh(model.parameters())
     torch.optim.AdamW([{"params": group} for group in groups], foreach=True).step()
     return str(error.value), len(groups)
 
@@ -314,13 +312,13 @@ def test_an_optimizer_takes_plain_and_spread_parameters_in_groups(tmp_path: Path
         assert groups == 2
 
 
-@pytest.mark.parametrize(("number", "world"), [(1, 4), (1, 1), (2, 4)])
-def test_the_programs_of_the_page_run(number: int, world: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "world_size"), [(1, 4), (1, 1), (2, 4)])
+def test_the_programs_of_the_page_run(number: int, world_size: int, tmp_path: Path) -> None:
     """As they stand there, by a launcher or alone."""
     page, program = Path("docs/training/parallelism.md").read_text(), tmp_path / "program.py"
     program.write_text(page.split("```python\n")[number].split("```")[0])
-    chosen = '{"tensor":2,"pipeline":1,"context":1}' if world > 1 else ""
-    with started(program, world, TRAINYARD_PARALLELISM=chosen) as ranks:
+    chosen = '{"tensor":2,"pipeline":1,"context":1}' if world_size > 1 else ""
+    with started(program, world_size, TRAINYARD_PARALLELISM=chosen) as ranks:
         said = [rank.communicate(timeout=120) for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0] * world, said
+        assert [rank.returncode for rank in ranks] == [0] * world_size, said
     assert all(0 < float(out.split("loss ")[1]) < 4 for out, _ in said)

@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.library import processes
-from trainyard_torch import parting
+from tests.library.support import processes
+from trainyard_torch import process_group
 
 TIMES = 60
 """Of which torch 2.6, left to itself, hangs in one, as a rule."""
@@ -26,10 +26,10 @@ def parted(folder: Path) -> bool:
         dist.all_gather(parts, torch.ones(1000))
         # What a thread of gloo holds is then the last of these.
         del parts
-        parting.destroy()
+        process_group.destroy()
         store = f"file://{folder}/{number}"
         dist.init_process_group("gloo", init_method=store, rank=int(os.environ["RANK"]), world_size=2)
-    parting.destroy()
+    process_group.destroy()
     return dist.is_initialized()
 
 
@@ -61,10 +61,10 @@ def slowly_parted(groups: int, held: int) -> bool:
         dist.all_reduce(torch.zeros(4))
     del others
     elsewhere = dist.group.WORLD if held else None
-    parting.destroy()
+    process_group.destroy()
     del elsewhere
     # As at the end of a process.
-    parting._kept.clear()
+    process_group._kept.clear()
     return dist.is_initialized()
 
 

@@ -14,8 +14,8 @@ from torch import nn
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
-from tests.library.processes import run
-from trainyard_torch import Parallelism, by_mesh, clip_gradients, shard, split_tensors
+from tests.library.support.processes import run
+from trainyard_torch import Parallelism, clip_grad_norm_, group_by_mesh, shard, tensor_parallel
 from trainyard_torch.precision import Precision, with_float8
 
 GPU = torch.cuda.is_available()
@@ -55,7 +55,7 @@ def network() -> nn.Module:
 def test_nearly_what_fp32_does(name: str, far: float) -> None:
     full, half = network(), network()
     assert all(trained(Precision("fp32", "cpu"), full))
-    assert all(trained(Precision(name, "cpu", scale=1024.0), half))
+    assert all(trained(Precision(name, "cpu", init_scale=1024.0), half))
     most = max(
         float((one - other).detach().abs().max())
         for one, other in zip(full.parameters(), half.parameters(), strict=True)
@@ -66,7 +66,7 @@ def test_nearly_what_fp32_does(name: str, far: float) -> None:
 
 def test_an_overflow_is_left_out_and_told() -> None:
     model = network()
-    precision = Precision("fp16", "cpu", scale=2.0**40)
+    precision = Precision("fp16", "cpu", init_scale=2.0**40)
     before = model[0].weight.detach().clone()  # type: ignore[index, union-attr]
     assert trained(precision, model, 1) == [False]
     assert torch.equal(before, model[0].weight)  # type: ignore[index, arg-type]
@@ -78,7 +78,7 @@ def test_an_overflow_is_left_out_and_told() -> None:
 
 def test_what_is_nan_by_itself_ends_it() -> None:
     model = nn.Linear(8, 1)
-    precision = Precision("fp16", "cpu", scale=2.0**-20)
+    precision = Precision("fp16", "cpu", init_scale=2.0**-20)
     nn.init.constant_(model.weight, math.nan)
     with pytest.raises(FloatingPointError, match="the loss is NaN or infinite by itself"):
         trained(precision, model, 10)
@@ -87,7 +87,7 @@ def test_what_is_nan_by_itself_ends_it() -> None:
 @pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning", "ignore:TypedStorage is deprecated:UserWarning")
 def test_the_scale_goes_on_after_a_restart(tmp_path: Path) -> None:
     model = network()
-    precision = Precision("fp16", "cpu", scale=64.0, growth_interval=3)
+    precision = Precision("fp16", "cpu", init_scale=64.0, growth_interval=3)
     trained(precision, model, 4)
     assert precision.scale == 128, "it has grown after three good steps"
     dcp.save({"precision": precision}, checkpoint_id=str(tmp_path))
@@ -113,7 +113,7 @@ def test_the_device_decides() -> None:
     with pytest.raises(ValueError, match="tf32 is of NVIDIA GPUs, and this device is a CPU"):
         Precision("tf32", "cpu")
     with pytest.raises(ValueError, match="scale and growth_interval must be positive"):
-        Precision("fp16", "cpu", scale=0)
+        Precision("fp16", "cpu", init_scale=0)
     if not GPU:
         with pytest.raises(ValueError, match="device is cuda, and this process sees no GPU"):
             Precision("bf16", "cuda")
@@ -134,7 +134,7 @@ def test_fp8_has_its_conditions() -> None:
 def test_on_a_gpu(name: str) -> None:
     model = network().cuda()
     x = torch.randn(64, 8, device="cuda")
-    precision = Precision(name, "cuda", scale=64.0)
+    precision = Precision(name, "cuda", init_scale=64.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     with precision.autocast():
         assert model(x).dtype == precision.dtype
@@ -179,12 +179,12 @@ def over_tensors(kind: str, overflow: bool) -> tuple[list[bool], list[float], fl
     mesh = Parallelism(tensor=1 if kind == "fsdp" else 2).mesh(dist.get_world_size(), "cpu")
     model = Fixed()
     if kind != "fsdp":
-        split_tensors(model.layers, mesh, SPLIT)
+        tensor_parallel(model.layers, mesh, SPLIT)
     if kind != "tensor":
         shard(model, mesh, blocks=[])
-    groups = by_mesh(sorted(model.parameters(), key=lambda each: each.dim()))
+    groups = group_by_mesh(sorted(model.parameters(), key=lambda each: each.dim()))
     optimizer = torch.optim.AdamW([{"params": group} for group in groups], lr=0.01)
-    precision = Precision("fp16", "cpu", scale=1024.0)
+    precision = Precision("fp16", "cpu", init_scale=1024.0)
     done, losses = [], []
     for step in range(10):
         x = torch.randn(16, 8, generator=torch.Generator().manual_seed(step))
@@ -195,7 +195,7 @@ def over_tensors(kind: str, overflow: bool) -> tuple[list[bool], list[float], fl
             gradient = model.layers[0].weight.grad
             gradient.to_local().view(-1)[0] = math.inf
         precision.unscale(optimizer)
-        clip_gradients(model.parameters(), mesh, 1.0)
+        clip_grad_norm_(model.parameters(), mesh, 1.0)
         done.append(precision.step(optimizer))
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
@@ -207,7 +207,7 @@ def each_over_tensors() -> list[Any]:
 
 
 def test_fp16_over_split_tensors(tmp_path: Path) -> None:
-    model, precision = Fixed(), Precision("fp16", "cpu", scale=1024.0)
+    model, precision = Fixed(), Precision("fp16", "cpu", init_scale=1024.0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     wanted = []
     for step in range(10):

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.library.processes import RankError, run
+from tests.library.support.processes import RankError, run
 
 
 def add(value: int) -> float:

@@ -16,10 +16,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.library.processes import run
-from trainyard_torch.watch.communication import Communication
-from trainyard_torch.watch.profile import Capture, NsightWindow, Profiler
-from trainyard_torch.watch.watch import Watch
+from tests.library.support.processes import run
+from trainyard_torch.monitoring.communication import Communication
+from trainyard_torch.monitoring.monitor import Monitor
+from trainyard_torch.monitoring.profiler import NsightWindow, Profiler, ProfilerConfig
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def as_it_was() -> Iterator[None]:
     signal.signal(signal.SIGUSR2, before)
 
 
-def trained(watch: Watch, steps: range) -> None:
+def trained(watch: Monitor, steps: range) -> None:
     model = torch.nn.Linear(8, 8)
     for step in steps:
         with watch.phase("forward"):
@@ -39,7 +39,7 @@ def trained(watch: Watch, steps: range) -> None:
         watch.step(step)
 
 
-def written(watch: Watch) -> None:
+def written(watch: Monitor) -> None:
     """The profile that has been made is a file."""
     writer = watch._profiler._writer
     assert writer
@@ -53,7 +53,7 @@ def marks(path: Path) -> list[str]:
 
 
 def test_at_a_signal_the_next_steps_are_profiled_and_again(tmp_path: Path) -> None:
-    watch = Watch(device="cpu", capture=Capture(folder=tmp_path / "traces", steps=2))
+    watch = Monitor(device="cpu", profiler=ProfilerConfig(folder=tmp_path / "traces", steps=2))
     trained(watch, range(3))
     assert not (tmp_path / "traces").exists()
     for begin in (3, 10):
@@ -75,7 +75,7 @@ def test_at_a_signal_the_next_steps_are_profiled_and_again(tmp_path: Path) -> No
 
 
 def test_what_is_asked_for_meanwhile_comes_next(tmp_path: Path) -> None:
-    watch = Watch(device="cpu", capture=Capture(folder=tmp_path, steps=1))
+    watch = Monitor(device="cpu", profiler=ProfilerConfig(folder=tmp_path, steps=1))
     for step in range(8):
         if step < 2:
             os.kill(os.getpid(), signal.SIGUSR2)
@@ -95,7 +95,7 @@ def test_a_file_asks_some_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for rank in (0, 3):
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", "4")
-        watch = Watch(device="cpu")
+        watch = Monitor(device="cpu")
         (tmp_path / "annotation").write_text(f"steps=1 ranks=3 id={rank}")
         watch._profiler._requests._looked -= 1
         trained(watch, range(20, 24))
@@ -104,7 +104,7 @@ def test_a_file_asks_some_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_full_disk_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    watch = Watch(device="cpu", capture=Capture(folder=tmp_path))
+    watch = Monitor(device="cpu", profiler=ProfilerConfig(folder=tmp_path))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
@@ -115,12 +115,12 @@ def test_a_full_disk_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     trained(watch, range(6, 8))
     watch.close()
-    assert "is there no room left?" in caplog.text
+    assert "is there space left in" in caplog.text
     assert [*tmp_path.iterdir()] == []
 
 
 def test_a_profile_of_the_programs_own_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    watch = Watch(device="cpu", capture=Capture(folder=tmp_path))
+    watch = Monitor(device="cpu", profiler=ProfilerConfig(folder=tmp_path))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as own:
         os.kill(os.getpid(), signal.SIGUSR2)
         trained(watch, range(6))
@@ -132,7 +132,7 @@ def test_a_profile_of_the_programs_own_goes_on(tmp_path: Path, caplog: pytest.Lo
 
 def test_a_training_that_ends_before_its_profile(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
-        watch = Watch(device="cpu", capture=Capture(folder=tmp_path, steps=50))
+        watch = Monitor(device="cpu", profiler=ProfilerConfig(folder=tmp_path, steps=50))
         os.kill(os.getpid(), signal.SIGUSR2)
         trained(watch, range(3))
         watch.close()
@@ -144,11 +144,11 @@ def test_a_training_that_ends_before_its_profile(tmp_path: Path, caplog: pytest.
 RANK = """
 import sys, time
 from pathlib import Path
-from trainyard_torch.watch.profile import Capture
-from trainyard_torch.watch.watch import Watch
+from trainyard_torch.monitoring.profiler import ProfilerConfig
+from trainyard_torch.monitoring.monitor import Monitor
 folder, end = Path(sys.argv[1]), time.monotonic() + 60
-with Watch(device="cpu", capture=Capture(folder=folder)) as watch:
-    (folder / f"ready-{watch.reading().rank}").touch()
+with Monitor(device="cpu", profiler=ProfilerConfig(folder=folder)) as watch:
+    (folder / f"ready-{watch.snapshot().rank}").touch()
     step = 0
     while len([*folder.glob("trace-*")]) < 2 and time.monotonic() < end:
         time.sleep(0.01)
@@ -186,7 +186,7 @@ def test_a_signal_to_the_agent_reaches_all_its_ranks(tmp_path: Path) -> None:
 def one_that_waits(seconds: float) -> tuple[Communication | None, float | None]:
     """A rank of two that exchanges gradients; rank 1 comes late to each exchange."""
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
-    watch = Watch(device="cpu", capture=Capture(signal=False, sample_every=10))
+    watch = Monitor(device="cpu", profiler=ProfilerConfig(signal=False, sample_every=10))
     # Several samples: of one, torch may lose the collective.
     for step in range(45):
         if dist.get_rank() == 1:
@@ -194,7 +194,7 @@ def one_that_waits(seconds: float) -> tuple[Communication | None, float | None]:
         model(torch.ones(4, 64)).sum().backward()
         watch.step(step)
     watch.close()
-    return watch._profiler.communication, watch.reading().exposed_communication
+    return watch._profiler.communication, watch.snapshot().exposed_communication
 
 
 def test_the_share_in_which_a_rank_waits_for_another_is_seen(tmp_path: Path) -> None:
@@ -221,7 +221,9 @@ class Device:
 
 def test_under_nsight_it_alone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(monkeypatch)
-    profiler = Profiler(Capture(folder=tmp_path, steps=2, sample_every=10), 0, {"NSYS_PROFILING_SESSION_ID": "1"})
+    profiler = Profiler(
+        ProfilerConfig(folder=tmp_path, steps=2, sample_every=10), 0, {"NSYS_PROFILING_SESSION_ID": "1"}
+    )
     assert profiler.marked("data") is None
     os.kill(os.getpid(), signal.SIGUSR2)
     profiler.step(1)

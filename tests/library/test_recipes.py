@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.library.programs import started
+from tests.library.support.programs import started
 
 RECIPES = Path(__file__).parents[2] / "examples/recipes"
 
 
-def output(name: str, world: int, *words: str, parallelism: str = "") -> str:
+def output(name: str, world_size: int, *words: str, parallelism: str = "") -> str:
     """What the first process has printed."""
-    with started(RECIPES / name, world, *words, TRAINYARD_PARALLELISM=parallelism) as ranks:
+    with started(RECIPES / name, world_size, *words, TRAINYARD_PARALLELISM=parallelism) as ranks:
         said = [rank.communicate(timeout=180) for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0] * world, said
+        assert [rank.returncode for rank in ranks] == [0] * world_size, said
     return said[0][0]
 
 

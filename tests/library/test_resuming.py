@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.library.equality import Layout, Training
-from tests.library.processes import run
-from trainyard_torch import Checkpoints, Parallelism, Trained
+from tests.library.support.equality import Layout, Training
+from tests.library.support.processes import run
+from trainyard_torch import Checkpoints, Parallelism, TrainState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ZERO3, PIPELINE = {"reshard": True}, Parallelism(pipeline=2)
 DDP, ONE = Layout(), Layout(micro=12)
 FSDP, TENSOR = Layout(data=ZERO3), Layout(Parallelism(tensor=2), data=ZERO3)
-STAGES, INTERLEAVED = Layout(PIPELINE, micro=3), Layout(PIPELINE, micro=3, per_rank=2)
+STAGES, INTERLEAVED = Layout(PIPELINE, micro=3), Layout(PIPELINE, micro=3, stages_per_rank=2)
 LAYOUTS = {
     "DDP": DDP, "FSDP2": FSDP, "tensor": TENSOR, "pipeline": STAGES,
     "interleaved, with one optimizer": INTERLEAVED,
@@ -31,7 +31,7 @@ def leg(folder: Path, layout: Layout, first: int, last: int, *, seed: int = 99) 
     """These steps, from the checkpoint of the one before `first`, with one after `last`."""
     training = Training(layout, seed)
     checkpoints = Checkpoints(str(folder), mesh=training.mesh)
-    state = {"trained": Trained(training.modules, training.optimizer)}
+    state = {"train_state": TrainState(training.modules, training.optimizer)}
     found = checkpoints.load(state)
     assert (found.step if found else 0) == first - 1
     training.losses = training.steps(first, last)[0]

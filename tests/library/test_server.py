@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from tests.library.processes import run
+from tests.library.support.processes import run
 from trainyard_torch.server import Roles
-from trainyard_torch.server.answers import Counts, GoneError, LeftError
-from trainyard_torch.server.held import Held
-from trainyard_torch.server.session import Parameters, ServerError, joined
+from trainyard_torch.server.answers import Counts, ServerClosedError, TrainerLeftError
+from trainyard_torch.server.parameter_store import ParameterStore
+from trainyard_torch.server.session import Parameters, ServerError, join_parameter_server
 from trainyard_torch.server.shard import Shard
 
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01)
@@ -46,7 +46,7 @@ def alone() -> list[list[float]]:
     return [parameter.flatten().tolist() for parameter in model.parameters()]
 
 
-def together(folder: str, servers: tuple[int, int], world: int) -> Any:
+def together(folder: str, servers: tuple[int, int], world_size: int) -> Any:
     """Half of the training with some servers, the other half by as many others, that load their checkpoint."""
     rank = int(os.environ["RANK"])
     kept = Path(folder) / "state"
@@ -57,15 +57,15 @@ def together(folder: str, servers: tuple[int, int], world: int) -> Any:
         return torch.load(kept) if kept.exists() else None
 
     for part, steps in enumerate((range(STEPS // 2), range(STEPS // 2, STEPS))):
-        model, roles = made()[0], Roles(world, servers[part])
+        model, roles = made()[0], Roles(world_size, servers[part])
         if rank > 0:
             # Another start on each: the servers' counts.
             torch.manual_seed(rank if not roles.serves(rank) else 3)
             model = model if roles.serves(rank) else nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 1)).double()
         meet = f"file://{folder}/rpc-{part}"
-        with joined(model, SGD, roles, rank, state=state, timeout=60, init_method=meet) as parameters:
+        with join_parameter_server(model, SGD, roles, rank, state=state, timeout=60, init_method=meet) as parameters:
             if parameters is not None:
-                assert parameters.begun == steps.start
+                assert parameters.resumed_updates == steps.start
                 learn(parameters, model, roles, rank, steps, kept)
         if rank == 0:
             answer = [parameter.flatten().tolist() for parameter in model.parameters()]
@@ -92,9 +92,9 @@ def learn(parameters: Parameters, model: nn.Module, roles: Roles, rank: int, ste
     assert not parameters.must_stop()
 
 
-@pytest.mark.parametrize(("servers", "world"), [((1, 1), 3), ((2, 1), 4), ((1, 2), 4)])
-def test_in_step_it_is_sgd_of_one_process(tmp_path: Path, servers: tuple[int, int], world: int) -> None:
-    ours = run(world, tmp_path, together, str(tmp_path), servers, world)[0]
+@pytest.mark.parametrize(("servers", "world_size"), [((1, 1), 3), ((2, 1), 4), ((1, 2), 4)])
+def test_in_step_it_is_sgd_of_one_process(tmp_path: Path, servers: tuple[int, int], world_size: int) -> None:
+    ours = run(world_size, tmp_path, together, str(tmp_path), servers, world_size)[0]
     for got, wanted in zip(ours, alone(), strict=True):
         assert got == pytest.approx(wanted, abs=1e-12, rel=0)
 
@@ -105,7 +105,7 @@ def apart(folder: str, bound: int) -> Any:
     model = nn.Linear(4, 1, bias=False).double()
     x = torch.randn(64, 4, dtype=torch.float64)
     y = x @ torch.tensor([[1.0], [-2.0], [3.0], [0.5]], dtype=torch.float64)
-    with joined(
+    with join_parameter_server(
         model, PLAIN, roles, rank, staleness=bound, timeout=60, init_method=f"file://{folder}/rpc-{bound}"
     ) as parameters:
         if parameters is None:
@@ -143,14 +143,14 @@ def test_a_step_waits_for_all_and_is_their_mean() -> None:
     assert [held.pull(trainer)[0] for trainer in range(2)] == [0, 0]
     first = pushed(held, 1, 1.0)
     assert not first.done()
-    assert held.standing().missing == [0]
+    assert held.status().missing == [0]
     second = pushed(held, 0, 3.0)
     for answer in (first, second):
         version, parameters, _ = answer.wait()
         assert version == 1
         assert parameters["w"].tolist() == pytest.approx([-0.2, -0.2])
-    assert held.standing().counts == Counts(1, 2, 0, 0)
-    assert held.standing().missing == []
+    assert held.status().counts == Counts(1, 2, 0, 0)
+    assert held.status().missing == []
 
 
 def test_a_parameter_that_nobody_used_is_not_touched() -> None:
@@ -171,7 +171,7 @@ def test_a_trainer_that_leaves_is_not_waited_for_out_of_step() -> None:
     held.leave(1)
     assert late.wait()[0] == 2
     assert pushed(held, 0, 1.0).done()
-    with pytest.raises(LeftError, match="trainer-1 has left"):
+    with pytest.raises(TrainerLeftError, match="trainer-1 has left"):
         pushed(held, 1, 1.0)
 
 
@@ -184,7 +184,7 @@ def test_a_trainer_that_rests_is_not_waited_for_out_of_step_and_may_come_back() 
     assert shard.push(1, gradient).wait().version == 1
     second = shard.push(1, gradient)
     assert not second.done()
-    shard.rest(0)
+    shard.release(0)
     assert second.wait().version == 2
     for version in range(3, 9):
         assert shard.push(1, gradient).wait().version == version
@@ -192,7 +192,7 @@ def test_a_trainer_that_rests_is_not_waited_for_out_of_step_and_may_come_back() 
         shard.push(0, gradient)
     assert shard.pull(0).version == 8
     assert shard.push(0, gradient).wait().version == 9
-    assert shard.standing().counts.stalest <= 1
+    assert shard.status().counts.stalest <= 1
 
 
 def test_a_trainer_that_leaves_is_told_in_step() -> None:
@@ -202,7 +202,7 @@ def test_a_trainer_that_leaves_is_told_in_step() -> None:
     held.leave(1)
     assert held.pull(0)[0] == 0, "nothing was applied"
     for act in (waits.wait, lambda: pushed(held, 0, 1.0)):
-        with pytest.raises(LeftError, match="trainer-1 has left, and pushes no more gradients"):
+        with pytest.raises(TrainerLeftError, match="trainer-1 has left, and pushes no more gradients"):
             act()
 
 
@@ -210,7 +210,7 @@ def test_nobody_is_let_in_before_the_first_trainer_has_loaded() -> None:
     held = Shard({"w": torch.zeros(2)}, PLAIN, 2, None)
     let_in = held.begun()
     assert not let_in.done()
-    assert held.standing().missing == [0]
+    assert held.status().missing == [0]
     options = held.state()["options"]
     held.begin({"parameters": {"w": torch.ones(2)}, "optimizer": {"w": {}}, "options": options, "updates": 7})
     assert let_in.wait() == 7
@@ -220,7 +220,7 @@ def test_nobody_is_let_in_before_the_first_trainer_has_loaded() -> None:
     held.pull(1)
     first, second = pushed(held, 0, 1.0), pushed(held, 1, 1.0)
     assert [answer.wait().version for answer in (first, second)] == [8, 8]
-    assert held.standing().counts == Counts(1, 2, 0, 0)
+    assert held.status().counts == Counts(1, 2, 0, 0)
 
 
 def test_all_are_told_to_stop_by_the_same_update() -> None:
@@ -229,10 +229,10 @@ def test_all_are_told_to_stop_by_the_same_update() -> None:
     first = pushed(held, 0, 1.0)
     held.stop()
     assert [answer.wait().stop for answer in (first, pushed(held, 1, 1.0))] == [True, True]
-    held.heed()
+    held.acknowledge()
     held.leave(0)
     held.leave(1)
-    assert (held.standing().here, held.standing().stopped) == ([], True)
+    assert (held.status().here, held.status().stopped) == ([], True)
 
 
 def test_what_was_lost_is_told_to_who_waits_and_to_who_comes() -> None:
@@ -240,17 +240,17 @@ def test_what_was_lost_is_told_to_who_waits_and_to_who_comes() -> None:
     for trainer in range(3):
         held.pull(trainer)
     waits = pushed(held, 0, 1.0)
-    assert held.standing().ignorant == [0, 1, 2]
-    held.lose("trainer-2 has died")
+    assert held.status().ignorant == [0, 1, 2]
+    held.close("trainer-2 has died")
     comes = pushed(held, 1, 1.0)
     for answer in (waits, comes):
-        with pytest.raises(GoneError, match="trainer-2 has died"):
+        with pytest.raises(ServerClosedError, match="trainer-2 has died"):
             answer.wait()
-    assert (held.standing().ignorant, held.standing().version) == ([2], 0)
+    assert (held.status().ignorant, held.status().version) == ([2], 0)
     unbegun = Shard({"w": torch.zeros(2)}, PLAIN, 1, None)
     let_in = unbegun.begun()
-    unbegun.lose("trainer-0 has died")
-    with pytest.raises(GoneError, match="trainer-0 has died"):
+    unbegun.close("trainer-0 has died")
+    with pytest.raises(ServerClosedError, match="trainer-0 has died"):
         let_in.wait()
 
 
@@ -271,7 +271,7 @@ def test_an_optimizer_that_fails_is_told_to_all() -> None:
         (lambda held: held.push(0, {"w": torch.ones(2).double()}), "of torch.float64, and the parameter is"),
         (lambda held: pushed(held, 1, 1.0), "trainer-1 has other parameters than the server: pull"),
         (lambda held: (pushed(held, 0, 1.0), pushed(held, 0, 1.0)), "trainer-0 has a gradient waiting"),
-        (lambda held: held.begin(held.state()), "the training has begun already: a state is loaded before"),
+        (lambda held: held.begin(held.state()), "the training has started already: load a state before"),
         (lambda held: held.pull(7), "there is no trainer-7"),
         (lambda held: held.configure({"rate": 1}), "no option rate: it has .*lr"),
         (
@@ -300,4 +300,4 @@ def test_what_a_server_refuses(act: Callable[[Shard], object], said: str) -> Non
 def test_an_optimizer_that_cannot_be_restored_is_refused_at_once(made_of: Callable[[Any], Any]) -> None:
     parameters = {"weight": torch.ones(2), "bias": torch.zeros(1)}
     with pytest.raises(ValueError, match="must have all parameters of its server in one group, in the order"):
-        Held(parameters, made_of)
+        ParameterStore(parameters, made_of)

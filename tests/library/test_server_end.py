@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from tests.library.processes import RankError, run
-from tests.library.programs import started
+from tests.library.support.processes import RankError, run
+from tests.library.support.programs import started
 from trainyard_agent import report
 from trainyard_agent.stopping import LAYOUT, STOP_SUFFIX, Slot
 from trainyard_torch.server import Roles
-from trainyard_torch.server.session import ServerError, joined
+from trainyard_torch.server.session import ServerError, join_parameter_server
 
 PLAIN = partial(torch.optim.SGD, lr=0.1)
 
@@ -30,7 +30,7 @@ def asked(folder: str, bound: int | None, whom: int | None) -> Any:
     pid.write_text(str(os.getpid()))
     model = nn.Linear(2, 1)
     try:
-        with joined(
+        with join_parameter_server(
             model, PLAIN, Roles(4, 2), rank, staleness=bound, timeout=60, init_method=f"file://{folder}/rpc"
         ) as parameters:
             while parameters and not parameters.must_stop():
@@ -41,7 +41,7 @@ def asked(folder: str, bound: int | None, whom: int | None) -> Any:
                 parameters.push()
                 steps += 1
             if parameters and rank == 0:
-                parameters.alone()
+                parameters.wait_for_other_trainers()
                 kept = parameters.state_dict()
     except SystemExit as end:
         return end.code, steps, kept["updates"]
@@ -97,9 +97,9 @@ KILLED = """
 import os, torch
 from functools import partial
 from trainyard_torch.server import Roles
-from trainyard_torch.server.session import joined
+from trainyard_torch.server.session import join_parameter_server
 model = torch.nn.Linear(2, 1)
-with joined(model, partial(torch.optim.SGD, lr=0.1), Roles(4, 2), int(os.environ["RANK"]), timeout=60) as parameters:
+with join_parameter_server(model, partial(torch.optim.SGD, lr=0.1), Roles(4, 2), int(os.environ["RANK"]), timeout=60) as parameters:
     for step in range(10 ** 9) if parameters else ():
         model(torch.ones(2)).sum().backward()
         parameters.push()
@@ -119,13 +119,13 @@ def test_where_one_is_killed_all_others_end_and_name_it(tmp_path: Path, victim: 
             _, said = each.communicate(timeout=40)
             if rank != victim:
                 assert each.returncode == 92, said
-                assert re.search(rf"LostError: [^\n]*{name}[^\n]* ((has|have) died|does not answer)", said), said
+                assert re.search(rf"WorkerLostError: [^\n]*{name}[^\n]* ((has|have) died|does not answer)", said), said
 
 
 def one_dies(folder: str) -> Any:
     rank, roles = int(os.environ["RANK"]), Roles(3, 1)
     model = nn.Linear(2, 1)
-    with joined(model, PLAIN, roles, rank, timeout=3, init_method=f"file://{folder}/rpc") as parameters:
+    with join_parameter_server(model, PLAIN, roles, rank, timeout=3, init_method=f"file://{folder}/rpc") as parameters:
         if parameters is None:
             return time.sleep(60)
         if rank == 1:
@@ -143,7 +143,7 @@ def test_who_waits_for_a_dead_trainer_is_told_its_name(tmp_path: Path) -> None:
 def one_is_done(folder: str) -> Any:
     rank, roles = int(os.environ["RANK"]), Roles(3, 1)
     model = nn.Linear(2, 1)
-    with joined(model, PLAIN, roles, rank, timeout=30, init_method=f"file://{folder}/rpc") as parameters:
+    with join_parameter_server(model, PLAIN, roles, rank, timeout=30, init_method=f"file://{folder}/rpc") as parameters:
         if parameters is None:
             return None
         if rank == 0:
@@ -161,7 +161,7 @@ def test_who_waits_for_a_trainer_that_is_done_is_told(tmp_path: Path) -> None:
 def server_dies(folder: str) -> Any:
     rank, roles = int(os.environ["RANK"]), Roles(2, 1)
     model = nn.Linear(2, 1)
-    with joined(model, PLAIN, roles, rank, timeout=2, init_method=f"file://{folder}/rpc") as parameters:
+    with join_parameter_server(model, PLAIN, roles, rank, timeout=2, init_method=f"file://{folder}/rpc") as parameters:
         if parameters is None:
             time.sleep(0.5)
             os.kill(os.getpid(), signal.SIGSTOP)

@@ -13,22 +13,22 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.library.processes import run
-from tests.library.programs import free_port
-from tests.library.servers import Tracker
+from tests.library.support.processes import run
+from tests.library.support.programs import free_port
+from tests.library.support.servers import Tracker
 from trainyard_torch import (
     Batches,
+    CheckpointPolicy,
     Checkpoints,
-    Due,
     Loader,
     Loop,
     Manifest,
     MLflow,
-    Order,
-    Plan,
+    Monitor,
+    SampleOrder,
+    SaveInterval,
     TensorBoard,
     Tracking,
-    Watch,
     export_model,
     read_record,
     replicate,
@@ -36,8 +36,8 @@ from trainyard_torch import (
 )
 from trainyard_torch.export.record import Code, Record
 from trainyard_torch.tracking import background, mlflow as ours, tensorboard, tracking as trackings
+from trainyard_torch.tracking.aggregation import packed, unpacked
 from trainyard_torch.tracking.background import TrackingError
-from trainyard_torch.tracking.together import packed, unpacked
 
 # MLflow and TensorBoard warn of what they use themselves.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -58,11 +58,11 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     # A machine with much else to do takes its time, and imports take it once.
-    for name in ("PATIENCE", "IN_HASTE"):
+    for name in ("CLOSE_TIMEOUT_SECONDS", "HASTY_CLOSE_TIMEOUT_SECONDS"):
         monkeypatch.setattr(trackings, name, 60.0)
-    monkeypatch.setattr(background, "LONGEST", 0.5)
+    monkeypatch.setattr(background, "MAX_RETRY_SECONDS", 0.5)
     # What MLflow sets goes with the test.
-    for name, value in ours.HASTE.items():
+    for name, value in ours.CLIENT_DEFAULTS.items():
         monkeypatch.setenv(name, value)
 
 
@@ -85,14 +85,16 @@ def train(
     losses = {}
     with start(seed=1) as training:
         model = replicate(nn.Linear(3, 1), training.mesh)
-        data = Loader(SAMPLES, Batches(Order(12, seed=2), 4, micro=4), training.member, workers=0)
-        checkpoints = Checkpoints(str(folder), plan=Plan(store=Due(steps=3)), mesh=training.mesh)
+        data = Loader(
+            SAMPLES, Batches(SampleOrder(12, seed=2), 4, micro_batch_size=4), training.data_shard, num_workers=0
+        )
+        checkpoints = Checkpoints(str(folder), policy=CheckpointPolicy(store=SaveInterval(steps=3)), mesh=training.mesh)
         loop = Loop(
             training,
             model,
             torch.optim.SGD(model.parameters(), lr=1e-4),
             data,
-            until=until,
+            total_steps=until,
             checkpoints=checkpoints,
             tracking=tracking,
         )
@@ -105,9 +107,11 @@ def train(
                 checkpoints.close()
                 raise CrashError
         if export:
-            export_model(model, str(export), about=loop.about(configuration={"lr": 1e-4}, source="numbers"))
-            assert tracking.register("digits", str(export)) == "1"
-            assert tracking.register("digits", str(export)) == "1", "the same weights of the same run are one version"
+            export_model(model, str(export), provenance=loop.provenance(configuration={"lr": 1e-4}, source="numbers"))
+            assert tracking.register_model("digits", str(export)) == "1"
+            assert tracking.register_model("digits", str(export)) == "1", (
+                "the same weights of the same run are one version"
+            )
     return losses
 
 
@@ -130,7 +134,7 @@ def test_a_training_that_fails_and_goes_on_is_one_run(
     client = MlflowClient(server.url)
 
     def track(**parameters: Any) -> Tracking:
-        return Tracking(MLflow(server.url, experiment="one run"), every=1, parameters=parameters)
+        return Tracking(MLflow(server.url, experiment="one run"), log_every=1, parameters=parameters)
 
     with pytest.raises(CrashError):
         train(track(lr=1e-4, model={"width": 3}), tmp_path / "c", 7, crash=5)
@@ -167,7 +171,7 @@ def test_a_training_that_fails_and_goes_on_is_one_run(
     assert version.run_id == run.info.run_id
     assert version.tags["trainyard.dev/weights"] == record.weights
     assert version.tags["trainyard.dev/checkpoint"] == record.checkpoint["name"] == "step-000000000007-000002"
-    assert record.data == {"source": "numbers", "cursor": 28, **Order(12, seed=2).identity}
+    assert record.data == {"source": "numbers", "cursor": 28, **SampleOrder(12, seed=2).identity}
     assert record.environment["job"] == {"name": "digits-1", "uid": "uid-of-the-job", "attempt": 2}
     from mlflow.artifacts import download_artifacts  # noqa: PLC0415
 
@@ -175,7 +179,7 @@ def test_a_training_that_fails_and_goes_on_is_one_run(
     assert read_record(str(there), verify=True) == record
 
 
-def steps(watch: Watch, numbers: range) -> float:
+def steps(watch: Monitor, numbers: range) -> float:
     """Seconds that it took to be done with these steps."""
     begin = time.monotonic()
     for number in numbers:
@@ -189,29 +193,29 @@ def test_a_server_that_is_killed_is_told_later(
     from mlflow import MlflowClient  # noqa: PLC0415
 
     monkeypatch.setenv("TRAINYARD_JOB_UID", "uid-of-another")
-    tracking, watch = Tracking(MLflow(server.url), every=1), Watch()
-    tracking._background._pause = tracking._background._shortest = 0.05
+    tracking, watch = Tracking(MLflow(server.url), log_every=1), Monitor()
+    tracking._background._pause = tracking._background._min_retry_seconds = 0.05
     with tracking, caplog.at_level(logging.INFO):
-        tracking.begin(watch)
+        tracking.start(watch)
         steps(watch, range(1, 11))
         assert tracking._background.flush(30)
         server.kill()
         assert steps(watch, range(11, 31)) < 1.0, "the training does not wait"
-        while not any("cannot be told" in message for message in caplog.messages):
+        while not any("cannot send events" in message for message in caplog.messages):
             time.sleep(0.01)
         server.start()
-        tracking.metrics(30, {"accuracy": 0.5, "/not/allowed": 1.0})
+        tracking.log_metrics(30, {"accuracy": 0.5, "/not/allowed": 1.0})
         steps(watch, range(31, 33))
         assert tracking._background.flush(60)
     client = MlflowClient(server.url)
     (run,) = client.search_runs(["0"], "tags.`trainyard.dev/job-uid` = 'uid-of-another'")
     assert [*history(client, run.info.run_id, "loss")] == [*range(1, 33)]
     assert run.info.status == "FINISHED"
-    said = [message for message in caplog.messages if message.startswith("MLflow at ")]
+    said = [message for message in caplog.messages if "MLflow at " in message]
     assert [message.partition(" (")[0] for message in said] == [
-        f"MLflow at {server.url} cannot be told of the training",
-        f"MLflow at {server.url} is told again; 0 things were left out meanwhile",
-        f"MLflow at {server.url} refuses some of what it is told",
+        f"cannot send events to MLflow at {server.url}",
+        f"MLflow at {server.url} answers again; 0 events were dropped",
+        f"MLflow at {server.url} rejects some events",
     ]
 
 
@@ -222,9 +226,9 @@ def test_a_run_that_is_named(server: Tracker, monkeypatch: pytest.MonkeyPatch) -
     run = client.create_run("0").info.run_id
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
     for first in (1, 4):
-        tracking, watch = Tracking(MLflow(run=run), every=2), Watch()
+        tracking, watch = Tracking(MLflow(run_id=run), log_every=2), Monitor()
         with tracking:
-            tracking.begin(watch)
+            tracking.start(watch)
             steps(watch, range(first, first + 4))
     assert [*history(client, run, "loss")] == [2, 4, 6, 7], "each second step and the last; none twice"
     stored, record = "s3://bucket/models/1", Record("Net", 12, "ab" * 32, code=Code("c0ffee", dirty=True))
@@ -263,14 +267,14 @@ def slow() -> Iterator[str]:
 def test_a_training_ends_without_its_server(
     slow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    monkeypatch.setattr(trackings, "PATIENCE", 0.5)
+    monkeypatch.setattr(trackings, "CLOSE_TIMEOUT_SECONDS", 0.5)
     url = f"http://127.0.0.1:{free_port()}" if how == "away" else slow
-    tracking = Tracking(MLflow(url, experiment="none"), every=1)
+    tracking = Tracking(MLflow(url, experiment="none"), log_every=1)
     assert len(train(tracking, tmp_path, 6)) == 6
-    (left,) = [message for message in caplog.messages if "was not told" in message]
-    assert left == f"MLflow at {url} was not told 10 things at the end: it does not answer"
+    (left,) = [message for message in caplog.messages if "did not answer at the end" in message]
+    assert left == f"MLflow at {url} did not answer at the end: dropped 10 events"
     with pytest.raises(TrackingError, match="there is no export in"):
-        tracking.register("digits", str(tmp_path / "none"))
+        tracking.register_model("digits", str(tmp_path / "none"))
 
 
 def scalars(folder: Path) -> dict[str, dict[int, float]]:
@@ -289,9 +293,9 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
 def test_attempts_in_tensorboard_show_no_step_twice(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     for found, numbers in ((None, range(1, 7)), (Manifest(3, 1, 1), range(4, 9))):
-        tracking, watch = Tracking(TensorBoard(folder), every=1, parameters={"lr": 0.1}), Watch()
+        tracking, watch = Tracking(TensorBoard(folder), log_every=1, parameters={"lr": 0.1}), Monitor()
         with tracking:
-            tracking.begin(watch, found=found)
+            tracking.start(watch, found=found)
             for number in numbers:
                 watch.step(number, samples=2, loss=number + (100 if found else 0))
         # Their files are told apart, and put in order, by the second.
@@ -302,25 +306,27 @@ def test_attempts_in_tensorboard_show_no_step_twice(tmp_path: Path) -> None:
 def test_a_folder_that_comes_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "runs"
     folder.write_text("a file")
-    tracking, watch = Tracking(TensorBoard(folder), every=1), Watch()
-    tracking._background._shortest = 0.01
+    tracking, watch = Tracking(TensorBoard(folder), log_every=1), Monitor()
+    tracking._background._min_retry_seconds = 0.01
     with tracking:
-        tracking.begin(watch)
+        tracking.start(watch)
         steps(watch, range(1, 6))
-        while not any("cannot be told" in message for message in caplog.messages):
+        while not any("cannot send events" in message for message in caplog.messages):
             time.sleep(0.01)
         folder.unlink()
         assert tracking._background.flush(30)
     assert [*scalars(folder)["loss"]] == [1, 2, 3, 4, 5]
-    said = [message for message in caplog.messages if message.startswith(f"TensorBoard in {folder} cannot be told")]
-    assert len(said) == 1, "it is said once"
+    said = [
+        message for message in caplog.messages if message.startswith(f"cannot send events to TensorBoard in {folder}")
+    ]
+    assert len(said) == 1, "it is logged once"
 
 
 def told_by_ranks(folder: Path) -> None:
-    tracking, watch = Tracking(TensorBoard(folder), every=2), Watch()
+    tracking, watch = Tracking(TensorBoard(folder), log_every=2), Monitor()
     rank = dist.get_rank()
     with tracking:
-        tracking.begin(watch)
+        tracking.start(watch)
         for number in range(1, 6):
             with watch.phase("forward"):
                 time.sleep(0.005)
@@ -345,9 +351,13 @@ def test_the_numbers_are_those_of_all_and_rank_0_tells_them(tmp_path: Path) -> N
     [
         (MLflow, ValueError, "uri is missing: the server's address"),
         (lambda: TensorBoard("s3://bucket/runs"), ValueError, "folder must be a path, and is s3://bucket/runs"),
-        (lambda: Tracking(TensorBoard("runs"), every=0), ValueError, "every must be from 1 on, and is 0"),
+        (lambda: Tracking(TensorBoard("runs"), log_every=0), ValueError, "log_every must be from 1 on, not 0"),
         (lambda: Tracking(TensorBoard("runs"), parameters=3), ValueError, "parameters must be a mapping"),
-        (lambda: Tracking(TensorBoard("runs")).metrics(1, {}), RuntimeError, r"begin\(\) comes before metrics\(\)"),
+        (
+            lambda: Tracking(TensorBoard("runs")).log_metrics(1, {}),
+            RuntimeError,
+            r"call start\(\) before log_metrics\(\)",
+        ),
     ],
 )
 def test_what_makes_no_sense(wrong: Callable[[], object], kind: type[Exception], said: str) -> None:
@@ -357,10 +367,10 @@ def test_what_makes_no_sense(wrong: Callable[[], object], kind: type[Exception],
 
 def test_a_second_beginning() -> None:
     tracking = Tracking(MLflow("http://127.0.0.1:1"))
-    tracking._place = tracking._place.__class__(rank=1, world=2)
-    tracking.begin(Watch())
-    with pytest.raises(RuntimeError, match="this Tracking has begun already: make one for each loop"):
-        tracking.begin(Watch())
+    tracking._process = tracking._process.__class__(rank=1, world_size=2)
+    tracking.start(Monitor())
+    with pytest.raises(RuntimeError, match="this Tracking was started already: make one for each loop"):
+        tracking.start(Monitor())
 
 
 @pytest.mark.parametrize(

@@ -11,18 +11,18 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
-from tests.library.processes import run
+from tests.library.support.processes import run
 from trainyard_torch import (
     CheckpointError,
     Checkpoints,
     Parallelism,
-    Trained,
-    by_mesh,
+    TrainState,
+    group_by_mesh,
     replicate,
     shard,
-    split_tensors,
+    tensor_parallel,
 )
-from trainyard_torch.checkpoint import names
+from trainyard_torch.checkpoint import parameter_names
 
 KINDS = ("ddp", "fsdp", "tensor")
 SOURCES = [*zip(KINDS, KINDS, strict=True), ("fsdp", "ddp"), ("tensor", "fsdp"), ("ddp", "tensor")]
@@ -52,7 +52,7 @@ class Tied(nn.Module):
 def wrapped(kind: str, model: Tied) -> nn.Module:
     mesh = Parallelism(tensor=2 if kind == "tensor" else 1).mesh(2, "cpu")
     if kind == "ddp":
-        return replicate(model, mesh, unused=True)
+        return replicate(model, mesh, find_unused_parameters=True)
     if kind == "fsdp":
         return shard(model, mesh, blocks=[model.frozen, model.spare])
     plan = {
@@ -61,11 +61,11 @@ def wrapped(kind: str, model: Tied) -> nn.Module:
         "frozen": ColwiseParallel(output_layouts=Replicate()),
         "spare": RowwiseParallel(input_layouts=Replicate()),
     }
-    return split_tensors(model, mesh, plan)
+    return tensor_parallel(model, mesh, plan)
 
 
 def adam(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW([{"params": group} for group in by_mesh(model.parameters())], lr=0.05)
+    return torch.optim.AdamW([{"params": group} for group in group_by_mesh(model.parameters())], lr=0.05)
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> list[float]:
@@ -88,7 +88,7 @@ def whole(folder: Path, kind: str) -> list[float]:
     model = wrapped(kind, inner)
     optimizer = adam(model)
     checkpoints = Checkpoints(str(folder / kind))
-    state = {"trained": Trained(model, optimizer)}
+    state = {"train_state": TrainState(model, optimizer)}
     checkpoints.load(state)
     before = _sum(inner.frozen.weight)
     train(model, optimizer, 1, 2)
@@ -109,7 +109,7 @@ def resumed(folder: Path, kind: str, source: str) -> list[float]:
     model = wrapped(kind, inner)
     assert inner.head.weight is inner.words.weight, "it is tied no more"
     optimizer = adam(model)
-    found = Checkpoints(str(folder / source)).load({"trained": Trained(model, optimizer)})
+    found = Checkpoints(str(folder / source)).load({"train_state": TrainState(model, optimizer)})
     assert found
     assert found.step == 2
     assert [*map(id, optimizer.state)] == [id(inner.words.weight)], "others have had no gradient"
@@ -150,16 +150,16 @@ def one_layer_twice(folder: Path) -> tuple[list[float], list[str]]:
         return replicate(model, Parallelism().mesh(dist.get_world_size(), "cpu"))
 
     model, other = built(1), built(2)
-    state, resumed = ({"trained": Trained(each, adam(each))} for each in (model, other))
+    state, resumed = ({"train_state": TrainState(each, adam(each))} for each in (model, other))
     checkpoints = Checkpoints(str(folder / "twice"))
     checkpoints.load(state)
-    (optimizer,), (theirs,) = state["trained"]._optimizers, resumed["trained"]._optimizers
+    (optimizer,), (theirs,) = state["train_state"]._optimizers, resumed["train_state"]._optimizers
     train(model, optimizer, 1, 2)
     checkpoints.save(2, state, wait=True)
     Checkpoints(str(folder / "twice")).load(resumed)
     losses = train(model, optimizer, 3, 4)
     assert train(other, theirs, 3, 4) == losses
-    return losses, sorted(state["trained"].state_dict()["model"])
+    return losses, sorted(state["train_state"].state_dict()["model"])
 
 
 def test_a_layer_in_two_places_has_both_names(tmp_path: Path) -> None:
@@ -187,13 +187,13 @@ def stepped(model: nn.Module, *optimizers: torch.optim.Optimizer, count: int = 2
 
 def saved(folder: Path, step: int, model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
     checkpoints = Checkpoints(str(folder))
-    state = {"trained": Trained(model, optimizers)}
+    state = {"train_state": TrainState(model, optimizers)}
     checkpoints.load(state)
     checkpoints.save(step, state, wait=True)
 
 
 def loaded(folder: Path, model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
-    assert Checkpoints(str(folder)).load({"trained": Trained(model, optimizers)})
+    assert Checkpoints(str(folder)).load({"train_state": TrainState(model, optimizers)})
 
 
 def test_two_optimizers_of_one_model(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_checkpoint_of_another_optimizer(tmp_path: Path, first: str, then: str
 
 def test_wrappers_are_in_no_name() -> None:
     def keys(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[list[str], list[str]]:
-        state = Trained(model, optimizer).state_dict()
+        state = TrainState(model, optimizer).state_dict()
         return [*state["model"]], [*state["optimizer"]]
 
     plain, wrapped = small(), small()
@@ -289,7 +289,7 @@ def test_wrappers_are_in_no_name() -> None:
     compiled = torch.compile(wrapped, backend="eager")
     assert keys(compiled, second) == keys(plain, first)
     other = torch.optim.AdamW(plain.parameters())
-    Trained(plain, other).load_state_dict(Trained(compiled, second).state_dict())
+    TrainState(plain, other).load_state_dict(TrainState(compiled, second).state_dict())
     assert [*other.state_dict()["state"]] == [0, 1, 2, 3]
 
 
@@ -299,23 +299,23 @@ def test_what_cannot_be_saved_is_refused_at_once(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(
         ValueError, match="4 of the optimizer's 4 parameters are none of the model's: make the optimizer"
     ):
-        Trained(small(), optimizer)
+        TrainState(small(), optimizer)
     with pytest.raises(ValueError, match=r"0\.weight is in two optimizers: leave it out of one"):
-        Trained(model, [optimizer, torch.optim.SGD(model.parameters())])
+        TrainState(model, [optimizer, torch.optim.SGD(model.parameters())])
     with pytest.raises(ValueError, match=r"two models have a parameter 0\.bias"):
-        Trained([model, small()], optimizer)
+        TrainState([model, small()], optimizer)
     optimizer.state["average"] = {"loss": 1.0}
-    with pytest.raises(ValueError, match="AdamW keeps a state of average, which is none of its parameters"):
-        Trained(model, optimizer).state_dict()
-    monkeypatch.setattr(names, "FullyShardedDataParallel", nn.Tanh)
+    with pytest.raises(ValueError, match="AdamW keeps state for average, which is not one of its parameters"):
+        TrainState(model, optimizer).state_dict()
+    monkeypatch.setattr(parameter_names, "FullyShardedDataParallel", nn.Tanh)
     with pytest.raises(ValueError, match="1 is wrapped in FullyShardedDataParallel, whose parameters"):
-        Trained(model, torch.optim.AdamW(model.parameters()))
+        TrainState(model, torch.optim.AdamW(model.parameters()))
 
 
 def test_what_could_not_be_loaded_is_refused_at_once() -> None:
     model = small()
     with pytest.raises(ValueError, match="the state of LBFGS can be saved and not loaded: keep it out"):
-        Trained(model, torch.optim.LBFGS(model.parameters()))
+        TrainState(model, torch.optim.LBFGS(model.parameters()))
 
 
 def test_hooks_of_steps_hear_of_no_load(tmp_path: Path) -> None:

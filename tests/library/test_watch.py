@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.library.processes import HERE
+from tests.library.support.processes import HERE
 from trainyard_agent import report
-from trainyard_torch.watch.profile import Capture
-from trainyard_torch.watch.watch import Watch
+from trainyard_torch.monitoring.monitor import Monitor
+from trainyard_torch.monitoring.profiler import ProfilerConfig
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def watched(rank: int, port: int, group: str, talk: Connection) -> None:
         RANK=str(rank), WORLD_SIZE="3", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="3", TORCHELASTIC_RUN_ID=group,
         TRAINYARD_METRICS_PORT=str(port),
     )  # fmt: skip
-    with Watch(device="cpu") as watch:
+    with Monitor(device="cpu") as watch:
         for step in range(4):
             # Others see a reading a second old: here none is as old.
             watch._publish_at = 0.0
@@ -125,7 +125,7 @@ def test_the_agent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert found
         return found
 
-    with Watch(total=90, device="cpu") as watch:
+    with Monitor(total_steps=90, device="cpu") as watch:
         for step in (7, 8):
             with watch.phase("data"):
                 time.sleep(0.02)
@@ -154,16 +154,16 @@ def test_the_agent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_newest_checkpoint_is_told_with_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "progress")
     monkeypatch.setenv(report.FILE_VARIABLE, path)
-    with Watch(device="cpu") as watch:
-        watch.checkpointed(np.int64(100), 4.5)
+    with Monitor(device="cpu") as watch:
+        watch.record_checkpoint(np.int64(100), 4.5)
         watch.step(101)
-        assert watch.reading().checkpoint_time == pytest.approx(time.time(), abs=30)
+        assert watch.snapshot().checkpoint_time == pytest.approx(time.time(), abs=30)
         found = report.read(path)
         assert found
         assert (found.measured["checkpoint_step"], found.measured["checkpoint_seconds"]) == (100, 4.5)
         for step, seconds in ((-1, 1.0), (1, -1.0), (1, math.nan), (1, math.inf)):
             with pytest.raises(ValueError, match="must be from 0 on"):
-                watch.checkpointed(step, seconds)
+                watch.record_checkpoint(step, seconds)
 
 
 @pytest.mark.parametrize("names", [None, ("mfu", "memory_bytes")])
@@ -176,29 +176,29 @@ def test_an_older_agent_is_told_what_it_has_names_for(
         told.append(measured)
 
     older = SimpleNamespace(progress=progress, **({} if names is None else {"MEASURED": names}))
-    monkeypatch.setattr("trainyard_torch.watch.watch.agent", lambda: older)
-    with Watch(device="cpu") as watch:
-        watch.checkpointed(100, 4.5)
+    monkeypatch.setattr("trainyard_torch.monitoring.monitor.agent", lambda: older)
+    with Monitor(device="cpu") as watch:
+        watch.record_checkpoint(100, 4.5)
         watch.step(101, grad_norm=1.0)
     assert [set(each or ()) for each in told] == [set() if names is None else {"memory_bytes"}]
 
 
 def test_without_an_agent_and_without_a_port_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with Watch(device="cpu") as watch:
+    with Monitor(device="cpu") as watch:
         watch.step(0)
-        reading = watch.reading()
-    assert (reading.steps, reading.loss, reading.mfu, reading.own_seconds) == (1, None, None, None)
+        reading = watch.snapshot()
+    assert (reading.steps, reading.loss, reading.mfu, reading.compute_seconds) == (1, None, None, None)
     assert [*tmp_path.iterdir()] == []
 
 
 def test_a_loss_that_is_no_number_is_told_once_until_it_is_one_again(caplog: pytest.LogCaptureFixture) -> None:
     nan, inf = float("nan"), float("inf")
-    with Watch(device="cpu", capture=Capture(signal=False)) as watch:
+    with Monitor(device="cpu", profiler=ProfilerConfig(signal=False)) as watch:
         for step, loss in enumerate((0.5, nan, nan, 0.4, torch.tensor(inf))):
             watch.step(step, loss=loss, grad_norm=inf)
     said = [record.getMessage() for record in caplog.records]
-    assert [text.split(": checkpoints")[0] for text in said] == [
+    assert [text.split(", and later")[0] for text in said] == [
         "step 1: the loss is nan",
         "step 4: the loss is inf",
     ]
@@ -206,7 +206,7 @@ def test_a_loss_that_is_no_number_is_told_once_until_it_is_one_again(caplog: pyt
 
 def test_a_step_costs_microseconds() -> None:
     """About ten on an idle core. Processor time, at its best: other tests may have the other half of the core."""
-    watch = Watch(device="cpu", capture=Capture(signal=False))
+    watch = Monitor(device="cpu", profiler=ProfilerConfig(signal=False))
     costs = []
     for _ in range(20):
         began = time.thread_time()
@@ -220,37 +220,37 @@ def test_a_step_costs_microseconds() -> None:
 
 
 def test_the_share_of_the_peak(caplog: pytest.LogCaptureFixture) -> None:
-    watch = Watch(device="cpu", peak=1e9)
+    watch = Monitor(device="cpu", peak_flops=1e9)
     watch.set_flops(1e6)
     for step in range(4):
         time.sleep(0.01)
         watch.step(step)
-    reading = watch.reading()
+    reading = watch.snapshot()
     assert reading.steps_per_second
     assert reading.mfu == pytest.approx(1e6 * reading.steps_per_second / 1e9)
-    unknown = Watch(device="cpu", capture=Capture(signal=False))
+    unknown = Monitor(device="cpu", profiler=ProfilerConfig(signal=False))
     unknown.set_flops(1e6)
     unknown.step(0)
     unknown.step(1)
-    assert unknown.reading().mfu is None
+    assert unknown.snapshot().mfu is None
     assert [said for said in caplog.messages if "the peak of a device named 'CPU' is not known" in said]
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda: Watch(own=("data", "loading")), "own must be of the phases .*, and has loading"),
-        (lambda: Watch(peak=0), "peak must be positive, and is 0"),
-        (lambda: Watch(peak=float("inf")), "peak must be positive, and is inf"),
-        (lambda: Watch(total=-1), "total must be from 0 on, and is -1"),
-        (lambda: Watch(port=0), "port must be from 1 to 65535, and is 0"),
-        (lambda: Watch(capture=Capture(steps=0)), "steps must be from 1 to 1000, and is 0"),
-        (lambda: Watch(capture=Capture(sample_every=5)), "sample_every must be 0 or from 10 on, and is 5"),
-        (lambda: Watch().set_flops(0), "flops must be positive"),
-        (lambda: Watch().step(-1), "step must be from 0 on, and is -1"),
-        (lambda: Watch().step(0, samples=-1), "samples and tokens must be from 0 on"),
-        (lambda: Watch().step(0, loss=torch.zeros(2)), r"loss must be one number, and is a tensor of shape \(2,\)"),
-        (lambda: Watch().phase("loading").__enter__(), "phase must be one of"),
+        (lambda: Monitor(compute_phases=("data", "loading")), "own must be of the phases .*, and has loading"),
+        (lambda: Monitor(peak_flops=0), "peak must be positive, and is 0"),
+        (lambda: Monitor(peak_flops=float("inf")), "peak must be positive, and is inf"),
+        (lambda: Monitor(total_steps=-1), "total_steps must be from 0 on, not -1"),
+        (lambda: Monitor(port=0), "port must be from 1 to 65535, and is 0"),
+        (lambda: Monitor(profiler=ProfilerConfig(steps=0)), "steps must be from 1 to 1000, and is 0"),
+        (lambda: Monitor(profiler=ProfilerConfig(sample_every=5)), "sample_every must be 0 or from 10 on, and is 5"),
+        (lambda: Monitor().set_flops(0), "flops must be positive"),
+        (lambda: Monitor().step(-1), "step must be from 0 on, and is -1"),
+        (lambda: Monitor().step(0, samples=-1), "samples and tokens must be from 0 on"),
+        (lambda: Monitor().step(0, loss=torch.zeros(2)), r"loss must be one number, and is a tensor of shape \(2,\)"),
+        (lambda: Monitor().phase("loading").__enter__(), "phase must be one of"),
     ],
 )
 def test_values_that_make_no_sense(wrong: Callable[[], object], said: str) -> None:
@@ -261,18 +261,18 @@ def test_values_that_make_no_sense(wrong: Callable[[], object], said: str) -> No
 def test_a_launcher_that_says_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "first")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="RANK must be a whole number, and is 'first'"):
-        Watch()
+    with pytest.raises(ValueError, match="RANK must be a non-negative integer, not 'first'"):
+        Monitor()
 
 
 def test_a_phase_that_fails_ends_all_the_same() -> None:
-    watch = Watch(device="cpu")
+    watch = Monitor(device="cpu")
     with pytest.raises(json.JSONDecodeError), watch.phase("evaluate"):
         json.loads("{")
     with watch.phase("data"):
         time.sleep(0.01)
     watch.step(0)
-    assert watch.reading().phases["data"] >= 0.01
+    assert watch.snapshot().phases["data"] >= 0.01
 
 
 def test_the_example_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -280,5 +280,5 @@ def test_the_example_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixt
     program = page.split("```python\n")[1].split("```")[0].replace("/tmp/model.pt", str(tmp_path / "model.pt"))  # noqa: S108 - the page's
     exec(compile(program, "watching.md", "exec"), {})  # noqa: S102 - our own
     said = capsys.readouterr().out
-    assert "Reading(rank=0, step=199," in said
+    assert "RankMetrics(rank=0, step=199," in said
     assert "'checkpoint'" in said

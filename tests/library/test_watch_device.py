@@ -10,12 +10,12 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from tests.library.processes import run
+from tests.library.support.processes import run
 from trainyard_agent import report
-from trainyard_torch.watch.flops import counted, peak, transformer, utilisation
-from trainyard_torch.watch.late import WAITING, Late, Worked, check
-from trainyard_torch.watch.profile import Capture
-from trainyard_torch.watch.watch import Watch
+from trainyard_torch.monitoring.deferred import WAITING, DeferredScalars, Worked, check
+from trainyard_torch.monitoring.flops import counted, peak, transformer, utilisation
+from trainyard_torch.monitoring.monitor import Monitor
+from trainyard_torch.monitoring.profiler import ProfilerConfig
 
 
 class Later:
@@ -33,7 +33,7 @@ class Later:
 
 
 def test_a_number_is_told_when_it_has_arrived() -> None:
-    late, numbers = Late(), [Later(float(number)) for number in range(3)]
+    late, numbers = DeferredScalars(), [Later(float(number)) for number in range(3)]
     for number in numbers:
         late.wait(number)
     assert late.newest is None
@@ -45,7 +45,7 @@ def test_a_number_is_told_when_it_has_arrived() -> None:
 
 
 def test_not_too_many_are_under_way() -> None:
-    late, numbers = Late(), [Later(float(number)) for number in range(WAITING + 5)]
+    late, numbers = DeferredScalars(), [Later(float(number)) for number in range(WAITING + 5)]
     for number in numbers:
         late.wait(number)
         number.here = True
@@ -53,7 +53,7 @@ def test_not_too_many_are_under_way() -> None:
 
 
 def test_on_the_host_a_number_is_there_at_once() -> None:
-    late = Late()
+    late = DeferredScalars()
     for given, told in ((1.5, 1.5), (torch.tensor(2.5, requires_grad=True), 2.5), (None, 2.5), (torch.ones(1, 1), 1)):
         late.put("loss", given)
         assert late.newest == told
@@ -101,7 +101,7 @@ def test_what_a_rank_works_on_a_gpu_is_told_a_step_later(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "Event", Stream)
     monkeypatch.setattr(Stream, "made", [])
     monkeypatch.setenv(report.FILE_VARIABLE, str(tmp_path / "progress"))
-    watch = Watch(device="cuda", capture=Capture(signal=False))
+    watch = Monitor(device="cuda", profiler=ProfilerConfig(signal=False))
 
     def step(number: int) -> float | None:
         for _ in range(2):
@@ -124,8 +124,8 @@ def test_what_a_rank_works_on_a_gpu_is_told_a_step_later(monkeypatch: pytest.Mon
     arrive()
     assert step(3) == pytest.approx(0.002, abs=0.0005), "two forwards of a millisecond each"
     assert len(Stream.made) == 12
-    assert len(watch._meter._own) == 1, "of the first step nothing is told"
-    assert watch.reading().own_seconds == pytest.approx(0.002, abs=0.0005)
+    assert len(watch._meter._compute) == 1, "of the first step nothing is told"
+    assert watch.snapshot().compute_seconds == pytest.approx(0.002, abs=0.0005)
 
 
 def spread() -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainyard_torch.watch.flops import peak
-from trainyard_torch.watch.profile import Capture, NsightWindow
-from trainyard_torch.watch.request import Wish
-from trainyard_torch.watch.watch import Watch
+from trainyard_torch.monitoring.flops import peak
+from trainyard_torch.monitoring.monitor import Monitor
+from trainyard_torch.monitoring.profile_request import ProfileRequest
+from trainyard_torch.monitoring.profiler import NsightWindow, ProfilerConfig
 
 pytestmark = pytest.mark.gpu
 
@@ -24,7 +24,7 @@ def waiting_is_an_error() -> Iterator[None]:
     torch.cuda.set_sync_debug_mode("default")
 
 
-def train(watch: Watch, steps: int) -> None:
+def train(watch: Monitor, steps: int) -> None:
     weights = torch.ones(512, 512, device="cuda")
     for step in range(steps):
         with watch.phase("forward"):
@@ -34,30 +34,30 @@ def train(watch: Watch, steps: int) -> None:
 
 @pytest.mark.usefixtures("waiting_is_an_error")
 def test_a_step_waits_for_nothing() -> None:
-    watch = Watch(capture=Capture(signal=False))
+    watch = Monitor(profiler=ProfilerConfig(signal=False))
     train(watch, 50)
     torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
-    reading = watch.reading()
+    reading = watch.snapshot()
     assert (reading.loss, reading.grad_norm) == (512, 512)
     train(watch, 3)
     torch.cuda.synchronize()
     train(watch, 1)
-    own = watch.reading().own_seconds
+    own = watch.snapshot().compute_seconds
     assert own
     assert 0 < own < 1
     assert reading.memory["peak"] >= reading.memory["allocated"] >= 512 * 512 * 4
 
 
 def test_a_profile_has_the_kernels(tmp_path: Path) -> None:
-    watch = Watch(capture=Capture(signal=False, folder=tmp_path))
-    watch._profiler._requests._wish = Wish(2)
+    watch = Monitor(profiler=ProfilerConfig(signal=False, folder=tmp_path))
+    watch._profiler._requests._request = ProfileRequest(2)
     train(watch, 5)
     watch.close()
     (trace,) = tmp_path.iterdir()
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     assert [event for event in events if event.get("cat") == "kernel"]
-    assert watch.reading().exposed_communication == 0
+    assert watch.snapshot().exposed_communication == 0
 
 
 @pytest.mark.usefixtures("waiting_is_an_error")
@@ -71,7 +71,7 @@ def test_a_capture_of_nsight_waits_for_nothing() -> None:
 
 
 def test_the_peak_of_the_device_is_found_by_its_name() -> None:
-    watch = Watch(capture=Capture(signal=False))
+    watch = Monitor(profiler=ProfilerConfig(signal=False))
     watch.set_flops(1e9)
     train(watch, 5)
-    assert (watch.reading().mfu is None) == (peak(torch.cuda.get_device_name()) is None)
+    assert (watch.snapshot().mfu is None) == (peak(torch.cuda.get_device_name()) is None)

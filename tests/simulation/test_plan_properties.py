@@ -6,7 +6,7 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from typing_extensions import override
 
-from tests.simulation.world import DELETED, NODES, TERMINAL, World
+from tests.simulation.plan_simulation import DELETED, NODES, TERMINAL, PlanSimulation
 from tests.support.jobs import spec
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.state.snapshot import PodIssue, PodView
@@ -22,7 +22,7 @@ LONGEST_WAY_TO_REST = 400
 class Faults(RuleBasedStateMachine):
     """One job in a cluster where everything goes wrong."""
 
-    world: World
+    world: PlanSimulation
 
     @initialize(
         replicas=st.integers(1, 3),
@@ -32,7 +32,7 @@ class Faults(RuleBasedStateMachine):
     )
     def job_is_created(self, replicas: int, restarts: int, success: str, clean: str) -> None:
         lifecycle = {"success": success, "cleanPods": clean}
-        self.world = World(spec(replicas, recovery={"maxRestarts": restarts}, lifecycle=lifecycle))
+        self.world = PlanSimulation(spec(replicas, recovery={"maxRestarts": restarts}, lifecycle=lifecycle))
 
     def picked(self, number: int, *phases: str) -> PodView | None:
         pods = [p for p in self.world.pods.values() if not phases or p.phase in phases]

@@ -1,4 +1,4 @@
-"""Builders of what a decision looks at, which read like a sentence: `job(3).running().failed(1, exit_code=2)`."""
+"""Builders of snapshots that read like a sentence: `job(3).running().failed(1, exit_code=2)`."""
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta

@@ -27,7 +27,7 @@ from dev.benchmarks.agents import waiting
 from dev.benchmarks.agents.credentials import Issuer, certificate
 from trainyard.api.agent_protocol import REPORT_PATH
 from trainyard.controller.bootstrap.limits import more_files
-from trainyard.coordinator.progress_store import REPORTS_A_SECOND
+from trainyard.coordinator.progress_store import MAX_REPORTS_PER_SECOND
 
 WORKERS = 8
 """Of a job."""
@@ -116,7 +116,7 @@ async def measure(agents: int, seconds: float, burst: int) -> list[dict[str, Any
             clients = [await stack.enter_async_context(_client(n)) for n in range(waiting.ADDRESSES)]
             await asyncio.sleep(IDLE_SECONDS)
             idle = await cost()
-            warm = agents / REPORTS_A_SECOND
+            warm = agents / MAX_REPORTS_PER_SECOND
             end = time.monotonic() + warm + seconds
             living = [
                 asyncio.create_task(load.live(clients[agent % len(clients)], agent, end, warm))

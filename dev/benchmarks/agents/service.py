@@ -93,13 +93,13 @@ class Service:
         cache = self.caches.of(NAMESPACE)
         record = cache.jobs.get(uid)
         made = self.coordinator
-        reports = made.board.of(uid)
-        snapshot = cache.snapshot(record, reports=reports, attendance=made.attendance) if record else None
+        reports = made.progress_store.of(uid)
+        snapshot = cache.snapshot(record, reports=reports, agent_registry=made.agent_registry) if record else None
         if record and snapshot:
             status = plan(snapshot, datetime.now(UTC)).status
             if status != snapshot.job.status:
                 cache.jobs.apply(record.with_status(status, record.resource_version + 1))
-                made.attendance.wake(uid)
+                made.agent_registry.wake(uid)
         self.passes += 1
         return None
 
@@ -113,7 +113,7 @@ class Service:
             attempt = view.status.attempt + 1
             status = view.status.evolve(attempt=attempt, launched_attempt=attempt, group=Group(created_in_attempt=1))
             jobs.apply(record.with_status(status, record.resource_version + 1))
-            self.coordinator.attendance.wake(record.uid)
+            self.coordinator.agent_registry.wake(record.uid)
         return {"at": began}
 
     async def watch(self) -> None:

@@ -21,7 +21,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dev.benchmarks.options import some_of, turns
 from dev.benchmarks.training.figures import DDP
-from trainyard_torch import DiLoCo, PowerSGD, Training, compress, hierarchical, join, local_sgd, replicate, start
+from trainyard_torch import (
+    DiLoCo,
+    PowerSGD,
+    Training,
+    compress,
+    hierarchical_sgd,
+    join_replica_group,
+    local_sgd,
+    replicate,
+    start,
+)
 
 INPUTS: Final = 64
 WIDTH: Final = 256
@@ -66,28 +76,31 @@ def compressed(training: Training, how: Any) -> Made:
 def averaged(training: Training) -> Made:
     """Gradients inside an island in each step, parameters between islands every 8 steps."""
     model = replicate(network(), training.mesh)
-    return Made(model, local_sgd(model, join(ISLANDS), period=8).step)
+    return Made(model, local_sgd(model, join_replica_group(ISLANDS), period=8).step)
 
 
 def by_levels(training: Training) -> Made:
     """No gradients at all: parameters inside an island every 2 steps, between islands every 16."""
     model = replicate(network(), training.mesh)
-    world = training.place.world
-    return Made(model, hierarchical(model, join(world), levels={2: world // ISLANDS, 16: world}).step)
+    world = training.process.world_size
+    return Made(
+        model,
+        hierarchical_sgd(model, join_replica_group(world), levels={2: world // ISLANDS, 16: world}).step,
+    )
 
 
 def diloco(_: Training) -> Made:
     """DDP inside an island, DiLoCo between islands, in rounds of 16 steps."""
-    island = join(ISLANDS)
-    model = DistributedDataParallel(network(), process_group=island.inside)
-    return Made(model, DiLoCo(model, island, every=16).step)
+    island = join_replica_group(ISLANDS)
+    model = DistributedDataParallel(network(), process_group=island.intra_group)
+    return Made(model, DiLoCo(model, island, sync_every=16).step)
 
 
 WAYS: Final[Mapping[str, Callable[[Training], Made]]] = {
     DDP: lambda training: compressed(training, "none"),
     "fp16": lambda training: compressed(training, "fp16"),
     "bf16": lambda training: compressed(training, "bf16"),
-    "PowerSGD": lambda training: compressed(training, PowerSGD(rank=4, start=10)),
+    "PowerSGD": lambda training: compressed(training, PowerSGD(rank=4, start_step=10)),
     "local SGD": averaged,
     "hierarchical": by_levels,
     "DiLoCo": diloco,
@@ -125,7 +138,8 @@ def train(training: Training, way: str, steps: int, interface: str) -> dict[str,
     curve: list[list[float]] = []
     for first in range(0, steps, ROUND):
         batches = [
-            data(step * training.place.world + training.place.rank, SHARE) for step in range(first, first + ROUND)
+            data(step * training.process.world_size + training.process.rank, SHARE)
+            for step in range(first, first + ROUND)
         ]
         dist.barrier()
         before, began = passed(interface), time.perf_counter()
@@ -139,7 +153,7 @@ def train(training: Training, way: str, steps: int, interface: str) -> dict[str,
         sent += passed(interface) - before
         with torch.no_grad():
             # Past the wrapper: it would exchange.
-            loss = cross_entropy(made.model.module(test[0]), test[1]) / training.place.world
+            loss = cross_entropy(made.model.module(test[0]), test[1]) / training.process.world_size
         dist.all_reduce(loss)
         curve.append([seconds, float(loss)])
     return {"way": way, "steps": len(curve) * ROUND, "seconds": seconds, "bytes": sent, "curve": curve}
@@ -157,7 +171,7 @@ def main() -> int:
         for repeat in range(said.repeats):
             for way in turns(said.ways, repeat):
                 found = train(training, way, said.steps, said.interface)
-                if training.is_first:
+                if training.is_rank0:
                     print(json.dumps({"exchanged": {**found, "turn": repeat}}), flush=True)  # noqa: T201 - for who has started it
     return 0
 

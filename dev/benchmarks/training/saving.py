@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from dev.benchmarks.options import turns
 from dev.benchmarks.training.figures import NOTHING, OURS
-from trainyard_torch import Checkpoints, Due, Plan, Trained, Training, replicate, start
+from trainyard_torch import CheckpointPolicy, Checkpoints, SaveInterval, Training, TrainState, replicate, start
 
 BATCH: Final = 8
 TORCH: Final = "torch.save by rank 0"
@@ -66,9 +66,9 @@ class Saving:
         self._model = replicate(self.plain, training.mesh)
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-4)
         self._inputs = torch.randn(BATCH, width // 2)
-        self._state = {"trained": Trained(self._model, self._optimizer)}
+        self._state = {"train_state": TrainState(self._model, self._optimizer)}
         self._number = 0
-        self._in_memory = Plan(memory=Due(), folder=str(memory))
+        self._in_memory = CheckpointPolicy(memory=SaveInterval(), memory_dir=str(memory))
         self._ours = self._made(self._in_memory)
         self._ours.load(self._state)
         self._saves: Mapping[str, Callable[[], None]] = {
@@ -100,21 +100,21 @@ class Saving:
                     self._step()
                 dist.barrier()
                 seconds = time.perf_counter() - began
-                if name == OURS and self._training.is_first:
+                if name == OURS and self._training.is_rank0:
                     self._check_written()
                 cpu = self._of_all(time.process_time() - worked, dist.ReduceOp.SUM)
                 figures = {"how": name, "turn": repeat, "stall": stall, "seconds": seconds, "cpu": cpu}
                 self._tell("saved", figures)
                 if name == OURS:
                     stalls.append(stall)
-        self._tell("default", {"interval": Due().interval(median(stalls), 0.0, 0)})
+        self._tell("default", {"interval": SaveInterval().interval(median(stalls), 0.0, 0)})
 
     def restored(self, repeats: int) -> None:
         """Each means, in turns: the last checkpoint that it has made, from the page cache where it is a file."""
         self._ours.close()
         loads: Mapping[str, Callable[[], None]] = {
             MEMORY: lambda: self._taken_up(self._in_memory, "in memory"),
-            DISK: lambda: self._taken_up(Plan(), str(self._disk)),
+            DISK: lambda: self._taken_up(CheckpointPolicy(), str(self._disk)),
             TORCH_LOAD: self._back_by_torch,
             DCP_LOAD: lambda: self._by_dcp(dcp.load),
         }
@@ -126,8 +126,8 @@ class Saving:
                 seconds = self._of_all(time.perf_counter() - began, dist.ReduceOp.MAX)
                 self._tell("restored", {"how": name, "turn": repeat, "seconds": seconds})
 
-    def _made(self, plan: Plan) -> Checkpoints:
-        return Checkpoints(str(self._disk / "ours"), plan=plan, mesh=self._training.mesh)
+    def _made(self, plan: CheckpointPolicy) -> Checkpoints:
+        return Checkpoints(str(self._disk / "ours"), policy=plan, mesh=self._training.mesh)
 
     def _step(self) -> None:
         self._model(self._inputs).square().mean().backward()
@@ -141,7 +141,7 @@ class Saving:
             raise SystemExit(f"the checkpoint was not written within {self._steps} steps: give more with --steps")
 
     def _by_torch(self) -> None:
-        if self._training.is_first:
+        if self._training.is_rank0:
             state = {"model": self.plain.state_dict(), "optimizer": self._optimizer.state_dict()}
             torch.save(state, self._disk / "plain.part")
             (self._disk / "plain.part").replace(self._disk / "plain.pt")
@@ -155,7 +155,7 @@ class Saving:
         # Over the last one, as a program does that keeps one.
         act(dict(self._state), checkpoint_id=str(self._disk / "dcp"))
 
-    def _taken_up(self, plan: Plan, where: str) -> None:
+    def _taken_up(self, plan: CheckpointPolicy, where: str) -> None:
         heard = Heard()
         logger = logging.getLogger("trainyard_torch.checkpoint.checkpoints")
         logger.addHandler(heard)
@@ -165,7 +165,7 @@ class Saving:
             again.close()
         finally:
             logger.removeHandler(heard)
-        if self._training.is_first and where not in heard.last:
+        if self._training.is_rank0 and where not in heard.last:
             raise SystemExit(f"the checkpoint was to come from {where}, and the library said: {heard.last}")
 
     def _of_all(self, seconds: float, how: Any) -> float:
@@ -175,7 +175,7 @@ class Saving:
         return float(together)
 
     def _tell(self, kind: str, figures: Mapping[str, Any]) -> None:
-        if self._training.is_first:
+        if self._training.is_rank0:
             print(json.dumps({kind: dict(figures)}), flush=True)  # noqa: T201 - for who has started it
 
 
@@ -189,18 +189,18 @@ def main() -> int:
     said = parser.parse_args()
     with start(seed=1) as training:
         folders = [""] * 2
-        if training.is_first:
+        if training.is_rank0:
             folders = [tempfile.mkdtemp(prefix="trainyard-bench-", dir=each) for each in (said.folder, "/dev/shm")]  # noqa: S108
         dist.broadcast_object_list(folders)
         disk, memory = map(Path, folders)
         try:
             saving = Saving(training, said.width, said.steps, disk, memory)
-            if training.is_first:
+            if training.is_rank0:
                 print(json.dumps({"state": {"bytes": saving.size}}), flush=True)  # noqa: T201
             saving.saved(said.repeats)
             saving.restored(said.repeats)
         finally:
-            if training.is_first:
+            if training.is_rank0:
                 for each in (disk, memory):
                     shutil.rmtree(each, ignore_errors=True)
     return 0

@@ -96,6 +96,6 @@ class Process:
             operator.elector.client = replace(operator.elector.client, session=cast("RealSession", lease))
             operator.elector.identity, operator.elector.clock = self.session.name, self.loop.time
             pod = self.session.name.split("/")[0]
-            operator.elector.inherits = lambda holder: holder.startswith(f"{pod}/")
+            operator.elector.holder_has_exited = lambda holder: holder.startswith(f"{pod}/")
         operator.reconciler.events._clock = self.loop.time
         return operator

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.jobs import NOW
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.agent.place import PLACE
 from trainyard.domain.state.observe import container_exit
 from trainyard.domain.state.termination import Termination, read

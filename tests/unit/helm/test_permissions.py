@@ -1,28 +1,14 @@
 """What the operator may do, written out: a rule that is added must be added here too, and read by a reviewer."""
 
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from tests.unit.helm.chart import Chart, Manifest, Release
+from tests.support.granted_permissions import ELECTION, OPERATOR, Grants, grants
+from tests.unit.helm.chart import Chart, Release
 
-Grants = Mapping[tuple[str, str], set[str]]
-
-OPERATOR: Grants = {
-    ("trainyard.dev", "trainingjobs"): {"get", "list", "watch", "delete"},
-    ("trainyard.dev", "trainingjobs/status"): {"update"},
-    ("trainyard.dev", "trainingjobs/finalizers"): {"update"},
-    ("", "pods"): {"get", "list", "watch", "create", "delete"},
-    ("", "services"): {"get", "list", "watch", "create"},
-    ("events.k8s.io", "events"): {"get", "create", "patch"},
-}
 ISOLATION: Grants = {("networking.k8s.io", "networkpolicies"): {"get", "create"}}
-ELECTION: Grants = {
-    ("coordination.k8s.io", "leases/trainyard"): {"get", "update"},
-    ("coordination.k8s.io", "leases"): {"create"},
-}
 VIEW: Grants = {
     ("trainyard.dev", "trainingjobs"): {"get", "list", "watch"},
     ("trainyard.dev", "trainingjobs/scale"): {"get", "list", "watch"},
@@ -50,18 +36,6 @@ NEVER_RESOURCES = {
     "pods/ephemeralcontainers",
 }
 NEVER_VERBS = {"escalate", "bind", "impersonate"}
-
-
-def grants(role: Manifest) -> Grants:
-    """What a role's rules come to; a rule of any other shape than group, resource, name and verb is a KeyError or an assertion."""
-    found: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for rule in role["rules"]:
-        assert set(rule) - {"resourceNames"} == {"apiGroups", "resources", "verbs"}
-        for group in rule["apiGroups"]:
-            for resource in rule["resources"]:
-                for name in rule.get("resourceNames", [""]):
-                    found[group, f"{resource}/{name}" if name else resource] |= set(rule["verbs"])
-    return found
 
 
 def roles_bound_to(release: Release, account: Mapping[str, Any]) -> list[tuple[str, str | None, str]]:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from trainyard_torch.watch.communication import Communication, Span, covered, observed, shares
+from trainyard_torch.monitoring.communication import Communication, Span, covered, observed, shares
 
 SPANS = st.lists(
     st.tuples(st.integers(-5, 25), st.integers(0, 12)).map(lambda each: Span(each[0], sum(each))), max_size=8
@@ -86,5 +86,5 @@ def test_without_a_step_nothing_is_known() -> None:
 
 
 def test_a_time_without_length() -> None:
-    with pytest.raises(ValueError, match="whole must end after it begins"):
+    with pytest.raises(ValueError, match="window must end after it begins"):
         shares([], [], Span(1, 1))

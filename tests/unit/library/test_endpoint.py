@@ -5,9 +5,9 @@ import sys
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from trainyard_torch.watch import endpoint
-from trainyard_torch.watch.metrics import METRICS
-from trainyard_torch.watch.reading import Reading
+from trainyard_torch.monitoring import endpoint
+from trainyard_torch.monitoring.metrics import METRICS
+from trainyard_torch.monitoring.rank_metrics import RankMetrics
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def scraped(port: int, host: str = "127.0.0.1") -> dict[str, float]:
 
 
 def test_prometheus_is_told_what_is_known_now(port: int) -> None:
-    readings = [Reading(rank=2, step=7, time=5.0, steps=3, phases={"data": 0.5}, loss=1.5)]
+    readings = [RankMetrics(rank=2, step=7, time=5.0, steps=3, phases={"data": 0.5}, loss=1.5)]
     end = endpoint.serve(port, lambda: readings)
     assert end
     told = scraped(port)
@@ -50,7 +50,7 @@ def test_prometheus_is_told_what_is_known_now(port: int) -> None:
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="a machine without IPv6")
 def test_by_both_kinds_of_addresses(port: int) -> None:
-    end = endpoint.serve(port, lambda: [Reading(rank=0, step=1, time=0.0, steps=1)])
+    end = endpoint.serve(port, lambda: [RankMetrics(rank=0, step=1, time=0.0, steps=1)])
     assert end
     assert scraped(port, "::1") == scraped(port)
     end()
@@ -67,7 +67,7 @@ def test_without_ipv6_by_the_other_kind(port: int, monkeypatch: pytest.MonkeyPat
         return start(port, address, registry)  # type: ignore[arg-type]  # a registry
 
     monkeypatch.setattr(prometheus_client, "start_http_server", without)
-    end = endpoint.serve(port, lambda: [Reading(rank=0, step=1, time=0.0, steps=1)])
+    end = endpoint.serve(port, lambda: [RankMetrics(rank=0, step=1, time=0.0, steps=1)])
     assert end
     assert scraped(port)
     end()
@@ -85,7 +85,7 @@ def test_a_port_that_is_taken_ends_nothing(port: int, caplog: pytest.LogCaptureF
         assert endpoint.serve(port, list) is None
     (said,) = caplog.messages
     assert said == (
-        f"no metrics at port {port}: the port is taken: set TRAINYARD_METRICS_PORT to another one; training goes on"
+        f"no metrics on port {port}: the port is taken: set TRAINYARD_METRICS_PORT to another one; training continues"
     )
 
 
@@ -100,16 +100,18 @@ def test_an_image_without_the_library(monkeypatch: pytest.MonkeyPatch, caplog: p
     [(None, None, None), (None, "", None), (None, " 9400 ", 9400), (9500, "9400", 9500)],
 )
 def test_which_port_is_meant(given: int | None, said: str | None, meant: int | None) -> None:
-    assert endpoint.wished(given, {} if said is None else {endpoint.PORT: said}) == meant
+    assert endpoint.configured_port(given, {} if said is None else {endpoint.PORT: said}) == meant
 
 
 @pytest.mark.parametrize(("given", "said"), [(0, ""), (70000, ""), (None, "http"), (None, "0"), (None, "99999")])
 def test_what_is_no_port(given: int | None, said: str) -> None:
     with pytest.raises(ValueError, match=r"must be (a port )?from 1 to 65535"):
-        endpoint.wished(given, {endpoint.PORT: said})
+        endpoint.configured_port(given, {endpoint.PORT: said})
 
 
 def test_all_metrics_can_be_served() -> None:
-    known = Reading(0, 1, 1.0, 1, 1, 1, {"data": 1.0}, dict.fromkeys(("allocated", "reserved", "peak", "host"), 1.0))
+    known = RankMetrics(
+        0, 1, 1.0, 1, 1, 1, {"data": 1.0}, dict.fromkeys(("allocated", "reserved", "peak", "host"), 1.0)
+    )
     families = [*endpoint._Collector(lambda: [known]).collect()]
     assert len(families) == len(METRICS)

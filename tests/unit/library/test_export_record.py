@@ -15,8 +15,8 @@ from hypothesis import given, strategies as st
 
 import trainyard_torch
 from trainyard_torch.checkpoint.manifest import File, Manifest, digest
-from trainyard_torch.export.code import version
-from trainyard_torch.export.record import About, Code, ExportError, Input, Record, configured, jsonable
+from trainyard_torch.export.code_version import version
+from trainyard_torch.export.record import Code, ExportError, Input, Provenance, Record, configured, jsonable
 
 RECORD = Record(
     model="Net",
@@ -113,11 +113,11 @@ def test_what_json_has_stays_as_it_is(value: Any) -> None:
 
 
 def test_where_a_model_comes_from() -> None:
-    about = About(checkpoint=Manifest(step=7, attempt=3, world=2), checkpoints="/checkpoints")
+    about = Provenance(checkpoint=Manifest(step=7, attempt=3, world_size=2), checkpoints="/checkpoints")
     assert about.origin() == {
         "folder": "/checkpoints", "name": "step-000000000007-000003", "step": 7, "attempt": 3
     }  # fmt: skip
-    assert About().origin() == {}
+    assert Provenance().origin() == {}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
 from trainyard_agent import recorder as agent
-from trainyard_torch.watch.recorder import flight_recorder
+from trainyard_torch.monitoring.flight_recorder import flight_recorder
 
 
 def test_without_the_agent_it_is_turned_on_as_the_agent_does_it() -> None:

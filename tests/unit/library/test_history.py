@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import fsspec
 import pytest
 
-from trainyard_torch.checkpoint.history import LATEST, History, LeftBehindError, verify
-from trainyard_torch.checkpoint.lineage import Incarnation, Keep
-from trainyard_torch.checkpoint.manifest import NAME, BrokenError, File, Manifest, Name
+from trainyard_torch.checkpoint.history import LATEST, History, StaleAttemptError, verify
+from trainyard_torch.checkpoint.lineage import JobAttempt, Retention
+from trainyard_torch.checkpoint.manifest import NAME, CorruptCheckpointError, File, Manifest, Name
 from trainyard_torch.checkpoint.store import Store, StoreError
 
 
@@ -30,9 +30,9 @@ def write(store: Store, step: int, attempt: int = 1, **fields: Any) -> Manifest:
     return Manifest(step, attempt, 2, files={path: file for path, file in files.items() if file}, **fields)
 
 
-def committed(store: Store, *steps: int, base: Name | None = None, who: Incarnation | None = None) -> History:
+def committed(store: Store, *steps: int, base: Name | None = None, job_attempt: JobAttempt | None = None) -> History:
     """What the next attempt has written."""
-    history = History(store, who)
+    history = History(store, job_attempt)
     history.begin()
     history.claim(base)
     for step in steps:
@@ -52,7 +52,7 @@ def find(history: History) -> Found:
         try:
             manifest = history.listed(name)
             verify(history._store, manifest, manifest.files)
-        except BrokenError as error:
+        except CorruptCheckpointError as error:
             passed_over.append((name, str(error)))
         else:
             return Found(manifest, passed_over)
@@ -66,7 +66,7 @@ def step_of(history: History) -> int | None:
 
 def test_nothing_is_there_yet(store: Store) -> None:
     history = committed(store)
-    assert (history.attempt, find(history).manifest, history.tidy(Keep())) == (1, None, [])
+    assert (history.attempt, find(history).manifest, history.tidy(Retention())) == (1, None, [])
 
 
 def test_the_newest_that_is_whole(store: Store) -> None:
@@ -80,8 +80,8 @@ def test_the_newest_that_is_whole(store: Store) -> None:
     ("broken", "said"),
     [
         (lambda _: None, "__0_0.distcp is missing"),
-        (lambda old: old[:-1], "bytes in place of"),
-        (lambda _: b"", "has 0 bytes in place of"),
+        (lambda old: old[:-1], "bytes instead of"),
+        (lambda _: b"", "has 0 bytes instead of"),
         (lambda old: old[:5] + b"!" + old[6:], "its checksum is another one"),
     ],
     ids=["missing", "truncated", "empty", "changed"],
@@ -127,8 +127,8 @@ def test_who_was_left_behind_commits_nothing(store: Store) -> None:
     old = committed(store, 10)
     ready = write(store, 20)
     committed(store, 15, base=Name(10, 1))
-    for act in (lambda: old.commit(ready), lambda: old.tidy(Keep(last=1))):
-        with pytest.raises(LeftBehindError, match="number 2 there, and this is number 1"):
+    for act in (lambda: old.commit(ready), lambda: old.tidy(Retention(last=1))):
+        with pytest.raises(StaleAttemptError, match="number 2 there, and this is number 1"):
             act()
     assert step_of(History(store)) == 15
 
@@ -171,11 +171,11 @@ def test_claims_that_nobody_can_read_cost_nothing(store: Store, text: bytes) -> 
 
 
 def test_an_earlier_attempt_of_the_same_job_cannot_begin_after_a_later_one(store: Store) -> None:
-    slow = History(store, Incarnation("job", 1))
-    committed(store, 10, who=Incarnation("job", 2))
-    with pytest.raises(LeftBehindError, match="attempt 2 of this job has begun, and this is attempt 1"):
+    slow = History(store, JobAttempt("job", 1))
+    committed(store, 10, job_attempt=JobAttempt("job", 2))
+    with pytest.raises(StaleAttemptError, match="attempt 2 of this job has started, and this is attempt 1"):
         slow.begin()
-    committed(store, 20, base=Name(10, 1), who=Incarnation("the next job", 1))
+    committed(store, 20, base=Name(10, 1), job_attempt=JobAttempt("the next job", 1))
     assert step_of(History(store)) == 20
 
 
@@ -194,7 +194,7 @@ def test_of_two_that_begin_at_the_same_moment_one_is_the_later(store: Store, mon
     one.begin()
     assert [path[:15] for path in written] == ["attempts/000001", "attempts/000001", "attempts/000002"]
     one.commit(write(store, 10, one.attempt))
-    with pytest.raises(LeftBehindError):
+    with pytest.raises(StaleAttemptError):
         other.commit(write(store, 10, other.attempt))
 
 
@@ -206,7 +206,7 @@ def test_where_others_begin_all_the_time_none_goes_on_for_ever(store: Store, mon
         write_file(self, f"attempts/{path.split('/')[1][:6]}-00000000.json", content)
 
     monkeypatch.setattr(Store, "write", beside)
-    with pytest.raises(LeftBehindError, match="give each training a folder of its own"):
+    with pytest.raises(StaleAttemptError, match="give each training its own folder"):
         History(store).begin()
 
 
@@ -224,7 +224,7 @@ def test_what_was_passed_over_is_not_kept_in_place_of_what_is_good(store: Store,
     new.claim(Name(20, 1))
     for step in (22, 24, 26):
         new.commit(write(store, step, new.attempt))
-        new.tidy(Keep(last=last))
+        new.tidy(Retention(last=last))
         assert step_of(History(store)) == step
     assert len([name for name in store.folders() if name.endswith("-000002")]) == last
 
@@ -233,8 +233,8 @@ def test_who_looks_for_a_checkpoint_is_not_disturbed_by_who_was_left_behind(stor
     old = committed(store, 10, 20)
     new = History(store)
     new.begin()
-    for act in (lambda: old.commit(write(store, 30)), lambda: old.tidy(Keep(last=1))):
-        with pytest.raises(LeftBehindError):
+    for act in (lambda: old.commit(write(store, 30)), lambda: old.tidy(Retention(last=1))):
+        with pytest.raises(StaleAttemptError):
             act()
     assert step_of(new) == 20
     new.claim(Name(20, 1))
@@ -245,7 +245,7 @@ def test_who_looks_for_a_checkpoint_is_not_disturbed_by_who_was_left_behind(stor
 def test_a_claim_that_is_torn_holds_the_attempts_before_it_back_all_the_same(store: Store) -> None:
     old = committed(store, 10)
     store.write("attempts/000002-0123abcd.json", b'{"ba')
-    with pytest.raises(LeftBehindError):
+    with pytest.raises(StaleAttemptError):
         old.commit(write(store, 20))
     assert step_of(History(store)) == 10
 
@@ -254,7 +254,7 @@ def test_what_is_kept_and_what_goes(store: Store) -> None:
     history = committed(store, 10, 20, 30)
     write(store, 25)
     write(store, 35)
-    assert history.tidy(Keep(last=2)) == [Name(10, 1), Name(25, 1)]
+    assert history.tidy(Retention(last=2)) == [Name(10, 1), Name(25, 1)]
     assert sorted(store.folders()) == ["attempts", str(Name(20, 1)), str(Name(30, 1)), str(Name(35, 1))]
     assert step_of(History(store)) == 30
 
@@ -265,7 +265,7 @@ def test_the_best_stays(store: Store) -> None:
     history.claim(None)
     for step, loss in ((10, 0.1), (20, 0.5), (30, 0.4)):
         history.commit(write(store, step, metrics={"loss": loss}))
-    assert history.tidy(Keep(last=1, best=1, metric="loss")) == [Name(20, 1)]
+    assert history.tidy(Retention(last=1, best=1, metric="loss")) == [Name(20, 1)]
 
 
 class Dying(Store):
@@ -300,7 +300,7 @@ def test_killed_at_any_moment_the_newest_that_was_committed_is_there(tmp_path: P
             for step in (10, 20, 30, 40):
                 history.commit(write(dying, step))
                 done.append(step)
-                history.tidy(Keep(last=2))
+                history.tidy(Retention(last=2))
         except KeyboardInterrupt:
             pass
         found = step_of(History(Store(str(folder))))

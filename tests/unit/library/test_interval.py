@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from trainyard_torch.checkpoint.interval import LEAST_SECONDS, MOST_SECONDS, Due, daly
+from trainyard_torch.checkpoint.interval import LEAST_SECONDS, MOST_SECONDS, SaveInterval, daly
 
 
 def expected_seconds(interval: float, stall: float, between: float) -> float:
@@ -33,24 +33,24 @@ def test_times_that_are_none(stall: float, between: float) -> None:
 
 
 def test_by_steps() -> None:
-    rule = Due(steps=5)
-    assert [step for step in range(1, 12) if rule.at(step)] == [5, 10]
-    assert not rule.by(10**6, stall=1, age=10**6, failures=9), "the time says nothing"
+    rule = SaveInterval(steps=5)
+    assert [step for step in range(1, 12) if rule.due_at_step(step)] == [5, 10]
+    assert not rule.due_by_time(10**6, stall=1, age=10**6, failures=9), "the time says nothing"
 
 
 def test_by_time() -> None:
-    rule = Due(seconds=60)
-    assert [rule.by(elapsed, stall=0, age=0, failures=0) for elapsed in (59, 60)] == [False, True]
-    assert not rule.at(60), "the step says nothing"
+    rule = SaveInterval(seconds=60)
+    assert [rule.due_by_time(elapsed, stall=0, age=0, failures=0) for elapsed in (59, 60)] == [False, True]
+    assert not rule.due_at_step(60), "the step says nothing"
 
 
 def test_by_share() -> None:
-    assert Due(share=0.01).interval(stall=2, age=0, failures=0) == 200
-    assert Due(share=0.01).interval(stall=0.01, age=0, failures=0) == LEAST_SECONDS
+    assert SaveInterval(overhead=0.01).interval(stall=2, age=0, failures=0) == 200
+    assert SaveInterval(overhead=0.01).interval(stall=0.01, age=0, failures=0) == LEAST_SECONDS
 
 
 def test_by_what_is_measured() -> None:
-    rule = Due()
+    rule = SaveInterval()
     assert rule.interval(0, 0, 0) == LEAST_SECONDS, "the first one shows what it costs"
     calm, storm = rule.interval(0.5, 86400, 2), rule.interval(0.5, 86400, 200)
     assert storm < calm < MOST_SECONDS
@@ -63,9 +63,9 @@ def test_by_what_is_measured() -> None:
         ({"steps": 1, "seconds": 1}, "two rules"),
         ({"steps": 0}, "steps must be positive"),
         ({"seconds": -1}, "seconds must be positive"),
-        ({"share": math.nan}, "share must be positive"),
+        ({"overhead": math.nan}, "overhead must be positive"),
     ],
 )
 def test_rules_that_make_no_sense(rule: dict[str, float], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Due(**rule)  # type: ignore[arg-type]  # numbers of either kind
+        SaveInterval(**rule)  # type: ignore[arg-type]  # numbers of either kind

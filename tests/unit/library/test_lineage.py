@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from trainyard_torch.checkpoint.lineage import Claim, Incarnation, Keep, past, usable
+from trainyard_torch.checkpoint.lineage import Claim, JobAttempt, Retention, past, usable
 from trainyard_torch.checkpoint.manifest import Name
 
 N = Name
@@ -45,40 +45,40 @@ METRICS = {name: {"loss": loss} for name, loss in LOSSES.items()}
 @pytest.mark.parametrize(
     ("keep", "gone"),
     [
-        (Keep(last=2), [30, 20, 10]),
-        (Keep(last=9), []),
-        (Keep(last=1, best=1, metric="loss"), [30, 20, 10]),
-        (Keep(last=1, best=2, metric="loss"), [30, 20]),
-        (Keep(last=1, best=9, metric="loss"), [20]),
-        (Keep(last=1, best=1, metric="loss", greatest=True), [40, 30, 20, 10]),
-        (Keep(last=1, best=3, metric="accuracy"), [40, 30, 20, 10]),
+        (Retention(last=2), [30, 20, 10]),
+        (Retention(last=9), []),
+        (Retention(last=1, best=1, metric="loss"), [30, 20, 10]),
+        (Retention(last=1, best=2, metric="loss"), [30, 20]),
+        (Retention(last=1, best=9, metric="loss"), [20]),
+        (Retention(last=1, best=1, metric="loss", greater_is_better=True), [40, 30, 20, 10]),
+        (Retention(last=1, best=3, metric="accuracy"), [40, 30, 20, 10]),
     ],
 )
-def test_what_is_kept(keep: Keep, gone: list[int]) -> None:
+def test_what_is_kept(keep: Retention, gone: list[int]) -> None:
     assert [name.step for name in keep.superfluous(NAMES, METRICS)] == gone
 
 
 def test_what_is_no_number_is_none_of_the_best() -> None:
     """As an earlier release has written it."""
     metrics: Any = {N(50): {"loss": None}, N(40): {"loss": 0.1}, N(30): {"loss": "0.0"}}
-    assert Keep(last=1, best=1, metric="loss").superfluous([N(50), N(40), N(30)], metrics) == [N(30)]
+    assert Retention(last=1, best=1, metric="loss").superfluous([N(50), N(40), N(30)], metrics) == [N(30)]
 
 
 def test_the_worst_of_all_values() -> None:
     metrics = {N(50): {"loss": inf}, N(40): {"loss": -inf}}
-    assert Keep(last=1, best=1, metric="loss").superfluous([N(50), N(40), N(30)], metrics) == [N(30)]
+    assert Retention(last=1, best=1, metric="loss").superfluous([N(50), N(40), N(30)], metrics) == [N(30)]
 
 
 @pytest.mark.parametrize("bad", [{"last": 0}, {"best": -1}, {"best": 1}])
 def test_rules_that_make_no_sense(bad: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"last must|best needs"):
-        Keep(**bad)  # type: ignore[arg-type]  # numbers alone
+        Retention(**bad)  # type: ignore[arg-type]  # numbers alone
 
 
 def test_how_long_a_job_has_run_and_how_often_it_began() -> None:
-    job, other = Incarnation("job", 3), Incarnation("other", 1)
-    claims = [Claim(1, None, "a", Incarnation("job", 1), 1000.0), Claim(2, None, "b", other, 500.0)]
-    claims += [Claim(3, None, "c", Incarnation("job", 2), 1500.0, legible=False), Claim(4, None, "d", job, 1600.0)]
+    job, other = JobAttempt("job", 3), JobAttempt("other", 1)
+    claims = [Claim(1, None, "a", JobAttempt("job", 1), 1000.0), Claim(2, None, "b", other, 500.0)]
+    claims += [Claim(3, None, "c", JobAttempt("job", 2), 1500.0, legible=False), Claim(4, None, "d", job, 1600.0)]
     assert past(claims, job, 2000.0) == (1000.0, 2)
     assert past(claims, other, 2000.0) == (1500.0, 0)
     assert past([], job, 2000.0) == (0.0, 0)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, strategies as st
 
-from trainyard_torch.watch.meter import ASIDE, PHASES, Meter
+from trainyard_torch.monitoring.meter import NOT_TRAINING, PHASES, Meter
 
 
 class Clock:
@@ -61,40 +61,42 @@ def test_the_phases_add_up_to_all_time(story: Sequence[str | int]) -> None:
         sound.append(each)
     meter = metered(*sound)
     assert sum(meter.totals.values()) == counted
-    pace = meter.pace()
+    pace = meter.throughput()
     assert not pace.shares or math.isclose(sum(pace.shares.values()), 1)
 
 
 def test_pace_is_that_of_the_last_steps_without_the_first_and_what_is_no_part_of_them() -> None:
     slow_first = (50, "step")
     steps = [part for seconds in (1, 2, 6) for part in ("+data", seconds, "-", 1, "step")]
-    aside = [part for phase in ASIDE for part in (f"+{phase}", 100, "-")]
-    pace = metered(*slow_first, *aside, *steps).pace()
+    aside = [part for phase in NOT_TRAINING for part in (f"+{phase}", 100, "-")]
+    pace = metered(*slow_first, *aside, *steps).throughput()
     assert pace.step_seconds == 3
     assert (pace.steps_per_second, pace.samples_per_second, pace.tokens_per_second) == (3 / 12, 24 / 12, 300 / 12)
-    assert pace.shares == {"data": 9 / 312, "other": 3 / 312, **dict.fromkeys(ASIDE, 100 / 312)}
+    assert pace.shares == {"data": 9 / 312, "other": 3 / 312, **dict.fromkeys(NOT_TRAINING, 100 / 312)}
 
 
 def test_the_window_is_bounded() -> None:
-    assert metered(*[part for seconds in range(10) for part in (seconds, "step")], window=3).pace().step_seconds == 8
+    assert (
+        metered(*[part for seconds in range(10) for part in (seconds, "step")], window=3).throughput().step_seconds == 8
+    )
 
 
 def test_before_the_second_step_nothing_is_known() -> None:
     for meter in (metered(), metered(5, "step")):
-        pace = meter.pace()
-        assert (pace.step_seconds, pace.own_seconds, pace.samples_per_second, pace.shares) == (None, None, None, {})
+        pace = meter.throughput()
+        assert (pace.step_seconds, pace.compute_seconds, pace.samples_per_second, pace.shares) == (None, None, None, {})
     assert metered(5, "step").samples == 8
 
 
 def test_steps_that_take_no_time_have_no_rate() -> None:
-    assert metered("step", "step").pace().samples_per_second is None
+    assert metered("step", "step").throughput().samples_per_second is None
 
 
 def test_own_work_is_a_median() -> None:
     meter = metered()
     for seconds in (3.0, 90.0, 4.0):
-        meter.worked(seconds)
-    assert meter.pace().own_seconds == 4
+        meter.computed(seconds)
+    assert meter.throughput().compute_seconds == 4
 
 
 @pytest.mark.parametrize(

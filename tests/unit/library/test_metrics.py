@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from trainyard_torch.watch.meter import WINDOW
-from trainyard_torch.watch.metrics import METRICS, PREFIX
-from trainyard_torch.watch.reading import Reading
+from trainyard_torch.monitoring.meter import WINDOW
+from trainyard_torch.monitoring.metrics import METRICS, PREFIX
+from trainyard_torch.monitoring.rank_metrics import RankMetrics
 
 PAGE = Path(__file__).parents[3] / "docs/training/watching.md"
 
 
-def reading(rank: int = 0, **fields: Any) -> Reading:
-    return Reading(**{"rank": rank, "step": 7, "time": 1.5, "steps": 5, **fields})
+def reading(rank: int = 0, **fields: Any) -> RankMetrics:
+    return RankMetrics(**{"rank": rank, "step": 7, "time": 1.5, "steps": 5, **fields})
 
 
-def told(name: str, *readings: Reading) -> dict[tuple[str, ...], float]:
+def told(name: str, *readings: RankMetrics) -> dict[tuple[str, ...], float]:
     (metric,) = [metric for metric in METRICS if metric.name == PREFIX + name]
     return {sample.labels: sample.value for sample in metric.samples(readings)}
 
@@ -56,8 +56,8 @@ def test_names_are_as_prometheus_has_them() -> None:
         assert re.fullmatch(r"trainyard_training_[a-z]+(_[a-z]+)*", metric.name)
         assert (metric.kind == "counter") == metric.name.endswith("_total")
         assert metric.kind == "counter" or set(metric.labels) <= {"rank"}
-        assert metric.meaning.endswith(".")
-        if "last 64" in metric.meaning:
+        assert metric.documentation.endswith(".")
+        if "last 64" in metric.documentation:
             assert WINDOW == 64
 
 
@@ -67,7 +67,7 @@ def test_no_rank_no_series() -> None:
 
 def test_the_page_has_the_same_table() -> None:
     rows = [
-        f"| `{metric.name}` | {metric.kind} | {', '.join(f'`{label}`' for label in metric.labels)} | {metric.meaning} |"
+        f"| `{metric.name}` | {metric.kind} | {', '.join(f'`{label}`' for label in metric.labels)} | {metric.documentation} |"
         for metric in METRICS
     ]
     assert [line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{PREFIX}")] == rows
@@ -77,25 +77,25 @@ FULL = reading(3, loss=math.inf, phases={"data": 0.25}, memory={"host": 5.0}, mf
 
 
 def test_a_reading_arrives_as_it_was() -> None:
-    assert Reading.parse(FULL.text()) == FULL
-    assert Reading.parse(FULL.text() + b"of a longer one before") == FULL
+    assert RankMetrics.parse(FULL.text()) == FULL
+    assert RankMetrics.parse(FULL.text() + b"of a longer one before") == FULL
 
 
 def test_a_reading_that_is_torn_is_none() -> None:
     text, other = FULL.text(), reading(3, step=8, loss=1.0).text()
     for at in range(len(text)):
-        assert Reading.parse(text[:at]) is None
+        assert RankMetrics.parse(text[:at]) is None
         # A digit of the checksum may be written in two ways: then it is the same reading.
-        assert Reading.parse(text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :]) in [None, FULL]
+        assert RankMetrics.parse(text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :]) in [None, FULL]
     for at in range(1, len(other)):
-        assert Reading.parse(other[:at] + text[at:]) in [None, FULL], "the one is written over the other"
+        assert RankMetrics.parse(other[:at] + text[at:]) in [None, FULL], "the one is written over the other"
 
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"0 0\n", b"00000000 0\n", b"x y z\n{}", b"\xff\xfe\n", b"1 -1\n{}"])
 def test_nonsense_is_no_reading(text: bytes) -> None:
-    assert Reading.parse(text) is None
+    assert RankMetrics.parse(text) is None
 
 
 def test_a_reading_of_another_release_is_none() -> None:
     later = FULL.text().split(b"\n", 1)[1].replace(b'"format": 1', b'"format": 2')
-    assert Reading.parse(b"%08x %d\n%s" % (zlib.crc32(later), len(later), later)) is None
+    assert RankMetrics.parse(b"%08x %d\n%s" % (zlib.crc32(later), len(later), later)) is None

@@ -4,7 +4,7 @@ import pytest
 
 from trainyard_torch.checkpoint.outcome import Outcome, agreed
 
-GOOD, KEPT = Outcome(), Outcome(remembered=True)
+GOOD, KEPT = Outcome(), Outcome(in_memory=True)
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ GOOD, KEPT = Outcome(), Outcome(remembered=True)
         ([Outcome(broken=True, wrong="reset"), GOOD], Outcome(broken=True, wrong="reset")),
         ([GOOD, Outcome(silent=True, wrong="no answer")], Outcome(silent=True, wrong="no answer")),
         ([GOOD, Outcome(behind="attempt 2 has begun")], Outcome(behind="attempt 2 has begun")),
-        ([KEPT, Outcome(forgotten="no room")], Outcome(forgotten="no room")),
+        ([KEPT, Outcome(memory_error="no room")], Outcome(memory_error="no room")),
     ],
 )
 def test_the_worst_counts(words: list[Outcome], together: Outcome) -> None:

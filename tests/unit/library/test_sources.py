@@ -16,20 +16,20 @@ from hypothesis import given, settings, strategies as st
 from trainyard_torch.data import (
     Batches,
     BlockSource,
-    Disk,
-    Member,
-    Order,
-    Patience,
+    DataShard,
+    DiskCache,
     ReadError,
-    Reading,
-    Records,
-    token_file,
+    ReadOptions,
+    RecordDataset,
+    RetryPolicy,
+    SampleOrder,
+    token_dataset,
     write_records,
 )
 from trainyard_torch.data.records import Index
 from trainyard_torch.data.sources import found
 
-QUICK = Patience(tries=2, first=0)
+QUICK = RetryPolicy(attempts=2, initial_seconds=0)
 SAMPLES = [bytes([number % 251]) * (number % 7) for number in range(50)]
 
 
@@ -64,9 +64,9 @@ def test_samples_of_tokens_overlap_by_one(count: int, length: int, block: int, d
     values = tokens("memory://tokens", count, dtype)
     if count <= length:
         with pytest.raises(ValueError, match=f"has {count} tokens, and a sample needs {length + 1}"):
-            token_file("memory://tokens", length, dtype)
+            token_dataset("memory://tokens", length, dtype)
         return
-    source = token_file("memory://tokens", length, dtype, block=block)
+    source = token_dataset("memory://tokens", length, dtype, block=block)
     wanted = [values[at : at + length + 1].tolist() for at in range(0, count - length, length)]
     assert [sample.tolist() for sample in found(source, range(len(source)))] == wanted
     source.close()
@@ -74,7 +74,7 @@ def test_samples_of_tokens_overlap_by_one(count: int, length: int, block: int, d
 
 def test_tokens_of_this_machine_are_not_copied_to_a_process(tmp_path: Path) -> None:
     values = tokens(str(tmp_path / "tokens"), 100_001)
-    source = token_file(str(tmp_path / "tokens"), 100)
+    source = token_dataset(str(tmp_path / "tokens"), 100)
     assert source[3].tolist() == values[300:401].tolist()
     assert source[3].dtype == np.int64
     assert len(source) == 1000
@@ -87,12 +87,12 @@ def test_tokens_of_this_machine_are_not_copied_to_a_process(tmp_path: Path) -> N
 def test_there_is_no_such_sample(url: str, number: int) -> None:
     tokens(url, 101)
     with pytest.raises(IndexError, match="samples are 0 to 9"):
-        token_file(url, 10)[number]
+        token_dataset(url, 10)[number]
 
 
 def test_a_read_brings_a_block_and_no_more(bucket: str) -> None:
     tokens(bucket, 10_001)
-    source = token_file(bucket, 10, block=50)
+    source = token_dataset(bucket, 10, block=50)
     found(source, [125, 101, 149, 100])
     assert (source.reads.count, source.reads.bytes) == (1, 501 * 2)
     found(source, [0, 999, 100])
@@ -102,10 +102,10 @@ def test_a_read_brings_a_block_and_no_more(bucket: str) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: token_file("memory://odd", 4), "has 5 bytes, which is no multiple of the 2 of uint16"),
-        (lambda: token_file("memory://odd", 4, np.float32), "dtype must be a type of integers"),
-        (lambda: token_file("memory://odd", 0), "length must be from 1"),
-        (lambda: token_file("memory://odd", 1, "u1", block=0), "block must be from 1"),
+        (lambda: token_dataset("memory://odd", 4), "has 5 bytes, which is no multiple of the 2 of uint16"),
+        (lambda: token_dataset("memory://odd", 4, np.float32), "dtype must be a type of integers"),
+        (lambda: token_dataset("memory://odd", 0), "length must be from 1"),
+        (lambda: token_dataset("memory://odd", 1, "u1", block=0), "block must be from 1"),
     ],
 )
 def test_a_file_that_has_no_such_tokens(make: Callable[[], object], said: str) -> None:
@@ -121,7 +121,7 @@ def test_records_come_back_as_they_were_written(samples: list[bytes], block: int
     if memory.exists("/records"):
         memory.rm("/records", recursive=True)
     index = write_records("memory://records", iter(samples), block=block)
-    source = Records("memory://records")
+    source = RecordDataset("memory://records")
     assert source.index == index
     backwards = list(range(len(samples)))[::-1]
     assert found(source, backwards) == samples[::-1]
@@ -131,7 +131,7 @@ def test_records_come_back_as_they_were_written(samples: list[bytes], block: int
 
 def test_records_are_decoded(url: str) -> None:
     write_records(url, SAMPLES, block=8)
-    source = Records(url, len)
+    source = RecordDataset(url, len)
     assert found(source, [5, 40, 5]) == [5, 5, 5]
     assert source[13] == 6
 
@@ -139,7 +139,7 @@ def test_records_are_decoded(url: str) -> None:
 def test_sources_can_go_to_other_processes_and_hold_nothing_there(bucket: str) -> None:
     write_records(bucket, SAMPLES, block=8)
     tokens("memory://tokens", 1001)
-    for source in (Records(bucket, len), token_file("memory://tokens", 10, block=20)):
+    for source in (RecordDataset(bucket, len), token_dataset("memory://tokens", 10, block=20)):
         before = source[13]
         stored = pickle.dumps(source)
         assert len(stored) < 3000
@@ -184,7 +184,7 @@ def test_what_cannot_be_written(bucket: str, samples: list[Any], block: int, sai
             lambda content: content[:-1],
             r"shard-000001: tried 2 times, and the answer was \d+ bytes: the file was cut off",
         ),
-        (lambda content: content[:-1] + b"?", r"shard-000001 is not what index.json says"),
+        (lambda content: content[:-1] + b"?", r"shard-000001 does not match index.json"),
         (lambda content: content + b"?", None),
     ],
 )
@@ -192,7 +192,7 @@ def test_a_shard_that_was_changed_is_named(bucket: str, change: Callable[[bytes]
     write_records(bucket, SAMPLES, block=10)
     memory = fsspec.filesystem("memory")
     memory.pipe_file("/bucket/data/shard-000001", change(memory.cat_file("/bucket/data/shard-000001")))
-    source = Records(bucket, reading=Reading(patience=QUICK))
+    source = RecordDataset(bucket, read_options=ReadOptions(retry=QUICK))
     assert source[9] == SAMPLES[9]
     if said is None:
         assert source[10] == SAMPLES[10], "what follows the shard does no harm"
@@ -215,12 +215,12 @@ def test_an_index_that_was_changed_is_told(bucket: str, change: Callable[[bytes]
     memory = fsspec.filesystem("memory")
     memory.pipe_file("/bucket/data/index.json", change(memory.cat_file("/bucket/data/index.json")))
     with pytest.raises(ReadError, match=said):
-        Records(bucket)
+        RecordDataset(bucket)
 
 
 def test_a_folder_without_an_index_is_no_data_set(url: str) -> None:
     with pytest.raises(ReadError, match=r"index\.json: FileNotFoundError"):
-        Records(url)
+        RecordDataset(url)
 
 
 def test_the_format_is_what_the_text_says(bucket: str) -> None:
@@ -238,10 +238,12 @@ def test_the_format_is_what_the_text_says(bucket: str) -> None:
 def test_an_epoch_reads_each_block_once_and_holds_a_few(bucket: str) -> None:
     """4000 samples in 125 shards, of which memory holds a tenth."""
     write_records(bucket, (number.to_bytes(8, "little") for number in range(4000)), block=32)
-    source = Records(bucket, lambda sample: int.from_bytes(sample, "little"), reading=Reading(memory=13 * 520))
-    order = Order(len(source), 3, block=source.block, window=4)
+    source = RecordDataset(
+        bucket, lambda sample: int.from_bytes(sample, "little"), read_options=ReadOptions(memory=13 * 520)
+    )
+    order = SampleOrder(len(source), 3, block=source.block, window=4)
     source.check(order, reach=128)
-    assert run_epoch(source, order, Member(0, 1)) == list(range(4000))
+    assert run_epoch(source, order, DataShard(0, 1)) == list(range(4000))
     assert source.reads.count == 1 + 125, "the index, and each shard"
     assert source.reads.bytes < 1.05 * 125 * 520 + len(source.index.text())
     held = next(iter(source._blocks._held.values()))
@@ -250,23 +252,25 @@ def test_an_epoch_reads_each_block_once_and_holds_a_few(bucket: str) -> None:
 
 def test_processes_of_a_node_share_what_they_read(bucket: str, tmp_path: Path) -> None:
     write_records(bucket, (number.to_bytes(8, "little") for number in range(1000)), block=20)
-    reading = Reading(disk=Disk(str(tmp_path / "cache"), 30 * 200))
-    ranks = [Records(bucket, lambda sample: int.from_bytes(sample, "little"), reading=reading) for _ in range(4)]
-    order = Order(1000, 3, block=20, window=4)
+    reading = ReadOptions(disk_cache=DiskCache(str(tmp_path / "cache"), 30 * 200))
+    ranks = [
+        RecordDataset(bucket, lambda sample: int.from_bytes(sample, "little"), read_options=reading) for _ in range(4)
+    ]
+    order = SampleOrder(1000, 3, block=20, window=4)
     batches = Batches(order, 40, 10)
     seen = []
     for step in range(25):
         for rank, source in enumerate(ranks):
-            for micro in batches.after(step).step(Member(rank, 4)):
+            for micro in batches.after(step).step(DataShard(rank, 4)):
                 seen += found(source, micro.samples.tolist())
     assert sorted(seen) == list(range(1000))
     assert sum(source.reads.count - 1 for source in ranks) == 50
 
 
-def run_epoch(source: BlockSource, order: Order, member: Member) -> list[int]:
+def run_epoch(source: BlockSource, order: SampleOrder, data_shard: DataShard) -> list[int]:
     batches, seen = Batches(order, 40, 40), []
     while batches.epoch < 1:
-        for micro in batches.step(member):
+        for micro in batches.step(data_shard):
             source.prepare(micro.samples)
             seen += found(source, micro.samples.tolist())
         batches = batches.after()
@@ -276,21 +280,21 @@ def run_epoch(source: BlockSource, order: Order, member: Member) -> list[int]:
 @pytest.mark.parametrize(
     ("order", "reach", "said"),
     [
-        (Order(50, block=1), 4, r"reads 10 samples at a time.*Make it Order\(block=10\)"),
-        (Order(50, block=25), 4, "reads 10 samples at a time"),
-        (Order(50, block=10, window=2), 4, r"4 blocks are needed.*Reading\(memory="),
-        (Order(50, block=10, window=1), 20, "3 blocks are needed"),
-        (Order(50, block=20, window=1), 20, "4 blocks are needed"),
-        (Order(50, shuffled=False), 20, "3 blocks are needed"),
-        (Order(50, block=10, window=1), 10, None),
-        (Order(50, shuffled=False), 10, None),
+        (SampleOrder(50, block=1), 4, r"reads 10 samples at a time.*Make it SampleOrder\(block=10\)"),
+        (SampleOrder(50, block=25), 4, "reads 10 samples at a time"),
+        (SampleOrder(50, block=10, window=2), 4, r"4 blocks are needed.*ReadOptions\(memory="),
+        (SampleOrder(50, block=10, window=1), 20, "3 blocks are needed"),
+        (SampleOrder(50, block=20, window=1), 20, "4 blocks are needed"),
+        (SampleOrder(50, shuffled=False), 20, "3 blocks are needed"),
+        (SampleOrder(50, block=10, window=1), 10, None),
+        (SampleOrder(50, shuffled=False), 10, None),
     ],
 )
 def test_an_order_that_would_read_blocks_twice_is_refused(
-    bucket: str, order: Order, reach: int, said: str | None
+    bucket: str, order: SampleOrder, reach: int, said: str | None
 ) -> None:
     index = write_records(bucket, [b"12345"] * 50, block=10)
-    source = Records(bucket, reading=Reading(memory=2 * index.shards[0].size))
+    source = RecordDataset(bucket, read_options=ReadOptions(memory=2 * index.shards[0].size))
     if said is None:
         source.check(order, reach)
     else:
@@ -313,7 +317,7 @@ def no_matter(_: bytes) -> bool:
 
 
 def test_a_fork_while_a_lock_is_held_holds_nobody_up(tmp_path: Path) -> None:
-    disk = Disk(str(tmp_path), 1000)
+    disk = DiskCache(str(tmp_path), 1000)
     gone_r, gone_w = os.pipe()
 
     def read() -> bytes:
@@ -338,7 +342,7 @@ def test_a_fork_while_a_lock_is_held_holds_nobody_up(tmp_path: Path) -> None:
 def test_what_goes_wrong_with_the_cache_is_told_once_and_ends_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = Disk(str(tmp_path / "cache"), 10)
+    disk = DiskCache(str(tmp_path / "cache"), 10)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -351,13 +355,13 @@ def test_what_goes_wrong_with_the_cache_is_told_once_and_ends_nothing(
         f"the cache of blocks in {tmp_path}/cache is of no use: [Errno 28] No space left on device; blocks are read without it"
     )
     (tmp_path / "file").write_text("no folder")
-    assert Disk(str(tmp_path / "file"), 10).get("key", no_matter, lambda: b"block") == b"block"
+    assert DiskCache(str(tmp_path / "file"), 10).get("key", no_matter, lambda: b"block") == b"block"
 
 
 def test_what_is_not_of_the_cache_stays(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     (tmp_path / "mine.txt").write_text("x" * 1000)
-    disk = Disk(str(tmp_path), 10)
+    disk = DiskCache(str(tmp_path), 10)
     for number in range(5):
         assert disk.get(f"key-{number}", no_matter, lambda: b"block") == b"block"
     names = {path.name for path in tmp_path.iterdir() if not path.name.startswith("lock-")}
@@ -370,5 +374,5 @@ def test_a_store_that_fails_is_no_fault_of_the_cache(tmp_path: Path, caplog: pyt
         raise OSError("the store is away")
 
     with pytest.raises(OSError, match="the store is away"):
-        Disk(str(tmp_path), 10).get("key", no_matter, away)
+        DiskCache(str(tmp_path), 10).get("key", no_matter, away)
     assert not caplog.records

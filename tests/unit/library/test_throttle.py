@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 
-from trainyard_torch.throttle import MOST, Throttle
+from trainyard_torch.throttle import MAX_SKIPPED_STEPS, Throttle
 
 
 class Training:
@@ -22,7 +22,7 @@ class Training:
             assert len(set(due)) == 1, "one waits for another that does not ask"
             if due[0]:
                 found.append(step)
-                pause = max(each.wish() for each in self._all)
+                pause = max(each.proposal() for each in self._all)
                 for each in self._all:
                     each.agree(pause)
         return found
@@ -30,7 +30,7 @@ class Training:
 
 @pytest.mark.parametrize(
     ("seconds", "between"),
-    [(30.0, 1), (0.09, 1), (0.045, 2), (0.018, 5), (0.001, MOST + 1)],
+    [(30.0, 1), (0.09, 1), (0.045, 2), (0.018, 5), (0.001, MAX_SKIPPED_STEPS + 1)],
     ids=["minutes", "a tenth", "half of it", "a fifth", "a millisecond"],
 )
 def test_about_ten_times_a_second(seconds: float, between: int) -> None:
@@ -48,5 +48,5 @@ def test_steps_that_become_long_are_asked_after_soon() -> None:
     training.asked(100)
     training._seconds = (5.0,)
     asked = training.asked(60)
-    assert asked[0] <= MOST
+    assert asked[0] <= MAX_SKIPPED_STEPS
     assert asked[-10:] == [*range(50, 60)]

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_torch.watch import trace
+from trainyard_torch.monitoring import trace
 
 
 def test_a_trace_is_whole_or_not_there(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def torn(to: str, written: str | None) -> None:
 
 @pytest.mark.parametrize("written", ['{"traceEvents": [{"na', "", None])
 def test_what_torch_has_not_written_to_its_end(tmp_path: Path, written: str | None) -> None:
-    with pytest.raises(OSError, match=r"does not take trace-rank0-step1.json.gz: is there no room left\?"):
+    with pytest.raises(OSError, match=r"trace-rank0-step1.json.gz is incomplete: is there space left"):
         trace.save(lambda to: torn(to, written), tmp_path / trace.name(0, 1))
     assert [*tmp_path.iterdir()] == []
 

@@ -13,13 +13,13 @@ from hypothesis import given, strategies as st
 
 from trainyard_torch.tracking.background import Background, RefusedError
 from trainyard_torch.tracking.backlog import Backlog
-from trainyard_torch.tracking.events import Began, Ended, Event, Measured, Saved, flat
+from trainyard_torch.tracking.events import CheckpointSaved, Event, MetricsLogged, RunEnded, RunStarted, flat
 
 PATIENCE = 30.0
 
 
-def measured(step: int) -> Measured:
-    return Measured(float(step), step, {"loss": 1 / (step + 1)})
+def measured(step: int) -> MetricsLogged:
+    return MetricsLogged(float(step), step, {"loss": 1 / (step + 1)})
 
 
 class Listener:
@@ -42,14 +42,19 @@ class Listener:
 
 
 def told(listener: Listener, events: Sequence[Event], *, seconds: float = PATIENCE, room: int = 4096) -> Background:
-    background = Background(listener, room=room, pause=0.0, shortest=0.01)
+    background = Background(listener, queue_size=room, pause=0.0, min_retry_seconds=0.01)
     for event in events:
         background.put(event)
     background.close(seconds)
     return background
 
 
-COURSE: list[Event] = [Began(0.0), *map(measured, range(200)), Saved(0.0, 200, 1, "/c/1"), Ended(0.0, "finished")]
+COURSE: list[Event] = [
+    RunStarted(0.0),
+    *map(measured, range(200)),
+    CheckpointSaved(0.0, 200, 1, "/c/1"),
+    RunEnded(0.0, "finished"),
+]
 
 
 def test_all_is_told_in_its_order() -> None:
@@ -89,15 +94,15 @@ def test_one_that_was_away_hears_all_once(caplog: pytest.LogCaptureFixture) -> N
 
     listener = Listener(hear)
     with caplog.at_level(logging.INFO):
-        background = Background(listener, pause=0.0, shortest=0.001)
+        background = Background(listener, pause=0.0, min_retry_seconds=0.001)
         for event in COURSE:
             background.put(event)
         assert background.flush(PATIENCE)
         background.close(PATIENCE)
     assert listener.heard == COURSE
     assert [record.getMessage() for record in caplog.records] == [
-        "the listener cannot be told of the training (no route to host): the training goes on, what is to be told is kept, and it is tried again",
-        "the listener is told again; 0 things were left out meanwhile",
+        "cannot send events to the listener (no route to host): training continues, events are kept and sent again",
+        "the listener answers again; 0 events were dropped",
     ]
 
 
@@ -108,36 +113,38 @@ def test_one_that_stays_away_is_given_up_at_the_end(caplog: pytest.LogCaptureFix
     begin = time.monotonic()
     told(Listener(hear), COURSE, seconds=0.3)
     assert time.monotonic() - begin < PATIENCE / 2
-    assert caplog.messages[0].startswith("the listener cannot be told of the training (ConnectionError)")
-    assert caplog.messages[1:] == ["the listener was not told 203 things at the end: it does not answer"]
+    assert caplog.messages[0].startswith("cannot send events to the listener")
+    assert caplog.messages[1:] == ["the listener did not answer at the end: dropped 203 events"]
 
 
 def test_what_is_refused_is_left_out_alone(caplog: pytest.LogCaptureFixture) -> None:
     unwanted = {measured(7).step, measured(150).step}
 
     def hear(events: Sequence[Event]) -> None:
-        if bad := [event for event in events if isinstance(event, Measured) and event.step in unwanted]:
+        if bad := [event for event in events if isinstance(event, MetricsLogged) and event.step in unwanted]:
             raise RefusedError(f"not step {bad[0].step}")
 
     listener = Listener(hear)
     told(listener, COURSE)
-    assert listener.heard == [event for event in COURSE if not (isinstance(event, Measured) and event.step in unwanted)]
-    assert caplog.messages == ["the listener refuses some of what it is told (not step 7): that is left out"]
+    assert listener.heard == [
+        event for event in COURSE if not (isinstance(event, MetricsLogged) and event.step in unwanted)
+    ]
+    assert caplog.messages == ["the listener rejects some events (not step 7): they are dropped"]
 
 
 def test_a_full_backlog_grows_coarser_and_not_shorter() -> None:
     go = threading.Event()
     listener = Listener(lambda _: go.wait(PATIENCE) and None)
-    background = Background(listener, room=16, pause=0.0)
+    background = Background(listener, queue_size=16, pause=0.0)
     for event in COURSE:
         background.put(event)
     go.set()
     background.close(PATIENCE)
-    steps = [event.step for event in listener.heard if isinstance(event, Measured)]
+    steps = [event.step for event in listener.heard if isinstance(event, MetricsLogged)]
     assert steps == sorted(set(steps))
     assert len(listener.heard) + background._backlog.left_out == len(COURSE)
-    assert isinstance(listener.heard[0], Began)
-    assert isinstance(listener.heard[-1], Ended)
+    assert isinstance(listener.heard[0], RunStarted)
+    assert isinstance(listener.heard[-1], RunEnded)
 
 
 @st.composite
@@ -145,9 +152,9 @@ def courses(draw: st.DrawFn) -> list[Event]:
     """Some attempts that begin and end, with measurements and checkpoints in between."""
     steps = st.integers(0, 99)
     events: list[Event] = draw(
-        st.lists(steps.map(measured) | steps.map(lambda step: Saved(0.0, step, 1, "/c")), max_size=200)
+        st.lists(steps.map(measured) | steps.map(lambda step: CheckpointSaved(0.0, step, 1, "/c")), max_size=200)
     )
-    for event in draw(st.lists(st.sampled_from([Began(0.0), Ended(0.0, "failed")]), max_size=9)):
+    for event in draw(st.lists(st.sampled_from([RunStarted(0.0), RunEnded(0.0, "failed")]), max_size=9)):
         events.insert(draw(st.integers(0, len(events))), event)
     return events
 
@@ -164,11 +171,13 @@ def test_a_backlog_is_never_larger_than_its_room(events: list[Event], room: int,
     assert len(found) + backlog.left_out == len(events)
     rest = iter(events)
     assert all(any(event is other for other in rest) for event in found), "in the order in which they came"
-    assert [e for e in found if isinstance(e, (Began, Ended))] == [e for e in events if isinstance(e, (Began, Ended))]
+    assert [e for e in found if isinstance(e, (RunStarted, RunEnded))] == [
+        e for e in events if isinstance(e, (RunStarted, RunEnded))
+    ]
 
 
 def test_too_little_room() -> None:
-    with pytest.raises(ValueError, match="room must be from 16 on, and is 3"):
+    with pytest.raises(ValueError, match="capacity must be from 16 on, not 3"):
         Backlog(3)
 
 

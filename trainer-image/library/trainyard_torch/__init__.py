@@ -9,177 +9,177 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainyard_torch.checkpoint.checkpoints import Checkpoints
-    from trainyard_torch.checkpoint.history import LeftBehindError
-    from trainyard_torch.checkpoint.interval import Due
-    from trainyard_torch.checkpoint.lineage import Incarnation, Keep
+    from trainyard_torch.checkpoint.history import StaleAttemptError
+    from trainyard_torch.checkpoint.interval import SaveInterval
+    from trainyard_torch.checkpoint.lineage import JobAttempt, Retention
+    from trainyard_torch.checkpoint.loader import CheckpointError, CheckpointSaveError, NoUsableCheckpointError
     from trainyard_torch.checkpoint.manifest import Manifest
-    from trainyard_torch.checkpoint.pace import Plan, Tier
-    from trainyard_torch.checkpoint.restoring import CheckpointError, NoneWholeError, NotStoredError
+    from trainyard_torch.checkpoint.policy import CheckpointPolicy, Tier
     from trainyard_torch.checkpoint.store import Store, StoreError
-    from trainyard_torch.checkpoint.trained import Trained
-    from trainyard_torch.communication.averaging import hierarchical, local_sgd
+    from trainyard_torch.checkpoint.train_state import TrainState
+    from trainyard_torch.communication.averaging import hierarchical_sgd, local_sgd
     from trainyard_torch.communication.compression import compress
     from trainyard_torch.communication.diloco import DiLoCo
-    from trainyard_torch.communication.island import IslandState, join
     from trainyard_torch.communication.powersgd import PowerSGD
-    from trainyard_torch.compiling import compiled
-    from trainyard_torch.context import SAVED, Training, start
-    from trainyard_torch.data.batches import Batches, Member, MicroBatch
-    from trainyard_torch.data.disk import Disk
-    from trainyard_torch.data.evaluation import Evaluation
+    from trainyard_torch.communication.replica_group import ReplicaGroupState, join_replica_group
+    from trainyard_torch.compilation import compile_model
+    from trainyard_torch.context import STOPPED_EXIT_CODE, Training, start
+    from trainyard_torch.data.batches import Batches, DataShard, MicroBatch
+    from trainyard_torch.data.disk_cache import DiskCache
+    from trainyard_torch.data.evaluation import EvaluationLoader
     from trainyard_torch.data.loader import Loader
-    from trainyard_torch.data.order import Order
-    from trainyard_torch.data.processes import Steps
-    from trainyard_torch.data.records import Records, write_records
-    from trainyard_torch.data.tokens import token_file
+    from trainyard_torch.data.records import RecordDataset, write_records
+    from trainyard_torch.data.sample_order import SampleOrder
+    from trainyard_torch.data.step_dataset import StepDataset
+    from trainyard_torch.data.tokens import token_dataset
     from trainyard_torch.export.exporting import export_model, read_record
-    from trainyard_torch.export.record import About, ExportError
+    from trainyard_torch.export.record import ExportError, Provenance
     from trainyard_torch.export.weights import load_weights
     from trainyard_torch.loop import Loop, Step
-    from trainyard_torch.mesh import Parallelism, member, submesh
-    from trainyard_torch.optim.lamb import Lamb
-    from trainyard_torch.optim.lars import Lars
-    from trainyard_torch.optim.schedule import Schedule
+    from trainyard_torch.mesh import Parallelism, data_shard, submesh
+    from trainyard_torch.monitoring.monitor import Monitor
+    from trainyard_torch.monitoring.profiler import ProfilerConfig
+    from trainyard_torch.optim.lamb import LAMB
+    from trainyard_torch.optim.lars import LARS
+    from trainyard_torch.optim.schedule import LRSchedule
     from trainyard_torch.parallel import (
         Pipeline,
-        by_mesh,
-        clip_gradients,
+        clip_grad_norm_,
+        context_parallel,
+        gradient_sync,
+        group_by_mesh,
+        pipeline_stages,
         replicate,
         shard,
-        split_sequences,
-        split_tensors,
-        stages,
-        synchronising,
+        tensor_parallel,
     )
-    from trainyard_torch.place import Place
     from trainyard_torch.precision import Precision
+    from trainyard_torch.process_info import ProcessInfo
     from trainyard_torch.tracking.mlflow import MLflow
     from trainyard_torch.tracking.tensorboard import TensorBoard
     from trainyard_torch.tracking.tracking import Tracking
-    from trainyard_torch.watch.profile import Capture
-    from trainyard_torch.watch.watch import Watch
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "checkpoint.checkpoints": ("Checkpoints",),
-    "checkpoint.history": ("LeftBehindError",),
-    "checkpoint.interval": ("Due",),
-    "checkpoint.lineage": ("Incarnation", "Keep"),
+    "checkpoint.history": ("StaleAttemptError",),
+    "checkpoint.interval": ("SaveInterval",),
+    "checkpoint.lineage": ("JobAttempt", "Retention"),
+    "checkpoint.loader": ("CheckpointError", "CheckpointSaveError", "NoUsableCheckpointError"),
     "checkpoint.manifest": ("Manifest",),
-    "checkpoint.pace": ("Plan", "Tier"),
-    "checkpoint.restoring": ("CheckpointError", "NoneWholeError", "NotStoredError"),
+    "checkpoint.policy": ("CheckpointPolicy", "Tier"),
     "checkpoint.store": ("Store", "StoreError"),
-    "checkpoint.trained": ("Trained",),
-    "communication.averaging": ("hierarchical", "local_sgd"),
+    "checkpoint.train_state": ("TrainState",),
+    "communication.averaging": ("hierarchical_sgd", "local_sgd"),
     "communication.compression": ("compress",),
     "communication.diloco": ("DiLoCo",),
-    "communication.island": ("IslandState", "join"),
     "communication.powersgd": ("PowerSGD",),
-    "compiling": ("compiled",),
-    "context": ("SAVED", "Training", "start"),
-    "data.batches": ("Batches", "Member", "MicroBatch"),
-    "data.disk": ("Disk",),
-    "data.evaluation": ("Evaluation",),
+    "communication.replica_group": ("ReplicaGroupState", "join_replica_group"),
+    "compilation": ("compile_model",),
+    "context": ("STOPPED_EXIT_CODE", "Training", "start"),
+    "data.batches": ("Batches", "DataShard", "MicroBatch"),
+    "data.disk_cache": ("DiskCache",),
+    "data.evaluation": ("EvaluationLoader",),
     "data.loader": ("Loader",),
-    "data.order": ("Order",),
-    "data.processes": ("Steps",),
-    "data.records": ("Records", "write_records"),
-    "data.tokens": ("token_file",),
+    "data.records": ("RecordDataset", "write_records"),
+    "data.sample_order": ("SampleOrder",),
+    "data.step_dataset": ("StepDataset",),
+    "data.tokens": ("token_dataset",),
     "export.exporting": ("export_model", "read_record"),
-    "export.record": ("About", "ExportError"),
+    "export.record": ("ExportError", "Provenance"),
     "export.weights": ("load_weights",),
     "loop": ("Loop", "Step"),
-    "mesh": ("Parallelism", "member", "submesh"),
-    "optim.lamb": ("Lamb",),
-    "optim.lars": ("Lars",),
-    "optim.schedule": ("Schedule",),
+    "mesh": ("Parallelism", "data_shard", "submesh"),
+    "monitoring.monitor": ("Monitor",),
+    "monitoring.profiler": ("ProfilerConfig",),
+    "optim.lamb": ("LAMB",),
+    "optim.lars": ("LARS",),
+    "optim.schedule": ("LRSchedule",),
     "parallel": (
         "Pipeline",
-        "by_mesh",
-        "clip_gradients",
+        "clip_grad_norm_",
+        "context_parallel",
+        "gradient_sync",
+        "group_by_mesh",
+        "pipeline_stages",
         "replicate",
         "shard",
-        "split_sequences",
-        "split_tensors",
-        "stages",
-        "synchronising",
+        "tensor_parallel",
     ),
-    "place": ("Place",),
     "precision": ("Precision",),
+    "process_info": ("ProcessInfo",),
     "tracking.mlflow": ("MLflow",),
     "tracking.tensorboard": ("TensorBoard",),
     "tracking.tracking": ("Tracking",),
-    "watch.profile": ("Capture",),
-    "watch.watch": ("Watch",),
 }
 _MODULES = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
-    "SAVED",
-    "About",
+    "LAMB",
+    "LARS",
+    "STOPPED_EXIT_CODE",
     "Batches",
-    "Capture",
     "CheckpointError",
+    "CheckpointPolicy",
+    "CheckpointSaveError",
     "Checkpoints",
+    "DataShard",
     "DiLoCo",
-    "Disk",
-    "Due",
-    "Evaluation",
+    "DiskCache",
+    "EvaluationLoader",
     "ExportError",
-    "Incarnation",
-    "IslandState",
-    "Keep",
-    "Lamb",
-    "Lars",
-    "LeftBehindError",
+    "JobAttempt",
+    "LRSchedule",
     "Loader",
     "Loop",
     "MLflow",
     "Manifest",
-    "Member",
     "MicroBatch",
-    "NoneWholeError",
-    "NotStoredError",
-    "Order",
+    "Monitor",
+    "NoUsableCheckpointError",
     "Parallelism",
     "Pipeline",
-    "Place",
-    "Plan",
     "PowerSGD",
     "Precision",
-    "Records",
-    "Schedule",
+    "ProcessInfo",
+    "ProfilerConfig",
+    "Provenance",
+    "RecordDataset",
+    "ReplicaGroupState",
+    "Retention",
+    "SampleOrder",
+    "SaveInterval",
+    "StaleAttemptError",
     "Step",
-    "Steps",
+    "StepDataset",
     "Store",
     "StoreError",
     "TensorBoard",
     "Tier",
     "Tracking",
-    "Trained",
+    "TrainState",
     "Training",
-    "Watch",
-    "by_mesh",
-    "clip_gradients",
-    "compiled",
+    "clip_grad_norm_",
+    "compile_model",
     "compress",
+    "context_parallel",
+    "data_shard",
     "export_model",
-    "hierarchical",
-    "join",
+    "gradient_sync",
+    "group_by_mesh",
+    "hierarchical_sgd",
+    "join_replica_group",
     "load_weights",
     "local_sgd",
-    "member",
+    "pipeline_stages",
     "read_record",
     "replicate",
     "shard",
-    "split_sequences",
-    "split_tensors",
-    "stages",
     "start",
     "submesh",
-    "synchronising",
-    "token_file",
+    "tensor_parallel",
+    "token_dataset",
     "write_records",
 ]
 

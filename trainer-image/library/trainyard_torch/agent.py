@@ -7,7 +7,7 @@ from typing import Any
 
 
 def agent() -> Any:
-    """The module `trainyard_agent`, whose `progress` and `must_stop` speak to the agent of this pod; None where it is not installed."""
+    """Return the module `trainyard_agent`, or None if it is not installed. Its `progress` and `must_stop` talk to this pod's agent."""
     try:
         return import_module("trainyard_agent")
     except ImportError:

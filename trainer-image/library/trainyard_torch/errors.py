@@ -1,4 +1,4 @@
-"""What is said of an error, and the exit code that it ends a process with. Pure but for `ends`."""
+"""How errors are summarized in logs, and the exit codes that they set. Pure except for `exit_with_code`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LONGEST = 500
-"""Characters of an error that are told."""
+MAX_CHARACTERS = 500
+"""Length limit of an error summary, in characters."""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what it says, or the name of its class: torch says a page, and servers may send one."""
-    return next(iter(str(error).strip().splitlines()), "")[:LONGEST] or type(error).__name__
+    """Return the first line of an error's message, or its class name. torch and servers may return whole pages."""
+    return next(iter(str(error).strip().splitlines()), "")[:MAX_CHARACTERS] or type(error).__name__
 
 
 @contextmanager
-def ends() -> Iterator[None]:
+def exit_with_code() -> Iterator[None]:
     """An exception that has an `exit_code` ends the process with it, behind its traceback.
 
     Raises:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from trainyard_torch.checkpoint.pace import Tier
-from trainyard_torch.checkpoint.trained import Trained
-from trainyard_torch.export.record import About
+from trainyard_torch.checkpoint.policy import Tier
+from trainyard_torch.checkpoint.train_state import TrainState
+from trainyard_torch.export.record import Provenance
 from trainyard_torch.mesh import size
-from trainyard_torch.parallel.gradients import Exchange, clip_gradients
+from trainyard_torch.monitoring.monitor import Monitor
+from trainyard_torch.parallel.gradients import GradientSync, clip_grad_norm_
 from trainyard_torch.precision import Precision
-from trainyard_torch.watch.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from trainyard_torch.checkpoint.checkpoints import Checkpoints
     from trainyard_torch.context import Training
+    from trainyard_torch.data.batch_builder import LoadedMicroBatch
     from trainyard_torch.data.loader import Loader
-    from trainyard_torch.data.recipe import Part
-    from trainyard_torch.optim.schedule import Schedule
+    from trainyard_torch.optim.schedule import LRSchedule
     from trainyard_torch.tracking.tracking import Tracking
 
 logger = logging.getLogger(__name__)
@@ -38,27 +38,34 @@ class Step:
 
     Attributes:
         number: of the step, from 1 on.
-        weight: of the micro-batch in hand, for who makes gradients without `backward`: what its mean loss is to be multiplied with.
+        weight: factor for the current micro-batch's mean loss, for callers that compute gradients without `backward`.
         loss: of this process's samples so far, without a gradient, not waited for; None before the first.
         share: of the step's samples that this process has, over the mean of all processes: 1 where all have as many.
     """
 
-    def __init__(self, number: int, parts: list[Part], exchange: Exchange, precision: Precision, watch: Watch) -> None:
+    def __init__(
+        self,
+        number: int,
+        parts: list[LoadedMicroBatch],
+        gradient_sync: GradientSync,
+        precision: Precision,
+        monitor: Monitor,
+    ) -> None:
         self.number, self.weight = number, 0.0
         self.loss: Tensor | None = None
-        self._parts, self._exchange, self._precision, self._watch = parts, exchange, precision, watch
+        self._parts, self._gradient_sync, self._precision, self._monitor = parts, gradient_sync, precision, monitor
         self.share = sum(part.weight for part in parts)
         self._due = len(parts)
 
     def __iter__(self) -> Iterator[Any]:
-        """What `collate` made of each micro-batch. In the loop's body the number format holds, and gradients are exchanged after the last."""
+        """What `collate_fn` made of each micro-batch. In the loop's body the number format holds, and gradients are exchanged after the last."""
         for part in self._parts:
             self.weight = part.weight
-            with self._exchange.when(part.last), self._watch.phase("forward"), self._precision.autocast():
+            with self._gradient_sync.enabled_if(part.last), self._monitor.phase("forward"), self._precision.autocast():
                 yield part.batch
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of a micro-batch, whose mean loss this is, to those of the step.
+        """Add the gradients of one micro-batch to those of the step, given its mean loss.
 
         Raises:
             ValueError: it is not one number.
@@ -66,11 +73,11 @@ class Step:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             has = f"has shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"is {loss!r}"
             raise ValueError(f"the loss must be the mean over the micro-batch, a tensor with one number, and {has}")
-        with self._watch.phase("backward"), self._precision.outside():
+        with self._monitor.phase("backward"), self._precision.outside():
             self._precision.backward(loss if self.weight == 1 else loss * self.weight)
-        self.note(loss)
+        self.record_loss(loss)
 
-    def note(self, loss: Tensor) -> None:
+    def record_loss(self, loss: Tensor) -> None:
         """The gradients of the micro-batch in hand are there without `backward`: a `Pipeline` has made them, at `weight`."""
         self._due -= 1
         # Over the micro-batches it is their mean, whatever their sizes.
@@ -89,116 +96,133 @@ class Step:
 
 
 class Loop:
-    """All steps that are left: `for step in loop`. To be made by all processes at the same time, and gone through by all.
+    """The remaining steps of a training: `for step in loop`. Create it on all processes at the same time, and iterate over it on all.
 
-    What is not done in the loop's body is done after it: gradients are clipped, the optimizer takes its step, the agent and Prometheus are
-    told, checkpoints are saved when they are due, and the training ends where it is asked to, after a checkpoint.
+    After the loop's body, gradients are clipped, the optimizer steps, metrics are reported, due checkpoints are saved, and
+    training stops on request, after a checkpoint.
 
     Args:
-        training: what `start` gave.
-        model: as it was wrapped; of a pipeline this process's stages.
-        optimizer: of the model: one for all stages, one for each, or any others.
-        data: the steps' micro-batches.
-        until: the last step.
-        checkpoints: where they are; None: none are made, and each start begins anew.
-        state: more to go into them, beside model, optimizer, scale and place in the data: objects with a state dict, by name.
-        schedule: of the learning rate.
-        precision: the number format; by default fp32, with matrices in TF32 where the device has it.
-        longest: the norm that gradients are clipped to; None: they are not.
-        watch: by default one with the usual settings.
-        tracking: whom the training is told to besides: MLflow or TensorBoard.
-        metrics: gives, at each checkpoint, the numbers by which `Plan(keep=Keep(best=…, metric=…))` compares them: those of the last
-            evaluation, say. Rank 0's count.
+        training: from `start`.
+        model: wrapped by `replicate` or `shard`; for a pipeline, this process's stages.
+        optimizer: of the model's parameters: one for all stages, one for each, or any others.
+        data: loader of the steps' micro-batches.
+        total_steps: number of the last step.
+        checkpoints: where checkpoints are stored. None: no checkpoints, and each start begins at step 1.
+        extra_state: further objects with a state dict to save, by name. Model, optimizer, loss scale and data position are always saved.
+        lr_schedule: of the learning rate.
+        precision: number format; by default fp32, with TF32 matrices if the device supports it.
+        max_grad_norm: norm that gradients are clipped to; None: they are not clipped, and their norm is unknown.
+        monitor: by default one with default settings.
+        tracking: experiment tracker to report to: MLflow or TensorBoard.
+        checkpoint_metrics: returns, at each checkpoint, the metrics that `CheckpointPolicy(keep=Retention(best=…, metric=…))` compares, for
+            example those of the last evaluation. Only rank 0's values are used.
 
     Attributes:
-        watch: for phases of the program's own: `with loop.watch.phase("evaluate")`.
+        monitor: for further phases: `with loop.monitor.phase("evaluate")`.
 
     Raises:
-        ValueError: a number is out of its range, or two things do not go together.
+        ValueError: a number is out of range, or two arguments conflict.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a choice of its own
+    def __init__(  # noqa: PLR0913 - the optional ones are config objects or components of their own
         self,
         training: Training,
         model: nn.Module | Sequence[nn.Module],
         optimizer: Optimizer | Sequence[Optimizer],
         data: Loader,
         *,
-        until: int,
+        total_steps: int,
         checkpoints: Checkpoints | None = None,
-        state: Mapping[str, Any] | None = None,
-        schedule: Schedule | None = None,
+        extra_state: Mapping[str, Any] | None = None,
+        lr_schedule: LRSchedule | None = None,
         precision: Precision | None = None,
-        longest: float | None = None,
-        watch: Watch | None = None,
+        max_grad_norm: float | None = None,
+        monitor: Monitor | None = None,
         tracking: Tracking | None = None,
-        metrics: Callable[[], Mapping[str, float | None]] | None = None,
+        checkpoint_metrics: Callable[[], Mapping[str, float | None]] | None = None,
     ) -> None:
-        if until < 1:
-            raise ValueError(f"until must be from 1 on, and is {until}")
-        self._training, self._data, self._until = training, data, until
+        if total_steps < 1:
+            raise ValueError(f"total_steps must be from 1 on, not {total_steps}")
+        self._training, self._data, self._total_steps = training, data, total_steps
         self._models = [model] if isinstance(model, torch.nn.Module) else list(model)
         self._optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
         self._precision = precision or Precision(None, training.device)
-        if self._precision.name == "fp16" and len(self._optimizers) > 1:
-            raise ValueError(
-                f"fp16 scales the loss for one optimizer, and there are {len(self._optimizers)}: take bf16"
-            )
-        if self._precision.name == "fp16" and size(training.mesh, "pipeline") > 1:
-            raise ValueError(
-                "fp16 scales the loss of one backward pass, and stages of a pipeline judge their gradients each by itself: take bf16"
-            )
-        if checkpoints and checkpoints.plan.keep.best and metrics is None:
-            raise ValueError("the plan keeps the best checkpoints, and nothing says which these are: give metrics")
-        self._checkpoints, self._tracking, self._schedule, self._longest = checkpoints, tracking, schedule, longest
-        self._metrics = metrics
-        ours: dict[str, Any] = {"trained": Trained(self._models, self._optimizers)}
-        if self._precision.name == "fp16":
-            ours["precision"] = self._precision
-        if taken := ours.keys() & (state or {}).keys():
-            raise ValueError(
-                f"state has {', '.join(sorted(taken))}, which the loop keeps by itself: choose another name"
-            )
-        self._state = {**ours, **(state or {})}
-        self.watch = watch or Watch(total=until, own=self._own(), device=training.device)
-        # The stages of a pipeline exchange by themselves.
-        self._exchange = Exchange(self._models[0] if len(self._models) == 1 else torch.nn.Identity())
-        # To ask the mesh takes longer than all else that the loop does in a step.
+        self._check_fp16()
+        if checkpoints and checkpoints.policy.keep.best and checkpoint_metrics is None:
+            raise ValueError("the policy keeps the best checkpoints but no metric is reported: pass checkpoint_metrics")
+        self._checkpoints, self._tracking, self._lr_schedule, self._max_grad_norm = (
+            checkpoints,
+            tracking,
+            lr_schedule,
+            max_grad_norm,
+        )
+        self._checkpoint_metrics = checkpoint_metrics
+        self._state = self._checkpoint_state(extra_state or {})
+        self.monitor = monitor or Monitor(
+            total_steps=total_steps, compute_phases=self._compute_phases(), device=training.device
+        )
+        # Pipeline stages synchronize on their own.
+        self._gradient_sync = GradientSync(self._models[0] if len(self._models) == 1 else torch.nn.Identity())
+        # Cached, since mesh lookups take longer than all other work of the loop in a step.
         mesh = training.mesh
         self._counts = not any(mesh[name].get_local_rank() for name in ("pipeline", "context", "tensor"))
 
+    def _check_fp16(self) -> None:
+        """Raise ValueError if the loss scale of fp16 would be inconsistent."""
+        if self._precision.name != "fp16":
+            return
+        if len(self._optimizers) > 1:
+            raise ValueError(f"fp16 scales the loss for one optimizer, and there are {len(self._optimizers)}: use bf16")
+        if size(self._training.mesh, "pipeline") > 1:
+            raise ValueError(
+                "fp16 scales the loss of one backward pass, and pipeline stages check their gradients separately: use bf16"
+            )
+
+    def _checkpoint_state(self, extra_state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all that goes into a checkpoint, by name. Raises ValueError if `extra_state` uses a reserved name."""
+        own: dict[str, Any] = {"train_state": TrainState(self._models, self._optimizers)}
+        if self._precision.name == "fp16":
+            own["precision"] = self._precision
+        if reserved := own.keys() & extra_state.keys():
+            raise ValueError(
+                f"extra_state has {', '.join(sorted(reserved))}, which the loop saves itself: choose another name"
+            )
+        return {**own, **extra_state}
+
     def __iter__(self) -> Iterator[Step]:
-        """The steps from where the last start of the training stood.
+        """Yield the steps that remain after the last checkpoint.
 
         Raises:
             RuntimeError: gradients of a micro-batch are missing.
             SystemExit: the training was asked to end, and is saved: exit code 90.
         """
-        for number in range(self._begin() + 1, self._until + 1):
+        for number in range(self._resume() + 1, self._total_steps + 1):
             self._training.reseed(number)
-            if self._schedule:
+            if self._lr_schedule:
                 for optimizer in self._optimizers:
-                    self._schedule.set(optimizer, self._data.batches.cursor)
-            with self.watch.phase("data"):
+                    self._lr_schedule.apply(optimizer, self._data.batches.cursor)
+            with self.monitor.phase("data"):
                 parts = next(self._data)
-            step = Step(number, parts, self._exchange, self._precision, self.watch)
+            step = Step(number, parts, self._gradient_sync, self._precision, self.monitor)
             yield step
             step.check()
             norm = self._update()
-            self.watch.step(number, samples=self._samples(parts), loss=step.loss, loss_share=step.share, grad_norm=norm)
-            self._keep(number)
+            self.monitor.step(
+                number, samples=self._samples(parts), loss=step.loss, loss_share=step.share, grad_norm=norm
+            )
+            self._save(number)
         self._data.close()
-        self.watch.close()
+        self.monitor.close()
 
-    def about(self, *, configuration: Any = None, source: str = "") -> About:
-        """What the record of an export says of this training, for `export_model`: data, last numbers, last checkpoint.
+    def provenance(self, *, configuration: Any = None, source: str = "") -> Provenance:
+        """Return the provenance of the model for `export_model`: data, last metrics, last checkpoint.
 
         Args:
-            configuration: the program's arguments, as `About` takes them.
+            configuration: the program's arguments, as `Provenance` takes them.
             source: where the data lie.
         """
-        known = self.watch.reading()
-        return About(
+        known = self.monitor.snapshot()
+        return Provenance(
             configuration=configuration,
             data={"source": source, **self._data.state_dict()},
             metrics={"loss": known.loss, "grad_norm": known.grad_norm},
@@ -206,23 +230,23 @@ class Loop:
             checkpoints=self._checkpoints.url if self._checkpoints else "",
         )
 
-    def _begin(self) -> int:
+    def _resume(self) -> int:
         """The last step that is done already."""
         if self._checkpoints:
-            self._training.ending.push(self._close)
+            self._training.exit_stack.push(self._close)
         found = self._checkpoints.load(self._state) if self._checkpoints else None
         if self._checkpoints:
-            # Its time is that of its begin.
-            tell = self.watch.checkpointed
-            self._checkpoints.observers.append(lambda made, _: tell(made.step, max(0.0, time.time() - made.time)))
+            # Report how long ago the checkpoint's step ended, since saving is asynchronous.
+            record = self.monitor.record_checkpoint
+            self._checkpoints.observers.append(lambda made, _: record(made.step, max(0.0, time.time() - made.time)))
         if self._tracking:
-            self._training.ending.push(self._tracking)  # by what it ends is known outside alone
-            self._tracking.begin(self.watch, checkpoints=self._checkpoints, found=found)
+            self._training.exit_stack.push(self._tracking)  # by what it ends is known outside alone
+            self._tracking.start(self.monitor, checkpoints=self._checkpoints, found=found)
         if found is None:
             return 0
         self._data.load_state_dict(found.data)
-        if found.step >= self._until and self._training.is_first:
-            logger.info("nothing is left to do: %d of %d steps are done", found.step, self._until)
+        if found.step >= self._total_steps and self._training.is_rank0:
+            logger.info("nothing is left to do: %d of %d steps are done", found.step, self._total_steps)
         return found.step
 
     def _close(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
@@ -233,43 +257,45 @@ class Loop:
 
     def _update(self) -> Tensor | None:
         norm = None
-        with self.watch.phase("optimizer"):
-            if self._longest is not None:
+        with self.monitor.phase("optimizer"):
+            if self._max_grad_norm is not None:
                 for optimizer in self._optimizers:
                     self._precision.unscale(optimizer)
                 parameters = (parameter for model in self._models for parameter in model.parameters())
-                norm = clip_gradients(parameters, self._training.mesh, self._longest)
+                norm = clip_grad_norm_(parameters, self._training.mesh, self._max_grad_norm)
             for optimizer in self._optimizers:
                 self._precision.step(optimizer)
                 optimizer.zero_grad()
         return norm
 
-    def _keep(self, number: int) -> None:
-        stop, last = self._training.must_stop(number), number == self._until
-        tier = self._checkpoints.due(number) if self._checkpoints else None
-        if self._checkpoints and (tier or stop or last):
-            with self.watch.phase("checkpoint"):
-                self._checkpoints.save(
-                    number,
-                    self._state,
-                    data=self._data.state_dict(),
-                    metrics=self._metrics() if self._metrics else None,
-                    tier=Tier.STORE if stop or last else tier or Tier.STORE,
-                    wait=stop or last,
-                )
+    def _save(self, number: int) -> None:
+        """Save a checkpoint if one is due, and exit if a stop was requested."""
+        stop, last = self._training.must_stop(number), number == self._total_steps
+        if self._checkpoints:
+            due = self._checkpoints.should_save(number)
+            tier = Tier.STORE if stop or last else due
+            if tier:
+                self._save_to(self._checkpoints, number, tier, wait=stop or last)
         if stop and not last:
-            if self._training.is_first:
-                saved = "is saved" if self._checkpoints else "is the last: without checkpoints it is lost"
-                logger.info("the training was asked to end: step %d of %d %s", number, self._until, saved)
-            self._training.leave()
+            if self._training.is_rank0:
+                saved = "saved" if self._checkpoints else "not saved, as there are no checkpoints"
+                logger.info("stopping on request after step %d of %d: %s", number, self._total_steps, saved)
+            self._training.exit()
 
-    def _samples(self, parts: list[Part]) -> int:
+    def _save_to(self, checkpoints: Checkpoints, number: int, tier: Tier, *, wait: bool) -> None:
+        metrics = self._checkpoint_metrics() if self._checkpoint_metrics else None
+        with self.monitor.phase("checkpoint"):
+            checkpoints.save(number, self._state, data=self._data.state_dict(), metrics=metrics, tier=tier, wait=wait)
+
+    def _samples(self, parts: list[LoadedMicroBatch]) -> int:
         """What this process counts: of those that work on the same samples, the first counts them all."""
         if not self._counts:
             return 0
-        return round(sum(part.weight for part in parts) * self._data.batches.batch / self._training.member.world)
+        return round(
+            sum(part.weight for part in parts) * self._data.batches.batch_size / self._training.data_shard.world_size
+        )
 
-    def _own(self) -> tuple[str, ...]:
+    def _compute_phases(self) -> tuple[str, ...]:
         """The phases in which this process waits for no other."""
         mesh = self._training.mesh
         if size(mesh, "pipeline") > 1:

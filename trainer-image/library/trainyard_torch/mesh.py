@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from math import prod
 from typing import TYPE_CHECKING
 
-from trainyard_torch.data.batches import Member
+from trainyard_torch.data.batches import DataShard
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -35,10 +35,10 @@ class Parallelism:
         pipeline: processes that share the layers, in stages (pipeline parallel).
         context: processes that share each sequence (context parallel).
         replicate: copies of the parameters among the data-parallel processes, for hybrid sharding (HSDP): each copy is spread over
-            data / replicate processes, say those of one node. 1: one copy, spread over all of them.
+                data / replicate processes, for example those of one node. 1: one copy, spread over all of them.
 
     Raises:
-        ValueError: a size is no whole number from 1 on.
+        ValueError: a size is not a positive integer.
     """
 
     tensor: int = 1
@@ -50,16 +50,16 @@ class Parallelism:
         for field in fields(self):
             size = getattr(self, field.name)
             if type(size) is not int or size < 1:
-                raise ValueError(f"parallelism: {field.name} must be a whole number from 1 on, and is {size!r}")
+                raise ValueError(f"parallelism: {field.name} must be a positive integer, not {size!r}")
 
     @classmethod
     def parse(cls, text: str | None) -> Parallelism:
-        """What the environment variable TRAINYARD_PARALLELISM says: a JSON object such as {"tensor":2,"pipeline":2,"context":1}.
+        """Parse the environment variable TRAINYARD_PARALLELISM: a JSON object such as {"tensor":2,"pipeline":2,"context":1}.
 
         None or an empty text: nothing is shared but the samples.
 
         Raises:
-            ValueError: it is no JSON object, has an unknown key, one twice, or a size that is none.
+            ValueError: the text is not a JSON object, has an unknown or repeated key, or an invalid size.
         """
         if not text:
             return cls()
@@ -76,19 +76,19 @@ class Parallelism:
             raise ValueError(f"TRAINYARD_PARALLELISM has {', '.join(unknown)}, and may have {', '.join(known)} only")
         return cls(**sizes)
 
-    def data(self, world: int) -> int:
+    def data(self, world_size: int) -> int:
         """How many ways the samples are shared by `world` processes.
 
         Raises:
             ValueError: they cannot be laid out like this.
         """
-        if world < 1:
-            raise ValueError(f"world must be from 1 on, and is {world}")
+        if world_size < 1:
+            raise ValueError(f"world must be from 1 on, and is {world_size}")
         model = self.tensor * self.pipeline * self.context
-        data, rest = divmod(world, model)
+        data, rest = divmod(world_size, model)
         if rest:
             raise ValueError(
-                f"{world} processes cannot be laid out as tensor {self.tensor} x pipeline {self.pipeline} x context {self.context}: "
+                f"{world_size} processes cannot be laid out as tensor {self.tensor} x pipeline {self.pipeline} x context {self.context}: "
                 f"use a multiple of {model} processes, or another parallelism"
             )
         if data % self.replicate:
@@ -97,15 +97,15 @@ class Parallelism:
             )
         return data
 
-    def shape(self, world: int) -> tuple[int, int, int, int, int]:
+    def shape(self, world_size: int) -> tuple[int, int, int, int, int]:
         """The sizes of DIMENSIONS.
 
         Raises:
             ValueError: as `data`.
         """
-        return (self.pipeline, self.replicate, self.data(world) // self.replicate, self.context, self.tensor)
+        return (self.pipeline, self.replicate, self.data(world_size) // self.replicate, self.context, self.tensor)
 
-    def mesh(self, world: int, device_type: str) -> DeviceMesh:
+    def mesh(self, world_size: int, device_type: str) -> DeviceMesh:
         """The mesh of all processes, to be made once, by all of them at the same time.
 
         Its dimensions are DIMENSIONS, all of them always there: those that talk more are further inside, as neighbouring ranks are on one
@@ -115,21 +115,21 @@ class Parallelism:
         "gradients" those whose gradients are averaged.
 
         Args:
-            world: how many processes there are.
+            world_size: how many processes there are.
             device_type: "cuda" or "cpu".
 
         Raises:
             ValueError: the sizes do not fit the world, or there is no process group of that size.
         """
-        shape = self.shape(world)
+        shape = self.shape(world_size)
         import torch.distributed as dist  # noqa: PLC0415 - the sizes are also read where there is no torch
         from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
 
         found = dist.get_world_size() if dist.is_initialized() else None
-        if found != world:
+        if found != world_size:
             raise ValueError(
-                f"a mesh of {world} processes needs a process group of as many, and "
-                + ("there is none: call init_process_group first" if found is None else f"this one has {found}")
+                f"a mesh of {world_size} processes needs a process group of as many, and "
+                + ("none is initialized: call init_process_group first" if found is None else f"this one has {found}")
             )
         mesh = init_device_mesh(device_type, shape, mesh_dim_names=DIMENSIONS)
         for name in JOINED:
@@ -157,10 +157,10 @@ def sharding(mesh: DeviceMesh) -> DeviceMesh:
     return mesh["replicate", _named(mesh, "shards")] if size(mesh, "replicate") > 1 else submesh(mesh, "shards")
 
 
-def member(mesh: DeviceMesh) -> Member:
+def data_shard(mesh: DeviceMesh) -> DataShard:
     """Which part of the samples this process is to see: what `Batches.step` takes."""
     data = submesh(mesh, "data")
-    return Member(data.get_local_rank(), data.size())
+    return DataShard(data.get_local_rank(), data.size())
 
 
 def size(mesh: DeviceMesh, dimension: str) -> int:

@@ -1,6 +1,6 @@
 """In which number format a model computes: torch's autocast and gradient scaler, chosen together and checked.
 
-Weights stay in fp32, and so does the optimizer. Nothing is replaced in silence: what the device does not have is an error.
+Weights and the optimizer stay in fp32. There is no silent fallback: a format that the device does not support is an error.
 
 Sources:
     P. Micikevicius et al., "Mixed Precision Training", ICLR 2018: the scale of the loss in fp16.
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trainyard_torch.formats import checked, fits_fp8, usual
-from trainyard_torch.unscaling import Unscaled
+from trainyard_torch.gradient_unscaling import Unscaled
+from trainyard_torch.number_formats import checked, fits_fp8, usual
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ LEAST_SCALE = 2.0**-24
 
 
 class Precision:
-    """The number format of a training. To be made before the model is used: it sets how the whole process multiplies in fp32.
+    """The number format of a training. Create it before the model is used: it sets the process-wide matmul precision of fp32.
 
         precision = Precision("fp16", device)
         model = precision.convert(model)
@@ -57,10 +57,10 @@ class Precision:
     """
 
     def __init__(
-        self, name: str | None, device: torch.device | str, *, scale: float = 65536.0, growth_interval: int = 2000
+        self, name: str | None, device: torch.device | str, *, init_scale: float = 65536.0, growth_interval: int = 2000
     ) -> None:
-        if not 0 < scale < float("inf") or growth_interval < 1:
-            raise ValueError(f"scale and growth_interval must be positive, and are {scale} and {growth_interval}")
+        if not 0 < init_scale < float("inf") or growth_interval < 1:
+            raise ValueError(f"init_scale and growth_interval must be positive, not {init_scale} and {growth_interval}")
         device = torch.device(device)
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(
@@ -78,7 +78,7 @@ class Precision:
         torch.backends.cudnn.allow_tf32 = name != "fp32"
         scaled = name == "fp16"
         self._scaler = torch.amp.GradScaler(
-            device.type, init_scale=scale, growth_interval=growth_interval, enabled=scaled
+            device.type, init_scale=init_scale, growth_interval=growth_interval, enabled=scaled
         )
         self._unscaled: Unscaled | None = None
 
@@ -90,7 +90,7 @@ class Precision:
     def convert(self, model: nn.Module) -> nn.Module:
         """The model with its linear layers in fp8, where that is the format; else as it is. Before DDP, FSDP2 or torch.compile wrap it.
 
-        Layers whose sides are no multiples of 16 stay in bf16.
+        Layers whose sides are not multiples of 16 stay in bf16.
 
         Raises:
             ValueError: torchao is not installed, or no layer can be converted.
@@ -105,7 +105,7 @@ class Precision:
         return cast
 
     def outside(self) -> AbstractContextManager[Any]:
-        """For the backward pass, if it is begun within `autocast`, or within one of the program's own: torch's advice is to leave that before."""
+        """Disable autocast for a backward pass that starts inside `autocast`: torch recommends to leave autocast before."""
         if not torch.is_autocast_enabled(self._device):
             return nullcontext()
         left: AbstractContextManager[Any] = torch.autocast(self._device, enabled=False)
@@ -152,8 +152,8 @@ class Precision:
         return done
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint has to hold: the scale and how it came about; empty but for fp16."""
-        # torch makes the scale when it is first used: before, there is none to ask for.
+        """Return what a checkpoint has to hold: the loss scale and its history. Empty unless the format is fp16."""
+        # torch creates the scale on first use, so there may be none yet.
         state: dict[str, Any] = self._scaler.state_dict()
         return state
 
@@ -171,7 +171,7 @@ def with_float8(model: nn.Module) -> nn.Module:
     """
     linear = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
     if not any(fits_fp8(layer.out_features, layer.in_features) for layer in linear):
-        raise ValueError("fp8 needs a linear layer whose sides are multiples of 16, and the model has none: take bf16")
+        raise ValueError("fp8 needs a linear layer whose sides are multiples of 16, and the model has none: use bf16")
     try:
         # Stock torch has the format, and its multiplication in private only (torch._scaled_mm).
         from torchao.float8 import convert_to_float8_training  # noqa: PLC0415

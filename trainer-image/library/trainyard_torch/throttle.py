@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SECONDS = 0.1
-MOST = 20
+QUESTION_SECONDS = 0.1
+MAX_SKIPPED_STEPS = 20
 """Steps, also where they are shorter: they may become long ones."""
 
 
@@ -23,7 +23,7 @@ class Throttle:
         clock: seconds, that never go back.
     """
 
-    def __init__(self, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, seconds: float = QUESTION_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._clock = seconds, clock
         self._left = self._steps = 0
         self._since = clock()
@@ -36,13 +36,13 @@ class Throttle:
         self._left -= 1
         return False
 
-    def wish(self) -> int:
+    def proposal(self) -> int:
         """How many steps may be left out, as it seems here; to be asked with each question."""
         now = self._clock()
         fit = self._seconds * self._steps / max(now - self._since, 1e-9)
         self._steps, self._since = 0, now
-        return max(0, min(int(fit) - 1, MOST))
+        return max(0, min(int(fit) - 1, MAX_SKIPPED_STEPS))
 
     def agree(self, steps: int) -> None:
-        """The answer has come: so many steps are left out now."""
+        """Set how many of the next steps are skipped, as all processes have agreed."""
         self._left = steps

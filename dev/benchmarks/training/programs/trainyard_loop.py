@@ -6,7 +6,18 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from dev.benchmarks.training.task import LONGEST, RATE, RISE, SEED, WARMUP, net, options, samples
-from trainyard_torch import Batches, Checkpoints, Due, Loader, Loop, Order, Plan, Schedule, replicate, start
+from trainyard_torch import (
+    Batches,
+    CheckpointPolicy,
+    Checkpoints,
+    Loader,
+    Loop,
+    LRSchedule,
+    SampleOrder,
+    SaveInterval,
+    replicate,
+    start,
+)
 
 
 def main() -> None:
@@ -14,35 +25,37 @@ def main() -> None:
     asked = options()
     with start(seed=SEED) as training:
         model, data = replicate(net(asked.size).to(training.device), training.mesh), samples(asked.size)
-        order = Order(len(data), seed=SEED, shuffled=asked.shuffle)
-        batches = Batches(order, asked.batch, micro=asked.batch // training.place.world)
+        order = SampleOrder(len(data), seed=SEED, shuffled=asked.shuffle)
+        batches = Batches(order, asked.batch, micro_batch_size=asked.batch // training.process.world_size)
         loop = Loop(
             training,
             model,
             torch.optim.AdamW(model.parameters()),
-            Loader(data, batches, training.member, device=training.device),
-            until=asked.steps,
+            Loader(data, batches, training.data_shard, device=training.device),
+            total_steps=asked.steps,
             checkpoints=Checkpoints(
-                str(asked.folder), plan=Plan(store=Due(steps=asked.save_every)), mesh=training.mesh
+                str(asked.folder),
+                policy=CheckpointPolicy(store=SaveInterval(steps=asked.save_every)),
+                mesh=training.mesh,
             ),
-            schedule=Schedule(
-                rate=RATE,
-                batch=asked.batch,
-                reference=asked.batch,
-                warmup=WARMUP * asked.batch,
-                begin=RISE * RATE,
-                then="cosine",
-                total=asked.total * asked.batch,
+            lr_schedule=LRSchedule(
+                base_lr=RATE,
+                batch_size=asked.batch,
+                reference_batch_size=asked.batch,
+                warmup_samples=WARMUP * asked.batch,
+                start_lr=RISE * RATE,
+                decay="cosine",
+                total_samples=asked.total * asked.batch,
             ),
-            longest=LONGEST,
+            max_grad_norm=LONGEST,
         )
         for step in loop:
             for inputs, kinds in step:
                 step.backward(cross_entropy(model(inputs), kinds))
             if step.number % asked.print_every == 0 and step.loss is not None:
-                mean = step.loss / training.place.world
+                mean = step.loss / training.process.world_size
                 dist.all_reduce(mean)
-                if training.is_first:
+                if training.is_rank0:
                     print(f"step {step.number} loss {float(mean):.6f}", flush=True)
 
 

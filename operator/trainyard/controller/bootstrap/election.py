@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from trainyard.controller.bootstrap.pod_lock import Seat
 from trainyard.controller.bootstrap.settings import Settings
-from trainyard.engine.leader import LeaderElector, Timing
+from trainyard.engine.leader import LeaderElector, LeaseTiming
 from trainyard.kube.events import EventRecorder, ObjectReference
 from trainyard.kube.lease import LEASES, LeaseClient
 from trainyard.kube.session import Session
@@ -19,11 +19,11 @@ from trainyard.kube.session import Session
 def elector(settings: Settings, session: Session, seat: Seat) -> LeaderElector:
     """A candidate. `session` gives the server and the account; the Lease has connections of its own."""
     own = Session(session.endpoint, on_request=session.on_request, clock=session.clock)
-    own.rights = session.rights
+    own.permissions = session.permissions
     # Where the credentials name no namespace, it is the one that kubectl takes too.
     namespace = settings.lease_namespace or session.endpoint.namespace or "default"
     client = LeaseClient(own, namespace, settings.lease_name)
-    return LeaderElector(client, seat.name, inherits=seat.inherits, timing=Timing(settings.lease_seconds))
+    return LeaderElector(client, seat.name, holder_has_exited=seat.inherits, timing=LeaseTiming(settings.lease_seconds))
 
 
 def tell_of_leader(events: EventRecorder, elector: LeaderElector) -> None:

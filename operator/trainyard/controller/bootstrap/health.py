@@ -9,8 +9,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from trainyard.kube.permissions import Right, Rights, remedy
-from trainyard.kube.resource import place
+from trainyard.kube.permissions import Permission, PermissionTracker, remedy
+from trainyard.kube.resource import namespace_label
 
 _NEEDED_TO_KNOW = frozenset({"list", "watch"})
 """Both are asked for all the time, so that a grant is noticed. What is only now and then asked for would count as missing until then."""
@@ -31,15 +31,15 @@ class Watch:
 
     @override
     def __str__(self) -> str:
-        return f"{self.resource} in {place(self.namespace)}"
+        return f"{self.resource} in {namespace_label(self.namespace)}"
 
-    def needs(self, right: Right) -> bool:
+    def needs(self, right: Permission) -> bool:
         """Whether it hears nothing without this right."""
         return (right.resource, right.namespace) == (self.resource, self.namespace) and right.verb in _NEEDED_TO_KNOW
 
-    def denied(self, rights: Rights) -> bool:
+    def denied(self, permissions: PermissionTracker) -> bool:
         """Whether it is silent because the account may not hear."""
-        return any(map(self.needs, rights.missing()))
+        return any(map(self.needs, permissions.missing()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Health(Collector):
     watches: Sequence[Watch]
     longest_pass: Callable[[], float]
     stale_seconds: float
-    rights: Rights
+    permissions: PermissionTracker
     standing: Callable[[], str]
     """Whether this process leads, in a sentence; empty where there is no election."""
     registry: CollectorRegistry = field(repr=False)
@@ -62,7 +62,7 @@ class Health(Collector):
         stale = [
             f"the watch on {watch} has been silent for {watch.age():.0f} s"
             for watch in self.watches
-            if watch.age() > self.stale_seconds + watch.rest and not watch.denied(self.rights)
+            if watch.age() > self.stale_seconds + watch.rest and not watch.denied(self.permissions)
         ]
         if (seconds := self.longest_pass()) > self.stale_seconds:
             stale.append(f"a pass has been running for {seconds:.0f} s")
@@ -71,9 +71,9 @@ class Health(Collector):
     def waiting(self) -> list[str]:
         """What keeps it from its work and no restart can mend: rights that are missing, lists that are still to come."""
         unheard = [f"{w} have not been listed yet" for w in self.watches if not w.synced.is_set()]
-        return [*map(remedy, filter(self._blinding, sorted(self.rights.missing(), key=str))), *unheard]
+        return [*map(remedy, filter(self._blinding, sorted(self.permissions.missing(), key=str))), *unheard]
 
-    def _blinding(self, right: Right) -> bool:
+    def _blinding(self, right: Permission) -> bool:
         """Without which it does not hear, or cannot lead. What else is missing stops one job or another, and their status says so."""
         return right.resource == "leases.coordination.k8s.io" or any(watch.needs(right) for watch in self.watches)
 

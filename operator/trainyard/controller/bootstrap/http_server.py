@@ -7,7 +7,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from trainyard.controller.bootstrap.health import Health
-from trainyard.coordinator.address import bound
+from trainyard.coordinator.address import open_listening_socket
 
 
 class ListenError(Exception):
@@ -35,7 +35,7 @@ async def serve(host: str, port: int, registry: CollectorRegistry, health: Healt
     await runner.setup()
     try:
         try:
-            await web.SockSite(runner, bound(host, port)).start()
+            await web.SockSite(runner, open_listening_socket(host, port)).start()
         except (OSError, UnicodeError) as error:
             raise ListenError(
                 f"cannot listen on {host}, port {port}: {error}; set TRAINYARD_HTTP_HOST and TRAINYARD_HTTP_PORT"

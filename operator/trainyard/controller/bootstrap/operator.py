@@ -27,16 +27,16 @@ from trainyard.controller.reconcile.reconciler import Reconciler
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.controller.reconcile.scope import Scope
 from trainyard.controller.reconcile.status_pace import StatusPace
-from trainyard.coordinator.server import Coordinator
+from trainyard.coordinator.server import CoordinatorServer
 from trainyard.engine.leader import LeaderElector, NotLeadingError
 from trainyard.engine.loop import ReconcileLoop
 from trainyard.engine.queue import WorkQueue
 from trainyard.engine.queue_metrics import EngineMetrics
 from trainyard.engine.tracker import WriteTracker
-from trainyard.frameworks.agent_wrapper import Source
+from trainyard.frameworks.agent_wrapper import AgentImage
 from trainyard.kube.apply import Writer
 from trainyard.kube.events import EventRecorder
-from trainyard.kube.permissions import Rights
+from trainyard.kube.permissions import PermissionTracker
 from trainyard.kube.session import Session
 
 _LOG = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Operator:
     seat: Seat
     elector: LeaderElector | None
     """None: there is no election, and this process is the only one."""
-    coordinator: Coordinator | None
+    coordinator: CoordinatorServer | None
     """None: the agents of workers have nobody to talk to."""
     _listings: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
@@ -83,7 +83,7 @@ class Operator:
         registry: CollectorRegistry,
     ) -> "Operator":
         """Make all parts; nothing runs yet."""
-        _count(session.rights, registry)
+        _count(session.permissions, registry)
         seat = take_seat(settings.instance, settings.pod_uid if settings.leader_election else None)
         chosen = elector(settings, session, seat) if settings.leader_election else None
         if chosen is not None:
@@ -122,8 +122,8 @@ class Operator:
             metrics=JobMetrics(registry),
             pace=pace,
             now=session.clock.whole_second,
-            board=coordinates.board if coordinates else None,
-            attendance=coordinates.attendance if coordinates else None,
+            progress_store=coordinates.progress_store if coordinates else None,
+            agent_registry=coordinates.agent_registry if coordinates else None,
         )
         loop = ReconcileLoop(
             queue, _while_leading(reconciler.reconcile), workers=settings.workers, observer=metrics.observer
@@ -132,8 +132,8 @@ class Operator:
         CacheMetrics(caches, registry, acting=leading)
         tell_of_clock(session.clock, registry)
         watches = [watch for scope in scopes for watch in scope.watches()]
-        standing = chosen.standing if chosen is not None else str
-        health = Health(watches, queue.longest_work, settings.stale_seconds, session.rights, standing, registry)
+        standing = chosen.describe if chosen is not None else str
+        health = Health(watches, queue.longest_work, settings.stale_seconds, session.permissions, standing, registry)
         return cls(settings, session, registry, caches, scopes, reconciler, loop, health, seat, chosen, coordinates)
 
     async def run(self, stop: asyncio.Event, listening: Callable[[int], None] = _say_port) -> None:
@@ -167,7 +167,7 @@ class Operator:
             if not any(task.exception() for task in ended):
                 await self._finish()
         finally:
-            unanswered = self.session.under_way
+            unanswered = self.session.writes_in_flight
             stop.set()
             # kopf too: it has nothing to finish, and would wait five seconds for every task younger than itself.
             for task in (*tasks, *self._listings):
@@ -222,7 +222,7 @@ class Operator:
         await shell.run(
             self.session.endpoint,
             hear,
-            guard=guard(self.health.rights, self._list_jobs),
+            guard=guard(self.health.permissions, self._list_jobs),
             namespaces=self.settings.namespaces,
             instance=self.settings.instance,
             stop=stop,
@@ -253,7 +253,7 @@ class Operator:
         if self.elector is not None:
             self.elector.resign()
         end = time.monotonic() + LAST_WORDS_SECONDS
-        while self.session.under_way and time.monotonic() < end:  # noqa: ASYNC110 - once in a process's life
+        while self.session.writes_in_flight and time.monotonic() < end:  # noqa: ASYNC110 - once in a process's life
             await asyncio.sleep(0.01)
 
 
@@ -283,15 +283,15 @@ def _peers(settings: Settings) -> list[dict[str, Any]] | None:
     return [{**peer} for peer in settings.job_peers]
 
 
-def _agent(settings: Settings) -> Source | None:
-    return Source(settings.agent_image, settings.agent_image_volume) if settings.agent_image else None
+def _agent(settings: Settings) -> AgentImage | None:
+    return AgentImage(settings.agent_image, settings.agent_image_volume) if settings.agent_image else None
 
 
-def _count(rights: Rights, registry: CollectorRegistry) -> None:
+def _count(permissions: PermissionTracker, registry: CollectorRegistry) -> None:
     refused = Counter(
         "trainyard_forbidden_requests",
         "Requests refused because the operator's account lacks a right",
         ["verb", "resource"],
         registry=registry,
     )
-    rights.on_refused = lambda right: refused.labels(right.verb, right.resource).inc()
+    permissions.on_refused = lambda right: refused.labels(right.verb, right.resource).inc()

@@ -9,8 +9,8 @@ from pydantic import Field, StringConstraints, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from trainyard.controller.bootstrap.peers import Peer
-from trainyard.coordinator.address import EVERYWHERE
-from trainyard.engine.leader import LONGEST_LEASE
+from trainyard.coordinator.address import ALL_ADDRESSES
+from trainyard.engine.leader import MAX_LEASE_SECONDS
 
 # The chart's values are of these types too (`dev/codegen/chart/values.py`).
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
@@ -21,7 +21,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 Workers = Annotated[int, Field(ge=1, le=256)]
 Qps = Annotated[int, Field(ge=1, le=100_000)]
 Burst = Annotated[int, Field(ge=1, le=1_000_000)]
-LeaseSeconds = Annotated[int, Field(ge=3, le=LONGEST_LEASE)]
+LeaseSeconds = Annotated[int, Field(ge=3, le=MAX_LEASE_SECONDS)]
 
 
 class Settings(BaseSettings):
@@ -39,7 +39,7 @@ class Settings(BaseSettings):
     """Requests that may be made at once before that."""
     http_port: int = Field(default=8080, ge=0, le=65535)
     """Port of /metrics, /healthz and /readyz; 0 takes any free one."""
-    http_host: str = EVERYWHERE
+    http_host: str = ALL_ADDRESSES
     """Address on which that port is open: the kubelet's probes and Prometheus come from outside the pod, by IPv4 or IPv6."""
     instance: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")] = Field(default_factory=socket.gethostname)
     """The name under which this process writes events: its pod's."""
@@ -53,7 +53,7 @@ class Settings(BaseSettings):
     """Where the agents of workers reach this operator, as `https://NAME:PORT`. Not set, or empty: they tell nothing."""
     coordinator_port: int = Field(default=8443, ge=0, le=65535)
     """The port on which it listens for them; 0 takes any free one."""
-    coordinator_host: str = EVERYWHERE
+    coordinator_host: str = ALL_ADDRESSES
     """Address on which that port is open: workers come from all nodes, by IPv4 or IPv6."""
     coordinator_tls: Path = Path("/etc/trainyard/tls")
     """The folder with its certificate: `tls.crt`, `tls.key`, and `ca.crt`, by which workers check it."""

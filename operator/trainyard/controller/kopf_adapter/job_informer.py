@@ -15,8 +15,8 @@ from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord, j
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
 from trainyard.kube.listing import read_all
-from trainyard.kube.permissions import Right
-from trainyard.kube.resource import place
+from trainyard.kube.permissions import Permission
+from trainyard.kube.resource import namespace_label
 from trainyard.kube.session import Session
 from trainyard.kube.store import Store
 
@@ -67,9 +67,9 @@ class JobFeed:
                 await self._rest()
             except ApiError as error:
                 self._failures += 1
-                if self._failures == 1 and not error.lacks_right:
+                if self._failures == 1 and not error.permission_denied:
                     _LOG.warning(
-                        f"cannot list TrainingJobs in {place(self.namespace)}, trying again until it works: {_hint(error)}"
+                        f"cannot list TrainingJobs in {namespace_label(self.namespace)}, trying again until it works: {_hint(error)}"
                     )
                 await asyncio.sleep(self.backoff(self._failures))
 
@@ -92,12 +92,12 @@ class JobFeed:
         end = self.clock() + self.relist_seconds
         while (left := end - self.clock()) > 0:
             await asyncio.sleep(min(left, DEAF_SECONDS))
-            if self._watch in self.session.rights.missing():
+            if self._watch in self.session.permissions.missing():
                 return
 
     @property
-    def _watch(self) -> Right:
-        return Right("watch", TRAINING_JOBS.qualified, self.namespace)
+    def _watch(self) -> Permission:
+        return Permission("watch", TRAINING_JOBS.qualified, self.namespace)
 
     def _tell(self, changed: set[str]) -> None:
         for uid in changed:

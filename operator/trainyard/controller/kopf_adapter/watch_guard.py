@@ -11,7 +11,7 @@ import orjson
 from trainyard.api.constants import PLURAL
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
-from trainyard.kube.permissions import Rights
+from trainyard.kube.permissions import PermissionTracker
 from trainyard.kube.session import read_lines
 
 FATAL: Final = frozenset({400, 404, 410})
@@ -24,8 +24,8 @@ LIST_ANEW: Final = b'{"type":"ERROR","object":{"code":410}}\n'
 """The only error in a stream that kopf survives."""
 
 
-def guard(rights: Rights, listed: Callable[[str], object]) -> aiohttp.ClientMiddlewareType:
-    """A middleware for kopf's client. `rights` hears whether kopf may list and watch: it tries again for ever and tells only the log.
+def guard(permissions: PermissionTracker, listed: Callable[[str], object]) -> aiohttp.ClientMiddlewareType:
+    """A middleware for kopf's client. `permissions` records whether kopf may list and watch: it tries again for ever and tells only the log.
 
     `listed` is called with the path where kopf has begun anew: it then knows what there is, and never finds out what was deleted
     meanwhile.
@@ -46,9 +46,9 @@ def guard(rights: Rights, listed: Callable[[str], object]) -> aiohttp.ClientMidd
                 body = orjson.loads(await response.read())  # kept by the response for kopf, too
             except ValueError:
                 return response
-            rights.refused(request.method, path, ApiError.from_status(403, body), watch=watch)
+            permissions.refused(request.method, path, ApiError.from_status(403, body), watch=watch)
         elif response.ok:
-            rights.granted(request.method, path, watch=watch)
+            permissions.granted(request.method, path, watch=watch)
             if of_jobs and request.url.query.keys().isdisjoint(GOES_ON):
                 listed(path)
             if watch:

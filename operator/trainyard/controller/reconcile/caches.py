@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.controller.reconcile.resources import JobRecord, ServiceRecord, pod_record, service_record
-from trainyard.coordinator.agent_registry import Attendance
+from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.domain.state.snapshot import PodView, Snapshot, WorkerReport
 from trainyard.kube.resource import PODS, Resource
 from trainyard.kube.store import Store
@@ -33,11 +33,11 @@ class Cache:
         *,
         agent: bool = False,
         reports: Sequence[WorkerReport] = (),
-        attendance: Attendance | None = None,
+        agent_registry: AgentRegistry | None = None,
     ) -> Snapshot | None:
         """All that a decision on the job rests on, as of now; None where the job cannot be read.
 
-        `agent`: whether there is one to bring into workers; `reports`: what those there have told; `attendance`: who of them is there.
+        `agent`: whether there is one to bring into workers; `reports`: what those there have told; `agent_registry`: who of them is there.
 
         Of its own namespace alone: an owner reference to a job in another one is the work of somebody who has no rights there.
         """
@@ -52,8 +52,8 @@ class Cache:
             has_service=has_service,
             agent=agent,
             reports=reports,
-            agents=attendance.of(job.uid, [pod.uid for pod in pods]) if attendance else {},
-            coordinator_up_since=attendance.since if attendance else None,
+            agents=agent_registry.of(job.uid, [pod.uid for pod in pods]) if agent_registry else {},
+            coordinator_up_since=agent_registry.since if agent_registry else None,
         )
 
     def notice(self, resource: Resource, raw: Mapping[str, Any]) -> bool:
@@ -63,15 +63,15 @@ class Cache:
         """
         try:
             if resource == PODS:
-                return bool(self.pods.found(pod_record(raw)))
-            return bool(self.services.found(service_record(raw)))
+                return bool(self.pods.record_found(pod_record(raw)))
+            return bool(self.services.record_found(service_record(raw)))
         except (KeyError, ValueError):
             return False
 
     def made(self, raw: Mapping[str, Any]) -> None:
         """This process has made a pod: no lost event makes it unknown, and so alive beside those of the next attempt."""
         with suppress(KeyError, ValueError):
-            self.pods.made(pod_record(raw))
+            self.pods.record_created(pod_record(raw))
 
     def seen(self) -> dict[str, int]:
         """The newest version heard of, of each kind that a job owns."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trainyard.domain.state.observe import is_restartable
-from trainyard.frameworks.restart_rules import Restarting, suitable, with_rule
+from trainyard.frameworks.restart_rules import RestartAction, supported_actions, with_restart_rule
 from trainyard.frameworks.worker_spec import Json
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
@@ -32,7 +32,7 @@ class ContainerRestarts:
 
     writer: Writer
     clock: Callable[[], float] = time.monotonic
-    _answers: dict[Restarting, tuple[bool, float]] = field(default_factory=dict, init=False)
+    _answers: dict[RestartAction, tuple[bool, float]] = field(default_factory=dict, init=False)
     """Whether there is such, and until when that holds."""
     _without: dict[str, float] = field(default_factory=dict, init=False)
     """The namespaces whose pods get no rule, and until when."""
@@ -40,19 +40,19 @@ class ContainerRestarts:
 
     async def granted(self, namespace: str, manifest: Json) -> Json:
         """The worker's pod, with the rule where the cluster has it and the pod has a use for it."""
-        for what in suitable(manifest["spec"]):
+        for what in supported_actions(manifest["spec"]):
             if await self._is_there(what, namespace, manifest):
-                return with_rule(manifest, what)
+                return with_restart_rule(manifest, what)
         return manifest
 
     def refused(self, namespace: str, error: ApiError) -> bool:
         """A pod with a rule was refused: whether it is to be tried without. A policy may be against it, or an API server of an older release."""
-        tried_again = error.status in {400, 403, 422} and not (error.quota_exceeded or error.lacks_right)
+        tried_again = error.status in {400, 403, 422} and not (error.quota_exceeded or error.permission_denied)
         if tried_again:
             self._leave_out(namespace, KNOWN_SECONDS)
         return tried_again
 
-    async def _is_there(self, what: Restarting, namespace: str, manifest: Json) -> bool:
+    async def _is_there(self, what: RestartAction, namespace: str, manifest: Json) -> bool:
         async with self._asking:
             if self.clock() < self._without.get(namespace, float("-inf")):
                 return False
@@ -67,9 +67,9 @@ class ContainerRestarts:
             self._answers[what] = answer, self.clock() + KNOWN_SECONDS
             return answer
 
-    async def _ask(self, what: Restarting, namespace: str, manifest: Json) -> bool | None:
+    async def _ask(self, what: RestartAction, namespace: str, manifest: Json) -> bool | None:
         """Whether the server takes the rule; None where it does not come to that. What is in the way is told by the request in earnest."""
-        taken = await self._try(namespace, with_rule(manifest, what))
+        taken = await self._try(namespace, with_restart_rule(manifest, what))
         if taken is None:
             # The pod may be refused for what is the user's own. The rule is, where it is not refused without.
             return False if await self._try(namespace, manifest) is not None else None

@@ -9,15 +9,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from trainyard.controller.bootstrap.http_server import ListenError
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.reconcile.caches import Caches
-from trainyard.coordinator.agent_registry import Attendance
+from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.coordinator.certificate import Certificate
-from trainyard.coordinator.progress_store import Board
-from trainyard.coordinator.rejections import RefusedError, Why
-from trainyard.coordinator.server import Coordinator
-from trainyard.coordinator.tokens import KEYS_FORM, PodIdentity, Verifier
+from trainyard.coordinator.progress_store import ProgressStore
+from trainyard.coordinator.rejections import RefusedError, RejectionReason
+from trainyard.coordinator.server import CoordinatorServer
+from trainyard.coordinator.tokens import KEYS_MEDIA_TYPES, PodIdentity, TokenVerifier
 from trainyard.domain.state.snapshot import JobView, PodView
 from trainyard.engine.queue import WorkQueue
-from trainyard.frameworks.coordinator_endpoint import Contact
+from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
 from trainyard.kube.session import Session
 
 
@@ -29,7 +29,7 @@ def coordinator(
     registry: CollectorRegistry,
     leading: Callable[[], bool],
     acts: Callable[[str], bool],
-) -> Coordinator | None:
+) -> CoordinatorServer | None:
     """The coordinator, where the settings say how workers reach it. Raises CertificateError.
 
     `acts`: whether all jobs of a namespace have been listed since this process leads, and are acted upon.
@@ -38,29 +38,29 @@ def coordinator(
         return None
 
     async def fetch(path: str) -> Mapping[str, Any]:
-        return await session.request("GET", path, timeout=10.0, accept=KEYS_FORM)
+        return await session.request("GET", path, timeout=10.0, accept=KEYS_MEDIA_TYPES)
 
     def find(sender: PodIdentity) -> tuple[PodView, JobView] | None:
         if not acts(sender.namespace):
             # What an agent says asks for a pass, and is answered by the status: both from caches that may be behind.
-            raise RefusedError(Why.NOT_LEADING, "this process has only begun to lead; ask again")
+            raise RefusedError(RejectionReason.NOT_LEADING, "this process has only begun to lead; ask again")
         return _find(caches, sender)
 
     # Not in whole seconds: of two failures in one second the first is the cause.
     clock = session.clock
-    board = Board(find=find, news=queue.add_after, now=clock.now)
-    attendance = Attendance(now=clock.now, news=queue.add_after)
+    progress_store = ProgressStore(find=find, on_change=queue.add_after, now=clock.now)
+    agent_registry = AgentRegistry(now=clock.now, on_change=queue.add_after)
     heard, called, workers, agents = families(registry)
-    workers.set_function(lambda: board.workers)
-    agents.set_function(lambda: attendance.connected)
-    return Coordinator(
-        verifier=Verifier(fetch, now=lambda: clock.now().timestamp()),
-        board=board,
-        attendance=attendance,
+    workers.set_function(lambda: progress_store.workers)
+    agents.set_function(lambda: agent_registry.connected)
+    return CoordinatorServer(
+        verifier=TokenVerifier(fetch, now=lambda: clock.now().timestamp()),
+        progress_store=progress_store,
+        agent_registry=agent_registry,
         certificate=Certificate(settings.coordinator_tls),
         leading=leading,
-        heard=heard,
-        called=called,
+        report_counter=heard,
+        sync_counter=called,
     )
 
 
@@ -75,7 +75,7 @@ def families(registry: CollectorRegistry) -> tuple[Counter, Counter, Gauge, Gaug
         ["result"],
         registry=registry,
     )
-    for why in Why:
+    for why in RejectionReason:
         heard.labels(why)
         called.labels(why)
     workers = Gauge("trainyard_reporting_workers", "Workers whose agents have told how far they are", registry=registry)
@@ -83,15 +83,15 @@ def families(registry: CollectorRegistry) -> tuple[Counter, Counter, Gauge, Gaug
     return heard, called, workers, agents
 
 
-def contact(settings: Settings, made: Coordinator | None) -> Contact | None:
+def contact(settings: Settings, made: CoordinatorServer | None) -> CoordinatorEndpoint | None:
     """What a worker that is made now is told."""
     if made is None or settings.coordinator_url is None:
         return None
-    return Contact(settings.coordinator_url, made.certificate.authority)
+    return CoordinatorEndpoint(settings.coordinator_url, made.certificate.authority)
 
 
 @asynccontextmanager
-async def serving(settings: Settings, made: Coordinator | None) -> AsyncIterator[int | None]:
+async def serving(settings: Settings, made: CoordinatorServer | None) -> AsyncIterator[int | None]:
     """Serve while inside. Yields the port, where there is a coordinator. Raises ListenError."""
     port: int | None = None
     async with AsyncExitStack() as stack:

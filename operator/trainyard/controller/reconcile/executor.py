@@ -20,8 +20,8 @@ from trainyard.domain.wording import counted
 from trainyard.engine.batch import Done, Failed, slow_start
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks import manifests
-from trainyard.frameworks.agent_wrapper import Source
-from trainyard.frameworks.coordinator_endpoint import Contact
+from trainyard.frameworks.agent_wrapper import AgentImage
+from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
@@ -63,9 +63,9 @@ class Executor:
     tracker: WriteTracker[str]
     caches: Caches
     restarts: ContainerRestarts
-    agent: Source | None = None
+    agent: AgentImage | None = None
     """Where the agent in workers comes from; None: none is brought."""
-    contact: Callable[[], Contact | None] = lambda: None
+    contact: Callable[[], CoordinatorEndpoint | None] = lambda: None
     """How the agents of new workers reach the operator."""
     peers: Sequence[dict[str, Any]] | None = None
     """Who reaches workers beside those of their own job, by a NetworkPolicy for each job; None: there is none."""
@@ -217,7 +217,7 @@ def _tell(plan: Plan) -> None:
         _LOG.info(f"deleted {counted(count, 'pod')}: {reason}")
 
 
-def _worker_pod(worker: Worker, agent: Source | None, contact: Contact | None) -> dict[str, Any]:
+def _worker_pod(worker: Worker, agent: AgentImage | None, contact: CoordinatorEndpoint | None) -> dict[str, Any]:
     try:
         return manifests.worker_pod(worker, agent, contact)
     except Exception as error:
@@ -234,7 +234,7 @@ def _refusal(error: ApiError, kind: Resource | None) -> Refusal:
     """What the server's answer to making such an object, or to a deletion, means for the job. Raises `error` where it means nothing but "later"."""
     if error.retryable or error.namespace_terminating or error.conflict:
         raise error
-    if error.lacks_right:
+    if error.permission_denied:
         return Refusal(Reason.PERMISSION_DENIED, without_right(error))
     if error.quota_exceeded:
         return Refusal(Reason.QUOTA_EXCEEDED, error.message)

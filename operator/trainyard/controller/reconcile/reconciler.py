@@ -15,15 +15,15 @@ from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.executor import Executor, Result, without_right
 from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord, job_record
 from trainyard.controller.reconcile.status_pace import StatusPace
-from trainyard.coordinator.agent_registry import Attendance
-from trainyard.coordinator.progress_store import Board
+from trainyard.coordinator.agent_registry import AgentRegistry
+from trainyard.coordinator.progress_store import ProgressStore
 from trainyard.domain.actions import CreateService, Event, Plan
-from trainyard.domain.conditions import said, yes
+from trainyard.domain.conditions import apply_conditions, condition_true
 from trainyard.domain.plan import plan
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.status.pod_rejections import refused
 from trainyard.engine.tracker import WriteTracker
-from trainyard.frameworks.environment import set_by_hand
+from trainyard.frameworks.environment import user_set_identity
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
@@ -47,9 +47,9 @@ class Reconciler:
     metrics: JobMetrics
     pace: StatusPace
     now: Callable[[], datetime]
-    board: Board | None = None
+    progress_store: ProgressStore | None = None
     """What the agents of workers have told; None: there is no coordinator."""
-    attendance: Attendance | None = None
+    agent_registry: AgentRegistry | None = None
     """Which of them are there, likewise."""
 
     async def reconcile(self, uid: str) -> float | None:
@@ -72,10 +72,10 @@ class Reconciler:
             raise
 
     async def _pass(self, record: JobRecord) -> float | None:
-        reports = self.board.of(record.uid) if self.board else ()
+        reports = self.progress_store.of(record.uid) if self.progress_store else ()
         cache = self.caches.of(record.namespace)
         brought = self.executor.agent is not None
-        snapshot = cache.snapshot(record, agent=brought, reports=reports, attendance=self.attendance)
+        snapshot = cache.snapshot(record, agent=brought, reports=reports, agent_registry=self.agent_registry)
         if snapshot is None:
             return await self._unreadable(record)
         now = self.now()
@@ -136,7 +136,7 @@ class Reconciler:
             event.note,
             action="Reconcile",
             key=f"{attempt}/{event.note}",
-            place=f"{attempt:06x}{_moment(event, decided, begun=attempt > record.attempt)}",
+            sort_key=f"{attempt:06x}{_moment(event, decided, begun=attempt > record.attempt)}",
         )
 
     async def _write(self, record: JobRecord, status: TrainingJobStatus) -> bool:
@@ -159,7 +159,7 @@ class Reconciler:
             if error.conflict or error.not_found:
                 await self._read_again(record)
                 return False
-            if error.lacks_right:
+            if error.permission_denied:
                 # The one thing that the status cannot say.
                 note = without_right(error)
                 self.events.record(
@@ -170,15 +170,15 @@ class Reconciler:
         version = int(made["metadata"]["resourceVersion"])
         self.caches.of(record.namespace).jobs.apply(record.with_status(status, version))
         self.pace.hold(record.uid)
-        if self.attendance:
-            self.attendance.wake(record.uid)
+        if self.agent_registry:
+            self.agent_registry.wake(record.uid)
         return True
 
     def _forget_reports(self, uid: str) -> None:
-        if self.board:
-            self.board.forget(uid)
-        if self.attendance:
-            self.attendance.forget(uid)
+        if self.progress_store:
+            self.progress_store.forget(uid)
+        if self.agent_registry:
+            self.agent_registry.forget(uid)
 
     async def _read_again(self, record: JobRecord) -> None:
         """The job is not what the cache says, and nobody may ever tell: a list can be older than the watch that goes on after it."""
@@ -193,7 +193,7 @@ class Reconciler:
         """Once an attempt, with the event that its workers are there: variables in the template that may not fit."""
         if not any(event.reason is Reason.WORKERS_CREATED for event in decided.events):
             return []
-        names = set_by_hand(Worker(job, 0, decided.status.attempt, job.spec.replicas))
+        names = user_set_identity(Worker(job, 0, decided.status.attempt, job.spec.replicas))
         note = f"the template sets {', '.join(names)}; these are kept and may not fit the real group"
         return [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note)] if names else []
 
@@ -205,8 +205,8 @@ class Reconciler:
         _LOG.error(message)
         # A status that cannot be read was written by hand: it is begun anew, and the pods tell which attempt this is.
         stored = record.status or TrainingJobStatus()
-        stalled = [yes(ConditionType.STALLED, Reason.INVALID_SPEC, message)]
-        conditions = said(stored, stalled, record.generation, self.now())
+        stalled = [condition_true(ConditionType.STALLED, Reason.INVALID_SPEC, message)]
+        conditions = apply_conditions(stored, stalled, record.generation, self.now())
         status = stored.evolve(conditions=conditions, observed_generation=record.generation)
         if status == record.status:
             return None

@@ -16,7 +16,7 @@ from trainyard.engine.queue import WorkQueue
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
 from trainyard.kube.reflector import Reflector
-from trainyard.kube.resource import PODS, SERVICES, place
+from trainyard.kube.resource import PODS, SERVICES, namespace_label
 from trainyard.kube.session import Session
 
 _LOG = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Scope:
 
     @override
     def __str__(self) -> str:
-        return place(self.namespace)
+        return namespace_label(self.namespace)
 
     def parts(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         """What has to run, by name. None of it ever ends by itself."""

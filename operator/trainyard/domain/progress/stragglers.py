@@ -13,7 +13,7 @@ from trainyard.api.progress import MOST_STRAGGLERS, Straggler
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.actions import Event
-from trainyard.domain.conditions import Saying, over, yes
+from trainyard.domain.conditions import ConditionUpdate, clear_conditions, condition_true
 from trainyard.domain.state.snapshot import PodView, Snapshot
 from trainyard.domain.wording import counted
 
@@ -84,11 +84,13 @@ def confirmed(status: TrainingJobStatus) -> Sequence[Straggler]:
     return [each for each in status.stragglers if each.confirmed]
 
 
-def straggling_condition(snapshot: Snapshot) -> Saying | None:
+def straggling_condition(snapshot: Snapshot) -> ConditionUpdate | None:
     """Return the condition Straggling; None where there is nothing to report, which is usual."""
     slow = confirmed(snapshot.job.status)
     if not slow:
-        ended = over(snapshot.job.status, [C.STRAGGLING], Reason.NO_STRAGGLERS, "no rank is slower than the others")
+        ended = clear_conditions(
+            snapshot.job.status, [C.STRAGGLING], Reason.NO_STRAGGLERS, "no rank is slower than the others"
+        )
         return next(iter(ended), None)
     reported = paces(snapshot)
     if not reported.seconds:
@@ -98,7 +100,7 @@ def straggling_condition(snapshot: Snapshot) -> Saying | None:
     several = f"{len(slow)} ranks are slower than the others; " if len(slow) > 1 else ""
     alone = " by itself" if reported.own else ""
     factor = f"{worst.factor:g} times the median of {counted(len(reported.seconds), 'rank')}"
-    return yes(
+    return condition_true(
         C.STRAGGLING,
         Reason.STRAGGLERS_DETECTED,
         f"{several}{rank} takes {worst.step_seconds:g} s a step{alone}, {factor}",

@@ -196,8 +196,8 @@ async def test_probes_and_metrics_tell_who_leads(api: FakeApi) -> None:
                     async with client.get(f"http://127.0.0.1:{port}/{path}") as answer:
                         assert answer.status == 200
                         said.append(await answer.text())
-    assert (said[0], said[1]) == ("ok\n", "ok\nthis process leads\n")
-    assert (said[3], said[4].partition("_")[0]) == ("ok\n", "ok\nstanding by: one")
+    assert (said[0], said[1]) == ("ok\n", "ok\nthis process is the leader\n")
+    assert (said[3], said[4].partition("_")[0]) == ("ok\n", "ok\nstandby: one")
     assert 'leader_election_master_status{name="trainyard"} 1.0' in said[2]
     assert 'leader_election_master_status{name="trainyard"} 0.0' in said[5]
     assert 'trainyard_leader_transitions{name="trainyard"} 0.0' in said[5]
@@ -211,7 +211,7 @@ async def test_a_missing_right_on_the_lease_stands_in_the_readiness(api: FakeApi
         operator(api, ports, ready=False, leader_election=True, **VOTE) as one,
         aiohttp.ClientSession() as client,
     ):
-        await until(one.health.rights.missing)
+        await until(one.health.permissions.missing)
         async with client.get(f"http://127.0.0.1:{ports[0]}/readyz") as answer:
             text = await answer.text()
             assert answer.status == 503

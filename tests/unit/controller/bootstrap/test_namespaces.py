@@ -12,7 +12,7 @@ from tests.unit.controller.conftest import operator
 from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.resources import TRAINING_JOBS, job_record
 from trainyard.kube.errors import ApiError
-from trainyard.kube.permissions import Right
+from trainyard.kube.permissions import Permission
 from trainyard.kube.resource import PODS
 
 BOTH = ("lab", "office")
@@ -112,6 +112,6 @@ async def test_a_namespace_that_was_away_while_a_job_was_read_again_is_served_as
         assert record is not None
         with pytest.raises(ApiError, match="forbidden"):
             await op.reconciler._read_again(record)
-        assert Right("get", TRAINING_JOBS.qualified, "lab") in op.health.rights.missing()
+        assert Permission("get", TRAINING_JOBS.qualified, "lab") in op.health.permissions.missing()
         async with client.get(f"http://127.0.0.1:{ports[0]}/readyz") as answer:
             assert (answer.status, await answer.text()) == (200, "ok\n")

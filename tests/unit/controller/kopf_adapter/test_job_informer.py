@@ -62,7 +62,7 @@ async def test_without_the_right_to_watch_the_jobs_are_listed_more_often(
     async with feeding(api) as (feed, told):
         running = asyncio.create_task(feed.run())
         await feed.synced.wait()
-        feed.session.rights.refused("GET", path, ApiError(403, "Forbidden", refusal), watch=True)
+        feed.session.permissions.refused("GET", path, ApiError(403, "Forbidden", refusal), watch=True)
         uid = Lab(api).submit()["metadata"]["uid"]
         await until(lambda: told == [uid])
         running.cancel()

@@ -4,7 +4,7 @@ from tests.support.fake_api import FakeApi
 from tests.unit.controller.kubelet import Lab
 from trainyard.controller.kopf_adapter.watch_guard import guard
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
-from trainyard.kube.permissions import Rights
+from trainyard.kube.permissions import PermissionTracker
 from trainyard.kube.resource import PODS
 from trainyard.kube.session import Endpoint
 
@@ -14,7 +14,7 @@ async def test_the_beginning_of_a_list_of_jobs_is_told_once_with_its_path(api: F
         Lab(api).submit(name)
     told: list[str] = []
     path = TRAINING_JOBS.path("lab")
-    async with Endpoint(server=api.url).open_client(guard(Rights(), told.append)) as client:
+    async with Endpoint(server=api.url).open_client(guard(PermissionTracker(), told.append)) as client:
         async with client.get(api.url + path, params={"limit": "1"}) as first:
             token = (await first.json())["metadata"]["continue"]
         async with client.get(api.url + path, params={"limit": "1", "continue": token}) as second:

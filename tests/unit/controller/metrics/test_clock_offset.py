@@ -21,7 +21,7 @@ SERVER = datetime(2026, 11, 23, 12, 0, 0, 500_000, tzinfo=UTC)
 async def assembled(api: FakeApi, tmp_path: Path) -> Operator:
     """On a machine that is ten minutes ahead and has had an answer at that moment."""
     clock = ServerClock(wall=lambda: SERVER.timestamp() + 600, steady=lambda: 0.0)
-    clock.heard("Mon, 23 Nov 2026 12:00:00 GMT", 0.0)
+    clock.observe("Mon, 23 Nov 2026 12:00:00 GMT", 0.0)
     certificate(tmp_path)
     settings = Settings(coordinator_url="https://localhost:8443", coordinator_tls=tmp_path, lease_namespace="lab")
     registry = CollectorRegistry()
@@ -33,8 +33,8 @@ async def assembled(api: FakeApi, tmp_path: Path) -> Operator:
     [
         lambda made: made.reconciler.now(),
         lambda made: made.reconciler.events._now(),
-        lambda made: made.coordinator.board.now(),
-        lambda made: made.coordinator.attendance.now(),
+        lambda made: made.coordinator.progress_store.now(),
+        lambda made: made.coordinator.agent_registry.now(),
         lambda made: datetime.fromtimestamp(made.coordinator.verifier.now(), UTC),
         lambda made: made.elector.client.session.clock.now(),
     ],

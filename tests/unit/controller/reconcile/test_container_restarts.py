@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.fake_api import FakeApi
 from tests.support.jobs import SUPERVISED, job
-from tests.unit.frameworks.building import container, worker
+from tests.support.worker_pods import container, worker
 from trainyard.api.status import TrainingJobStatus
 from trainyard.controller.reconcile import container_restarts
 from trainyard.controller.reconcile.caches import Caches
@@ -19,8 +19,8 @@ from trainyard.controller.reconcile.container_restarts import (
 from trainyard.controller.reconcile.executor import Executor
 from trainyard.domain.actions import CreateWorker, Plan
 from trainyard.engine.tracker import WriteTracker
-from trainyard.frameworks.agent_wrapper import Source
-from trainyard.frameworks.coordinator_endpoint import Contact
+from trainyard.frameworks.agent_wrapper import AgentImage
+from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
@@ -34,7 +34,7 @@ NO_ALL = (
 
 
 def pod(*containers: dict[str, Any]) -> dict[str, Any]:
-    return worker_pod(worker(*containers), Source("operator:1"), Contact("https://trainyard:8443"))
+    return worker_pod(worker(*containers), AgentImage("operator:1"), CoordinatorEndpoint("https://trainyard:8443"))
 
 
 class Asking:
@@ -151,8 +151,8 @@ async def test_no_worker_is_in_want_of_a_rule(api: FakeApi) -> None:
     writer = Writer(api.session())
     rules = ContainerRestarts(writer)
     await rules.granted("ns", pod(TRAIN))
-    contact = Contact("https://trainyard:8443")
-    executor = Executor(writer, WriteTracker(), Caches.empty(), rules, Source("operator:1"), lambda: contact)
+    contact = CoordinatorEndpoint("https://trainyard:8443")
+    executor = Executor(writer, WriteTracker(), Caches.empty(), rules, AgentImage("operator:1"), lambda: contact)
     api.fault(
         method="POST", status=403, reason="Forbidden", message="policy 'no-rules' denied request: rules are not allowed"
     )

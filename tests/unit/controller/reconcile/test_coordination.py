@@ -83,7 +83,7 @@ class Site:
 
 @pytest.fixture
 def site(api: FakeApi, tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(progress_store, "STATUS_SECONDS", 0.01)
+    monkeypatch.setattr(progress_store, "MIN_STATUS_INTERVAL_SECONDS", 0.01)
     return Site(api, tmp_path / "tls", unused_tcp_port)
 
 
@@ -143,7 +143,7 @@ async def test_a_report_of_an_attempt_that_is_over_changes_nothing(api: FakeApi,
 async def test_the_last_step_stands_in_the_finished_job_and_its_reports_are_forgotten(
     api: FakeApi, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress_store, "STATUS_SECONDS", 60.0)
+    monkeypatch.setattr(progress_store, "MIN_STATUS_INTERVAL_SECONDS", 60.0)
     async with operator(api, **site.settings) as op:
         await site.running()
         for pod in ("job-worker-0-1", "job-worker-1-1"):
@@ -154,7 +154,7 @@ async def test_the_last_step_stands_in_the_finished_job_and_its_reports_are_forg
         coordinator = op.coordinator
         assert coordinator is not None
         # Once it has heard of what it has stored.
-        await until(lambda: coordinator.board.workers == 0)
+        await until(lambda: coordinator.progress_store.workers == 0)
         assert await site.tell("job-worker-0-1", 1, step=91) == 409
 
 
@@ -164,9 +164,9 @@ async def test_a_rank_that_fails_starts_again_where_it_was(api: FakeApi, site: S
     async with operator(api, **site.settings) as op:
         await site.running()
         assert op.coordinator is not None
-        attendance = op.coordinator.attendance
+        agent_registry = op.coordinator.agent_registry
         runs = asyncio.create_task(site.call(names[0], {"attempt": 1, "state": "running"}))
-        await until(lambda: attendance.connected == 1)
+        await until(lambda: agent_registry.connected == 1)
         failed = await site.call(names[1], {"attempt": 1, "state": "failed", "failure": failure})
         joins = {"attempt": 2, "run": False, "environment": {}}
         assert (failed, await runs) == ((200, joins), (200, joins))
@@ -190,9 +190,9 @@ async def test_a_replacement_is_made_to_wait(api: FakeApi, site: Site) -> None:
     async with operator(api, **site.settings) as op:
         await site.running()
         assert op.coordinator is not None
-        attendance = op.coordinator.attendance
+        agent_registry = op.coordinator.agent_registry
         stays = asyncio.create_task(site.call("job-worker-0-1", {"attempt": 1, "state": "running"}))
-        await until(lambda: attendance.connected == 1)
+        await until(lambda: agent_registry.connected == 1)
         site.lab.ends("job-worker-1-1", 1)
         assert (await stays)[1]["attempt"] == 2
         await until(lambda: "job-worker-1-2" in site.lab.pods())

@@ -10,7 +10,7 @@ from tests.unit.controller.conftest import operator
 from tests.unit.controller.kubelet import LAB, Lab
 from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
-from trainyard.kube.permissions import Right
+from trainyard.kube.permissions import Permission
 from trainyard.kube.resource import EVENTS, PODS
 
 BOTH = ("job-worker-0-1", "job-worker-1-1")
@@ -50,7 +50,7 @@ async def test_what_cannot_be_created_is_why_the_job_does_not_run(
         assert f'cannot create resource "{resource}"' in told
         assert "whoever installed it has to grant" in told
         await until(lambda: events(api) == [told])
-        assert list(op.health.rights.missing()) == [Right("create", resource, LAB)]
+        assert list(op.health.permissions.missing()) == [Permission("create", resource, LAB)]
         async with client.get(f"http://127.0.0.1:{ports[0]}/metrics") as answer:
             count = f'trainyard_forbidden_requests_total{{resource="{resource}",verb="create"}}'
             assert count in await answer.text()
@@ -59,7 +59,7 @@ async def test_what_cannot_be_created_is_why_the_job_does_not_run(
         fault.times = 0
         await again(op, api)
         await lab.until_pods(*BOTH)
-        await until(lambda: not op.health.rights.missing())
+        await until(lambda: not op.health.permissions.missing())
 
 
 async def test_pods_of_an_old_attempt_that_cannot_be_deleted(api: FakeApi, lab: Lab) -> None:
@@ -114,7 +114,7 @@ async def test_a_status_that_cannot_be_written_is_told_by_an_event(api: FakeApi,
         lab.submit()
         await until(lambda: len(events(api)) == 1)
         assert 'cannot update resource "trainingjobs/status"' in events(api)[0]
-        assert list(op.health.rights.missing()) == [Right("update", "trainingjobs.trainyard.dev/status", LAB)]
+        assert list(op.health.permissions.missing()) == [Permission("update", "trainingjobs.trainyard.dev/status", LAB)]
         fault.times = 0
         await lab.until_phase("Pending")
         lab.runs(*BOTH)
@@ -128,8 +128,8 @@ async def test_without_the_right_to_write_events_everything_else_goes_on(api: Fa
         await lab.until_pods(*BOTH)
         lab.runs(*BOTH)
         await lab.until_phase("Running")
-        await until(op.health.rights.missing)
-        assert list(op.health.rights.missing()) == [Right("create", "events.events.k8s.io", LAB)]
+        await until(op.health.permissions.missing)
+        assert list(op.health.permissions.missing()) == [Permission("create", "events.events.k8s.io", LAB)]
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ async def test_what_cannot_be_heard_stands_in_the_readiness_and_a_restart_is_not
     )
     ports: list[int] = []
     async with operator(api, ports, ready=False, stale_seconds=1000) as op, aiohttp.ClientSession() as client:
-        missing = Right(verb, resource, None)
-        await until(lambda: missing in op.health.rights.missing())
+        missing = Permission(verb, resource, None)
+        await until(lambda: missing in op.health.permissions.missing())
         for scope in op.scopes:
             scope.pods.clock = scope.services.clock = scope.feed.clock = lambda: 1e9
         async with client.get(f"http://127.0.0.1:{ports[0]}/readyz") as answer:
@@ -163,7 +163,7 @@ async def test_what_cannot_be_heard_stands_in_the_readiness_and_a_restart_is_not
         stale = [line for line in op.health.troubles() if f"the watch on {resource} in " in line]
         assert stale == [], "a restart would mend nothing"
         fault.times = 0
-        await until(lambda: missing not in op.health.rights.missing())
+        await until(lambda: missing not in op.health.permissions.missing())
         assert lab.pods() == []
 
 

@@ -10,7 +10,7 @@ import pytest
 from dev.localcluster import go_modules, go_toolchain, tools
 from dev.localcluster.errors import LocalClusterError
 from dev.localcluster.paths import Paths, from_environment
-from tests.support import foreign, prefetch
+from tests.support import prefetch, third_party_crds
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +81,7 @@ def test_the_prefetch_names_each_module_that_it_cannot_get(folder: Path, tmp_pat
 
 
 def test_the_prefetch_covers_all_but_the_long_tests() -> None:
-    assert foreign.MODULE in prefetch.MODULES
+    assert third_party_crds.MODULE in prefetch.MODULES
     left_out = {
         program for module in tools.MODULE_LIST if module not in prefetch.MODULES for program in module.packages
     }

@@ -10,7 +10,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Restarts
 from trainyard.domain.actions import Plan
 from trainyard.domain.plan import plan
-from trainyard.domain.recovery.agent_injection import supervised
+from trainyard.domain.recovery.agent_injection import wants_agent
 from trainyard.domain.state.termination import Kind
 
 COMMAND: dict[str, Any] = {
@@ -43,7 +43,7 @@ def test_in_an_image_where_it_cannot_run_it_is_left_out_at_no_charge(failure: di
     assert told(after.status.conditions)[C.AGENT_INJECTED] == because(Reason.NO_PYTHON, holds=False)
     (event,) = after.events
     assert event.note == f"{why}: trainyard-agent is left out; all workers start anew as attempt 2"
-    assert not supervised(scene.with_status(conditions=after.status.conditions).job)
+    assert not wants_agent(scene.with_status(conditions=after.status.conditions).job)
 
 
 @pytest.mark.parametrize(
@@ -104,4 +104,4 @@ def test_after_a_suspension_it_is_tried_again() -> None:
     scene = job(3, **COMMAND).suspended().saying(UNFIT)
     resumed = decided(scene).status
     assert resumed.condition(C.AGENT_INJECTED) is None
-    assert supervised(scene.with_status(conditions=resumed.conditions).job)
+    assert wants_agent(scene.with_status(conditions=resumed.conditions).job)

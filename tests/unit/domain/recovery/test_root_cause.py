@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.jobs import NOW, Scene, ago, job
 from trainyard.api.reasons import Reason
-from trainyard.domain.recovery.root_cause import SETTLE, Cause, describe, find_cause, settling
+from trainyard.domain.recovery.root_cause import SETTLE_TIME, Cause, describe, find_cause, settle_time_left
 from trainyard.domain.state.snapshot import Exit
 from trainyard.domain.state.termination import Kind
 
@@ -66,7 +66,7 @@ def test_first_trouble_is_the_cause(scene: Scene, index: int, reason: Reason) ->
     cause = find_cause(scene.pods, range(3))
     assert cause is not None
     assert (cause.index, cause.reason) == (index, reason)
-    assert cause.charged is (reason is Reason.WORKER_FAILED)
+    assert cause.counted is (reason is Reason.WORKER_FAILED)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_missing_pod_of_a_group_that_was_never_complete_is_no_cause() -> None:
 @pytest.mark.parametrize(
     ("message", "seconds_ago", "left"),
     [
-        pytest.param(PEER, 0, SETTLE, id="a victim that ended just now"),
+        pytest.param(PEER, 0, SETTLE_TIME, id="a victim that ended just now"),
         pytest.param(PEER, 1, timedelta(seconds=2), id="a second ago"),
         pytest.param(PEER, 3, None, id="long enough ago"),
         pytest.param(PEER, 600, None, id="long ago"),
@@ -102,7 +102,7 @@ def test_only_a_victim_is_waited_for_and_not_for_long(message: str, seconds_ago:
         ALL.failed(1, seconds_ago=seconds_ago, message=message, peer_lost=message == PEER).pods, range(3)
     )
     assert cause is not None
-    assert settling(cause, NOW) == left
+    assert settle_time_left(cause, NOW) == left
 
 
 TRACEBACK = (

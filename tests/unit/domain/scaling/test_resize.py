@@ -12,7 +12,7 @@ from trainyard.api.internal_status import Group, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
 from trainyard.api.status import Phase, TrainingJobStatus
 from trainyard.coordinator.assignments import assignment
-from trainyard.coordinator.rejections import RefusedError, Why
+from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.domain.actions import DeletePod
 from trainyard.domain.state.snapshot import AgentView
 
@@ -86,7 +86,7 @@ def test_assignments_contain_current_size() -> None:
         assert (word.attempt, word.run, word.environment["TRAINYARD_REPLICAS"]) == (2, True, "2")
     with pytest.raises(RefusedError) as refused:
         told(scene, 2)
-    assert refused.value.why is Why.REPLACED
+    assert refused.value.reason is RejectionReason.REPLACED
 
 
 def test_rendezvous_opens_at_new_size() -> None:

@@ -14,8 +14,8 @@ from trainyard.api.status import ConditionType as C, Phase
 from trainyard.coordinator.assignments import assignment
 from trainyard.domain.actions import CreateWorker
 from trainyard.domain.status.pod_rejections import Refusal, refused
-from trainyard.frameworks.agent_wrapper import Source
-from trainyard.frameworks.coordinator_endpoint import Contact
+from trainyard.frameworks.agent_wrapper import AgentImage
+from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.frameworks.worker_spec import Worker
 
@@ -143,10 +143,10 @@ def test_joining_workers_wait_during_restart() -> None:
 
 def test_joining_pods_wait_for_rendezvous() -> None:
     scene = act(running(2).wishing(replicas=3))
-    made = worker_pod(Worker(scene.job, 2, 1, 3), Source("operator:1"), Contact("https://operator"))
+    made = worker_pod(Worker(scene.job, 2, 1, 3), AgentImage("operator:1"), CoordinatorEndpoint("https://operator"))
     variables = {each["name"]: each.get("value") for each in made["spec"]["containers"][0]["env"]}
     assert (variables["TRAINYARD_RENDEZVOUS"], variables["TRAINYARD_REPLICAS"]) == ("wait", "3")
-    made = worker_pod(Worker(scene.job, 1, 1, 2), Source("operator:1"), Contact("https://operator"))
+    made = worker_pod(Worker(scene.job, 1, 1, 2), AgentImage("operator:1"), CoordinatorEndpoint("https://operator"))
     assert "TRAINYARD_RENDEZVOUS" not in {each["name"] for each in made["spec"]["containers"][0]["env"]}
 
 

@@ -14,7 +14,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.plan import plan
 from trainyard.domain.state.snapshot import AgentView
-from trainyard.domain.stop.coordinated_stop import hold
+from trainyard.domain.stop.coordinated_stop import plan_coordinated_stop
 
 ASKED = CoordinatedStop(attempt=1, time=ago(1), reason="worker 1 (pod train-worker-1-1) is taken away: Deleted")
 KNOWN = ASKED.evolve(step=8)
@@ -229,7 +229,7 @@ def test_a_time_that_is_yet_to_come_is_taken_for_now(time: datetime, step: int |
 def test_a_clock_that_was_set_back_makes_no_moment_of_an_hour(left: datetime, waits: float | None) -> None:
     agents = LEAVES.agents or {}
     hung_up = replace(LEAVES, agents={**agents, "pod-2-1": replace(agents["pod-2-1"], left_at=left)})
-    held = hold(hung_up.snapshot, NOW)
+    held = plan_coordinated_stop(hung_up.snapshot, NOW)
     assert (held and held.requeue_after) == waits
 
 

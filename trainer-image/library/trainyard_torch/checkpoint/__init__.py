@@ -1,1 +1,1 @@
-"""Checkpoints that are whole or passed over, written beside the training by stock torch.distributed.checkpoint."""
+"""Atomic checkpoints, written in the background by stock torch.distributed.checkpoint."""

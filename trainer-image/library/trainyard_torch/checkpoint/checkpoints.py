@@ -1,4 +1,4 @@
-"""The checkpoints of a training, as its program uses them: load the best, save when it is due, while the training goes on."""
+"""The checkpoints of a training, as its program uses them: load the best one, save when due, without blocking the training."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from trainyard_torch.checkpoint.history import History, LeftBehindError
-from trainyard_torch.checkpoint.lineage import Incarnation
+from trainyard_torch.checkpoint.background_save import BackgroundSave
+from trainyard_torch.checkpoint.communicator import Communicator, RankFailedError
+from trainyard_torch.checkpoint.history import History, StaleAttemptError
+from trainyard_torch.checkpoint.lineage import JobAttempt
+from trainyard_torch.checkpoint.loader import CheckpointLoader, CheckpointSaveError
 from trainyard_torch.checkpoint.manifest import Manifest, Name
 from trainyard_torch.checkpoint.memory import Memory
 from trainyard_torch.checkpoint.outcome import Outcome, agreed
-from trainyard_torch.checkpoint.pace import Pace, Plan, Tier
-from trainyard_torch.checkpoint.ranks import FailedElsewhereError, Ranks
-from trainyard_torch.checkpoint.restoring import NotStoredError, Restoring
-from trainyard_torch.checkpoint.saving import Saving
+from trainyard_torch.checkpoint.policy import CheckpointPolicy, SaveSchedule, Tier
 from trainyard_torch.checkpoint.state import plain, staged
 from trainyard_torch.checkpoint.store import Store
-from trainyard_torch.checkpoint.streams import mend
-from trainyard_torch.checkpoint.writing import Writing
+from trainyard_torch.checkpoint.streams import patch_torch_checkpoint
+from trainyard_torch.checkpoint.writer import CheckpointWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SLOW_SECONDS = 600.0
-"""A checkpoint that takes longer to be stored is told of."""
+"""A checkpoint that takes longer to be stored is logged once."""
 
 
 class Checkpoints:
@@ -36,17 +36,17 @@ class Checkpoints:
 
     Args:
         url: the folder of all checkpoints of this training: a path that all processes share, or `s3://bucket/folder` and the like.
-        plan: when they are made, which stay, and how long the store is waited for.
+        policy: when they are made, which stay, and how long the store is waited for.
         mesh: how the processes are laid out: `training.mesh`. What is in memory is taken up in the same layout alone.
-        who: which start of which job this is, so that a process that was left behind writes no more; by default what the operator says.
+        job_attempt: job and attempt of this process, so that a stale process cannot commit; by default from the operator's environment variables.
         options: for fsspec's file system.
 
     Attributes:
         url: the folder.
         attempt: the number of this attempt in the folder, from 1 on; 0 before `load`.
         newest: the checkpoint in the store that was made last, or that `load` found. Rank 0 alone knows what was made.
-        observers: called on rank 0, in a thread, with each one that is stored as a whole and with `url`. They must not raise.
-        failures: how many checkpoints could not be stored since this process began.
+        observers: called on rank 0, in a background thread, with the manifest of each committed checkpoint and `url`. They must not raise.
+        failures: number of checkpoints that could not be stored since this process started.
 
     Raises:
         StoreError: there is no such store.
@@ -57,78 +57,78 @@ class Checkpoints:
         self,
         url: str,
         *,
-        plan: Plan | None = None,
+        policy: CheckpointPolicy | None = None,
         mesh: DeviceMesh | None = None,
-        who: Incarnation | None = None,
+        job_attempt: JobAttempt | None = None,
         **options: object,
     ) -> None:
-        self._plan = plan or Plan()
+        self._policy = policy or CheckpointPolicy()
         self._mesh = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=False)) if mesh else {}
-        self._store = Store(url, patience=self._plan.operation_seconds, **options)
-        # Where one process waits for its thread to the last moment, the others wait for its word; torch has half an hour.
-        self._main = Ranks(max(1800.0, 2 * self._plan.patience))
-        self._background = Ranks(self._plan.patience)
-        self._history = History(self._store, who or Incarnation.of(os.environ))
-        self._memory = Memory(self._plan.folder, url, self._main.rank) if self._plan.memory else None
+        self._store = Store(url, timeout_seconds=self._policy.operation_timeout_seconds, **options)
+        # One process may wait for its thread up to the limit while the others wait for it. torch's default is half an hour.
+        self._communicator = Communicator(max(1800.0, 2 * self._policy.give_up_seconds))
+        self._background = Communicator(self._policy.give_up_seconds)
+        self._history = History(self._store, job_attempt or JobAttempt.of(os.environ))
+        self._memory = Memory(self._policy.memory_dir, url, self._communicator.rank) if self._policy.memory else None
         self.url, self.attempt, self._mark = self._store.url, 0, ""
         self.newest: Manifest | None = None
         self.observers: list[Callable[[Manifest, str], None]] = []
-        self._pending: Saving | None = None
-        self._pace = Pace(self._plan, time.monotonic())
+        self._pending: BackgroundSave | None = None
+        self._schedule = SaveSchedule(self._policy, time.monotonic())
         self._slow = self._forgets = False
         self._made, self._tier = -1, Tier.MEMORY
         self._furthest = 0
         self._given_up = -1
         self.failures = 0
-        mend()
+        patch_torch_checkpoint()
 
     @property
-    def plan(self) -> Plan:
+    def policy(self) -> CheckpointPolicy:
         """When they are made, and which are kept."""
-        return self._plan
+        return self._policy
 
     @property
-    def stall(self) -> float:
-        """Seconds for which the training stood still for the last checkpoint; 0 before the first."""
-        return self._pace.stall
+    def stall_seconds(self) -> float:
+        """Seconds for which the last checkpoint blocked training; 0 before the first."""
+        return self._schedule.stall_seconds
 
     def load(self, state: Mapping[str, Any]) -> Manifest | None:
-        """Put the best checkpoint that is whole into `state`, and begin this attempt from there. None: there is none yet.
+        """Load the best usable checkpoint into `state`, and start this attempt from there. Return None if there is no checkpoint yet.
 
         Args:
             state: state dicts, or objects with `state_dict` and `load_state_dict`, by name; as given to `save`. Tensors are filled in
-                place, whatever world size or parallelism they were saved from.
+                    place, whatever world size or parallelism they were saved from.
 
         Raises:
-            NoneWholeError: there are checkpoints, and all of them are broken.
+            NoUsableCheckpointError: there are checkpoints, and all of them are broken.
             CheckpointError: the checkpoint is of another model.
-            LeftBehindError: a later attempt has begun already.
+            StaleAttemptError: a later attempt has started already.
             StoreError: the store cannot be read.
         """
-        self._main.first(self._history.begin)
-        restoring = Restoring(self._main, self._store, self._history, self._memory, self._mesh)
-        manifest, remembered = restoring.best(state)
+        self._communicator.run_on_rank0(self._history.begin)
+        restoring = CheckpointLoader(self._communicator, self._store, self._history, self._memory, self._mesh)
+        manifest, in_memory = restoring.best(state)
         base = manifest.name if manifest else None
-        self.attempt, self._mark, past = self._main.first(lambda: self._claimed(base))
-        self._pace.began(*past, time.monotonic(), manifest.step if manifest else 0)
+        self.attempt, self._mark, past = self._communicator.run_on_rank0(lambda: self._claimed(base))
+        self._schedule.began(*past, time.monotonic(), manifest.step if manifest else 0)
         if self._memory:
-            self._clear(self._memory, base if remembered else None)
+            self._clear_memory(self._memory, base if in_memory else None)
         self.newest = manifest
         self._furthest = manifest.step if manifest else 0
         if manifest:
-            where = "memory" if remembered else self._store.url
-            self._say(logging.INFO, f"the training goes on from step {manifest.step}, checkpoint {base} in {where}")
+            where = "memory" if in_memory else self._store.url
+            self._log(logging.INFO, f"resuming from step {manifest.step}: checkpoint {base} in {where}")
         return manifest
 
-    def due(self, step: int) -> Tier | None:
+    def should_save(self, step: int) -> Tier | None:
         """Whether a checkpoint is to be saved after this step, and where: the same answer on all. To be asked after each step.
 
-        By time, none is due while the last one is still being written; rank 0 decides a step ahead, so that nobody waits for the
+        By time, no checkpoint is due while the last one is still being written; rank 0 decides one step ahead, so that no process waits for the
         answer. By the number of the step it is due in any case, and `save` waits for the last one.
         """
-        answer = max(self._main.told(), self._pace.at(step) or 0)
+        answer = max(self._communicator.poll(), self._schedule.due_at_step(step) or 0)
         # What is saved now is under way then.
-        self._main.tell(0 if answer else self._wished(step + 1))
+        self._communicator.broadcast_async(0 if answer else self._due_next(step + 1))
         return Tier(answer) if answer else None
 
     def save(
@@ -141,68 +141,48 @@ class Checkpoints:
         tier: Tier = Tier.STORE,
         wait: bool = False,
     ) -> None:
-        """Save what `state` is now. Comes back as soon as it is copied; the rest happens beside the training. A step that is saved is not again.
+        """Save the current `state`. Return as soon as it is copied; the rest happens in the background. A saved step is not saved twice.
 
-        A checkpoint that could not be written is logged and counted, and the training goes on; the next one is tried when it is due. One that
-        is still being written is waited for first, and one that hangs is given up: after `Plan.patience` seconds at most.
+        A checkpoint that could not be written is logged and counted, and training continues; the next one is tried when due. One that
+        is still being written is waited for first, and one that hangs is given up: after `CheckpointPolicy.give_up_seconds` seconds at most.
 
         Args:
             step: the last step that is in it.
-            state: as for `load`, which has to come before.
-            data: where the data stands (`Batches.state`).
+            state: as for `load`, which must be called first.
+            data: position in the data (`Batches.state`).
             metrics: numbers by which checkpoints are compared; what is None is not known, and left out.
             tier: where it goes. What is for the memory alone is left out for a while after that has failed.
-            wait: come back when it is stored; needed before the program ends.
+            wait: return only when the checkpoint is stored; needed before the program exits.
 
         Raises:
-            NotStoredError: only with `wait`: it could not be written.
-            LeftBehindError: a later attempt has begun, now or when the last one was written: this process is to end.
+            CheckpointSaveError: only with `wait`: it could not be written.
+            StaleAttemptError: a later attempt has started, now or while the last one was written: this process must exit.
             RuntimeError: `load` was not called.
-            ValueError: it is for the memory alone, and the plan keeps none there; a metric is no number; or there is one of a later step,
+            ValueError: `tier` is MEMORY and the policy keeps none there; a metric is not a number; or there is a checkpoint of a later step,
                 from which the next start would go on.
         """
-        if not self.attempt:
-            raise RuntimeError("load() comes before save(): it says what this attempt goes on from")
-        if tier is Tier.MEMORY and self._memory is None:
-            raise ValueError("tier: nothing is kept in memory: say when, by Plan(memory=Due(…)), or take Tier.STORE")
-        if step < self._furthest:
-            raise ValueError(
-                f"step must be from {self._furthest} on, where this training stands already, and is {step}: go on from the step of the manifest "
-                "that load() returns"
-            )
-        self._furthest = step
+        self._check_save(step, tier)
         compared = _numbers(metrics or {})
+        self._furthest = step
         began = time.monotonic()
         self._finish_last()
         if self._made == step and tier <= self._tier:
-            # It is stored. A second time, it would for a moment be neither.
+            # It is stored already. While it is replaced, there would be neither.
             return
         if self._given_up == step:
-            # Something of it may still be on its way, and would come between the files of the second.
+            # A part of it may still be written, and would mix with the files of a second try.
             if wait:
-                raise NotStoredError(f"the checkpoint of step {step} was given up, and is not tried again")
+                raise CheckpointSaveError(f"the checkpoint of step {step} was abandoned, and is not tried again")
             return
-        remember = self._memory is not None and (not self._pace.pauses(step) or (wait and tier is Tier.MEMORY))
-        if tier is Tier.MEMORY and not remember:
+        memory = self._memory_for(step, tier, wait=wait)
+        if tier is Tier.MEMORY and memory is None:
             return
-        manifest = Manifest(step, self.attempt, self._main.world, self._mesh, dict(data or {}), compared, time.time())
-        memory = self._memory if remember else None
-        state_now, plan = staged(plain(state)), self._plan
-        writing = Writing(
-            self._background,
-            self._store,
-            self._history,
-            plan.keep,
-            memory,
-            self._mark,
-            manifest,
-            state_now,
-            tier,
-            self._stored,
+        manifest = Manifest(
+            step, self.attempt, self._communicator.world_size, self._mesh, dict(data or {}), compared, time.time()
         )
-        self._pending = Saving(writing, self._store, seconds=plan.save_seconds, patience=plan.patience)
+        self._start_save(manifest, staged(plain(state)), tier, memory)
         self._made, self._tier = step, tier
-        self._pace.made(tier, step, began=began, now=time.monotonic())
+        self._schedule.made(tier, step, began=began, now=time.monotonic())
         self._slow = False
         if wait:
             self._finish_last(strict=True)
@@ -211,77 +191,114 @@ class Checkpoints:
         """Wait until the last one is stored. Raises as `save` with `wait` does."""
         self._finish_last(strict=True)
 
+    def _check_save(self, step: int, tier: Tier) -> None:
+        """Raise RuntimeError or ValueError if this checkpoint may not be saved, as `save` documents."""
+        if not self.attempt:
+            raise RuntimeError("call load() before save(): it determines which checkpoint this attempt continues from")
+        if tier is Tier.MEMORY and self._memory is None:
+            raise ValueError(
+                "tier is MEMORY, but the policy keeps no checkpoints in memory: set CheckpointPolicy(memory=SaveInterval(…)), or use Tier.STORE"
+            )
+        if step < self._furthest:
+            raise ValueError(
+                f"step must be from {self._furthest} on, which this training has already reached, not {step}: continue from the step of the manifest "
+                "that load() returns"
+            )
+
+    def _memory_for(self, step: int, tier: Tier, *, wait: bool) -> Memory | None:
+        """Return the memory tier if this checkpoint goes there: not during the pause after a failure, unless it is the last chance."""
+        last_chance = wait and tier is Tier.MEMORY
+        return self._memory if last_chance or not self._schedule.memory_paused(step) else None
+
+    def _start_save(self, manifest: Manifest, state: dict[str, Any], tier: Tier, memory: Memory | None) -> None:
+        writer = CheckpointWriter(
+            self._background,
+            self._store,
+            self._history,
+            self._policy.keep,
+            memory,
+            self._mark,
+            manifest,
+            state,
+            tier,
+            self._stored,
+        )
+        self._pending = BackgroundSave(
+            writer, self._store, seconds=self._policy.save_timeout_seconds, give_up_seconds=self._policy.give_up_seconds
+        )
+
     def _claimed(self, base: Name | None) -> tuple[int, str, tuple[float, int]]:
         self._history.claim(base)
         return self._history.attempt, self._history.mark, self._history.past()
 
-    def _clear(self, memory: Memory, name: Name | None) -> None:
+    def _clear_memory(self, memory: Memory, name: Name | None) -> None:
         """In memory, only this one is needed any more."""
         try:
-            self._main.each(lambda: memory.keep(name))
-        except FailedElsewhereError as error:
-            self._note_memory(Outcome(forgotten=str(error)))
+            self._communicator.run_on_all(lambda: memory.keep(name))
+        except RankFailedError as error:
+            self._record_memory_outcome(Outcome(memory_error=str(error)))
 
-    def _wished(self, step: int) -> int:
+    def _due_next(self, step: int) -> int:
         """On rank 0 it counts."""
         now = time.monotonic()
         if self._pending is None or self._pending.done():
-            return self._pace.by(now, step) or 0
-        if self._pace.since(now) > SLOW_SECONDS and not self._slow:
+            return self._schedule.due_by_time(now, step) or 0
+        if self._schedule.since(now) > SLOW_SECONDS and not self._slow:
             self._slow = True
-            self._say(
-                logging.WARNING, f"the checkpoint of step {self._pace.step} is still being written, after 10 minutes"
+            self._log(
+                logging.WARNING,
+                f"the checkpoint of step {self._schedule.step} is still being written, after 10 minutes",
             )
         return 0
 
     def _stored(self, manifest: Manifest) -> None:
         """On rank 0, in the thread of the checkpoint."""
         self.newest = manifest
-        for tell in self.observers:
-            tell(manifest, self.url)
+        for observe in self.observers:
+            observe(manifest, self.url)
 
     def _finish_last(self, *, strict: bool = False) -> None:
         pending, self._pending = self._pending, None
         if pending is None:
             return
         # All have to take it for the same: what is saved next, and by which group, hangs on it.
-        outcome = agreed(self._main.gather(pending.outcome()))
+        outcome = agreed(self._communicator.gather(pending.outcome()))
         if outcome.broken:
-            background, self._background = self._background, Ranks(self._plan.patience)
+            background, self._background = self._background, Communicator(self._policy.give_up_seconds)
             if pending.ended():
                 background.close()
         if outcome.behind:
-            raise LeftBehindError(outcome.behind)
-        self._note_memory(outcome)
-        wrong = outcome.wrong or (outcome.forgotten if self._tier is Tier.MEMORY else "")
+            raise StaleAttemptError(outcome.behind)
+        self._record_memory_outcome(outcome)
+        wrong = outcome.wrong or (outcome.memory_error if self._tier is Tier.MEMORY else "")
         if not wrong:
             return
         self._made = -1
         if outcome.silent:
-            self._given_up = self._pace.step
+            self._given_up = self._schedule.step
         self.failures += bool(outcome.wrong)
-        text = f"the checkpoint of step {self._pace.step} was not written: {wrong}"
+        text = f"the checkpoint of step {self._schedule.step} was not written: {wrong}"
         if strict:
-            raise NotStoredError(text)
+            raise CheckpointSaveError(text)
         if outcome.wrong:
-            self._say(logging.WARNING, f"{text}; failed so far: {self.failures}; the training goes on")
+            self._log(logging.WARNING, f"{text}; failures so far: {self.failures}; training continues")
 
-    def _note_memory(self, outcome: Outcome) -> None:
-        if outcome.forgotten:
-            self._pace.forgot()
+    def _record_memory_outcome(self, outcome: Outcome) -> None:
+        if outcome.memory_error:
+            self._schedule.memory_failed()
             if not self._forgets:
-                self._say(
+                self._log(
                     logging.WARNING,
-                    f"checkpoints are not kept in memory for now: {outcome.forgotten}; it is tried again, more and more seldom",
+                    f"checkpoints are not kept in memory for now: {outcome.memory_error}; it is tried again, more and more seldom",
                 )
-        elif outcome.remembered:
-            self._pace.remembered()
+        elif outcome.in_memory:
+            self._schedule.memory_saved()
             if self._forgets:
-                self._say(logging.INFO, "checkpoints are kept in memory again")
-        self._forgets = bool(outcome.forgotten) or (self._forgets and not outcome.remembered)
+                self._log(logging.INFO, "checkpoints are kept in memory again")
+        self._forgets = bool(outcome.memory_error) or (self._forgets and not outcome.in_memory)
 
-    def _say(self, level: int, text: str) -> None:
-        if self._main.rank == 0:
+    def _log(self, level: int, text: str) -> None:
+        if self._communicator.rank == 0:
             logger.log(level, text)
 
 

@@ -1,4 +1,4 @@
-"""The checkpoints of a job: which there are, which of them are whole, and which go. Reads and writes the store; the rules are elsewhere."""
+"""The checkpoints of a job: which exist, which are usable, and which are removed. Reads and writes the store; the rules are in `lineage`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from trainyard_torch.checkpoint.lineage import Claim, Incarnation, Keep, past, usable
-from trainyard_torch.checkpoint.manifest import NAME, BrokenError, Manifest, Name
+from trainyard_torch.checkpoint.lineage import Claim, JobAttempt, Retention, past, usable
+from trainyard_torch.checkpoint.manifest import NAME, CorruptCheckpointError, Manifest, Name
 from trainyard_torch.checkpoint.store import StoreError
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ CLAIM = re.compile(r"(\d{6})-([0-9a-f]{8})\.json")
 TRIES = 10
 
 
-class LeftBehindError(Exception):
-    """A later attempt has begun: this one must not write any more."""
+class StaleAttemptError(Exception):
+    """A later attempt has started: this one must not write any more."""
 
 
 class History:
@@ -35,33 +35,33 @@ class History:
 
     Args:
         store: the folder of all of them.
-        who: which start of which job this is.
+        job_attempt: job and attempt of this process.
 
     Attributes:
         attempt: the number of this attempt in the store; 0 before it has made its claim.
-        mark: a word that stands in its claim alone; "" before that is made.
+        mark: random text that identifies this attempt's claim; "" before `begin`.
 
     All methods raise StoreError where the store cannot be used.
     """
 
-    def __init__(self, store: Store, who: Incarnation | None = None) -> None:
-        self._store, self._who, self._began = store, who or Incarnation(), time.time()
+    def __init__(self, store: Store, job_attempt: JobAttempt | None = None) -> None:
+        self._store, self._who, self._began = store, job_attempt or JobAttempt(), time.time()
         self._read: dict[str, Claim] = {}
         self.attempt, self.mark = 0, ""
 
     def usable(self) -> list[Name]:
-        """What this attempt may go on from, the best first. That they are whole is not known yet."""
+        """Return the checkpoints that this attempt may resume from, the best first. Their files are not verified yet."""
         return self.counting(self._names())
 
     def counting(self, names: Iterable[Name]) -> list[Name]:
         """Those of these checkpoints that this attempt may go on from, wherever they are, the best first."""
-        # Also by its own claim: what it passed over, and what others have written beyond that, counts no more.
+        # This attempt's own claim counts too: checkpoints that it skipped, and what others wrote after them, are excluded.
         return usable(names, self.claims(), 1 + (self.attempt or self._next()))
 
     def has_any(self) -> bool:
-        """Whether there was a whole checkpoint ever that counts: what a training leaves that ends amid its first one is none.
+        """Return whether a usable checkpoint was ever committed. A training that ended during its first checkpoint has none.
 
-        Nor is what an attempt has written that was told a moment too late that another one had begun without it.
+        Commits of a stale attempt that noticed its successor too late do not count.
         """
         text = self._store.read(LATEST)
         name = None if text is None else Name.parse(text.decode(errors="replace").strip())
@@ -72,56 +72,56 @@ class History:
         return [self._claim(file) for file in self._files()]
 
     def past(self) -> tuple[float, int]:
-        """Seconds since this job first began, and how often it has begun again."""
+        """Return the seconds since this job's first start, and the number of restarts since."""
         return past(self.claims(), self._who, time.time())
 
     def listed(self, name: Name) -> Manifest:
-        """The manifest of a checkpoint that has all its files in their sizes. Raises BrokenError, with what is wrong, where it has not."""
+        """The manifest of a checkpoint that has all its files in their sizes. Raises CorruptCheckpointError, with what is wrong, where it has not."""
         manifest = self._manifest(name)
         for path, expected in manifest.files.items():
             size = self._store.size(f"{name}/{path}")
             if size is None:
-                raise BrokenError(f"{path} is missing")
+                raise CorruptCheckpointError(f"{path} is missing")
             if size != expected.size:
-                raise BrokenError(f"{path} has {size} bytes in place of {expected.size}")
+                raise CorruptCheckpointError(f"{path} has {size} bytes instead of {expected.size}")
         return manifest
 
     def begin(self) -> None:
-        """From now on no earlier attempt writes or removes checkpoints; what this one goes on from is still to be found, and claimed.
+        """Register this attempt: earlier attempts can no longer write or remove checkpoints. `claim` records the base afterwards.
 
         Raises:
-            LeftBehindError: a later attempt of the same job has begun already, or so many others are starting that none gets through.
+            StaleAttemptError: a later attempt of the same job has started, or too many others are starting at the same time.
         """
         for _ in range(TRIES):
             if after := [claim for claim in self.claims() if not claim.is_before(self._who)]:
-                raise LeftBehindError(
-                    f"attempt {after[-1].who.attempt} of this job has begun, and this is attempt {self._who.attempt}: its "
+                raise StaleAttemptError(
+                    f"attempt {after[-1].job_attempt.attempt} of this job has started, and this is attempt {self._who.attempt}: its "
                     "checkpoints do not count any more"
                 )
             self.attempt, self.mark = self._next(), uuid.uuid4().hex[:8]
-            self._say({})
-            # Who has begun at the same moment has the same number, and sees the same: both take another one.
+            self._write_claim({})
+            # Attempts that start at the same moment choose the same number and see each other: both choose another one.
             if [file for file in self._files() if file.startswith(f"{self.attempt:06}")] == [self._own]:
                 return
             self._store.remove(f"{CLAIMS}/{self._own}")
-        raise LeftBehindError(
-            f"others begin to use {self._store.url} all the time: give each training a folder of its own"
+        raise StaleAttemptError(
+            f"other trainings keep starting in {self._store.url}: give each training its own folder"
         )
 
     def claim(self, base: Name | None) -> None:
-        """This attempt goes on from `base`: what others have beyond it counts no more. After `begin`.
+        """Record that this attempt continues from `base`: checkpoints of others beyond it no longer count. Call it after `begin`.
 
         Raises:
-            LeftBehindError: a later attempt has begun.
+            StaleAttemptError: a later attempt has started.
         """
         self._check()
-        self._say({"base": str(base) if base else None})
+        self._write_claim({"base": str(base) if base else None})
 
     def commit(self, manifest: Manifest) -> None:
         """All files of this checkpoint are stored: from now on it is one.
 
         Raises:
-            LeftBehindError: a later attempt has begun.
+            StaleAttemptError: a later attempt has started.
         """
         self._check()
         self._store.settle(str(manifest.name))
@@ -129,36 +129,36 @@ class History:
         self._check()
         self._store.write(LATEST, f"{manifest.name}\n".encode())
 
-    def tidy(self, keep: Keep) -> list[Name]:
+    def tidy(self, keep: Retention) -> list[Name]:
         """Remove what is not kept any more, and what was never finished though something newer is. Returns what was removed.
 
         Raises:
-            LeftBehindError: a later attempt has begun, and may need what this one would remove.
+            StaleAttemptError: a later attempt has started, and may need what this one would remove.
         """
         self._check()
         manifests = {}
         for name in self.usable():
-            with suppress(BrokenError):
+            with suppress(CorruptCheckpointError):
                 manifests[name] = self._manifest(name)
         if not manifests:
             return []
         superfluous = keep.superfluous([*manifests], {name: manifest.metrics for name, manifest in manifests.items()})
         unfinished = [name for name in self._names() if name not in manifests and name < max(manifests)]
         for name in (*superfluous, *unfinished):
-            # The manifest first: who is killed in between leaves no half checkpoint that looks whole.
+            # Remove the manifest first: a kill in between must not leave a partial checkpoint that looks complete.
             self._store.remove(f"{name}/{NAME}")
             self._store.remove(str(name))
         return [*superfluous, *unfinished]
 
-    def _say(self, said: dict[str, str | None]) -> None:
-        who = {"job": self._who.job, "attempt": self._who.attempt, "time": self._began}
-        self._store.write(f"{CLAIMS}/{self._own}", json.dumps({**said, **who}).encode())
+    def _write_claim(self, content: dict[str, str | None]) -> None:
+        job_attempt = {"job": self._who.job, "attempt": self._who.attempt, "time": self._began}
+        self._store.write(f"{CLAIMS}/{self._own}", json.dumps({**content, **job_attempt}).encode())
 
     def _check(self) -> None:
         last = max(self._files(), default="")
         if last != self._own:
-            raise LeftBehindError(
-                f"another attempt has begun to write into {self._store.url}, number {int(last[:6]) if last else 0} there, and this is number "
+            raise StaleAttemptError(
+                f"another attempt has started to write into {self._store.url}, number {int(last[:6]) if last else 0} there, and this is number "
                 f"{self.attempt}: its checkpoints do not count any more"
             )
 
@@ -180,7 +180,7 @@ class History:
     def _manifest(self, name: Name) -> Manifest:
         text = self._store.read(f"{name}/{NAME}")
         if text is None:
-            raise BrokenError(f"{NAME} is missing: it was never finished")
+            raise CorruptCheckpointError(f"{NAME} is missing: it was never finished")
         return Manifest.parse(text, name)
 
     def _files(self) -> list[str]:
@@ -190,29 +190,29 @@ class History:
         if file not in self._read:
             claim = _parsed(file, self._store.read(f"{CLAIMS}/{file}"))
             if not claim.legible:
-                # Its attempt may still be looking for what it goes on from.
+                # Its attempt may still be choosing the checkpoint that it resumes from.
                 return claim
             self._read[file] = claim
         return self._read[file]
 
 
 def verify(store: Store, manifest: Manifest, paths: Iterable[str]) -> None:
-    """Raises BrokenError where one of these files has another content than when it was written. Reads all of them."""
+    """Raises CorruptCheckpointError where one of these files has another content than when it was written. Reads all of them."""
     for path in paths:
         if store.measure(f"{manifest.name}/{path}") != manifest.files[path]:
-            raise BrokenError(f"{path} was changed after it was written: its checksum is another one")
+            raise CorruptCheckpointError(f"{path} was changed after it was written: its checksum is another one")
 
 
 def _parsed(file: str, text: bytes | None) -> Claim:
     attempt, mark = int(file[:6]), file[7:15]
-    who, began = Incarnation(), 0.0
+    job_attempt, began = JobAttempt(), 0.0
     try:
-        said = json.loads(text or b"")
-        who, began = Incarnation(str(said["job"]), int(said["attempt"])), float(said["time"])
-        base = said["base"]
+        content = json.loads(text or b"")
+        job_attempt, began = JobAttempt(str(content["job"]), int(content["attempt"])), float(content["time"])
+        base = content["base"]
         name = Name.parse(base) if base is not None else None
         if base is None or name is not None:
-            return Claim(attempt, name, mark, who, began)
+            return Claim(attempt, name, mark, job_attempt, began)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         pass
-    return Claim(attempt, None, mark, who, began, legible=False)
+    return Claim(attempt, None, mark, job_attempt, began, legible=False)

@@ -19,7 +19,7 @@ def daly(stall: float, between_failures: float) -> float:
     """Seconds of training from one checkpoint to the next that cost least in all.
 
     Args:
-        stall: seconds for which training stands still for one checkpoint.
+        stall: seconds for which one checkpoint blocks training.
         between_failures: seconds from one failure to the next, on average.
 
     Raises:
@@ -34,13 +34,13 @@ def daly(stall: float, between_failures: float) -> float:
 
 
 @dataclass(frozen=True)
-class Due:
-    """When the next checkpoint is due. Exactly one of the three; with none, by Daly's formula from what is measured.
+class SaveInterval:
+    """When the next checkpoint is due. Set at most one field; with none, Daly's formula applies to the measured times.
 
     Attributes:
         steps: after each step that is a multiple of it.
-        seconds: each so many seconds.
-        share: so that training stands still for it at most this share of the time, 0.01 for 1 %.
+        seconds: seconds between two checkpoints.
+        overhead: largest share of the time for which checkpoints may block training: 0.01 for 1 %.
 
     Raises:
         ValueError: a number is not positive, or there are two.
@@ -48,7 +48,7 @@ class Due:
 
     steps: int | None = None
     seconds: float | None = None
-    share: float | None = None
+    overhead: float | None = None
 
     def __post_init__(self) -> None:
         given = {name: value for name, value in vars(self).items() if value is not None}
@@ -62,24 +62,24 @@ class Due:
         """Seconds from one checkpoint to the next, where no number of steps is set.
 
         Args:
-            stall: seconds for which training stood still for the last checkpoint; 0 before the first.
-            age: seconds since the job began.
+            stall: seconds for which the last checkpoint blocked training; 0 before the first.
+            age: seconds since the job started.
             failures: how often it failed in that time.
         """
         if self.seconds is not None:
             return self.seconds
-        if self.share is not None:
-            return max(LEAST_SECONDS, stall / self.share)
+        if self.overhead is not None:
+            return max(LEAST_SECONDS, stall / self.overhead)
         if stall <= 0:
             return LEAST_SECONDS
         # One failure more, at the usual time: the first estimate, and the less it counts the more were seen.
         between = (age + USUAL_FAILURE_SECONDS) / (failures + 1)
         return min(max(daly(stall, between), LEAST_SECONDS), MOST_SECONDS)
 
-    def at(self, step: int) -> bool:
+    def due_at_step(self, step: int) -> bool:
         """Whether it is due after this step, whatever the time."""
         return self.steps is not None and step % self.steps == 0
 
-    def by(self, elapsed: float, *, stall: float, age: float, failures: int) -> bool:
+    def due_by_time(self, elapsed: float, *, stall: float, age: float, failures: int) -> bool:
         """Whether it is time, `elapsed` seconds after the last one; never where it is due at certain steps."""
         return self.steps is None and elapsed >= self.interval(stall, age, failures)

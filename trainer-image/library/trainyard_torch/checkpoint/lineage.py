@@ -1,8 +1,8 @@
 """Which checkpoints an attempt may go on from, and which are kept. Pure.
 
-Each attempt says, before it writes anything, which checkpoint it goes on from: its claim. From then on no earlier attempt can add to the
-history: what a process that was left behind still commits, on a node that was thought dead say, has a step beyond the one that was taken
-up, and does not count. So no lock is needed, and none of what storage cannot promise.
+Before an attempt writes anything, it records which checkpoint it resumes from: its claim. From then on no earlier attempt can add to the
+history: a stale process (for example on a node that was presumed dead) may still commit, but its step lies after the claimed base, and so
+does not count. No lock is needed, nor any guarantee that object stores do not give.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainyard_torch.variables import whole
+from trainyard_torch.environment_variables import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Incarnation:
-    """What the operator says of this start of the training: the job's UID, and its attempt there. Without an operator: `""` and 0."""
+class JobAttempt:
+    """Job and attempt of this process: the TrainingJob's UID and its attempt. Without an operator: `""` and 0."""
 
     job: str = ""
     attempt: int = 0
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> Incarnation:
+    def of(cls, environ: Mapping[str, str]) -> JobAttempt:
         """What the operator has set.
 
         Raises:
             ValueError: TRAINYARD_ATTEMPT is no number.
         """
-        return cls(environ.get("TRAINYARD_JOB_UID", ""), whole(environ, "TRAINYARD_ATTEMPT", 0))
+        return cls(environ.get("TRAINYARD_JOB_UID", ""), whole_number(environ, "TRAINYARD_ATTEMPT", 0))
 
 
 @dataclass(frozen=True)
@@ -42,28 +42,30 @@ class Claim:
 
     Attributes:
         attempt: as they are counted in this store, from 1 on: several jobs may use it, one after the other.
-        base: the checkpoint that it went on from; None where it began anew.
-        mark: a word that no other claim has.
-        who: which start of which job it is.
-        time: when it began, in seconds since 1970; 0 where it does not say.
-        legible: whether it says what it went on from: one that has only begun does not, nor one that cannot be read.
+        base: the checkpoint that it resumed from; None if it started at step 0.
+        mark: text that no other claim has.
+        job_attempt: the job and attempt that made it.
+        time: when it started, in seconds since 1970; 0 if unknown.
+        legible: whether its base is known. A claim that was only started, or cannot be read, has none.
     """
 
     attempt: int
     base: Name | None
     mark: str = ""
-    who: Incarnation = Incarnation()
+    job_attempt: JobAttempt = JobAttempt()
     time: float = 0.0
     legible: bool = True
 
-    def is_before(self, other: Incarnation) -> bool:
+    def is_before(self, other: JobAttempt) -> bool:
         """Whether that is no earlier start of the same job, as a process may be that was left behind."""
-        return not (self.who.job and self.who.job == other.job and self.who.attempt > other.attempt)
+        return not (
+            self.job_attempt.job and self.job_attempt.job == other.job and self.job_attempt.attempt > other.attempt
+        )
 
 
-def past(claims: Iterable[Claim], who: Incarnation, now: float) -> tuple[float, int]:
-    """Seconds since a job first began, and how often it has begun again: with the claim of `who` among them."""
-    began = [claim.time for claim in claims if claim.who.job == who.job and 0 < claim.time <= now]
+def past(claims: Iterable[Claim], job_attempt: JobAttempt, now: float) -> tuple[float, int]:
+    """Return the seconds since the job's first start and its number of restarts. `claims` includes the one of `job_attempt`."""
+    began = [claim.time for claim in claims if claim.job_attempt.job == job_attempt.job and 0 < claim.time <= now]
     return (now - min(began), len(began) - 1) if began else (0.0, 0)
 
 
@@ -72,7 +74,7 @@ def usable(names: Iterable[Name], claims: Collection[Claim], attempt: int) -> li
 
     `claims`: those of all attempts so far. The best is the one with the most steps; of two with the same, that of the later attempt.
     """
-    # Nobody can tell any more what an illegible one went on from: without it, nothing of earlier attempts is lost.
+    # The base of an illegible claim is unknown. Ignoring it loses nothing of earlier attempts.
     known = (claim for claim in claims if claim.attempt < attempt and claim.legible)
     later = {claim.attempt: claim.base.step if claim.base else -1 for claim in known}
 
@@ -85,14 +87,14 @@ def usable(names: Iterable[Name], claims: Collection[Claim], attempt: int) -> li
 
 
 @dataclass(frozen=True)
-class Keep:
+class Retention:
     """What stays of the checkpoints.
 
     Attributes:
         last: how many of the newest, from 1 on.
         best: how many of those with the best value of `metric`.
         metric: the name of a number in the manifests.
-        greatest: whether more of it is better.
+        greater_is_better: whether more of it is better.
 
     Raises:
         ValueError: a number is out of its range, or `best` has no metric.
@@ -101,7 +103,7 @@ class Keep:
     last: int = 2
     best: int = 0
     metric: str = ""
-    greatest: bool = False
+    greater_is_better: bool = False
 
     def __post_init__(self) -> None:
         if self.last < 1 or self.best < 0:
@@ -110,10 +112,10 @@ class Keep:
             raise ValueError("best needs metric, the name of a number that is given with each checkpoint")
 
     def superfluous(self, usable: list[Name], metrics: Mapping[Name, Mapping[str, float]]) -> list[Name]:
-        """Those of the usable checkpoints, the newest first, that are not kept. One without the metric is none of the best."""
+        """Return the usable checkpoints, newest first, that are not kept. One without the metric does not rank among the best."""
         valued = [(metrics[name][self.metric], name) for name in usable if self.metric in metrics.get(name, {})]
         # Of equal ones the newer is the better; what is no number is worse than all.
         valued = [(value, name) for value, name in valued if isinstance(value, int | float) and not math.isnan(value)]
-        ranked = sorted(valued, key=lambda pair: (-pair[0] if self.greatest else pair[0], -pair[1].step))
+        ranked = sorted(valued, key=lambda pair: (-pair[0] if self.greater_is_better else pair[0], -pair[1].step))
         kept = {*usable[: self.last], *(name for _, name in ranked[: self.best])}
         return [name for name in usable if name not in kept]

@@ -1,6 +1,6 @@
-"""What stands beside each checkpoint: what it is of, and how to tell that all of it is there. Pure.
+"""The manifest of a checkpoint: what it contains, and how to verify that it is complete. Pure.
 
-A checkpoint is a folder of its own, named by step and attempt, that nobody writes twice. Its manifest is written when all else of it is
+Each checkpoint is a folder of its own, named by step and attempt, and is never overwritten. Its manifest is written after all other
 stored, in one piece; a folder without one is no checkpoint.
 """
 
@@ -23,8 +23,8 @@ MOST_STEPS, MOST_ATTEMPTS = 10**12, 10**6
 FOLDER = re.compile(r"step-(\d{12})-(\d{6})")
 
 
-class BrokenError(Exception):
-    """A checkpoint is not what it says. The text tells which, what is wrong, and nothing of how it was found."""
+class CorruptCheckpointError(Exception):
+    """A checkpoint is incomplete or was changed. The message says which and why, independent of how this was found."""
 
 
 @dataclass(frozen=True, order=True)
@@ -70,9 +70,9 @@ class Manifest:
     Attributes:
         step: the last step that is in it.
         attempt: the attempt that has written it, as they are counted in this store (`Claim`).
-        world: processes at that time.
+        world_size: processes at that time.
         mesh: their arrangement, the outermost first: `{"data": 2, "tensor": 4}`.
-        data: where the data stood (`Batches.state`).
+        data: position in the data (`Batches.state`).
         metrics: numbers by which checkpoints can be compared.
         time: seconds since 1970.
         files: all files of it but the manifest itself, by their path below the folder.
@@ -80,7 +80,7 @@ class Manifest:
 
     step: int
     attempt: int
-    world: int
+    world_size: int
     mesh: Mapping[str, int] = field(default_factory=dict)
     data: Mapping[str, int] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -106,31 +106,31 @@ class Manifest:
         """The manifest that was found in the folder of this name.
 
         Raises:
-            BrokenError: it is not whole, was changed, is of another checkpoint or of a later release.
+            CorruptCheckpointError: it is incomplete, was changed, or belongs to another checkpoint or a later release.
         """
         try:
             content = json.loads(text)
             stored = content.pop("sha256")
             made = content.pop("format")
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-            raise BrokenError(f"{NAME} cannot be read: it is no JSON of ours") from error
+            raise CorruptCheckpointError(f"{NAME} cannot be read: it is no JSON of ours") from error
         if made != FORMAT:
-            raise BrokenError(
+            raise CorruptCheckpointError(
                 f"{NAME} has format {made!r}, and this release reads {FORMAT}: a later one has written it"
             )
         if digest({"format": made, **content}) != stored:
-            raise BrokenError(f"{NAME} was changed after it was written: its checksum is another one")
+            raise CorruptCheckpointError(f"{NAME} was changed after it was written: its checksum is another one")
         try:
             files = {path: File(**each) for path, each in content.pop("files").items()}
             manifest = cls(**content, files=files)
             own = manifest.name
         except (TypeError, KeyError, AttributeError, ValueError, OverflowError) as error:
-            raise BrokenError(f"{NAME} lacks a field, or has one that is not known: {error}") from error
+            raise CorruptCheckpointError(f"{NAME} lacks a field, or has one that is not known: {error}") from error
         if own != name:
-            raise BrokenError(f"{NAME} is of {own}: the folder was copied or renamed")
+            raise CorruptCheckpointError(f"{NAME} is of {own}: the folder was copied or renamed")
         return manifest
 
 
 def digest(content: Mapping[str, Any]) -> str:
-    """The checksum that stands in what is written: SHA-256 of the content as JSON, in hexadecimal."""
+    """Return the checksum of the content: SHA-256 of its JSON form, in hexadecimal."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

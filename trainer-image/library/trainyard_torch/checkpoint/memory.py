@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trainyard_torch.checkpoint.manifest import BrokenError, Manifest, Name
+from trainyard_torch.checkpoint.manifest import CorruptCheckpointError, Manifest, Name
 from trainyard_torch.checkpoint.store import Store, StoreError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Memory:
 
     Args:
         folder: on a file system in memory, for all trainings of the node.
-        url: where the same training keeps its other checkpoints: trainings with other places do not see each other's.
+        url: the folder of the training's stored checkpoints. Trainings with other folders do not see each other's.
         rank: of this process.
     """
 
@@ -50,7 +50,7 @@ class Memory:
             state: as `local` makes it.
 
         Raises:
-            StoreError: there is no room for it, or no such folder.
+            StoreError: there is no space left, or no such folder.
         """
         with self._store.writing(f"{manifest.name}/{self._file}") as stream:
             torch.save({"manifest": manifest.text(), "mark": mark, "state": dict(state)}, stream)
@@ -63,24 +63,24 @@ class Memory:
             marks: those of the attempts' claims. What another training left here under the same numbers has other ones.
 
         Raises:
-            BrokenError: it is not there, of another training, or cannot be read.
+            CorruptCheckpointError: it is not there, of another training, or cannot be read.
         """
         path = self._folder / str(name) / self._file
         try:
             found = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
             manifest, mark, state = Manifest.parse(found["manifest"], name), found["mark"], found["state"]
-        except BrokenError:
+        except CorruptCheckpointError:
             raise
         except Exception as error:
-            raise BrokenError(
+            raise CorruptCheckpointError(
                 f"{path} cannot be read: {str(error).splitlines()[0] if str(error) else error!r}"
             ) from error
         if marks.get(name.attempt) != mark:
-            raise BrokenError(f"{path} is of another training")
+            raise CorruptCheckpointError(f"{path} is of another training")
         return manifest, state
 
     def keep(self, name: Name | None) -> None:
-        """Of this process's parts only this one is needed from now on, and none that is half written."""
+        """Remove all of this process's parts except this one, including partial files."""
         for part in self._folder.glob(f"*/{self._file}*"):
             if part.name != self._file or part.parent.name != str(name):
                 part.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Files that are being written: there whole once they are finished, and not at all before. By a file system in memory, on a disk, or of objects."""
+"""Files that appear atomically when they are finished: in memory, on a disk, or in an object store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SYNC = 2**28
 
 
 class Output(Protocol):
-    """Each call may take its time, or never come back."""
+    """A file being written. Each call may block, possibly forever."""
 
     def write(self, content: bytes | bytearray, /) -> None:
         """Add this."""
@@ -79,7 +79,7 @@ class LocalOutput:
 
 
 class ObjectOutput:
-    """A file of a store that shows none before it is closed.
+    """A file in an object store, which becomes visible when it is closed.
 
     Args:
         files: fsspec's file system.
@@ -108,7 +108,7 @@ class ObjectOutput:
 
     def leave(self) -> None:
         """It does not answer: from now on nothing is done with it."""
-        # To close it would store what has come so far.
+        # Closing it would store the partial content.
         self._stream.close = lambda: None
 
 

@@ -11,14 +11,14 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map  # private, and what torch's own stagers go by
 
-from trainyard_torch.checkpoint.trained import Fillable
+from trainyard_torch.checkpoint.train_state import Fillable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 
 def plain(state: Mapping[str, Any], keys: Collection[str] | None = None) -> dict[str, Any]:
-    """State dicts alone, in place of the objects that have one. Their tensors are those of the training.
+    """Replace objects by their state dicts. The tensors are shared with the training.
 
     Args:
         state: objects and state dicts, by name.
@@ -88,7 +88,7 @@ def fits(target: Mapping[str, Any], saved: Mapping[str, Any], path: str = "") ->
 
 
 def put(target: dict[str, Any], saved: Mapping[str, Any]) -> None:
-    """Put what `local` made back into a state dict that it fits: tensors in place, all else in its place."""
+    """Copy what `local` returned into a matching state dict: tensors in place, other values by assignment."""
     for name, value in saved.items():
         here = target[name]
         if isinstance(here, dict) and isinstance(value, dict):

@@ -1,6 +1,6 @@
 """The folder of all checkpoints of a job, on a volume or in an object store. Knows no torch, and decides nothing.
 
-A file appears whole or not at all: on a volume by a rename after all of it is on the disk, in an object store because that is what they do.
+Files appear atomically: on a volume by a rename after the content is synced to disk, in an object store because puts are atomic.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from trainyard_torch.checkpoint.bounded import AHEAD, CHUNK, SilentError, Sink, Source, within
 from trainyard_torch.checkpoint.manifest import File
 from trainyard_torch.checkpoint.outputs import PARTIAL, LocalOutput, ObjectOutput, Output, sync
+from trainyard_torch.checkpoint.timeouts import AHEAD, CHUNK, NoResponseError, Sink, Source, run_with_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class StoreError(Exception):
-    """The store could not be used. The text says where, what was tried, and what it answered."""
+    """The store could not be used. The message holds the URL, the operation and the store's answer."""
 
 
 class Store:
@@ -37,7 +37,7 @@ class Store:
 
     Args:
         url: a path, or anything that fsspec knows: `s3://bucket/folder`, `gs://…`, `file:///…`, `memory://…`.
-        patience: seconds for one answer: a listing, 4 MiB that are written, 1 MiB that is read, a file that is closed and on the disk.
+        timeout_seconds: seconds for one answer: a listing, 4 MiB that are written, 1 MiB that is read, a file that is closed and on the disk.
             None: any time.
         options: for fsspec's file system: `{"endpoint_url": …}`.
 
@@ -51,9 +51,9 @@ class Store:
         ValueError: patience is not positive.
     """
 
-    def __init__(self, url: str, *, patience: float | None = None, **options: object) -> None:
-        if patience is not None and not patience > 0:
-            raise ValueError(f"patience must be a positive number of seconds, and is {patience}")
+    def __init__(self, url: str, *, timeout_seconds: float | None = None, **options: object) -> None:
+        if timeout_seconds is not None and not timeout_seconds > 0:
+            raise ValueError(f"timeout_seconds must be a positive number of seconds, not {timeout_seconds}")
         self.url = url.rstrip("/") or "/"
         if ":" in url.partition("/")[0] and "://" not in url:
             raise StoreError(f"{url}: neither a path nor a URL, which has two slashes, as s3://bucket/folder has")
@@ -62,7 +62,7 @@ class Store:
         except (ImportError, ValueError, OSError) as error:
             raise StoreError(f"{url}: {error}") from error
         self._local = isinstance(self._fs, LocalFileSystem)
-        self._patience = patience
+        self._timeout_seconds = timeout_seconds
         self.unanswered = 0
 
     def at(self, path: str) -> str:
@@ -70,7 +70,7 @@ class Store:
         return f"{self.url}/{path}"
 
     def folders(self, path: str = "") -> list[str]:
-        """The names of the folders here; none where nothing is there yet."""
+        """Return the names of the folders here; [] if the folder does not exist yet."""
         return [name for name, kind in self._listed(path) if kind == "directory"]
 
     def files(self, path: str = "") -> list[str]:
@@ -78,14 +78,14 @@ class Store:
         return [name for name, kind in self._listed(path) if kind == "file" and PARTIAL not in name]
 
     def read(self, path: str) -> bytes | None:
-        """The whole of a file, or None where there is none."""
+        """Return the content of a file, or None if it does not exist."""
         found: bytes | None = self._asked("read", path, lambda: _if_there(lambda: self._fs.cat_file(self._path(path))))
         return found
 
     def write(self, path: str, content: bytes) -> None:
-        """A file is there with this content, in place of what was there."""
+        """Write a file atomically. Replaces an existing one."""
 
-        def whole() -> None:
+        def replace() -> None:
             if not self._local:
                 self._fs.pipe_file(self._path(path), content)
                 return
@@ -97,7 +97,7 @@ class Store:
                 out.drop()
                 raise
 
-        self._asked("write", path, whole)
+        self._asked("write", path, replace)
 
     @contextmanager
     def reading(self, path: str) -> Iterator[IO[bytes]]:
@@ -134,7 +134,7 @@ class Store:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """An empty folder on this machine, gone with the end of the `with`: for files of which not all may come to be. `take` brings them in.
+        """Yield an empty local folder that is removed at the end of the `with`: for files that may be discarded. `take` moves them into the store.
 
         On a volume it lies below this one, so that nothing is copied.
         """
@@ -151,7 +151,7 @@ class Store:
             shutil.rmtree(folder, ignore_errors=True)
 
     def take(self, source: Path, path: str) -> None:
-        """A file of `scratch` is here, in place of what was there, as a whole."""
+        """Move a file of `scratch` into the store atomically. Replaces an existing one."""
         with self._told("write", path):
             if self._local:
                 sync(source)
@@ -162,11 +162,11 @@ class Store:
                 self._fs.put_file(str(source), self._path(path))
 
     def rename(self, path: str, new: str) -> None:
-        """A file has another name, in place of what had it before."""
+        """Rename a file. Replaces an existing one."""
         self._asked("write", new, lambda: self._fs.mv(self._path(path), self._path(new)))
 
     def measure(self, path: str) -> File | None:
-        """The size and the checksum of a file, from its content; None where there is none."""
+        """Return size and checksum of a file, computed from its content; None if it does not exist."""
         digest, size = hashlib.sha256(), 0
         try:
             with self._opened(path) as stream:
@@ -178,7 +178,7 @@ class Store:
         return File(size, digest.hexdigest())
 
     def size(self, path: str) -> int | None:
-        """Bytes of a file; None where there is none."""
+        """Return the size of a file in bytes; None if it does not exist."""
         found: int | None = self._asked("look at", path, lambda: _if_there(lambda: self._fs.size(self._path(path))))
         return found
 
@@ -232,10 +232,10 @@ class Store:
         """What the store answers, in time."""
         with self._told(what, path):
             try:
-                return within(self._patience, act)
-            except SilentError:
+                return run_with_timeout(self._timeout_seconds, act)
+            except NoResponseError:
                 self.unanswered += 1
-                raise StoreError(f"cannot {what} {self.at(path)}: no answer for {self._patience:g} s") from None
+                raise StoreError(f"cannot {what} {self.at(path)}: no answer for {self._timeout_seconds:g} s") from None
 
     @contextmanager
     def _told(self, what: str, path: str) -> Iterator[None]:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from trainyard_torch.checkpoint.store import Store
 
 
-def mend() -> None:
+def patch_torch_checkpoint() -> None:
     """Set right, in this process, what torch.distributed.checkpoint does wrong.
 
-    It tells all processes what failed in one by pickling the traceback. From Python 3.13 on that holds code objects, which cannot be
+    torch sends errors of one process to all by pickling the traceback. From Python 3.13 on that holds code objects, which cannot be
     pickled: one process raised TypeError, and the others waited for ever. And torch 2.6 warns the user of what it does itself.
     """
     copyreg.pickle(FrameSummary, lambda frame: (FrameSummary, (frame.filename, frame.lineno, frame.name)))
@@ -33,7 +33,7 @@ def mend() -> None:
 
 
 def writer(store: Store, folder: str, check: Callable[[], object]) -> tuple[FileSystemWriter, Streams]:
-    """What `dcp.save` takes to write below this folder of the store, and what tells of the files afterwards.
+    """Return the writer for `dcp.save` below this folder of the store, and the streams that record the written files.
 
     `check` is called before each write, and may end all of it by an exception.
     """
@@ -133,7 +133,7 @@ class _Measured(io.RawIOBase):
             self._check()
             self._stream.write(view)
             self._digest.update(view)
-        except Exception as error:  # noqa: BLE001 - it is raised behind torch's writer, which would tell another one in its place
+        except Exception as error:  # noqa: BLE001 - raised after torch's writer, which would replace it by an error of its own
             self.wrong = error
         return len(view)
 

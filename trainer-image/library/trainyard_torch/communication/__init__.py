@@ -1,1 +1,1 @@
-"""What processes tell each other while they train: less of it, or less often."""
+"""Less communication between training processes: smaller messages, or fewer."""

@@ -1,4 +1,4 @@
-"""Local SGD: each island takes steps of its own, and parameters are averaged now and then. torch's own parts, put together and checked.
+"""Local SGD: each replica group trains on its own, and parameters are averaged periodically. Built from torch's own averagers and hooks.
 
 Sources:
     T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020: post-local SGD.
@@ -13,30 +13,32 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostL
 from torch.distributed.algorithms.model_averaging.hierarchical_model_averager import HierarchicalModelAverager
 from torch.nn.parallel import DistributedDataParallel
 
-from trainyard_torch.communication.islands import checked
+from trainyard_torch.communication.replica_group_layout import checked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainyard_torch.communication.island import Island
+    from trainyard_torch.communication.replica_group import ReplicaGroup
 
 
-class Averaging:
-    """The averaging of one model's parameters. `local_sgd` and `hierarchical` make it.
+class ModelAveraging:
+    """The averaging of one model's parameters. `local_sgd` and `hierarchical_sgd` make it.
 
     Call `step` after each step of the optimizer and before gradients are set to None: torch averages the parameters that have one.
     """
 
-    def __init__(self, model: DistributedDataParallel, island: Island, levels: Mapping[int, int], warmup: int) -> None:
-        _check(model, island, warmup)
-        self._model, self._levels = model, checked(levels, island.islands)
-        self._warmup = warmup
-        self._averager = HierarchicalModelAverager(self._levels, warmup_steps=warmup)
-        # torch's count begins with 0, and would average after the first step. With 1, it averages after `period` steps.
+    def __init__(
+        self, model: DistributedDataParallel, replica_group: ReplicaGroup, levels: Mapping[int, int], warmup_steps: int
+    ) -> None:
+        _check(model, replica_group, warmup_steps)
+        self._model, self._levels = model, checked(levels, replica_group.layout)
+        self._warmup_steps = warmup_steps
+        self._averager = HierarchicalModelAverager(self._levels, warmup_steps=warmup_steps)
+        # torch counts from 0, and would average after the first step. Starting at 1, it averages after `period` steps.
         self._averager.step = 1
-        alone = island.islands.size == 1
+        alone = replica_group.layout.size == 1
         self._hook = PostLocalSGDState(
-            model.process_group, island.inside, warmup, post_local_gradient_allreduce=not alone
+            model.process_group, replica_group.intra_group, warmup_steps, post_local_gradient_allreduce=not alone
         )
         model.register_comm_hook(self._hook, post_localSGD_hook)
 
@@ -46,15 +48,15 @@ class Averaging:
         return int(self._averager.step) - 1
 
     @property
-    def equal(self) -> bool:
+    def synchronized(self) -> bool:
         """Whether all processes have the same parameters now: the best moment for a checkpoint."""
-        return self.steps <= self._warmup or self.steps % max(self._levels) == 0
+        return self.steps <= self._warmup_steps or self.steps % max(self._levels) == 0
 
     def step(self) -> int:
         """Count a step, and average where it is time for it.
 
         Returns:
-            How many processes have averaged their parameters; 0: none.
+            Number of processes that averaged their parameters; 0: none.
 
         Raises:
             ValueError: no parameter has a gradient.
@@ -64,10 +66,10 @@ class Averaging:
         taken = self.steps + 1
         self._averager.average_parameters(self._model.parameters())
         due = [size for period, size in self._levels.items() if taken % period == 0]
-        return due[-1] if due and taken >= self._warmup else 0
+        return due[-1] if due and taken >= self._warmup_steps else 0
 
     def state_dict(self) -> dict[str, int]:
-        """What a checkpoint has to hold, beside model and optimizer."""
+        """Return what a checkpoint has to hold, in addition to model and optimizer."""
         return {"steps": self.steps, "exchanges": self._hook.iter}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
@@ -75,48 +77,50 @@ class Averaging:
         self._averager.step, self._hook.iter = state["steps"] + 1, state["exchanges"]
 
 
-def local_sgd(model: DistributedDataParallel, island: Island, *, period: int, warmup: int = 0) -> Averaging:
-    """Average gradients inside islands in each step, and parameters over all processes every `period` steps.
+def local_sgd(
+    model: DistributedDataParallel, replica_group: ReplicaGroup, *, period: int, warmup_steps: int = 0
+) -> ModelAveraging:
+    """Average gradients inside replica groups in each step, and parameters over all processes every `period` steps.
 
     Args:
         model: wrapped in DDP over all processes, and without another hook.
-        island: from `join`. As many islands as processes: local SGD proper, where no gradient is exchanged at all.
+        replica_group: from `join_replica_group`. With one process per group this is plain local SGD, which exchanges no gradients at all.
         period: steps from one averaging to the next.
-        warmup: steps at the beginning in which gradients are averaged over all processes, as DDP does it.
+        warmup_steps: steps at the beginning in which gradients are averaged over all processes, as DDP does it.
 
     Raises:
         ValueError: a number is out of its range, or the model cannot be trained so.
     """
-    return Averaging(model, island, {period: island.islands.world}, warmup)
+    return ModelAveraging(model, replica_group, {period: replica_group.layout.world_size}, warmup_steps)
 
 
-def hierarchical(
-    model: DistributedDataParallel, island: Island, *, levels: Mapping[int, int], warmup: int = 0
-) -> Averaging:
+def hierarchical_sgd(
+    model: DistributedDataParallel, replica_group: ReplicaGroup, *, levels: Mapping[int, int], warmup_steps: int = 0
+) -> ModelAveraging:
     """The same with several levels: the more distant, the less often.
 
     Args:
         model: as for `local_sgd`.
-        island: likewise.
+        replica_group: as for `local_sgd`.
         levels: after how many steps how many processes of consecutive ranks average their parameters: `{4: 8, 16: 64}`. Numbers of
             steps are multiples of each other, and so are groups; the last is all processes.
-        warmup: as for `local_sgd`.
+        warmup_steps: as for `local_sgd`.
 
     Raises:
         ValueError: as for `local_sgd`.
     """
-    return Averaging(model, island, levels, warmup)
+    return ModelAveraging(model, replica_group, levels, warmup_steps)
 
 
-def _check(model: DistributedDataParallel, island: Island, warmup: int) -> None:
+def _check(model: DistributedDataParallel, replica_group: ReplicaGroup, warmup_steps: int) -> None:
     if not isinstance(model, DistributedDataParallel):
         raise ValueError(f"model must be wrapped in DistributedDataParallel, and is a {type(model).__name__}")  # noqa: TRY004
-    if warmup < 0:
-        raise ValueError(f"warmup must be from 0 on, and is {warmup}")
-    if model.process_group.size() != island.islands.world:
+    if warmup_steps < 0:
+        raise ValueError(f"warmup_steps must be from 0 on, not {warmup_steps}")
+    if model.process_group.size() != replica_group.layout.world_size:
         raise ValueError(
-            f"model is wrapped over {model.process_group.size()} of {island.islands.world} processes: give DDP no process_group, "
-            "islands are made by its hook"
+            f"model is wrapped over {model.process_group.size()} of {replica_group.layout.world_size} processes: give DDP no process_group, "
+            "the hook averages inside replica groups"
         )
     if model.broadcast_buffers and next(model.module.buffers(), None) is not None:
         raise ValueError(

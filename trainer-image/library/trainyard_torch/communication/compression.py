@@ -58,7 +58,7 @@ class Compression:
         return (fp16_compress_hook if self._how == "fp16" else bf16_compress_hook)(self._group, bucket)
 
     def reset(self) -> None:
-        """Forget what PowerSGD remembers, where a run is led back to an earlier state without its checkpoint, say."""
+        """Drop PowerSGD's error feedback, for example when a run returns to an earlier state without its checkpoint."""
         if self._low_rank is not None:
             self._low_rank.reset()
 
@@ -83,7 +83,7 @@ def compress(model: DistributedDataParallel, how: Plain | Literal["powersgd"] | 
     """Exchange the gradients of a model in fewer bytes, from the next step on. Once for a model.
 
     Args:
-        model: wrapped in DDP, on all processes alike.
+        model: wrapped in DDP, with the same arguments on all processes.
         how: "fp16" and "bf16" halve the bytes of fp32: fp16 has more digits, and overflows beyond 65504 (divide the loss, or take bf16).
             "powersgd", or `PowerSGD` with its options: far fewer bytes for matrices, at the price of an approximation. "none": as DDP
             does without, counted, to compare with.
@@ -92,10 +92,10 @@ def compress(model: DistributedDataParallel, how: Plain | Literal["powersgd"] | 
         What counts the bytes, and belongs into the checkpoint with PowerSGD.
 
     Raises:
-        ValueError: the model is not wrapped in DDP, it has such a hook already, or `how` is none of these.
+        ValueError: the model is not wrapped in DDP, it has a communication hook already, or `how` is invalid.
     """
     if not isinstance(model, DistributedDataParallel):
-        raise ValueError(  # noqa: TRY004 - whoever calls it with a setting sees one kind of error
+        raise ValueError(  # noqa: TRY004 - callers handle one kind of error for a wrong setting
             f"model must be wrapped in DistributedDataParallel, and is a {type(model).__name__}: with FSDP2, set "
             "MixedPrecisionPolicy(reduce_dtype=torch.bfloat16) instead"
         )
@@ -104,7 +104,7 @@ def compress(model: DistributedDataParallel, how: Plain | Literal["powersgd"] | 
         raise ValueError(f"how must be one of {', '.join(known)}, or a PowerSGD, and is {how!r}")
     compression = Compression(model, PowerSGD() if how == "powersgd" else how)
     try:
-        # A lambda has no annotations: DDP compares them with types, and here they are words.
+        # A lambda has no annotations: DDP compares annotations with types, and here they are strings.
         model.register_comm_hook(compression, lambda state, bucket: state.exchange(bucket))
     except RuntimeError as error:
         raise ValueError(f"this model takes no (other) communication hook: {error}") from error

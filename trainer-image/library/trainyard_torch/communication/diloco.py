@@ -1,7 +1,7 @@
-"""DiLoCo: islands train for themselves for many steps, then their changes are averaged and applied by an optimizer of their own.
+"""DiLoCo: replica groups train on their own for many steps, then an outer optimizer applies the average of their changes.
 
-The averaged change is taken for a gradient, with which Nesterov's momentum moves the parameters that all islands begin the next round
-from. Between islands only this change is sent, once in a round. It does not choose how an island trains inside: that is DDP, or one process.
+The averaged change is used as a gradient: Nesterov's momentum moves the parameters from which all replica groups start the next round.
+Only this change is sent between groups, once per round. How a group trains internally is the caller's choice: DDP, or one process.
 
 Source: A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023, algorithm 1.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from trainyard_torch.communication.island import Island
+    from trainyard_torch.communication.replica_group import ReplicaGroup
 
 MESSAGE = 1 << 26
 """Elements that are sent at once: 256 MiB of fp32."""
@@ -31,62 +31,68 @@ class DiLoCo:
     It holds, in fp32 at least, the parameters of the last exchange and a momentum: twice the model, and once more while it exchanges.
 
     Args:
-        model: all of its parameters on each process, alike on all; wrapped in DDP over `island.inside` where islands have several.
-        island: from `join`.
-        every: inner steps of a round, H in the paper, where it is 500.
-        rate: the outer learning rate.
-        momentum: the outer momentum, by Nesterov; from 0 to less than 1.
+        model: has all of its parameters on each process, the same on all; wrapped in DDP over `replica_group.intra_group` if groups have several processes.
+        replica_group: from `join_replica_group`.
+        sync_every: inner steps of a round, H in the paper, where it is 500.
+        outer_lr: the outer learning rate.
+        outer_momentum: the outer momentum, by Nesterov; from 0 to less than 1.
 
     Attributes:
         steps: inner steps so far.
-        sent_bytes: what this process has handed to all-reduces between islands so far. Each process of an island sends its share.
+        sent_bytes: bytes that this process has passed to all-reduces between groups. Each process of a group sends its share.
 
     Raises:
         ValueError: a number is out of its range, or the model is wrapped over other processes.
     """
 
     def __init__(
-        self, model: nn.Module, island: Island, *, every: int = 500, rate: float = 0.7, momentum: float = 0.9
+        self,
+        model: nn.Module,
+        replica_group: ReplicaGroup,
+        *,
+        sync_every: int = 500,
+        outer_lr: float = 0.7,
+        outer_momentum: float = 0.9,
     ) -> None:
-        if every < 1:
-            raise ValueError(f"every must be from 1 on, and is {every}")
-        if not 0 < rate < float("inf"):
-            raise ValueError(f"rate must be positive, and is {rate}")
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must be from 0 to less than 1, and is {momentum}")
+        if sync_every < 1:
+            raise ValueError(f"sync_every must be from 1 on, not {sync_every}")
+        if not 0 < outer_lr < float("inf"):
+            raise ValueError(f"outer_lr must be positive, not {outer_lr}")
+        if not 0 <= outer_momentum < 1:
+            raise ValueError(f"outer_momentum must be from 0 to less than 1, not {outer_momentum}")
         wrapped = isinstance(model, DistributedDataParallel)
         over = model.process_group.size() if wrapped else 1
-        if over != island.islands.size:
+        if over != replica_group.layout.size:
             raise ValueError(
-                f"model is trained by {over} processes together, and an island has {island.islands.size}: wrap it with "
-                "DistributedDataParallel(model, process_group=island.inside)"
+                f"model is trained by {over} processes, and a replica group has {replica_group.layout.size}: wrap it with "
+                "DistributedDataParallel(model, process_group=replica_group.intra_group)"
             )
-        self._island, self._every, self.steps, self.sent_bytes = island, every, 0, 0
+        self._replica_group, self._sync_every, self.steps, self.sent_bytes = replica_group, sync_every, 0, 0
         named = (model.module if wrapped else model).named_parameters()
         self._local = {name: value for name, value in named if value.requires_grad}
         self._global = {name: _wide(value.detach()).clone() for name, value in self._local.items()}
-        # Nobody else sees to it that islands begin alike.
+        # No other code makes the groups start from the same parameters.
         for value in self._global.values():
             dist.broadcast(value, src=0)
-        self._outer = torch.optim.SGD(self._global.values(), rate, momentum, nesterov=momentum > 0)
+        self._outer = torch.optim.SGD(self._global.values(), outer_lr, outer_momentum, nesterov=outer_momentum > 0)
         for value in self._global.values():
-            # Zeros are what torch begins with; made now, so that each checkpoint has the same keys.
+            # torch starts with zeros; created now, so that each checkpoint has the same keys.
             self._outer.state[value]["momentum_buffer"] = torch.zeros_like(value)
         self._begin()
 
     @property
-    def equal(self) -> bool:
-        """Whether all islands have the same parameters now: the best moment for a checkpoint."""
-        return self.steps % self._every == 0
+    def synchronized(self) -> bool:
+        """Return whether all replica groups have the same parameters now: the best moment for a checkpoint."""
+        return self.steps % self._sync_every == 0
 
     def step(self) -> bool:
-        """Count an inner step, and exchange where a round ends with it. To be called by all processes alike.
+        """Count an inner step, and synchronize at the end of a round. A collective: call it on all processes.
 
         Returns:
-            Whether it did: all islands have the same parameters then.
+            Whether a round ended: all replica groups then have the same parameters.
         """
         self.steps += 1
-        if not self.equal:
+        if not self.synchronized:
             return False
         with torch.no_grad():
             for names in _messages(self._global):
@@ -97,7 +103,7 @@ class DiLoCo:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint has to hold, beside model and inner optimizer: the same on all processes, for any number of islands."""
+        """Return what a checkpoint has to hold, in addition to model and inner optimizer: the same on all processes, for any number of groups."""
         moved = {name: self._outer.state[value]["momentum_buffer"] for name, value in self._global.items()}
         return {"steps": self.steps, "parameters": dict(self._global), "momentum": moved}
 
@@ -117,28 +123,28 @@ class DiLoCo:
                 self._outer.state[value]["momentum_buffer"].copy_(state["momentum"][name])
 
     def _begin(self) -> None:
-        """All islands begin a round from the same parameters."""
+        """Set the model to the parameters from which all replica groups start a round."""
         with torch.no_grad():
             for name, value in self._global.items():
                 self._local[name].copy_(value)
 
     def _average(self, names: list[str]) -> None:
-        """The mean change of these parameters over all islands, as their gradient."""
-        island = self._island
+        """Set the gradients to the mean change of these parameters over all replica groups."""
+        replica_group = self._replica_group
         changes = torch.cat([(self._global[name] - _wide(self._local[name])).reshape(-1) for name in names])
-        size, places = changes.numel(), island.islands.size
-        # Each process of an island exchanges its part with the other islands, all at once; then the island puts the parts together.
-        parts = torch.nn.functional.pad(changes, (0, -size % places)).chunk(places)
-        mine = parts[island.inside.rank()].clone()
-        dist.all_reduce(mine, group=island.across)
-        mine /= island.islands.count
+        size, processes = changes.numel(), replica_group.layout.size
+        # Each process of a group averages its part with the other groups, all at once. Then the group gathers the parts.
+        parts = torch.nn.functional.pad(changes, (0, -size % processes)).chunk(processes)
+        mine = parts[replica_group.intra_group.rank()].clone()
+        dist.all_reduce(mine, group=replica_group.inter_group)
+        mine /= replica_group.layout.count
         self.sent_bytes += mine.nbytes
-        whole = mine
-        if places > 1:
-            whole = torch.empty(places * mine.numel(), dtype=mine.dtype, device=mine.device)
-            dist.all_gather_into_tensor(whole, mine, group=island.inside)
+        gathered = mine
+        if processes > 1:
+            gathered = torch.empty(processes * mine.numel(), dtype=mine.dtype, device=mine.device)
+            dist.all_gather_into_tensor(gathered, mine, group=replica_group.intra_group)
         sizes = [self._global[name].numel() for name in names]
-        for name, change in zip(names, whole[:size].split(sizes), strict=True):
+        for name, change in zip(names, gathered[:size].split(sizes), strict=True):
             self._global[name].grad = change.view_as(self._global[name])
 
 

@@ -1,6 +1,6 @@
-"""PowerSGD as torch has it, with a state that outlives the process. It has no say in which model is compressed, or when.
+"""torch's PowerSGD with a state that survives restarts. Which model is compressed, and from which step, is the caller's choice.
 
-torch keeps what PowerSGD remembers by bucket. DDP lays its buckets anew after the first step of each process, so after a restart a bucket
+torch stores PowerSGD's state per bucket. DDP rebuilds its buckets after the first step of each process, so after a restart a bucket
 holds other parameters than the ones that were remembered for it. Here the memory is kept by parameter, and laid out for whatever a bucket
 holds.
 
@@ -37,8 +37,8 @@ class PowerSGD:
 
     Attributes:
         rank: columns of each factor, from 1 on. More is nearer to the gradient, and more bytes; 1 to 4 is usual, 32 for language models.
-        start: steps before it begins, from 2 on. Gradients change fastest early; a tenth of all steps is a good first choice.
-        saving: a matrix is compressed only where that makes it smaller than 1 / `saving`.
+        start_step: first step to be compressed, from 2 on. Gradients change fastest early; a tenth of all steps is a good first choice.
+        min_compression_rate: a matrix is compressed only where that makes it smaller than 1 / `saving`.
         epsilon: added to the norms by which factors are divided: with 0, a gradient that is 0 becomes NaN.
 
     Raises:
@@ -46,12 +46,12 @@ class PowerSGD:
     """
 
     rank: int = 1
-    start: int = 1000
-    saving: float = 2.0
+    start_step: int = 1000
+    min_compression_rate: float = 2.0
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
-        for name, least in (("rank", 1), ("start", 2), ("saving", 1), ("epsilon", 0)):
+        for name, least in (("rank", 1), ("start_step", 2), ("min_compression_rate", 1), ("epsilon", 0)):
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name} must be from {least} on, and is {getattr(self, name)}")
 
@@ -79,8 +79,8 @@ class LowRank:
         self._torch = PowerSGDState(
             group,
             matrix_approximation_rank=options.rank,
-            start_powerSGD_iter=options.start,
-            min_compression_rate=options.saving,
+            start_powerSGD_iter=options.start_step,
+            min_compression_rate=options.min_compression_rate,
             orthogonalization_epsilon=options.epsilon,
         )
         self._layout: dict[int, list[str]] = {}
@@ -90,9 +90,9 @@ class LowRank:
         self._factors: dict[str, Tensor] = {}
 
     def exchange(self, bucket: dist.GradBucket) -> tuple[Future[Tensor], int]:
-        """Begin to exchange one bucket: what comes of it, and how many bytes of this process go to the others."""
+        """Start to exchange one bucket. Return the future, and the bytes that this process sends."""
         index, names = bucket.index(), [self._names[id(parameter)] for parameter in bucket.parameters()]
-        if self._torch.iter < self._options.start:
+        if self._torch.iter < self._options.start_step:
             return powerSGD_hook(self._torch, bucket), bucket.buffer().nbytes
         if index == 0:
             self._exchanged.clear()
@@ -119,7 +119,7 @@ class LowRank:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds: the same on all processes. All of the group have to ask at the same time, between two steps.
 
-        The errors of this process become their mean over all processes, here as in the checkpoint: so a run that goes on and one that
+        The errors of this process are replaced by their mean over all processes, here as in the checkpoint: so a run that continues and one that
         is resumed do the same.
         """
         self._exchanged.clear()
@@ -136,7 +136,7 @@ class LowRank:
         self._factors.update(factors)
         return {
             "step": self._torch.iter,
-            "world": self._group.size(),
+            "world_size": self._group.size(),
             "rank": self._options.rank,
             "errors": {name: error.view(self._parameters[name].shape) for name, error in self._errors.items()},
             "factors": factors,
@@ -156,11 +156,11 @@ class LowRank:
         if state["errors"].keys() != self._parameters.keys():
             odd = sorted(state["errors"].keys() ^ self._parameters.keys())
             raise ValueError(f"the checkpoint's PowerSGD is of another model: {odd[0]} is in one of them only")
-        if state["world"] != self._group.size() and self._group.rank() == 0:
+        if state["world_size"] != self._group.size() and self._group.rank() == 0:
             logger.warning(
-                "PowerSGD goes on with %d processes after %d: the errors of all go over as their mean",
+                "PowerSGD continues with %d processes instead of %d: each starts with the mean of all errors",
                 self._group.size(),
-                state["world"],
+                state["world_size"],
             )
         errors = {name: error.reshape(-1).clone() for name, error in state["errors"].items()}
         factors = {name: factor.clone() for name, factor in state["factors"].items()}
@@ -186,7 +186,7 @@ class LowRank:
         """Columns of the factors of a parameter; 0 where it is sent as it is. By the rule of torch's hook, which lays out by it."""
         rows, columns = self._matrix(name)
         rank = min(rows, columns, self._options.rank)
-        return rank if (rows + columns) * rank * self._options.saving < rows * columns else 0
+        return rank if (rows + columns) * rank * self._options.min_compression_rate < rows * columns else 0
 
     def _matrix(self, name: str) -> tuple[int, int]:
         shape = self._parameters[name].shape
@@ -198,7 +198,7 @@ class LowRank:
         return tuple(side * width for side in self._matrix(name)) if width else (self._parameters[name].numel(),)
 
     def _factor(self, name: str) -> Tensor:
-        """The right factor that a parameter begins with: what it was last, or random numbers that depend on its name alone.
+        """Return the initial right factor of a parameter: its last value, or random numbers that depend on the name only.
 
         torch draws them bucket by bucket, so that they would be others after a restart, when the buckets are.
         """
@@ -208,7 +208,7 @@ class LowRank:
         return torch.randn(self._sent(name)[1], generator=seeded, dtype=torch.float64).to(parameter)
 
     def _take_up(self) -> None:
-        """Out of the buckets, except those that the others have begun to exchange in this step."""
+        """Move the state out of the buckets, except for buckets whose exchange has started in this step."""
         errors, lefts, rights = self._memories()
         for index in [index for index in self._layout if index not in self._exchanged]:
             self._forget_what_is_not_finite(index)
@@ -221,7 +221,7 @@ class LowRank:
             self._factors.update(_split(rights.pop(index), narrow, [self._sent(name)[1] for name in narrow]))
 
     def _lay_out(self, index: int, names: list[str], buffer: Tensor) -> None:
-        """Into the bucket that holds these parameters now. Errors that never were are left to torch, which begins with 0."""
+        """Move the state into the bucket that now holds these parameters. Missing errors are left to torch, which starts with 0."""
         errors, lefts, rights = self._memories()
         self._layout[index] = names
         if all(name in self._errors for name in names):

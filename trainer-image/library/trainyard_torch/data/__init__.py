@@ -1,28 +1,28 @@
-"""Data in the same order at any number of processes, from where a run stood.
+"""Data in the same order at any number of processes, resumable at any step.
 
 `loader` and `processes` are imported by their own names: what is here needs no torch.
 """
 
-from trainyard_torch.data.batches import Batches, Member, MicroBatch
-from trainyard_torch.data.disk import Disk
-from trainyard_torch.data.order import Order
-from trainyard_torch.data.reads import Patience, ReadError
-from trainyard_torch.data.records import Records, write_records
-from trainyard_torch.data.sources import BlockSource, Reading, Source
-from trainyard_torch.data.tokens import token_file
+from trainyard_torch.data.batches import Batches, DataShard, MicroBatch
+from trainyard_torch.data.disk_cache import DiskCache
+from trainyard_torch.data.range_reader import ReadError, RetryPolicy
+from trainyard_torch.data.records import RecordDataset, write_records
+from trainyard_torch.data.sample_order import SampleOrder
+from trainyard_torch.data.sources import BlockSource, ReadOptions, Source
+from trainyard_torch.data.tokens import token_dataset
 
 __all__ = [
     "Batches",
     "BlockSource",
-    "Disk",
-    "Member",
+    "DataShard",
+    "DiskCache",
     "MicroBatch",
-    "Order",
-    "Patience",
     "ReadError",
-    "Reading",
-    "Records",
+    "ReadOptions",
+    "RecordDataset",
+    "RetryPolicy",
+    "SampleOrder",
     "Source",
-    "token_file",
+    "token_dataset",
     "write_records",
 ]

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainyard_torch.data.order import Order
+    from trainyard_torch.data.sample_order import SampleOrder
 
-AHEAD = 1024
+LOOKUP_SAMPLES = 1024
 """Samples of a process that are looked up in the order at a time."""
 
 
-class Member(NamedTuple):
+class DataShard(NamedTuple):
     """One of the processes that share the samples: those of the same data-parallel rank see the same ones."""
 
     rank: int
-    world: int
+    world_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class MicroBatch:
 
     Attributes:
         samples: their numbers in the data set, shape (n,), n from 1 to `micro`.
-        epochs: the epoch of each, shape (n,): a step may end one and begin the next.
+        epochs: the epoch of each, shape (n,): a step may span two epochs.
         weight: what the mean loss over these samples is to be multiplied with, so that the mean of gradients over all processes, as DDP and
             FSDP form it, is the mean over all samples of the step. 0: the process has nothing to do, and takes part for the others' sake.
         last: whether gradients are to be exchanged after it.
@@ -55,21 +55,21 @@ class Batches:
 
     Attributes:
         order: that of the samples in each epoch.
-        batch: samples of a step, all processes together.
-        micro: samples that a process puts through the model at once; a larger share is accumulated.
+        batch_size: samples of a step, all processes together.
+        micro_batch_size: samples that a process puts through the model at once; a larger share is accumulated.
         cursor: samples that were taken so far, in all epochs.
 
     Raises:
         ValueError: a number is out of its range.
     """
 
-    order: Order
-    batch: int
-    micro: int
+    order: SampleOrder
+    batch_size: int
+    micro_batch_size: int
     cursor: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("batch", 1), ("micro", 1), ("cursor", 0)):
+        for name, least in (("batch_size", 1), ("micro_batch_size", 1), ("cursor", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be from {least} on, and is {getattr(self, name)}")
 
@@ -79,31 +79,31 @@ class Batches:
         return self.cursor / self.order.size
 
     def after(self, steps: int = 1) -> Batches:
-        """The same, so many steps later."""
-        return replace(self, cursor=self.cursor + steps * self.batch)
+        """Return the batches that start `steps` steps later."""
+        return replace(self, cursor=self.cursor + steps * self.batch_size)
 
-    def step(self, member: Member) -> list[MicroBatch]:
+    def step(self, data_shard: DataShard) -> list[MicroBatch]:
         """What this process does in the next step: the same number of micro-batches on all, one at least.
 
         Raises:
             ValueError: there is no such process, or there are more of them than samples in a step.
         """
-        rank, world = member
-        if not 0 <= rank < world:
-            raise ValueError(f"rank must be from 0 to {world - 1}, and is {rank}")
-        if world > self.batch:
+        rank, world_size = data_shard
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must be from 0 to {world_size - 1}, and is {rank}")
+        if world_size > self.batch_size:
             raise ValueError(
-                f"{world} processes cannot share a batch of {self.batch} samples: make it larger, or use fewer"
+                f"{world_size} processes cannot share a batch of {self.batch_size} samples: make it larger, or use fewer"
             )
-        parts = -(-self._share(0, world) // self.micro)
-        samples, epochs = self._taken(self._begin(rank, world), self._share(rank, world))
-        return [self._part(samples, epochs, part, parts, world) for part in range(parts)]
+        parts = -(-self._share(0, world_size) // self.micro_batch_size)
+        samples, epochs = self._taken(self._begin(rank, world_size), self._share(rank, world_size))
+        return [self._part(samples, epochs, part, parts, world_size) for part in range(parts)]
 
-    def steps(self, member: Member) -> Iterator[list[MicroBatch]]:
+    def steps(self, data_shard: DataShard) -> Iterator[list[MicroBatch]]:
         """What this process does from here on, step by step, without end."""
         here = self
         while True:
-            yield here.step(member)
+            yield here.step(data_shard)
             here = here.after()
 
     def state(self) -> dict[str, int]:
@@ -111,10 +111,10 @@ class Batches:
         return {"cursor": self.cursor, **self.order.identity}
 
     def at(self, state: Mapping[str, int]) -> Batches:
-        """The same, from where another run stood.
+        """Return the batches that continue another run.
 
         Raises:
-            ValueError: that run saw other data or another order, so that "no sample twice" could not be kept; or the state is none of these.
+            ValueError: that run used other data or another order, so that samples could repeat; or the state has missing keys.
         """
         if missing := {"cursor", *self.order.identity} - set(state):
             raise ValueError(
@@ -124,43 +124,46 @@ class Batches:
             if state[name] != ours:
                 raise ValueError(
                     f"the checkpoint was made with {name} {state[name]} of the data, and this run has {ours}: make them the "
-                    "same, or begin the data anew with cursor 0"
+                    "same, or restart the data with cursor 0"
                 )
         return replace(self, cursor=state["cursor"])
 
-    def _share(self, rank: int, world: int) -> int:
+    def _share(self, rank: int, world_size: int) -> int:
         """How many samples of a step are this process's: where the world does not divide them, the first have one more."""
-        return self.batch // world + (rank < self.batch % world)
+        return self.batch_size // world_size + (rank < self.batch_size % world_size)
 
-    def _begin(self, rank: int, world: int) -> int:
-        return self.cursor + rank * (self.batch // world) + min(rank, self.batch % world)
+    def _begin(self, rank: int, world_size: int) -> int:
+        return self.cursor + rank * (self.batch_size // world_size) + min(rank, self.batch_size % world_size)
 
     def _taken(self, begin: int, share: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The samples from this position on, and the epoch of each."""
-        # Not beyond the next epoch: each takes its own time.
-        steps = max(1, min(AHEAD // share, self.order.size // self.batch))
-        at = self.cursor // self.batch % steps
-        samples, epochs = _ordered(self.order, begin - at * self.batch, self.batch, share, steps)
+        # Not beyond the next epoch: each lookup takes its own time.
+        steps = max(1, min(LOOKUP_SAMPLES // share, self.order.size // self.batch_size))
+        at = self.cursor // self.batch_size % steps
+        samples, epochs = _ordered(self.order, begin - at * self.batch_size, self.batch_size, share, steps)
         return samples[at], epochs[at]
 
     def _part(
-        self, samples: NDArray[np.int64], epochs: NDArray[np.int64], part: int, parts: int, world: int
+        self, samples: NDArray[np.int64], epochs: NDArray[np.int64], part: int, parts: int, world_size: int
     ) -> MicroBatch:
         share = len(samples)
         low, high = share * part // parts, share * (part + 1) // parts
-        # All take part in as many collectives: who has no sample left puts one through once more, at no weight.
+        # All processes run the same number of collectives: one without samples repeats a sample at weight 0.
         mine = slice(low, max(high, low + 1))
         # Copies: they are the caller's to change.
         return MicroBatch(
-            samples[mine].copy(), epochs[mine].copy(), (high - low) * world / self.batch, last=part == parts - 1
+            samples[mine].copy(),
+            epochs[mine].copy(),
+            (high - low) * world_size / self.batch_size,
+            last=part == parts - 1,
         )
 
 
 @lru_cache(maxsize=16)
 def _ordered(
-    order: Order, begin: int, stride: int, share: int, steps: int
+    order: SampleOrder, begin: int, stride: int, share: int, steps: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The samples of a process in so many steps, and the epoch of each: shape (steps, share). Of numbers alone; to remember them saves time only.
+    """Return a process's samples of several steps and their epochs, each of shape (steps, share). Cached, since it depends on numbers only.
 
     To find a few samples in the order takes as long as to find a thousand.
 

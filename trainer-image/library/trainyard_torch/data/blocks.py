@@ -1,4 +1,4 @@
-"""Blocks of bytes by their numbers: each is read once, in threads, and held as long as there is room. Knows no files and no samples."""
+"""Blocks of bytes by number: each is read once, in threads, and cached in memory up to a limit. Independent of files and samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ClosedError(Exception):
-    """The blocks were closed while somebody waited for one."""
+    """The blocks were closed while a thread waited for one."""
 
 
 @dataclass
@@ -61,14 +61,14 @@ class Blocks:
         return {**self.__dict__, "_held": {}}
 
     def begin(self, numbers: Iterable[int]) -> None:
-        """Reading of these begins; nobody waits."""
+        """Start to read these blocks, without waiting."""
         self._wanted(numbers)
 
     def get(self, numbers: Iterable[int]) -> dict[int, bytes]:
         """These blocks, by number.
 
         Raises:
-            ClosedError: `close` was called meanwhile.
+            ClosedError: `close` was called while waiting.
             Exception: what `read` raised. Who asks again has it read again.
         """
         try:
@@ -77,7 +77,7 @@ class Blocks:
             raise ClosedError("the data were closed while a block of them was waited for") from None
 
     def close(self) -> None:
-        """Nothing is held, and no thread is left when this returns. Who asks again begins anew."""
+        """Drop all blocks and stop all threads. Later requests start again."""
         if held := self._held.pop(os.getpid(), None):
             held.closed.set()
             held.pool.shutdown(wait=True, cancel_futures=True)
@@ -111,7 +111,7 @@ class Blocks:
 
     def _here(self) -> _Held:
         pid = os.getpid()
-        # Of two threads that come here at once one makes a pool in vain: it has no thread before its first work.
+        # If two threads get here at once, one pool is dropped unused: it starts no thread before its first task.
         return self._held.get(pid) or self._held.setdefault(pid, _Held(self._pool()))
 
     def _pool(self) -> ThreadPoolExecutor:

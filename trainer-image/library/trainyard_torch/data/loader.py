@@ -1,7 +1,7 @@
 """Steps that are ready for the model, loaded in threads ahead of the training, and where in the data it stands.
 
-Threads, no processes: nothing is forked beside CUDA and NCCL, nothing is pickled, blocks are held once, and reading, decoding of most formats and
-copying leave Python's lock to others. A transform that is slow in Python itself holds that lock: `processes.Steps` is for those.
+Threads, not processes: no fork next to CUDA and NCCL, no pickling, blocks are cached once, and reading, decoding of most formats and
+copying leave Python's lock to others. A transform that is slow in Python itself holds that lock: `StepDataset` is for those.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import default_collate
 
+from trainyard_torch.data.batch_builder import BatchBuilder, LoadedMicroBatch, Transform, moved, pinned
 from trainyard_torch.data.blocks import ClosedError
-from trainyard_torch.data.recipe import Part, Recipe, Transform, moved, pinned
 from trainyard_torch.data.sources import BlockSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Self
 
-    from trainyard_torch.data.batches import Batches, Member
+    from trainyard_torch.data.batches import Batches, DataShard
     from trainyard_torch.data.sources import Source
 
 MOMENT = 0.05
@@ -32,19 +32,19 @@ MOMENT = 0.05
 class Loader:
     """The steps of a training, one after the other, without end: `for step in loader`, or `next(loader)`.
 
-    Each step is a list of `Part`, one for each micro-batch. A step counts as used when it was handed out: what was loaded ahead of it does not, so
-    that a training goes on with the next unseen sample, at any number of processes, from `state_dict` taken between two steps.
+    Each step is a list of `LoadedMicroBatch`, one for each micro-batch. A step counts as used when it was handed out: what was loaded ahead of it does not, so
+        that training continues with the next unseen sample, at any number of processes, from a `state_dict` taken between two steps.
 
     Args:
-        source: a list, a torch data set with numbers for keys, or one of `tokens.token_file` and `records.Records`.
+        source: a list, a torch data set with numbers for keys, or one of `tokens.token_file` and `RecordDataset`.
         batches: which samples a step has, and from where on.
-        member: which of the processes that share them this is.
+        data_shard: which of the processes that share them this is.
         transform: `transform(sample, rng)` makes another sample of one, with a numpy generator that depends on (seed, epoch, sample) alone. It is called
             by several threads.
-        collate: makes a batch of a list of samples; by default torch's.
-        ahead: steps that are loaded beside the one in use, from 0 on.
-        workers: threads that load them; 0: they are loaded when asked for, and `ahead` has no effect.
-        device: where tensors go; None: they stay where `collate` made them. To a GPU they go through pinned memory.
+        collate_fn: makes a batch of a list of samples; by default torch's.
+        prefetch: steps that are loaded ahead of the one in use, from 0 on.
+        num_workers: threads that load them; 0: they are loaded when asked for, and `prefetch` has no effect.
+        device: where tensors go; None: they stay where `collate_fn` made them. To a GPU they go through pinned memory.
 
     Attributes:
         waited: seconds that the last step was waited for.
@@ -57,23 +57,23 @@ class Loader:
         self,
         source: Source,
         batches: Batches,
-        member: Member,
+        data_shard: DataShard,
         *,
         transform: Transform | None = None,
-        collate: Callable[[list[Any]], Any] = default_collate,
-        ahead: int = 2,
-        workers: int = 2,
+        collate_fn: Callable[[list[Any]], Any] = default_collate,
+        prefetch: int = 2,
+        num_workers: int = 2,
         device: torch.device | str | None = None,
     ) -> None:
-        for name, value in (("ahead", ahead), ("workers", workers)):
+        for name, value in (("prefetch", prefetch), ("num_workers", num_workers)):
             if value < 0:
                 raise ValueError(f"{name} must be from 0 on, and is {value}")
-        self._recipe = Recipe(source, transform, collate)
-        self._recipe.check(batches, ahead if workers else 0)
-        # An impossible member is told here, and not in a thread.
-        batches.step(member)
-        self._batches, self._member = batches, member
-        self._ahead, self._workers = ahead, workers
+        self._builder = BatchBuilder(source, transform, collate_fn)
+        self._builder.check(batches, prefetch if num_workers else 0)
+        # Fail here for an invalid shard, and not in a thread.
+        batches.step(data_shard)
+        self._batches, self._data_shard = batches, data_shard
+        self._prefetch, self._num_workers = prefetch, num_workers
         self._device = None if device is None else torch.device(device)
         # gpu-only: the current device
         if self._device is not None and self._device.type == "cuda" and self._device.index is None:
@@ -81,27 +81,27 @@ class Loader:
             self._device = torch.device("cuda", torch.cuda.current_device())
         self._pool: ThreadPoolExecutor | None = None
         # Of the steps from `_batches` on, in their order.
-        self._coming: deque[Future[list[Part]]] = deque()
+        self._coming: deque[Future[list[LoadedMicroBatch]]] = deque()
         self.waited = 0.0
 
     @property
     def batches(self) -> Batches:
-        """Where the training stands: what comes next is their next step."""
+        """Return the position in the data: the next step of these batches comes next."""
         return self._batches
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> list[Part]:
+    def __next__(self) -> list[LoadedMicroBatch]:
         """The next step.
 
         Raises:
-            ClosedError: `close` was called by another thread meanwhile.
-            Exception: what the source, `transform` or `collate` raised, with its traceback and a note of the samples. The step is not used, and is
-                loaded anew when it is asked for again.
+            ClosedError: `close` was called by another thread.
+            Exception: what the source, `transform` or `collate_fn` raised, with its traceback and a note of the samples. The step is not used, and is
+                    loaded again on the next call.
         """
         begin = time.perf_counter()
-        step = self._loaded() if self._workers else self._load(self._batches)
+        step = self._loaded() if self._num_workers else self._load(self._batches)
         if self._device is not None:
             step = [part._replace(batch=moved(part.batch, self._device)) for part in step]
         # Both together, when nothing can fail any more: else the queue would be a step ahead of the count.
@@ -112,7 +112,7 @@ class Loader:
         return step
 
     def state_dict(self) -> dict[str, int]:
-        """What a checkpoint has to hold: where the training stands, with all steps that were handed out."""
+        """Return what a checkpoint has to hold: the position in the data, after all steps that were returned."""
         return self._batches.state()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
@@ -126,18 +126,18 @@ class Loader:
         self._batches = there
 
     def close(self) -> None:
-        """No thread is left; what was loaded ahead is forgotten, and so is what the source holds. The next step begins anew.
+        """Stop all threads, and drop prefetched steps and the dataset's blocks. The next step is loaded again.
 
         What a thread is just doing it ends: a transform, or one read of a store; not its further tries.
         """
         pool, self._pool = self._pool, None
         coming, self._coming = self._coming, deque()
         loading = [future for future in coming if not future.cancel()]
-        source = self._recipe.source
+        source = self._builder.source
         # One that is not ours is its owner's to close.
         if isinstance(source, BlockSource):
             source.close()
-            # A thread that was about to ask for a block has begun anew what was closed.
+            # A thread that was about to request a block may have reopened the dataset.
             while wait(loading, timeout=MOMENT).not_done:
                 source.close()
             source.close()
@@ -150,30 +150,30 @@ class Loader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _loaded(self) -> list[Part]:
+    def _loaded(self) -> list[LoadedMicroBatch]:
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="trainyard-load")
+            self._pool = ThreadPoolExecutor(self._num_workers, thread_name_prefix="trainyard-load")
         # `close`, if another thread calls it, leaves this queue behind.
         coming = self._coming
-        while len(coming) <= self._ahead:
+        while len(coming) <= self._prefetch:
             batches = self._batches.after(len(coming))
-            self._recipe.prepare(batches, self._member)
+            self._builder.prepare(batches, self._data_shard)
             coming.append(self._pool.submit(self._load, batches))
         try:
             step = coming[0].result()
         except CancelledError:
             raise ClosedError("the loader was closed while a step was waited for") from None
         except BaseException:
-            # Further steps may have failed likewise: whoever goes on is to have all of them tried again.
+            # Later steps may have failed too: a caller that continues retries all of them.
             self.close()
             raise
         return step
 
-    def _load(self, batches: Batches) -> list[Part]:
-        step = self._recipe.step(batches, self._member)
+    def _load(self, batches: Batches) -> list[LoadedMicroBatch]:
+        step = self._builder.step(batches, self._data_shard)
         # gpu-only: pinning in a thread
         if self._device is not None and self._device.type == "cuda":
-            # Without it, memory is pinned by way of GPU 0, in whose memory each process would take its place.
+            # Without it, memory is pinned through GPU 0, where each process would create a context.
             with torch.cuda.device(self._device):
                 step = [part._replace(batch=pinned(part.batch)) for part in step]
         return step

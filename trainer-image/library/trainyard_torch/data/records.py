@@ -17,8 +17,8 @@ import numpy as np
 from typing_extensions import override
 
 from trainyard_torch.checkpoint.store import Store
-from trainyard_torch.data.reads import ReadError, Reads
-from trainyard_torch.data.sources import BlockSource, Reading
+from trainyard_torch.data.range_reader import RangeReader, ReadError
+from trainyard_torch.data.sources import BlockSource, ReadOptions
 
 if TYPE_CHECKING:
     import threading
@@ -59,7 +59,7 @@ class Index:
         """The index that was found there.
 
         Raises:
-            ReadError: it is not whole, was changed, or is of a later release.
+            ReadError: it is incomplete, was changed, or belongs to a later release.
         """
         try:
             content = json.loads(text)
@@ -82,7 +82,7 @@ def write_records(url: str, samples: Iterable[bytes], *, block: int, options: di
     Args:
         url: of a folder that holds no data set yet: a path, or anything that fsspec knows.
         samples: bytes of any length, one at least.
-        block: samples of a shard, so that it has 4 to 64 MB; shuffle samples that came in an order of their own before.
+        block: samples per shard, so that it has 4 to 64 MB; shuffle ordered samples before writing.
         options: for fsspec's file system.
 
     Raises:
@@ -91,7 +91,7 @@ def write_records(url: str, samples: Iterable[bytes], *, block: int, options: di
     """
     if block < 1:
         raise ValueError(f"block must be from 1 on, and is {block}")
-    store = Store(url, patience=None, **(options or {}))
+    store = Store(url, timeout_seconds=None, **(options or {}))
     if store.size(INDEX) is not None:
         raise ValueError(f"{store.at(INDEX)} is there already: give a folder of its own, or remove it")
     shards: list[Shard] = []
@@ -120,16 +120,16 @@ def write_records(url: str, samples: Iterable[bytes], *, block: int, options: di
     return index
 
 
-class Records(BlockSource):
+class RecordDataset(BlockSource):
     """The samples of a data set that `write_records` has made.
 
     Args:
         url: of its folder.
         decode: makes a sample of its bytes, in the thread that loads it; None: the bytes are the sample.
-        reading: how shards are read and held; None: with `Reading`'s own choices.
+        read_options: how shards are read and held; None: with `ReadOptions`'s own choices.
 
     Attributes:
-        block: samples of a shard: give it to `Order(block=source.block)`.
+        block: samples of a shard: give it to `SampleOrder(block=source.block)`.
         reads: counts what was read.
 
     Raises:
@@ -142,13 +142,13 @@ class Records(BlockSource):
         url: str,
         decode: Callable[[bytes], Any] | None = None,
         *,
-        reading: Reading | None = None,
+        read_options: ReadOptions | None = None,
     ) -> None:
-        reading = reading or Reading()
-        self.reads = Reads(url, reading.options, reading.patience)
+        read_options = read_options or ReadOptions()
+        self.reads = RangeReader(url, read_options.options, read_options.retry)
         self.index = Index.parse(self.reads.whole(INDEX), self.reads.at(INDEX))
         self.decode = decode
-        super().__init__(self.index.samples, self.index.block, reading)
+        super().__init__(self.index.samples, self.index.block, read_options)
 
     @override
     def _bytes(self, number: int) -> int:
@@ -172,7 +172,7 @@ class Records(BlockSource):
         content = self.reads.range(0, size, path, closed)
         if not self._whole(number, content):
             raise ReadError(
-                f"{self.reads.at(path)} is not what {INDEX} says: the SHA-256 of its first {size} bytes is another one. It was changed, "
+                f"{self.reads.at(path)} does not match {INDEX}: the SHA-256 of its first {size} bytes differs. It was changed, "
                 "or is of another data set"
             )
         return content

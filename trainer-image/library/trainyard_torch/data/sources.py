@@ -1,4 +1,4 @@
-"""Where samples come from: any map from numbers to samples, and maps whose samples lie in blocks of a store. Imports no torch.
+"""Where samples come from: map-style datasets, and datasets whose samples are stored in blocks. Does not import torch.
 
 A source is what torch calls a map-style data set: `len(source)` and `source[number]`, and where it can find many at once, `__getitems__`, by which
 torch's own DataLoader asks too. So any `torch.utils.data.Dataset` and any list is a source, and each source of ours is a data set.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from trainyard_torch.data.blocks import Blocks
-from trainyard_torch.data.reads import Patience
+from trainyard_torch.data.range_reader import RetryPolicy
 
 if TYPE_CHECKING:
     import threading
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainyard_torch.data.disk import Disk
-    from trainyard_torch.data.order import Order
+    from trainyard_torch.data.disk_cache import DiskCache
+    from trainyard_torch.data.sample_order import SampleOrder
 
 GIB = 2**30
 
@@ -54,45 +54,45 @@ def found(source: Source, numbers: Sequence[int]) -> list[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """How blocks are read and held.
 
     Attributes:
         memory: bytes of blocks that each process may hold.
-        disk: a cache on the node's disk, which its processes share; None: each process reads for itself.
+        disk_cache: a cache on the node's disk, which its processes share; None: each process reads for itself.
         threads: blocks that a process reads at the same time, from 1 on.
-        patience: with a store that fails.
+        retry: with a store that fails.
         options: for fsspec's file system: `{"endpoint_url": …}`.
     """
 
     memory: int = GIB
-    disk: Disk | None = None
+    disk_cache: DiskCache | None = None
     threads: int = 8
-    patience: Patience = field(default_factory=Patience)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
     options: dict[str, Any] = field(default_factory=dict)
 
 
 class BlockSource(ABC):
     """Samples of which `block` that follow each other are read together.
 
-    Blocks are read in threads, each once, and held in memory while there is room: with `Order(block=…)` a window of them is all that is needed at
+    Blocks are read in threads, each once, and cached in memory up to a limit: with `SampleOrder(block=…)` only one window of them is needed at
     a time. It may be given to other processes, by fork or by pickle.
 
     Args:
         size: the number of samples, from 1 on.
         block: samples of a block; the last may have fewer.
-        reading: how blocks are read and held.
+        read_options: how blocks are read and held.
 
     Raises:
         ValueError: a number is out of its range.
     """
 
-    def __init__(self, size: int, block: int, reading: Reading) -> None:
+    def __init__(self, size: int, block: int, read_options: ReadOptions) -> None:
         for name, value in (("size", size), ("block", block)):
             if value < 1:
                 raise ValueError(f"{name} must be from 1 on, and is {value}")
-        self.size, self.block, self.disk = size, block, reading.disk
-        self._blocks = Blocks(self._read, self._bytes, reading.memory, reading.threads)
+        self.size, self.block, self.disk_cache = size, block, read_options.disk_cache
+        self._blocks = Blocks(self._read, self._bytes, read_options.memory, read_options.threads)
 
     def __len__(self) -> int:
         return self.size
@@ -111,19 +111,19 @@ class BlockSource(ABC):
         return [self._sample(number, blocks[number // self.block]) for number in map(int, numbers)]
 
     def prepare(self, numbers: NDArray[np.int64]) -> None:
-        """What holds these samples is read in the background; nobody waits."""
+        """Start to read the blocks of these samples in the background, without waiting."""
         self._blocks.begin(self._needed(numbers))
 
-    def check(self, order: Order, reach: int) -> None:
+    def check(self, order: SampleOrder, reach: int) -> None:
         """That in this order each block is read once, while samples within `reach` positions of it are loaded at a time.
 
         Raises:
-            ValueError: it would be read again and again. The text says what to change.
+            ValueError: blocks would be read repeatedly. The message says what to change.
         """
         if order.shuffled and order.block % self.block:
             raise ValueError(
                 f"the order has block {order.block}, and this source reads {self.block} samples at a time: each block would be read many "
-                f"times. Make it Order(block={self.block}), or a multiple of it"
+                f"times. Make it SampleOrder(block={self.block}), or a multiple of it"
             )
         span = order.block * order.window if order.shuffled else self.block
         windows = 1 + -(-reach // span)
@@ -132,11 +132,11 @@ class BlockSource(ABC):
         if needed > memory:
             raise ValueError(
                 f"{blocks} blocks are needed at a time, which may have {needed} bytes, and memory is {memory}: give the source "
-                f"Reading(memory={needed}), or the order a smaller window than {order.window}, or the loader fewer steps ahead"
+                f"ReadOptions(memory={needed}), or the order a smaller window than {order.window}, or the loader fewer steps ahead"
             )
 
     def close(self) -> None:
-        """No thread is left, nothing is held. Who asks for a sample again begins anew."""
+        """Stop all threads and drop all blocks. Later requests start again."""
         self._blocks.close()
 
     def _needed(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[int]:
@@ -146,9 +146,9 @@ class BlockSource(ABC):
         return list(dict.fromkeys((wanted // self.block).tolist()))
 
     def _read(self, number: int, closed: threading.Event) -> bytes:
-        if self.disk is None:
+        if self.disk_cache is None:
             return self._fetch(number, closed)
-        return self.disk.get(
+        return self.disk_cache.get(
             self._key(number), lambda content: self._whole(number, content), lambda: self._fetch(number, closed)
         )
 

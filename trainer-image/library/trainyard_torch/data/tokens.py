@@ -1,7 +1,7 @@
 """Samples of a file of tokens: numbers of one type, one after the other, without a header.
 
-Sample i is tokens[i * length : i * length + length + 1]: its first `length` are what the model sees, its last `length` what it is to say, so that
-neighbours share one token and each token is said once.
+Sample i is tokens[i * length : i * length + length + 1]: its first `length` tokens are the input, its last `length` the target, so that
+neighbours share one token and each token is predicted once.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
-from trainyard_torch.data.reads import ReadError, Reads
-from trainyard_torch.data.sources import BlockSource, Reading
+from trainyard_torch.data.range_reader import RangeReader, ReadError
+from trainyard_torch.data.sources import BlockSource, ReadOptions
 
 if TYPE_CHECKING:
     import threading
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 MIB = 2**20
 
 
-def token_file(
+def token_dataset(
     url: str,
     length: int,
     dtype: DTypeLike = np.uint16,
     *,
     block: int | None = None,
-    reading: Reading | None = None,
+    read_options: ReadOptions | None = None,
 ) -> LocalTokens | RemoteTokens:
     """The samples of a file of tokens: mapped into memory where it lies on this machine, read in blocks where it does not.
 
@@ -37,8 +37,8 @@ def token_file(
         url: of the file: a path, or anything that fsspec knows.
         length: tokens that a model sees of a sample.
         dtype: of the tokens in the file, an integer; the order of bytes is that of numpy's type (`"<u2"`).
-        block: samples of a remote file that are read together; None: what makes a read of about 1 MiB. Give it to `Order(block=source.block)`.
-        reading: how a remote file is read; None: with `Reading`'s own choices.
+        block: samples of a remote file that are read together; None: what makes a read of about 1 MiB. Give it to `SampleOrder(block=source.block)`.
+        read_options: how a remote file is read; None: with `ReadOptions`'s own choices.
 
     Raises:
         ValueError: a number is out of its range, or the file is no file of such tokens.
@@ -49,8 +49,8 @@ def token_file(
         raise ValueError(f"dtype must be a type of integers, as uint16, and is {kind}")
     if length < 1:
         raise ValueError(f"length must be from 1 on, and is {length}")
-    reading = reading or Reading()
-    reads = Reads(url, reading.options, reading.patience)
+    read_options = read_options or ReadOptions()
+    reads = RangeReader(url, read_options.options, read_options.retry)
     size = reads.size()
     if size % kind.itemsize:
         raise ValueError(
@@ -63,11 +63,11 @@ def token_file(
         return LocalTokens(reads.local, length, kind, tokens)
     if block is None:
         block = max(1, MIB // (length * kind.itemsize))
-    return RemoteTokens(reads, length, kind, tokens, block, reading)
+    return RemoteTokens(reads, length, kind, tokens, block, read_options)
 
 
 class LocalTokens:
-    """Tokens on this machine: the kernel reads what is used, and shares it among processes. Made by `token_file`.
+    """Tokens on this machine: the kernel reads what is used, and shares it among processes. Made by `token_dataset`.
 
     Attributes:
         block: 1: each sample is found by itself.
@@ -105,14 +105,14 @@ class LocalTokens:
 
 
 class RemoteTokens(BlockSource):
-    """Tokens in an object store: one read of a range brings a block of samples. Made by `token_file`."""
+    """Tokens in an object store: one read of a range brings a block of samples. Made by `token_dataset`."""
 
     def __init__(
-        self, reads: Reads, length: int, dtype: np.dtype[Any], tokens: int, block: int, reading: Reading
+        self, reads: RangeReader, length: int, dtype: np.dtype[Any], tokens: int, block: int, read_options: ReadOptions
     ) -> None:
-        super().__init__((tokens - 1) // length, block, reading)
+        super().__init__((tokens - 1) // length, block, read_options)
         self.reads, self.length, self.dtype, self.tokens = reads, length, dtype, tokens
-        self._version = reads.version() if reading.disk else ""
+        self._version = reads.version() if read_options.disk_cache else ""
 
     def _bounds(self, number: int) -> tuple[int, int]:
         """Bytes of the file; each block has the first token of the next too."""

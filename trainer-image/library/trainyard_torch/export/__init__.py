@@ -1,1 +1,1 @@
-"""A trained model as files that others can use, each with a record of where it comes from."""
+"""Export of a trained model as files, each export with a record of its provenance."""

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import trainyard_torch
-from trainyard_torch.checkpoint.lineage import Incarnation
+from trainyard_torch.checkpoint.lineage import JobAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PACKAGES = ("accelerate", "lightning", "numpy", "onnx", "onnxscript", "safetensors", "transformers")
-"""Those whose versions are told, where they are installed."""
+"""Packages whose versions are recorded, if they are installed."""
 
 
-def environment(environ: Mapping[str, str], world: int) -> dict[str, Any]:
-    """What stands in the record.
+def environment(environ: Mapping[str, str], world_size: int) -> dict[str, Any]:
+    """Return the environment section of the record.
 
     Args:
-        environ: with what the operator says of the job, and TRAINYARD_IMAGE where somebody has set it.
-        world: processes of the training.
+        environ: with the operator's variables for the job, and TRAINYARD_IMAGE if it is set.
+        world_size: processes of the training.
     """
-    who = Incarnation.of(environ)
-    # To ask for a name would open a GPU that nobody uses.
+    job_attempt = JobAttempt.of(environ)
+    # Querying the name would create a context on a GPU that is not in use.
     # gpu-only: the name of the device in a record
     device = torch.cuda.get_device_name() if torch.cuda.is_initialized() else platform.machine()
     return {
@@ -35,11 +35,11 @@ def environment(environ: Mapping[str, str], world: int) -> dict[str, Any]:
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "device": device,
-        "world": world,
+        "world_size": world_size,
         "library": trainyard_torch.__version__,
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
         "image": environ.get("TRAINYARD_IMAGE", ""),
-        "job": {"name": environ.get("TRAINYARD_JOB_NAME", ""), "uid": who.job, "attempt": who.attempt},
+        "job": {"name": environ.get("TRAINYARD_JOB_NAME", ""), "uid": job_attempt.job, "attempt": job_attempt.attempt},
     }
 
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from trainyard_torch.checkpoint.communicator import Communicator
 from trainyard_torch.checkpoint.manifest import File
 from trainyard_torch.checkpoint.outputs import PARTIAL
-from trainyard_torch.checkpoint.ranks import Ranks
 from trainyard_torch.checkpoint.store import Store
-from trainyard_torch.export.code import version
+from trainyard_torch.export.code_version import version
 from trainyard_torch.export.environment import environment
 from trainyard_torch.export.formats import FILES, TRACED, Format, Program, checked, inputs, traced, write
-from trainyard_torch.export.piece import in_one_piece, unwrapped
-from trainyard_torch.export.record import NAME, About, ExportError, Record, configured, jsonable
+from trainyard_torch.export.record import NAME, ExportError, Provenance, Record, configured, jsonable
+from trainyard_torch.export.unsharded import unsharded_model, unwrapped
 from trainyard_torch.export.weights import gathered
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from trainyard_torch.export.weights import Weights
 
 UNFINISHED = "UNFINISHED"
-"""Stands in the folder while the files of an export come: who is killed meanwhile may begin again there."""
+"""Marker file in the folder while an export is written: after a kill, the next export may start again there."""
 
 
 def export_model(
@@ -42,10 +42,10 @@ def export_model(
     url: str,
     *,
     formats: Collection[str] = ("safetensors",),
-    plain: Callable[[], nn.Module] | None = None,
-    example: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
-    dynamic: Mapping[str, Mapping[int, str]] | None = None,
-    about: About | None = None,
+    model_factory: Callable[[], nn.Module] | None = None,
+    example_inputs: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+    dynamic_shapes: Mapping[str, Mapping[int, str]] | None = None,
+    provenance: Provenance | None = None,
     **options: Any,
 ) -> Record:
     """Export a model, in whatever parallelism it was trained. To be called by all processes; the first writes.
@@ -57,14 +57,14 @@ def export_model(
         model: as it was trained; of a pipeline this process's stages.
         url: the export's own folder: a path, or `s3://bucket/folder` and the like.
         formats: "torch" (a state dict), "safetensors" (the same), "torch.export" and "onnx" (programs, in inference mode, on the CPU).
-        plain: makes the model as it is in one process, its weights of no interest; for programs, where the model is spread.
-        example: what `forward` takes: tensors for its first parameters; for programs.
-        dynamic: dimensions of the example that may have any size: `{"x": {0: "batch"}}`.
-        about: what the program tells of the training.
+        model_factory: makes the model as it is in one process, its weights of no interest; for programs, where the model is spread.
+        example_inputs: what `forward` takes: tensors for its first parameters; for programs.
+        dynamic_shapes: dimensions of the example that may have any size: `{"x": {0: "batch"}}`.
+        provenance: what the program knows about the training.
         options: for fsspec's file system.
 
     Returns:
-        What stands beside the files; the same on all processes.
+        The record that is stored with the files; the same on all processes.
 
     Raises:
         ValueError: a parameter does not fit.
@@ -73,32 +73,41 @@ def export_model(
     """
     models = [model] if isinstance(model, torch.nn.Module) else list(model)
     chosen = checked(formats)
-    given = (example,) if isinstance(example, torch.Tensor) else example
-    if not models:
-        raise ValueError("model is an empty list: give the model, or all stages of it that this process holds")
-    if TRACED.intersection(chosen) and not given:
-        raise ValueError(
-            f"example is missing: {' and '.join(sorted(TRACED.intersection(chosen)))} need tensors to trace"
-        )
-    if given is not None and not (isinstance(given, tuple) and all(isinstance(each, torch.Tensor) for each in given)):
-        raise ValueError("example must be a tensor, or a tuple of tensors: what forward takes besides needs a default")
-    store, ranks = Store(url, **options), Ranks(borrow=True)
-    weights = gathered(models, ranks)
+    given = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else example_inputs
+    _check_example(models, chosen, given)
+    store, communicator = Store(url, **options), Communicator(borrow=True)
+    weights = gathered(models, communicator)
 
     def act() -> Record:
         program: Program | None = None
         if given and TRACED.intersection(chosen):
-            whole = in_one_piece(models, plain, weights)
-            described = inputs(whole, given, dynamic or {})
+            whole = unsharded_model(models, model_factory, weights)
+            described = inputs(whole, given, dynamic_shapes or {})
             program = traced(whole, tuple(each.detach().cpu() for each in given), described)
-        record = _record(models, weights, program.described if program else (), about or About(), ranks.world)
+        record = _record(
+            models, weights, program.described if program else (), provenance or Provenance(), communicator.world_size
+        )
         return _written(store, chosen, weights, program, record)
 
-    return ranks.first(act)
+    return communicator.run_on_rank0(act)
+
+
+def _check_example(
+    models: Sequence[nn.Module], formats: tuple[Format, ...], given: tuple[torch.Tensor, ...] | None
+) -> None:
+    """Raise ValueError unless there is a model, and tensors to trace it with if a format needs them."""
+    if not models:
+        raise ValueError("model is an empty list: give the model, or all stages of it that this process holds")
+    if TRACED.intersection(formats) and not given:
+        raise ValueError(
+            f"example is missing: {' and '.join(sorted(TRACED.intersection(formats)))} need tensors to trace"
+        )
+    if given is not None and not (isinstance(given, tuple) and all(isinstance(each, torch.Tensor) for each in given)):
+        raise ValueError("example must be a tensor, or a tuple of tensors: what forward takes besides needs a default")
 
 
 def read_record(url: str, *, verify: bool = False, **options: Any) -> Record | None:
-    """The record of an export. None: there is none, or it is not finished.
+    """Return the record of an export. None: there is none, or it is unfinished.
 
     Args:
         url: the export's folder.
@@ -106,7 +115,7 @@ def read_record(url: str, *, verify: bool = False, **options: Any) -> Record | N
         options: for fsspec's file system.
 
     Raises:
-        ExportError: the record cannot be read, or a file is not what it says.
+        ExportError: the record cannot be read, or a file does not match it.
         StoreError: the store cannot be used.
     """
     return _read(Store(url, **options), verify=verify)
@@ -123,10 +132,10 @@ def _read(store: Store, *, verify: bool = False) -> Record | None:
     for name, expected in record.files.items():
         size = store.size(name)
         if size is None:
-            raise ExportError(f"{store.at(name)} is missing: export anew, into another folder")
+            raise ExportError(f"{store.at(name)} is missing: export again, into another folder")
         if size != expected.size:
             raise ExportError(
-                f"{store.at(name)} has {size} bytes in place of {expected.size}: export anew, into another folder"
+                f"{store.at(name)} has {size} bytes instead of {expected.size}: export again, into another folder"
             )
         if verify and store.measure(name) != expected:
             raise ExportError(f"{store.at(name)} was changed after it was written: its checksum is another one")
@@ -134,21 +143,23 @@ def _read(store: Store, *, verify: bool = False) -> Record | None:
 
 
 def _record(
-    models: Sequence[nn.Module], weights: Weights, described: tuple[Input, ...], about: About, world: int
+    models: Sequence[nn.Module], weights: Weights, described: tuple[Input, ...], provenance: Provenance, world_size: int
 ) -> Record:
-    seen = about.data if about.data is not None else about.checkpoint.data if about.checkpoint else {}
+    seen = (
+        provenance.data if provenance.data is not None else provenance.checkpoint.data if provenance.checkpoint else {}
+    )
     return Record(
         model=type(unwrapped(models[0])).__name__,
         parameters=weights.parameters,
         weights=weights.digest(),
         tied=dict(weights.tied),
         inputs=described,
-        code=about.code or version(os.environ),
-        configuration=configured(about.configuration, sys.argv[1:]),
+        code=provenance.code or version(os.environ),
+        configuration=configured(provenance.configuration, sys.argv[1:]),
         data=jsonable(seen),
-        environment=environment(os.environ, world),
-        metrics=jsonable(about.metrics or (about.checkpoint.metrics if about.checkpoint else {})),
-        checkpoint=about.origin(),
+        environment=environment(os.environ, world_size),
+        metrics=jsonable(provenance.metrics or (provenance.checkpoint.metrics if provenance.checkpoint else {})),
+        checkpoint=provenance.origin(),
         time=time.time(),
     )
 

@@ -1,4 +1,4 @@
-"""The files of an export, each made by the library whose format it is. Written to a folder of this machine; where they go, others decide."""
+"""The files of an export, each written by the library of its format, into a local folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
-from trainyard_torch.checkpoint.restoring import reason
+from trainyard_torch.checkpoint.loader import reason
 from trainyard_torch.export.record import ExportError, Input
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ FILES: dict[Format, str] = {
 TRACED = frozenset({"torch.export", "onnx"})
 PACKAGES: dict[Format, tuple[str, ...]] = {"safetensors": ("safetensors",), "onnx": ("onnx", "onnxscript")}
 LARGE = 3 * 2**29
-"""Bytes of weights from which an ONNX file has them beside it: 2 GB is the most that one holds."""
+"""Size of weights in bytes from which ONNX stores them in a separate file: one ONNX file holds at most 2 GB."""
 FULL = 2**20
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def checked(formats: Collection[str]) -> tuple[Format, ...]:
     """These formats, in the order in which they are written.
 
     Raises:
-        ValueError: there is no such format, or none is given.
+        ValueError: a format is unknown, or the list is empty.
         ExportError: a package that one needs is missing.
     """
     if isinstance(formats, str):
@@ -118,7 +118,7 @@ class Program:
     Attributes:
         model: in one piece.
         example: what it was traced with.
-        described: the same in words.
+        described: the same as records.
         exported: what torch.export makes of it.
     """
 
@@ -180,7 +180,7 @@ def write(
         except ExportError:
             raise
         except Exception as error:
-            # Each library has another word for it.
+            # Each library reports this differently.
             full = shutil.disk_usage(folder).free < FULL
             why = f"the disk of {folder} is full" if full else reason(error)
             raise ExportError(f"{path.name} cannot be written: {why}") from error
@@ -206,7 +206,7 @@ def _safetensors(weights: Weights, path: Path, metadata: Mapping[str, str]) -> N
             places.add(place)
     # As `safetensors.torch.save_model` does: `load_model` then finds the tied ones.
     save_file(tensors, path, metadata={**metadata, **weights.tied})
-    # It makes a file for its owner alone; whoever may read the folder may read the others.
+    # safetensors creates the file with mode 0600: give it the default mode of the folder's other files.
     ordinary = path.with_suffix(".mode")
     ordinary.touch()
     path.chmod(ordinary.stat().st_mode & 0o777)
@@ -214,7 +214,7 @@ def _safetensors(weights: Weights, path: Path, metadata: Mapping[str, str]) -> N
 
 
 def _onnx(program: Program, size: int, path: Path) -> None:
-    """By torch's exporter, or, where that lacks something, by the older one: what torch.export could follow, both see alike."""
+    """Use torch's exporter, or the older one if an operator is missing: both handle what torch.export could trace."""
     with warnings.catch_warnings():
         # Of deprecated things that torch and onnxscript use themselves.
         warnings.simplefilter("ignore")

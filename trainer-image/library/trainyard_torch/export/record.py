@@ -1,4 +1,4 @@
-"""What stands beside each exported model: what it was made of and by, and how to tell that all of it is there. Pure.
+"""The record of an export: provenance of the model, and how to verify that all files are complete. Pure.
 
 The record is written when all files of the export are stored, in one piece; a folder without one is no export.
 """
@@ -23,7 +23,7 @@ NAME = "RECORD.json"
 
 
 class ExportError(Exception):
-    """A model could not be exported, or an export not be read. The text says what is wrong, and what to do."""
+    """A model could not be exported, or an export not be read. The message says why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Code:
     """The version of the program.
 
     Attributes:
-        commit: of its repository; "" where none is known.
-        dirty: whether files that belong to the commit differed from it; None where nobody can tell.
+        commit: of its repository; "" if unknown.
+        dirty: whether tracked files differed from the commit; None if unknown.
     """
 
     commit: str = ""
@@ -40,16 +40,16 @@ class Code:
 
 
 @dataclass(frozen=True)
-class About:
-    """What a program tells of the training that has made a model.
+class Provenance:
+    """Where a model comes from.
 
     Attributes:
         configuration: its arguments: a mapping, an `argparse.Namespace` or a dataclass. None: those of the command line, as they are.
-        data: which data the model has seen, and how far: `{"source": "s3://bucket/images", **batches.state()}`. None: what the checkpoint says.
-        metrics: numbers that tell how good it is.
-        checkpoint: what the model comes from, or was saved as: the manifest that `Checkpoints.load` or `load_weights` returned.
+        data: dataset and position: `{"source": "s3://bucket/images", **batches.state()}`. None: taken from the checkpoint.
+        metrics: numbers that describe its quality.
+        checkpoint: what the model was loaded from, or saved as: the manifest that `Checkpoints.load` or `load_weights` returned.
         checkpoints: the folder of that checkpoint.
-        code: the version of the program. None: what TRAINYARD_COMMIT says, else git.
+        code: the version of the program. None: from TRAINYARD_COMMIT, else from git.
     """
 
     configuration: Any = None
@@ -60,7 +60,7 @@ class About:
     code: Code | None = None
 
     def origin(self) -> dict[str, Any]:
-        """The checkpoint, as the record has it; empty where there is none."""
+        """Return the checkpoint section of the record; empty if there is no checkpoint."""
         if self.checkpoint is None:
             return {}
         name = self.checkpoint.name
@@ -98,8 +98,8 @@ class Record:
         configuration: the program's arguments.
         data: which data the model has seen, and how far.
         environment: Python, torch, devices, the image and the job.
-        metrics: numbers that tell how good it is.
-        checkpoint: what the model comes from: folder, name, step and attempt; empty where that is not known.
+        metrics: numbers that describe its quality.
+        checkpoint: what the model comes from: folder, name, step and attempt; empty if unknown.
         time: when it was exported, in seconds since 1970.
         files: all files of the export but the record itself, by name.
     """
@@ -133,7 +133,7 @@ class Record:
         """The record that was found.
 
         Raises:
-            ExportError: it is not whole, was changed, or is of a later release.
+            ExportError: it is incomplete, was changed, or belongs to a later release.
         """
         try:
             content = json.loads(text)
@@ -161,14 +161,14 @@ class Record:
 
 
 def configured(given: Any, arguments: Sequence[str]) -> Any:
-    """What a record says of a program's configuration.
+    """Return the record's form of a program's configuration.
 
     Args:
         given: a mapping, an `argparse.Namespace`, a dataclass, or None.
         arguments: of the command line, without the program's name; for None.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the configuration has another type.
     """
     if given is None:
         return {"arguments": list(arguments)}

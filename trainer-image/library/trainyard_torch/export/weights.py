@@ -1,4 +1,4 @@
-"""The whole state of a model, however it is spread over processes, in the memory of the first; and its way back out of a checkpoint."""
+"""Gather the full state of a model on rank 0, however it is sharded; and load weights from a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.tensor import DTensor
 
+from trainyard_torch.checkpoint.communicator import Communicator, RankFailedError
 from trainyard_torch.checkpoint.history import History
-from trainyard_torch.checkpoint.ranks import FailedElsewhereError, Ranks
-from trainyard_torch.checkpoint.restoring import CheckpointError, Restoring
+from trainyard_torch.checkpoint.loader import CheckpointError, CheckpointLoader
 from trainyard_torch.checkpoint.store import Store
-from trainyard_torch.checkpoint.streams import mend
+from trainyard_torch.checkpoint.streams import patch_torch_checkpoint
 from trainyard_torch.export.record import ExportError
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Weights:
-    """The whole state dict of a model.
+    """The full state dict of a model.
 
     Attributes:
         state: on the CPU, by the names that the plain model has; what is no tensor as the model keeps it.
-        tied: names whose tensor is that of another name, with that name.
+        tied: tied names, each with the name that holds the tensor.
         spread: whether no process had all of it.
     """
 
@@ -64,7 +64,7 @@ class Weights:
 
 
 class _Word(NamedTuple):
-    """What a process says of one of its entries: of a tensor its shape, type and the name that it is tied to; else the value."""
+    """Metadata of a process's entry: for a tensor its shape, dtype and the name that it is tied to; else the value."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype | None
@@ -72,35 +72,35 @@ class _Word(NamedTuple):
     value: Any
 
 
-def gathered(models: Sequence[nn.Module], ranks: Ranks) -> Weights:
+def gathered(models: Sequence[nn.Module], communicator: Communicator) -> Weights:
     """All of the state, on rank 0; nothing on the others. To be called by all.
 
     Tensors that are spread (FSDP, tensor parallel) are put together one after the other; the stages of a pipeline are sent. Where a tensor
-    lies on the CPU of rank 0 as a whole, it is the model's own.
+    A tensor that is complete on rank 0's CPU is shared with the model.
 
     Args:
         models: the model, or this process's stages of it.
-        ranks: all processes.
+        communicator: all processes.
 
     Raises:
         ExportError: something of it has no values, or cannot be stored: on all processes.
     """
     own: dict[str, Any] = {}
     try:
-        ranks.each(lambda: own.update(_own(models)))
-    except FailedElsewhereError as error:
+        communicator.run_on_all(lambda: own.update(_own(models)))
+    except RankFailedError as error:
         raise ExportError(str(error)) from None
-    words, owners = _agreed(own, ranks)
-    # Nobody sends before all that is spread has been put together: who waits in the one cannot take part in the other.
+    words, owners = _agreed(own, communicator)
+    # Gather all sharded tensors before sending: a process that waits in a send cannot take part in a collective.
     kept: dict[str, Any] = {}
     for name, value in own.items():
         whole = _whole(value)
-        if owners[name] == ranks.rank and not words[name].tied:
+        if owners[name] == communicator.rank and not words[name].tied:
             kept[name] = whole.detach().cpu() if isinstance(whole, torch.Tensor) else whole
     for name, owner in owners.items():
         if owner and not words[name].tied:
-            _send(name, words[name], owner, kept, ranks)
-    if ranks.rank:
+            _send(name, words[name], owner, kept, communicator)
+    if communicator.rank:
         return Weights({})
     tied = {name: word.tied for name, word in words.items() if word.tied}
     state = {name: _alone(kept[tied.get(name, name)]) for name in owners}
@@ -115,42 +115,42 @@ def load_weights(
     url: str,
     *,
     step: int | None = None,
-    key: str = "trained",
+    key: str = "train_state",
     **options: Any,
 ) -> Manifest:
-    """Put the weights of a checkpoint into a model, without its optimizer, and without disturbing a training that goes on there.
+    """Load the weights of a checkpoint into a model, without its optimizer, and without disturbing a training in the same folder.
 
     With a process group or without one; in whatever parallelism the model is now. To be called by all processes.
 
     Args:
         model: where the weights go; of a pipeline this process's stages.
         url: the folder of all checkpoints of the training.
-        step: of the checkpoint; None: the newest that is whole.
-        key: the name under which `Trained` was saved; `Loop` says "trained".
+        step: of the checkpoint; None: the newest usable one.
+        key: the name under which `TrainState` was saved; `Loop` uses "train_state".
         options: for fsspec's file system.
 
     Returns:
         The manifest of the checkpoint.
 
     Raises:
-        NoneWholeError: none of them is whole.
-        CheckpointError: there is none, none of this step, or it is of another model.
+        NoUsableCheckpointError: there are checkpoints, but none of them is usable.
+        CheckpointError: there is no checkpoint, none of this step, or it is of another model.
         ExportError: something of the model has no memory to be filled.
         StoreError: the store cannot be read.
     """
     models = [model] if isinstance(model, torch.nn.Module) else list(model)
-    mend()
-    store, ranks = Store(url, **options), Ranks(borrow=True)
+    patch_torch_checkpoint()
+    store, communicator = Store(url, **options), Communicator(borrow=True)
     history = History(store)
-    found = ranks.first(lambda: [name.step for name in history.usable()])
+    found = communicator.run_on_rank0(lambda: [name.step for name in history.usable()])
     if step is not None and step not in found:
         there = f"there are {', '.join(map(str, sorted(set(found))))}" if found else "there are none"
         raise CheckpointError(f"there is no checkpoint of step {step} in {store.url}: {there}")
     own = _own(models)
-    manifest, _ = Restoring(ranks, store, history, None, {}).best({key: {"model": own}}, step=step)
+    manifest, _ = CheckpointLoader(communicator, store, history, None, {}).best({key: {"model": own}}, step=step)
     if manifest is None:
         raise CheckpointError(f"there is no checkpoint in {store.url}: name the folder that Checkpoints was given")
-    # Tensors are filled in place; what is no tensor, the model has to be told.
+    # Tensors are filled in place; other values have to be passed to the model.
     if any(not isinstance(value, torch.Tensor) for value in own.values()):
         for each in models:
             set_model_state_dict(each, {name: own[name] for name in _state(each)})
@@ -176,15 +176,15 @@ def _state(model: nn.Module) -> dict[str, Any]:
     return dict(get_model_state_dict(model)) if has_any else {}
 
 
-def _agreed(own: Mapping[str, Any], ranks: Ranks) -> tuple[dict[str, _Word], dict[str, int]]:
+def _agreed(own: Mapping[str, Any], communicator: Communicator) -> tuple[dict[str, _Word], dict[str, int]]:
     """What there is under each name, and the lowest rank that has it: the same on all, in the same order."""
     # With data parallelism thousands have the same names: one of them speaks for all.
     names = hashlib.sha256("\n".join(own).encode()).hexdigest()
-    speaks = ranks.gather(names).index(names) == ranks.rank
+    speaks = communicator.gather(names).index(names) == communicator.rank
     words: dict[str, _Word] = {}
     owners: dict[str, int] = {}
-    for rank, said in enumerate(ranks.gather(_words(own) if speaks else {})):
-        for name, word in said.items():
+    for rank, entries in enumerate(communicator.gather(_words(own) if speaks else {})):
+        for name, word in entries.items():
             words.setdefault(name, word)
             owners.setdefault(name, rank)
     return words, owners
@@ -215,20 +215,20 @@ def _whole(value: Any) -> Any:
     return value.to(value.device_mesh.device_type).full_tensor()
 
 
-def _send(name: str, word: _Word, owner: int, kept: dict[str, Any], ranks: Ranks) -> None:
+def _send(name: str, word: _Word, owner: int, kept: dict[str, Any], communicator: Communicator) -> None:
     """From the rank that has it to rank 0."""
     if word.dtype is None:
-        if ranks.rank == 0:
+        if communicator.rank == 0:
             kept[name] = word.value
         return
-    if ranks.rank == owner:
+    if communicator.rank == owner:
         tensor = kept.pop(name).contiguous()
         if tensor.numel():
-            dist.send(_bytes(tensor), dst=0, group=ranks.group)
-    elif ranks.rank == 0:
+            dist.send(_bytes(tensor), dst=0, group=communicator.group)
+    elif communicator.rank == 0:
         kept[name] = torch.empty(word.shape, dtype=word.dtype)
         if kept[name].numel():
-            dist.recv(_bytes(kept[name]), src=owner, group=ranks.group)
+            dist.recv(_bytes(kept[name]), src=owner, group=communicator.group)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Lamb(Layerwise):
+class LAMB(Layerwise):
     """For networks that are trained with Adam, at batches of tens of thousands of samples.
 
     With m and v as Adam has them, corrected for their beginning, w the weight and b the weight decay:
@@ -26,13 +26,13 @@ class Lamb(Layerwise):
         r = m / (sqrt(v) + eps) + b * w,    w = w - lr * |w| / |r| * r
 
     Args:
-        params: parameters, or groups of them: `layerwise.split` makes those that are usual.
-        lr: the learning rate; what `Schedule` says.
+        params: parameters, or groups of them: `layerwise.parameter_groups` makes those that are usual.
+        lr: the learning rate, usually set by `LRSchedule`.
         betas: those of m and v, each from 0 to less than 1.
         eps: keeps the division from 0.
         weight_decay: b.
         adapt: False: without |w| / |r|, for biases and norms.
-        most: the largest |w| that counts: phi in the paper. None: all of it.
+        max_weight_norm: the largest |w| that counts: phi in the paper. None: all of it.
 
     Raises:
         ValueError: a number is out of its range.
@@ -47,20 +47,32 @@ class Lamb(Layerwise):
         eps: float = 1e-6,
         weight_decay: float = 0.0,
         adapt: bool = True,
-        most: float | None = None,
+        max_weight_norm: float | None = None,
     ) -> None:
-        checked(lr=lr, eps=eps, weight_decay=weight_decay, most=0.0 if most is None else most)
+        checked(
+            lr=lr,
+            eps=eps,
+            weight_decay=weight_decay,
+            max_weight_norm=0.0 if max_weight_norm is None else max_weight_norm,
+        )
         checked(below=1, beta1=betas[0], beta2=betas[1])
         super().__init__(
             params,
-            {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "adapt": adapt, "most": most},
+            {
+                "lr": lr,
+                "betas": betas,
+                "eps": eps,
+                "weight_decay": weight_decay,
+                "adapt": adapt,
+                "max_weight_norm": max_weight_norm,
+            },
         )
 
     @override
     def move(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state, (first, second) = self.state[weight], group["betas"]
         if not state:
-            # On the host, as in torch's Adam: nobody waits for the device to read it.
+            # On the host, as in torch's Adam: reading it does not synchronize with the device.
             state["step"] = torch.tensor(0.0)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
         state["step"] += 1
@@ -73,6 +85,6 @@ class Lamb(Layerwise):
         rate = group["lr"]
         if group["adapt"]:
             size = norm(weight)
-            size = size if group["most"] is None else size.clamp(max=group["most"])
+            size = size if group["max_weight_norm"] is None else size.clamp(max=group["max_weight_norm"])
             rate = (rate * ratio(size, norm(change))).to(change.dtype)
         weight.sub_(change.mul_(rate))

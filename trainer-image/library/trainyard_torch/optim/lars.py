@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Lars(Layerwise):
+class LARS(Layerwise):
     """For networks that are trained with SGD, at batches of thousands of samples.
 
     With g the gradient, w the weight, b the weight decay:
@@ -26,11 +26,11 @@ class Lars(Layerwise):
         v = momentum * v + lr * local * (g + b * w),    w = w - v,    local = trust * |w| / (|g| + b * |w|)
 
     Args:
-        params: parameters, or groups of them: `layerwise.split` makes those that are usual.
-        lr: the learning rate; what `Schedule` says.
+        params: parameters, or groups of them: `layerwise.parameter_groups` makes those that are usual.
+        lr: the learning rate, usually set by `LRSchedule`.
         momentum: of v, from 0 to less than 1.
         weight_decay: b.
-        trust: eta in the paper: the share of its norm by which a layer changes at lr 1.
+        trust_coefficient: eta in the paper: the share of its norm by which a layer changes at lr 1.
         adapt: False: local is 1, for biases and norms.
 
     Raises:
@@ -44,13 +44,20 @@ class Lars(Layerwise):
         *,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
-        trust: float = 0.001,
+        trust_coefficient: float = 0.001,
         adapt: bool = True,
     ) -> None:
-        checked(lr=lr, weight_decay=weight_decay, trust=trust)
+        checked(lr=lr, weight_decay=weight_decay, trust_coefficient=trust_coefficient)
         checked(below=1, momentum=momentum)
         super().__init__(
-            params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "adapt": adapt}
+            params,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "weight_decay": weight_decay,
+                "trust_coefficient": trust_coefficient,
+                "adapt": adapt,
+            },
         )
 
     @override
@@ -62,7 +69,7 @@ class Lars(Layerwise):
         rate = group["lr"]
         if group["adapt"]:
             size = norm(weight)
-            local = ratio(group["trust"] * size, norm(gradient) + decay * size)
+            local = ratio(group["trust_coefficient"] * size, norm(gradient) + decay * size)
             change = change * (rate * local).to(change.dtype)
         else:
             change = change * rate

@@ -28,7 +28,7 @@ class Layerwise(Optimizer, ABC):  # type: ignore[misc]  # torch is there where t
         """Take a step.
 
         Args:
-            closure: computes the loss anew, with its gradients.
+            closure: recomputes the loss and its gradients.
 
         Returns:
             What the closure returned.
@@ -46,11 +46,11 @@ class Layerwise(Optimizer, ABC):  # type: ignore[misc]  # torch is there where t
 
     @abstractmethod
     def move(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        """Take a step of one parameter, in place."""
+        """Update one parameter in place."""
 
 
-def split(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Parameter groups for `Lars` and `Lamb`: weights, and what is left out of decay and adaptation as both papers do.
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Parameter groups for `LARS` and `LAMB`: weights, and what is left out of decay and adaptation as both papers do.
 
     Args:
         model: its parameters with fewer than two dimensions (biases, and weights of norms) are the ones left out.
@@ -72,7 +72,7 @@ def ratio(above: Tensor, below: Tensor) -> Tensor:
 
 
 def norm(value: Tensor) -> Tensor:
-    """The norm of a tensor, of shape (), in fp32 at least. Of a DTensor, that of the whole. Nobody waits for the device."""
+    """Return the norm of a tensor, of shape (), in fp32 or wider. For a DTensor, the norm of the full tensor. Does not synchronize."""
     found = torch.linalg.vector_norm(value, dtype=torch.promote_types(value.dtype, torch.float32))
     return found.full_tensor() if isinstance(found, DTensor) else found
 

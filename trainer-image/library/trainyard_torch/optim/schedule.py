@@ -1,6 +1,6 @@
 """The learning rate, as a function of the samples that were seen. Pure.
 
-Of samples, not of steps or processes: a run that goes on, with whatever number of processes, has the rate that it had.
+A function of samples, not of steps or processes: a resumed run has the same rate at any number of processes.
 
 Source: P. Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, sections 2.1 and 2.2.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Scaling = Literal["linear", "sqrt", "none"]
-Then = Literal["constant", "cosine"]
+Decay = Literal["constant", "cosine"]
 
 
 class Optimizer(Protocol):
@@ -27,98 +27,100 @@ class Optimizer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """A rise, and what comes after it.
+class LRSchedule:
+    """Linear warm-up to the peak rate, then constant or cosine decay.
 
     Attributes:
-        rate: the learning rate that is good for steps of `reference` samples.
-        reference: samples of a step for which `rate` was found.
-        batch: samples of a step, all processes together.
+        base_lr: the learning rate that is good for steps of `reference` samples.
+        reference_batch_size: samples of a step for which `rate` was found.
+        batch_size: samples of a step, all processes together.
         scaling: how the rate grows with the batch: "linear" (Goyal et al., for SGD and LARS), "sqrt" (You et al., for Adam and LAMB), or
             "none".
-        warmup: samples until the rate is at its peak; Goyal et al.: those of five epochs.
-        begin: the rate before the first sample. None: `rate`, as Goyal et al. have it, or the peak where that is lower.
-        then: "constant", or "cosine" down to `end`.
-        total: samples of the whole training; "cosine" needs it.
-        end: the rate at the end of "cosine", and after it.
+        warmup_samples: samples until the rate is at its peak; Goyal et al.: those of five epochs.
+        start_lr: the rate before the first sample. None: `base_lr`, as in Goyal et al., or the peak rate if that is lower.
+        decay: "constant", or "cosine" down to `end`.
+        total_samples: samples of the whole training; required by "cosine".
+        end_lr: the rate at the end of "cosine", and after it.
 
     Raises:
-        ValueError: a number is out of its range, or a word is none of these.
+        ValueError: a number is out of range, or a name is unknown.
     """
 
-    rate: float
-    batch: int
-    reference: int = 256
+    base_lr: float
+    batch_size: int
+    reference_batch_size: int = 256
     scaling: Scaling = "linear"
-    warmup: int = 0
-    begin: float | None = None
-    then: Then = "constant"
-    total: int | None = None
-    end: float = 0.0
+    warmup_samples: int = 0
+    start_lr: float | None = None
+    decay: Decay = "constant"
+    total_samples: int | None = None
+    end_lr: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("rate", "batch", "reference"):
+        for name in ("base_lr", "batch_size", "reference_batch_size"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be positive, and is {getattr(self, name)}")
-        for name in ("warmup", "begin", "end"):
+        for name in ("warmup_samples", "start_lr", "end_lr"):
             if not 0 <= (getattr(self, name) or 0) < math.inf:
                 raise ValueError(f"{name} must be from 0 on, and is {getattr(self, name)}")
-        for name, words in (("scaling", get_args(Scaling)), ("then", get_args(Then))):
-            if getattr(self, name) not in words:
-                raise ValueError(f"{name} must be one of {', '.join(words)}, and is {getattr(self, name)!r}")
-        if self.then == "cosine" and (self.total is None or self.total <= self.warmup):
+        for name, known in (("scaling", get_args(Scaling)), ("decay", get_args(Decay))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, and is {getattr(self, name)!r}")
+        if self.decay == "cosine" and (self.total_samples is None or self.total_samples <= self.warmup_samples):
             raise ValueError(
-                f"cosine needs total, more samples than warmup has ({self.warmup}), and it is {self.total}"
+                f"cosine needs total_samples, more than warmup_samples ({self.warmup_samples}), not {self.total_samples}"
             )
-        if self.then == "constant" and (self.total is not None or self.end):
-            raise ValueError('a constant rate has no total and no end: leave them out, or say then="cosine"')
+        if self.decay == "constant" and (self.total_samples is not None or self.end_lr):
+            raise ValueError(
+                'a constant rate takes no total_samples and no end_lr: leave them out, or set decay="cosine"'
+            )
 
     @property
-    def peak(self) -> float:
+    def peak_lr(self) -> float:
         """The rate after the warm-up."""
-        times = self.batch / self.reference
+        times = self.batch_size / self.reference_batch_size
         match self.scaling:
             case "linear":
-                return self.rate * times
+                return self.base_lr * times
             case "sqrt":
-                return self.rate * math.sqrt(times)
+                return self.base_lr * math.sqrt(times)
             case "none":
-                return self.rate
+                return self.base_lr
 
     def at(self, samples: int) -> float:
-        """The rate of the step that begins after so many samples, in all epochs: `Batches.cursor`.
+        """Return the rate of the step after `samples` samples of all epochs (`Batches.cursor`).
 
         Raises:
-            ValueError: there cannot be so many.
+            ValueError: `samples` is negative.
         """
         if samples < 0:
             raise ValueError(f"samples must be from 0 on, and is {samples}")
-        if samples < self.warmup:
-            first = min(self.rate, self.peak) if self.begin is None else self.begin
-            return first + (self.peak - first) * samples / self.warmup
-        if self.total is None:
-            return self.peak
-        done = min(1.0, (samples - self.warmup) / (self.total - self.warmup))
-        return self.end + (self.peak - self.end) * (1 + math.cos(math.pi * done)) / 2
+        if samples < self.warmup_samples:
+            first = min(self.base_lr, self.peak_lr) if self.start_lr is None else self.start_lr
+            return first + (self.peak_lr - first) * samples / self.warmup_samples
+        if self.total_samples is None:
+            return self.peak_lr
+        done = min(1.0, (samples - self.warmup_samples) / (self.total_samples - self.warmup_samples))
+        return self.end_lr + (self.peak_lr - self.end_lr) * (1 + math.cos(math.pi * done)) / 2
 
     def factor(self, samples: int) -> float:
         """The same as a share of the peak: `LambdaLR(optimizer, lambda step: schedule.factor(step * batch))`, at `lr=schedule.peak`."""
-        return self.at(samples) / self.peak
+        return self.at(samples) / self.peak_lr
 
-    def set(self, optimizer: Optimizer, samples: int) -> float:
-        """Give an optimizer the rate of the step that begins after so many samples; to be called before each step.
+    def apply(self, optimizer: Optimizer, samples: int) -> float:
+        """Set an optimizer's rate for the step after `samples` samples. Call it before each step.
 
-        A group with `lr_scale` has so many times the rate.
+        A group with `lr_scale` gets the rate times that factor.
 
         Returns:
             The rate.
         """
-        rate = self.at(samples)
+        base_lr = self.at(samples)
         for group in optimizer.param_groups:
-            now = rate * group.get("lr_scale", 1.0)
+            now = base_lr * group.get("lr_scale", 1.0)
             # An optimizer that is compiled, or captured in a CUDA graph, has its rate in a tensor, and reads it there.
             if hasattr(group["lr"], "fill_"):
                 group["lr"].fill_(now)
             else:
                 group["lr"] = now
-        return rate
+        return base_lr

@@ -1,20 +1,20 @@
 """A model spread over processes: by samples, parameters, matrices, layers and sequences, and any of them together."""
 
-from trainyard_torch.parallel.context import split_sequences
-from trainyard_torch.parallel.gradients import by_mesh, clip_gradients, synchronising
-from trainyard_torch.parallel.pipeline import Pipeline, stages
-from trainyard_torch.parallel.replicated import replicate
-from trainyard_torch.parallel.sharded import shard
-from trainyard_torch.parallel.tensor import split_tensors
+from trainyard_torch.parallel.context_parallel import context_parallel
+from trainyard_torch.parallel.data_parallel import replicate
+from trainyard_torch.parallel.fully_sharded import shard
+from trainyard_torch.parallel.gradients import clip_grad_norm_, gradient_sync, group_by_mesh
+from trainyard_torch.parallel.pipeline import Pipeline, pipeline_stages
+from trainyard_torch.parallel.tensor_parallel import tensor_parallel
 
 __all__ = [
     "Pipeline",
-    "by_mesh",
-    "clip_gradients",
+    "clip_grad_norm_",
+    "context_parallel",
+    "gradient_sync",
+    "group_by_mesh",
+    "pipeline_stages",
     "replicate",
     "shard",
-    "split_sequences",
-    "split_tensors",
-    "stages",
-    "synchronising",
+    "tensor_parallel",
 ]

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from trainyard_torch.mesh import size
-from trainyard_torch.parallel.replicated import Replicated, alone
+from trainyard_torch.parallel.data_parallel import Replicated, alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-def synchronising(model: nn.Module, yes: bool) -> AbstractContextManager[None]:  # noqa: FBT001 - the one thing that is said
+def gradient_sync(model: nn.Module, enabled: bool) -> AbstractContextManager[None]:  # noqa: FBT001 - the only setting
     """Whether the backward passes inside exchange gradients: no for all micro-batches of a step but the last.
 
     Forward passes belong inside too. What is wrapped inside the model (DDP, FSDP) counts as the model itself does; a plain module exchanges
@@ -31,16 +31,16 @@ def synchronising(model: nn.Module, yes: bool) -> AbstractContextManager[None]: 
 
     Args:
         model: what `replicate` or `shard` returned, or a module that holds such ones.
-        yes: `MicroBatch.last`.
+        enabled: `MicroBatch.last`.
     """
-    return Exchange(model).when(yes)
+    return GradientSync(model).enabled_if(enabled)
 
 
-class Exchange:
+class GradientSync:
     """What of a model exchanges gradients: found once, as a model may have thousands of modules, and a step few milliseconds.
 
     Args:
-        model: as for `synchronising`; what is wrapped later is not known.
+        model: as for `gradient_sync`; what is wrapped later is not known.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -48,64 +48,65 @@ class Exchange:
         self._sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
 
     @contextmanager
-    def when(self, yes: bool) -> Iterator[None]:  # noqa: FBT001 - as above
-        """As `synchronising`."""
+    def enabled_if(self, enabled: bool) -> Iterator[None]:  # noqa: FBT001 - as above
+        """As `gradient_sync`."""
         with ExitStack() as stack:
             for module in self._averaged:
-                if not (isinstance(module, Replicated) and module.passes) and (not yes or alone(module)):
+                if not (isinstance(module, Replicated) and module.passes) and (not enabled or alone(module)):
                     stack.enter_context(module.no_sync())
             for module in self._sharded:
-                module.set_requires_gradient_sync(yes, recurse=False)
+                module.set_requires_gradient_sync(enabled, recurse=False)
                 stack.callback(module.set_requires_gradient_sync, True, recurse=False)  # noqa: FBT003 - it is positional there
             yield
 
 
-def clip_gradients(
-    parameters: Iterable[nn.Parameter], mesh: DeviceMesh, longest: float, *, norm: float = 2.0
+def clip_grad_norm_(
+    parameters: Iterable[nn.Parameter], mesh: DeviceMesh, max_norm: float, *, norm_type: float = 2.0
 ) -> torch.Tensor:
-    """Scale all gradients of the model by one factor, so that together they are no longer than `longest`.
+    """Scale all gradients of the model by one factor, so that together they are no longer than `max_grad_norm`.
 
     To be called by all processes, after the backward pass of the last micro-batch, and after `GradScaler.unscale_` where there is one.
-    Right for plain gradients, for those spread by `shard` and `split_tensors`, and for stages of a pipeline.
+    Right for plain gradients, for those spread by `shard` and `tensor_parallel`, and for stages of a pipeline.
     Source: Pascanu et al. 2013.
 
     Args:
         parameters: all of this process's, of all its stages; those without a gradient count for nothing.
         mesh: that of `Parallelism.mesh`.
-        longest: the norm that is left at most; infinity only measures.
-        norm: which: 2 is Euclid's, infinity the largest element.
+        max_norm: the norm that is left at most; infinity only measures.
+        norm_type: which: 2 is Euclid's, infinity the largest element.
 
     Returns:
-        The norm before, of the whole model, the same on all processes; not finite where a gradient is not, and then gradients are spoilt.
+        The norm before clipping, of the whole model, the same on all processes; if a gradient is not finite, neither is the norm.
 
     Raises:
         ValueError: longest is not positive, or norm is less than 1.
     """
-    if isnan(longest) or longest <= 0:
-        raise ValueError(f"longest must be positive, and is {longest}")
-    if isnan(norm) or norm < 1:
-        raise ValueError(f"norm must be from 1 on, or infinity, and is {norm}")
-    groups = by_mesh(parameter for parameter in parameters if parameter.grad is not None)
+    if isnan(max_norm) or max_norm <= 0:
+        raise ValueError(f"max_norm must be positive, not {max_norm}")
+    if isnan(norm_type) or norm_type < 1:
+        raise ValueError(f"norm must be from 1 on, or infinity, and is {norm_type}")
+    groups = group_by_mesh(parameter for parameter in parameters if parameter.grad is not None)
     device = torch.device(mesh.device_type)
     # One by one: torch refuses to stack norms of different meshes.
     parts = [
-        _whole(get_total_norm([parameter.grad for parameter in group], norm)).to(device).double() for group in groups
+        _whole(get_total_norm([parameter.grad for parameter in group], norm_type)).to(device).double()
+        for group in groups
     ] or [torch.zeros((), device=device).double()]
-    total = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), norm)
+    total = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), norm_type)
     if size(mesh, "pipeline") > 1:
-        total = _of_stages(total, mesh, norm)
+        total = _of_stages(total, mesh, norm_type)
     for group in groups:
         # A factor of another type than the gradients' would be applied to one tensor after the other on a GPU.
         double = group[0].grad.dtype == torch.float64
-        clip_grads_with_norm_(group, longest, total if double else total.float())
+        clip_grads_with_norm_(group, max_norm, total if double else total.float())
     return total
 
 
-def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+def group_by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     """The parameters, those together that are spread over the same processes: as groups for an optimizer.
 
     With `foreach` or `fused`, the default on GPUs, an optimizer takes many parameters at once, and torch cannot do that with DTensors of
-    different meshes, or with DTensors and plain tensors: AdamW([{"params": group} for group in by_mesh(model.parameters())]).
+    different meshes, or with DTensors and plain tensors: AdamW([{"params": group} for group in group_by_mesh(model.parameters())]).
     """
     groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
     for parameter in parameters:
@@ -113,15 +114,15 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     return list(groups.values())
 
 
-def _whole(norm: torch.Tensor) -> torch.Tensor:
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+def _whole(norm_type: torch.Tensor) -> torch.Tensor:
+    return norm_type.full_tensor() if isinstance(norm_type, DTensor) else norm_type
 
 
-def _of_stages(total: torch.Tensor, mesh: DeviceMesh, norm: float) -> torch.Tensor:
+def _of_stages(total: torch.Tensor, mesh: DeviceMesh, norm_type: float) -> torch.Tensor:
     group = mesh["pipeline"].get_group()
-    if norm == inf:
+    if norm_type == inf:
         dist.all_reduce(total, dist.ReduceOp.MAX, group)
         return total
-    power = total**norm
+    power = total**norm_type
     dist.all_reduce(power, dist.ReduceOp.SUM, group)
-    return power ** (1 / norm)
+    return power ** (1 / norm_type)

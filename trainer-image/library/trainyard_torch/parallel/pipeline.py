@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from trainyard_torch.mesh import size
-from trainyard_torch.parallel.older import own_output, whole_batches
+from trainyard_torch.parallel.torch_compat import own_last_output, wait_for_whole_batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def stages(model: nn.Sequential, mesh: DeviceMesh, *, per_rank: int = 1) -> list[nn.Sequential]:
+def pipeline_stages(model: nn.Sequential, mesh: DeviceMesh, *, stages_per_rank: int = 1) -> list[nn.Sequential]:
     """This process's stages of the model: consecutive parts, as even in parameters as their order allows.
 
     They keep the names that they have in the model: state dicts of all stages together are that of the model, so that a checkpoint loads at
     any number of stages. Stage s lies on rank s % p of the p in `mesh["pipeline"]`.
 
     Args:
-        model: its parts in order; on the meta device, none takes memory that is of another process.
+        model: its parts in order; on the meta device, stages of other processes take no memory.
         mesh: that of `Parallelism.mesh`.
-        per_rank: stages of each process; from 2 on for interleaved 1F1B.
+        stages_per_rank: stages of each process; from 2 on for interleaved 1F1B.
 
     Raises:
         ValueError: the model is no Sequential, or has fewer parts than there are stages; or two stages share a parameter.
     """
     ranks = size(mesh, "pipeline")
-    if per_rank < 1:
-        raise ValueError(f"per_rank must be from 1 on, and is {per_rank}")
+    if stages_per_rank < 1:
+        raise ValueError(f"stages_per_rank must be from 1 on, not {stages_per_rank}")
     if not isinstance(model, nn.Sequential):
         raise ValueError(  # noqa: TRY004 - to cut it up is the caller's choice
             f"a {type(model).__name__} cannot be cut into stages: make it an nn.Sequential, or give Pipeline stages of your own"
         )
-    count = ranks * per_rank
+    count = ranks * stages_per_rank
     parts = list(model.named_children())
     if len(parts) < count:
         raise ValueError(f"{len(parts)} parts cannot be cut into {count} stages: use fewer stages, or smaller parts")
@@ -68,7 +68,7 @@ def stages(model: nn.Sequential, mesh: DeviceMesh, *, per_rank: int = 1) -> list
 
 
 def cuts(sizes: Sequence[int], count: int) -> list[int]:
-    """Where to end each of `count` runs of consecutive parts, none empty, so that the heaviest is as light as can be.
+    """Return where each of `count` runs of consecutive non-empty parts ends, so that the heaviest run is as light as possible.
 
     Args:
         sizes: of each part; `count` of them at least.
@@ -96,7 +96,7 @@ class Pipeline:
     """The stages of all processes as one model: forward and backward of a step in one call.
 
     Attributes:
-        modules: this process's stages, for the optimizer, the checkpoint, and `clip_gradients`.
+        modules: this process's stages, for the optimizer, the checkpoint, and `clip_grad_norm_`.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Pipeline:
         loss: Loss,
         mesh: DeviceMesh,
         *,
-        micro_batches: int,
+        n_microbatches: int,
         device: torch.device | None = None,
     ) -> None:
         """Stages that are wrapped already (`replicate` or `shard`, each by itself).
@@ -117,7 +117,7 @@ class Pipeline:
             modules: this process's, in order, as many as each other process has.
             loss: the mean over the samples of a micro-batch, from the last stage's output and the target.
             mesh: that of `Parallelism.mesh`.
-            micro_batches: into how many equal parts a process's samples of a step are cut: from the number of processes in the pipeline
+            n_microbatches: into how many equal parts a process's samples of a step are cut: from the number of processes in the pipeline
                 on, better four times that.
             device: where the stages are; None: the current one of the mesh's type.
 
@@ -127,10 +127,10 @@ class Pipeline:
         self.modules = list(modules)
         ranks, own = size(mesh, "pipeline"), len(self.modules)
         group = mesh["pipeline"].get_group()
-        _check(ranks, own, micro_batches)
+        _check(ranks, own, n_microbatches)
         self._group = group
         self._device = device or _current(mesh.device_type)
-        self._micro_batches = micro_batches
+        self._n_microbatches = n_microbatches
         self._loss = loss
         self._weight = 1.0
         self._losses: list[torch.Tensor] = []
@@ -142,13 +142,13 @@ class Pipeline:
         ]
         self._first, self._last = made[0].is_first, made[-1].is_last
         if self._last:
-            own_output(self.modules[-1])
+            own_last_output(self.modules[-1])
         kind = ScheduleInterleaved1F1B if own > 1 else Schedule1F1B
         # Newer ones divide gradients by the number of micro-batches, and cannot know of a weight; here the loss is divided.
-        unscaled = _known(kind, scale_grads=False)
-        self._schedule = kind(made if own > 1 else made[0], micro_batches, loss_fn=self._weighted, **unscaled)
+        unscaled = _supported(kind, scale_grads=False)
+        self._schedule = kind(made if own > 1 else made[0], n_microbatches, loss_fn=self._weighted, **unscaled)
         # Nobody looks at the outputs; older ones put them together all the same.
-        self._quiet = _known(self._schedule.step, return_outputs=False)
+        self._quiet = _supported(self._schedule.step, return_outputs=False)
 
     def step(self, inputs: torch.Tensor, target: torch.Tensor, *, weight: float = 1.0) -> torch.Tensor:
         """The loss of this process's samples, and their gradients in the parameters: exchanged with the other data-parallel processes.
@@ -171,36 +171,36 @@ class Pipeline:
         self._weight = weight
         # Torch compares strides with those of an empty tensor.
         own = (inputs.contiguous(),) if self._first else ()
-        with whole_batches(), ExitStack() as unsynchronised:
+        with wait_for_whole_batches(), ExitStack() as unsynchronised:
             for module in self.modules:
                 if isinstance(module, DistributedDataParallel):
                     # Newer ones run each stage once by itself, to learn its shapes, which DDP would take for the step it has to average.
                     # The last backward pass of a step averages all the same: torch's schedule asks DDP's reducer for it.
                     unsynchronised.enter_context(module.no_sync())
             self._schedule.step(*own, target=target if self._last else None, **self._quiet)
-        told = torch.zeros((), dtype=torch.float64, device=self._device)
+        mean_loss = torch.zeros((), dtype=torch.float64, device=self._device)
         if self._last:
             # To learn shapes, newer ones ask for a loss of their own before the first step.
-            told += torch.stack(self._losses[-self._micro_batches :]).mean()
+            mean_loss += torch.stack(self._losses[-self._n_microbatches :]).mean()
             self._losses.clear()
-        # The first stage does not wait longer for it: the last loss comes before the last backward pass.
+        # This does not delay the first stage: the last loss is computed before the last backward pass.
         dist.broadcast(
-            told, src=dist.get_global_rank(self._group, dist.get_world_size(self._group) - 1), group=self._group
+            mean_loss, src=dist.get_global_rank(self._group, dist.get_world_size(self._group) - 1), group=self._group
         )
-        return told
+        return mean_loss
 
     def _weighted(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         loss = self._loss(output, target)
         plain = loss.detach()
         self._losses.append(plain.full_tensor() if isinstance(plain, DTensor) else plain)
-        return loss * (self._weight / self._micro_batches)
+        return loss * (self._weight / self._n_microbatches)
 
     def _check_samples(self, inputs: int, targets: int) -> None:
         if inputs != targets:
             raise ValueError(f"inputs are {inputs} samples, and target {targets}: they must be as many")
-        if inputs == 0 or inputs % self._micro_batches:
+        if inputs == 0 or inputs % self._n_microbatches:
             raise ValueError(
-                f"{inputs} samples cannot be cut into {self._micro_batches} equal micro-batches: make the batch a multiple of "
+                f"{inputs} samples cannot be cut into {self._n_microbatches} equal micro-batches: make the batch a multiple of "
                 "data-parallel processes x micro_batches"
             )
         if self._samples not in (0, inputs):
@@ -211,22 +211,22 @@ class Pipeline:
         self._samples = inputs
 
 
-def _known(call: Callable[..., Any], **words: Any) -> dict[str, Any]:
-    """Those of the keywords that this torch's has."""
-    return {name: value for name, value in words.items() if name in signature(call).parameters}
+def _supported(call: Callable[..., Any], **options: Any) -> dict[str, Any]:
+    """Return those keyword arguments that this torch release accepts."""
+    return {name: value for name, value in options.items() if name in signature(call).parameters}
 
 
-def _check(ranks: int, own: int, micro_batches: int) -> None:
+def _check(ranks: int, own: int, n_microbatches: int) -> None:
     if own == 0:
         raise ValueError("modules: a process of a pipeline has one stage at least")
-    if micro_batches < ranks:
+    if n_microbatches < ranks:
         raise ValueError(
-            f"{micro_batches} micro-batches are too few for {ranks} processes in a pipeline, some of which would never work: "
+            f"{n_microbatches} micro-batches are too few for {ranks} processes in a pipeline, some of which would never work: "
             f"use {ranks} or more, better {4 * ranks}"
         )
-    if own > 1 and micro_batches % ranks:
+    if own > 1 and n_microbatches % ranks:
         raise ValueError(
-            f"interleaved stages need a multiple of {ranks} micro-batches (processes in the pipeline), and not {micro_batches}"
+            f"interleaved stages need a multiple of {ranks} micro-batches (processes in the pipeline), and not {n_microbatches}"
         )
 
 

@@ -3,6 +3,10 @@
 `session` is imported by its own name: what is here needs no torch.
 """
 
-from trainyard_torch.server.rules import Roles, may_apply, shares
+from trainyard_torch.server.roles import Roles, may_apply, shares
 
-__all__ = ["Roles", "may_apply", "shares"]
+__all__ = [
+    "Roles",
+    "may_apply",
+    "shares",
+]

@@ -1,4 +1,4 @@
-"""What a server tells trainers, and the errors by which a training with servers ends. Imports no torch by itself."""
+"""Replies of a server, and the errors that end a training with servers. Does not import torch."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from trainyard_torch.server.held import Tensors
+    from trainyard_torch.server.parameter_store import Tensors
 
-LOST = 92
+LOST_EXIT_CODE = 92
 """The exit code of a process that ends because another one was lost: charged to that one, where it is known."""
 
 
-class LeftError(Exception):
-    """A trainer has left, and the others cannot go on without it. The text says which."""
+class TrainerLeftError(Exception):
+    """A trainer has left, and the others cannot continue without it. The message names it."""
 
 
-class GoneError(Exception):
-    """A process was lost, and the server ends. The text says which, and is sent to all trainers."""
+class ServerClosedError(Exception):
+    """A process was lost, and the server closes. The message names it, and is sent to all trainers."""
 
 
 class ServerError(Exception):
-    """A server refuses, or waits for a trainer in vain. The text says which, and whom it waits for."""
+    """A server refuses a request, or timed out waiting for a trainer. The message names them."""
 
 
-class LostError(ServerError):
-    """A process has died, or cannot be reached, and this one ends because of it. The text says which."""
+class WorkerLostError(ServerError):
+    """A process has died or is unreachable, so this one exits. The message names it."""
 
-    exit_code = LOST
+    exit_code = LOST_EXIT_CODE
 
 
 class Answer(NamedTuple):
@@ -66,16 +66,16 @@ class Counts:
         return Counts(self.updates + 1, applied, max(self.stalest, *stale), staleness)
 
 
-class Standing(NamedTuple):
-    """How a server stands.
+class ServerStatus(NamedTuple):
+    """The status of a server.
 
     Attributes:
         version: updates in its parameters.
         here: the trainers that have not left.
-        missing: those that are waited for: for their gradient, or for trainer 0 to begin.
-        ignorant: those of `here` that were not told of what was lost.
+        missing: trainers that are waited for: for their gradient, or for trainer 0 to start the training.
+        ignorant: trainers of `here` that have not received the loss of a process yet.
         lost: what was; "" where nothing was.
-        stopped: whether a trainer comes to its end because it was asked to.
+        stopped: whether a trainer is finishing because a stop was requested.
         counts: what it has done.
     """
 

@@ -1,4 +1,4 @@
-"""The parameters of a model, as a trainer sees them: what it says to servers, and what it makes of their answers."""
+"""A trainer's view of the model's parameters: requests to the servers, and what follows from their replies."""
 
 from __future__ import annotations
 
@@ -10,47 +10,52 @@ from torch.distributed import rpc
 
 from trainyard_torch.errors import first_line
 from trainyard_torch.server import serving
-from trainyard_torch.server.answers import Answer, Counts, GoneError, LostError, ServerError, Standing
-from trainyard_torch.server.serving import FIRST
+from trainyard_torch.server.answers import Answer, Counts, ServerClosedError, ServerError, ServerStatus, WorkerLostError
+from trainyard_torch.server.serving import FIRST_SERVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trainyard_torch.server.end import End
+    from trainyard_torch.server.stop_signal import StopSignal
 
-SHORT = 10.0
+STATUS_TIMEOUT_SECONDS = 10.0
 """Seconds for a question that needs no gradient."""
-MOST_PAUSE = 1.0
+MAX_POLL_SECONDS = 1.0
 """Seconds from one look at the others to the next."""
 
 
 class Parameters:
-    """The parameters of a model, as a trainer sees them. For one thread. Made by `joined`.
+    """The parameters of a model, as a trainer sees them. For one thread. Made by `join_parameter_server`.
 
     Attributes:
         versions: updates in the parameters that this trainer has, by server.
-        begun: updates in the state that the training went on from; 0 where it began anew.
+        resumed_updates: updates in the state that the training resumed from; 0 if it started at step 0.
     """
 
     def __init__(
-        self, model: Mapping[str, torch.nn.Parameter], held: list[list[str]], trainer: int, timeout: float, end: End
+        self,
+        model: Mapping[str, torch.nn.Parameter],
+        held: list[list[str]],
+        trainer: int,
+        timeout: float,
+        stop_signal: StopSignal,
     ) -> None:
-        self._model, self._trainer, self._timeout, self._end = model, trainer, timeout, end
+        self._model, self._trainer, self._timeout, self._stop_signal = model, trainer, timeout, stop_signal
         self._held = {f"server-{number}": names for number, names in enumerate(held)}
-        self._told = self._stopped = False
+        self._stop_requested = self._stopped = False
         self.versions: dict[str, int] = {}
-        self.begun = 0
+        self.resumed_updates = 0
 
     def begin(self, state: Callable[[], Mapping[str, Any] | None] | None) -> None:
-        """All servers have the state that the training goes on from, and this trainer their parameters. `joined` calls it.
+        """Send the resumed state to all servers, and pull their parameters. Called by `join_parameter_server`.
 
         Raises:
             ServerError: it is of another model, or a server does not answer.
         """
         if self._trainer == 0:
             found = state() if state else None
-            self._all(serving.begin, {server: (self._part(found, names),) for server, names in self._held.items()})
-        self.begun = max(self._all(serving.begun, dict.fromkeys(self._held, ())).values())
+            self._call_all(serving.begin, {server: (self._part(found, names),) for server, names in self._held.items()})
+        self.resumed_updates = max(self._call_all(serving.begun, dict.fromkeys(self._held, ())).values())
         self.pull()
 
     def pull(self) -> None:
@@ -59,22 +64,22 @@ class Parameters:
         Raises:
             ServerError: a server does not answer, or refuses.
         """
-        self._take(self._all(serving.pull, dict.fromkeys(self._held, (self._trainer,))))
+        self._take(self._call_all(serving.pull, dict.fromkeys(self._held, (self._trainer,))))
 
     def push(self) -> None:
         """The gradients of the model go to the servers; it has the new parameters when this returns, and no gradients.
 
         Raises:
-            ServerError: a server does not answer, or refuses. The text says which trainers it waits for.
-            LostError: another process has died.
+            ServerError: a server does not answer, or refuses. The message names the trainers that it waits for.
+            WorkerLostError: another process has died.
         """
-        words, wish = {}, self._end.wished
+        arguments, stop_received = {}, self._stop_signal.received
         for server, names in self._held.items():
             gradients = {name: None if (found := self._model[name].grad) is None else found.cpu() for name in names}
-            words[server] = (self._trainer, gradients, wish)
-        answers = self._all(serving.push, words)
+            arguments[server] = (self._trainer, gradients, stop_received)
+        answers = self._call_all(serving.push, arguments)
         self._take(answers)
-        self._told = answers[FIRST].stop
+        self._stop_requested = answers[FIRST_SERVER].stop
         for parameter in self._model.values():
             parameter.grad = None
 
@@ -84,23 +89,27 @@ class Parameters:
         In step the answer is the same on all trainers after the same update; out of step each has it after its own next one. The end of the
         block ends the process with exit code 90 then.
         """
-        stops = self._end.must_stop(self.versions[FIRST]) if self._end.agreed else self._told
+        stops = (
+            self._stop_signal.must_stop(self.versions[FIRST_SERVER])
+            if self._stop_signal.coordinated
+            else self._stop_requested
+        )
         if stops and not self._stopped:
             self._stopped = True
-            self._end.heed()
+            self._stop_signal.acknowledge()
             # A server that was sent SIGTERM knows now that it is heeded.
-            self._all(serving.heed, dict.fromkeys(self._held, ()))
+            self._call_all(serving.acknowledge, dict.fromkeys(self._held, ()))
         return self._stopped
 
-    def alone(self) -> None:
+    def wait_for_other_trainers(self) -> None:
         """Wait until all other trainers have left: from then on `state_dict` does not change. For one trainer, before it saves at the end.
 
         Raises:
             ServerError: a server does not answer.
-            LostError: another process has died.
+            WorkerLostError: another process has died.
         """
-        # Out of step, those who still push would wait for a gradient of this one.
-        self._all(serving.rest, dict.fromkeys(self._held, (self._trainer,)))
+        # With asynchronous updates, the others would wait for a gradient of this trainer.
+        self._call_all(serving.release, dict.fromkeys(self._held, (self._trainer,)))
         self._until_only({self._trainer})
 
     def configure(self, **options: Any) -> None:
@@ -109,7 +118,7 @@ class Parameters:
         Raises:
             ServerError: there is no such option, or a server does not answer.
         """
-        self._all(serving.configure, dict.fromkeys(self._held, (options,)))
+        self._call_all(serving.configure, dict.fromkeys(self._held, (options,)))
 
     def counts(self) -> dict[str, Counts]:
         """What each server has done, and how stale gradients were.
@@ -117,8 +126,8 @@ class Parameters:
         Raises:
             ServerError: a server does not answer.
         """
-        found: dict[str, Standing] = self._all(serving.standing, dict.fromkeys(self._held, ()))
-        return {server: standing.counts for server, standing in found.items()}
+        found: dict[str, ServerStatus] = self._call_all(serving.status, dict.fromkeys(self._held, ()))
+        return {server: status.counts for server, status in found.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters and the optimizer's state, by the names of parameters: for a checkpoint that any number of servers can load.
@@ -128,34 +137,34 @@ class Parameters:
         Raises:
             ServerError: a server does not answer.
         """
-        parts = [*self._all(serving.state, dict.fromkeys(self._held, ())).values()]
-        whole: dict[str, Any] = {"updates": min(part["updates"] for part in parts)}
+        parts = [*self._call_all(serving.state, dict.fromkeys(self._held, ())).values()]
+        state: dict[str, Any] = {"updates": min(part["updates"] for part in parts)}
         for kind in ("parameters", "optimizer", "options"):
-            whole[kind] = {name: value for part in parts for name, value in part[kind].items()}
-        return whole
+            state[kind] = {name: value for part in parts for name, value in part[kind].items()}
+        return state
 
     def leave(self) -> bool:
-        """This trainer is done, and waits until all are. Whether it was asked to end. `joined` calls it at the end of its block.
+        """This trainer is done, and waits until all are. Whether it was asked to end. `join_parameter_server` calls it at the end of its block.
 
         Raises:
             ServerError: a server does not answer.
-            LostError: another process has died.
+            WorkerLostError: another process has died.
         """
-        self._all(serving.leave, dict.fromkeys(self._held, (self._trainer,)))
+        self._call_all(serving.leave, dict.fromkeys(self._held, (self._trainer,)))
         self._until_only(set())
         return self._stopped
 
     def _until_only(self, trainers: set[int]) -> None:
-        """Look again and again: how long the others take nobody knows, but the server sees whether they live."""
+        """Poll until only these trainers are left. There is no time limit: the server detects lost processes."""
         pause = 0.01
         while True:
-            stands: Standing = self._all(serving.standing, {FIRST: ()})[FIRST]
-            if stands.lost:
-                raise LostError(stands.lost)
-            if trainers.issuperset(stands.here):
+            status: ServerStatus = self._call_all(serving.status, {FIRST_SERVER: ()})[FIRST_SERVER]
+            if status.lost:
+                raise WorkerLostError(status.lost)
+            if trainers.issuperset(status.here):
                 return
             time.sleep(pause)
-            pause = min(2 * pause, MOST_PAUSE)
+            pause = min(2 * pause, MAX_POLL_SECONDS)
 
     def _part(self, state: Mapping[str, Any] | None, names: list[str]) -> dict[str, Any] | None:
         """What a server needs of a state."""
@@ -171,38 +180,40 @@ class Parameters:
                 for name, tensor in answer.parameters.items():
                     self._model[name].copy_(tensor)
 
-    def _all(self, act: Callable[..., Any], words: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    def _call_all(self, act: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
         """What all servers answer; they are asked at the same time."""
         try:
-            asked = {server: rpc.rpc_async(server, act, (server, *each)) for server, each in words.items()}
+            asked = {server: rpc.rpc_async(server, act, (server, *each)) for server, each in arguments.items()}
         except RuntimeError as error:
-            raise LostError(f"the servers cannot be asked: {first_line(error)}") from error
+            raise WorkerLostError(f"the servers cannot be asked: {first_line(error)}") from error
         answers = {}
         for server, future in asked.items():
             try:
                 answer = future.wait()
-            # What the server raised comes as an error of its kind; a lost connection and the time-out as RuntimeError.
+            # Errors of the server arrive with their own type; a lost connection and a timeout as RuntimeError.
             except Exception as error:
-                raise self._why(server, error) from error
+                raise self._explain(server, error) from error
             # The exception of a future that a function with async_execution has returned is sent as if it were its answer.
-            if isinstance(answer, GoneError):
-                raise LostError(str(answer)) from answer
+            if isinstance(answer, ServerClosedError):
+                raise WorkerLostError(str(answer)) from answer
             if isinstance(answer, Exception):
                 raise ServerError(f"{server} refused: {answer}") from answer
             answers[server] = answer
         return answers
 
-    def _why(self, server: str, error: Exception) -> ServerError:
+    def _explain(self, server: str, error: Exception) -> ServerError:
         if not isinstance(error, RuntimeError):
             return ServerError(f"{server} refused: {str(error) or type(error).__name__}")
         try:
-            stands: Standing = rpc.rpc_sync(server, serving.standing, (server,), timeout=min(SHORT, self._timeout))
+            status: ServerStatus = rpc.rpc_sync(
+                server, serving.status, (server,), timeout=min(STATUS_TIMEOUT_SECONDS, self._timeout)
+            )
         except Exception:  # noqa: BLE001 - whatever it is, nothing is known of the server
-            return LostError(f"{server} does not answer: it has died, or cannot be reached ({first_line(error)})")
-        if stands.lost:
-            return LostError(stands.lost)
-        if stands.missing:
-            names = ", ".join(f"trainer-{trainer}" for trainer in stands.missing)
+            return WorkerLostError(f"{server} does not answer: it has died, or cannot be reached ({first_line(error)})")
+        if status.lost:
+            return WorkerLostError(status.lost)
+        if status.missing:
+            names = ", ".join(f"trainer-{trainer}" for trainer in status.missing)
             return ServerError(
                 f"{server} has waited for {names} for {self._timeout:g} s: it has died, hangs, or is slower than timeout allows"
             )

@@ -1,7 +1,7 @@
 """A server's side of the calls: the functions that trainers call by name, and how long a server serves.
 
-It looks after the other processes meanwhile: one that was killed is found within seconds, by its connection, and one that does not answer
-at all after the time-out. Then those who wait are told, and the server ends.
+Meanwhile it monitors the other processes: a killed process is detected within seconds by its connection, an unresponsive one
+after the timeout. Then all waiting trainers are notified, and the server exits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from torch.distributed import rpc
 
 from trainyard_torch.errors import first_line
-from trainyard_torch.server.answers import Answer, LostError, Standing
+from trainyard_torch.server.answers import Answer, ServerStatus, WorkerLostError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     import torch
     from torch.futures import Future
 
-    from trainyard_torch.server.end import End
-    from trainyard_torch.server.rules import Roles
+    from trainyard_torch.server.roles import Roles
     from trainyard_torch.server.shard import Shard
+    from trainyard_torch.server.stop_signal import StopSignal
 
-SERVED: dict[str, Shard] = {}
+SHARDS: dict[str, Shard] = {}
 """What this process serves, by its name among those that call each other. Calls from others find functions by their names, and nothing else: so a
 server has to be found from a module."""
-FIRST = "server-0"
-"""The server whose word counts where all have to be told the same."""
-LOOK_SECONDS = 0.05
+FIRST_SERVER = "server-0"
+"""The server whose reply is authoritative where all trainers need the same one."""
+POLL_SECONDS = 0.05
 PING_SECONDS = 2.0
-TELL_SECONDS = 10.0
-"""How long a server that gives up waits for trainers to come, so that they hear why."""
-SENT_SECONDS = 0.5
+NOTIFY_SECONDS = 10.0
+"""Time limit for notifying trainers before the server exits."""
+FLUSH_SECONDS = 0.5
 """What an answer takes that was given."""
 
 
 class Peers:
-    """Whether other processes live. Each is asked every two seconds, and nobody waits for the answers.
+    """Liveness of other processes. Each is pinged every two seconds, without waiting for the reply.
 
     Args:
         timeout: seconds after which one that does not answer is lost.
@@ -50,7 +50,7 @@ class Peers:
         self._asked: dict[str, tuple[float, Future[None]]] = {}
 
     def lost(self, names: Iterable[str]) -> dict[str, str]:
-        """Those that are not there any more, and what torch says of them."""
+        """Return the processes that are lost, each with torch's message."""
         now, found = time.monotonic(), {}
         for name in names:
             try:
@@ -65,70 +65,70 @@ class Peers:
 
     def _ask(self, name: str) -> tuple[float, Future[None]]:
         """Raises RuntimeError where it is known already that this one is lost."""
-        self._asked[name] = time.monotonic(), rpc.rpc_async(name, alive, timeout=self._timeout)
+        self._asked[name] = time.monotonic(), rpc.rpc_async(name, ping, timeout=self._timeout)
         return self._asked[name]
 
 
-def serve(here: str, shard: Shard, roles: Roles, end: End, timeout: float) -> bool:
+def serve(here: str, shard: Shard, roles: Roles, stop_signal: StopSignal, timeout: float) -> bool:
     """Until all trainers have left. Whether they have because the training was asked to end.
 
     Raises:
-        LostError: another process has died, or does not answer.
+        WorkerLostError: another process has died, or does not answer.
     """
-    peers, wished = Peers(timeout), False
-    servers = [name for rank in range(roles.trainers, roles.world) if (name := roles.name(rank)) != here]
-    while (stands := shard.standing()).here:
-        trainers = {roles.name(trainer): trainer for trainer in stands.here}
+    peers, received = Peers(timeout), False
+    servers = [name for rank in range(roles.trainers, roles.world_size) if (name := roles.name(rank)) != here]
+    while (status := shard.status()).here:
+        trainers = {roles.name(trainer): trainer for trainer in status.here}
         names = [*trainers, *servers]
         if lost := peers.lost(names):
             # One that is lost takes others with it within moments: all are to be named.
             peers = Peers(timeout)
             peers.lost(names)
-            time.sleep(SENT_SECONDS)
+            time.sleep(FLUSH_SECONDS)
             lost |= peers.lost(names)
-            _give_up(shard, lost, {trainers[name] for name in lost if name in trainers})
-        if stands.stopped:
-            end.heed()
-        if end.agreed:
-            end.must_stop(stands.version)
-        elif end.wished and not wished:
-            wished = True
-            # Where that one is lost, the next look tells.
+            _close(shard, lost, {trainers[name] for name in lost if name in trainers})
+        if status.stopped:
+            stop_signal.acknowledge()
+        if stop_signal.coordinated:
+            stop_signal.must_stop(status.version)
+        elif stop_signal.received and not received:
+            received = True
+            # If that server is lost, the next poll detects it.
             with suppress(RuntimeError):
-                rpc.rpc_sync(FIRST, stop, (FIRST,), timeout=timeout)
-        time.sleep(LOOK_SECONDS)
-    return stands.stopped
+                rpc.rpc_sync(FIRST_SERVER, stop, (FIRST_SERVER,), timeout=timeout)
+        time.sleep(POLL_SECONDS)
+    return status.stopped
 
 
-def _give_up(shard: Shard, lost: Mapping[str, str], gone: set[int]) -> NoReturn:
+def _close(shard: Shard, lost: Mapping[str, str], gone: set[int]) -> NoReturn:
     names = ", ".join(sorted(lost))
     text = f"{names} {'has' if len(lost) == 1 else 'have'} died, or cannot be reached ({next(iter(lost.values()))})"
-    shard.lose(text)
-    until = time.monotonic() + TELL_SECONDS
-    while set(shard.standing().ignorant) - gone and time.monotonic() < until:
-        time.sleep(LOOK_SECONDS)
-    time.sleep(SENT_SECONDS)
-    raise LostError(text)
+    shard.close(text)
+    until = time.monotonic() + NOTIFY_SECONDS
+    while set(shard.status().ignorant) - gone and time.monotonic() < until:
+        time.sleep(POLL_SECONDS)
+    time.sleep(FLUSH_SECONDS)
+    raise WorkerLostError(text)
 
 
-def alive() -> None:
-    """Nothing: who answers lives."""
+def ping() -> None:
+    """Do nothing: a reply proves that the process is alive."""
 
 
 def begin(server: str, state: Mapping[str, Any] | None) -> None:
     """Trainer 0 lets all in."""
-    SERVED[server].begin(state)
+    SHARDS[server].begin(state)
 
 
 @rpc.functions.async_execution  # type: ignore[untyped-decorator]  # torch is not typed here
 def begun(server: str) -> Future[int]:
-    """The answer comes when trainer 0 has."""
-    return SERVED[server].begun()
+    """Reply when trainer 0 has started the training."""
+    return SHARDS[server].begun()
 
 
 def pull(server: str, trainer: int) -> Answer:
     """The parameters."""
-    return SERVED[server].pull(trainer)
+    return SHARDS[server].pull(trainer)
 
 
 @rpc.functions.async_execution  # type: ignore[untyped-decorator]  # as above
@@ -136,44 +136,44 @@ def push(
     server: str,
     trainer: int,
     gradients: Mapping[str, torch.Tensor | None],
-    wish: bool,  # noqa: FBT001 - calls of torch take no keywords for it
+    stop_received: bool,  # noqa: FBT001 - calls of torch take no keywords for it
 ) -> Future[Answer]:
     """A gradient, and whether its trainer was asked to end."""
-    if wish:
-        SERVED[server].stop()
-    return SERVED[server].push(trainer, gradients)
+    if stop_received:
+        SHARDS[server].stop()
+    return SHARDS[server].push(trainer, gradients)
 
 
 def stop(server: str) -> None:
     """A server was asked to end."""
-    SERVED[server].stop()
+    SHARDS[server].stop()
 
 
-def heed(server: str) -> None:
-    """A trainer comes to its end because it was asked to."""
-    SERVED[server].heed()
+def acknowledge(server: str) -> None:
+    """Record that a trainer is finishing because a stop was requested."""
+    SHARDS[server].acknowledge()
 
 
-def rest(server: str, trainer: int) -> None:
+def release(server: str, trainer: int) -> None:
     """A trainer makes no gradient for now."""
-    SERVED[server].rest(trainer)
+    SHARDS[server].release(trainer)
 
 
 def leave(server: str, trainer: int) -> None:
     """A trainer is done."""
-    SERVED[server].leave(trainer)
+    SHARDS[server].leave(trainer)
 
 
-def standing(server: str) -> Standing:
-    """How the server stands."""
-    return SERVED[server].standing()
+def status(server: str) -> ServerStatus:
+    """Return the status of the server."""
+    return SHARDS[server].status()
 
 
 def configure(server: str, options: Mapping[str, Any]) -> None:
     """Options of the optimizer."""
-    SERVED[server].configure(options)
+    SHARDS[server].configure(options)
 
 
 def state(server: str) -> dict[str, Any]:
     """What a checkpoint has to hold of this server."""
-    return SERVED[server].state()
+    return SHARDS[server].state()

@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Any
 
 from torch.distributed import rpc
 
-from trainyard_torch.context import SAVED, log
-from trainyard_torch.errors import ends, first_line
+from trainyard_torch.context import STOPPED_EXIT_CODE, configure_logging
+from trainyard_torch.errors import exit_with_code, first_line
 from trainyard_torch.server import serving
-from trainyard_torch.server.answers import Counts, LostError, ServerError
-from trainyard_torch.server.end import End
+from trainyard_torch.server.answers import Counts, ServerError, WorkerLostError
 from trainyard_torch.server.parameters import Parameters
-from trainyard_torch.server.rules import Roles, shares
-from trainyard_torch.server.serving import SERVED
+from trainyard_torch.server.roles import Roles, shares
+from trainyard_torch.server.serving import SHARDS
 from trainyard_torch.server.shard import Shard
+from trainyard_torch.server.stop_signal import StopSignal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     import torch
 
-__all__ = ["Counts", "LostError", "Parameters", "Roles", "ServerError", "joined"]
+__all__ = ["Counts", "Parameters", "Roles", "ServerError", "WorkerLostError", "join_parameter_server"]
 
 
 @contextmanager
-def joined(  # noqa: PLR0913 - each is a choice of its own
+def join_parameter_server(  # noqa: PLR0913 - each is a choice of its own
     model: torch.nn.Module,
     optimizer: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer],
     roles: Roles,
@@ -45,17 +45,17 @@ def joined(  # noqa: PLR0913 - each is a choice of its own
 ) -> Iterator[Parameters | None]:
     """Take part: a trainer gets the parameters to train with, a server None, and it serves at the end of the block until all trainers have left.
 
-    All processes call it with alike arguments. Trainers begin with the servers' parameters, so their own initial ones do not matter. Where the
-    training was asked to end, the end of the block ends the process with exit code 90. LostError ends it with 92, behind its traceback.
+    Call it on all processes with the same arguments. Trainers start with the servers' parameters, so their own initial ones do not matter. If the
+    training was asked to end, the end of the block ends the process with exit code 90. WorkerLostError ends it with 92, behind its traceback.
 
     Args:
         model: on all of them; those of its parameters that need a gradient are served. Buffers, as running means, stay each trainer's own.
         optimizer: makes one of a list of parameters, on the servers: `partial(torch.optim.SGD, lr=0.1)`.
-        roles: who serves and who trains.
+        roles: which processes serve and which train.
         rank: which process this is.
         staleness: None: synchronous SGD; each step is made of the mean of all trainers' gradients. A number: asynchronous SGD; each gradient is
-            applied for itself, at most so many updates after the parameters that it was made with; from `trainers` - 1 on.
-        state: gives what `Parameters.state_dict` gave, or None to begin anew. It is called by trainer 0 alone; nobody trains before all servers
+                applied on its own, at most this many updates after the parameters that it was computed with; from `trainers` - 1 on.
+        state: returns what `Parameters.state_dict` returned, or None to start at step 0. Called on trainer 0 only; no trainer starts before all servers
             have it.
         timeout: seconds that a call may last, with the wait for the slowest trainer in a synchronous step, and for `state`.
         init_method: where they meet, as for `torch.distributed.init_process_group`.
@@ -67,37 +67,43 @@ def joined(  # noqa: PLR0913 - each is a choice of its own
     """
     if not timeout > 0:
         raise ValueError(f"timeout must be more than 0 seconds, and is {timeout}")
-    log()
+    configure_logging()
     served = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     held = shares({name: parameter.numel() for name, parameter in served.items()}, roles.servers)
-    here, end = roles.name(rank), End(os.environ)
+    here, stop_signal = roles.name(rank), StopSignal(os.environ)
     try:
         if roles.serves(rank):
             own = {name: served[name] for name in held[rank - roles.trainers]}
             # Before the others can call.
-            SERVED[here] = Shard(own, optimizer, roles.trainers, staleness)
+            SHARDS[here] = Shard(own, optimizer, roles.trainers, staleness)
         options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=timeout, init_method=init_method)
-        with ends():
+        with exit_with_code():
             rpc.init_rpc(
-                here, rank=rank, world_size=roles.world, backend=rpc.BackendType.TENSORPIPE, rpc_backend_options=options
+                here,
+                rank=rank,
+                world_size=roles.world_size,
+                backend=rpc.BackendType.TENSORPIPE,
+                rpc_backend_options=options,
             )
             try:
-                parameters = None if roles.serves(rank) else Parameters(served, held, rank, timeout, end)
+                parameters = None if roles.serves(rank) else Parameters(served, held, rank, timeout, stop_signal)
                 if parameters:
                     parameters.begin(state)
                 yield parameters
-                stopped = parameters.leave() if parameters else serving.serve(here, SERVED[here], roles, end, timeout)
+                stopped = (
+                    parameters.leave() if parameters else serving.serve(here, SHARDS[here], roles, stop_signal, timeout)
+                )
             except BaseException:
-                # Who failed does not wait for the others; they hear of it by their own calls.
+                # A failed process does not wait for the others; they notice by their own calls.
                 rpc.shutdown(graceful=False)
                 raise
             try:
-                # All have left: what remains is to wait until the last word has arrived.
+                # All have left: wait until the last reply has been delivered.
                 rpc.shutdown(graceful=True, timeout=timeout)
             except RuntimeError as error:
-                raise LostError(f"another process was lost at the very end: {first_line(error)}") from error
+                raise WorkerLostError(f"another process was lost at the very end: {first_line(error)}") from error
     finally:
-        SERVED.pop(here, None)
-        end.close()
+        SHARDS.pop(here, None)
+        stop_signal.close()
     if stopped:
-        sys.exit(SAVED)
+        sys.exit(STOPPED_EXIT_CODE)

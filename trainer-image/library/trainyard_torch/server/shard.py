@@ -1,6 +1,6 @@
-"""What one server does: who has which version of its parameters, and when a gradient is applied to them. Knows no network.
+"""One server's shard: the version that each trainer has, and when a gradient is applied. Independent of the network.
 
-Trainers call it from many threads at once; nobody waits in a thread: who is to wait gets a future.
+Trainers call it from many threads at once. No thread blocks: a caller that has to wait gets a future.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch.futures import Future
 
-from trainyard_torch.server.answers import Answer, Counts, GoneError, LeftError, Standing
-from trainyard_torch.server.held import Held
-from trainyard_torch.server.rules import may_apply
+from trainyard_torch.server.answers import Answer, Counts, ServerClosedError, ServerStatus, TrainerLeftError
+from trainyard_torch.server.parameter_store import ParameterStore
+from trainyard_torch.server.roles import may_apply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import torch
 
 
-NONE = sys.maxsize
-"""The version of a trainer that works with none: it is older than no update."""
+NO_VERSION = sys.maxsize
+"""The version of a trainer without pending work: it never limits staleness."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class _Push:
     answer: Future[Answer] = field(default_factory=Future)
 
 
-_Told = tuple[_Push, Answer | Exception]
+_Reply = tuple[_Push, Answer | Exception]
 
 
 class Shard:
@@ -44,11 +44,11 @@ class Shard:
         parameters: by name; they are copied to the CPU.
         optimizer: makes one of a list of parameters.
         trainers: how many push gradients, from 1 on.
-        staleness: None: each update is made of one gradient of every trainer. A number: each gradient is applied for itself, and is at most so many
+        staleness: None: each update uses one gradient of every trainer. A number: each gradient is applied on its own, and is at most this many
             updates stale.
 
     Raises:
-        ValueError: the staleness cannot be kept by so many trainers.
+        ValueError: the staleness bound is too small for the number of trainers.
     """
 
     def __init__(
@@ -63,38 +63,38 @@ class Shard:
                 f"staleness must be from {trainers - 1} on, as each of {trainers} trainers may be the last of a round, and is "
                 f"{staleness}: None makes all wait for each other"
             )
-        self._held = Held(parameters, optimizer)
+        self._store = ParameterStore(parameters, optimizer)
         self._staleness = staleness
         self._lock = threading.Lock()
         self._version = 0
         self._counts = Counts()
         # Of each trainer that has not left, by its number: the version it has.
-        self._has = dict.fromkeys(range(trainers), 0)
+        self._versions = dict.fromkeys(range(trainers), 0)
         self._left: set[int] = set()
-        # Those who have not yet asked for the parameters.
-        self._behind = set(self._has)
+        # Trainers that have not pulled the parameters yet.
+        self._must_pull = set(self._versions)
         self._waiting: dict[int, _Push] = {}
         self._begun: Future[int] = Future()
         self._stopping = self._stopped = False
-        self._lost, self._informed = "", set[int]()
+        self._closed_because, self._informed = "", set[int]()
 
     def begin(self, state: Mapping[str, Any] | None) -> None:
         """Trainers are let in: to the parameters as they are, or to those of this state, of which there may be more than are held here.
 
         Raises:
-            ValueError: a parameter lacks, or has another shape, or somebody is in already.
+            ValueError: a parameter is missing or has another shape, or a trainer has pulled already.
         """
         with self._lock:
-            if self._begun.done() or self._behind != self._has.keys():
-                raise ValueError("the training has begun already: a state is loaded before anybody pulls")
+            if self._begun.done() or self._must_pull != self._versions.keys():
+                raise ValueError("the training has started already: load a state before any trainer pulls")
             if state is not None:
-                self._held.load(state)
+                self._store.load(state)
                 self._version = int(state["updates"])
-                self._has = dict.fromkeys(self._has, self._version)
+                self._versions = dict.fromkeys(self._versions, self._version)
             self._begun.set_result(self._version)
 
     def begun(self) -> Future[int]:
-        """When `begin` was called: the updates in the state that the training goes on from, 0 where it begins anew."""
+        """Return a future of the updates in the resumed state (0 if there is none). It is set by `begin`."""
         return self._begun
 
     def pull(self, trainer: int) -> Answer:
@@ -106,18 +106,18 @@ class Shard:
         """
         with self._lock:
             self._check(trainer)
-            self._behind.discard(trainer)
-            self._has[trainer] = self._version
+            self._must_pull.discard(trainer)
+            self._versions[trainer] = self._version
             ready = self._apply()
-            answer = Answer(self._version, self._held.copy())
-        self._tell(ready)
+            answer = Answer(self._version, self._store.copy())
+        self._send(ready)
         return answer
 
     def push(self, trainer: int, gradients: Mapping[str, torch.Tensor | None]) -> Future[Answer]:
         """A gradient of the parameters that this trainer has; None for a parameter that it did not use.
 
-        The answer comes when the gradient was applied: the version, and a copy of the parameters, which it works with from now on; or
-        GoneError where that is not to be any more.
+        The future is set when the gradient was applied: the new version and a copy of the parameters; or
+        ServerClosedError where that is not to be any more.
 
         Raises:
             LeftError: it has left, or with synchronous training another one.
@@ -127,16 +127,16 @@ class Shard:
         with self._lock:
             self._check(trainer)
             if self._left and self._staleness is None:
-                raise LeftError(self._who_left())
-            if trainer in self._behind:
+                raise TrainerLeftError(self._left_text())
+            if trainer in self._must_pull:
                 raise ValueError(f"trainer-{trainer} has other parameters than the server: pull before the push")
-            self._held.check(gradients)
+            self._store.check(gradients)
             self._waiting[trainer] = push
-            ready = self._given_up() if self._lost else self._apply()
-        self._tell(ready)
+            ready = self._closed_replies() if self._closed_because else self._apply()
+        self._send(ready)
         return push.answer
 
-    def rest(self, trainer: int) -> None:
+    def release(self, trainer: int) -> None:
         """This trainer makes no gradient of the parameters that it has: out of step, others do not wait for it. It may pull again.
 
         Raises:
@@ -145,127 +145,127 @@ class Shard:
         """
         with self._lock:
             self._check(trainer)
-            self._behind.add(trainer)
-            self._has[trainer] = NONE
+            self._must_pull.add(trainer)
+            self._versions[trainer] = NO_VERSION
             ready = self._apply()
-        self._tell(ready)
+        self._send(ready)
 
     def leave(self, trainer: int) -> None:
-        """This trainer pushes no more: others do not wait for it, and with synchronous training who waits for it is told."""
+        """Record that this trainer is done: others do not wait for it, and synchronous trainers that do are notified."""
         with self._lock:
             self._left.add(trainer)
-            self._has.pop(trainer, None)
+            self._versions.pop(trainer, None)
             self._waiting.pop(trainer, None)
             if self._staleness is None:
-                ready: list[_Told] = [(push, LeftError(self._who_left())) for push in self._waiting.values()]
+                ready: list[_Reply] = [(push, TrainerLeftError(self._left_text())) for push in self._waiting.values()]
                 self._waiting.clear()
             else:
                 ready = self._apply()
-        self._tell(ready)
+        self._send(ready)
 
     def stop(self) -> None:
-        """The training is to end: who gets the answer to a gradient is told so. In step that is all of them after the same update."""
+        """Request a stop: replies to gradients carry it. Synchronous trainers all get it after the same update."""
         with self._lock:
             self._stopping = True
 
-    def heed(self) -> None:
-        """A trainer comes to its end because it was asked to."""
+    def acknowledge(self) -> None:
+        """Record that a trainer is finishing because a stop was requested."""
         with self._lock:
             self._stopped = True
 
-    def lose(self, text: str) -> None:
-        """A process was lost, as the text says: nothing is applied any more, and whoever waits or pushes is told."""
+    def close(self, text: str) -> None:
+        """Close the shard because a process was lost: nothing is applied any more, and all waiting trainers are notified."""
         with self._lock:
-            self._lost = text
-            ready = self._given_up()
+            self._closed_because = text
+            ready = self._closed_replies()
             if not self._begun.done():
-                self._begun.set_exception(GoneError(text))
-        self._tell(ready)
+                self._begun.set_exception(ServerClosedError(text))
+        self._send(ready)
 
-    def standing(self) -> Standing:
-        """How it stands now."""
+    def status(self) -> ServerStatus:
+        """Return the current status."""
         with self._lock:
-            here = sorted(self._has)
+            here = sorted(self._versions)
             waited_for = [each for each in here if each not in self._waiting] if self._waiting else []
-            return Standing(
+            return ServerStatus(
                 version=self._version,
                 here=here,
                 missing=waited_for if self._begun.done() else [0],
                 ignorant=[each for each in here if each not in self._informed],
-                lost=self._lost,
+                lost=self._closed_because,
                 stopped=self._stopped,
                 counts=self._counts,
             )
 
     def configure(self, options: Mapping[str, Any]) -> None:
-        """The optimizer goes on with these options, as `{"lr": 0.1}`.
+        """Set options of the optimizer, such as `{"lr": 0.1}`.
 
         Raises:
             ValueError: it has no such option.
         """
         with self._lock:
-            self._held.configure(options)
+            self._store.configure(options)
 
     def state(self) -> dict[str, Any]:
         """Parameters and the optimizer's state by name, its options, and the number of updates: what a checkpoint has to hold."""
         with self._lock:
-            return {**self._held.state(), "updates": self._version}
+            return {**self._store.state(), "updates": self._version}
 
     def _check(self, trainer: int) -> None:
         if trainer in self._left:
-            raise LeftError(self._who_left())
-        if trainer not in self._has:
+            raise TrainerLeftError(self._left_text())
+        if trainer not in self._versions:
             raise ValueError(f"there is no trainer-{trainer}")
         # Its version may not change under a gradient that was made with it.
         if trainer in self._waiting:
             raise ValueError(f"trainer-{trainer} has a gradient waiting: go on after the answer")
 
-    def _who_left(self) -> str:
+    def _left_text(self) -> str:
         left = ", ".join(f"trainer-{trainer}" for trainer in sorted(self._left))
         return f"{left} has left, and pushes no more gradients: the others cannot go on in step with it"
 
-    def _given_up(self) -> list[_Told]:
-        """Nobody who waits gets what it waits for."""
+    def _closed_replies(self) -> list[_Reply]:
+        """Return error replies for all waiting trainers."""
         self._informed |= self._waiting.keys()
-        ready: list[_Told] = [(push, GoneError(self._lost)) for push in self._waiting.values()]
+        ready: list[_Reply] = [(push, ServerClosedError(self._closed_because)) for push in self._waiting.values()]
         self._waiting.clear()
         return ready
 
-    def _apply(self) -> list[_Told]:
-        """All gradients that may be applied by now are; who is to be told what."""
+    def _apply(self) -> list[_Reply]:
+        """Apply all gradients that may be applied now. Return the replies."""
         if self._staleness is None:
-            complete = self._waiting and self._waiting.keys() == self._has.keys()
-            # In the order of trainers: a sum is the same in whichever order they came.
-            return self._applied(sorted(self._has)) if complete else []
+            complete = self._waiting and self._waiting.keys() == self._versions.keys()
+            # In the order of trainers, so that the sum does not depend on the order of arrival.
+            return self._applied(sorted(self._versions)) if complete else []
         ready = []
         while (trainer := self._next(self._staleness)) is not None:
             ready += self._applied([trainer])
         return ready
 
     def _next(self, bound: int) -> int | None:
-        """The trainer whose gradient may be applied, the oldest first."""
-        for trainer in sorted(self._waiting, key=lambda trainer: self._has[trainer]):
-            others = [version for other, version in self._has.items() if other != trainer]
+        """Return the trainer whose gradient is applied next, the oldest first."""
+        for trainer in sorted(self._waiting, key=lambda trainer: self._versions[trainer]):
+            others = [version for other, version in self._versions.items() if other != trainer]
             if may_apply(self._version, others, bound):
                 return trainer
         return None
 
-    def _applied(self, trainers: list[int]) -> list[_Told]:
+    def _applied(self, trainers: list[int]) -> list[_Reply]:
         """One update of the gradients of these trainers."""
         pushes = [self._waiting.pop(trainer) for trainer in trainers]
-        stale = [self._version - self._has[trainer] for trainer in trainers]
+        stale = [self._version - self._versions[trainer] for trainer in trainers]
         try:
-            self._held.update([push.gradients for push in pushes])
-        except Exception as error:  # noqa: BLE001 - an optimizer may raise anything, and all who wait are to hear it
+            self._store.update([push.gradients for push in pushes])
+        except Exception as error:  # noqa: BLE001 - an optimizer may raise anything, and all waiting trainers have to get it
             return [(push, error) for push in pushes]
         self._version += 1
         self._counts = self._counts.and_of(stale)
-        self._has.update(dict.fromkeys(trainers, self._version))
-        answer = Answer(self._version, self._held.copy(), self._stopping)
+        self._versions.update(dict.fromkeys(trainers, self._version))
+        answer = Answer(self._version, self._store.copy(), self._stopping)
         return [(push, answer) for push in pushes]
 
     @staticmethod
-    def _tell(ready: list[_Told]) -> None:
+    def _send(ready: list[_Reply]) -> None:
         """Outside of the lock: what waits for an answer runs here."""
         for push, answer in ready:
             if isinstance(answer, Exception):

@@ -1,1 +1,1 @@
-"""The course of a training, told to MLflow or TensorBoard, beside the training and without holding it up."""
+"""Report a training to MLflow or TensorBoard in the background, without delaying it."""

@@ -1,4 +1,4 @@
-"""A thread that tells what is to be told, at the pace of whoever listens. Whoever gives it something never waits, and never sees an error."""
+"""A thread that sends events at the tracking server's pace. Producers never wait and never see an error."""
 
 from __future__ import annotations
 
@@ -16,70 +16,72 @@ if TYPE_CHECKING:
     from trainyard_torch.tracking.events import Event
 
 logger = logging.getLogger(__name__)
-MOST = 64
-"""Events that are told at once."""
-SHORTEST, LONGEST = 1.0, 60.0
-"""Seconds from one try to the next, where nobody answers."""
-AT_THE_END = 0.2
-"""The same, when the training is over and somebody waits."""
+BATCH_EVENTS = 64
+"""Events per write."""
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
+"""Seconds between retries while the server does not answer."""
+CLOSING_RETRY_SECONDS = 0.2
+"""The same at the end of the training, while the process waits."""
 
 
 class TrackingError(Exception):
-    """What was asked for could not be done. The text says what is wrong."""
+    """A request to the tracking server failed. The message says why."""
 
 
 class RefusedError(Exception):
-    """What was told is not wanted, now or later."""
+    """The server rejects an event for good."""
 
 
 class Sink(Protocol):
-    """Who is told. Used by one thread."""
+    """A tracking backend. Used by one thread."""
 
     @property
     def name(self) -> str:
         """What it is called in a sentence."""
 
     def write(self, events: Sequence[Event], /) -> None:
-        """Tell these, in their order. The first of all is a `Began`.
+        """Tell these, in their order. The first of all is a `RunStarted`.
 
         Raises:
-            RefusedError: one of them can never be told.
-            Exception: they could not be told now. They come again, all of them, also those that were told already.
+            RefusedError: one of them is rejected for good.
+            Exception: they could not be sent now. All of them are sent again later, including those that were stored already.
         """
 
     def register(self, name: str, url: str, record: Record, local: str | None, /) -> str:
-        """An export is to be known under a name. Called by any thread, when all so far was told.
+        """Register an export under a model name. Called by any thread, after all events so far were sent.
 
         Args:
             name: of the model.
             url: of the export.
-            record: what stands beside it.
+            record: of the export.
             local: its path on this machine, where it has one.
 
         Returns:
             The version that it has there.
 
         Raises:
-            TrackingError: it could not be told.
+            TrackingError: it could not be registered.
         """
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Release resources. No more events follow."""
 
 
 class Background:
-    """The thread, and what is before it. It begins with the first event, and does not outlive the process.
+    """The sending thread and its queue. It starts with the first event, and does not outlive the process.
 
     Args:
-        sink: who is told.
-        room: events that are kept while nobody listens.
-        pause: seconds from one telling to the next, in which more may come together.
-        shortest: seconds until the first try after one that failed.
+        sink: the tracking backend.
+        queue_size: events that are kept while the backend does not answer.
+        pause: seconds between writes, in which events collect.
+        min_retry_seconds: seconds until the first try after one that failed.
     """
 
-    def __init__(self, sink: Sink, *, room: int = 4096, pause: float = 1.0, shortest: float = SHORTEST) -> None:
-        self._sink, self._pause, self._shortest = sink, pause, shortest
-        self._backlog = Backlog(room)
+    def __init__(
+        self, sink: Sink, *, queue_size: int = 4096, pause: float = 1.0, min_retry_seconds: float = MIN_RETRY_SECONDS
+    ) -> None:
+        self._sink, self._pause, self._min_retry_seconds = sink, pause, min_retry_seconds
+        self._backlog = Backlog(queue_size)
         self._changed = threading.Condition()
         self._closing = self._given_up = self._failing = False
         self._busy = 0
@@ -87,7 +89,7 @@ class Background:
         self._thread: threading.Thread | None = None
 
     def put(self, event: Event) -> None:
-        """This is to be told, too."""
+        """Queue an event."""
         with self._changed:
             if self._closing:
                 return
@@ -98,12 +100,12 @@ class Background:
                 self._thread.start()
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all so far is told, at most so long. Returns whether it is."""
+        """Wait until all events so far are sent, up to `seconds`. Return whether they are."""
         with self._changed:
             return self._changed.wait_for(lambda: not (self._backlog or self._busy), seconds)
 
     def close(self, seconds: float) -> None:
-        """Wait until all is told, at most so long. What is left then is told by nobody, and counted in the log."""
+        """Wait until all events are sent, up to `seconds`. The rest is dropped, and its number logged."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -115,36 +117,36 @@ class Background:
             left = len(self._backlog) + self._busy
             self._changed.notify_all()
         if left:
-            logger.warning("%s was not told %d things at the end: it does not answer", self._sink.name, left)
+            logger.warning("%s did not answer at the end: dropped %d events", self._sink.name, left)
 
     def _run(self) -> None:
-        most, wait = MOST, self._shortest
+        most, wait = BATCH_EVENTS, self._min_retry_seconds
         while events := self._next(most):
             try:
                 self._sink.write(events)
             except RefusedError as error:
                 if len(events) == 1:
                     self._done()
-                    self._say_refused(error)
+                    self._log_refusal(error)
                 else:
                     # One of them is to blame: one by one, then.
                     most = 1
-                    self._again(events)
+                    self._requeue(events)
                 continue
-            except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
-                self._again(events)
-                self._say_failed(error)
+            except Exception as error:  # noqa: BLE001 - no error may affect the training
+                self._requeue(events)
+                self._log_failure(error)
                 self._rest(wait)
-                wait = min(2 * wait, LONGEST)
+                wait = min(2 * wait, MAX_RETRY_SECONDS)
                 continue
             self._done()
-            self._say_well()
-            most, wait = min(2 * most, MOST), self._shortest
+            self._log_recovery()
+            most, wait = min(2 * most, BATCH_EVENTS), self._min_retry_seconds
             self._rest(self._pause)
         self._sink.close()
 
     def _next(self, most: int) -> list[Event]:
-        """Waits for something; nothing comes when it is over."""
+        """Wait for events, and return them; [] when the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._backlog or self._closing)
             if self._given_up:
@@ -158,7 +160,7 @@ class Background:
             self._busy = 0
             self._changed.notify_all()
 
-    def _again(self, events: list[Event]) -> None:
+    def _requeue(self, events: list[Event]) -> None:
         with self._changed:
             self._busy = 0
             self._backlog.give_back(events)
@@ -169,25 +171,23 @@ class Background:
                 self._changed.wait_for(lambda: self._closing, seconds)
             elif self._failing:
                 # What is left of the time is used: it is tried again and again.
-                self._changed.wait_for(lambda: self._given_up, AT_THE_END)
+                self._changed.wait_for(lambda: self._given_up, CLOSING_RETRY_SECONDS)
 
-    def _say_failed(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         if not self._failing:
             self._failing = True
             logger.warning(
-                "%s cannot be told of the training (%s): the training goes on, what is to be told is kept, and it is tried again",
+                "cannot send events to %s (%s): training continues, events are kept and sent again",
                 self._sink.name,
                 first_line(error),
             )
 
-    def _say_well(self) -> None:
+    def _log_recovery(self) -> None:
         if self._failing:
             self._failing = False
-            logger.info("%s is told again; %d things were left out meanwhile", self._sink.name, self._backlog.left_out)
+            logger.info("%s answers again; %d events were dropped", self._sink.name, self._backlog.left_out)
 
-    def _say_refused(self, error: Exception) -> None:
+    def _log_refusal(self, error: Exception) -> None:
         self._refused += 1
         if self._refused == 1:
-            logger.warning(
-                "%s refuses some of what it is told (%s): that is left out", self._sink.name, first_line(error)
-            )
+            logger.warning("%s rejects some events (%s): they are dropped", self._sink.name, first_line(error))

@@ -1,4 +1,4 @@
-"""What is told of a training, whomever it is told to. Pure."""
+"""Events of a training, independent of the tracking backend. Pure."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 Status = Literal["finished", "stopped", "failed"]
-"""How an attempt ends: with the training's last step, saved and to be gone on with, or by an error."""
+"""How an attempt ends: after the last step, by a requested stop with saved state, or by an error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
-    """An attempt begins.
+class RunStarted:
+    """An attempt starts.
 
     Attributes:
         time: seconds since 1970, as in all of these.
         job: the UID that the operator has given the job; "" without an operator.
         name: of the job, or "".
-        attempt: its number, from 1 on; 0 where nobody counts.
-        step: the last that was done already; None where the training begins anew.
-        base: the name of the checkpoint that it goes on from; "" where it begins anew.
+        attempt: its number, from 1 on; 0 if unknown.
+        step: the last completed step; None if training starts at step 0.
+        base: the name of the checkpoint that it resumes from; "" if it starts at step 0.
         checkpoints: the folder of all checkpoints, or "".
         parameters: of the training, as texts by name.
     """
@@ -36,7 +36,7 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MetricsLogged:
     """Numbers of a step."""
 
     time: float
@@ -45,8 +45,8 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """A checkpoint is whole.
+class CheckpointSaved:
+    """A checkpoint was committed.
 
     Attributes:
         time: when.
@@ -62,14 +62,14 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunEnded:
     """The attempt is over."""
 
     time: float
     status: Status
 
 
-Event = Began | Measured | Saved | Ended
+Event = RunStarted | MetricsLogged | CheckpointSaved | RunEnded
 
 
 def flat(given: Any) -> dict[str, str]:
@@ -79,7 +79,7 @@ def flat(given: Any) -> dict[str, str]:
         given: a mapping, an `argparse.Namespace` or a dataclass.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the object has another type.
     """
     found: dict[str, str] = {}
     for name, value in _items(given):

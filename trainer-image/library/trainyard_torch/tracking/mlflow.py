@@ -1,6 +1,6 @@
-"""MLflow as the one who is told: one run for all attempts of a job, and its models in the registry.
+"""The MLflow backend: one run for all attempts of a job, and models in the registry.
 
-What is told twice, since an answer was lost, is there once: parameters and tags by their names, numbers by MLflow's own key of step, time and
+Writes are idempotent, since they are repeated after lost answers: parameters and tags by name, metrics by MLflow's own key of step, time and
 value.
 """
 
@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from trainyard_torch.errors import first_line
 from trainyard_torch.tracking.background import RefusedError, Sink, TrackingError
-from trainyard_torch.tracking.events import Began, Ended, Measured, Saved
+from trainyard_torch.tracking.events import CheckpointSaved, MetricsLogged, RunEnded, RunStarted
 from trainyard_torch.tracking.registry import TAG, registered
 
 if TYPE_CHECKING:
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from trainyard_torch.tracking.events import Event, Status
 
 STATUS: dict[Status, str] = {"finished": "FINISHED", "stopped": "SCHEDULED", "failed": "FAILED"}
-"""A training that has saved and stopped is to go on: MLflow's word for that is SCHEDULED."""
-AT_ONCE, PARAMETERS = 500, 100
+"""A training that was stopped with saved state will resume: MLflow's status for that is SCHEDULED."""
+METRICS_PER_REQUEST, PARAMETERS_PER_REQUEST = 500, 100
 """Numbers, and parameters, of one request."""
 LONGEST_VALUE = 500
 """Characters of a parameter that servers of all releases take."""
-HASTE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""For its client, where nobody has set them: we try again ourselves, and it would for minutes."""
+CLIENT_DEFAULTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+"""Defaults for MLflow's client unless set: this module retries itself, while the client would block for minutes."""
 
 
 class MLflow(Sink):
     """A run of an MLflow server.
 
-    It is found again by the job's UID, which is in a tag of it; or named by its ID. Steps that it has already are not told again.
+    The run is found by the job's UID, stored in a tag, or by `run_id`. Steps that it has already are not sent again.
 
     Args:
-        uri: of the server; by default MLFLOW_TRACKING_URI.
-        experiment: its name, made where there is none; by default MLFLOW_EXPERIMENT_NAME, or "Default".
-        run: the ID of the run to go on with; by default MLFLOW_RUN_ID, or none.
+        tracking_uri: of the server; by default MLFLOW_TRACKING_URI.
+        experiment: its name, created if missing; by default MLFLOW_EXPERIMENT_NAME, or "Default".
+        run_id: ID of the run to continue; by default MLFLOW_RUN_ID, or none.
         name: of a new run; by default that of the job.
 
     Raises:
@@ -52,18 +52,23 @@ class MLflow(Sink):
     """
 
     def __init__(
-        self, uri: str | None = None, *, experiment: str | None = None, run: str | None = None, name: str | None = None
+        self,
+        tracking_uri: str | None = None,
+        *,
+        experiment: str | None = None,
+        run_id: str | None = None,
+        run_name: str | None = None,
     ) -> None:
         if find_spec("mlflow") is None:
             raise ModuleNotFoundError("tracking by MLflow needs its client: pip install mlflow-skinny (or mlflow)")
-        self._uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
-        if not self._uri:
+        self._tracking_uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+        if not self._tracking_uri:
             raise ValueError(
                 'uri is missing: the server\'s address, as MLflow("http://mlflow:5000") or MLFLOW_TRACKING_URI'
             )
         self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
-        self._given, self._named = run or os.environ.get("MLFLOW_RUN_ID") or "", name
-        self._began = Began(0.0)
+        self._given, self._named = run_id or os.environ.get("MLFLOW_RUN_ID") or "", run_name
+        self._began = RunStarted(0.0)
         self._client: Any = None
         self._last: dict[str, int] = {}
         self._known: dict[str, str] = {}
@@ -73,22 +78,22 @@ class MLflow(Sink):
     @property
     @override
     def name(self) -> str:
-        parts = urlsplit(self._uri)
-        # Without a password that may stand in it.
+        parts = urlsplit(self._tracking_uri)
+        # Without a password that the URI may hold.
         return (
             f"MLflow at {parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
             if parts.hostname
-            else f"MLflow at {self._uri}"
+            else f"MLflow at {self._tracking_uri}"
         )
 
     @override
     def write(self, events: Sequence[Event], /) -> None:
-        self._began = next((event for event in events if isinstance(event, Began)), self._began)
+        self._began = next((event for event in events if isinstance(event, RunStarted)), self._began)
         if not self._running:
             self._open(self._began)
         self._log(*self._made_of(events))
         for event in events:
-            if isinstance(event, Ended):
+            if isinstance(event, RunEnded):
                 self._end(event)
 
     @override
@@ -97,7 +102,7 @@ class MLflow(Sink):
 
     @override
     def register(self, name: str, url: str, record: Record, local: str | None, /) -> str:
-        """Make an export a version of a registered model, as `registry.registered` says.
+        """Register an export as a version of a model, as `registry.registered` does.
 
         Raises:
             TrackingError: the server refuses, or does not answer.
@@ -109,30 +114,30 @@ class MLflow(Sink):
         try:
             return registered(self._made(), self.run_id, name, url, record, local)
         except (MlflowException, OSError) as error:
-            raise TrackingError(f"{name} was not registered: {self.name} says {first_line(error)}") from error
+            raise TrackingError(f"{name} was not registered: {self.name} answered {first_line(error)}") from error
 
     def _made(self) -> Any:
         """The client."""
         if self._client is None:
-            for variable, value in HASTE.items():
+            for variable, value in CLIENT_DEFAULTS.items():
                 os.environ.setdefault(variable, value)
             from mlflow import MlflowClient  # noqa: PLC0415 - optional, and takes seconds
 
-            self._client = MlflowClient(self._uri)
+            self._client = MlflowClient(self._tracking_uri)
         return self._client
 
-    def _open(self, began: Began) -> None:
+    def _open(self, began: RunStarted) -> None:
         client = self._made()
         run = client.get_run(self._given) if self._given else self._found(client, began)
         self.run_id = run.info.run_id
         self._known = dict(run.data.params)
-        # Private; public is only the whole history of each number.
+        # Private; the public API returns the whole history of each metric.
         self._last = {each.key: each.step for each in getattr(run.data, "_metric_objs", ())}
         if run.info.status != "RUNNING":
             client.update_run(self.run_id, status="RUNNING")
         self._running = True
 
-    def _found(self, client: Any, began: Began) -> Any:
+    def _found(self, client: Any, began: RunStarted) -> Any:
         experiment = client.get_experiment_by_name(self._experiment)
         where = experiment.experiment_id if experiment else client.create_experiment(self._experiment)
         if began.job:
@@ -140,7 +145,7 @@ class MLflow(Sink):
             found = client.search_runs([where], wanted, order_by=["attributes.start_time ASC"], max_results=1)
             if found:
                 return found[0]
-        # With the tag from the beginning: who comes after a lost answer finds it.
+        # Set the tag at creation, so that a retry after a lost answer finds the run.
         tags = {f"{TAG}job-uid": began.job, f"{TAG}job-name": began.name} if began.job else {}
         return client.create_run(where, tags=tags, run_name=self._named or began.name or None)
 
@@ -151,21 +156,21 @@ class MLflow(Sink):
         tags: dict[str, str] = {}
         for event in events:
             match event:
-                case Began():
+                case RunStarted():
                     params.update(self._new(event))
                     tags.update(_lineage(event))
-                case Measured():
+                case MetricsLogged():
                     metrics.extend(self._points(event.values, event.step, event.time))
-                case Saved():
+                case CheckpointSaved():
                     metrics.extend(self._points({"checkpoint_attempt": event.attempt}, event.step, event.time))
                     tags[f"{TAG}checkpoint"] = event.path
-                case Ended():
+                case RunEnded():
                     pass
                 case _:
                     assert_never(event)
         return metrics, params, tags
 
-    def _new(self, began: Began) -> dict[str, str]:
+    def _new(self, began: RunStarted) -> dict[str, str]:
         """The parameters that the run does not have; those that have changed under a name of the attempt, as MLflow's never change."""
         found = {}
         for name, value in began.parameters.items():
@@ -193,10 +198,14 @@ class MLflow(Sink):
         pairs = [Param(key, value) for key, value in params.items()]
         labels = [RunTag(key, value) for key, value in tags.items()]
         try:
-            for begin in range(0, len(metrics), AT_ONCE):
-                self._client.log_batch(self.run_id, metrics=metrics[begin : begin + AT_ONCE], synchronous=True)
-            for begin in range(0, len(pairs), PARAMETERS):
-                self._client.log_batch(self.run_id, params=pairs[begin : begin + PARAMETERS], synchronous=True)
+            for begin in range(0, len(metrics), METRICS_PER_REQUEST):
+                self._client.log_batch(
+                    self.run_id, metrics=metrics[begin : begin + METRICS_PER_REQUEST], synchronous=True
+                )
+            for begin in range(0, len(pairs), PARAMETERS_PER_REQUEST):
+                self._client.log_batch(
+                    self.run_id, params=pairs[begin : begin + PARAMETERS_PER_REQUEST], synchronous=True
+                )
             if labels:
                 self._client.log_batch(self.run_id, tags=labels, synchronous=True)
         except MlflowException as error:
@@ -204,14 +213,14 @@ class MLflow(Sink):
                 raise RefusedError(first_line(error)) from error
             raise
 
-    def _end(self, event: Ended) -> None:
+    def _end(self, event: RunEnded) -> None:
         if event.status == "stopped":
             self._client.update_run(self.run_id, status=STATUS[event.status])
         else:
             self._client.set_terminated(self.run_id, STATUS[event.status], int(event.time * 1000))
 
 
-def _lineage(began: Began) -> dict[str, str]:
+def _lineage(began: RunStarted) -> dict[str, str]:
     tags = {f"{TAG}attempt.{began.attempt}": f"from {began.base}" if began.base else "from the beginning"}
     if began.checkpoints:
         tags[f"{TAG}checkpoints"] = began.checkpoints

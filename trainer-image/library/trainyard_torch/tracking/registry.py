@@ -1,4 +1,4 @@
-"""Exports as versions of registered models of MLflow, each with where it comes from."""
+"""Exports as versions of MLflow's registered models, with their provenance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def registered(client: Any, run_id: str, name: str, url: str, record: Record, lo
         run_id: of the run that has made the model.
         name: of the model.
         url: of the export.
-        record: what stands beside it.
+        record: of the export.
         local: its path on this machine, where it is on a volume: then its files are uploaded to the run, as the server can reach no volume.
 
     Returns:
@@ -42,14 +42,14 @@ def registered(client: Any, run_id: str, name: str, url: str, record: Record, lo
         path = f"exports/{record.weights[:16]}"
         client.log_artifacts(run_id, local, path)
         source = f"{client.get_run(run_id).info.artifact_uri}/{path}"
-    description = f"Where it comes from: RECORD.json in {url}"
+    description = f"Provenance: RECORD.json in {url}"
     made = client.create_model_version(name, source, run_id, tags=described(record), description=description)
     return str(made.version)
 
 
 def described(record: Record) -> dict[str, str]:
     """What of a record is looked for in a registry, as tags."""
-    told = {
+    tags = {
         "weights": record.weights,
         "commit": record.code.commit + ("-dirty" if record.code.dirty else ""),
         "checkpoint": record.checkpoint.get("name"),
@@ -58,4 +58,4 @@ def described(record: Record) -> dict[str, str]:
         "torch": record.environment.get("torch"),
         "files": ", ".join(sorted(record.files)),
     }
-    return {f"{TAG}{key}": str(value) for key, value in told.items() if value}
+    return {f"{TAG}{key}": str(value) for key, value in tags.items() if value}

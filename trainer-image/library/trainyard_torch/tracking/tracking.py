@@ -1,4 +1,4 @@
-"""What a program gives its `Loop`: a training that is told to MLflow or TensorBoard while it goes on."""
+"""Experiment tracking for `Loop`: a training is reported to MLflow or TensorBoard while it runs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from trainyard_torch.checkpoint.ranks import Ranks
-from trainyard_torch.context import SAVED
+from trainyard_torch.checkpoint.communicator import Communicator
+from trainyard_torch.context import STOPPED_EXIT_CODE
 from trainyard_torch.export.exporting import read_record
-from trainyard_torch.place import Place
+from trainyard_torch.process_info import ProcessInfo
+from trainyard_torch.tracking.aggregation import RankAggregator
 from trainyard_torch.tracking.background import Background, Sink, TrackingError
-from trainyard_torch.tracking.events import Began, Ended, Measured, Saved, flat
-from trainyard_torch.tracking.together import Together
+from trainyard_torch.tracking.events import CheckpointSaved, MetricsLogged, RunEnded, RunStarted, flat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,46 +21,46 @@ if TYPE_CHECKING:
 
     from trainyard_torch.checkpoint.checkpoints import Checkpoints
     from trainyard_torch.checkpoint.manifest import Manifest
+    from trainyard_torch.monitoring.monitor import Monitor
+    from trainyard_torch.monitoring.rank_metrics import RankMetrics
     from trainyard_torch.tracking.events import Status
-    from trainyard_torch.watch.reading import Reading
-    from trainyard_torch.watch.watch import Watch
 
-PATIENCE = 15.0
+CLOSE_TIMEOUT_SECONDS = 15.0
 """Seconds that the end of a training waits for a server that is slow."""
-IN_HASTE = 3.0
+HASTY_CLOSE_TIMEOUT_SECONDS = 3.0
 """The same, where the next attempt waits for this one to be gone."""
 
 
 class Tracking:
-    """Parameters once, numbers every so many steps, and each checkpoint, of the whole training; rank 0 tells them in a thread.
+    """Reports parameters once, metrics at intervals, and each checkpoint, of the whole training; rank 0 sends them in a thread.
 
-    Nothing here ends a training or holds it up: a server that is slow, away or refuses is told of once in the log, and what it was not
-    told comes later, as far as there is room.
+    Tracking never ends or delays a training: a server that is slow, unreachable or rejects events is logged once, and missed
+    events are sent later, up to `queue_size`.
 
-    To be made by all processes, and given to `Loop`; a program with a loop of its own calls `begin`, and `close` at the end, or uses it in
+    Create it on all processes, and pass it to `Loop`. A program with its own loop calls `start`, and `close` at the end, or uses it in
     a `with`.
 
     Args:
-        to: who is told: `MLflow(…)` or `TensorBoard(…)`.
-        every: steps from one telling of numbers to the next, from 1 on.
+        sink: the backend: `MLflow(…)` or `TensorBoard(…)`.
+        log_every: steps between two reports of metrics, from 1 on.
         parameters: of the training: a mapping, an `argparse.Namespace` or a dataclass; what is within others is named `outer.inner`.
-        room: what is kept for a server that is away: events, of which there is one for each telling.
+        queue_size: events that are kept while the server is unreachable. Each report of metrics is one event.
 
     Raises:
-        ValueError: a number is out of its range, or parameters are none.
+        ValueError: a number is out of range, or parameters have another type.
     """
 
-    def __init__(self, to: Sink, *, every: int = 10, parameters: Any = None, room: int = 4096) -> None:
-        if every < 1:
-            raise ValueError(f"every must be from 1 on, and is {every}")
-        self._every = every
+    def __init__(self, sink: Sink, *, log_every: int = 10, parameters: Any = None, queue_size: int = 4096) -> None:
+        if log_every < 1:
+            raise ValueError(f"log_every must be from 1 on, not {log_every}")
+        self._log_every = log_every
         self._parameters = flat({} if parameters is None else parameters)
-        self._sink = to
-        self._background = Background(to, room=room)
-        self._place = Place.of(os.environ)
-        self._watch: Watch | None = None
-        self._together: Together | None = None
-        self._told, self._closed = 0, False
+        self._sink = sink
+        self._background = Background(sink, queue_size=queue_size)
+        self._process = ProcessInfo.of(os.environ)
+        self._monitor: Monitor | None = None
+        self._aggregator: RankAggregator | None = None
+        self._last_step, self._closed = 0, False
 
     def __enter__(self) -> Self:
         return self
@@ -69,33 +69,33 @@ class Tracking:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         code = error.code if isinstance(error, SystemExit) else None if error is None else 1
-        self.close("finished" if code in (None, 0) else "stopped" if code == SAVED else "failed")
+        self.close("finished" if code in (None, 0) else "stopped" if code == STOPPED_EXIT_CODE else "failed")
 
-    def begin(self, watch: Watch, *, checkpoints: Checkpoints | None = None, found: Manifest | None = None) -> None:
-        """The training begins, or goes on. To be called by all processes, once, before the first step; `Loop` does it.
+    def start(self, monitor: Monitor, *, checkpoints: Checkpoints | None = None, found: Manifest | None = None) -> None:
+        """Start or resume the training's run. Call it on all processes, once, before the first step; `Loop` does so.
 
         Args:
-            watch: whose numbers are told.
+            monitor: source of the metrics.
             checkpoints: those of the training, which were loaded already.
             found: what `Checkpoints.load` returned.
 
         Raises:
             RuntimeError: it was called already.
         """
-        if self._together is not None:
-            raise RuntimeError("this Tracking has begun already: make one for each loop")
-        self._watch, self._together = watch, Together(Ranks())
-        watch.observers.append((self._every, self._observe))
-        if self._place.rank:
+        if self._aggregator is not None:
+            raise RuntimeError("this Tracking was started already: make one for each loop")
+        self._monitor, self._aggregator = monitor, RankAggregator(Communicator())
+        monitor.observers.append((self._log_every, self._observe))
+        if self._process.rank:
             return
         if checkpoints:
             checkpoints.observers.append(self._saved)
         self._background.put(
-            Began(
+            RunStarted(
                 time=time.time(),
-                job=self._place.who.job,
+                job=self._process.job_attempt.job,
                 name=os.environ.get("TRAINYARD_JOB_NAME", ""),
-                attempt=checkpoints.attempt if checkpoints else self._place.who.attempt,
+                attempt=checkpoints.attempt if checkpoints else self._process.job_attempt.attempt,
                 step=found.step if found else None,
                 base=str(found.name) if found else "",
                 checkpoints=checkpoints.url if checkpoints else "",
@@ -103,22 +103,24 @@ class Tracking:
             )
         )
         if checkpoints and found:
-            # Who made it may have had no time to tell.
+            # The attempt that made it may have been killed before it reported.
             self._saved(found, checkpoints.url)
 
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Numbers of the program's own, such as those of an evaluation: rank 0's count, the others' are left out.
 
         Raises:
-            RuntimeError: `begin` was not called.
+            RuntimeError: `start` was not called.
         """
-        if self._together is None:
-            raise RuntimeError("begin() comes before metrics(): give this Tracking to Loop, or call it yourself")
-        if self._place.rank == 0:
-            self._background.put(Measured(time.time(), step, {name: float(value) for name, value in values.items()}))
+        if self._aggregator is None:
+            raise RuntimeError("call start() before log_metrics(): pass this Tracking to Loop, or call it yourself")
+        if self._process.rank == 0:
+            self._background.put(
+                MetricsLogged(time.time(), step, {name: float(value) for name, value in values.items()})
+            )
 
-    def register(self, name: str, url: str, **options: object) -> str | None:
-        """Make an export known under a name: with MLflow, as a version of a registered model. Waits for the server. After `begin`.
+    def register_model(self, name: str, url: str, **options: object) -> str | None:
+        """Register an export under a model name: with MLflow, as a version of a registered model. Waits for the server. Call it after `start`.
 
         Args:
             name: of the model.
@@ -130,55 +132,55 @@ class Tracking:
 
         Raises:
             TrackingError: there is no export, or the server refuses or does not answer.
-            ExportError: the export is not whole.
+            ExportError: the export is incomplete.
             StoreError: its folder cannot be read.
         """
-        if self._place.rank:
+        if self._process.rank:
             return None
         record = read_record(url, verify=False, **options)
         if record is None:
             raise TrackingError(f"{name} was not registered: there is no export in {url}")
-        if not self._background.flush(PATIENCE):
+        if not self._background.flush(CLOSE_TIMEOUT_SECONDS):
             raise TrackingError(f"{name} was not registered: {self._sink.name} does not answer")
         local = url.removeprefix("file://") if "://" not in url.removeprefix("file://") else None
         return self._sink.register(name, url, record, local)
 
     def close(self, status: Status = "finished") -> None:
-        """The training, or this attempt of it, is over: what is still to be told is, if that takes seconds only. A second time, nothing happens.
+        """End the attempt's run: send the remaining events, within seconds. Idempotent.
 
         Args:
-            status: "finished", "stopped" (saved, to be gone on with) or "failed".
+            status: "finished", "stopped" (saved, to be resumed) or "failed".
         """
         if self._closed:
             return
         self._closed = True
         last = [] if status == "failed" else self._last()
-        if self._place.rank:
+        if self._process.rank:
             return
         for measured in last:
             self._background.put(measured)
-        if self._together:
-            self._background.put(Ended(time.time(), status))
-        self._background.close(PATIENCE if status == "finished" else IN_HASTE)
+        if self._aggregator:
+            self._background.put(RunEnded(time.time(), status))
+        self._background.close(CLOSE_TIMEOUT_SECONDS if status == "finished" else HASTY_CLOSE_TIMEOUT_SECONDS)
 
-    def _observe(self, reading: Reading) -> None:
-        if self._together is None or self._closed:
+    def _observe(self, reading: RankMetrics) -> None:
+        if self._aggregator is None or self._closed:
             return
-        self._together.put(reading)
-        self._told = reading.step
-        for measured in self._together.arrived():
-            if self._place.rank == 0:
+        self._aggregator.put(reading)
+        self._last_step = reading.step
+        for measured in self._aggregator.arrived():
+            if self._process.rank == 0:
                 self._background.put(measured)
 
-    def _last(self) -> list[Measured]:
-        """What is under way, and the last step, whatever its number: all processes come here after the same one."""
-        if self._watch is None or self._together is None:
+    def _last(self) -> list[MetricsLogged]:
+        """Return pending metrics and those of the last step. All processes stop after the same step."""
+        if self._monitor is None or self._aggregator is None:
             return []
-        reading = self._watch.reading()
-        if reading.steps and reading.step != self._told:
-            self._together.put(reading)
-        return self._together.rest(1.0)
+        reading = self._monitor.snapshot()
+        if reading.steps and reading.step != self._last_step:
+            self._aggregator.put(reading)
+        return self._aggregator.rest(1.0)
 
     def _saved(self, manifest: Manifest, url: str) -> None:
         """In the thread that writes checkpoints."""
-        self._background.put(Saved(manifest.time, manifest.step, manifest.attempt, f"{url}/{manifest.name}"))
+        self._background.put(CheckpointSaved(manifest.time, manifest.step, manifest.attempt, f"{url}/{manifest.name}"))

@@ -1,0 +1,58 @@
+"""The names that a Python module binds, split into words. Pure."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
+
+
+def split(name: str) -> list[str]:
+    """Return the words of a name in snake_case or CamelCase, in lower case."""
+    return [part.lower() for part in PARTS.findall(name)]
+
+
+def bound(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield line and name of what a module binds: functions, classes, parameters, attributes, variables, aliases."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.lineno, node.name
+            case ast.arg():
+                yield node.lineno, node.arg
+            case ast.Name(ctx=ast.Store()):
+                yield node.lineno, node.id
+            case ast.Attribute(ctx=ast.Store()):
+                yield node.lineno, node.attr
+            case ast.alias(asname=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield node.lineno, name
+            case ast.ExceptHandler(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                yield node.lineno, name
+            case _:
+                pass
+
+
+def of_module(path: str) -> list[str]:
+    """Return the names that a module's path consists of."""
+    return list(PurePosixPath(path).with_suffix("").parts)
+
+
+def test_functions(tree: ast.AST) -> Iterator[tuple[int, str, int]]:
+    """Yield line, name, and number of words after `test_` of each test function."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            yield node.lineno, node.name, len(node.name.removeprefix("test_").split("_"))
+
+
+def imported_tests(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each test module that is imported: a module whose name begins with `test_`."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            if name.startswith("tests.") and name.split(".")[-1].startswith("test_"):
+                yield getattr(node, "lineno", 1), name

@@ -1,0 +1,97 @@
+"""One asynchronous save: a background thread writes the checkpoint, with a time limit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+
+from trainyard_torch.checkpoint.communicator import RankFailedError
+from trainyard_torch.checkpoint.history import StaleAttemptError
+from trainyard_torch.checkpoint.loader import reason
+from trainyard_torch.checkpoint.outcome import Outcome
+from trainyard_torch.checkpoint.store import Store, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TOLD = (CheckpointException, RankFailedError, StoreError)
+"""Errors that all processes have learned of through the process group, which therefore stays usable."""
+
+
+class BackgroundSave:
+    """One checkpoint, from the moment when its state is copied.
+
+    Args:
+        write: does it, in a thread; asks `check` now and then, and sets `remembered` and `forgotten`.
+        store: where it goes.
+        seconds: in which it is to be done, or `check` ends it.
+        give_up_seconds: seconds from now until the save is abandoned, whatever its thread does.
+
+    Attributes:
+        in_memory: whether it is in memory.
+        memory_error: why it is not.
+    """
+
+    def __init__(
+        self, write: Callable[[BackgroundSave], None], store: Store, *, seconds: float, give_up_seconds: float
+    ) -> None:
+        self.in_memory, self.memory_error = False, ""
+        self._store, self._unanswered = store, store.unanswered
+        self._seconds, self._give_up_seconds = seconds, give_up_seconds
+        self._began = time.monotonic()
+        self._left = False
+        self._answer: Future[None] = Future()
+        # A new thread starts with GPU 0 as its current device; this process may use another one.
+        # gpu-only: the device of the thread that saves
+        device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+        # It does not keep the process alive, whatever the store does.
+        threading.Thread(target=self._run, args=(write, device), name="checkpoint", daemon=True).start()
+
+    def done(self) -> bool:
+        """Return whether the save has finished, successfully or not, or has timed out."""
+        return self._answer.done() or time.monotonic() >= self._began + self._give_up_seconds
+
+    def ended(self) -> bool:
+        """Whether its thread is gone."""
+        return self._answer.done()
+
+    def check(self) -> None:
+        """Raises StoreError where it is not to go on."""
+        if self._left or time.monotonic() - self._began > self._seconds:
+            raise StoreError(f"it was not done after {self._seconds:g} s, and is abandoned")
+
+    def outcome(self) -> Outcome:
+        """What became of it. Waits for that, until its time is over; it is left behind then, and commits nothing any more."""
+        rest = max(0.0, self._began + self._give_up_seconds - time.monotonic())
+        if not wait([self._answer], rest).done:
+            self._left = True
+            return Outcome(
+                wrong=f"it did not finish within {self._give_up_seconds:g} s, and is abandoned",
+                silent=True,
+                broken=True,
+            )
+        error = self._answer.exception()
+        behind = str(error) if isinstance(error, StaleAttemptError) else ""
+        return Outcome(
+            wrong="" if error is None or behind else reason(error),
+            behind=behind,
+            memory_error=self.memory_error,
+            in_memory=self.in_memory,
+            silent=self._store.unanswered > self._unanswered,
+            broken=not (error is None or behind or isinstance(error, TOLD)),
+        )
+
+    def _run(self, write: Callable[[BackgroundSave], None], device: int | None) -> None:
+        try:
+            if device is not None:
+                torch.cuda.set_device(device)
+            write(self)
+        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
+            self._answer.set_exception(error)
+        else:
+            self._answer.set_result(None)

@@ -1,0 +1,182 @@
+"""Find and load the best usable checkpoint, from memory or from the store. All processes take part."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.stateful import Stateful
+
+from trainyard_torch.checkpoint.communicator import RankFailedError
+from trainyard_torch.checkpoint.history import verify
+from trainyard_torch.checkpoint.manifest import CorruptCheckpointError, Manifest, Name
+from trainyard_torch.checkpoint.state import fits, keys_of, plain, put
+from trainyard_torch.checkpoint.store import StoreError
+from trainyard_torch.checkpoint.streams import reader
+from trainyard_torch.errors import first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainyard_torch.checkpoint.communicator import Communicator
+    from trainyard_torch.checkpoint.history import History
+    from trainyard_torch.checkpoint.memory import Memory
+    from trainyard_torch.checkpoint.store import Store
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointError(Exception):
+    """A checkpoint could not be written or read. The message names it, and what to do."""
+
+
+class NoUsableCheckpointError(CheckpointError):
+    """There are checkpoints, but none of them is usable. A restart would not help, and starting from step 0 would discard the training."""
+
+    exit_code = 95
+
+
+class CheckpointSaveError(CheckpointError):
+    """A checkpoint that had to be stored, such as the last one of a training, could not be. A restart resumes from the one before."""
+
+    exit_code = 97
+
+
+@dataclass(frozen=True)
+class CheckpointLoader:
+    """Where to look for checkpoints. `history` is used on rank 0 only; `mesh` holds the layout of the processes."""
+
+    communicator: Communicator
+    store: Store
+    history: History
+    memory: Memory | None
+    mesh: Mapping[str, int]
+
+    def best(self, state: Mapping[str, Any], *, step: int | None = None) -> tuple[Manifest | None, bool]:
+        """Load the best checkpoint into `state`. Return its manifest, or None if there is none, and whether it came from memory.
+
+        Args:
+            state: as `Checkpoints.load` takes it.
+            step: of the requested checkpoint in the store; None: the newest.
+
+        Raises:
+            NoUsableCheckpointError: there are checkpoints, and all of them are broken.
+            CheckpointError: the checkpoint is of another model.
+            StoreError: the store cannot be read.
+        """
+        common = self._in_memory()
+        stored, in_memory, marks = self.communicator.run_on_rank0(
+            lambda: (
+                self.history.usable(),
+                self.history.counting(common),
+                {claim.attempt: claim.mark for claim in self.history.claims()},
+            )
+        )
+        stored = [name for name in stored if step in (None, name.step)]
+        newest = stored[0].step if stored else 0
+        for name in in_memory:
+            if name.step >= newest and (found := self._recalled(state, name, marks)):
+                return found, True
+        return self._loaded(state, stored), False
+
+    def _in_memory(self) -> list[Name]:
+        """What all have their part of."""
+        names = self.communicator.gather(self.memory.names() if self.memory else [])
+        return [*set(names[0]).intersection(*names)]
+
+    def _recalled(self, state: Mapping[str, Any], name: Name, marks: Mapping[int, str]) -> Manifest | None:
+        mine: list[tuple[Manifest, dict[str, Any]]] = []
+        try:
+            self.communicator.run_on_all(lambda: mine.append(self._read(name, marks)))
+            # All have theirs. To ask for the state may be done by all together alone, so not before.
+            ((manifest, saved),) = mine
+            target = self._asked_for(state, [*keys_of(saved)])
+            self.communicator.run_on_all(lambda: fits(target, saved))
+        except RankFailedError as error:
+            self._pass_over(name, f"in memory {error}")
+            return None
+        put(target, saved)
+        _given(state, target)
+        return manifest
+
+    def _asked_for(self, state: Mapping[str, Any], keys: list[str]) -> dict[str, Any]:
+        """Return what can be loaded from a checkpoint with these keys. Raises RankFailedError if it fails on a process."""
+        made: list[dict[str, Any]] = []
+        self.communicator.run_on_all(lambda: made.append(plain(state, keys)))
+        return made[0]
+
+    def _read(self, name: Name, marks: Mapping[int, str]) -> tuple[Manifest, dict[str, Any]]:
+        if self.memory is None:
+            raise CorruptCheckpointError("this process keeps no checkpoints in memory")
+        manifest, saved = self.memory.read(name, marks)
+        made, here = (manifest.world_size, dict(manifest.mesh)), (self.communicator.world_size, dict(self.mesh))
+        if made != here:
+            raise CorruptCheckpointError(
+                f"it is of {made[0]} processes, mesh {made[1]}, and these are {here[0]}, mesh {here[1]}"
+            )
+        return manifest, saved
+
+    def _loaded(self, state: Mapping[str, Any], names: list[Name]) -> Manifest | None:
+        wrong: list[str] = []
+        for name in names:
+            try:
+                manifest = self._verified(name)
+            except CorruptCheckpointError as error:
+                wrong.append(f"{name}: {error}")
+                self._pass_over(name, str(error))
+                continue
+            try:
+                self._filled(state, name)
+            except (Exception, CheckpointException) as error:
+                raise CheckpointError(
+                    f"checkpoint {name} cannot be loaded into this program: {reason(error)}"
+                ) from error
+            return manifest
+        if self.communicator.run_on_rank0(self.history.has_any):
+            raise NoUsableCheckpointError(
+                f"no checkpoint in {self.store.url} is usable ({'; '.join(wrong) or 'the last one is missing'}): restore one, or start in "
+                "another folder"
+            )
+        return None
+
+    def _filled(self, state: Mapping[str, Any], name: Name) -> None:
+        source = reader(self.store, str(name))
+        keys = self.communicator.run_on_rank0(lambda: [*source.read_metadata().state_dict_metadata])
+        target = self._asked_for(state, keys)
+        dcp.load(target, storage_reader=source, process_group=self.communicator.group)
+        _given(state, target)
+
+    def _verified(self, name: Name) -> Manifest:
+        """Verify all files. Raises CorruptCheckpointError if one is missing or changed, StoreError if the store does not answer."""
+        manifest = self.communicator.run_on_rank0(lambda: self.history.listed(name))
+        # Each reads its share of the files.
+        mine = sorted(manifest.files)[self.communicator.rank :: self.communicator.world_size]
+        try:
+            self.communicator.run_on_all(lambda: verify(self.store, manifest, mine))
+        except RankFailedError as error:
+            raise (CorruptCheckpointError if error.kinds == {"CorruptCheckpointError"} else StoreError)(
+                str(error)
+            ) from None
+        return manifest
+
+    def _pass_over(self, name: Name, why: str) -> None:
+        if self.communicator.rank == 0:
+            logger.warning("checkpoint %s is passed over: %s", name, why)
+
+
+def reason(error: BaseException) -> str:
+    """Return the first line of torch's error, which otherwise is a page with each rank's traceback."""
+    if isinstance(error, CheckpointException):
+        rank, (first, _) = min(error.failures.items())
+        return f"rank {rank}: {first_line(first)}"
+    return first_line(error)
+
+
+def _given(state: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Objects go on from what was found; of state dicts, tensors and nested values are filled in already."""
+    for name, value in state.items():
+        if isinstance(value, Stateful):
+            value.load_state_dict(found[name])

@@ -1,0 +1,179 @@
+"""The state of optimizers by the names of parameters: taken out, made ready to be filled in, and put back. Nothing is written here.
+
+Exactly the existing state is saved: a parameter that is frozen, or has had no gradient yet, has no state, and has none after it is put
+back. torch's own functions (`torch.distributed.checkpoint.state_dict`) want a state of each parameter that can be trained, and stumble over
+tied ones (pytorch issue 192202).
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trainyard_torch.checkpoint.parameter_names import of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+STATE, GROUPS = "state.", "param_groups."
+NO_SETTINGS = ("params", "param_names")
+"""Group entries that are not settings: the names would be stored once for each parameter of the group."""
+
+
+def taken(optimizer: Optimizer, names: Mapping[nn.Parameter, str]) -> dict[str, Any]:
+    """What there is: `state.NAME.KEY` for each parameter that has a state, and `param_groups.NAME.KEY` for each.
+
+    Raises:
+        ValueError: there is a state of something else.
+    """
+    packed = optimizer.state_dict()
+    found: dict[str, Any] = {}
+    seen = set()
+    for name, index, settings in _each(optimizer, packed, names):
+        seen.add(index)
+        found |= {f"{STATE}{name}.{key}": value for key, value in packed["state"].get(index, {}).items()}
+        found |= {f"{GROUPS}{name}.{key}": value for key, value in settings.items()}
+    if odd := packed["state"].keys() - seen:
+        raise ValueError(
+            f"{type(optimizer).__name__} keeps state for {', '.join(map(str, odd))}, which is not one of its parameters: save it by an object "
+            "of its own"
+        )
+    return found
+
+
+def ready(optimizer: Optimizer, names: Mapping[nn.Parameter, str], keys: Collection[str]) -> dict[str, Any]:
+    """What there is to be filled in: as `taken`, for those parameters and settings that a checkpoint has something of.
+
+    Args:
+        optimizer: it gets a state of each parameter that has one in the checkpoint.
+        names: of the parameters.
+        keys: of the checkpoint, as `taken` names them; suffixes are allowed.
+
+    Raises:
+        ValueError: the checkpoint has a state that this optimizer does not keep.
+    """
+    keys = frozenset(keys)
+    mine = {names[parameter]: parameter for group in optimizer.param_groups for parameter in group["params"]}
+    saved = _states(keys, mine)
+    if any(not optimizer.state.get(mine[name]) for name in saved):
+        initialise(optimizer, [mine[name] for name in saved])
+    existing = taken(optimizer, names)
+    kept = _states(existing, mine)
+    _check_states(optimizer, saved, kept)
+    states = {f"{STATE}{key}" for name in saved for key in kept[name].values()}
+    return {key: value for key, value in existing.items() if key in states or (key.startswith(GROUPS) and key in keys)}
+
+
+def _states(keys: Iterable[str], names: Collection[str]) -> dict[str, dict[str, str]]:
+    return of([key.removeprefix(STATE) for key in keys if key.startswith(STATE)], names)
+
+
+def _check_states(
+    optimizer: Optimizer, saved: Mapping[str, Collection[str]], kept: Mapping[str, Collection[str]]
+) -> None:
+    """Raise ValueError if the checkpoint has state that this optimizer does not keep."""
+    for name, parts in saved.items():
+        if odd := [part for part in parts if not _has(kept.get(name, {}), part)]:
+            raise ValueError(
+                f"the checkpoint has {', '.join(sorted(odd))} of {name}, which {type(optimizer).__name__} does not keep: it is of another optimizer"
+            )
+
+
+def put(optimizer: Optimizer, names: Mapping[nn.Parameter, str], found: Mapping[str, Any]) -> None:
+    """Load what `taken` returned into the optimizer. Its other state is dropped, except for settings of its groups.
+
+    Args:
+        optimizer: of the same parameters, in any groups: a group takes the settings of its first parameter that has some.
+        names: of the parameters.
+        found: also of other optimizers.
+    """
+    packed = optimizer.state_dict()
+    states = _states(found, names.values())
+    settings = of([key.removeprefix(GROUPS) for key in found if key.startswith(GROUPS)], names.values())
+    groups = []
+    for group, described in zip(optimizer.param_groups, packed["param_groups"], strict=True):
+        first = next((name for each in group["params"] if (name := names[each]) in settings), None)
+        parts = settings[first].items() if first is not None else ()
+        groups.append(described | {part: found[f"{GROUPS}{key}"] for part, key in parts if part in described})
+    state = {
+        index: {part: found[f"{STATE}{key}"] for part, key in states[name].items()}
+        for name, index, _ in _each(optimizer, packed, names)
+        if name in states
+    }
+    optimizer.load_state_dict({**packed, "state": state, "param_groups": groups})
+
+
+def initialise(optimizer: Optimizer, parameters: Collection[nn.Parameter]) -> None:
+    """Create the state of these parameters by a step with zero gradients and learning rate 0, as torch does. Fill in the values later.
+
+    This is not a training step: hooks of `optimizer.step()` are not called.
+
+    Args:
+        optimizer: it changes the state that others of its parameters have already.
+        parameters: of the optimizer; also frozen ones.
+    """
+    wanted = set(parameters)
+    with _without_hooks(optimizer), _zero_rates(optimizer), _gradients_of(optimizer, wanted):
+        optimizer.step()
+
+
+@contextmanager
+def _without_hooks(optimizer: Optimizer) -> Iterator[None]:
+    saved = [dict(each) for each in _hooks(optimizer)]
+    try:
+        for each in _hooks(optimizer):
+            each.clear()
+        yield
+    finally:
+        for each, kept in zip(_hooks(optimizer), saved, strict=True):
+            each.update(kept)
+
+
+@contextmanager
+def _zero_rates(optimizer: Optimizer) -> Iterator[None]:
+    rates = [(group, group["lr"]) for group in optimizer.param_groups if group.get("lr") is not None]
+    try:
+        for group, rate in rates:
+            group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
+        yield
+    finally:
+        for group, rate in rates:
+            group["lr"] = rate
+
+
+@contextmanager
+def _gradients_of(optimizer: Optimizer, wanted: Collection[nn.Parameter]) -> Iterator[None]:
+    """Zero gradients for the wanted parameters, and no others."""
+    saved = [(parameter, parameter.grad) for group in optimizer.param_groups for parameter in group["params"]]
+    try:
+        for parameter, _ in saved:
+            parameter.grad = torch.zeros_like(parameter) if parameter in wanted else None
+        yield
+    finally:
+        for parameter, gradient in saved:
+            parameter.grad = gradient
+
+
+def _hooks(optimizer: Optimizer) -> list[dict[int, Any]]:
+    """Those that `optimizer.step()` calls, before and after."""
+    return [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]  # noqa: SLF001 - torch has no public list
+
+
+def _each(
+    optimizer: Optimizer, packed: Mapping[str, Any], names: Mapping[nn.Parameter, str]
+) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Each parameter's name, its number in what `state_dict` gave, and its group's settings."""
+    for group, described in zip(optimizer.param_groups, packed["param_groups"], strict=True):
+        settings = {key: value for key, value in described.items() if key not in NO_SETTINGS}
+        for parameter, index in zip(group["params"], described["params"], strict=True):
+            yield names[parameter], index, settings
+
+
+def _has(kept: Collection[str], part: str) -> bool:
+    """Whether this is kept, or a part of what is."""
+    return any(part == each or part.startswith(f"{each}.") for each in kept)

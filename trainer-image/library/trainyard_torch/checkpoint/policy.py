@@ -1,0 +1,131 @@
+"""When checkpoints are made, where they go, and which stay. Pure: the time is given."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from trainyard_torch.checkpoint.interval import SaveInterval
+from trainyard_torch.checkpoint.lineage import Retention
+
+SLACK_SECONDS = 60.0
+"""What a checkpoint that is given up takes until all processes know of it."""
+DOUBLINGS = 8
+"""After this many consecutive failures, the pause of memory checkpoints no longer doubles."""
+
+
+class Tier(IntEnum):
+    """Where a checkpoint goes: into the memory of the nodes alone, or into the store too."""
+
+    MEMORY = 1
+    STORE = 2
+
+
+@dataclass(frozen=True)
+class CheckpointPolicy:
+    """When checkpoints are made, which stay, and for how long they are waited for.
+
+    Attributes:
+        store: when one is stored.
+        memory: when one is kept in memory; None: never. What is stored is kept there too.
+        keep: which ones stay in the store; in memory it is the last.
+        memory_dir: on a file system in memory that outlives a process. In a pod it counts against the memory limit.
+        operation_timeout_seconds: for one answer of the store (`Store`).
+        save_timeout_seconds: for a whole checkpoint.
+
+    Raises:
+        ValueError: a number of seconds is not positive.
+    """
+
+    store: SaveInterval = field(default_factory=SaveInterval)
+    memory: SaveInterval | None = None
+    keep: Retention = field(default_factory=Retention)
+    memory_dir: str = "/dev/shm"  # noqa: S108 - a file system in memory
+    operation_timeout_seconds: float = 300.0
+    save_timeout_seconds: float = 1800.0
+
+    def __post_init__(self) -> None:
+        for name in ("operation_timeout_seconds", "save_timeout_seconds"):
+            if not 0 < (value := getattr(self, name)) < math.inf:
+                raise ValueError(f"{name} must be a positive number of seconds, and is {value}")
+
+    @property
+    def give_up_seconds(self) -> float:
+        """Seconds from the moment when the state is copied, for which the training waits for a checkpoint at most."""
+        return self.save_timeout_seconds + self.operation_timeout_seconds + SLACK_SECONDS
+
+
+class SaveSchedule:
+    """What is due, from what was made.
+
+    Args:
+        policy: when they are to be made.
+        now: seconds of a clock that never goes back, as in all methods.
+
+    Attributes:
+        stall_seconds: seconds for which the last checkpoint blocked training; 0 before the first.
+        step: of the last checkpoint; before the first, the step that training started from.
+    """
+
+    def __init__(self, policy: CheckpointPolicy, now: float) -> None:
+        self._rules = {Tier.STORE: policy.store, Tier.MEMORY: policy.memory}
+        self._last = dict.fromkeys(Tier, now)
+        self._began, self._failures = now, 0
+        self._before, self._interval = 0, 1
+        self._forgotten, self._paused_until = 0, 0
+        self.stall_seconds, self.step = 0.0, 0
+
+    def began(self, seconds: float, failures: int, now: float, step: int = 0) -> None:
+        """Record that the job started `seconds` ago and has restarted `failures` times, and that this attempt starts at `step`."""
+        self._began, self._failures = now - seconds, failures
+        self._before = self.step = step
+
+    def made(self, tier: Tier, step: int, *, began: float, now: float) -> None:
+        """Record a checkpoint of this step, which blocked training from `began` on."""
+        self.stall_seconds = now - began
+        for each in Tier:
+            if each <= tier:
+                self._last[each] = now
+        self._before, self.step = self.step, step
+
+    def memory_failed(self) -> None:
+        """The last one could not be kept in memory, where the next one is not tried before a pause: of steps, so that all have the same.
+
+        It is twice the steps from the one before to this one, and each time in a row twice as many.
+        """
+        if not self._forgotten:
+            self._interval = max(1, self.step - self._before)
+        self._forgotten = min(self._forgotten + 1, DOUBLINGS)
+        self._paused_until = self.step + self._interval * 2**self._forgotten
+
+    def memory_saved(self) -> None:
+        """The last one is in memory."""
+        self._forgotten = 0
+
+    def memory_paused(self, step: int) -> bool:
+        """Whether one of this step is not to be kept in memory, because that has failed."""
+        return bool(self._forgotten) and step < self._paused_until
+
+    def since(self, now: float) -> float:
+        """Seconds since the last one was made, or since the beginning."""
+        return now - self._last[Tier.MEMORY]
+
+    def due_at_step(self, step: int) -> Tier | None:
+        """What is due after this step by its number: the same answer wherever it is asked."""
+        return next((tier for tier, due in self._counting(step) if due.due_at_step(step)), None)
+
+    def due_by_time(self, now: float, step: int = 0) -> Tier | None:
+        """What is due by the time, after this step."""
+        for tier, due in self._counting(step):
+            elapsed, age = now - self._last[tier], now - self._began
+            if due.due_by_time(elapsed, stall=self.stall_seconds, age=age, failures=self._failures):
+                return tier
+        return None
+
+    def _counting(self, step: int) -> list[tuple[Tier, SaveInterval]]:
+        return [
+            (tier, due)
+            for tier, due in self._rules.items()
+            if due and not (tier is Tier.MEMORY and self.memory_paused(step))
+        ]

@@ -1,0 +1,124 @@
+"""What the background thread does with a checkpoint: keep it in memory, store it, and remove the checkpoints that are no longer needed."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
+from trainyard_torch.checkpoint.communicator import RankFailedError
+from trainyard_torch.checkpoint.manifest import NAME, CorruptCheckpointError
+from trainyard_torch.checkpoint.policy import Tier
+from trainyard_torch.checkpoint.state import local
+from trainyard_torch.checkpoint.store import StoreError
+from trainyard_torch.checkpoint.streams import writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainyard_torch.checkpoint.background_save import BackgroundSave
+    from trainyard_torch.checkpoint.communicator import Communicator
+    from trainyard_torch.checkpoint.history import History
+    from trainyard_torch.checkpoint.lineage import Retention
+    from trainyard_torch.checkpoint.manifest import Manifest
+    from trainyard_torch.checkpoint.memory import Memory
+    from trainyard_torch.checkpoint.store import Store
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CheckpointWriter:
+    """One checkpoint and everything that its thread uses. If the thread is abandoned, training continues with new objects.
+
+    Attributes:
+        communicator: by which the threads of all processes speak.
+        store: where it goes, with `history` on rank 0.
+        history: of the store.
+        keep: what stays there.
+        memory: where it is kept too; None: nowhere.
+        mark: that of the attempt's claim.
+        manifest: what it is of.
+        state: a copy on the host, as `staged` makes it.
+        tier: how far it goes.
+        stored: called on rank 0 when the checkpoint is committed.
+    """
+
+    communicator: Communicator
+    store: Store
+    history: History
+    keep: Retention
+    memory: Memory | None
+    mark: str
+    manifest: Manifest
+    state: dict[str, Any]
+    tier: Tier
+    stored: Callable[[Manifest], None]
+
+    def __call__(self, saving: BackgroundSave) -> None:
+        """Do it, on all processes at once.
+
+        Raises:
+            CheckpointException, StoreError: it could not be written; all processes know.
+            StaleAttemptError: a later attempt has started.
+        """
+        if self.memory:
+            self._remember(self.memory, saving)
+        if self.tier < Tier.STORE:
+            return
+        folder, unanswered = str(self.manifest.name), self.store.unanswered
+        out, streams = writer(self.store, folder, saving.check)
+        # Of replicated entries rank 0's is stored, as a whole: a mixture of ranks that differ (running means, for example) would be no rank's state.
+        planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+        try:
+            dcp.save(self.state, storage_writer=out, planner=planner, process_group=self.communicator.group)
+        except CheckpointException:
+            # All know of it, and write no more.
+            self.communicator.run_on_rank0(lambda: self._drop(unanswered))
+            raise
+        files = {path.removeprefix(f"{folder}/"): file for path, file in streams.written.items()}
+        every = {path: file for found in self.communicator.gather(files) for path, file in found.items()}
+
+        def commit() -> None:
+            saving.check()
+            complete = self.manifest.of(every)
+            try:
+                self.history.commit(complete)
+            except StoreError:
+                self._drop(unanswered)
+                raise
+            self.stored(complete)
+
+        self.communicator.run_on_rank0(commit)
+        self.communicator.run_on_rank0(self._tidy)
+
+    def _remember(self, memory: Memory, saving: BackgroundSave) -> None:
+        try:
+            self.communicator.run_on_all(lambda: memory.write(self.manifest, self.mark, local(self.state)))
+            # Not before all have theirs.
+            self.communicator.run_on_all(lambda: memory.keep(self.manifest.name))
+        except RankFailedError as error:
+            saving.memory_error = str(error)
+        else:
+            saving.in_memory = True
+
+    def _drop(self, unanswered: int) -> None:
+        """Free the space of a failed checkpoint: if the store is full, no later one would fit otherwise.
+
+        Skip it if the store does not answer, to avoid a second timeout. `tidy` removes the rest later.
+        """
+        folder = str(self.manifest.name)
+        with suppress(StoreError):
+            if self.store.unanswered == unanswered and self.store.read(f"{folder}/{NAME}") is None:
+                self.store.remove(folder)
+
+    def _tidy(self) -> None:
+        try:
+            self.history.tidy(self.keep)
+        except (StoreError, CorruptCheckpointError) as error:
+            logger.warning("a checkpoint that is not needed any more stays: %s", error)

@@ -1,0 +1,128 @@
+"""torch.compile, with what it has compiled kept over restarts.
+
+Inductor keeps its code in a folder, by a key of everything that it depends on: torch's release, the device, the graph. Files appear in it by
+renaming, so all ranks of a node and several jobs may share it; entries of another torch release are ignored. The files are code: only users that may
+run code in the job may be allowed to write them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import nn
+
+
+def compile_model(
+    model: nn.Module, cache_dir: Path | str | None = None, *, backend: str = "inductor", dynamic: bool | None = None
+) -> nn.Module:
+    """Have a model compiled when it is first used. To be called before anything else is compiled, and before DDP wraps the model.
+
+    The model is compiled in place. The names in its state dict do not change, so a checkpoint fits with and without compilation.
+
+    Args:
+        model: what is trained.
+        cache_dir: a folder that outlives the process, on a volume of the node or of the job. None: use the environment
+            (TORCHINDUCTOR_CACHE_DIR), which also goes before what is given here.
+        backend: "inductor", or one that makes no code: "aot_eager" and "eager", to look for errors.
+        dynamic: as for torch.compile: False recompiles for each shape.
+
+    Raises:
+        ValueError: the model's forward is torch's own, the folder cannot be written, the backend is unknown, or the image lacks
+            a compiler or what it needs.
+    """
+    if type(model).forward.__module__.startswith("torch."):
+        # Dynamo skips the frames of torch's own modules: nothing would be compiled, without a message (pytorch #150915).
+        raise ValueError(
+            f"forward of {type(model).__name__} is torch's own, which torch does not compile in place: make it part of a module of "
+            "yours, or compile what is inside, before it is wrapped"
+        )
+    known = torch.compiler.list_backends(exclude_tags=())
+    if backend not in known:
+        raise ValueError(f"backend must be one of {', '.join(known)}, and is {backend!r}")
+    if backend == "inductor":
+        device = next((value.device.type for value in model.parameters()), "cpu")
+        if missing := missing_requirements(device, os.environ, this_image()):
+            raise ValueError(
+                f"torch.compile needs {', '.join(missing)}, which this image does not have: build one that has, or train "
+                "without torch.compile"
+            )
+        if cache_dir is not None and "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_writable(Path(cache_dir)))
+    model.compile(backend=backend, dynamic=dynamic)
+    return model
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Lookups for what compilers need in this image. Each takes a name and returns whether it is available.
+
+    Attributes:
+        program: on the path.
+        module: of Python.
+        header: of C and C++.
+    """
+
+    program: Callable[[str], bool]
+    module: Callable[[str], bool]
+    header: Callable[[str], bool]
+
+
+def missing_requirements(device: str, environ: Mapping[str, str], image: Image) -> list[str]:
+    """What Inductor would look for in vain. Pure.
+
+    Args:
+        device: the type of the model's device.
+        environ: the environment: CXX and CC name a compiler.
+        image: what is there.
+    """
+    found = {"Python's headers (python3-dev)": image.header("Python.h")}
+    if device == "cpu":
+        compiler = environ.get("CXX", "g++")
+        found[f"a C++ compiler ({compiler})"] = image.program(compiler)
+        found["setuptools"] = image.module("setuptools.command")
+        found["torch's headers (libtorch-dev)"] = image.header("ATen/ATen.h")
+    else:
+        # gpu-only: what Triton needs
+        # Triton compiles the launcher of each kernel.
+        compilers = [environ["CC"]] if "CC" in environ else ["gcc", "clang"]
+        found[f"a C compiler ({' or '.join(compilers)})"] = any(map(image.program, compilers))
+        found["triton"] = image.module("triton")
+    return [name for name, there in found.items() if not there]
+
+
+def this_image() -> Image:
+    """What this process finds."""
+    headers = [Path(sysconfig.get_path("include")), Path(torch.__file__).with_name("include"), Path("/usr/include")]
+    return Image(
+        program=lambda name: shutil.which(name) is not None,
+        module=_importable,
+        header=lambda name: any((folder / name).exists() for folder in headers),
+    )
+
+
+def _importable(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # that of which it is part
+        return False
+
+
+def _writable(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"the cache of torch.compile cannot be made in {folder}: {error.strerror}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"the cache of torch.compile cannot be written in {folder}: permission denied")
+    return folder.resolve()

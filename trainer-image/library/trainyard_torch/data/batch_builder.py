@@ -1,0 +1,129 @@
+"""How the numbers of a micro-batch become what a model takes: samples, transformed, put together. No threads, no state.
+
+What is random in a transform depends on (seed, epoch, sample) alone, so that a sample looks the same at any number of processes and after a
+restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from trainyard_torch.data.sample_order import mixed
+from trainyard_torch.data.sources import BlockSource, found
+
+if TYPE_CHECKING:
+    from trainyard_torch.data.batches import Batches, DataShard, MicroBatch
+    from trainyard_torch.data.sources import Source
+
+Transform = Callable[[Any, np.random.Generator], Any]
+
+
+class LoadedMicroBatch(NamedTuple):
+    """A micro-batch that is ready for the model.
+
+    Attributes:
+        batch: what `collate_fn` made of its samples; by default tensors with the samples as their first dimension.
+        weight: what the mean loss over it is to be multiplied with (`MicroBatch.weight`).
+        last: whether gradients are to be exchanged after it.
+    """
+
+    batch: Any
+    weight: float
+    last: bool
+
+
+@dataclass(frozen=True)
+class BatchBuilder:
+    """How samples become batches.
+
+    Attributes:
+        source: of the samples.
+        transform: makes another sample of one, with a random generator of its own; None: samples stay as they are.
+        collate_fn: makes a batch of a list of samples.
+    """
+
+    source: Source
+    transform: Transform | None = None
+    collate_fn: Callable[[list[Any]], Any] = default_collate
+
+    def step(self, batches: Batches, data_shard: DataShard) -> list[LoadedMicroBatch]:
+        """What this process puts through the model in the next step of these batches.
+
+        Raises:
+            Exception: what the source, `transform` or `collate_fn` raised, with a note of the samples.
+        """
+        return [self.part(micro, batches.order.seed) for micro in batches.step(data_shard)]
+
+    def prepare(self, batches: Batches, data_shard: DataShard) -> None:
+        """Start to prefetch what the next step of these batches needs, if the dataset reads from a remote store."""
+        if isinstance(self.source, BlockSource):
+            self.source.prepare(np.concatenate([micro.samples for micro in batches.step(data_shard)]))
+
+    def check(self, batches: Batches, prefetch: int) -> None:
+        """Check that dataset and order fit together, with `prefetch` steps loaded ahead.
+
+        Raises:
+            ValueError: they do not; the message says what to change.
+        """
+        size = batches.order.size
+        if len(self.source) != size:
+            raise ValueError(
+                f"the order has size {size}, and the source has {len(self.source)} samples: make it SampleOrder({len(self.source)})"
+            )
+        if isinstance(self.source, BlockSource):
+            self.source.check(batches.order, (prefetch + 1) * batches.batch_size)
+
+    def part(self, micro: MicroBatch, seed: int) -> LoadedMicroBatch:
+        """A micro-batch of a training with this seed.
+
+        Raises:
+            Exception: as `step`.
+        """
+        numbers, epochs = micro.samples.tolist(), micro.epochs.tolist()
+        try:
+            samples = found(self.source, numbers)
+            if self.transform is not None:
+                made = zip(samples, epochs, numbers, strict=True)
+                samples = [self.transform(sample, randomness(seed, epoch, number)) for sample, epoch, number in made]
+            return LoadedMicroBatch(self.collate_fn(samples), micro.weight, micro.last)
+        except Exception as error:
+            error.add_note(f"while samples {', '.join(map(str, numbers))} of epoch {epochs[0]} were loaded")
+            raise
+
+
+def randomness(seed: int, epoch: int, sample: int) -> np.random.Generator:
+    """Return the random generator of a sample in an epoch: the same on any process, and independent of other samples.
+
+    It counts with Philox, of which a key is all there is to set up (J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011).
+    For torch's own: `torch.Generator().manual_seed(int(rng.integers(2**63)))`.
+    """
+    return np.random.Generator(np.random.Philox(key=[mixed(int(seed), int(epoch)), int(sample)]))
+
+
+def pinned(batch: Any) -> Any:
+    """The same with its tensors in memory from which a GPU copies by itself."""
+    # gpu-only: memory from which a GPU copies by itself
+    return _each(batch, lambda tensor: tensor.pin_memory())
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """Return the batch with its tensors on a device. Copies from pinned memory are asynchronous; later work on the device waits for them."""
+    return _each(batch, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def _each(value: Any, act: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return act(value)
+    if isinstance(value, Mapping):
+        return {key: _each(each, act) for key, each in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_each(each, act) for each in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_each(each, act) for each in value)
+    return value

@@ -1,0 +1,119 @@
+"""A bounded cache of blocks on a local disk, shared by all processes of a node. Independent of their content and origin.
+
+So that a node reads each block once although each of its processes needs some samples of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import uuid
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard_torch.data.disk_usage import PARTIAL, DiskUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+logger = logging.getLogger(__name__)
+LOCKS = 256
+USAGE_LOCK = "lock-room"
+"""Who has its lock may remove blocks; it holds the sum of their bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCache:
+    """A folder that belongs to this cache. What else lies in it stays, and does not count.
+
+    Attributes:
+        folder: on a disk of the node. Created if missing.
+        size: bytes that may lie there; the blocks that were not used for longest go first. It may be exceeded by the blocks that are just being
+                written, and by one for each process that was killed while writing, until the next scan, which happens when space runs out.
+
+    Raises:
+        ValueError: the size is negative.
+    """
+
+    folder: str
+    size: int
+    _warned: list[bool] = field(default_factory=list, init=False, repr=False, compare=False)
+    _usage: DiskUsage = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ValueError(f"size must be from 0 on, in bytes, and is {self.size}")
+        object.__setattr__(self, "_usage", DiskUsage(Path(self.folder), self.size))
+
+    def get(self, key: str, whole: Callable[[bytes], bool], read: Callable[[], bytes]) -> bytes:
+        """The block of this key: from the disk, or else by `read`, by one process of the node while the others wait for it.
+
+        Args:
+            key: any text; what has another content has to have another one.
+            whole: whether the content is complete. An incomplete file is read again.
+            read: brings it, or raises.
+
+        What goes wrong with the folder costs time and is logged; the block is read all the same.
+        """
+        name = hashlib.sha256(key.encode()).hexdigest()
+        path = Path(self.folder, name)
+        with ExitStack() as stack:
+            try:
+                with suppress(FileNotFoundError):
+                    return self._found(path, whole)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(self._locked(f"lock-{int(name, 16) % LOCKS:03}"))
+                with suppress(FileNotFoundError):
+                    return self._found(path, whole)
+            except OSError as error:
+                self._warn(error)
+            content = read()
+            try:
+                self._write(path, content)
+            except OSError as error:
+                self._warn(error)
+                return content
+        try:
+            with self._locked(USAGE_LOCK):
+                self._usage.add(Path(self.folder, USAGE_LOCK), len(content))
+        except OSError as error:
+            self._warn(error)
+        return content
+
+    def _found(self, path: Path, whole: Callable[[bytes], bool]) -> bytes:
+        content = path.read_bytes()
+        if not whole(content):
+            raise FileNotFoundError(path)
+        # The time of reading is not kept by file systems that are mounted with noatime.
+        os.utime(path)
+        return content
+
+    def _write(self, path: Path, content: bytes) -> None:
+        partial = path.with_name(f"{path.name}{PARTIAL}-{uuid.uuid4().hex}")
+        try:
+            partial.write_bytes(content)
+            # If few blocks fit, another process may have evicted this one as the oldest.
+            with suppress(FileNotFoundError):
+                partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _warn(self, error: OSError) -> None:
+        if not self._warned:
+            self._warned.append(True)
+            logger.warning("the cache of blocks in %s is of no use: %s; blocks are read without it", self.folder, error)
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        """The kernel gives a lock back when its process dies, and all that were forked from it while it held it."""
+        with Path(self.folder, name).open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                # Closing the file would leave the lock to a process that was forked in between.
+                fcntl.flock(file, fcntl.LOCK_UN)

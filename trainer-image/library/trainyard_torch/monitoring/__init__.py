@@ -1,0 +1,1 @@
+"""Metrics of a running training: throughput, and where its time goes."""

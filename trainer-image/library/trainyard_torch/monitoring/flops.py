@@ -1,0 +1,119 @@
+"""How much a step computes, and how much of what the device could compute that is: model FLOPs utilisation.
+
+Source: A. Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways" (2022), appendix B.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.flop_counter import FlopCounterMode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PEAKS: tuple[tuple[frozenset[str], float], ...] = tuple(
+    (frozenset(words.split()), teraflops * 1e12)
+    for words, teraflops in (
+        ("GB200", 2500.0),  # NVIDIA GB200 NVL72, one of its GPUs
+        ("B200", 2250.0),  # NVIDIA HGX B200
+        ("GH200", 989.4),  # NVIDIA GH200
+        ("H200 NVL", 835.5),  # NVIDIA H200
+        ("H200", 989.4),
+        ("H100 NVL", 835.5),  # NVIDIA H100
+        ("H100 PCIe", 756.4),
+        ("H100", 989.4),
+        ("H800 PCIe", 756.4),
+        ("H800", 989.4),
+        ("H20", 148.0),
+        ("A100", 312.0),  # NVIDIA A100
+        ("A800", 312.0),
+        ("A40", 149.7),  # NVIDIA A40
+        ("A30", 165.0),  # NVIDIA A30
+        ("A10", 125.0),  # NVIDIA A10
+        ("L40S", 362.0),  # NVIDIA L40S
+        ("L40", 181.0),  # NVIDIA L40
+        ("L4", 121.0),  # NVIDIA L4
+        ("V100", 125.0),  # NVIDIA V100, fp16: it has no bf16
+        ("T4", 65.0),  # NVIDIA T4, fp16: likewise
+        ("4090", 165.2),  # NVIDIA Ada architecture white paper, with accumulation in fp32
+        ("3090", 71.0),  # NVIDIA Ampere GA102 white paper, likewise
+        ("MI250X", 191.5),  # AMD Instinct MI250X: torch sees each of its two dies as a device
+        ("MI300X", 1307.4),  # AMD Instinct MI300X
+        ("MI325X", 1307.4),  # AMD Instinct MI325X
+    )
+)
+"""Dense bf16 FLOP/s from the vendors' data sheets (most print the double, "with sparsity"). The first entry whose words all occur in a device's name."""
+
+PARTS = frozenset({"MIG", "Laptop", "D", "Ti"})
+"""A device with such a word in its name has another peak, which the name does not determine."""
+
+
+def peak(device: str) -> float | None:
+    """Return the dense bf16 FLOP/s of a device (fp16 if it has no bf16), by torch's name for it. None: unknown.
+
+    A part of a device (MIG) is not known either.
+    """
+    words = set(re.split(r"[\s_-]+", device))
+    if words & PARTS:
+        return None
+    return next((value for named, value in PEAKS if named <= words), None)
+
+
+def counted(act: Callable[[], Any]) -> int:
+    """The floating-point operations of what `act` does, multiplications and additions each for one.
+
+    It is done once, as always, backward included where it is called. What torch knows the formula of is counted: matrix products,
+    convolutions and attention, which is all but a few per cent of a model. Not counted are own kernels (Triton, CUDA) without a formula,
+    and what is in a compiled graph: count before `torch.compile`. What activation checkpointing computes twice counts twice, which makes it hardware utilisation:
+    count without it.
+
+    Raises:
+        ValueError: nothing was counted.
+    """
+    counter = FlopCounterMode(display=False)
+    with counter:
+        act()
+    if total := int(counter.get_total_flops()):
+        return total
+    raise ValueError(
+        "no floating-point operation was counted: give a function that does a whole step, before torch.compile, or use `transformer`"
+    )
+
+
+def transformer(parameters: int, layers: int, width: int, sequence: int) -> int:
+    """Floating-point operations for each token that a decoder is trained with: 6 N + 12 L H Q T of the source.
+
+    Args:
+        parameters: of the model, without embeddings that are only looked up in.
+        layers: how many.
+        width: heads x size of a head.
+        sequence: tokens of a sequence.
+
+    Raises:
+        ValueError: a number is not positive.
+    """
+    given = {"parameters": parameters, "layers": layers, "width": width, "sequence": sequence}
+    for name, value in given.items():
+        if value < 1:
+            raise ValueError(f"{name} must be from 1 on, and is {value}")
+    return 6 * parameters + 12 * layers * width * sequence
+
+
+def utilisation(flops: float, seconds: float, peak: float) -> float:
+    """The share of its peak that a device computes with.
+
+    Args:
+        flops: of a step, on this device.
+        seconds: of a step.
+        peak: FLOP/s.
+
+    Raises:
+        ValueError: one is not a positive number.
+    """
+    for name, value in (("flops", flops), ("seconds", seconds), ("peak", peak)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be positive, and is {value}")
+    return flops / (seconds * peak)

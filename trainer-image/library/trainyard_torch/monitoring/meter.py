@@ -1,0 +1,166 @@
+"""How long steps take, and what their time goes into. Pure: the clock is a parameter, and nothing here knows a device or torch.
+
+All time is in one phase: in the innermost that is open, in `other` where none is. So the phases of a step add up to its time. What is
+done within a checkpoint, an evaluation or a compilation is that, and no part of a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PHASES = ("data", "forward", "backward", "optimizer", "communication", "checkpoint", "evaluate", "compile", "other")
+NOT_TRAINING = ("checkpoint", "evaluate", "compile")
+"""What is no part of a step: neither its time nor what is done in a second is measured by it."""
+WINDOW = 64
+_NUMBER = {phase: number for number, phase in enumerate(PHASES)}
+_OTHER = _NUMBER["other"]
+_NOT_TRAINING = frozenset(_NUMBER[phase] for phase in NOT_TRAINING)
+_STEPS = tuple(number for number in range(len(PHASES)) if number not in _NOT_TRAINING)
+
+
+class Step(NamedTuple):
+    """One step: seconds from the end of the one before, by phase, and what was done in it."""
+
+    spent: tuple[float, ...]
+    samples: int
+    tokens: int
+
+    @property
+    def wall(self) -> float:
+        """Seconds from the end of the step before to the end of this one."""
+        return sum(self.spent)
+
+    @property
+    def seconds(self) -> float:
+        """The same, without what is no part of a step."""
+        return sum(self.spent[number] for number in _STEPS)
+
+    def within(self, phase: str) -> float:
+        """Seconds in this phase."""
+        return self.spent[_NUMBER[phase]]
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """How fast it goes, over the last steps. None: not known yet, or nothing of it is counted.
+
+    Attributes:
+        step_seconds: the median of a step.
+        compute_seconds: the median of what this process worked itself in a step.
+        steps_per_second, samples_per_second, tokens_per_second: of this process.
+        shares: of the time, by phase; phases without time are omitted.
+    """
+
+    step_seconds: float | None
+    compute_seconds: float | None
+    steps_per_second: float | None
+    samples_per_second: float | None
+    tokens_per_second: float | None
+    shares: Mapping[str, float]
+
+
+class Meter:
+    """Of one process. Used by one thread.
+
+    Args:
+        window: number of last steps that `throughput` covers, from 1 on.
+        clock: seconds, that never go back.
+
+    Raises:
+        ValueError: the window is not positive.
+    """
+
+    def __init__(self, window: int = WINDOW, clock: Callable[[], float] = time.perf_counter) -> None:
+        if window < 1:
+            raise ValueError(f"window must be from 1 on, and is {window}")
+        self.steps = self.samples = self.tokens = 0
+        self._clock = clock
+        self._since = clock()
+        self._open = [_OTHER]
+        self._here = [0.0] * len(PHASES)
+        self._totals = [0.0] * len(PHASES)
+        self._window: deque[Step] = deque(maxlen=window)
+        self._compute: deque[float] = deque(maxlen=window)
+
+    def enter(self, phase: str) -> None:
+        """Enter a phase; the open one is interrupted.
+
+        Raises:
+            ValueError: there is no such phase.
+        """
+        number = _NUMBER.get(phase)
+        if number is None:
+            raise ValueError(f"phase must be one of {', '.join(PHASES)}, and is {phase!r}")
+        self._account()
+        self._open.append(self._open[-1] if self.not_training else number)
+
+    def leave(self) -> None:
+        """The phase that was entered last ends."""
+        self._account()
+        self._open.pop()
+
+    @property
+    def not_training(self) -> bool:
+        """Whether what is done now is no part of a step."""
+        return self._open[-1] in _NOT_TRAINING
+
+    def step(self, samples: int = 0, tokens: int = 0) -> Step:
+        """A step is done.
+
+        The first one is in the totals, and not in the window: in it kernels are chosen and compiled, and before it models are made.
+
+        Raises:
+            ValueError: a number is negative.
+        """
+        if samples < 0 or tokens < 0:
+            raise ValueError(f"samples and tokens must be from 0 on, and are {samples} and {tokens}")
+        self._account()
+        done = Step(tuple(self._here), samples, tokens)
+        self._here = [0.0] * len(PHASES)
+        self._totals = [total + spent for total, spent in zip(self._totals, done.spent, strict=True)]
+        if self.steps:
+            self._window.append(done)
+        self.steps += 1
+        self.samples += samples
+        self.tokens += tokens
+        return done
+
+    def computed(self, seconds: float) -> None:
+        """So long this process worked itself in a step, without waiting for others: it may be known some steps later."""
+        self._compute.append(seconds)
+
+    @property
+    def totals(self) -> dict[str, float]:
+        """Seconds in each phase, up to the end of the last step."""
+        return dict(zip(PHASES, self._totals, strict=True))
+
+    def throughput(self) -> Throughput:
+        """Over the last steps, the first one of all left out."""
+        steps = self._window
+        seconds = sum(step.seconds for step in steps)
+        wall = sum(step.wall for step in steps)
+        by_phase = (sum(each) for each in zip(*(step.spent for step in steps), strict=True))
+        return Throughput(
+            step_seconds=median(step.seconds for step in steps) if steps else None,
+            compute_seconds=median(self._compute) if self._compute else None,
+            steps_per_second=_per(len(steps), seconds),
+            samples_per_second=_per(sum(step.samples for step in steps), seconds),
+            tokens_per_second=_per(sum(step.tokens for step in steps), seconds),
+            shares={phase: spent / wall for phase, spent in zip(PHASES, by_phase, strict=False) if spent > 0},
+        )
+
+    def _account(self) -> None:
+        now = self._clock()
+        self._here[self._open[-1]] += now - self._since
+        self._since = now
+
+
+def _per(count: int, seconds: float) -> float | None:
+    return count / seconds if count and seconds > 0 else None

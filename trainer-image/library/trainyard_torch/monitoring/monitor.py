@@ -1,0 +1,306 @@
+"""Measures a training, and reports to the agent, Prometheus and the profiler.
+
+Nothing here ends a training, or makes it wait for a GPU or another process.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import operator
+import os
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from trainyard_torch.agent import agent
+from trainyard_torch.monitoring import endpoint, flops as flop, metrics_store
+from trainyard_torch.monitoring.compute_time import ComputeTimer
+from trainyard_torch.monitoring.deferred import DeferredScalars
+from trainyard_torch.monitoring.memory import memory
+from trainyard_torch.monitoring.meter import Meter
+from trainyard_torch.monitoring.profiler import Profiler, ProfilerConfig
+from trainyard_torch.monitoring.rank_metrics import RankMetrics
+from trainyard_torch.process_info import ProcessInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from types import TracebackType
+    from typing import Self
+
+logger = logging.getLogger(__name__)
+PUBLISH_SECONDS = 1.0
+"""From one reading to the next that others can see."""
+COMPUTE_PHASES = ("data", "forward")
+"""Phases in which a process waits for no other, with DDP."""
+
+
+class Monitor:
+    """To be made by each process once its process group is, and called by the thread that trains.
+
+    Args:
+        total_steps: the step at which training ends, for the job's status.
+        compute_phases: the phases in which this process does not wait for others, by which stragglers are detected. With FSDP or tensor
+            parallelism `("data",)`, since the model itself waits there. If processes do different work (pipeline stages), none.
+        port: on which the pod's local rank 0 serves Prometheus; by default TRAINYARD_METRICS_PORT, or none.
+        profiler: how profiles are made.
+        device: on which the model is; by default the current GPU, or the CPU.
+        peak_flops: FLOP/s of the device, where its name is not known or bf16 is not what is computed in.
+
+    Attributes:
+        observers: called in the training thread with a snapshot: each after the steps that are multiples of its number.
+
+    Raises:
+        ValueError: a value is invalid.
+    """
+
+    def __init__(
+        self,
+        *,
+        total_steps: int | None = None,
+        compute_phases: Collection[str] = COMPUTE_PHASES,
+        port: int | None = None,
+        profiler: ProfilerConfig | None = None,
+        device: torch.device | str | None = None,
+        peak_flops: float | None = None,
+    ) -> None:
+        if peak_flops is not None and not 0 < peak_flops < math.inf:
+            raise ValueError(f"peak must be positive, and is {peak_flops}")
+        if total_steps is not None and total_steps < 0:
+            raise ValueError(f"total_steps must be from 0 on, not {total_steps}")
+        at = endpoint.configured_port(port, os.environ)
+        self._device = _device(device)
+        process = ProcessInfo.of(os.environ)
+        self._rank = process.rank
+        self._total_steps, self._peak_flops = total_steps, peak_flops
+        self._compute = ComputeTimer(compute_phases, self._device)
+        agent_package = agent()
+        self._progress: Callable[..., None] = agent_package.progress if agent_package else _no_agent
+        # The agent's package may be an older one, which knows of less, or of nothing but steps.
+        self._measures: Collection[str] = getattr(agent_package, "MEASURED", ())
+        self._meter = Meter()
+        self._loss, self._grad_norm = DeferredScalars(), DeferredScalars()
+        self._loss_share = 1.0
+        self._loss_not_finite = False
+        self._flops: float | None = None
+        self._step, self._done_at = 0, time.time()
+        self._checkpoint: tuple[int, float, float] | None = None
+        self._published: RankMetrics | None = None
+        self._publish_at = 0.0
+        self._profiler = Profiler(profiler or ProfilerConfig(), self._rank)
+        self.observers: list[tuple[int, Callable[[RankMetrics], None]]] = []
+        self._metrics_store: metrics_store.MetricsStore | None = None
+        self._end: Callable[[], None] | None = None
+        if at:
+            if process.local_world_size > 1:
+                self._metrics_store = metrics_store.MetricsStore(metrics_store.store_folder(os.environ), self._rank)
+            if process.local_rank == 0:
+                self._end = endpoint.serve(at, self._pod_metrics)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What is done in this `with` is of this phase: data, forward, backward, optimizer, communication, checkpoint, evaluate or compile.
+
+        Phases nest, and time counts for the innermost. Everything inside one of the last three belongs to it; the agent then expects no steps.
+
+        Raises:
+            ValueError: there is no such phase.
+        """
+        within = self._meter.not_training
+        self._meter.enter(name)
+        agent_package = self._meter.not_training and not within
+        if agent_package:
+            self._progress(phase=name)
+        mark = self._profiler.marked(name)
+        if mark:
+            mark.__enter__()
+        span = None if self._meter.not_training else self._compute.begin(name)
+        try:
+            yield
+        finally:
+            if span:
+                self._compute.end(span)
+            if mark:
+                mark.__exit__(None, None, None)
+            self._meter.leave()
+            if agent_package:
+                self._progress(phase="train")
+
+    def step(
+        self,
+        step: int,
+        *,
+        samples: int = 0,
+        tokens: int = 0,
+        loss: float | torch.Tensor | None = None,
+        loss_share: float = 1.0,
+        grad_norm: float | torch.Tensor | None = None,
+    ) -> None:
+        """This step is done. To be called by each process after each one.
+
+        Args:
+            step: its number, from 0 on.
+            samples: samples of this process in the step. Processes that work on the same ones (tensor parallelism) pass their
+                share, or one of them passes all: sums over processes have to be right.
+            tokens: as for samples.
+            loss: of this process. A tensor on a GPU is read asynchronously: it is reported some steps later.
+            loss_share: what it counts for in the mean over the processes: their share of the samples over the usual one.
+            grad_norm: of the whole gradient, as `clip_grad_norm_` returns it; read like the loss.
+
+        Raises:
+            TypeError: `step`, `samples` or `tokens` is not an integer.
+            ValueError: a number is negative, or a tensor is not one number.
+        """
+        # numpy's integers cannot be written as JSON.
+        step, samples, tokens = operator.index(step), operator.index(samples), operator.index(tokens)
+        if step < 0:
+            raise ValueError(f"step must be from 0 on, and is {step}")
+        self._loss.put("loss", loss)
+        self._loss_share = loss_share
+        self._grad_norm.put("grad_norm", grad_norm)
+        self._warn(step)
+        computed = self._compute.stepped(self._meter.step(samples, tokens), first=self._meter.steps == 1)
+        for seconds in computed:
+            self._meter.computed(seconds)
+        self._step, self._done_at = step, time.time()
+        fresh = self._publish()
+        more = {"measured": self._measured(fresh)} if fresh and self._measures else {}
+        self._progress(
+            step,
+            total=self._total_steps,
+            loss=self._loss.newest,
+            own_seconds=computed[-1] if computed else None,
+            **more,
+        )
+        self._profiler.step(step)
+        for every, observe in self.observers:
+            if step % every == 0:
+                observe(self.snapshot())
+
+    def _warn(self, step: int) -> None:
+        """Warn once per series of losses that are not finite: later checkpoints are usually useless.
+
+        Only the loss counts: with fp16, gradients that are not finite are normal, and skipped.
+        """
+        loss = self._loss.newest
+        not_finite = loss is not None and not math.isfinite(loss)
+        if not_finite and not self._loss_not_finite:
+            logger.warning(
+                "step %d: the loss is %s, and later checkpoints contain it: resume from an earlier one, for example with a lower learning rate",
+                step,
+                loss,
+            )
+        self._loss_not_finite = not_finite
+
+    def record_checkpoint(self, step: int, seconds: float) -> None:
+        """Record that a checkpoint of this step was committed, and how long that took. Call it on rank 0, from any thread; `Loop` does so.
+
+        Raises:
+            TypeError: `step` is not an integer.
+            ValueError: a number is negative or not finite.
+        """
+        step = operator.index(step)
+        if step < 0 or not 0 <= seconds < math.inf:
+            raise ValueError(f"step and seconds must be from 0 on, and are {step} and {seconds}")
+        self._checkpoint = (step, seconds, time.time())
+
+    def set_flops(self, flops: float) -> None:
+        """Set the floating-point operations of this process per step (`flops.counted`, `flops.transformer`): enables MFU.
+
+        If the device's peak is unknown, there is no MFU, and a warning is logged.
+
+        Raises:
+            ValueError: it is not a positive number.
+        """
+        if not 0 < flops < math.inf:
+            raise ValueError(f"flops must be positive, and is {flops}")
+        # gpu-only: the name of the device
+        name = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "CPU"
+        self._peak_flops = self._peak_flops or flop.peak(name)
+        if self._peak_flops is None:
+            logger.warning("no MFU: the peak of a device named %r is not known; give Watch a peak, in FLOP/s", name)
+        self._flops = flops
+
+    def snapshot(self) -> RankMetrics:
+        """What is known now of this process."""
+        throughput, totals, seen = self._meter.throughput(), self._meter.totals, self._profiler.communication
+        stored = self._checkpoint
+        mfu = None
+        if self._flops and self._peak_flops and throughput.steps_per_second:
+            mfu = flop.utilisation(self._flops, 1 / throughput.steps_per_second, self._peak_flops)
+        return RankMetrics(
+            rank=self._rank,
+            step=self._step,
+            time=self._done_at,
+            steps=self._meter.steps,
+            samples=self._meter.samples,
+            tokens=self._meter.tokens,
+            phases={phase: seconds for phase, seconds in totals.items() if seconds > 0},
+            memory=memory(self._device),
+            step_seconds=throughput.step_seconds,
+            compute_seconds=throughput.compute_seconds,
+            steps_per_second=throughput.steps_per_second,
+            samples_per_second=throughput.samples_per_second,
+            tokens_per_second=throughput.tokens_per_second,
+            shares=throughput.shares,
+            mfu=mfu,
+            loss=self._loss.newest,
+            grad_norm=self._grad_norm.newest,
+            loss_share=self._loss_share,
+            communication=seen.ratio if seen else None,
+            exposed_communication=seen.exposed if seen else None,
+            checkpoint_step=stored[0] if stored else None,
+            checkpoint_seconds=stored[1] if stored else None,
+            checkpoint_time=stored[2] if stored else None,
+        )
+
+    def close(self) -> None:
+        """The training is over: the endpoint ends, and a trace that is being written is waited for."""
+        self._profiler.close()
+        if self._end:
+            self._end()
+            self._end = None
+        if self._metrics_store:
+            self._metrics_store.close()
+
+    def _publish(self) -> RankMetrics | None:
+        """What others can see, where it is time for it to be new."""
+        now = time.monotonic()
+        if now < self._publish_at:
+            return None
+        self._publish_at = now + PUBLISH_SECONDS
+        self._published = self.snapshot()
+        if self._metrics_store:
+            self._metrics_store.put(self._published)
+        return self._published
+
+    def _measured(self, snapshot: RankMetrics) -> dict[str, float]:
+        """As much of it as the agent's package has names for."""
+        found = snapshot.measured
+        return {name: found[name] for name in found if name in self._measures}
+
+    def _pod_metrics(self) -> list[RankMetrics]:
+        """In a thread of the endpoint's."""
+        mine = [self._published] if self._published else []
+        return mine + (self._metrics_store.others() if self._metrics_store else [])
+
+
+def _device(given: torch.device | str | None) -> torch.device:
+    """Return the device without an index: the current GPU is looked up when it is used, so that none is initialized here."""
+    if given is not None:
+        return torch.device(given)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _no_agent(*_: object, **__: object) -> None:
+    """Stand-in for the agent's `progress` if its package is not installed."""

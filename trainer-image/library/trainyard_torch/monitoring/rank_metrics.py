@@ -1,0 +1,97 @@
+"""Metrics of one process at one time, and their serialization. Pure."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RankMetrics:
+    """Of one rank. None: it is not known, or does not apply.
+
+    Attributes:
+        rank: from 0 on.
+        step: the last that was done.
+        time: when, in seconds since 1970.
+        steps, samples, tokens: done by this process.
+        phases: seconds in each phase, by its name.
+        memory: bytes, by `allocated`, `reserved` and `peak` of the device and `host`.
+        step_seconds, compute_seconds: medians over the last steps.
+        steps_per_second, samples_per_second, tokens_per_second: over the last steps.
+        shares: of the time of the last steps, by phase.
+        mfu: share of the device's peak.
+        loss, grad_norm: the last that were given and had arrived.
+        loss_share: what the loss counts for in the mean over the processes, 1 where all have as many samples of a step.
+        communication, exposed_communication: shares of the time of the steps that were looked at last.
+        checkpoint_step, checkpoint_seconds: of the newest checkpoint that is stored: its step, and how long it took. Rank 0 knows.
+        checkpoint_time: when that was, in seconds since 1970.
+    """
+
+    rank: int
+    step: int
+    time: float
+    steps: int
+    samples: int = 0
+    tokens: int = 0
+    phases: Mapping[str, float] = field(default_factory=dict)
+    memory: Mapping[str, float] = field(default_factory=dict)
+    step_seconds: float | None = None
+    compute_seconds: float | None = None
+    steps_per_second: float | None = None
+    samples_per_second: float | None = None
+    tokens_per_second: float | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
+    mfu: float | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    loss_share: float = 1.0
+    communication: float | None = None
+    exposed_communication: float | None = None
+    checkpoint_step: int | None = None
+    checkpoint_seconds: float | None = None
+    checkpoint_time: float | None = None
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """Return the metrics that the agent gets, by the names of `trainyard_agent.progress`. Phases without time have a share of 0."""
+        collectives = self.shares.get("communication") if self.communication is None else self.communication
+        known = {
+            "samples_per_second": self.samples_per_second,
+            "tokens_per_second": self.tokens_per_second,
+            "mfu": self.mfu,
+            "grad_norm": self.grad_norm,
+            "communication_share": collectives,
+            "data_share": self.shares.get("data", 0.0) if self.shares else None,
+            "checkpoint_share": self.shares.get("checkpoint", 0.0) if self.shares else None,
+            "memory_bytes": self.memory.get("peak", self.memory.get("host")),
+            "checkpoint_step": self.checkpoint_step,
+            "checkpoint_seconds": self.checkpoint_seconds,
+        }
+        return {name: number for name, number in known.items() if number is not None}
+
+    def text(self) -> bytes:
+        """Return a checksum line and JSON, so that a reader can detect a partial write."""
+        content = json.dumps({"format": FORMAT, **asdict(self)}).encode()
+        return b"%08x %d\n%s" % (zlib.crc32(content), len(content), content)
+
+    @classmethod
+    def parse(cls, text: bytes) -> RankMetrics | None:
+        """The reading, with anything behind it left out. None: it is torn, or of another release."""
+        head, _, rest = text.partition(b"\n")
+        try:
+            checksum, length = head.split()
+            content = rest[: int(length)]
+            if zlib.crc32(content) != int(checksum, 16):
+                return None
+            fields = json.loads(content)
+            return cls(**fields) if fields.pop("format") == FORMAT else None
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None

@@ -1,0 +1,77 @@
+"""Data parallel: a full model on each process, with averaged gradients (DDP). Sharing the samples is the loader's task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from typing_extensions import override
+
+from trainyard_torch.mesh import submesh
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+class Replicated(DistributedDataParallel):  # type: ignore[misc]  # torch is there where this runs
+    """DDP without overhead for a single process: nothing is prepared or averaged."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether it is nothing but the model itself."""
+        # On a GPU, DDP moves inputs there.
+        return not self.device_ids and alone(self)
+
+    @override
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """As the model's."""
+        return self.module(*inputs, **kwargs) if self.passes else super().forward(*inputs, **kwargs)
+
+
+def alone(model: DistributedDataParallel) -> bool:
+    """Return whether DDP has a single process and no communication hook, so that it has nothing to do."""
+    # Private, and the only way to see whether there is a hook, which may count, or remember.
+    return model.process_group.size() == 1 and not getattr(model, "_comm_hooks", True)
+
+
+def replicate(
+    model: nn.Module, mesh: DeviceMesh, *, bucket_cap_mb: float = 25.0, find_unused_parameters: bool = False
+) -> DistributedDataParallel:
+    """The model, its gradients averaged over the processes of the mesh during the backward pass; parameters are rank 0's at first.
+
+    Works with `Pipeline` (each stage is wrapped) and with context parallel. With one process it averages over itself alone.
+    Source: Li et al. 2020, PyTorch Distributed.
+
+    Args:
+        model: on this process's device.
+        mesh: that of `Parallelism.mesh`.
+        bucket_cap_mb: MiB of gradients per all-reduce: small buckets start earlier, large ones cost less in total.
+        find_unused_parameters: whether some parameters may have no gradient in a step; to look for them costs a walk over the graph in each.
+
+    Raises:
+        ValueError: parameters are sharded already, no parameter requires a gradient, or a number is out of range.
+    """
+    group = submesh(mesh, "gradients").get_group()
+    if bucket_cap_mb <= 0:
+        raise ValueError(f"bucket_cap_mb must be positive, not {bucket_cap_mb}")
+    spread = [name for name, parameter in model.named_parameters() if isinstance(parameter, DTensor)]
+    if spread:
+        # DDP would turn them into local tensors: norms, checkpoints and optimizers could no longer tell the shards apart.
+        raise ValueError(
+            f"DDP cannot average parameters that are spread over processes ({spread[0]}): use shard, with reshard=False for little traffic"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError("no parameter of the model is to be trained (requires_grad): it needs no replicate")
+    return Replicated(
+        model,
+        # gpu-only: the device of DDP
+        device_ids=[torch.cuda.current_device()] if mesh.device_type == "cuda" else None,
+        process_group=group,
+        bucket_cap_mb=bucket_cap_mb,
+        find_unused_parameters=find_unused_parameters,
+        # Otherwise there are two copies of all gradients.
+        gradient_as_bucket_view=True,
+    )

@@ -1,0 +1,108 @@
+"""Parameters, gradients and optimizer states sharded over the data-parallel processes (FSDP2). The caller names the model's blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+from trainyard_torch.mesh import sharding, submesh
+from trainyard_torch.parallel.sync_initial_parameters import sync_initial_parameters
+from trainyard_torch.parallel.torch_compat import enable_fsdp_on_cpu
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch.distributed.device_mesh import DeviceMesh
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def shard(
+    model: M,
+    mesh: DeviceMesh,
+    *,
+    blocks: Iterable[nn.Module],
+    reshard_after_forward: bool = True,
+    cpu_offload: bool = False,
+    mixed_precision: MixedPrecisionPolicy | None = None,
+) -> M:
+    """The same model, each of its parameters spread over the data-parallel processes; where the mesh has copies, these are averaged (HSDP).
+
+    The parameters become DTensors: create the optimizer afterwards. Call `tensor_parallel` before, not afterwards.
+    Source: Zhao et al. 2023, PyTorch FSDP; Rajbhandari et al. 2020, ZeRO.
+
+    Args:
+        model: on this process's device, where the first process's values count; or elsewhere, such as on the meta device, to be filled or
+                synchronized by the caller.
+        mesh: that of `Parallelism.mesh`.
+        blocks: the modules that are gathered as units, such as the layers of a transformer; all other parameters are gathered with the
+            model. Empty: the model is one unit, which saves memory only between steps.
+        reshard_after_forward: True, a block is given up after its forward pass and gathered again for backward (known as ZeRO-3: half as much traffic again);
+            False, it is kept until then (known as ZeRO-2).
+        cpu_offload: whether parameters, gradients and optimizer states live in the memory of the host. The process group then needs gloo for
+                the CPU in addition to nccl ("cpu:gloo,cuda:nccl"), since the gradient norm is computed there.
+        mixed_precision: in which types to compute and to average; None: the parameters' own. On CPUs averages are formed in float64.
+
+    Raises:
+        ValueError: a block is not part of the model, has no forward, or is sharded already; two blocks share a parameter; or
+            there is nothing to offload from.
+    """
+    within = sharding(mesh)
+    if cpu_offload and mesh.device_type == "cpu":
+        raise ValueError(
+            "offload moves parameters to the host's memory, and on a mesh of CPUs they are there already: leave it out"
+        )
+    chosen = _inner_first(model, list(blocks))
+    policy = mixed_precision or MixedPrecisionPolicy()
+    if mesh.device_type == "cpu":
+        enable_fsdp_on_cpu()
+        # Gloo refuses to average float32 and bfloat16, or silently sums them (pytorch issue 162338); float64 is divided by FSDP itself.
+        policy = replace(policy, reduce_dtype=torch.float64)
+    # Copies that start from different values would stay different: only gradients are averaged.
+    sync_initial_parameters(model, submesh(mesh, "gradients"))
+    for module in (*chosen, model):
+        fully_shard(
+            module,
+            mesh=within,
+            reshard_after_forward=reshard_after_forward,
+            mp_policy=policy,
+            # gpu-only: parameters in the memory of the host
+            offload_policy=CPUOffloadPolicy() if cpu_offload else OffloadPolicy(),
+        )
+    return model
+
+
+def _inner_first(model: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
+    """The blocks as FSDP wants them: those within another one before it."""
+    names = {module: name for name, module in model.named_modules()}
+    for block in blocks:
+        if block is model or block not in names:
+            raise ValueError(f"blocks: a {type(block).__name__} is no part of the model")
+        if isinstance(block, (nn.ModuleList, nn.ModuleDict)):
+            raise ValueError(  # noqa: TRY004 - the list's value is wrong
+                f"blocks: {names[block]} is a {type(block).__name__}, which has no forward: name the modules in it"
+            )
+    if len(set(blocks)) < len(blocks):
+        raise ValueError("blocks: a module is there twice")
+    if sharded := [name for module, name in names.items() if isinstance(module, FSDPModule)]:
+        raise ValueError(f"{sharded[0] or 'the model'} is sharded already")
+    _refuse_ties(model, {names[block] for block in blocks})
+    return sorted(blocks, key=lambda block: -names[block].count("."))
+
+
+def _refuse_ties(model: nn.Module, blocks: set[str]) -> None:
+    owners: dict[nn.Parameter, str] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        block = name
+        while block and block not in blocks:
+            block = block.rpartition(".")[0]
+        for parameter in module.parameters(recurse=False):
+            if (other := owners.setdefault(parameter, block)) != block:
+                raise ValueError(
+                    f"one parameter is in both {other or 'the rest of the model'} and {block or 'the rest of the model'} "
+                    "(tied weights): put both into one block, or leave both out"
+                )

@@ -1,0 +1,124 @@
+"""Tensor parallel: each matrix spread over processes that compute its product together. The plan is the model's owner's."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING, TypeVar
+
+from torch import nn
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from trainyard_torch.mesh import size
+from trainyard_torch.parallel.sync_initial_parameters import sync_initial_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.parallel import ParallelStyle
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def tensor_parallel(model: M, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle]) -> M:
+    """The same model, the modules of the plan spread over `mesh["tensor"]`; with one process there, as it was.
+
+    Call it first, on the whole model: before `pipeline_stages`, `shard` and the optimizer. Modules outside of the plan are replicated on each
+    process, and a planned module takes and returns full activations unless its style says otherwise; a module that counts heads has to
+    count those that it sees, not those that it was made for.
+    Source: Shoeybi et al. 2019, Megatron-LM.
+
+    Args:
+        model: on this process's device; the first process's values count.
+        mesh: that of `Parallelism.mesh`.
+        plan: style by name of module, * for any one part of a name: {"layers.*.up": ColwiseParallel(), "layers.*.down": RowwiseParallel()}.
+
+    Raises:
+        ValueError: a name matches no module, a module is matched twice, its style needs another kind of module, a size is not divisible by
+            the tensor degree, or modules that share a parameter are split in different ways.
+    """
+    degree = size(mesh, "tensor")
+    modules = dict(model.named_modules())
+    seen: dict[str, str] = {}
+    for pattern, style in plan.items():
+        matched = [name for name in modules if name and _matches(name, pattern)]
+        if not matched:
+            raise ValueError(
+                f"plan: no module is named {pattern!r}; there are {', '.join(list(modules)[1:9])} and so on"
+            )
+        for name in matched:
+            if name in seen:
+                raise ValueError(f"plan: {name} is matched by both {seen[name]!r} and {pattern!r}")
+            seen[name] = pattern
+            _check(name, modules[name], style, degree)
+    before = _Before(model, seen)
+    if degree > 1:
+        # Replicated parameters have to stay the same on all processes.
+        sync_initial_parameters(model, mesh["tensor"])
+        parallelize_module(model, mesh["tensor"], dict(plan))
+        before.restore()
+    return model
+
+
+class _Before:
+    """Tied and frozen parameters, to be restored after torch has replaced the parameters.
+
+    Raises:
+        ValueError: some of the modules that share one are in the plan, and some are not.
+    """
+
+    def __init__(self, model: nn.Module, planned: Collection[str]) -> None:
+        owners: dict[nn.Parameter, list[tuple[str, nn.Module, str]]] = {}
+        for name, module in model.named_modules():
+            for own, parameter in module.named_parameters(recurse=False):
+                owners.setdefault(parameter, []).append((name, module, own))
+        self._shared = [shared for shared in owners.values() if len(shared) > 1]
+        self._frozen = [shared[0][1:] for parameter, shared in owners.items() if not parameter.requires_grad]
+        for shared in self._shared:
+            within = [name for name, *_ in shared if name in planned]
+            without = [name for name, *_ in shared if name not in planned]
+            if within and without:
+                raise ValueError(
+                    f"plan: {within[0]} and {without[0]} share a parameter (tied weights): name both, or neither"
+                )
+
+    def restore(self) -> None:
+        """Have them shared and frozen again.
+
+        Raises:
+            ValueError: it is split in one way here and in another there.
+        """
+        for (name, module, own), *others in self._shared:
+            first = getattr(module, own)
+            for other, owner, called in others:
+                here = getattr(owner, called)
+                if here is not first and getattr(first, "placements", None) != getattr(here, "placements", None):
+                    raise ValueError(
+                        f"plan: {name} and {other} share a parameter (tied weights), which would be split in different ways: an Embedding by "
+                        "RowwiseParallel goes with a Linear by ColwiseParallel"
+                    )
+                owner.register_parameter(called, first)
+        for module, own in self._frozen:
+            getattr(module, own).requires_grad_(False)  # noqa: FBT003 - its only parameter
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """As torch does: part by part."""
+    parts, wanted = name.split("."), pattern.split(".")
+    return len(parts) == len(wanted) and all(map(fnmatch, parts, wanted))
+
+
+def _check(name: str, module: nn.Module, style: ParallelStyle, degree: int) -> None:
+    if not isinstance(style, (ColwiseParallel, RowwiseParallel)):
+        return
+    columns = isinstance(style, ColwiseParallel)
+    if isinstance(module, nn.Linear):
+        what, wide = ("out_features", module.out_features) if columns else ("in_features", module.in_features)
+    elif isinstance(module, nn.Embedding):
+        what, wide = ("embedding_dim", module.embedding_dim) if columns else ("num_embeddings", module.num_embeddings)
+    else:
+        raise ValueError(  # noqa: TRY004 - the plan's value is wrong
+            f"plan: {name} is a {type(module).__name__}, and {type(style).__name__} takes Linear or Embedding"
+        )
+    if wide % degree:
+        raise ValueError(f"plan: {what} of {name} is {wide}, which the tensor degree {degree} does not divide")
