@@ -105,7 +105,7 @@ def _stop_reason(snapshot: Snapshot) -> str | None:
         )
     for pod, agent in _agents(snapshot):
         if pod.taken_by and not pod.ended:
-            return f"worker {pod.index} (pod {pod.name}) is taken away: {pod.taken_by.reason}"
+            return f"worker {pod.index} (pod {pod.name}) is being disrupted: {pod.taken_by.reason}"
         if agent and agent.leave and agent.leave.leaving:
             return f"worker {pod.index} (pod {pod.name}) was asked to end"
     return None

@@ -76,7 +76,7 @@ def test_lost_capacity_is_waited_for_and_then_done_without() -> None:
             Reason.INSUFFICIENT_CAPACITY,
             (
                 "there was no room for all 4 workers within 60 seconds (pod train-worker-1-2: 0/3 nodes are available: 3 Insufficient"
-                " nvidia.com/gpu): the group goes on with 3; 2 workers keep their pods, worker 1 gets a new pod, and all start anew as attempt 3"
+                " nvidia.com/gpu): the group goes on with 3; restarting with 2 existing pods and a new pod for worker 1 as attempt 3"
             ),
         )
     ]
