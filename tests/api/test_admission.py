@@ -218,7 +218,7 @@ def test_a_template_does_not_pose_as_another_jobs(guarded: Plane) -> None:
     manifest = job()
     for label in ("job-name", "job-uid", "index"):
         manifest["spec"]["template"]["metadata"] = {"labels": {"team": "a", f"trainyard.dev/{label}": "victim"}}
-        with pytest.raises(RefusedError, match=r"those of trainyard\.dev are the operator's"):
+        with pytest.raises(RefusedError, match=r"labels of trainyard\.dev are reserved for the operator"):
             submit(guarded, AUTHOR, manifest)
     manifest["spec"]["template"]["metadata"] = {"labels": {"team": "a"}}
     submit(guarded, AUTHOR, manifest)
@@ -230,7 +230,7 @@ def test_a_template_does_not_pose_as_the_operator(guarded: Plane) -> None:
     manifest = job()
     manifest["spec"]["template"]["metadata"] = {"labels": labels}
     submit(guarded, AUTHOR, manifest)
-    with pytest.raises(RefusedError, match="a worker may not pass for the operator"):
+    with pytest.raises(RefusedError, match="a worker must not have the labels of the operator"):
         guarded.call("POST", f"{JOBS}/namespaces/{HOME}/trainingjobs?dryRun=All", manifest)
     manifest["spec"]["template"]["metadata"] = {"labels": {**labels, f"{name}/component": "worker"}}
     guarded.call("POST", f"{JOBS}/namespaces/{HOME}/trainingjobs?dryRun=All", manifest)
@@ -296,7 +296,7 @@ def test_an_account_may_be_used_by_who_has_the_verb(guarded: Plane) -> None:
     ids=["nobody's", "a ReplicaSet's", "a namesake's", "not its controller's"],
 )
 def test_the_operators_account_makes_nothing_but_workers(guarded: Plane, pod: Json) -> None:
-    assert "pods of TrainingJobs alone" in refused_pod(guarded, pod)
+    assert "only pods of TrainingJobs" in refused_pod(guarded, pod)
     assert not refused_pod(guarded, worker())
 
 
@@ -307,7 +307,7 @@ def test_nor_does_it_delete_anything_else(guarded: Plane) -> None:
     made = guarded.call("POST", place, job(), user=AUTHOR)
     for name, pod in (("ours", worker(uid=made["metadata"]["uid"])), ("theirs", {"metadata": {}, "spec": HARMLESS})):
         guarded.call("POST", pods, {**pod, "metadata": {**pod["metadata"], "name": name}})
-    with pytest.raises(RefusedError, match="pods of TrainingJobs alone"):
+    with pytest.raises(RefusedError, match="only pods of TrainingJobs"):
         guarded.call("DELETE", f"{pods}/theirs?gracePeriodSeconds=0", user=OPERATOR)
     guarded.call("DELETE", f"{pods}/ours?gracePeriodSeconds=0", user=OPERATOR)
     guarded.call("DELETE", f"{pods}/theirs?gracePeriodSeconds=0")

@@ -74,7 +74,9 @@ def test_two_processes_of_one_pod_never_both_lead(plane: Plane, lab: Namespace, 
             lab.submit(job)
             lab.until_phase("Running", job)
             assert (one.leads, second.leads) == (True, False)
-            assert any("this pod's place in the election is not to be had" in message for message in second.messages())
+            assert any(
+                "cannot acquire the pod lock; waiting for lease expiry" in message for message in second.messages()
+            )
 
 
 def test_a_clean_stop_hands_over_within_three_seconds(plane: Plane, lab: Namespace, job: str) -> None:
@@ -119,14 +121,14 @@ def test_one_that_was_frozen_writes_nothing_when_it_thaws(plane: Plane, lab: Nam
 def test_a_leader_without_an_api_server_ends_and_a_new_one_takes_up_its_jobs(
     plane: Plane, lab: Namespace, job: str
 ) -> None:
-    with operator(plane, "one", lease_seconds="6") as one:
+    with operator(plane, "one", lease_duration_seconds="6") as one:
         until(lambda: one.leads, 10, "it to lead")
         lab.submit(job)
         lab.until_phase("Running", job)
         lab.stop()
         with plane.hung():
             assert one.ends(15) == 3
-    with operator(plane, "one", lease_seconds="6") as one:
+    with operator(plane, "one", lease_duration_seconds="6") as one:
         until(lambda: one.leads, 20, "it to lead again")
-        until(lambda: any("acting on" in message for message in one.messages()), 10, "all to be listed")
+        until(lambda: any("managing TrainingJobs" in message for message in one.messages()), 10, "all to be listed")
         assert (lab.status(job)["attempt"], lab.status(job)["phase"]) == (1, "Running")

@@ -53,7 +53,10 @@ class Depose(KillAfter):
     """The same, with another operator waiting for the Lease."""
 
     replicas = 2
-    settings: ClassVar[Mapping[str, str]] = {"TRAINYARD_LEADER_ELECTION": "true", "TRAINYARD_LEASE_SECONDS": "3"}
+    settings: ClassVar[Mapping[str, str]] = {
+        "TRAINYARD_LEADER_ELECTION": "true",
+        "TRAINYARD_LEASE_DURATION_SECONDS": "3",
+    }
 
 
 class LoseRequest(AtWrite):

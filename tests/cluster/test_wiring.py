@@ -138,7 +138,7 @@ def test_a_job_that_always_fails_at_the_same_step_does_not_go_round_for_ever(kub
     assert kube.condition("job", "Failed")["reason"] == "NoProgress"
     told = kube.condition("job", "Failed")["message"]
     assert "ValueError: NaN in the batch" in told
-    assert told.endswith("; the last 3 failures were all after step 4 (recovery.noProgressLimit is 3)")
+    assert told.endswith("; the last 3 failures happened after step 4 (recovery.noProgressLimit is 3)")
 
 
 def test_the_environment_of_a_torch_worker(kube: Kube) -> None:

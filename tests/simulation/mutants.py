@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from trainyard.api.reasons import Reason
-from trainyard.controller.kopf_adapter.job_informer import JobFeed
+from trainyard.controller.kopf_adapter.job_informer import JobInformer
 from trainyard.controller.reconcile import reconciler
 from trainyard.domain import plan as planning, worker_pods
 from trainyard.domain.actions import DeletePod, Plan, RemovePod
@@ -82,7 +82,7 @@ def goes_on_from_an_expired_version() -> Planted:
 def relies_on_the_watch_alone() -> Planted:
     """Jobs are listed at the start and never again."""
 
-    async def run(feed: JobFeed) -> None:
+    async def run(feed: JobInformer) -> None:
         while not feed.synced.is_set():
             try:
                 await feed.relist()
@@ -90,7 +90,7 @@ def relies_on_the_watch_alone() -> Planted:
                 await asyncio.sleep(1)
         await asyncio.Event().wait()
 
-    return JobFeed, "run", run
+    return JobInformer, "run", run
 
 
 def goes_by_the_clock_of_its_machine() -> Planted:

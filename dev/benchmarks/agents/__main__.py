@@ -26,7 +26,7 @@ import uvloop
 from dev.benchmarks.agents import waiting
 from dev.benchmarks.agents.credentials import Issuer, certificate
 from trainyard.api.agent_protocol import REPORT_PATH
-from trainyard.controller.bootstrap.limits import more_files
+from trainyard.controller.bootstrap.limits import raise_open_file_limit
 from trainyard.coordinator.progress_store import MAX_REPORTS_PER_SECOND
 
 WORKERS = 8
@@ -166,7 +166,7 @@ def _spent(before: Mapping[str, float], after: Mapping[str, float], reports: int
 
 def main() -> int:
     """1 where a report was not taken, or an agent not told to begin."""
-    more_files()
+    raise_open_file_limit()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--agents", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=60.0)

@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry
 
 from dev.benchmarks.scale.usage import of
 from trainyard.api.internal_status import Group
-from trainyard.controller.bootstrap.limits import more_files
+from trainyard.controller.bootstrap.limits import raise_open_file_limit
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.reconcile.caches import Caches
-from trainyard.controller.reconcile.coordination import coordinator
+from trainyard.controller.reconcile.coordination import create_coordinator
 from trainyard.controller.reconcile.resources import job_record, pod_record
 from trainyard.domain.plan import plan
 from trainyard.engine.loop import ReconcileLoop
@@ -72,7 +72,7 @@ class _Cluster:
 
 
 class Service:
-    """A coordinator, and passes over the jobs that it has news of."""
+    """A coordinator, and reconciles of the jobs that it queues."""
 
     def __init__(self, folder: Path, jobs: int, workers: int) -> None:
         """`folder` holds the certificate and `keys.json`, what the cluster says of its keys."""
@@ -81,7 +81,9 @@ class Service:
         self.queue: WorkQueue[str] = WorkQueue()
         settings = Settings(coordinator_url="https://localhost:1", coordinator_tls=folder)
         session = cast("Session", _Cluster(orjson.loads((folder / "keys.json").read_bytes())))
-        made = coordinator(settings, session, self.caches, self.queue, self.registry, lambda: True, lambda _: True)
+        made = create_coordinator(
+            settings, session, self.caches, self.queue, self.registry, lambda: True, lambda _: True
+        )
         if made is None:
             raise ValueError("there is no coordinator")
         self.coordinator = made
@@ -159,7 +161,7 @@ def _say(line: Mapping[str, object]) -> None:
 def main(arguments: list[str]) -> None:
     """`FOLDER JOBS WORKERS`."""
     folder, jobs, workers = arguments
-    more_files()
+    raise_open_file_limit()
 
     async def run() -> None:
         await serve(Service(Path(folder), int(jobs), int(workers)))

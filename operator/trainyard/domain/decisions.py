@@ -7,7 +7,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import StatusChanges
 from trainyard.domain.conditions import ConditionUpdate
 
-ALL_WORKERS = "all workers start anew"
+ALL_WORKERS = "restarting all workers"
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ class TestResize:
         assert (decided.status.restart_count, decided.status.internal.backoff) == (0, Backoff())
         (event,) = decided.events
         assert (event.type, event.reason) == ("Normal", Reason.RESIZED)
-        assert event.note == "replicas was changed from 3 to 5; all workers start anew as attempt 2"
+        assert event.note == "replicas was changed from 3 to 5; restarting all workers as attempt 2"
 
     def test_is_seen_on_any_pod(self) -> None:
         scene = job(3).running().pod(0, workers=0).wishing(replicas=2)

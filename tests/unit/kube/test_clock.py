@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.support.fake_api import FakeApi
-from trainyard.controller.metrics.collector import tell_of_clock
+from trainyard.controller.metrics.collector import register_clock_offset
 from trainyard.kube.clock import ServerClock
 from trainyard.kube.errors import ApiError
 from trainyard.kube.resource import PODS
@@ -152,7 +152,7 @@ def test_different_server_clocks_do_not_flood_the_log(caplog: pytest.LogCaptureF
 
 def test_offset_of_the_clocks() -> None:
     machines, registry = Machines(-600.0), CollectorRegistry()
-    tell_of_clock(machines.clock, registry)
+    register_clock_offset(machines.clock, registry)
     machines.answers()
     assert registry.get_sample_value("trainyard_clock_offset_seconds") == pytest.approx(600, abs=1)
 

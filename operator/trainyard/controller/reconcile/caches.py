@@ -1,4 +1,4 @@
-"""What the operator knows of the cluster, as last heard. No I/O: scopes write it, passes read it between awaits."""
+"""The operator's view of the cluster. No I/O: scopes write the caches, reconciles read them between awaits."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -12,15 +12,15 @@ from trainyard.kube.resource import PODS, Resource
 from trainyard.kube.store import Store
 
 REMOVED = "removed pods"
-"""What the tracker calls pods that were deleted by force: for them it is not enough to be on their way out."""
+"""The tracker's name for pods that were deleted by force: a deletion timestamp is not enough for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """What one scope holds: the stores, all of them indexed by the job's UID.
+    """The stores of one scope, all of them indexed by the job's UID.
 
-    One for each namespace that is watched by itself. A list, a bookmark, the newest version heard: they are always those of
-    one watch and say nothing about the objects of another.
+    There is one for each namespace that is watched separately. A list, a bookmark and the newest version belong to one
+    watch, and say nothing about objects of another.
     """
 
     jobs: Store[JobRecord, str] = field(default_factory=lambda: Store(lambda job: job.uid))
@@ -35,11 +35,13 @@ class Cache:
         reports: Sequence[WorkerReport] = (),
         agent_registry: AgentRegistry | None = None,
     ) -> Snapshot | None:
-        """All that a decision on the job rests on, as of now; None where the job cannot be read.
+        """Return everything that a decision on the job needs, as of now; None if the job cannot be read.
 
-        `agent`: whether there is one to bring into workers; `reports`: what those there have told; `agent_registry`: who of them is there.
+        `agent`: whether an agent is injected into workers; `reports`: the agents' progress reports; `agent_registry`: which
+        agents are connected.
 
-        Of its own namespace alone: an owner reference to a job in another one is the work of somebody who has no rights there.
+        Only the job's own namespace counts. An owner reference to a job in another one is forged by somebody without
+        permission there.
         """
         view = job.view
         if view is None:
@@ -56,10 +58,10 @@ class Cache:
             coordinator_up_since=agent_registry.since if agent_registry else None,
         )
 
-    def notice(self, resource: Resource, raw: Mapping[str, Any]) -> bool:
-        """A pod or a Service was read, because it is there and was not known of. Returns whether it is known now and was not before.
+    def add_found(self, resource: Resource, raw: Mapping[str, Any]) -> bool:
+        """Add a pod or a Service that exists and was unknown. Returns whether it is known now and was not before.
 
-        An event that was lost without a word is made up for by this. What lacks our label stays unknown.
+        This makes up for a lost event. An object without our label stays unknown.
         """
         try:
             if resource == PODS:
@@ -68,17 +70,19 @@ class Cache:
         except (KeyError, ValueError):
             return False
 
-    def made(self, raw: Mapping[str, Any]) -> None:
-        """This process has made a pod: no lost event makes it unknown, and so alive beside those of the next attempt."""
+    def add_created(self, raw: Mapping[str, Any]) -> None:
+        """Add a pod that this process has created. A lost event must not hide it, or it would run beside the next
+        attempt.
+        """
         with suppress(KeyError, ValueError):
             self.pods.record_created(pod_record(raw))
 
-    def seen(self) -> dict[str, int]:
-        """The newest version heard of, of each kind that a job owns."""
+    def newest_versions(self) -> dict[str, int]:
+        """Return the newest known resource version of each kind that a job owns."""
         return {"pods": self.pods.seen, "services": self.services.seen}
 
-    def going(self, resource: str, uid: str) -> bool:
-        """Whether this object is shown as being deleted, or not at all."""
+    def is_deleting(self, resource: str, uid: str) -> bool:
+        """Return whether the cache shows this object as being deleted, or not at all."""
         if resource not in {"pods", REMOVED}:
             return True
         pod = self.pods.get(uid)
@@ -87,24 +91,24 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """The caches of all scopes: one for all namespaces (None), or one for each that is watched."""
+    """The caches of all scopes: one for all namespaces (None), or one for each watched namespace."""
 
     by_namespace: Mapping[str | None, Cache]
 
     @classmethod
     def empty(cls, namespaces: Iterable[str] = ()) -> "Caches":
-        """Nothing known yet, of these namespaces or (none given) of all."""
+        """Return empty caches of these namespaces, or of all if none is given."""
         return cls({namespace: Cache() for namespace in tuple(namespaces) or (None,)})
 
     def of(self, namespace: str) -> Cache:
-        """The cache in which the objects of this namespace are."""
+        """Return the cache that holds the objects of this namespace."""
         return self.by_namespace[None if None in self.by_namespace else namespace]
 
     def job(self, uid: str) -> JobRecord | None:
-        """The job with this UID, wherever it is."""
+        """Return the job with this UID, in whichever namespace."""
         return next((job for cache in self.by_namespace.values() if (job := cache.jobs.get(uid))), None)
 
     def jobs(self) -> list[JobRecord]:
-        """All jobs."""
+        """Return all jobs."""
         stores = [cache.jobs for cache in self.by_namespace.values()]
         return [job for store in stores for uid in store.keys() if (job := store.get(uid))]  # noqa: SIM118 - a store is no dict

@@ -180,7 +180,7 @@ def _exited_before_attempt(snapshot: Snapshot, pod: PodView, now: datetime) -> P
     if state(pod) not in {State.SUCCEEDED, State.FAILED}:
         return None
     how = f": exit code {pod.exit.code}: {summary(pod.exit)}".removesuffix(": ") if pod.exit else ""
-    early = PodIssue("EndedBefore", f"it ended before this attempt began{how}")
+    early = PodIssue("EndedBefore", f"it exited before this attempt started{how}")
     return replace(pod, exit=None, phase="Failed", disruption=early, disrupted_at=now)
 
 
@@ -189,7 +189,7 @@ def _never_connected(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView
     left = _connect_time_left(snapshot, pod, now)
     if left is None or left > timedelta():
         return None
-    return _not_ready(pod, f"its agent has not reached the operator within {AGENT_READY_TIMEOUT.seconds} seconds", now)
+    return _not_ready(pod, f"its agent did not connect within {AGENT_READY_TIMEOUT.seconds} seconds", now)
 
 
 def _exited(snapshot: Snapshot, pod: PodView, _: datetime) -> PodView | None:
@@ -205,7 +205,7 @@ def _silent(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView | None:
     if not is_lost(snapshot, pod, now):
         return None
     agent = snapshot.agents.get(pod.uid)
-    silent = PodIssue(AGENT_SILENT, "nothing is heard of it any more, while other workers are")
+    silent = PodIssue(AGENT_SILENT, "its agent is silent while other agents are connected")
     return replace(pod, disruption=silent, disrupted_at=agent.left_at if agent else now)
 
 
@@ -218,7 +218,7 @@ def _restarts_too_slowly(snapshot: Snapshot, pod: PodView, now: datetime) -> Pod
     container = restarts_container(snapshot.job.status, pod)
     if not container and (agent is None or state(pod) is not State.RUNNING):
         return None
-    what = "its container did not start anew" if container else "its processes did not end"
+    what = "its container did not restart" if container else "its processes did not exit"
     return _not_ready(pod, f"{what} within {AGENT_READY_TIMEOUT.seconds} seconds", now)
 
 

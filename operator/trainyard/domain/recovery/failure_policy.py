@@ -69,7 +69,7 @@ def _with_culprit(cause: Cause, snapshot: Snapshot) -> Cause:
 def _classify(cause: Cause, job: JobView, now: datetime) -> Failure:
     """Return the failure with the rule that decides, and whether it is counted."""
     requested = _exited_on_request(job.status, cause)
-    ruling = Ruling(Action.IGNORE, "it was told to") if requested else match_rules(cause, job.spec.recovery)
+    ruling = Ruling(Action.IGNORE, "coordinated stop") if requested else match_rules(cause, job.spec.recovery)
     repeated = ignored_too_often(ruling, job.status, cause, now)
     if repeated:
         ruling = Ruling(Action.RESTART)
@@ -117,7 +117,7 @@ def _no_progress(failure: Failure, end: CountedEnd) -> Limit | None:
     limit, failures = failure.job.spec.recovery.no_progress_limit, end.budget.at_same_step
     if not failure.cause.counted or not failures or failures < limit:
         return None
-    same = f"the last {failures} failures were all after step {failure.cause.step}"
+    same = f"the last {failures} failures happened after step {failure.cause.step}"
     return Limit(Reason.NO_PROGRESS, f"{same} (recovery.noProgressLimit is {limit})")
 
 
@@ -171,13 +171,13 @@ def _describe(failure: Failure) -> str:
     """Return the cause, the coordinated stop that it followed, and why it is counted or not."""
     status, cause = failure.job.status, failure.cause
     stop = status.stopping
-    told = "" if stop is None or stop.step is None else f"; all ranks were told to stop after step {stop.step}"
+    told = "" if stop is None or stop.step is None else f"; all ranks were requested to stop after step {stop.step}"
     return f"{describe(cause, status.attempt)}{told}{_counting_note(failure)}"
 
 
 def _counting_note(failure: Failure) -> str:
     if failure.repeated:
-        return " (counted: the attempts before it ended early too)"
+        return " (counted: the previous attempts also ended early)"
     if failure.cause.counted_by_rule is None:
         return ""
     return f" ({'counted' if failure.cause.counted_by_rule else 'not counted'}: {failure.ruling.why})"
@@ -188,7 +188,7 @@ def _usage(failure: Failure, end: CountedEnd) -> str:
     if not failure.cause.counted:
         return ""
     within, limit = _window(failure.job), failure.job.spec.recovery.max_restarts
-    forgiven = f"; {end.budget.forgiven} before it are forgiven" if end.budget.forgiven and not within else ""
+    forgiven = f"; {end.budget.forgiven} earlier failures are forgiven" if end.budget.forgiven and not within else ""
     return f" ({end.used} of {limit} restarts used{within}{forgiven})"
 
 

@@ -77,11 +77,11 @@ def describe_restart(decision: RestartDecision, workers: int) -> str:
     if decision.scope is RestartScope.GROUP:
         return ALL_WORKERS
     if decision.container is not None:
-        others = ", the processes of the others in place," if workers > 1 else ""
-        return f"the container of worker {decision.container} starts anew{others}"
+        others = " and the other workers' processes in place" if workers > 1 else ""
+        return f"restarting the container of worker {decision.container}{others}"
     if decision.scope is RestartScope.PROCESS:
-        return "all processes start anew in place" if workers > 1 else "its processes start anew in place"
-    return f"{_describe_new_pods(decision.new_pods)}, the processes of the others start anew in place,"
+        return "restarting processes in place"
+    return f"creating {_describe_new_pods(decision.new_pods)} and restarting the other workers' processes in place"
 
 
 def _reusable(snapshot: Snapshot, cause: Cause, suspects: Sequence[SuspectNode]) -> set[int]:
@@ -127,12 +127,10 @@ def choose_resized_group(snapshot: Snapshot) -> tuple[Group | None, str]:
     )
     if group is None:
         return None, ALL_WORKERS
-    stay = f"{counted(len(kept), 'worker')} {'keeps its pod' if len(kept) == 1 else 'keep their pods'}"
-    join = f"{counted(len(came), 'worker')} {'joins' if len(came) == 1 else 'join'}"
-    return (
-        group,
-        f"{', '.join([stay, *([join] if came else []), *([_describe_new_pods(new)] if new else [])])}, and all start anew",
-    )
+    parts = [counted(len(kept), "existing pod")]
+    parts += [counted(len(came), "joining worker")] if came else []
+    parts += [_describe_new_pods(new)] if new else []
+    return group, f"restarting with {' and '.join([', '.join(parts[:-1]), parts[-1]] if parts[:-1] else parts)}"
 
 
 def _can_keep(snapshot: Snapshot, pod: PodView) -> bool:
@@ -263,5 +261,6 @@ def _made_of(since: int, replaced: Mapping[int, int], workers: int, container: i
 def _describe_new_pods(new: AbstractSet[int]) -> str:
     few = sorted(new)
     if len(few) == 1:
-        return f"worker {few[0]} gets a new pod"
-    return f"{counted(len(few), 'worker')} ({', '.join(map(str, few[:8]))}{' …' if len(few) > 8 else ''}) get new pods"
+        return f"a new pod for worker {few[0]}"
+    listed = f"{', '.join(map(str, few[:8]))}{' …' if len(few) > 8 else ''}"
+    return f"new pods for {counted(len(few), 'worker')} ({listed})"

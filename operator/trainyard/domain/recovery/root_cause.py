@@ -103,7 +103,7 @@ def describe(cause: Cause, attempt: int) -> str:
         told = f"{who} {how}: {summary(pod.exit)}".removesuffix(": ")
         return f"{told} (at {where})" if (where := _location(pod.exit)) else told
     why = pod.disruption or pod.issue
-    verb = "was refused by its node" if cause.reason is Reason.ADMISSION_REJECTED else "was taken away"
+    verb = "was rejected by its node" if cause.reason is Reason.ADMISSION_REJECTED else "was disrupted"
     return f"{who} {verb}: {why.reason}: {why.message}".removesuffix(": ") if why else f"{who} {verb}"
 
 

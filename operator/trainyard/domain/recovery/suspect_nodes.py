@@ -64,7 +64,7 @@ def describe_avoidance(before: Sequence[SuspectNode], after: Sequence[SuspectNod
             continue
         if node.avoidance is Avoidance.REQUIRED:
             return f"; node {node.name} is avoided for 24 hours"
-        often = f", the cause of {node.failures} ends," if node.failures > 1 else ""
+        often = f", the cause of {node.failures} failures," if node.failures > 1 else ""
         return f"; node {node.name}{often} is avoided where possible for 24 hours"
     return ""
 

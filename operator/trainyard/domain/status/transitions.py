@@ -53,14 +53,14 @@ def start(job: JobView, now: datetime) -> TrainingJobStatus:
 
 def resume(job: JobView, now: datetime) -> Plan:
     """The suspension is over."""
-    note = f"the job goes on with attempt {job.status.attempt}"
+    note = f"the job resumes with attempt {job.status.attempt}"
     return Plan(_observed(job, start(job, now)), events=[Event("Normal", Reason.RESUMED, note)])
 
 
 def suspend(snapshot: Snapshot, now: datetime) -> Plan:
     """The job stops. The attempt that ran is over, so that its pods are deleted; the active clock stands still."""
     job, status = snapshot.job, snapshot.job.status
-    message = "lifecycle.suspend is set: the job has no pods until it is taken back"
+    message = "lifecycle.suspend is set: the job has no pods until it is set to false"
     updates = [
         condition_true(C.SUSPENDED, Reason.SUSPENDED, message),
         condition_false(C.SCHEDULED, Reason.SUSPENDED, message),
@@ -103,7 +103,7 @@ def open_rendezvous(status: TrainingJobStatus, address: str) -> TrainingJobStatu
 
 def without_coordinator() -> Restart:
     """The workers wait for a rendezvous that nobody can open: the operator has no coordinator any more."""
-    message = "workers wait for a word of the operator, which is set up without a coordinator now"
+    message = "the rendezvous cannot open: the coordinator is disabled"
     return Restart(Reason.AGENT_DISABLED, message)
 
 

@@ -108,7 +108,7 @@ def _stop_reason(snapshot: Snapshot) -> str | None:
         )
     for pod, agent in _agents(snapshot):
         if pod.disruption and not pod.ended:
-            return f"worker {pod.index} (pod {pod.name}) is taken away: {pod.disruption.reason}"
+            return f"worker {pod.index} (pod {pod.name}) is being disrupted: {pod.disruption.reason}"
         if agent and agent.leave and agent.leave.leaving:
             return f"worker {pod.index} (pod {pod.name}) was asked to end"
     return None

@@ -42,7 +42,7 @@ def test_in_an_image_where_it_cannot_run_it_is_left_out_at_no_charge(failure: di
     assert (after.status.attempt, after.status.restarts, after.status.last_failure) == (2, Restarts(), None)
     assert told(after.status.conditions)[C.AGENT_INJECTED] == because(Reason.NO_PYTHON, holds=False)
     (event,) = after.events
-    assert event.note == f"{why}: trainyard-agent is left out; all workers start anew as attempt 2"
+    assert event.note == f"{why}: trainyard-agent is left out; restarting all workers as attempt 2"
     assert not wants_agent(scene.with_status(conditions=after.status.conditions).job)
 
 

@@ -18,7 +18,7 @@ from trainyard.domain.state.snapshot import AgentView
 def test_a_node_that_does_not_answer_is_given_up_while_others_do() -> None:
     meets = after(RUNS.vanished(1))
     assert (made_in(meets), meets.status.restarts.disruptions) == ([1, 2, 1], 1)
-    assert "AgentSilent: nothing is heard of it any more" in str(meets.status.condition(C.RESTARTING))
+    assert "AgentSilent: its agent is silent" in str(meets.status.condition(C.RESTARTING))
 
 
 def test_not_before_it_is_certain() -> None:
@@ -135,7 +135,7 @@ def test_who_was_lost_with_the_leader_is_the_cause_and_not_those_that_tell_of_it
     status = act(with_a_new_leader(13)).status
     assert (status.attempt, status.restarts.failures, status.restarts.disruptions) == (2, 0, 1)
     (event,) = act(with_a_new_leader(13)).events
-    assert "worker 1 of attempt 1 (pod train-worker-1-1 on node1) was taken away: AgentSilent" in event.note
+    assert "worker 1 of attempt 1 (pod train-worker-1-1 on node1) was disrupted: AgentSilent" in event.note
 
 
 def test_who_cannot_call_and_trains_is_left_alone() -> None:

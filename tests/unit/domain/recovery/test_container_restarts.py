@@ -46,7 +46,7 @@ def test_the_container_of_the_worker_that_failed_starts_anew_and_all_pods_stay()
         status.internal.launched_attempt,
     ) == (RestartScope.CONTAINER, 1, 2)
     assert decided.events[0].note.endswith(
-        "; the container of worker 1 starts anew, the processes of the others in place, as attempt 2, in 2 seconds"
+        "; restarting the container of worker 1 and the other workers' processes in place as attempt 2, in 2 seconds"
     )
 
 
@@ -109,7 +109,7 @@ def test_who_does_not_come_back_gets_a_new_pod_at_no_charge(*, known: bool) -> N
     status = act(late).status
     assert (status.attempt, [status.created_in_attempt(index) for index in range(3)]) == (3, [1, 3, 1])
     assert (status.restarts.failures, status.restarts.disruptions) == (1, 1)
-    assert "its container did not start anew within 60 seconds" in act(late).events[0].note
+    assert "its container did not restart within 60 seconds" in act(late).events[0].note
 
 
 def test_a_node_that_knows_no_such_rule_lets_the_pod_fail_and_the_worker_gets_a_new_one() -> None:
@@ -182,7 +182,7 @@ def test_a_node_that_is_lost_meanwhile_is_noticed_and_holds_up_nobody() -> None:
 def test_what_ended_instead_is_told() -> None:
     end = Exit(ago(1), 3, "Error", "no data", "fetch")
     failed = restarting().pod(1, phase="Failed", running=False, ready=False, ended=True, exit=end)
-    assert "it ended before this attempt began: exit code 3: no data" in act(failed).events[0].note
+    assert "it exited before this attempt started: exit code 3: no data" in act(failed).events[0].note
 
 
 def test_a_program_that_ends_with_the_code_itself_has_failed() -> None:

@@ -50,7 +50,7 @@ def test_the_sentence_names_the_cause_the_charge_and_what_comes_next() -> None:
     (event,) = plan(ALL.failed(1, exit_code=3, message="boom").snapshot, NOW).events
     assert event.note == (
         "worker 1 of attempt 1 (pod train-worker-1-1 on node1) failed with exit code 3 (Error): boom"
-        " (1 of 10 restarts used); all workers start anew as attempt 2"
+        " (1 of 10 restarts used); restarting all workers as attempt 2"
     )
 
 
@@ -122,7 +122,7 @@ def test_refusal_by_the_node_stands_in_the_status_while_the_next_attempt_waits()
     running = decided.status.condition(C.RUNNING)
     assert running is not None
     assert running.reason == Reason.ADMISSION_REJECTED
-    assert "was refused by its node: UnexpectedAdmissionError: no device is healthy" in running.message
+    assert "was rejected by its node: UnexpectedAdmissionError: no device is healthy" in running.message
 
 
 def test_victim_is_waited_for_without_a_write() -> None:

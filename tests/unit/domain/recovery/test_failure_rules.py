@@ -149,10 +149,10 @@ def test_the_rule_speaks_of_the_cause_and_not_of_its_victims() -> None:
         (running({"action": "Fail", "exitCodes": [7]}).failed(1, exit_code=7), "; recovery.rules[0] says Fail"),
         (
             running({"action": "Ignore", "exitCodes": [7]}).failed(1, exit_code=7),
-            " (not counted: recovery.rules[0] says Ignore); all",
+            " (not counted: recovery.rules[0] says Ignore); restarting",
         ),
         (running().failed(1, exit_code=127), "; exit code 127: the command cannot be executed, or is not in the image"),
-        (running().failed(1, exit_code=90), " (not counted: exit code 90: ended in good order because"),
+        (running().failed(1, exit_code=90), " (not counted: exit code 90: exited on request, with"),
     ],
 )
 def test_the_event_names_the_rule(scene: Scene, words: str) -> None:
@@ -203,7 +203,7 @@ def test_a_window_that_is_taken_away_brings_nothing_back() -> None:
     decided = plan(scene.failed(1).snapshot, NOW)
     assert decided.status.restarts == Restarts(failures=41)
     assert decided.status.internal.restart_budget == RestartBudget(forgiven=38)
-    assert "(3 of 3 restarts used; 38 before it are forgiven)" in decided.events[0].note
+    assert "(3 of 3 restarts used; 38 earlier failures are forgiven)" in decided.events[0].note
     more = running(maxRestarts=3).with_status(restarts=decided.status.restarts)
     assert plan(more.failed(1).snapshot, NOW).status.finished
 

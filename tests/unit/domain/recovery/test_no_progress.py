@@ -67,7 +67,7 @@ def test_who_asks_for_a_free_restart_time_and_again_and_gets_nowhere_is_charged(
     assert decided.status.phase is Phase.FAILED
     (failed,) = (each for each in decided.status.conditions if each.type == ConditionType.FAILED)
     assert failed.reason == Reason.RESTARTS_EXHAUSTED
-    assert "(counted: the attempts before it ended early too)" in failed.message
+    assert "(counted: the previous attempts also ended early)" in failed.message
 
 
 @pytest.mark.parametrize(

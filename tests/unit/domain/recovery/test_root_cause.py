@@ -138,13 +138,13 @@ TRACEBACK = (
         ),
         pytest.param(
             ALL.disrupted(2),
-            "worker 2 of attempt 1 (pod train-worker-2-1 on node2) was taken away: PreemptionByScheduler:"
+            "worker 2 of attempt 1 (pod train-worker-2-1 on node2) was disrupted: PreemptionByScheduler:"
             " a pod of higher priority",
             id="a disruption",
         ),
         pytest.param(
             ALL.rejected(0),
-            "worker 0 of attempt 1 (pod train-worker-0-1 on node9) was refused by its node: UnexpectedAdmissionError:"
+            "worker 0 of attempt 1 (pod train-worker-0-1 on node9) was rejected by its node: UnexpectedAdmissionError:"
             " no device is healthy",
             id="a refusal",
         ),

@@ -73,8 +73,9 @@ def test_twice_is_avoided_where_possible_and_said() -> None:
     made = plan(running(suspect()).failed(1, exit_code=139).snapshot, NOW)
     (node,) = made.status.suspect_nodes
     assert (node.failures, node.avoidance, node.until) == (2, Avoidance.PREFERRED, NOW + DAY)
-    assert "node node1, the cause of 2 ends, is avoided where possible for 24 hours; all workers start anew" in _note(
-        made
+    assert (
+        "node node1, the cause of 2 failures, is avoided where possible for 24 hours; restarting all workers"
+        in _note(made)
     )
     assert made.status.restarts.failures == 1
 
@@ -98,7 +99,7 @@ def test_who_asks_to_go_elsewhere_does_at_no_charge(scene: Scene) -> None:
     assert (node.name, node.avoidance) == ("node1", Avoidance.REQUIRED)
     assert (made.status.restarts.failures, made.status.restarts.disruptions) == (0, 1)
     assert "(not counted: " in _note(made)
-    assert "; node node1 is avoided for 24 hours; all workers" in _note(made)
+    assert "; node node1 is avoided for 24 hours; restarting all workers" in _note(made)
 
 
 def test_a_disruption_can_be_made_a_reason_to_go_elsewhere() -> None:
@@ -153,7 +154,7 @@ def test_the_end_of_a_day_is_waited_for_and_frees_workers_without_a_place() -> N
     assert (made.status.phase, made.status.attempt, made.status.suspect_nodes) == (Phase.RESTARTING, 2, [])
     assert (made.status.restart_count, made.events[0].reason) == (0, Reason.NODES_RELEASED)
     assert _note(made) == (
-        "workers wait for a node, and bad is not avoided any more; all workers start anew as attempt 2"
+        "workers wait for a node, and bad is not avoided any more; restarting all workers as attempt 2"
     )
 
 

@@ -36,7 +36,7 @@ def test_group_shrinks_after_capacity_timeout() -> None:
             Reason.INSUFFICIENT_CAPACITY,
             (
                 "not all 4 workers were scheduled within 60 seconds (pod train-worker-1-2: 0/3 nodes are available: 3 Insufficient"
-                " nvidia.com/gpu): the group continues with 3; 2 workers keep their pods, worker 1 gets a new pod, and all start anew as attempt 3"
+                " nvidia.com/gpu): the group continues with 3; restarting with 2 existing pods and a new pod for worker 1 as attempt 3"
             ),
         )
     ]

@@ -35,7 +35,7 @@ def test_remaining_workers_keep_their_pods() -> None:
     assert (verdict.status.attempt, verdict.status.internal.launched_attempt) == (2, 2), "no pod is to be made"
     assert (verdict.status.restarts.resizes, verdict.status.restart_count) == (1, 0)
     assert [event.note for event in verdict.events] == [
-        "replicas was changed from 3 to 2; 2 workers keep their pods, and all start anew as attempt 2"
+        "replicas was changed from 3 to 2; restarting with 2 existing pods as attempt 2"
     ]
     scene = after(scene)
     assert [*decided(scene).actions] == [DeletePod("train-worker-2-1", "pod-2-1", Reason.STALE_ATTEMPT)]
@@ -70,7 +70,7 @@ def test_recreates_all_pods_where_none_can_stay(spec: dict[str, Any]) -> None:
         scene = scene.attended()
     verdict = decided(scene.wishing(replicas=3))
     assert verdict.status.internal.group is None
-    assert verdict.events[0].note.endswith("from 2 to 3; all workers start anew as attempt 2")
+    assert verdict.events[0].note.endswith("from 2 to 3; restarting all workers as attempt 2")
 
 
 def told(scene: Scene, index: int, attempt: int = 1) -> Any:

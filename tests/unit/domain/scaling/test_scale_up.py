@@ -61,7 +61,7 @@ def test_scale_up_events() -> None:
     ]
     verdict = decided(joining_ready(joining_ready(growing(), 2), 3))
     assert [event.note for event in verdict.events] == [
-        "replicas was changed from 2 to 4; 2 workers keep their pods, 2 workers join, and all start anew as attempt 2"
+        "replicas was changed from 2 to 4; restarting with 2 existing pods and 2 joining workers as attempt 2"
     ]
 
 

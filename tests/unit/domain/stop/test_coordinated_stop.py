@@ -16,7 +16,7 @@ from trainyard.domain.plan import plan
 from trainyard.domain.state.snapshot import AgentView
 from trainyard.domain.stop.coordinated_stop import plan_coordinated_stop
 
-ASKED = CoordinatedStop(attempt=1, time=ago(1), reason="worker 1 (pod train-worker-1-1) is taken away: Deleted")
+ASKED = CoordinatedStop(attempt=1, time=ago(1), reason="worker 1 (pod train-worker-1-1) is being disrupted: Deleted")
 KNOWN = ASKED.evolve(step=8)
 SAVED = "rank 0 ended with exit code 90"
 
@@ -154,8 +154,8 @@ def test_the_verdict_waits_until_all_have_ended() -> None:
     assert (made_in(meets), meets.status.internal.coordinated_stop) == ([1, 2, 1], None)
     story = str(meets.status.condition(C.RESTARTING))
     assert "worker 1 of attempt 1" in story
-    assert "was taken away: Deleted" in story
-    assert "; all ranks were told to stop after step 8; worker 1 gets a new pod" in story
+    assert "was disrupted: Deleted" in story
+    assert "; all ranks were requested to stop after step 8; creating a new pod for worker 1" in story
 
 
 def test_it_waits_no_longer_than_the_pod_that_has_to_go_may() -> None:
