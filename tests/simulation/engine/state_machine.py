@@ -17,7 +17,8 @@ from tests.simulation.engine.engine_simulation import NAMESPACE, EngineSimulatio
 from tests.simulation.engine.invariants import InvariantError, told
 from tests.simulation.engine.network_faults import ANY, Fault, Planned
 from tests.simulation.engine.server import INVALID_IMAGE
-from tests.simulation.engine.stored_objects import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE, Json
+from tests.simulation.engine.stored_objects import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE
+from tests.support.fake_cluster import Json
 
 NUMBER = st.integers(0, 7)
 PAUSE = st.sampled_from([0.0, 0.02, 0.2, 1.0, 4.0, 35.0, 110.0])
