@@ -110,7 +110,7 @@ def test_a_node_that_is_closed_is_done_without_and_come_back_to(kube: Kube) -> N
         status = trains(kube, 2, before["attempt"])
         assert counts(status, before) == (0, 1, 1)
         events = kube.run("get", "events")
-        assert "there was no room for all 3 workers within 5 seconds" in events
+        assert "not all 3 workers were scheduled within 5 seconds" in events
         kube.until(lambda: "Insufficient" in kube.condition("job", "Resizing").get("message", ""), 60, "who joins")
         assert kube.status("job")["ready"] == "2/3"
     status = trains(kube, 3, status["attempt"])

@@ -165,7 +165,7 @@ def counts_the_victims_too() -> Planted:
 
 def charges_those_that_were_told_to_go() -> Planted:
     """A worker that ends because somebody ended it is taken for one that failed."""
-    return worker_state, "_followed", lambda _: False
+    return worker_state, "_caused_by_disruption", lambda _: False
 
 
 def begins_a_finished_job_anew() -> Planted:

@@ -83,10 +83,10 @@ BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
     ),
     "who is to join is not made to wait": (TrainingJobStatus, "is_joining", lambda _: always("")),
     "those beyond a new size go on": (TrainingJobStatus, "includes", lambda _: always("yes")),
-    "room is waited for without an end": (capacity, "_left", lambda _: always(None)),
+    "room is waited for without an end": (capacity, "_capacity_timeout_left", lambda _: always(None)),
     "where there is room for some, all are waited for": (
         scale_up,
-        "aim",
+        "target_size",
         lambda _: lambda snapshot, _now: snapshot.size.allowed,
     ),
     "an end is no new attempt": (

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainyard.api.agent_protocol import SyncRequest
+from trainyard.api.agent_protocol import AgentState, SyncRequest
 from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.recovery import HANG_CODE
 from trainyard.api.status import ConditionType
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.domain.recovery.agent_reports import restarts_container
-from trainyard.domain.state.snapshot import Doing, JobView, PodView
+from trainyard.domain.state.snapshot import JobView, PodView
 from trainyard.frameworks.environment import restart_environment
 from trainyard.frameworks.worker_spec import Worker
 
@@ -34,7 +34,9 @@ class Assignment:
         """Whether the agent does something else."""
         if self.attempt != call.attempt:
             return self.attempt > call.attempt
-        return (self.run and call.state is Doing.WAITING) or (call.state is Doing.RUNNING and self._stops_anew(call))
+        return (self.run and call.state is AgentState.WAITING) or (
+            call.state is AgentState.RUNNING and self._stops_anew(call)
+        )
 
     def _stops_anew(self, call: SyncRequest) -> bool:
         """Whether the agent is elsewhere on the way to the end. One that takes no part has nothing to hear of it."""

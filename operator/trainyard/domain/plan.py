@@ -20,14 +20,14 @@ from trainyard.domain.actions import (
 )
 from trainyard.domain.decisions import Decision
 from trainyard.domain.progress import goodput, stragglers
-from trainyard.domain.progress.group_progress import progress, reported_by
+from trainyard.domain.progress.group_progress import last_step_of, progress
 from trainyard.domain.recovery import agent_reports, failure_policy, stored_times, suspect_nodes
 from trainyard.domain.recovery.agent_injection import image_problem
 from trainyard.domain.recovery.restart_scope import attempt_of_all_agents
 from trainyard.domain.recovery.root_cause import Cause, find_cause, settle_time_left
 from trainyard.domain.scaling import capacity, resize, scale_up
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
-from trainyard.domain.state.worker_state import State, everyone, has_stopped, state
+from trainyard.domain.state.worker_state import State, all_present, has_stopped, state
 from trainyard.domain.status import transitions
 from trainyard.domain.status.report import report
 from trainyard.domain.stop import coordinated_stop, deadlines, pod_removal
@@ -78,7 +78,10 @@ def _prepare(snapshot: Snapshot, now: datetime) -> Snapshot:
     status = stored_times.clamp_future_timestamps(snapshot.job.status, now)
     snapshot = _with_status(snapshot, status)
     if snapshot.reports:
-        seen, active = progress(snapshot, now), stored_times.active_time(status, goodput.told_at(snapshot, now))
+        seen, active = (
+            progress(snapshot, now),
+            stored_times.active_time(status, goodput.step_reported_at(snapshot, now)),
+        )
         reported: StatusChanges = {
             "progress": seen,
             "goodput": goodput.reported(snapshot, seen, active),
@@ -111,7 +114,7 @@ def _before_failures(snapshot: Snapshot, now: datetime) -> Decision | None:
         return missed
     if was := snapshot.size.resized_from:
         return resize.resize(snapshot, was, now)
-    if snapshot.job.status.awaiting_rendezvous and snapshot.hearing_since is None:
+    if snapshot.job.status.awaiting_rendezvous and snapshot.coordinator_up_since is None:
         return transitions.without_coordinator()
     return None
 
@@ -129,7 +132,7 @@ def _on_failure(cause: Cause, snapshot: Snapshot, now: datetime) -> Decision:
     """Return what follows from the root cause of a failure."""
     if snapshot.agent and (problem := image_problem(snapshot.job, cause)):
         return transitions.without_agent(problem)
-    cause = replace(cause, reported_step=reported_by(snapshot, cause.index))
+    cause = replace(cause, reported_step=last_step_of(snapshot, cause.index))
     return failure_policy.apply_failure_policy(cause, snapshot, now)
 
 
@@ -137,8 +140,8 @@ def _after_failures(snapshot: Snapshot, now: datetime) -> Decision | None:
     """Return what is decided where no worker has failed."""
     if nodes := suspect_nodes.released_nodes(snapshot.job, snapshot.current, now):
         return transitions.on_released_nodes(nodes)
-    if size := capacity.remaining(snapshot, now):
-        return resize.shrink(snapshot, size, capacity.why(snapshot), now)
+    if size := capacity.feasible_size(snapshot, now):
+        return resize.shrink(snapshot, size, capacity.unschedulable_message(snapshot), now)
     return deadlines.missed_startup(snapshot, now)
 
 
@@ -203,4 +206,4 @@ def _succeeded(snapshot: Snapshot) -> bool:
     """Whether the group has done its work: the group as it was made, which `replicas` may have left behind."""
     succeeded = [p for p in snapshot.current if state(p) is State.SUCCEEDED]
     wished = 1 if snapshot.job.spec.lifecycle.success is Success.WORKER_0 else snapshot.size.current
-    return everyone(succeeded, wished)
+    return all_present(succeeded, wished)

@@ -10,9 +10,9 @@ from trainyard.domain.progress import stragglers
 from trainyard.domain.recovery import agent_reports
 from trainyard.domain.recovery.restart_scope import rendezvous_address
 from trainyard.domain.scaling import capacity, scale_up
-from trainyard.domain.state.rank_layout import indivisible, meets_by_itself
+from trainyard.domain.state.rank_layout import indivisible, uses_torchrun_rendezvous
 from trainyard.domain.state.snapshot import PodView, Snapshot
-from trainyard.domain.state.worker_state import everyone, has_stopped
+from trainyard.domain.state.worker_state import all_present, has_stopped
 from trainyard.domain.status import transitions
 from trainyard.domain.status.report import report, unfollowed
 from trainyard.domain.stop import deadlines, pod_removal
@@ -30,13 +30,13 @@ def reconcile_pods(snapshot: Snapshot, now: datetime) -> Plan:
     once all workers are ready. 7. Create the workers that join later.
     """
     status = snapshot.job.status
-    if changes := scale_up.changes(snapshot, now):
-        return Plan(status.evolve(**changes), events=scale_up.told(snapshot, changes))
+    if changes := scale_up.joining_update(snapshot, now):
+        return Plan(status.evolve(**changes), events=scale_up.scale_up_events(snapshot, changes))
     backoff, blocking = _backoff_left(status, now), _blocking(snapshot, now)
     terminating = [*snapshot.old, *(p for p in snapshot.joining if p.deletion_time)]
     removed, removal_waits = pod_removal.removals(snapshot, terminating, now)
     actions = [*_create_service(snapshot), *_delete_old_pods(snapshot, backing_off=bool(backoff)), *removed]
-    events = [*stragglers.begun(snapshot), *unfollowed(snapshot)]
+    events = [*stragglers.straggler_events(snapshot), *unfollowed(snapshot)]
     waits = [*_waits(snapshot, blocking, now), *removal_waits, *([backoff.total_seconds()] if backoff else [])]
     if not _has_to_wait(status, blocking, backing_off=bool(backoff)):
         created = _create_workers(snapshot)
@@ -44,7 +44,7 @@ def reconcile_pods(snapshot: Snapshot, now: datetime) -> Plan:
         events += [] if created else _created_event(snapshot)
         if not backoff and all(map(has_stopped, blocking)):
             status = _open_rendezvous(snapshot)
-        actions += scale_up.newcomers(snapshot)
+        actions += scale_up.create_joining_workers(snapshot)
     return report(snapshot, Plan(status, actions, events, soonest(waits)), now)
 
 
@@ -71,7 +71,7 @@ def _is_lost(pod: PodView, now: datetime) -> bool:
 def _create_service(snapshot: Snapshot) -> list[Action]:
     """Return the creation of the Service, where workers need it: no peer looks for the only worker of a group."""
     spec, workers = snapshot.job.spec, snapshot.size.desired
-    needed = not indivisible(spec, workers) and (workers > 1 or meets_by_itself(spec))
+    needed = not indivisible(spec, workers) and (workers > 1 or uses_torchrun_rendezvous(spec))
     return [CreateService()] if needed and not snapshot.has_service else []
 
 
@@ -130,7 +130,7 @@ def _open_rendezvous(snapshot: Snapshot) -> TrainingJobStatus:
     It is stored together with what follows from it: one write less for all workers to wait for.
     """
     status = snapshot.job.status
-    if not status.awaiting_rendezvous or not everyone(snapshot.current, snapshot.size.desired):
+    if not status.awaiting_rendezvous or not all_present(snapshot.current, snapshot.size.desired):
         return status
     if not all(agent_reports.is_ready(snapshot, p) for p in snapshot.current):
         return status

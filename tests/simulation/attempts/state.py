@@ -9,7 +9,7 @@ from tests.simulation.attempts.agent import Agent
 from tests.support.jobs import NOW, SUPERVISED, UID, spec
 from trainyard.api.recovery import RestartScope
 from trainyard.api.status import TrainingJobStatus
-from trainyard.domain.scaling.group_size import at_most
+from trainyard.domain.scaling.group_size import largest_allowed
 from trainyard.domain.state.snapshot import AgentView, JobView, PodView, Snapshot, WorkerReport
 
 ELASTIC = {"shrinkAfterSeconds": 20, "growAfterSeconds": 10}
@@ -43,7 +43,7 @@ class State:
     made: int = 0
     heard: dict[str, AgentView] = field(default_factory=dict)
     """What the operator's process has in its memory."""
-    hearing_since: datetime = NOW
+    coordinator_up_since: datetime = NOW
     begun: dict[int, set[str]] = field(default_factory=dict)
     """Where the ranks of each attempt were told to meet."""
     sizes: dict[int, int] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class State:
             agent=True,
             reports=tuple(self.reports.values()),
             agents=heard,
-            hearing_since=self.hearing_since,
+            coordinator_up_since=self.coordinator_up_since,
         )
 
     @property
@@ -112,5 +112,5 @@ class State:
         ]
         # Those that are to join have no ranks, and no place.
         running = [ranks for ranks in running if ranks is not None] if self.room < self.workers else running
-        size = at_most(self.job.spec, min(self.workers, self.room)) or self.workers
+        size = largest_allowed(self.job.spec, min(self.workers, self.room)) or self.workers
         return running == [self.status.attempt] * size and self.status.phase == "Running"

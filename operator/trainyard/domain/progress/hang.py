@@ -1,17 +1,17 @@
-"""Who of a group that hangs keeps the others waiting, from where their ranks stand. Pure."""
+"""Find the rank on which a hung group is blocked, from the stacks of its ranks. Pure."""
 
 from collections import Counter
 from dataclasses import dataclass
 
 from trainyard.domain.state.snapshot import PodView, Snapshot
 
-SEVERAL = 3
-"""Of so many ranks one can be the odd one out."""
+MIN_RANKS = 3
+"""The fewest ranks of which one can be told apart from the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """The only rank that stands elsewhere than all others, which wait for it at one place."""
+    """The only rank whose innermost frame differs from that of all others, which are blocked on it."""
 
     rank: int
     place: str
@@ -22,10 +22,10 @@ class Culprit:
 
 
 def culprit(snapshot: Snapshot) -> Culprit | None:
-    """That rank, if the agents have told where their ranks stand, and there is one."""
+    """Return that rank, if the agents have reported the stacks of their ranks, and there is one."""
     pods = {pod.index: pod for pod in snapshot.current}
-    told = [report for report in snapshot.told if report.index in pods]
-    ranks = {rank.rank: (rank, report.index) for report in told for rank in report.ranks}
+    reports = [report for report in snapshot.attempt_reports if report.index in pods]
+    ranks = {rank.rank: (rank, report.index) for report in reports for rank in report.ranks}
     places = {number: (rank.stack[0], index) for number, (rank, index) in ranks.items() if rank.stack}
     counts = Counter(place for place, _ in places.values())
     alone = [rank for rank, (place, _) in places.items() if counts[place] == 1]
@@ -35,7 +35,7 @@ def culprit(snapshot: Snapshot) -> Culprit | None:
             return None
         ((number, rank, index),) = blocked
         return Culprit(number, "", pods[index], rank.blocked)
-    if len(places) < SEVERAL or len(counts) != 2 or len(alone) != 1:
+    if len(places) < MIN_RANKS or len(counts) != 2 or len(alone) != 1:
         return None
     place, index = places[alone[0]]
     return Culprit(alone[0], place, pods[index])

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.actions import whole_seconds
 from trainyard.domain.recovery.agent_injection import has_agent
 from trainyard.domain.recovery.root_cause import is_consequence, summary
 from trainyard.domain.recovery.suspect_nodes import AGENT_SILENT
-from trainyard.domain.state.snapshot import Doing, Exit, PodView, Snapshot, Trouble
+from trainyard.domain.state.snapshot import Exit, PodIssue, PodView, Snapshot
 from trainyard.domain.state.worker_state import State, state
 
 VANISHED_AGENT_TIMEOUT = timedelta(seconds=8)
@@ -32,7 +33,7 @@ AGENT_CONNECT_TIMEOUT = timedelta(seconds=6)
 
 def merge_agent_reports(snapshot: Snapshot, now: datetime) -> Snapshot:
     """The snapshot with its pods as their agents know them."""
-    if snapshot.hearing_since is None:
+    if snapshot.coordinator_up_since is None:
         return snapshot
     return replace(snapshot, pods=[_merge(snapshot, pod, now) for pod in snapshot.pods])
 
@@ -40,15 +41,13 @@ def merge_agent_reports(snapshot: Snapshot, now: datetime) -> Snapshot:
 def can_keep_pod(snapshot: Snapshot, pod: PodView) -> bool:
     """Whether the next attempt can begin in this pod: its agent is there and listens, or the pod was made to wait and has yet to start."""
     agent, status = snapshot.agents.get(pod.uid), snapshot.job.status
-    if pod.taken_by or pod.ended:
+    if pod.disruption or pod.ended:
         return False
     if agent is None:
         return (
-            status.created_in_attempt(pod.index) == status.attempt
-            and status.awaiting_rendezvous
-            and pod.trouble is None
+            status.created_in_attempt(pod.index) == status.attempt and status.awaiting_rendezvous and pod.issue is None
         )
-    there = not agent.vanished and agent.doing is not Doing.ENDED
+    there = not agent.vanished and agent.state is not AgentState.ENDED
     return there and agent.attempt <= status.attempt and pod.running
 
 
@@ -58,7 +57,7 @@ def is_ready(snapshot: Snapshot, pod: PodView) -> bool:
     return (
         agent is not None
         and agent.connected
-        and agent.doing is Doing.WAITING
+        and agent.state is AgentState.WAITING
         and agent.attempt == snapshot.job.status.attempt
     )
 
@@ -68,21 +67,21 @@ def connect_time_left(snapshot: Snapshot, now: datetime, *, leavers: bool = Fals
 
     None where there are none to come. `leavers`: for those too that are taken away.
     """
-    if snapshot.hearing_since is None or not has_agent(snapshot.job, brought=snapshot.agent):
+    if snapshot.coordinator_up_since is None or not has_agent(snapshot.job, brought=snapshot.agent):
         return None
     waits = [
-        AGENT_CONNECT_TIMEOUT - (now - _expected_since(pod, snapshot.hearing_since, now))
+        AGENT_CONNECT_TIMEOUT - (now - _expected_since(pod, snapshot.coordinator_up_since, now))
         for pod in snapshot.current
-        if pod.running and (leavers or not pod.taken_by) and pod.uid not in snapshot.agents
+        if pod.running and (leavers or not pod.disruption) and pod.uid not in snapshot.agents
     ]
     return max((wait for wait in waits if wait > timedelta()), default=None)
 
 
-def _expected_since(pod: PodView, hearing_since: datetime, now: datetime) -> datetime:
+def _expected_since(pod: PodView, coordinator_up_since: datetime, now: datetime) -> datetime:
     """Since when this worker's agent could have called."""
     began = pod.running_since
     # A node whose clock is ahead must not hold up a verdict for as long.
-    return max(hearing_since, began) if began and began - now <= MAX_CLOCK_SKEW else hearing_since
+    return max(coordinator_up_since, began) if began and began - now <= MAX_CLOCK_SKEW else coordinator_up_since
 
 
 def report_time_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
@@ -93,7 +92,7 @@ def report_time_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
     waits = [
         _exit_time_left(snapshot, pod, now) or _silence_left(snapshot, pod, now)
         for pod in snapshot.current
-        if not (pod.ended or pod.taken_by or pod.exit)
+        if not (pod.ended or pod.disruption or pod.exit)
     ]
     return min((wait for wait in waits if wait and wait > timedelta()), default=None)
 
@@ -117,7 +116,7 @@ def is_lost(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
 def is_out_of_use(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
     """Whether no rank runs in a pod that is not used any more: nothing is heard of it, or the last word was that its container starts anew."""
     agent = snapshot.agents.get(pod.uid)
-    return (agent is not None and agent.doing is Doing.RESTARTING) or is_lost(snapshot, pod, now)
+    return (agent is not None and agent.state is AgentState.RESTARTING) or is_lost(snapshot, pod, now)
 
 
 def _silence_left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
@@ -125,12 +124,16 @@ def _silence_left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta 
     agent = snapshot.agents.get(pod.uid)
     if agent is None:
         return _first_contact_time_left(snapshot, pod, now)
-    if agent.left_at is None or agent.doing is Doing.ENDED or (agent.doing is Doing.RESTARTING and not agent.vanished):
+    if (
+        agent.left_at is None
+        or agent.state is AgentState.ENDED
+        or (agent.state is AgentState.RESTARTING and not agent.vanished)
+    ):
         return None
     # All at once away is our own network: what counts begins when the first is back, and when all that call are let in.
-    if snapshot.heard_since is None or snapshot.hearing_since is None:
+    if snapshot.agents_connected_since is None or snapshot.coordinator_up_since is None:
         return None
-    began = max(agent.left_at, snapshot.heard_since, snapshot.hearing_since)
+    began = max(agent.left_at, snapshot.agents_connected_since, snapshot.coordinator_up_since)
     return (VANISHED_AGENT_TIMEOUT if agent.vanished else ABSENT_AGENT_TIMEOUT) - (now - began)
 
 
@@ -139,7 +142,7 @@ def _first_contact_time_left(snapshot: Snapshot, pod: PodView, now: datetime) ->
 
     Others tell then that they have lost a peer. Where none does, nothing follows from it: it may not be able to call, and train.
     """
-    heard, hearing = snapshot.heard_since, snapshot.hearing_since
+    heard, hearing = snapshot.agents_connected_since, snapshot.coordinator_up_since
     if not pod.running or heard is None or hearing is None or not has_agent(snapshot.job, brought=snapshot.agent):
         return None
     ends = (agent.exit for each in snapshot.current if (agent := snapshot.agents.get(each.uid)) and agent.exit)
@@ -150,9 +153,9 @@ def _first_contact_time_left(snapshot: Snapshot, pod: PodView, now: datetime) ->
 def _exit_time_left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
     """How much longer the node of a worker that has done its work may take to tell."""
     agent = snapshot.agents.get(pod.uid)
-    if agent is None or agent.doing is not Doing.ENDED or agent.said_at is None:
+    if agent is None or agent.state is not AgentState.ENDED or agent.reported_at is None:
         return None
-    return ABSENT_AGENT_TIMEOUT - (now - agent.said_at)
+    return ABSENT_AGENT_TIMEOUT - (now - agent.reported_at)
 
 
 def _merge(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
@@ -164,10 +167,10 @@ def _merge(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
 
 def _disrupted(snapshot: Snapshot, pod: PodView, _: datetime) -> PodView | None:
     """A pod that is being taken away keeps a failure that its agent reported before."""
-    if not pod.taken_by:
+    if not pod.disruption:
         return None
     reported = _reported_exit(snapshot, pod)
-    return replace(pod, exit=reported) if reported and pod.taken_at and reported.time < pod.taken_at else pod
+    return replace(pod, exit=reported) if reported and pod.disrupted_at and reported.time < pod.disrupted_at else pod
 
 
 def _exited_before_attempt(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView | None:
@@ -177,8 +180,8 @@ def _exited_before_attempt(snapshot: Snapshot, pod: PodView, now: datetime) -> P
     if state(pod) not in {State.SUCCEEDED, State.FAILED}:
         return None
     how = f": exit code {pod.exit.code}: {summary(pod.exit)}".removesuffix(": ") if pod.exit else ""
-    early = Trouble("EndedBefore", f"it exited before this attempt started{how}")
-    return replace(pod, exit=None, phase="Failed", taken_by=early, taken_at=now)
+    early = PodIssue("EndedBefore", f"it exited before this attempt started{how}")
+    return replace(pod, exit=None, phase="Failed", disruption=early, disrupted_at=now)
 
 
 def _never_connected(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView | None:
@@ -202,8 +205,8 @@ def _silent(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView | None:
     if not is_lost(snapshot, pod, now):
         return None
     agent = snapshot.agents.get(pod.uid)
-    silent = Trouble(AGENT_SILENT, "its agent is silent while other agents are connected")
-    return replace(pod, taken_by=silent, taken_at=agent.left_at if agent else now)
+    silent = PodIssue(AGENT_SILENT, "its agent is silent while other agents are connected")
+    return replace(pod, disruption=silent, disrupted_at=agent.left_at if agent else now)
 
 
 def _restarts_too_slowly(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView | None:
@@ -237,7 +240,7 @@ def _reported_exit(snapshot: Snapshot, pod: PodView) -> Exit | None:
 
 
 def _not_ready(pod: PodView, message: str, now: datetime) -> PodView:
-    return replace(pod, taken_by=Trouble("AgentNotReady", message), taken_at=now)
+    return replace(pod, disruption=PodIssue("AgentNotReady", message), disrupted_at=now)
 
 
 def restarts_container(status: TrainingJobStatus, pod: PodView) -> bool:
@@ -252,11 +255,14 @@ def restarts_container(status: TrainingJobStatus, pod: PodView) -> bool:
 def _connect_time_left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
     """How much longer the agent of a worker that joins the others may take to call, once its container runs; None where it has, or need not."""
     joins = (
-        snapshot.job.status.awaiting_rendezvous and pod.running and not pod.taken_by and pod.uid not in snapshot.agents
+        snapshot.job.status.awaiting_rendezvous
+        and pod.running
+        and not pod.disruption
+        and pod.uid not in snapshot.agents
     )
-    if not joins or pod.running_since is None or snapshot.hearing_since is None or _was_kept(snapshot, pod):
+    if not joins or pod.running_since is None or snapshot.coordinator_up_since is None or _was_kept(snapshot, pod):
         return None
-    return AGENT_READY_TIMEOUT - (now - _expected_since(pod, snapshot.hearing_since, now))
+    return AGENT_READY_TIMEOUT - (now - _expected_since(pod, snapshot.coordinator_up_since, now))
 
 
 def _was_kept(snapshot: Snapshot, pod: PodView) -> bool:
@@ -267,6 +273,6 @@ def _was_kept(snapshot: Snapshot, pod: PodView) -> bool:
 def _rendezvous_start(snapshot: Snapshot) -> datetime | None:
     """Since when the workers that kept their pods could have been ready."""
     status = snapshot.job.status
-    if not status.awaiting_rendezvous or not status.internal.attempt_start_time or not snapshot.hearing_since:
+    if not status.awaiting_rendezvous or not status.internal.attempt_start_time or not snapshot.coordinator_up_since:
         return None
-    return max(status.internal.attempt_start_time, snapshot.hearing_since)
+    return max(status.internal.attempt_start_time, snapshot.coordinator_up_since)

@@ -93,7 +93,7 @@ def contains(text: str, pattern: str) -> bool:
 
 
 def _applies(rule: Rule, pod: PodView, end: Exit | None) -> bool:
-    sources = [end, pod.taken_by, pod.trouble]
+    sources = [end, pod.disruption, pod.issue]
     reasons = {each.reason for each in sources if each}
     messages = [each.message for each in sources if each]
     return (

@@ -11,7 +11,7 @@ from trainyard.api.status import LastFailure, Restarts, StatusChanges, TrainingJ
 from trainyard.domain.recovery.root_cause import Cause, describe_culprit
 from trainyard.domain.state.observe import MESSAGE_LIMIT
 from trainyard.domain.state.rank_layout import processes
-from trainyard.domain.state.snapshot import JobView, Trouble
+from trainyard.domain.state.snapshot import JobView, PodIssue
 
 STABLE_RUN = timedelta(seconds=60)
 """An attempt whose workers all ran for this long before a disruption made progress. After it, whatever ended it, the backoff is reset."""
@@ -132,7 +132,7 @@ def _last_failure(job: JobView, cause: Cause, now: datetime) -> LastFailure:
     if pod is None:
         raise ValueError(f"a counted failure needs a pod: {cause}")
     end = pod.exit if cause.failed else None
-    why = end or pod.taken_by or pod.trouble or Trouble(cause.reason, "")
+    why = end or pod.disruption or pod.issue or PodIssue(cause.reason, "")
     message, at = why.message, pod
     rank = end.rank if end else None
     if rank is None and processes(job.spec) == 1:
@@ -141,7 +141,7 @@ def _last_failure(job: JobView, cause: Cause, now: datetime) -> LastFailure:
         at, rank = culprit.pod, culprit.rank
         message = f"{describe_culprit(culprit)}\n{message}"
     return LastFailure(
-        time=end.time if end else pod.taken_at or now,
+        time=end.time if end else pod.disrupted_at or now,
         attempt=job.status.attempt,
         pod=at.name,
         pod_uid=at.uid,

@@ -21,7 +21,7 @@ from trainyard.domain.recovery.restart_budget import (
 )
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.object_names import worker_host
-from trainyard.domain.state.rank_layout import meets_by_itself
+from trainyard.domain.state.rank_layout import uses_torchrun_rendezvous
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
 from trainyard.domain.wording import counted
 
@@ -135,8 +135,8 @@ def choose_resized_group(snapshot: Snapshot) -> tuple[Group | None, str]:
 
 def _can_keep(snapshot: Snapshot, pod: PodView) -> bool:
     """Whether the next attempt can begin in this pod."""
-    if meets_by_itself(snapshot.job.spec):
-        return pod.running and not (pod.taken_by or pod.ended)
+    if uses_torchrun_rendezvous(snapshot.job.spec):
+        return pod.running and not (pod.disruption or pod.ended)
     return can_keep_pod(snapshot, pod)
 
 
@@ -147,7 +147,7 @@ def _restartable(snapshot: Snapshot, index: int) -> bool:
 
 def _can_be_joined(snapshot: Snapshot, new: AbstractSet[int]) -> bool:
     """Whether those that stay can begin together with these new ones: an agent can be told when, and torchrun meets at worker 0."""
-    by_itself = meets_by_itself(snapshot.job.spec) and 0 not in new
+    by_itself = uses_torchrun_rendezvous(snapshot.job.spec) and 0 not in new
     return by_itself or has_agent(snapshot.job, brought=snapshot.agent)
 
 
@@ -160,7 +160,7 @@ def can_join(snapshot: Snapshot) -> bool:
     """Whether more workers could begin an attempt together with those that are there."""
     status = snapshot.job.status
     few = len(status.internal.group.replacements if status.internal.group else ()) < MAX_REPLACEMENTS
-    heard = snapshot.hearing_since is not None and has_agent(snapshot.job, brought=snapshot.agent)
+    heard = snapshot.coordinator_up_since is not None and has_agent(snapshot.job, brought=snapshot.agent)
     return can_keep_pods(snapshot.job.spec) and few and heard
 
 
@@ -199,7 +199,7 @@ def attempt_of_all_agents(snapshot: Snapshot) -> int:
 
 def torchrun_rendezvous(job: JobView, group: Group | None) -> StatusChanges:
     """Where those that stay need no word of ours when the next attempt begins: torchrun has them meet."""
-    if group is None or not meets_by_itself(job.spec):
+    if group is None or not uses_torchrun_rendezvous(job.spec):
         return {}
     return {"rendezvous": Rendezvous(attempt=job.status.attempt + 1, address=worker_host(job.name, 0))}
 

@@ -1,4 +1,4 @@
-"""What ended an attempt: the first trouble, not those that followed from it."""
+"""What ended an attempt: the first issue, not those that followed from it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -102,7 +102,7 @@ def describe(cause: Cause, attempt: int) -> str:
         how = f"failed with exit code {pod.exit.code} ({pod.exit.reason}){inside}"
         told = f"{who} {how}: {summary(pod.exit)}".removesuffix(": ")
         return f"{told} (at {where})" if (where := _location(pod.exit)) else told
-    why = pod.taken_by or pod.trouble
+    why = pod.disruption or pod.issue
     verb = "was rejected by its node" if cause.reason is Reason.ADMISSION_REJECTED else "was disrupted"
     return f"{who} {verb}: {why.reason}: {why.message}".removesuffix(": ") if why else f"{who} {verb}"
 
@@ -132,8 +132,8 @@ def _cause_of(pod: PodView) -> Cause | None:
         case State.FAILED if pod.exit:
             # Who has saved its work was asked to: by what, is told in a moment.
             return Cause(Reason.WORKER_FAILED, pod.index, pod, pod.exit.time, is_consequence(pod.exit))
-        case State.DISRUPTED if pod.taken_by:
-            return Cause(Reason.WORKER_DISRUPTED, pod.index, pod, pod.taken_at or UNKNOWN_TIME)
+        case State.DISRUPTED if pod.disruption:
+            return Cause(Reason.WORKER_DISRUPTED, pod.index, pod, pod.disrupted_at or UNKNOWN_TIME)
         case State.DISRUPTED:
             return Cause(Reason.ADMISSION_REJECTED, pod.index, pod, UNKNOWN_TIME)
         case _:

@@ -45,7 +45,9 @@ def record_failure(job: JobView, cause: Cause, now: datetime, *, elsewhere: bool
     if elsewhere or (before and before.avoidance is Avoidance.REQUIRED):
         avoidance = Avoidance.REQUIRED
     else:
-        at_once = cause.pod is not None and cause.pod.taken_by is not None and cause.pod.taken_by.reason == AGENT_SILENT
+        at_once = (
+            cause.pod is not None and cause.pod.disruption is not None and cause.pod.disruption.reason == AGENT_SILENT
+        )
         avoidance = Avoidance.PREFERRED if failures >= FAILURES_BEFORE_AVOIDANCE or at_once else Avoidance.NONE
     this_node = SuspectNode(
         name=name, failures=failures, avoidance=avoidance, reason=_reason(cause), until=now + SUSPECT_NODE_TTL
@@ -86,7 +88,7 @@ def _is_node_failure(cause: Cause) -> bool:
         return False
     if cause.failed and pod.exit:
         return bool(pod.exit.hardware_error) or pod.exit.code in HARDWARE_CODES
-    return cause.reason is Reason.ADMISSION_REJECTED or bool(pod.taken_by and pod.taken_by.reason in LOSSES)
+    return cause.reason is Reason.ADMISSION_REJECTED or bool(pod.disruption and pod.disruption.reason in LOSSES)
 
 
 def _reason(cause: Cause) -> str:
@@ -95,7 +97,7 @@ def _reason(cause: Cause) -> str:
         return cause.reason
     if pod.exit and cause.failed:
         return f"exit code {pod.exit.code}"
-    why = pod.taken_by or pod.trouble
+    why = pod.disruption or pod.issue
     return why.reason[:MAX_REASON_LENGTH] if why else cause.reason
 
 

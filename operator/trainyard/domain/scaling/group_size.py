@@ -1,4 +1,4 @@
-"""Which sizes a group may have, by `spec.elastic` and `spec.parallelism`. Pure."""
+"""Choose among the sizes that `spec.elastic` and `spec.parallelism` allow. Pure."""
 
 from dataclasses import replace
 from math import gcd, lcm
@@ -10,10 +10,10 @@ from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.wording import counted
 
 
-def at_most(spec: TrainingJobSpec, workers: int) -> int | None:
-    """The largest size that an elastic group may have, of so many workers at most; None where there is none.
+def largest_allowed(spec: TrainingJobSpec, workers: int) -> int | None:
+    """Return the largest allowed size of an elastic group with at most so many workers; None where there is none.
 
-    Copies of the model are never split.
+    A copy of the model is never split.
     """
     if spec.elastic is None:
         return None
@@ -26,13 +26,13 @@ def at_most(spec: TrainingJobSpec, workers: int) -> int | None:
     return size if size >= spec.elastic.lowest else None
 
 
-def _smallest(spec: TrainingJobSpec) -> int | None:
-    """The smallest size that an elastic group may have; None where there is none."""
+def _smallest_allowed(spec: TrainingJobSpec) -> int | None:
+    """Return the smallest allowed size of an elastic group; None where there is none."""
     bounds = spec.elastic
     if bounds is None:
         return None
     sizes = bounds.sizes or range(bounds.lowest, bounds.highest + 1)
-    return next((size for size in sizes if at_most(spec, size) == size), None)
+    return next((size for size in sizes if largest_allowed(spec, size) == size), None)
 
 
 def allowed_size(snapshot: Snapshot) -> GroupSize:
@@ -42,9 +42,9 @@ def allowed_size(snapshot: Snapshot) -> GroupSize:
     it was created, and is recovered at it; where there is none yet, no worker is created.
     """
     spec, size = snapshot.job.spec, snapshot.size
-    allowed = at_most(spec, size.requested)
+    allowed = largest_allowed(spec, size.requested)
     if allowed is None and not indivisible(spec, size.current):
-        allowed = _smallest(spec)
+        allowed = _smallest_allowed(spec)
     if allowed is not None:
         return size if allowed == size.requested else _limited(spec, size, allowed)
     if not (why := indivisible(spec, size.requested)):
@@ -59,12 +59,12 @@ def keep(size: GroupSize, workers: int) -> GroupSize:
     return replace(size, desired=workers, target=workers)
 
 
-def outgrown(snapshot: Snapshot) -> str:
+def why_outside_limits(snapshot: Snapshot) -> str:
     """Return that a group which waits to scale up has a size that `elastic` excludes since it was changed; empty otherwise."""
     spec, size = snapshot.job.spec, snapshot.size.current
-    if spec.elastic is None or at_most(spec, size) == size:
+    if spec.elastic is None or largest_allowed(spec, size) == size:
         return ""
-    return f"the group has {counted(size, 'worker')}, which elastic does not allow: it trains on with them until it can grow"
+    return f"the group has {counted(size, 'worker')}, which elastic does not allow: it keeps them until it can scale up"
 
 
 def _limited(spec: TrainingJobSpec, size: GroupSize, workers: int) -> GroupSize:
@@ -79,5 +79,5 @@ def _why_limited(spec: TrainingJobSpec, workers: int) -> str:
         allowed = f"elastic.sizes are {', '.join(map(str, elastic.sizes))}"
     else:
         allowed = f"elastic.multipleOf is {elastic.multiple_of if elastic else 1}"
-    whole = f", and one copy of the model takes {spec.parallelism.ranks} ranks" if spec.parallelism else ""
+    whole = f", and one copy of the model needs {spec.parallelism.ranks} ranks" if spec.parallelism else ""
     return f"replicas is {spec.replicas}, and {allowed}{whole}: the group has {counted(workers, 'worker')}"

@@ -1,4 +1,4 @@
-"""Verdicts on the size of a group: as the user wishes it, and as the cluster has room for it. Pure."""
+"""Resize a group: to the requested size, or down to the capacity of the cluster. Pure."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def resize(snapshot: Snapshot, was: int, now: datetime) -> Restart:
-    """The group starts anew with another number of workers."""
+    """Return the decision to restart the group with the desired number of workers."""
     elastic, size = snapshot.job.spec.elastic, snapshot.size.desired
-    # By whom it was wished for is not known of an elastic one: it may have lacked these workers.
+    # An elastic group may also change its size by itself, so the reason is not always a new value of `replicas`.
     why = (
-        f"the group goes from {counted(was, 'worker')} to {size}"
+        f"the group is resized from {counted(was, 'worker')} to {size}"
         if elastic
         else f"replicas was changed from {was} to {size}"
     )
@@ -30,11 +30,11 @@ def resize(snapshot: Snapshot, was: int, now: datetime) -> Restart:
 
 
 def shrink(snapshot: Snapshot, size: int, why: str, now: datetime) -> Restart:
-    """The group goes on with fewer workers, because there is no room for the others."""
+    """Return the decision to restart the group with fewer workers because the others are unschedulable."""
     workers, elastic = snapshot.size.desired, snapshot.job.spec.elastic
     seconds = elastic.shrink_after_seconds if elastic else 0
     message = (
-        f"there was no room for all {workers} workers within {seconds} seconds ({why}): the group goes on with {size}"
+        f"not all {workers} workers were scheduled within {seconds} seconds ({why}): the group continues with {size}"
     )
     joining = Joining(current_size=size, target_size=size, attempt=snapshot.job.status.attempt + 1)
     smaller = replace(snapshot, decided_size=keep(snapshot.size, size))
@@ -57,6 +57,6 @@ def _resized(snapshot: Snapshot, was: int, reason: Reason, why: str, joining: Jo
     if job.spec.elastic:
         update["scale_up_paused_since"] = now
     if group and all(each.attempt <= status.attempt for each in group.replacements):
-        # No pod is to be made.
+        # No pod has to be created.
         update["launched_attempt"] = status.attempt + 1
     return Restart(reason, why, scope=told, changes=update)

@@ -22,7 +22,7 @@ from trainyard.domain.scaling import scale_up
 from trainyard.domain.state.object_names import selector
 from trainyard.domain.state.rank_layout import indivisible
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
-from trainyard.domain.state.worker_state import State, everyone, has_stopped, health, state
+from trainyard.domain.state.worker_state import State, all_present, has_stopped, health, state
 from trainyard.domain.wording import counted
 
 LISTED = 16
@@ -118,12 +118,12 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> Sta
         else condition_false(C.SCHEDULED, _unplaced(seen.reason), f"{seen.message}{_avoiding(job, seen.reason)}")
     ]
     update: StatusChanges = {"workers": _unwell(pods)}
-    if everyone(pods, workers):
+    if all_present(pods, workers):
         update["launched_attempt"] = status.attempt
     updates += _stalled(snapshot, status, seen.reason)
     updates += _sized(snapshot, status, now)
     updates += agent_conditions(job, status, brought=snapshot.agent)
-    if straggling := stragglers.saying(snapshot):
+    if straggling := stragglers.straggling_condition(snapshot):
         updates.append(straggling)
     restarting = status.condition(C.RESTARTING) if status.holds(C.RESTARTING) else None
     if seen.running:
@@ -148,7 +148,7 @@ def _sized(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> list
     if snapshot.size.limited_because:
         updates = [condition_true(C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.size.limited_because)]
     if snapshot.size.scale_up_pending:
-        return [*updates, condition_true(C.RESIZING, Reason.WORKERS_JOINING, scale_up.story(snapshot, now))]
+        return [*updates, condition_true(C.RESIZING, Reason.WORKERS_JOINING, scale_up.resizing_message(snapshot, now))]
     size = counted(snapshot.size.desired, "worker")
     return [*updates, *clear_conditions(status, [C.RESIZING], Reason.RESIZED, f"the group got {size}")]
 
@@ -191,7 +191,7 @@ def _unwell(pods: tuple[PodView, ...]) -> list[WorkerStatus]:
 
 def _unwell_worker(pod: PodView) -> WorkerStatus | None:
     seen = state(pod)
-    why = pod.trouble or pod.taken_by
+    why = pod.issue or pod.disruption
     if seen is State.FAILED and pod.exit:
         return WorkerStatus(
             name=pod.name, node=pod.node, state=seen, reason=pod.exit.reason, message=f"exit code {pod.exit.code}"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import assert_never
 
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.constants import AGENT
 from trainyard.api.internal_status import Backoff, Rendezvous
 from trainyard.api.reasons import Reason
@@ -28,8 +29,8 @@ from trainyard.domain.recovery.restart_budget import reset_streaks
 from trainyard.domain.recovery.restart_scope import observed_group
 from trainyard.domain.recovery.stored_times import active_time
 from trainyard.domain.recovery.suspect_nodes import remembered
-from trainyard.domain.scaling.group_size import at_most
-from trainyard.domain.state.snapshot import Doing, JobView, Snapshot
+from trainyard.domain.scaling.group_size import largest_allowed
+from trainyard.domain.state.snapshot import JobView, Snapshot
 
 
 def start(job: JobView, now: datetime) -> TrainingJobStatus:
@@ -126,7 +127,7 @@ def adopt(snapshot: Snapshot, attempt: int) -> Plan:
     update: StatusChanges = {"attempt": attempt, "launched_attempt": attempt - 1, "group": group, "stragglers": []}
     agents = [snapshot.agents.get(pod.uid) for pod in pods]
     # Some that wait beside others that run are perhaps none of them: they were to join. Then none is told to begin.
-    mixed = {agent.doing for agent in agents if agent} >= {Doing.RUNNING, Doing.WAITING}
+    mixed = {agent.state for agent in agents if agent} >= {AgentState.RUNNING, AgentState.WAITING}
     if group and not mixed and (address := next((pod.ip for pod in pods if pod.index == 0), "")):
         # They run, or were about to.
         update["rendezvous"] = Rendezvous(attempt=attempt, address=address)
@@ -145,7 +146,7 @@ def complete(job: JobView, workers: int, now: datetime) -> Plan:
 def fail(job: JobView, decision: Fail, now: datetime) -> Plan:
     """Return the plan of a job that has failed for good."""
     reason, message = decision.reason, decision.message
-    workers = at_most(job.spec, job.spec.replicas) or job.spec.replicas
+    workers = largest_allowed(job.spec, job.spec.replicas) or job.spec.replicas
     updates = [condition_true(C.FAILED, reason, message), condition_true(C.STALLED, reason, message)]
     plan = _finish(job, Phase.FAILED, updates, Event("Warning", reason, message), f"0/{workers}", now)
     return replace(plan, status=plan.status.evolve(**decision.changes))

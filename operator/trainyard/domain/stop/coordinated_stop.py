@@ -7,13 +7,14 @@ last: nobody is beyond it, and those that lag behind get there, for the others w
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import MAX_REASON_LENGTH, CoordinatedStop
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import SAVED_CODE
 from trainyard.domain.actions import Event, Plan, whole_seconds
 from trainyard.domain.recovery.agent_reports import connect_time_left, is_lost
-from trainyard.domain.state.snapshot import AgentView, Doing, PodView, Snapshot
-from trainyard.domain.state.worker_state import everyone
+from trainyard.domain.state.snapshot import AgentView, PodView, Snapshot
+from trainyard.domain.state.worker_state import all_present
 from trainyard.domain.wording import counted
 
 RECONNECT_TIMEOUT = timedelta(seconds=3)
@@ -70,7 +71,9 @@ def _choose_step(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> Pl
 
 def _wait_for_exits(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> Plan | None:
     left = _time_left(snapshot, stop, now)
-    running = [agent for _, agent in _agents(snapshot) if agent and agent.connected and agent.doing is Doing.RUNNING]
+    running = [
+        agent for _, agent in _agents(snapshot) if agent and agent.connected and agent.state is AgentState.RUNNING
+    ]
     late = any(agent.leave is None or agent.leave.passed is None for agent in running)
     ends = [end.code for pod, agent in _agents(snapshot) if (end := pod.exit or (agent and agent.exit))]
     lost = any(is_lost(snapshot, pod, now) for pod in snapshot.current if not pod.ended)
@@ -104,8 +107,8 @@ def _stop_reason(snapshot: Snapshot) -> str | None:
             else f"replicas was changed to {snapshot.size.desired}"
         )
     for pod, agent in _agents(snapshot):
-        if pod.taken_by and not pod.ended:
-            return f"worker {pod.index} (pod {pod.name}) is being disrupted: {pod.taken_by.reason}"
+        if pod.disruption and not pod.ended:
+            return f"worker {pod.index} (pod {pod.name}) is being disrupted: {pod.disruption.reason}"
         if agent and agent.leave and agent.leave.leaving:
             return f"worker {pod.index} (pod {pod.name}) was asked to end"
     return None
@@ -128,9 +131,9 @@ def _participants(snapshot: Snapshot) -> list[AgentView] | None:
     agents = [
         agent
         for _, agent in _agents(snapshot)
-        if agent and agent.connected and agent.leave and (agent.attempt, agent.doing) == (attempt, Doing.RUNNING)
+        if agent and agent.connected and agent.leave and (agent.attempt, agent.state) == (attempt, AgentState.RUNNING)
     ]
-    whole = everyone(snapshot.current, snapshot.size.current) and len(agents) == len(snapshot.current)
+    whole = all_present(snapshot.current, snapshot.size.current) and len(agents) == len(snapshot.current)
     return agents if whole else None
 
 

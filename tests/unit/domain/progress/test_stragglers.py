@@ -76,7 +76,7 @@ def straggling(own: Own = LATE) -> Training:
     return training
 
 
-def test_slow_for_a_minute_is_told_once_with_rank_pod_node_and_factor() -> None:
+def test_straggler_is_reported_once_after_a_minute() -> None:
     training = Training()
     assert training.hear(LATE).events == []
     assert training.hear(LATE, after=59).events == []
@@ -92,7 +92,7 @@ def test_slow_for_a_minute_is_told_once_with_rank_pod_node_and_factor() -> None:
     assert training.status.attempt == 1, "nothing is restarted because of it"
 
 
-def test_somebody_looks_when_the_minute_is_over_though_nothing_new_is_told() -> None:
+def test_reconciles_when_the_window_ends() -> None:
     training = Training()
     assert training.hear(LATE).requeue_after == 60
     assert training.hear(LATE, after=45).requeue_after == 15
@@ -117,14 +117,14 @@ def test_somebody_looks_when_the_minute_is_over_though_nothing_new_is_told() -> 
         pytest.param([1e100, 5e-324, 5e-324], [0], id="numbers beyond all measure"),
     ],
 )
-def test_who_is_slow(ranks: Own, slow: list[int]) -> None:
+def test_slow_ranks(ranks: Own, slow: list[int]) -> None:
     training = Training(len(ranks))
     training.hear(ranks)
     training.hear(ranks, after=60)
     assert (training.named, training.straggling) == (slow, bool(slow))
 
 
-def test_where_nobody_tells_its_own_share_steps_are_compared() -> None:
+def test_compares_step_times_without_own_seconds() -> None:
     training = Training()
     ranks = [RankProgress(rank, 9, "train", step_seconds=seconds) for rank, seconds in enumerate(LATE)]
     training.look(*ranks)
@@ -138,14 +138,14 @@ def test_several_are_counted_and_the_worst_is_named() -> None:
     assert training.message.startswith("2 ranks are slower than the others; rank 3 (pod train-worker-3-1 on node3) ")
 
 
-def test_of_several_ranks_a_worker_its_pod_is_named() -> None:
+def test_straggler_names_pod_among_several_ranks() -> None:
     training = Training(8, each=2)
     for after in (0, 60):
         training.hear({rank: 0.5 if rank == 5 else 0.2 for rank in range(8)}, after=after)
     assert training.message.startswith("rank 5 (pod train-worker-2-1 on node2) ")
 
 
-def test_a_spike_is_nothing_and_begins_no_minute() -> None:
+def test_single_slow_step_starts_no_window() -> None:
     training = Training()
     for _ in range(10):
         training.hear(LATE, after=30)
@@ -154,13 +154,13 @@ def test_a_spike_is_nothing_and_begins_no_minute() -> None:
     assert training.status.condition(C.STRAGGLING) is None, "never said, so not taken back"
 
 
-def test_it_ends_well_below_where_it_begins() -> None:
+def test_straggler_clears_below_lower_threshold() -> None:
     training = straggling()
     training.hear([0.2, 0.2, 0.27, 0.2], after=10)
     assert training.straggling, "between the two it stays what it was"
     assert "1.4 times" in training.message
     assert training.hear([0.2, 0.2, 0.25, 0.2], after=10).events == []
-    assert (training.straggling, training.message) == (False, "all ranks keep the same pace")
+    assert (training.straggling, training.message) == (False, "no rank is slower than the others")
     training.hear([0.2, 0.2, 0.27, 0.2], after=10)
     assert training.status.stragglers == []
     training.hear(LATE, after=10)
@@ -194,7 +194,7 @@ def test_a_rank_that_evaluates_alone_is_not_slow() -> None:
     assert training.status.stragglers == []
 
 
-def test_of_whom_nothing_is_heard_any_more_it_stays_so() -> None:
+def test_silent_rank_stays_straggler() -> None:
     """A new leader knows what is stored, and hears the workers one after the other."""
     training = straggling()
     training.look(after=60)
@@ -204,7 +204,7 @@ def test_of_whom_nothing_is_heard_any_more_it_stays_so() -> None:
     assert training.message.startswith("rank 2 ")
 
 
-def test_more_than_can_be_told_are_counted_up_to_there() -> None:
+def test_number_of_stragglers_is_bounded() -> None:
     own = [0.2] * 40 + [0.5] * 30
     training = straggling(own)
     assert len(training.named) == MOST_STRAGGLERS
@@ -213,7 +213,7 @@ def test_more_than_can_be_told_are_counted_up_to_there() -> None:
     assert training.named == first
 
 
-def test_a_clock_that_was_set_back_begins_the_minute_anew() -> None:
+def test_clock_set_back_restarts_window() -> None:
     training = Training()
     training.hear(LATE, after=1000)
     training.hear(LATE, after=-1000)
@@ -241,12 +241,12 @@ def test_it_ends_with_the_attempt(end: Any, reason: Reason) -> None:
     assert (said.status, said.reason, status.stragglers) == ("False", reason, [])
 
 
-def test_what_is_said_of_an_earlier_attempt_is_not_counted() -> None:
+def test_reports_of_earlier_attempt_do_not_count() -> None:
     scene = job(4).running(attempt=2)
     ranks = [WorkerReport(1, r, (RankProgress(r, 9, "train", own_seconds=s),)) for r, s in enumerate(LATE)]
     assert plan(replace(scene.snapshot, reports=ranks), NOW).status.stragglers == []
 
 
-def test_a_time_at_the_end_of_time_breaks_nothing() -> None:
+def test_latest_possible_time_is_handled() -> None:
     far = Straggler(rank=0, pod="x", step_seconds=1, factor=2, since=datetime.max.replace(tzinfo=UTC, microsecond=0))
     assert plan(job(1).running().with_status(stragglers=[far]).snapshot, NOW).status.attempt == 1

@@ -25,7 +25,7 @@ def begun(scene: Scene, ran: float) -> Scene:
     status = scene.status
     made = [status.created_in_attempt(pod.index) for pod in scene.pods]
     pods = tuple(
-        replace(pod, attempt=attempt, uid=f"pod-{pod.index}-{attempt}", taken_by=None, taken_at=None)
+        replace(pod, attempt=attempt, uid=f"pod-{pod.index}-{attempt}", disruption=None, disrupted_at=None)
         for pod, attempt in zip(scene.pods, made, strict=True)
     )
     running = scene.with_status(

@@ -6,16 +6,17 @@ import pytest
 
 from tests.support.jobs import Scene, job
 from tests.unit.domain.recovering import RUNS, act, after
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import Group, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
 from trainyard.api.status import Phase
-from trainyard.domain.state.snapshot import AgentView, Doing
+from trainyard.domain.state.snapshot import AgentView
 
 
 def at(scene: Scene, *attempts: int | None) -> Scene:
     """The agents of workers 0, 1, … say that they are at these attempts; None: it has yet to call."""
     newest = {pod.index: pod.uid for pod in scene.pods}
-    agents = {newest[i]: AgentView(attempt, Doing.RUNNING) for i, attempt in enumerate(attempts) if attempt}
+    agents = {newest[i]: AgentView(attempt, AgentState.RUNNING) for i, attempt in enumerate(attempts) if attempt}
     return replace(scene, agents=agents)
 
 

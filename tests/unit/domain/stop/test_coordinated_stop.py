@@ -7,12 +7,13 @@ import pytest
 
 from tests.support.jobs import NOW, Scene, ago, job
 from tests.unit.domain.recovering import RUNS, act, after, made_in
+from trainyard.api.agent_protocol import AgentState, StopProgress
 from trainyard.api.base import MOST
 from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.plan import plan
-from trainyard.domain.state.snapshot import AgentView, Doing, LeaveView
+from trainyard.domain.state.snapshot import AgentView
 from trainyard.domain.stop.coordinated_stop import plan_coordinated_stop
 
 ASKED = CoordinatedStop(attempt=1, time=ago(1), reason="worker 1 (pod train-worker-1-1) is being disrupted: Deleted")
@@ -20,19 +21,19 @@ KNOWN = ASKED.evolve(step=8)
 SAVED = "rank 0 ended with exit code 90"
 
 
-def part(scene: Scene, *leaves: LeaveView | None, doing: Doing = Doing.RUNNING) -> Scene:
+def part(scene: Scene, *leaves: StopProgress | None, state: AgentState = AgentState.RUNNING) -> Scene:
     """The workers, from the first on, as far as this on the way."""
-    made = {f"pod-{i}-1": AgentView(1, doing, since=ago(60), leave=leave) for i, leave in enumerate(leaves)}
+    made = {f"pod-{i}-1": AgentView(1, state, since=ago(60), leave=leave) for i, leave in enumerate(leaves)}
     return replace(scene, agents={**(scene.agents or {}), **made})
 
 
-ABLE = part(RUNS, LeaveView(), LeaveView(), LeaveView())
+ABLE = part(RUNS, StopProgress(), StopProgress(), StopProgress())
 LEAVES = ABLE.deleted(1, seconds_ago=1, grace=30)
 WAITS = LEAVES.with_status(coordinated_stop=ASKED)
 
 
-def waiting(*passed: int | None) -> list[LeaveView]:
-    return [LeaveView(asked=True, passed=step) for step in passed]
+def waiting(*passed: int | None) -> list[StopProgress]:
+    return [StopProgress(asked=True, passed=step) for step in passed]
 
 
 STOPS = part(LEAVES, *waiting(7, 7, 7)).with_status(coordinated_stop=KNOWN)
@@ -53,7 +54,7 @@ def test_a_worker_that_is_taken_away_has_all_stop_together_before_anything_else(
 
 
 def test_so_has_one_that_was_asked_to_end_and_a_suspension_and_another_size() -> None:
-    asked = part(ABLE, LeaveView(), LeaveView(), LeaveView(leaving=True))
+    asked = part(ABLE, StopProgress(), StopProgress(), StopProgress(leaving=True))
     reasons = [
         act(scene).status.internal.coordinated_stop
         for scene in (asked, ABLE.wishing(lifecycle={"suspend": True}), ABLE.wishing(replicas=2))
@@ -68,10 +69,10 @@ def test_so_has_one_that_was_asked_to_end_and_a_suspension_and_another_size() ->
 @pytest.mark.parametrize(
     "scene",
     [
-        part(LEAVES, LeaveView(), LeaveView(), None),
-        part(LEAVES, LeaveView(), doing=Doing.FAILED),
+        part(LEAVES, StopProgress(), StopProgress(), None),
+        part(LEAVES, StopProgress(), state=AgentState.FAILED),
         LEAVES.vanished(2),
-        part(LEAVES, LeaveView(), LeaveView(), LeaveView()).hung_up(2),
+        part(LEAVES, StopProgress(), StopProgress(), StopProgress()).hung_up(2),
         replace(LEAVES, agents={}),
         LEAVES.gone(2),
     ],
@@ -122,13 +123,13 @@ def test_an_agent_that_hangs_up_to_tell_what_is_new_is_waited_for(scene: Scene) 
 
 def test_a_new_leader_hears_the_agents_first() -> None:
     for scene in (ABLE.deleted(1), WAITS, ABLE.wishing(lifecycle={"suspend": True})):
-        fresh = replace(scene, agents={}, hearing_since=ago(1))
+        fresh = replace(scene, agents={}, coordinator_up_since=ago(1))
         assert (act(fresh).status, act(fresh).requeue_after) == (scene.status, 5.0)
 
 
 def test_a_rank_that_is_beyond_the_step_already_is_not_waited_for() -> None:
-    beyond = LeaveView(asked=True)
-    assert act(part(STOPS, LeaveView(asked=True, passed=7, at=8), beyond)).status.attempt == 2
+    beyond = StopProgress(asked=True)
+    assert act(part(STOPS, StopProgress(asked=True, passed=7, at=8), beyond)).status.attempt == 2
 
 
 def test_ranks_that_cannot_wait_are_not_waited_for() -> None:
@@ -139,7 +140,7 @@ def test_ranks_that_cannot_wait_are_not_waited_for() -> None:
 def test_an_occasion_that_is_over_before_the_step_is_known() -> None:
     again = ABLE.with_status(coordinated_stop=ASKED)
     assert act(again).status.internal.coordinated_stop is None
-    known = part(ABLE.with_status(coordinated_stop=KNOWN), *(3 * [LeaveView(asked=True, passed=7, at=8)]))
+    known = part(ABLE.with_status(coordinated_stop=KNOWN), *(3 * [StopProgress(asked=True, passed=7, at=8)]))
     assert act(known).status.internal.coordinated_stop == KNOWN, "they will end, whatever becomes of the occasion"
 
 
@@ -234,12 +235,12 @@ def test_a_clock_that_was_set_back_makes_no_moment_of_an_hour(left: datetime, wa
 
 @pytest.mark.parametrize("grace", [0, 2, 30])
 def test_a_pod_that_has_no_time_left_gets_to_no_common_end(grace: float) -> None:
-    late = part(ABLE.deleted(1, seconds_ago=grace - 1, grace=grace), *(3 * [LeaveView()]))
+    late = part(ABLE.deleted(1, seconds_ago=grace - 1, grace=grace), *(3 * [StopProgress()]))
     assert act(late).status.attempt == 2
 
 
 def test_an_agreement_takes_no_longer_than_the_pod_has() -> None:
-    assert act(part(ABLE.deleted(1, seconds_ago=1, grace=5), *(3 * [LeaveView()]))).requeue_after == 4
+    assert act(part(ABLE.deleted(1, seconds_ago=1, grace=5), *(3 * [StopProgress()]))).requeue_after == 4
 
 
 def test_what_was_ordered_is_charged_to_nobody_whatever_the_rules_say() -> None:
@@ -265,6 +266,6 @@ def test_words_without_an_end_are_cut() -> None:
 
 
 def test_a_job_without_agents_does_not_wait_for_them() -> None:
-    fresh = replace(job(1).running(), agents={}, hearing_since=ago(1))
+    fresh = replace(job(1).running(), agents={}, coordinator_up_since=ago(1))
     assert act(fresh.wishing(lifecycle={"suspend": True})).status.holds(C.SUSPENDED)
     assert act(fresh.deleted(0)).status.attempt == 2
