@@ -12,7 +12,7 @@ from tests.simulation.attempts.goodput import miscounted
 from tests.simulation.attempts.state import State
 from tests.support.jobs import UID, stored
 from tests.support.phase_transitions import objection
-from trainyard.api.agent_protocol import Failure, SyncRequest
+from trainyard.api.agent_protocol import AgentState, Failure, StopProgress, SyncRequest
 from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.recovery import RESTART_CODE, SAVED_CODE
 from trainyard.coordinator import assignments
@@ -20,8 +20,7 @@ from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.domain.actions import CreateService, CreateWorker, DeletePod
 from trainyard.domain.plan import plan
 from trainyard.domain.state.object_names import worker_pod
-from trainyard.api.agent_protocol import AgentState, StopProgress
-from trainyard.domain.state.snapshot import AgentView, Exit, PodView, RankProgress, PodIssue, WorkerReport
+from trainyard.domain.state.snapshot import AgentView, Exit, PodIssue, PodView, RankProgress, WorkerReport
 
 GRACE = timedelta(seconds=30)
 KILLED = timedelta(seconds=5)

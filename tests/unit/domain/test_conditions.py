@@ -16,7 +16,7 @@ def test_first_saying_is_timed_now() -> None:
     assert (only.last_transition_time, only.observed_generation) == (NOW, 3)
 
 
-def test_same_answer_keeps_its_time_and_takes_the_new_reason() -> None:
+def test_same_status_keeps_time_and_updates_reason() -> None:
     before = condition(C.RUNNING, holds=False, since=ago(60))
     (only,) = apply_conditions(stored(before), [condition_false(C.RUNNING, Reason.UNSCHEDULABLE, "no node")], 1, NOW)
     assert (only.reason, only.last_transition_time) == ("Unschedulable", ago(60))
@@ -35,7 +35,7 @@ def test_what_is_not_spoken_of_stays() -> None:
     )
 
 
-def test_order_is_always_the_same_and_unknown_types_come_last() -> None:
+def test_unknown_condition_types_come_last() -> None:
     newer = condition(C.RUNNING).evolve(type="Degraded")
     before = stored(newer, condition(C.FAILED), condition(C.SCHEDULED))
     kinds = [

@@ -16,7 +16,7 @@ from trainyard.domain.plan import plan
 from trainyard.domain.state.snapshot import AgentView
 
 
-def test_a_node_that_does_not_answer_is_given_up_while_others_do() -> None:
+def test_silent_node_is_lost_while_others_answer() -> None:
     meets = after(RUNS.vanished(1))
     assert (made_in(meets), meets.status.restarts.disruptions) == ([1, 2, 1], 1)
     assert "AgentSilent: its agent is silent" in str(meets.status.condition(C.RESTARTING))
@@ -27,7 +27,7 @@ def test_not_before_it_is_certain() -> None:
     assert (soon.status.attempt, soon.requeue_after) == (1, 3.0)
 
 
-def test_silence_of_all_is_the_silence_of_our_own_network() -> None:
+def test_silence_of_all_agents_is_no_failure() -> None:
     assert act(RUNS.vanished(0).vanished(1).vanished(2)).status.attempt == 1
 
 
@@ -50,7 +50,7 @@ def test_where_one_has_done_its_work_its_end_is_heard_before_a_verdict_on_anothe
     assert made_in(after(RUNS.said_good_bye(0, seconds_ago=12).told_failed(1))) == [2, 1, 1]
 
 
-def test_one_that_ends_well_just_after_the_verdict_gets_a_new_pod() -> None:
+def test_success_just_after_restart_gets_a_new_pod() -> None:
     meets = after(RUNS.told_failed(1)).attended(AgentState.WAITING, 1, 2).succeeded(0)
     again = after(meets)
     assert (made_in(again), again.status.restarts.disruptions) == ([3, 1, 1], 1)
@@ -93,7 +93,7 @@ def test_a_joiner_that_saw_a_second_verdict_while_it_started_may_take_its_time_t
     assert late.status.attempt == again.status.attempt
 
 
-def test_without_an_agent_to_bring_all_pods_are_made_anew() -> None:
+def test_without_agent_all_pods_are_replaced() -> None:
     scene = RUNS.deleted(1)
     assert plan(replace(scene.snapshot, agent=False), NOW).status.internal.group is None
 
@@ -103,12 +103,12 @@ def test_a_fraction_of_a_second_is_not_waited_for_again_and_again() -> None:
     assert act(replace(RUNS, agents={**(RUNS.agents or {}), "pod-1-1": left})).requeue_after == 1.0
 
 
-def test_a_silent_node_is_avoided_at_once_where_possible() -> None:
+def test_silent_node_is_avoided_at_once() -> None:
     (node,) = after(RUNS.vanished(1)).status.suspect_nodes
     assert (node.name, node.avoidance) == ("node1", Avoidance.PREFERRED)
 
 
-def test_who_lost_a_peer_that_is_silent_is_not_the_cause() -> None:
+def test_worker_that_lost_silent_peer_is_no_cause() -> None:
     lost = RUNS.told_failed(0, message="Connection closed by peer", peer_lost=True, seconds_ago=4).hung_up(
         1, seconds_ago=5
     )

@@ -36,7 +36,7 @@ def the_pod(scene: Scene, index: int) -> PodView:
     return next(each for each in scene.pods if each.index == index)
 
 
-def test_the_container_of_the_worker_that_failed_starts_anew_and_all_pods_stay() -> None:
+def test_failed_container_restarts_and_all_pods_stay() -> None:
     decided = plan(restartable().with_status(backoff=TRIED).told_failed(1).snapshot, NOW)
     status = decided.status
     assert status.internal.group == Group(created_in_attempt=1, size=3, restarting_container=1)
@@ -80,7 +80,7 @@ def test_it_may_be_the_lowest(scene: Scene) -> None:
         pytest.param(replace(restartable().failed(1), agents=None), [2, 2, 2], id="nobody can be told"),
     ],
 )
-def test_where_it_cannot_be_the_next_means_is_tried(scene: Scene, made: list[int]) -> None:
+def test_impossible_container_restart_escalates(scene: Scene, made: list[int]) -> None:
     ended = scene.told_failed(1) if scene.agents and not the_pod(scene, 2).disruption else scene
     decided = after(ended.with_status(backoff=TRIED))
     assert decided.status.internal.group is None or decided.status.internal.group.restarting_container is None
@@ -101,7 +101,7 @@ def test_who_starts_anew_is_waited_for_and_not_missed() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["it was heard", "the operator is new"])
-def test_who_does_not_come_back_gets_a_new_pod_at_no_charge(*, known: bool) -> None:
+def test_container_that_stays_down_gets_a_new_pod(*, known: bool) -> None:
     away = restarting().pod(1, running=False, ready=False)
     if not known:
         away = replace(away, agents={uid: agent for uid, agent in (away.agents or {}).items() if uid != "pod-1-1"})
@@ -112,7 +112,7 @@ def test_who_does_not_come_back_gets_a_new_pod_at_no_charge(*, known: bool) -> N
     assert "its container did not restart within 60 seconds" in act(late).events[0].note
 
 
-def test_a_node_that_knows_no_such_rule_lets_the_pod_fail_and_the_worker_gets_a_new_one() -> None:
+def test_node_without_restart_rules_gets_a_new_pod() -> None:
     end = Exit(ago(1), RESTART_CODE, "Error", "the container starts anew for attempt 2")
     failed = restarting().pod(1, phase="Failed", running=False, ready=False, ended=True, exit=end)
     status = plan(failed.snapshot, NOW + timedelta(seconds=1)).status
@@ -135,7 +135,7 @@ def seen(state: Json, phase: str, rules: list[Json]) -> PodView:
     return pod_view(pod({"phase": phase, "containerStatuses": containers(state)}, {"containers": [main]}))
 
 
-def test_a_container_that_is_about_to_start_anew_has_not_ended() -> None:
+def test_restarting_container_has_not_finished() -> None:
     view = seen(ended(RESTART_CODE), "Running", [RULE])
     assert (view.restartable, view.exit, view.ended, view.running, view.disruption) == (True, None, False, False, None)
 
@@ -156,7 +156,7 @@ def test_any_other_end_is_one(code: int, phase: str, rules: list[Json]) -> None:
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["it does not come back", "its node lets the pod fail"])
-def test_nobody_took_it_away_so_no_budget_of_disruptions_is_touched(*, late: bool) -> None:
+def test_container_restart_uses_no_disruption_budget(*, late: bool) -> None:
     away = restarting().pod(1, running=False, ready=False).wishing(recovery={"maxDisruptions": 0})
     end = Exit(ago(1), RESTART_CODE, "Error", "the container starts anew for attempt 2")
     ended = away.with_status(attempt_start_time=ago(61)) if late else away.pod(1, phase="Failed", ended=True, exit=end)
@@ -164,7 +164,7 @@ def test_nobody_took_it_away_so_no_budget_of_disruptions_is_touched(*, late: boo
     assert (status.attempt, status.finished) == (3, False)
 
 
-def test_a_node_that_is_lost_meanwhile_is_noticed_and_holds_up_nobody() -> None:
+def test_node_lost_during_container_restart_is_detected() -> None:
     lost = restarting()
     gone = AgentView(2, AgentState.RESTARTING, since=ago(200), left_at=ago(10), vanished=True)
     lost = replace(lost, agents={**(lost.agents or {}), "pod-1-1": gone})
@@ -185,7 +185,7 @@ def test_what_ended_instead_is_told() -> None:
     assert "it exited before this attempt started: exit code 3: no data" in act(failed).events[0].note
 
 
-def test_a_program_that_ends_with_the_code_itself_has_failed() -> None:
+def test_program_that_exits_with_restart_code_has_failed() -> None:
     failed = restartable(maxRestarts=0).told_failed(1, exit_code=RESTART_CODE)
     status = act(failed).status
     assert (status.finished, status.restarts.failures) == (True, 1)

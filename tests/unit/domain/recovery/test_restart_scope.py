@@ -224,13 +224,13 @@ def test_what_the_kubelet_has_written_into_a_container_asks_for_new_ones(
     assert made_in(after(job(3, template=template).running().attended().told_failed(1))) == made
 
 
-def test_where_a_node_is_to_be_avoided_its_workers_leave() -> None:
+def test_workers_leave_an_avoided_node() -> None:
     rule = {"action": "RestartElsewhere", "exitCodes": [9]}
     scene = job(3, recovery={"rules": [rule]}, template=SUPERVISED).running().attended().pod(2, node="node1")
     assert made_in(after(scene.told_failed(1, exit_code=9))) == [1, 2, 2]
 
 
-def test_where_too_many_differ_the_group_is_made_anew() -> None:
+def test_too_many_replacements_restart_the_group() -> None:
     many = [Replacement(worker=2 * index, attempt=2) for index in range(MAX_REPLACEMENTS)]
     scene = job(2 * MAX_REPLACEMENTS + 2, template=SUPERVISED).running()
     old = tuple(
@@ -262,7 +262,7 @@ def test_a_pod_that_was_replaced_long_ago_is_deleted() -> None:
     assert DeletePod("train-worker-1-1", "pod-1-1", Reason.STALE_ATTEMPT) in act(back).actions
 
 
-def test_processes_that_do_not_end_go_with_their_pod() -> None:
+def test_stuck_processes_are_removed_with_their_pod() -> None:
     meets = after(RUNS.told_failed(1)).attended(AgentState.WAITING, 0, 2)
     waits = act(meets)
     assert (waits.status.attempt, waits.requeue_after) == (2, 60.0)
@@ -280,7 +280,7 @@ def test_a_replacement_may_take_its_time_to_start() -> None:
     assert plan(joins.snapshot, NOW + timedelta(minutes=20)).status.attempt == 2
 
 
-def test_a_replacement_that_cannot_reach_the_operator_does_not_hold_the_others_up_for_ever() -> None:
+def test_unreachable_replacement_times_out() -> None:
     meets = after(RUNS.deleted(1))
     new = replace(job(3).running(2).pods[1], running_since=ago(20))
     ended = tuple(replace(pod, ended=pod.uid == "pod-1-1") for pod in meets.pods)

@@ -81,7 +81,7 @@ def test_no_trouble_no_cause(scene: Scene) -> None:
     assert find_cause(scene.pods, range(3)) is None
 
 
-def test_missing_pod_of_a_group_that_was_never_complete_is_no_cause() -> None:
+def test_missing_pod_of_incomplete_group_is_no_cause() -> None:
     assert find_cause(ALL.gone(1).pods, ()) is None
 
 
@@ -97,7 +97,7 @@ def test_missing_pod_of_a_group_that_was_never_complete_is_no_cause() -> None:
         pytest.param("ValueError: lr", 0, None, id="no victim"),
     ],
 )
-def test_only_a_victim_is_waited_for_and_not_for_long(message: str, seconds_ago: float, left: timedelta | None) -> None:
+def test_only_a_victim_delays_the_decision(message: str, seconds_ago: float, left: timedelta | None) -> None:
     cause = find_cause(
         ALL.failed(1, seconds_ago=seconds_ago, message=message, peer_lost=message == PEER).pods, range(3)
     )

@@ -93,7 +93,7 @@ def test_a_day_later_it_is_chance_again() -> None:
         pytest.param(running(rules=[ELSEWHERE]).failed(1, exit_code=7), id="by the user's rule"),
     ],
 )
-def test_who_asks_to_go_elsewhere_does_at_no_charge(scene: Scene) -> None:
+def test_restart_elsewhere_is_not_counted(scene: Scene) -> None:
     made = plan(scene.snapshot, NOW)
     (node,) = made.status.suspect_nodes
     assert (node.name, node.avoidance) == ("node1", Avoidance.REQUIRED)
@@ -108,7 +108,7 @@ def test_a_disruption_can_be_made_a_reason_to_go_elsewhere() -> None:
     assert (node.name, node.avoidance, node.reason) == ("node9", Avoidance.REQUIRED, "UnexpectedAdmissionError")
 
 
-def test_who_was_to_be_avoided_always_is_so_after_a_lesser_strike() -> None:
+def test_required_avoidance_survives_a_lesser_failure() -> None:
     (node,) = after(running(suspect(avoidance=Avoidance.REQUIRED)).failed(1, exit_code=139)).suspect_nodes
     assert node.avoidance is Avoidance.REQUIRED
 
@@ -123,7 +123,7 @@ def test_who_was_to_be_avoided_always_is_so_after_a_lesser_strike() -> None:
         ),
     ],
 )
-def test_where_elsewhere_is_of_no_use_it_is_charged(scene: Scene) -> None:
+def test_useless_restart_elsewhere_is_counted(scene: Scene) -> None:
     """Otherwise a program that always ends with 94 would go round for ever."""
     status = after(scene.failed(1, exit_code=94))
     assert (status.restarts.failures, status.restarts.disruptions) == (1, 0)
@@ -158,7 +158,7 @@ def test_the_end_of_a_day_is_waited_for_and_frees_workers_without_a_place() -> N
     )
 
 
-def test_to_switch_it_off_frees_workers_without_a_place_at_once() -> None:
+def test_disabled_avoidance_releases_unscheduled_workers() -> None:
     scene = _unplaced(suspect("bad", avoidance=Avoidance.REQUIRED)).wishing(recovery={"avoidNodes": False})
     assert after(scene).attempt == 2
 

@@ -45,7 +45,7 @@ def saved(scene: Scene, *indexes: int) -> Scene:
     return scene
 
 
-def test_a_worker_that_is_taken_away_has_all_stop_together_before_anything_else() -> None:
+def test_disruption_triggers_a_coordinated_stop_first() -> None:
     decided = act(LEAVES)
     assert (decided.status.attempt, decided.actions) == (1, ())
     stop = decided.status.internal.coordinated_stop
@@ -188,7 +188,7 @@ def test_a_worker_that_fails_on_the_way_ends_the_wait() -> None:
     assert decided.status.restarts.disruptions == 1, "the deletion came first"
 
 
-def test_all_that_end_with_90_and_nobody_is_taken_away_is_no_failure() -> None:
+def test_exit_90_of_all_workers_is_no_failure() -> None:
     ended = saved(ABLE.with_status(coordinated_stop=KNOWN), 0, 1, 2)
     assert act(ended).requeue_after == 2, "whoever asked for it may be told of yet"
     restarts = plan(ended.snapshot, NOW + timedelta(seconds=2)).status.restarts
@@ -206,13 +206,13 @@ LONG = part(ABLE.deleted(1, seconds_ago=1, grace=3600), *waiting(7, 7, 7)).with_
 )
 
 
-def test_a_worker_that_is_lost_on_the_way_is_not_waited_for_to_the_end() -> None:
+def test_lost_worker_ends_the_stop_wait() -> None:
     assert act(LONG).status.attempt == 1
     assert act(LONG.vanished(2, seconds_ago=60)).status.attempt == 2
     assert act(LONG.hung_up(2, seconds_ago=60)).status.attempt == 2
 
 
-def test_a_deadline_of_the_job_ends_the_wait_too() -> None:
+def test_active_deadline_ends_the_stop_wait() -> None:
     soon = LONG.wishing(lifecycle={"activeDeadlineSeconds": 310})
     assert act(soon).requeue_after == 10
     assert act(LONG.wishing(lifecycle={"activeDeadlineSeconds": 300})).status.holds(C.FAILED)
@@ -234,7 +234,7 @@ def test_a_clock_that_was_set_back_makes_no_moment_of_an_hour(left: datetime, wa
 
 
 @pytest.mark.parametrize("grace", [0, 2, 30])
-def test_a_pod_that_has_no_time_left_gets_to_no_common_end(grace: float) -> None:
+def test_pod_without_time_gets_no_coordinated_stop(grace: float) -> None:
     late = part(ABLE.deleted(1, seconds_ago=grace - 1, grace=grace), *(3 * [StopProgress()]))
     assert act(late).status.attempt == 2
 
@@ -243,7 +243,7 @@ def test_an_agreement_takes_no_longer_than_the_pod_has() -> None:
     assert act(part(ABLE.deleted(1, seconds_ago=1, grace=5), *(3 * [StopProgress()]))).requeue_after == 4
 
 
-def test_what_was_ordered_is_charged_to_nobody_whatever_the_rules_say() -> None:
+def test_requested_exit_is_not_counted_despite_rules() -> None:
     taken_back = saved(ABLE.with_status(coordinated_stop=KNOWN), 0, 1, 2)
     for recovery in ({"maxDisruptions": 0}, {"maxRestarts": 0, "rules": [{"exitCodes": [90], "action": "Restart"}]}):
         status = plan(taken_back.wishing(recovery=recovery).snapshot, NOW + timedelta(seconds=3)).status
