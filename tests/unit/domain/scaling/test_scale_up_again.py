@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from tests.support.elastic_jobs import (
     ELASTIC,
@@ -70,7 +71,10 @@ def test_changing_requests_do_not_delay_ready_workers() -> None:
 
 def test_dropped_joining_pod_is_no_failure() -> None:
     scene = settled(scheduled(scheduled(scaling_up(), 4), 5), 100)
-    leaves = {"deletion_time": NOW + timedelta(seconds=130), "disruption": PodIssue("Deleted", "it was deleted")}
+    leaves: dict[str, Any] = {
+        "deletion_time": NOW + timedelta(seconds=130),
+        "disruption": PodIssue("Deleted", "it was deleted"),
+    }
     scene = change_pod(scene, 5, **leaves, ended=True, phase="Failed")
     assert decided(scene, 101).events == []
     assert decided(scene, 101).status.internal.scale_up_paused_since == scene.status.internal.scale_up_paused_since
