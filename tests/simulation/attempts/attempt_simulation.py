@@ -169,7 +169,7 @@ class AttemptSimulation(State):
         pod = self.pods.get(uid)
         if pod is None or pod.deletion_time:
             return
-        by = PodIssue("Deleted", "somebody deleted the pod")
+        by = PodIssue("Deleted", "the pod was deleted")
         self.pods[uid] = replace(pod, disruption=by, disrupted_at=self.now, deletion_time=self.now + GRACE)
 
     def resize(self, workers: int) -> None:

@@ -22,14 +22,14 @@ MAX_AHEAD_SECONDS = 60.0
 
 def step_reported_at(snapshot: Snapshot, now: datetime) -> datetime:
     """Return when the group's last completed step was reported: that of the rank furthest behind."""
-    told = [
+    steps = [
         (rank.step, report.at or now)
         for report in snapshot.attempt_reports
         for rank in report.ranks
         if rank.step is not None
     ]
-    last = min((step for step, _ in told), default=None)
-    return max((at for step, at in told if step == last), default=now)
+    last = min((step for step, _ in steps), default=None)
+    return max((at for step, at in steps if step == last), default=now)
 
 
 def reported(snapshot: Snapshot, seen: Progress | None, active: timedelta) -> Goodput | None:
@@ -99,20 +99,20 @@ def _opened(snapshot: Snapshot, step: int, active: float) -> Goodput:
 
 def _continued_from(snapshot: Snapshot, otherwise: int) -> int:
     """Return the step from which the attempt continued, or `otherwise` where none was reported."""
-    told = [
+    firsts = [
         rank.first
         for report in snapshot.attempt_reports
         for rank in report.ranks
         if rank.first is not None and rank.step is not None and rank.first <= rank.step
     ]
-    return max(0, min(told) - 1) if told else otherwise
+    return max(0, min(firsts) - 1) if firsts else otherwise
 
 
 def _reached(status: TrainingJobStatus, before: Goodput) -> int:
     """Return the furthest step of all earlier attempts. A failed rank names its last step, which came too late for a report."""
     last = status.last_failure
-    told = last.step if last is not None and last.attempt == before.attempt else None
-    return max(before.furthest_step, told or 0)
+    failed_at = last.step if last is not None and last.attempt == before.attempt else None
+    return max(before.furthest_step, failed_at or 0)
 
 
 def _lost(before: Goodput, rest: float, *, trained: bool, repeated: float = 0.0) -> LostSeconds:

@@ -69,10 +69,10 @@ def _spread(ranks: Sequence[RankProgress]) -> tuple[float | None, float | None]:
 
 def _checkpoint(ranks: Sequence[RankProgress], before: Checkpointed | None, now: datetime) -> Checkpointed | None:
     """Return the newest checkpoint of the ranks, or the stored one where none is reported: a new attempt has written none yet."""
-    told = [rank.measured for rank in ranks if "checkpoint_step" in rank.measured]
-    if not told:
+    known = [rank.measured for rank in ranks if "checkpoint_step" in rank.measured]
+    if not known:
         return before
-    newest = max(told, key=lambda measured: measured["checkpoint_step"])
+    newest = max(known, key=lambda measured: measured["checkpoint_step"])
     step, took = int(newest["checkpoint_step"]), newest.get("checkpoint_seconds")
     if before is not None and before.step == step:
         return before
@@ -80,6 +80,6 @@ def _checkpoint(ranks: Sequence[RankProgress], before: Checkpointed | None, now:
 
 
 def _measured(ranks: Sequence[Mapping[str, float]]) -> MeasuredProgress | None:
-    told = {name: [rank[name] for rank in ranks if name in rank] for name in MeasuredProgress.model_fields}
-    known = {name: _COMBINED_BY.get(name, fmean)(numbers) for name, numbers in told.items() if numbers}
+    values = {name: [rank[name] for rank in ranks if name in rank] for name in MeasuredProgress.model_fields}
+    known = {name: _COMBINED_BY.get(name, fmean)(numbers) for name, numbers in values.items() if numbers}
     return MeasuredProgress(**{name: float(f"{number:.4g}") for name, number in known.items()}) if known else None

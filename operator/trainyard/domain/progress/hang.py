@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from trainyard.domain.state.snapshot import PodView, Snapshot
 
 MIN_RANKS = 3
-"""The fewest ranks of which one can be told apart from the others."""
+"""The fewest ranks of which one can be singled out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Culprit:
     """The only rank whose innermost frame differs from that of all others, which are blocked on it."""
 
     rank: int
-    place: str
+    frame: str
     """Its innermost frame; empty where it cannot answer."""
     pod: PodView
     blocked: str = ""
@@ -26,16 +26,16 @@ def culprit(snapshot: Snapshot) -> Culprit | None:
     pods = {pod.index: pod for pod in snapshot.current}
     reports = [report for report in snapshot.attempt_reports if report.index in pods]
     ranks = {rank.rank: (rank, report.index) for report in reports for rank in report.ranks}
-    places = {number: (rank.stack[0], index) for number, (rank, index) in ranks.items() if rank.stack}
-    counts = Counter(place for place, _ in places.values())
-    alone = [rank for rank, (place, _) in places.items() if counts[place] == 1]
+    frames = {number: (rank.stack[0], index) for number, (rank, index) in ranks.items() if rank.stack}
+    counts = Counter(frame for frame, _ in frames.values())
+    alone = [rank for rank, (frame, _) in frames.items() if counts[frame] == 1]
     # Those that cannot answer need no comparison.
     if blocked := [(number, rank, index) for number, (rank, index) in ranks.items() if rank.blocked and not rank.stack]:
-        if len(blocked) > 1 or not places:
+        if len(blocked) > 1 or not frames:
             return None
         ((number, rank, index),) = blocked
         return Culprit(number, "", pods[index], rank.blocked)
-    if len(places) < MIN_RANKS or len(counts) != 2 or len(alone) != 1:
+    if len(frames) < MIN_RANKS or len(counts) != 2 or len(alone) != 1:
         return None
-    place, index = places[alone[0]]
-    return Culprit(alone[0], place, pods[index])
+    frame, index = frames[alone[0]]
+    return Culprit(alone[0], frame, pods[index])

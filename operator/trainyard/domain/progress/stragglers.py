@@ -109,9 +109,9 @@ def straggling_condition(snapshot: Snapshot) -> ConditionUpdate | None:
 
 def straggler_events(snapshot: Snapshot) -> list[Event]:
     """Return the event for a condition Straggling that has just become True."""
-    said = straggling_condition(snapshot)
-    news = said is not None and said.holds and not snapshot.job.status.holds(C.STRAGGLING)
-    return [Event("Warning", Reason.STRAGGLERS_DETECTED, said.message)] if said and news else []
+    condition = straggling_condition(snapshot)
+    is_new = condition is not None and condition.holds and not snapshot.job.status.holds(C.STRAGGLING)
+    return [Event("Warning", Reason.STRAGGLERS_DETECTED, condition.message)] if condition and is_new else []
 
 
 def deadlines(status: TrainingJobStatus, now: datetime) -> list[float]:

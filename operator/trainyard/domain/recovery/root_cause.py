@@ -123,7 +123,7 @@ def describe_culprit(culprit: Culprit) -> str:
         "stopped": "is stopped by a signal",
         "uninterruptible": "is blocked in the kernel: a disk or file server",
     }
-    stands = blocked.get(culprit.blocked, f"is at {culprit.place}")
+    stands = blocked.get(culprit.blocked, f"is at {culprit.frame}")
     return f"all others wait for rank {culprit.rank} (pod {culprit.pod.name}{where}), which {stands}"
 
 

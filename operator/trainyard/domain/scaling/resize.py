@@ -44,7 +44,7 @@ def shrink(snapshot: Snapshot, size: int, why: str, now: datetime) -> Restart:
 def _resized(snapshot: Snapshot, was: int, reason: Reason, why: str, joining: Joining | None, now: datetime) -> Restart:
     job, status = snapshot.job, snapshot.job.status
     restarts = status.restarts.evolve(resizes=increment(status.restarts.resizes))
-    group, told = choose_resized_group(snapshot)
+    group, scope = choose_resized_group(snapshot)
     update: StatusChanges = {
         "restarts": restarts,
         "restart_budget": reset_streaks(status),
@@ -59,4 +59,4 @@ def _resized(snapshot: Snapshot, was: int, reason: Reason, why: str, joining: Jo
     if group and all(each.attempt <= status.attempt for each in group.replacements):
         # No pod has to be created.
         update["launched_attempt"] = status.attempt + 1
-    return Restart(reason, why, scope=told, changes=update)
+    return Restart(reason, why, scope=scope, changes=update)

@@ -164,21 +164,21 @@ def _reported_exit(state: Json, init_container: str | None = None) -> Exit | Non
 
 
 def container_exit(
-    time: datetime, code: int, said: str, reason: str = "Error", init_container: str | None = None
+    time: datetime, code: int, termination_message: str, reason: str = "Error", init_container: str | None = None
 ) -> Exit:
     """Return the exit of a container or of its ranks, from its termination message."""
-    message = read(said)
+    message = read(termination_message)
     data, text = message.data, message.text
     if data is None:
         return Exit(time, code, reason, text[-MESSAGE_LIMIT:], init_container)
     line = headline(data, text)
     rest = "" if text.startswith(line) and len(text) <= MESSAGE_LIMIT else f"{line}\n"
-    room = MESSAGE_LIMIT - len(rest)
+    length = MESSAGE_LIMIT - len(rest)
     return Exit(
         time,
         code,
         "OOMKilled" if data.out_of_memory else reason,
-        (rest + text[-room:]).strip(),
+        (rest + text[-length:]).strip(),
         init_container,
         data.step,
         data.rank,

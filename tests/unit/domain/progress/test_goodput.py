@@ -1,4 +1,4 @@
-"""What the active time of a job went into, as the steps that are told say."""
+"""Goodput: how a job's active time is accounted for, by the steps that agents report."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -20,7 +20,7 @@ NEW = TrainingJobStatus()
 def told(
     status: TrainingJobStatus, step: int | None, *, active: float, first: int | None = None, took: float | None = 1.0
 ) -> TrainingJobStatus:
-    """The status after a report, when the job had been active for so many seconds. A step takes one, if nothing else is said."""
+    """The status after a report, when the job had been active for so many seconds. A step takes one second by default."""
     rank = RankProgress(0, step, "train", step_seconds=took, first=first)
     snapshot = Snapshot(replace(job(1).job, status=status), reports=[WorkerReport(status.attempt, 0, (rank,))])
     seen = progress(snapshot, NOW)
@@ -29,7 +29,7 @@ def told(
 
 
 def ended(status: TrainingJobStatus, *, active: float, failed_at: int | None = None) -> TrainingJobStatus:
-    """The status with the next attempt, after a failure that told its step, or after something that told none."""
+    """The status with the next attempt, after a failure that reported its step, or a restart that reported none."""
     failure = LastFailure(time=NOW, attempt=status.attempt, pod="w", pod_uid="u", reason="Error", step=failed_at)
     return stored(
         status.evolve(
@@ -195,7 +195,7 @@ def test_any_edited_status_can_be_stored() -> None:
 
 EVENTS = st.lists(
     st.tuples(
-        st.sampled_from(["told", "ended", "failed", "settled"]),
+        st.sampled_from(["reported", "ended", "failed", "settled"]),
         st.integers(0, 200),
         st.floats(0, 100),
         st.none() | st.integers(0, 200),
@@ -212,7 +212,7 @@ def test_parts_add_up_and_never_decrease(
     status, active = NEW, 0.0
     for what, step, passed, first, took in events:
         before, active = status, active + round(passed, 3)
-        if what == "told":
+        if what == "reported":
             status = told(status, step, active=active, first=first, took=took)
             assert told(status, step, active=active, first=first, took=took) == status
         elif what == "settled":

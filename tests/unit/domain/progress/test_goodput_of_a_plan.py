@@ -16,7 +16,7 @@ TOLD = ago(20)
 
 
 def told(scene: Scene, *steps: int, at: float = 0.0) -> TrainingJobStatus:
-    """The status that is planned when each worker has told of a step of one second, so many seconds ago."""
+    """Return the planned status after each worker reported a step of one second, so many seconds ago."""
     reports = [
         WorkerReport(
             scene.status.attempt, index, (RankProgress(index, step, "train", None, None, 1.0, (), 1),), ago(at)
@@ -32,7 +32,7 @@ def told(scene: Scene, *steps: int, at: float = 0.0) -> TrainingJobStatus:
 
 
 def trained(scene: Scene, attempt: int = 1) -> Scene:
-    """A hundred steps were told when the job had been active for 280 seconds."""
+    """A hundred steps were reported when the job had been active for 280 seconds."""
     goodput = Goodput(
         ratio=0.3571,
         productive_seconds=100,

@@ -12,7 +12,7 @@ from trainyard.domain.plan import plan
 
 
 def after(*steps: int | None, **recovery: Any) -> tuple[TrainingJobStatus, str]:
-    """The status when attempts have failed after these steps, one after the other, and what the last verdict said."""
+    """The status when attempts have failed after these steps, one after the other, and the last message."""
     scene, note = job(3, recovery={"maxRestarts": 4, **recovery}), ""
     for number, step in enumerate(steps):
         now = NOW + timedelta(hours=number)

@@ -1,4 +1,4 @@
-"""What a status says of how far training is, from what the workers' agents tell."""
+"""The progress in the status, from the reports of the workers' agents."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from trainyard.domain.state.snapshot import RankProgress, WorkerReport
 
 
 def told(scene: Scene, *ranks: RankProgress, attempt: int | None = None) -> Progress | None:
-    """The progress in the status that is planned, when each worker tells of one rank."""
+    """Return the progress in the planned status, when each worker reports one rank."""
     reports = [
         WorkerReport(scene.status.attempt if attempt is None else attempt, index, (rank,))
         for index, rank in enumerate(ranks)
@@ -42,7 +42,7 @@ def test_the_group_is_as_far_as_its_last() -> None:
     ("own", "spread"),
     [
         ((0.11, 0.127, 0.2), (0.11, 0.2)),
-        # Where one does not say it, what its steps take is all that can be compared.
+        # Where one rank does not report it, only step times can be compared.
         ((0.11, None, 0.2), (0.3, 0.3)),
         ((0.127,), (None, None)),
     ],
@@ -94,7 +94,7 @@ def test_newest_checkpoint_outlives_its_attempt() -> None:
     assert first.checkpoint == Checkpointed(step=100, seconds=4.25, time=NOW)
     assert first.measured is None
     earlier = first.evolve(checkpoint=first.checkpoint.evolve(time=ago(60)))
-    assert after(100, earlier).checkpoint == earlier.checkpoint, "it is no newer for being told again"
+    assert after(100, earlier).checkpoint == earlier.checkpoint, "a repeated report is no newer"
     assert after(0, earlier, attempt=2).checkpoint == earlier.checkpoint, "none was made yet in this attempt"
     assert after(200, earlier).checkpoint == Checkpointed(step=200, seconds=4.25, time=NOW)
 

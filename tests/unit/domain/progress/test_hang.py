@@ -1,4 +1,4 @@
-"""Who of a group that hangs is to blame, when its agents have told where their ranks stand."""
+"""The rank on which a hung group is blocked, from the stacks that agents report."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -55,12 +55,12 @@ def hung(replicas: int = 4, first: int = 0, rank: int | None = None, **spec: obj
         ({}, None),
     ],
 )
-def test_the_only_rank_that_stands_elsewhere(places: Mapping[int, str], rank: int | None) -> None:
+def test_only_rank_with_another_stack(places: Mapping[int, str], rank: int | None) -> None:
     snapshot = told(hung(), places)
     found = culprit(snapshot)
     assert (found.rank if found else None) == rank
     if found:
-        assert (found.place or found.blocked, found.pod.index) == (places[found.rank], rank)
+        assert (found.frame or found.blocked, found.pod.index) == (places[found.rank], rank)
 
 
 def test_reports_of_earlier_attempt_name_no_culprit() -> None:

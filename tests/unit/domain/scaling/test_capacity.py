@@ -1,4 +1,4 @@
-"""An elastic group that lacks room for some of its workers goes on without them, and grows when there is room."""
+"""An elastic group continues without unschedulable workers, and scales up when there is capacity."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -46,7 +46,7 @@ def test_group_shrinks_after_capacity_timeout() -> None:
     assert status.internal.joining == Joining(current_size=3, target_size=3, attempt=3)
     assert status.internal.previous_size == 4
     scene = act(act(scene, 60), 60)
-    assert names(scene) == ["0-1", "2-1", "1-3"], "the last worker makes room"
+    assert names(scene) == ["0-1", "2-1", "1-3"], "the last worker yields its node"
 
 
 def test_shrinks_only_to_allowed_sizes() -> None:
@@ -97,16 +97,16 @@ def test_first_start_shrinks_to_capacity() -> None:
 def test_scales_up_after_cooldown() -> None:
     scene = shrunk()
     assert (scene.status.phase, scene.status.ready) == (Phase.RUNNING, "3/4")
-    saying = scene.status.condition(C.RESIZING)
-    assert saying is not None
-    assert saying.message == "scale-up by 1 more worker is deferred until 12:01:30 UTC (elastic.growAfterSeconds)"
+    resizing = scene.status.condition(C.RESIZING)
+    assert resizing is not None
+    assert resizing.message == "scale-up by 1 more worker is deferred until 12:01:30 UTC (elastic.growAfterSeconds)"
     assert decided(scene, 80).requeue_after == 10
     scene = act(act(scene, 90), 90)
     assert names(scene) == ["0-1", "2-1", "1-3", "3-3"]
     scene = act(change_pod(scene, 3, issue=NO_CAPACITY), 91)
-    saying = scene.status.condition(C.RESIZING)
-    assert saying is not None
-    assert "3-3: 0/3 nodes are available" in saying.message
+    resizing = scene.status.condition(C.RESIZING)
+    assert resizing is not None
+    assert "3-3: 0/3 nodes are available" in resizing.message
     assert decided(scene, 3600).status.attempt == 3, "the others train on"
     scene = act(scheduled(scene, 3), 3600)
     assert (scene.status.attempt, scene.status.internal.group and scene.status.internal.group.size) == (4, 4)
@@ -119,7 +119,7 @@ def test_scheduled_workers_join_after_timeout() -> None:
     assert names(scene)[3:] == ["3-3", "4-3", "5-3"]
     scene = change_pod(change_pod(change_pod(scene, 3, issue=NO_CAPACITY), 4, issue=NO_CAPACITY), 5, issue=NO_CAPACITY)
     assert act(scene, 3600).status.internal.joining == Joining(current_size=3, target_size=6, attempt=3), (
-        "there is room for none"
+        "no worker is scheduled"
     )
     scene = act(scheduled(scene, 5), 3600)
     assert scene.status.internal.joining == Joining(
@@ -127,16 +127,16 @@ def test_scheduled_workers_join_after_timeout() -> None:
     )
     early = act(scene, 3659)
     assert (early.status.internal.joining, decided(early, 3659).requeue_after) == (scene.status.internal.joining, 1)
-    saying = early.status.condition(C.RESIZING)
-    assert saying is not None
-    assert saying.message.endswith("not running by 13:01:00 UTC are dropped (elastic.shrinkAfterSeconds)")
+    resizing = early.status.condition(C.RESIZING)
+    assert resizing is not None
+    assert resizing.message.endswith("not running by 13:01:00 UTC are dropped (elastic.shrinkAfterSeconds)")
     scene = act(scene, 3660)
     assert scene.status.internal.joining == Joining(current_size=3, target_size=4, attempt=3, requested_size=6)
     scene = act(scene, 3660)
-    assert names(scene)[3:] == ["3-3"], "the others make room"
-    saying = scene.status.condition(C.RESIZING)
-    assert saying is not None
-    assert saying.message.startswith("0 of 1 joining worker is ready (2 more are requested after that)")
+    assert names(scene)[3:] == ["3-3"], "the others are dropped"
+    resizing = scene.status.condition(C.RESIZING)
+    assert resizing is not None
+    assert resizing.message.startswith("0 of 1 joining worker is ready (2 more are requested after that)")
     scene = act(scheduled(scene, 3), 3670)
     assert (scene.status.attempt, scene.status.internal.group and scene.status.internal.group.size) == (4, 4)
 
@@ -156,7 +156,7 @@ def test_late_worker_with_node_joins() -> None:
     assert scene.status.internal.joining == Joining(current_size=3, target_size=5, attempt=3, requested_size=6)
     assert act(scene, 161).status.internal.joining == Joining(
         current_size=3, target_size=5, attempt=3, requested_size=6, ready_since=NOW + timedelta(seconds=161)
-    ), "worker 4 gets the place of 5, and time for it"
+    ), "worker 4 takes over the node of 5, with a new timeout"
 
 
 def test_stuck_joining_worker_caps_size() -> None:
@@ -183,8 +183,8 @@ def test_new_request_is_tried_in_full() -> None:
 
 def test_requests_during_cooldown_become_one_resize() -> None:
     scene = shrunk()
-    for seconds, wish in ((62, 5), (64, 6), (70, 4), (80, 5)):
-        scene = act(scene.wishing(replicas=wish), seconds)
+    for seconds, replicas in ((62, 5), (64, 6), (70, 4), (80, 5)):
+        scene = act(scene.wishing(replicas=replicas), seconds)
         assert (scene.status.attempt, len(scene.pods)) == (3, 3)
     scene = act(act(scene, 90), 90)
     assert names(scene)[3:] == ["3-3", "4-3"]
@@ -272,13 +272,13 @@ def test_shrinks_again_where_capacity_falls_further() -> None:
 
 
 def test_on_demand_workers_take_no_spot_nodes() -> None:
-    """Two on demand, two spot: that the spot ones leave helps only where a spot one lacks its place."""
+    """Two on demand, two spot: dropping spot workers helps only where a spot worker is unschedulable."""
     assert decided(short_of_capacity(lost=3, onDemandReplicas=2), 60).status.internal.joining == Joining(
         current_size=3, target_size=3, attempt=3
     )
     status = decided(short_of_capacity(lost=1, onDemandReplicas=2), 60).status
     assert (status.internal.joining and status.internal.joining.current_size) == 1
-    # Where that would be too few, a spot one gives up its place: it may be of another kind.
+    # Where that would be too few, a spot worker yields its node, which may be of another kind.
     status = decided(short_of_capacity(lost=1, onDemandReplicas=2, minReplicas=2), 60).status
     assert (status.internal.joining and status.internal.joining.current_size) == 3
 
@@ -317,22 +317,22 @@ def test_failed_main_container_retries_despite_sidecar() -> None:
 def test_cooldown_limits_full_restarts() -> None:
     scene = elastic_running(3, growAfterSeconds=30).wishing(recovery={"minRestartScope": "Group"})
     scene = scene.with_status(scale_up_paused_since=NOW)
-    wished = act(act(scene.wishing(replicas=4), 5), 5)
-    assert (wished.status.attempt, names(wished)) == (1, ["0-1", "1-1", "2-1"])
-    said = wished.status.condition(C.RESIZING)
-    assert said is not None
-    assert "elastic.growAfterSeconds" in said.message
-    assert 24 <= (decided(wished, 5).requeue_after or 0) <= 26
-    assert act(act(wished, 30), 30).status.attempt == 2
+    requested = act(act(scene.wishing(replicas=4), 5), 5)
+    assert (requested.status.attempt, names(requested)) == (1, ["0-1", "1-1", "2-1"])
+    limited = requested.status.condition(C.RESIZING)
+    assert limited is not None
+    assert "elastic.growAfterSeconds" in limited.message
+    assert 24 <= (decided(requested, 5).requeue_after or 0) <= 26
+    assert act(act(requested, 30), 30).status.attempt == 2
     assert decided(scene.wishing(replicas=2), 5).status.attempt == 2, "to get smaller waits for nothing"
 
 
 def test_raised_bounds_are_reported() -> None:
     scene = act(shrunk().wishing(elastic={**ELASTIC, "minReplicas": 4}), 62)
     assert (scene.status.attempt, scene.status.phase) == (3, Phase.RUNNING)
-    said = scene.status.condition(C.SCALING_LIMITED)
-    assert said is not None
-    assert said.message == (
+    limited = scene.status.condition(C.SCALING_LIMITED)
+    assert limited is not None
+    assert limited.message == (
         "the group has 3 workers, which elastic does not allow: it keeps them until it can scale up"
     )
     scene = act(scheduled(act(act(scene, 90), 90), 3), 91)

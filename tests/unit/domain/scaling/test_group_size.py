@@ -38,14 +38,14 @@ def test_disallowed_size_is_rounded_down_and_reported() -> None:
     elastic = {"maxReplicas": 6, "multipleOf": 2}
     scene = job(4, template=SUPERVISED, elastic=elastic).running().attended().wishing(replicas=5)
     decided = plan(scene.snapshot, NOW)
-    said = decided.status.condition(C.SCALING_LIMITED)
+    limited = decided.status.condition(C.SCALING_LIMITED)
     assert told(decided.status.conditions)["ScalingLimited"] == because(Reason.SIZE_NOT_ALLOWED)
-    assert said is not None
-    assert said.message == "replicas is 5, and elastic.multipleOf is 2: the group has 4 workers"
-    assert [(event.type, event.note) for event in decided.events] == [("Warning", said.message)]
+    assert limited is not None
+    assert limited.message == "replicas is 5, and elastic.multipleOf is 2: the group has 4 workers"
+    assert [(event.type, event.note) for event in decided.events] == [("Warning", limited.message)]
     assert (decided.status.attempt, decided.status.internal.joining, decided.actions) == (1, None, [])
     scene = scene.with_status(**dict(decided.status))
-    assert plan(scene.snapshot, NOW).events == [], "told once"
+    assert plan(scene.snapshot, NOW).events == [], "reported once"
     decided = plan(scene.wishing(replicas=4).snapshot, NOW)
     assert told(decided.status.conditions)["ScalingLimited"] == because(Reason.SIZE_ALLOWED, holds=False)
 
@@ -77,6 +77,6 @@ def test_inactive_job_has_no_scaling_limit(end: str) -> None:
     scene = stops if end == "suspended" else scene.succeeded(0, 1, 2, 3)
     for _ in range(3):
         scene = scene.with_status(**dict(plan(scene.snapshot, NOW).status))
-    said = scene.status.condition(C.SCALING_LIMITED)
-    assert said is not None
-    assert said.status == "False"
+    limited = scene.status.condition(C.SCALING_LIMITED)
+    assert limited is not None
+    assert limited.status == "False"

@@ -1,4 +1,4 @@
-"""Other sizes that are wished for while a group meets after a fault: it comes to the last one, by one attempt after the one that formed."""
+"""Requests for other sizes while a group forms after a failure: it gets the last one, by one more attempt."""
 
 from tests.support.elastic_jobs import joining_ready
 from tests.support.jobs import Scene
@@ -9,7 +9,7 @@ from trainyard.api.status import Phase
 
 
 def forming() -> Scene:
-    """Four workers, of which a rank has failed: attempt 2 is decided, and nobody waits for the others yet."""
+    """Four workers, of which a rank has failed: attempt 2 is stored, and no worker waits for the others yet."""
     scene = act(running(4).told_failed(1))
     assert where(scene) == (2, Phase.RESTARTING, 1, 0)
     return scene
@@ -22,13 +22,13 @@ def where(scene: Scene) -> tuple[int, Phase | None, int, int]:
 
 
 def formed(scene: Scene, workers: int) -> Scene:
-    """So many have met."""
+    """So many workers have formed a group."""
     scene = act(act(scene.attended(AgentState.WAITING, *range(workers))))
     return act(scene.attended(AgentState.RUNNING, *range(workers)))
 
 
 def joined(scene: Scene) -> Scene:
-    """Those who have got pods for it are ready."""
+    """All joining workers are ready."""
     joining = scene.status.internal.joining
     assert joining is not None
     for index in range(joining.current_size, joining.target_size):

@@ -1,4 +1,4 @@
-"""Another number of workers: those that are there keep their pods, and the group starts anew in place."""
+"""A resize: remaining workers keep their pods, and the group restarts in place."""
 
 from dataclasses import replace
 from typing import Any
@@ -62,7 +62,7 @@ def test_lost_worker_is_replaced_in_resize() -> None:
             }
         },
     ],
-    ids=["by the user's wish", "without agents", "the command was written for so many"],
+    ids=["by the spec", "without agents", "the command was written for so many"],
 )
 def test_recreates_all_pods_where_none_can_stay(spec: dict[str, Any]) -> None:
     scene = job(2, **{"template": SUPERVISED, **spec}).running()
@@ -81,8 +81,8 @@ def told(scene: Scene, index: int, attempt: int = 1) -> Any:
 def test_assignments_contain_current_size() -> None:
     scene = after(running(3).wishing(replicas=2))
     scene = scene.with_status(rendezvous=Rendezvous(attempt=2, address="10.0.0.0"))
-    for wish in (2, 5):
-        word = told(scene.wishing(replicas=wish), 1)
+    for replicas in (2, 5):
+        word = told(scene.wishing(replicas=replicas), 1)
         assert (word.attempt, word.run, word.environment["TRAINYARD_REPLICAS"]) == (2, True, "2")
     with pytest.raises(RefusedError) as refused:
         told(scene, 2)

@@ -1,4 +1,4 @@
-"""Workers that join a group: it trains on until they are ready."""
+"""Scale-up: the group trains until the joining workers are ready."""
 
 from dataclasses import replace
 from typing import Any
@@ -166,7 +166,7 @@ def test_quota_rejects_joining_workers_alone() -> None:
         {"recovery": {"agent": "none"}},
         {"template": {"spec": {"containers": [{"name": "main", "image": "i", "command": ["a", "$(WORLD_SIZE)"]}]}}},
     ],
-    ids=["by the user's wish", "without agents", "the command was written for so many"],
+    ids=["by the spec", "without agents", "the command was written for so many"],
 )
 def test_recreates_all_where_workers_cannot_join(spec: dict[str, Any]) -> None:
     scene = act(running(2, **spec).wishing(replicas=3))

@@ -1,4 +1,4 @@
-"""What comes between workers and the group that they are to join: other wishes, other bounds, faults of the group, a clock that is set back."""
+"""Scale-ups that are interrupted: by other requests, other bounds, failures of the group, a clock that is set back."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -22,17 +22,17 @@ from trainyard.domain.state.snapshot import PodIssue
 
 
 def settled(scene: Scene, seconds: float) -> Scene:
-    """After as many passes as it takes."""
+    """Return the scene after as many reconciles as needed."""
     for _ in range(8):
         after = act(scene, seconds)
         if after == scene:
             return scene
         scene = after
-    raise AssertionError("it is decided otherwise again and again")
+    raise AssertionError("the decisions never settle")
 
 
 def crowded() -> Scene:
-    """Three train, one that is to join is ready, one on its way, and the third was waited for."""
+    """Three workers train; of three joining ones, one is ready, one starts, and one has timed out."""
     scene = change_pod(change_pod(scheduled(scaling_up(), 3), 4, scheduled=True), 5, issue=NO_CAPACITY)
     return act(act(scene, 100), 160)
 
@@ -63,9 +63,9 @@ def test_replacement_keeps_joining_workers() -> None:
 
 def test_changing_requests_do_not_delay_ready_workers() -> None:
     scene = settled(scheduled(scaling_up(), 3), 100)
-    for second, wish in ((120, 5), (140, 6), (159, 5)):
-        scene = settled(scene.wishing(replicas=wish), second)
-        scene = settled(change_pod(change_pod(scene, 4, issue=NO_CAPACITY), wish - 1, issue=NO_CAPACITY), second)
+    for second, replicas in ((120, 5), (140, 6), (159, 5)):
+        scene = settled(scene.wishing(replicas=replicas), second)
+        scene = settled(change_pod(change_pod(scene, 4, issue=NO_CAPACITY), replicas - 1, issue=NO_CAPACITY), second)
     assert settled(scene, 160).status.size == 4
 
 
@@ -104,9 +104,9 @@ def test_joining_worker_yields_its_node() -> None:
     assert "3-3" in names(settled(scene, 154))
     scene = settled(scene, 155)
     assert not {"3-3", "4-3", "5-3"} & {*names(scene)}
-    said = scene.status.condition(C.RESIZING)
-    assert said is not None
-    assert said.message == "scale-up by 3 more workers is deferred until all current workers are scheduled"
+    resizing = scene.status.condition(C.RESIZING)
+    assert resizing is not None
+    assert resizing.message == "scale-up by 3 more workers is deferred until all current workers are scheduled"
 
 
 def test_unstartable_worker_caps_size_and_keeps_node() -> None:
@@ -115,7 +115,7 @@ def test_unstartable_worker_caps_size_and_keeps_node() -> None:
     scene = settled(scene, 160)
     assert scene.status.internal.joining
     assert (scene.status.internal.joining.target_size, names(scene)[3:]) == (4, ["3-3"]), (
-        "worker 3 gets a place of those"
+        "worker 3 takes over a node of them"
     )
 
 

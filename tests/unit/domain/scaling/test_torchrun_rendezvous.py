@@ -1,4 +1,4 @@
-"""Elastic jobs without the agent: torchrun has workers meet anew when others come and go, and the operator leaves those alone that are well."""
+"""Elastic jobs without the agent: torchrun forms the group again, and the operator keeps the healthy pods."""
 
 from datetime import timedelta
 from typing import Any
@@ -14,8 +14,8 @@ from trainyard.api.status import Phase
 
 def running(workers: int, **fields: Any) -> Scene:
     """So many workers that run torchrun."""
-    wish = {"template": SUPERVISED, "elastic": {"maxReplicas": 6}, "recovery": {"agent": "none"}, **fields}
-    return job(workers, **wish).running()
+    fields = {"template": SUPERVISED, "elastic": {"maxReplicas": 6}, "recovery": {"agent": "none"}, **fields}
+    return job(workers, **fields).running()
 
 
 def test_lost_worker_is_replaced_while_others_train() -> None:
@@ -24,7 +24,7 @@ def test_lost_worker_is_replaced_while_others_train() -> None:
     assert scene.status.internal.group == Group(
         created_in_attempt=1, size=3, replacements=[Replacement(worker=1, attempt=2)]
     )
-    assert not scene.status.awaiting_rendezvous, "nobody waits for a word of ours"
+    assert not scene.status.awaiting_rendezvous, "no worker waits for the operator"
     scene = act(act(scene))
     assert names(scene) == ["0-1", "2-1", "1-2"]
     scene = scene.pod(1, scheduled=True, phase="Running", running=True, ready=True, node="node7", ip="10.0.0.7")
@@ -49,15 +49,15 @@ def test_loss_of_worker_0_restarts_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "pods"),
+    ("replicas", "pods"),
     [(2, ["0-1", "1-1"]), (4, ["0-1", "1-1", "2-1", "3-2"])],
 )
-def test_another_size_leaves_those_that_are_well_alone(wish: int, pods: list[str]) -> None:
-    scene = act(act(running(3).wishing(replicas=wish)))
+def test_resize_keeps_healthy_pods(replicas: int, pods: list[str]) -> None:
+    scene = act(act(running(3).wishing(replicas=replicas)))
     assert names(scene) == pods
     assert (scene.status.attempt, scene.status.awaiting_rendezvous) == (2, False)
     assert scene.status.internal.group
-    assert scene.status.internal.group.size == wish
+    assert scene.status.internal.group.size == replicas
 
 
 def test_never_shrinks_because_torchrun_does() -> None:

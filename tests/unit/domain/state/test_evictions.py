@@ -33,7 +33,7 @@ def evicted(main: Json, *conditions: Json, reason: str = "Evicted", message: str
                 )
             ),
             Exit(AT, 137, "Evicted", FULL, step=7, rank=2),
-            id="its agent could still tell the step",
+            id="its agent could still report the step",
         ),
         pytest.param(evicted(ended(0, "Completed")), Exit(AT, 137, "Evicted", FULL), id="that is no success"),
         pytest.param(evicted(ended(90)), Exit(AT, 137, "Evicted", FULL), id="nor free, though it saved its work"),
@@ -56,7 +56,7 @@ def test_a_pod_that_fills_its_disk_has_failed(raw: Json, end: Exit) -> None:
         pytest.param(evicted(ended(137), reason="Terminated"), id="the node shut down"),
         pytest.param(evicted(ended(137), reason="NodeShutdown"), id="it did, in an older version"),
         pytest.param(evicted(ended(137), reason="Shutdown"), id="and in one before"),
-        pytest.param(evicted(ended(137), reason="Preempting"), id="a critical pod needed the place"),
+        pytest.param(evicted(ended(137), reason="Preempting"), id="a critical pod needed the node"),
         pytest.param(evicted(ended(137), reason="NodeLost"), id="the node was lost"),
         *(
             pytest.param(pod({"phase": "Failed", "reason": reason, "message": "no"}), id=f"refused: {reason}")

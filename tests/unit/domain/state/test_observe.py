@@ -126,7 +126,7 @@ def test_exit(raw: Json, expected: Exit | None) -> None:
         pytest.param({}, False, id="not begun"),
         pytest.param({"phase": "Failed"}, True, id="refused"),
         pytest.param(
-            {"phase": "Running", "containerStatuses": containers(ended())}, True, id="before the phase says so"
+            {"phase": "Running", "containerStatuses": containers(ended())}, True, id="before the phase changes"
         ),
         pytest.param(
             {"phase": "Running", "containerStatuses": containers(ended(), proxy={"running": {}})},
@@ -218,7 +218,7 @@ WELL: Json = {"type": "ContainersReady", "status": "True"}
         pytest.param([UNSEEN, NOT_READY, WELL], True, id="as the control plane leaves it"),
         pytest.param([UNSEEN, {**NOT_READY, "status": "True"}, WELL], False, id="a taint on a node that is there"),
         pytest.param(
-            [UNSEEN, NOT_READY, {**WELL, "status": "False"}], False, id="the kubelet has told that containers ended"
+            [UNSEEN, NOT_READY, {**WELL, "status": "False"}], False, id="the kubelet has reported exited containers"
         ),
         pytest.param(
             [UNSEEN, {**NOT_READY, "reason": "ReadinessGatesNotReady"}, WELL], False, id="the kubelet waits for a gate"
@@ -226,7 +226,7 @@ WELL: Json = {"type": "ContainersReady", "status": "True"}
         pytest.param([NOT_READY, WELL], False, id="for less than the toleration"),
         pytest.param([{**UNSEEN, "status": "False"}, NOT_READY, WELL], False, id="called off"),
         pytest.param([{**UNSEEN, "reason": "EvictionByEvictionAPI"}, NOT_READY, WELL], False, id="drained"),
-        pytest.param([{**UNSEEN, "lastTransitionTime": None}, NOT_READY, WELL], False, id="at a time nobody knows"),
+        pytest.param([{**UNSEEN, "lastTransitionTime": None}, NOT_READY, WELL], False, id="at an unknown time"),
         pytest.param([UNSEEN], False, id="it never ran"),
         pytest.param([], False, id="nothing is known"),
     ],
@@ -256,7 +256,7 @@ def test_a_pod_that_only_a_finalizer_keeps(metadata: Json, *, removed: bool) -> 
         pytest.param("2026-01-02T11:59:59Z", True, id="a second before"),
         pytest.param(SOME_TIME, False, id="in the same second"),
         pytest.param("2026-01-02T12:10:00Z", False, id="later, as its node came to it, or by a clock that is ahead"),
-        pytest.param(None, False, id="nobody has said when"),
+        pytest.param(None, False, id="at no known time"),
     ],
 )
 def test_a_node_whose_clock_is_behind(started: str | None, *, behind: bool) -> None:
@@ -340,7 +340,7 @@ def test_taken_away(raw: Json, at: datetime | None, by: str | None) -> None:
         pytest.param(
             pod({"containerStatuses": containers({"waiting": {"reason": "SomethingNew"}})}),
             PodIssue("SomethingNew", ""),
-            id="a reason that nobody has heard of",
+            id="an unknown reason",
         ),
         pytest.param(
             pod({"containerStatuses": containers({"waiting": {"reason": "ContainerCreating"}})}), None, id="on its way"

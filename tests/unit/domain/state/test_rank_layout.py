@@ -84,8 +84,8 @@ def decided(scene: Scene) -> Plan:
     return plan(scene.snapshot, NOW)
 
 
-def told_once(scene: Scene, message: str) -> None:
-    """It is said in the condition, and by one event; the next look at the same finds nothing new."""
+def reported_once(scene: Scene, message: str) -> None:
+    """The condition and one event report it; the next reconcile changes nothing."""
     first = decided(scene)
     stalled = first.status.condition(C.STALLED)
     assert stalled is not None
@@ -101,7 +101,7 @@ def test_indivisible_size_creates_no_worker() -> None:
     assert list(first.actions) == []
     assert first.status.phase is Phase.PENDING
     assert told(first.status.conditions)[C.RUNNING] == because(Reason.INVALID_SPEC, holds=False)
-    told_once(scene, f"{RANKS_FIT}: 3 x 1 is 3, and 2 x 1 x 1 is 2; no worker is started")
+    reported_once(scene, f"{RANKS_FIT}: 3 x 1 is 3, and 2 x 1 x 1 is 2; no worker is started")
 
 
 def test_job_starts_once_size_is_divisible() -> None:
@@ -129,7 +129,9 @@ class TestAGroupThatIsThere:
         went_on = decided(self.scaled)
         assert (list(went_on.actions), went_on.status.attempt, went_on.status.phase) == ([], 1, Phase.RUNNING)
         assert (went_on.status.ready, told(went_on.status.conditions)[C.RUNNING][0]) == ("4/4", True)
-        told_once(self.scaled, f"{RANKS_FIT}: 5 x 1 is 5, and 2 x 1 x 1 is 2; until then the group keeps its 4 workers")
+        reported_once(
+            self.scaled, f"{RANKS_FIT}: 5 x 1 is 5, and 2 x 1 x 1 is 2; until then the group keeps its 4 workers"
+        )
 
     def test_is_recovered_at_its_size(self) -> None:
         lost = decided(self.scaled.failed(1))

@@ -34,7 +34,7 @@ def ended(code: int, seconds_ago: float = 10, reason: str = "Error") -> Exit:
         pytest.param(worker(0, phase="Unknown", scheduled=True), State.STARTING, id="its node does not answer"),
         pytest.param(worker(0, disruption=EVICTED, disrupted_at=ago(5)), State.DISRUPTED, id="deleted while pending"),
         pytest.param(worker(0, **RUNS, disruption=EVICTED, disrupted_at=ago(5)), State.DISRUPTED, id="evicted"),
-        pytest.param(worker(0, **RUNS, disruption=EVICTED), State.DISRUPTED, id="evicted, nobody knows when"),
+        pytest.param(worker(0, **RUNS, disruption=EVICTED), State.DISRUPTED, id="evicted at an unknown time"),
     ],
 )
 def test_state_of_a_pod(pod: PodView, expected: State) -> None:
@@ -51,7 +51,7 @@ def test_state_of_a_pod(pod: PodView, expected: State) -> None:
         pytest.param(ended(137, 11), State.DISRUPTED, id="SIGKILL, by the clock of a node that is late"),
         pytest.param(ended(137, 11, "OOMKilled"), State.FAILED, id="out of memory is its own fault"),
         pytest.param(ended(0, 11), State.SUCCEEDED, id="it succeeded before"),
-        pytest.param(ended(0, 9), State.DISRUPTED, id="it ended well because it was told to go"),
+        pytest.param(ended(0, 9), State.DISRUPTED, id="it exited well because of the disruption"),
     ],
 )
 def test_exit_of_disrupted_pod(end: Exit, expected: State) -> None:
