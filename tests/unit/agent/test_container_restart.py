@@ -27,7 +27,7 @@ def variables(folder: Path, operator: Operator) -> Iterator[dict[str, str]]:
         mark.unlink()
 
 
-def test_it_ends_for_that_and_the_next_container_waits_for_the_attempt(
+def test_agent_exits_and_next_container_awaits_attempt(
     program: Path, folder: Path, operator: Operator, variables: dict[str, str]
 ) -> None:
     with agent(program, folder, WAITS, **variables) as first:
@@ -47,7 +47,7 @@ def test_it_ends_for_that_and_the_next_container_waits_for_the_attempt(
     assert ContainerRestart(os.environ | variables, print).attempt is None
 
 
-def test_one_that_has_failed_ends_so_too(
+def test_failed_worker_restarts_its_container(
     program: Path, folder: Path, operator: Operator, variables: dict[str, str]
 ) -> None:
     with agent(program, folder, FAILS, **variables, CODE="3") as run:
@@ -56,7 +56,7 @@ def test_one_that_has_failed_ends_so_too(
         assert run.ends()[0] == RESTART_CODE
 
 
-def test_a_program_that_ends_with_the_same_code_does_not_start_its_container_anew(
+def test_program_with_restart_code_restarts_no_container(
     program: Path, folder: Path, operator: Operator, variables: dict[str, str]
 ) -> None:
     operator.says = (404, {})
@@ -65,7 +65,7 @@ def test_a_program_that_ends_with_the_same_code_does_not_start_its_container_ane
         assert "exited with code 88" in run.message
 
 
-def test_where_no_mark_can_be_left_the_processes_start_anew(tmp_path: Path) -> None:
+def test_processes_restart_if_marker_cannot_be_written(tmp_path: Path) -> None:
     said: list[str] = []
     environment = {"TRAINYARD_COORDINATOR": "https://localhost:1", "TRAINYARD_JOB_UID": "uid"}
     assert not ContainerRestart(environment, said.append, tmp_path).leave_mark(2)
@@ -73,7 +73,7 @@ def test_where_no_mark_can_be_left_the_processes_start_anew(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("mark", ["", "x", "0", "-1", "9" * 30, "٣"])
-def test_a_mark_that_makes_no_sense_is_none(mark: str) -> None:
+def test_invalid_marker_is_ignored_and_removed(mark: str) -> None:
     environment = {"TRAINYARD_COORDINATOR": "https://localhost:1", "TRAINYARD_JOB_UID": secrets.token_hex(4)}
     path = MEMORY / f"trainyard-restart-{environment['TRAINYARD_JOB_UID']}--"
     path.write_text(mark)
@@ -81,7 +81,7 @@ def test_a_mark_that_makes_no_sense_is_none(mark: str) -> None:
     assert not path.exists()
 
 
-def test_an_order_says_it_in_one_word() -> None:
+def test_order_contains_restart_flag() -> None:
     assert parse_order({"attempt": 2, "restart": True}).restart
     assert not parse_order({"attempt": 2}).restart
     with pytest.raises(ValueError, match="restart is neither true nor false"):
@@ -89,7 +89,7 @@ def test_an_order_says_it_in_one_word() -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
-def test_what_is_no_mark_is_not_waited_for(kind: str) -> None:
+def test_special_file_is_no_marker(kind: str) -> None:
     environment = {"TRAINYARD_COORDINATOR": "https://localhost:1", "TRAINYARD_JOB_UID": secrets.token_hex(4)}
     path = MEMORY / f"trainyard-restart-{environment['TRAINYARD_JOB_UID']}--"
     if kind == "pipe":

@@ -60,7 +60,7 @@ def last_steps(run: Agent) -> list[int]:
     return [int(run.file(f"last{rank}-1")) for rank in (2, 3)]
 
 
-def test_a_worker_that_has_to_go_ends_after_the_step_that_all_end_after(
+def test_evicted_worker_exits_after_agreed_step(
     program: Path, folder: Path, operator: Operator
 ) -> None:
     with agent(program, folder, SAVES, **credentials(folder, operator.port), **COLD) as run:
@@ -74,7 +74,7 @@ def test_a_worker_that_has_to_go_ends_after_the_step_that_all_end_after(
         assert operator.polls[-1]["state"] == "ended"
 
 
-def test_the_others_end_with_it_and_begin_again_where_they_are(program: Path, folder: Path, operator: Operator) -> None:
+def test_remaining_workers_stop_and_restart_in_place(program: Path, folder: Path, operator: Operator) -> None:
     poked = "signal.signal(signal.SIGUSR2, lambda *_: say(f'poked{R}', 'yes'))"
     script = f"{poked}\n{STEPS}\nif R == 3: wait_for('written')\nsys.exit(SAVED)"
     with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
@@ -98,7 +98,7 @@ def test_the_others_end_with_it_and_begin_again_where_they_are(program: Path, fo
 
 
 @pytest.mark.parametrize("evicted", [True, False])
-def test_who_ends_well_because_it_was_told_to_has_not_done_its_work(
+def test_exit_zero_after_agreed_step_is_incomplete(
     program: Path, folder: Path, operator: Operator, *, evicted: bool
 ) -> None:
     """A loop that `must_stop` ends is followed by the end of the program, where nobody thinks of the exit code."""
@@ -116,7 +116,7 @@ def test_who_ends_well_because_it_was_told_to_has_not_done_its_work(
             assert (failure["code"], shown(failure["message"])) == (90, told)
 
 
-def test_who_ends_well_before_that_step_has_done_it(program: Path, folder: Path, operator: Operator) -> None:
+def test_exit_zero_before_agreed_step_is_success(program: Path, folder: Path, operator: Operator) -> None:
     script = STEPS.replace("progress(step)", "progress(step)\n    if step == int(os.environ['LAST']): sys.exit(0)")
     with agent(program, folder, script, **credentials(folder, operator.port), **COLD, LAST="300") as run:
         takes_part(operator)
@@ -126,7 +126,7 @@ def test_who_ends_well_before_that_step_has_done_it(program: Path, folder: Path,
         assert run.ends()[0] == 0
 
 
-def test_when_nothing_comes_of_it_the_signal_reaches_the_ranks(program: Path, folder: Path, operator: Operator) -> None:
+def test_sigterm_reaches_ranks_without_agreement(program: Path, folder: Path, operator: Operator) -> None:
     variables = {**credentials(folder, operator.port), **COLD, "TRAINYARD_GRACE_PERIOD_SECONDS": "2"}
     with agent(program, folder, SAVES, **variables) as run:
         takes_part(operator)
@@ -136,7 +136,7 @@ def test_when_nothing_comes_of_it_the_signal_reaches_the_ranks(program: Path, fo
         assert {path.name for path in folder.glob("heard*")} == {"heard2-1", "heard3-1"}
 
 
-def test_who_asks_twice_means_at_once(program: Path, folder: Path, operator: Operator) -> None:
+def test_second_sigterm_stops_immediately(program: Path, folder: Path, operator: Operator) -> None:
     with agent(program, folder, SAVES, **credentials(folder, operator.port), **COLD) as run:
         takes_part(operator)
         run.process.send_signal(signal.SIGTERM)
@@ -150,7 +150,7 @@ def test_who_asks_twice_means_at_once(program: Path, folder: Path, operator: Ope
     [(410, {"reason": "Replaced", "message": "another pod has this place"}), (404, {})],
     ids=["replaced", "an older operator"],
 )
-def test_an_operator_that_has_no_more_to_say_is_not_waited_for(
+def test_agent_does_not_wait_after_final_rejection(
     program: Path, folder: Path, operator: Operator, answer: Any
 ) -> None:
     with agent(program, folder, SAVES, **credentials(folder, operator.port), **COLD) as run:
@@ -160,7 +160,7 @@ def test_an_operator_that_has_no_more_to_say_is_not_waited_for(
         assert run.ends()[0] == 143
 
 
-def test_a_stop_that_is_taken_back(program: Path, folder: Path, operator: Operator) -> None:
+def test_withdrawn_stop_can_be_ordered_again(program: Path, folder: Path, operator: Operator) -> None:
     with agent(program, folder, SAVES, **credentials(folder, operator.port), **COLD) as run:
         takes_part(operator)
         operator.orders = {"attempt": 1, "run": True, "stop": {"step": None}}
@@ -172,7 +172,7 @@ def test_a_stop_that_is_taken_back(program: Path, folder: Path, operator: Operat
         assert last_steps(run) == [step, step]
 
 
-def test_a_rank_that_fails_on_the_way_fails_as_ever(program: Path, folder: Path, operator: Operator) -> None:
+def test_rank_failure_during_stop_is_reported(program: Path, folder: Path, operator: Operator) -> None:
     script = f"{STEPS}\nif R == 3: sys.exit(7)\ntime.sleep(600)"
     with agent(program, folder, script, **credentials(folder, operator.port), **COLD):
         takes_part(operator)
@@ -180,7 +180,7 @@ def test_a_rank_that_fails_on_the_way_fails_as_ever(program: Path, folder: Path,
         assert operator.hears("failed")["failure"]["code"] == 7
 
 
-def test_ranks_of_which_one_does_not_ask_take_no_part(program: Path, folder: Path, operator: Operator) -> None:
+def test_stop_requires_all_ranks_to_poll(program: Path, folder: Path, operator: Operator) -> None:
     asks = "if R == 2 and must_stop(step): pass\n    if R == 2: say('asked2', 'yes')\n    if False:"
     script = SAVES.replace("if must_stop(step):", asks)
     with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
@@ -191,7 +191,7 @@ def test_ranks_of_which_one_does_not_ask_take_no_part(program: Path, folder: Pat
         assert not any("leave" in poll for poll in operator.polls)
 
 
-def test_a_rank_whose_file_is_spoilt_agrees_upon_nothing(program: Path, folder: Path, operator: Operator) -> None:
+def test_corrupt_stop_file_prevents_agreement(program: Path, folder: Path, operator: Operator) -> None:
     script = SAVES.replace("while True:", "say(f'file{R}', os.environ['TRAINYARD_PROGRESS_FILE'])\nwhile True:")
     with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
         takes_part(operator)
@@ -202,7 +202,7 @@ def test_a_rank_whose_file_is_spoilt_agrees_upon_nothing(program: Path, folder: 
 
 
 @pytest.mark.parametrize("stop", [7, {"step": -1}, {"step": "x"}, {"step": True}, {"step": 2**60}, []])
-def test_nonsense_stops_nobody(program: Path, folder: Path, operator: Operator, stop: Any) -> None:
+def test_malformed_stop_order_is_ignored(program: Path, folder: Path, operator: Operator, stop: Any) -> None:
     with agent(program, folder, SAVES, **credentials(folder, operator.port), **COLD) as run:
         takes_part(operator)
         operator.says = (200, {"attempt": 1, "run": True, "stop": stop})
@@ -211,7 +211,7 @@ def test_nonsense_stops_nobody(program: Path, folder: Path, operator: Operator, 
         assert not any((poll.get("leave") or {}).get("asked") for poll in operator.polls)
 
 
-def test_a_rank_that_fails_to_save_is_the_cause(program: Path, folder: Path, operator: Operator) -> None:
+def test_rank_that_fails_to_save_is_root_cause(program: Path, folder: Path, operator: Operator) -> None:
     script = f"{STEPS}\nif R == 3:\n    time.sleep(1)\n    raise SystemExit('no space left')\nsys.exit(SAVED)"
     with agent(program, folder, script, **credentials(folder, operator.port), **COLD):
         takes_part(operator)
@@ -219,7 +219,7 @@ def test_a_rank_that_fails_to_save_is_the_cause(program: Path, folder: Path, ope
         assert operator.hears("failed")["failure"]["code"] == 1
 
 
-def test_a_rank_that_hangs_while_it_saves_is_noticed_once_its_time_is_over(
+def test_hang_while_saving_is_detected_after_grace_period(
     program: Path, folder: Path, operator: Operator
 ) -> None:
     script = f"{STEPS}\ntime.sleep(1000)"

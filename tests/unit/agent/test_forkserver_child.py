@@ -51,7 +51,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("how", ["file", "module"])
-def test_a_forked_rank_is_like_one_that_was_started(
+def test_forked_rank_behaves_like_started_rank(
     program: Path, folder: Path, operator: Operator, name: str, how: str
 ) -> None:
     (folder / "pkg").mkdir()

@@ -25,7 +25,7 @@ def stands(watch: Watch, begin: float, seconds: float, said: RankState | dict[in
 
 
 @pytest.mark.parametrize(("took", "patience"), [(0.5, MIN_LIMIT_SECONDS), (2.0, MIN_LIMIT_SECONDS), (9.0, 45.0)])
-def test_five_usual_steps_and_half_a_minute_at_least(took: float, patience: float) -> None:
+def test_hang_limit_is_five_steps_with_minimum(took: float, patience: float) -> None:
     watch = Watch()
     end = train(watch, took=took)
     assert stands(watch, end, patience, LAST) is None
@@ -34,7 +34,7 @@ def test_five_usual_steps_and_half_a_minute_at_least(took: float, patience: floa
 
 
 @pytest.mark.parametrize(("took", "each"), [(0.5, 100), (3.5, 10), (5.0, 10), (4.0, 100), (10.0, 8)])
-def test_a_program_that_tells_some_of_its_steps_is_judged_by_how_often_it_does(took: float, each: int) -> None:
+def test_hang_limit_considers_reporting_interval(took: float, each: int) -> None:
     watch, said = Watch(), RankState(0, "train")
     for second in range(int(10 * took * each)):
         said = RankState(int(second / took) // each * each, "train")
@@ -46,14 +46,14 @@ def test_a_program_that_tells_some_of_its_steps_is_judged_by_how_often_it_does(t
     assert hang.usual == pytest.approx(took, rel=0.1), "of a step"
 
 
-def test_a_limit_of_ones_own() -> None:
+def test_configured_limit_overrides_default() -> None:
     watch = Watch(10.0)
     end = train(watch, took=0.5)
     assert stands(watch, end, 10, LAST) is None
     assert stands(watch, end + 10, 1, LAST) is not None
 
 
-def test_after_the_last_step_there_is_time_to_store_the_model() -> None:
+def test_final_save_after_last_step_is_allowed() -> None:
     watch = Watch(10.0)
     end = train(watch, took=0.5)
     done = RankState(9, "train", total=9)
@@ -61,11 +61,11 @@ def test_after_the_last_step_there_is_time_to_store_the_model() -> None:
     assert stands(watch, end + ALLOWANCES["evaluate"], 1, done) is not None
 
 
-def test_who_says_nothing_is_not_judged() -> None:
+def test_silent_rank_is_never_hung() -> None:
     assert stands(Watch(1.0), 0.0, 10_000, {}) is None
 
 
-def test_the_first_steps_may_take_long() -> None:
+def test_first_steps_have_compile_allowance() -> None:
     """Compilers, caches, and the first batches: it is not known yet what is usual."""
     watch = Watch()
     end, last = train(watch, steps=2), RankState(1, "train")
@@ -74,7 +74,7 @@ def test_the_first_steps_may_take_long() -> None:
 
 
 @pytest.mark.parametrize("phase", [*ALLOWANCES])
-def test_phases_have_allowances_of_their_own(phase: str) -> None:
+def test_each_phase_has_its_own_allowance(phase: str) -> None:
     watch, said = Watch(), RankState(None, phase)
     end = train(watch)
     assert stands(watch, end, 1 + ALLOWANCES[phase], said) is None
@@ -83,7 +83,7 @@ def test_phases_have_allowances_of_their_own(phase: str) -> None:
     assert (hang.step, hang.phase) == (9, phase)
 
 
-def test_a_phase_between_two_steps_does_not_change_what_is_usual() -> None:
+def test_phase_does_not_change_usual_step_time() -> None:
     watch = Watch()
     end = train(watch)
     assert stands(watch, end, 300, RankState(9, "evaluate")) is None
@@ -94,7 +94,7 @@ def test_a_phase_between_two_steps_does_not_change_what_is_usual() -> None:
     assert hang.usual == 1.0
 
 
-def test_the_one_furthest_behind_is_named() -> None:
+def test_slowest_rank_is_named() -> None:
     watch = Watch()
     end = train(watch, ranks=(4, 5, 6))
     hang = stands(watch, end, 2 * MIN_LIMIT_SECONDS, {4: RankState(10, "train"), 5: LAST, 6: RankState(10, "train")})
@@ -102,7 +102,7 @@ def test_the_one_furthest_behind_is_named() -> None:
     assert (hang.rank, hang.step) == (5, 9)
 
 
-def test_of_several_the_one_that_has_stood_still_longest_is_named() -> None:
+def test_longest_stalled_rank_is_named() -> None:
     watch = Watch()
     end = train(watch, ranks=(4, 5))
     assert watch.update({4: RankState(10, "train"), 5: LAST}, end + 1) is None
@@ -111,14 +111,14 @@ def test_of_several_the_one_that_has_stood_still_longest_is_named() -> None:
     assert hang.rank == 4
 
 
-def test_a_rank_that_has_ended_hangs_no_more() -> None:
+def test_exited_rank_is_not_hung() -> None:
     watch = Watch()
     end = train(watch, ranks=(0, 1))
     for step in range(100):
         assert watch.update({0: RankState(10 + step, "train")}, end + step) is None
 
 
-def test_an_agent_that_was_stopped_itself_blames_nobody() -> None:
+def test_suspended_agent_reports_no_hang() -> None:
     watch = Watch()
     end = train(watch) + 3600
     assert watch.update({0: LAST}, end) is None
@@ -126,7 +126,7 @@ def test_an_agent_that_was_stopped_itself_blames_nobody() -> None:
     assert stands(watch, end + MIN_LIMIT_SECONDS, 1, LAST) is not None
 
 
-def test_steps_that_go_back_are_progress_too() -> None:
+def test_decreasing_step_counts_as_progress() -> None:
     """A new epoch, or a checkpoint from before."""
     watch = Watch()
     end = train(watch)
@@ -135,7 +135,7 @@ def test_steps_that_go_back_are_progress_too() -> None:
     assert stands(watch, end + 2 * MIN_LIMIT_SECONDS + 1, 1, RankState(0, "train")) is not None
 
 
-def test_steps_are_counted_and_not_looks() -> None:
+def test_usual_time_counts_steps_not_polls() -> None:
     """Many steps between two looks are enough to know what is usual."""
     watch = Watch(limit=10.0)
     watch.update({0: RankState(0, "train")}, 1000.0)
@@ -156,7 +156,7 @@ def working(*seconds: float | None, first: int = 0, watch: Watch | None = None) 
     return watch
 
 
-def test_how_long_a_rank_works_itself_is_the_median_of_its_last_steps() -> None:
+def test_compute_time_is_median_of_recent_steps() -> None:
     assert working(*[0.2] * (MIN_STEPS - 1)).usual[0].compute is None
     watch = working(0.2, 0.3, 9.0)
     assert watch.usual[0].compute == 0.3
@@ -165,12 +165,12 @@ def test_how_long_a_rank_works_itself_is_the_median_of_its_last_steps() -> None:
 
 
 @pytest.mark.parametrize("own", [None, 0.0, -1.0, float("nan"), float("inf")])
-def test_what_is_no_time_is_passed_over(own: float | None) -> None:
+def test_invalid_compute_time_is_ignored(own: float | None) -> None:
     assert working(*[own] * 9).usual[0].compute is None
     assert working(0.2, own, 0.2, own, 0.2).usual[0].compute == 0.2
 
 
-def test_what_a_step_took_counts_also_where_a_checkpoint_follows() -> None:
+def test_compute_time_counts_before_a_checkpoint() -> None:
     watch = Watch()
     watch.update({0: RankState(None, "start")}, -1.0)
     for step in range(MIN_STEPS):

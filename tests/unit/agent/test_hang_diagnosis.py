@@ -63,7 +63,7 @@ def start(folder: Path, index: int, port: int, together: int) -> subprocess.Pope
     )
 
 
-def test_all_have_told_before_the_first_ends(tmp_path: Path, operator: Operator) -> None:
+def test_all_workers_report_stacks_before_exit(tmp_path: Path, operator: Operator) -> None:
     workers = [start(tmp_path, index, operator.port, 8) for index in (0, 1)]
     try:
         until(lambda: any(worker.poll() is not None for worker in workers), 60, "the end of one")
@@ -80,7 +80,7 @@ def test_all_have_told_before_the_first_ends(tmp_path: Path, operator: Operator)
             worker.communicate()
 
 
-def test_a_worker_that_is_asked_to_end_meanwhile_does_not_tarry(tmp_path: Path, operator: Operator) -> None:
+def test_sigterm_interrupts_hang_diagnosis(tmp_path: Path, operator: Operator) -> None:
     worker = start(tmp_path, 1, operator.port, 600)
     try:
         until(
@@ -95,7 +95,7 @@ def test_a_worker_that_is_asked_to_end_meanwhile_does_not_tarry(tmp_path: Path, 
         worker.communicate()
 
 
-def test_who_does_not_catch_the_signal_is_not_asked(tmp_path: Path) -> None:
+def test_process_without_handler_gets_no_signal(tmp_path: Path) -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as deaf:
         processes.ask(STACKS, deaf.pid)
         # It still answers: a signal would have arrived before this line.

@@ -101,7 +101,7 @@ def write(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_a_head(program: Path, folder: Path, operator: Operator, name: str) -> None:
+def test_import_prefix_gives_same_result(program: Path, folder: Path, operator: Operator, name: str) -> None:
     head = HEADS[name]
     environment = install(folder, libx=LIBRARY)
     if head.file:
@@ -133,7 +133,7 @@ def ran(program: Path, folder: Path, operator: Operator, source: str, **environm
 
 
 @pytest.mark.parametrize("how", READS)
-def test_what_differs_from_rank_to_rank_is_read_by_each(
+def test_library_reading_rank_variable_disables_warm_start(
     program: Path, folder: Path, operator: Operator, how: str
 ) -> None:
     made, line = ran(program, folder, operator, READS[how].format(name="RANK"), TRAINYARD_PROCESSES_PER_REPLICA="2")
@@ -152,19 +152,19 @@ PASSED = {
 
 
 @pytest.mark.parametrize("what", PASSED)
-def test_what_makes_no_difference_may_be_read(program: Path, folder: Path, operator: Operator, what: str) -> None:
+def test_library_may_read_shared_variables(program: Path, folder: Path, operator: Operator, what: str) -> None:
     made, line = ran(program, folder, operator, PASSED[what], TRAINYARD_PROCESSES_PER_REPLICA="2")
     assert "imported=reader seconds=" in line
     assert made.output.split() == ["2", "2"]
 
 
-def test_the_only_rank_of_a_worker_is_the_same_in_each_attempt(program: Path, folder: Path, operator: Operator) -> None:
+def test_single_rank_keeps_its_rank_variable(program: Path, folder: Path, operator: Operator) -> None:
     own = {"TRAINYARD_REPLICAS": "3", "TRAINYARD_REPLICA_INDEX": "2"}
     made, line = ran(program, folder, operator, READS["by name"].format(name="RANK"), **own)
     assert ("imported=reader seconds=" in line, made.output) == (True, "2\n")
 
 
-def test_what_differs_from_attempt_to_attempt_is_read_by_each(program: Path, folder: Path, operator: Operator) -> None:
+def test_changed_variable_is_read_again(program: Path, folder: Path, operator: Operator) -> None:
     write(folder / "script.py", "import reader\nprint(reader.value)")
     environment = install(folder, reader=READS["by name"].format(name="MASTER_PORT"))
     made = Run(program, folder, operator, sys.executable, "script.py", MASTER_PORT="29500", **environment)
@@ -175,7 +175,7 @@ def test_what_differs_from_attempt_to_attempt_is_read_by_each(program: Path, fol
         made.agent.kill()
 
 
-def test_a_module_of_the_programs_own_that_a_library_looks_for_is_found(
+def test_library_finds_module_of_the_program(
     program: Path, folder: Path, operator: Operator
 ) -> None:
     write(folder / "settings_of_heavy.py", "value = 'own'")
@@ -185,7 +185,7 @@ def test_a_module_of_the_programs_own_that_a_library_looks_for_is_found(
     assert made.output == "own\n"
 
 
-def test_an_import_that_fails_half_way_is_left_to_the_program(program: Path, folder: Path, operator: Operator) -> None:
+def test_failing_import_is_left_to_the_program(program: Path, folder: Path, operator: Operator) -> None:
     write(folder / "script.py", "try:\n    import half\nexcept ImportError:\n    print('half')")
     made, line = run(
         program, folder, operator, sys.executable, "script.py", **install(folder, half="raise ImportError('no driver')")

@@ -51,17 +51,17 @@ def version_2(folder: str, limit: str = "536870912") -> dict[str, str]:
         pytest.param("", {}, Memory(None, None, None), id="no cgroups"),
     ],
 )
-def test_the_counts(tmp_path: Path, groups: str, files: dict[str, str], found: Memory) -> None:
+def test_cgroup_memory_is_read(tmp_path: Path, groups: str, files: dict[str, str], found: Memory) -> None:
     (tmp_path / "self").write_text(groups)
     assert read(tmp_path / "self", tree(tmp_path / "sys", files)) == found
 
 
-def test_where_nothing_can_be_read(tmp_path: Path) -> None:
+def test_missing_cgroup_gives_no_values(tmp_path: Path) -> None:
     assert read(tmp_path / "none", tmp_path) == Memory(None, None, None)
 
 
 @pytest.mark.parametrize("folder", ["kubepods/pod1/a", ""])
-def test_what_is_free(tmp_path: Path, folder: str) -> None:
+def test_free_memory_includes_page_cache(tmp_path: Path, folder: str) -> None:
     """What the kernel keeps of files can be given back; what ranks keep in /dev/shm cannot."""
     (tmp_path / "self").write_text(V2)
     place = f"{folder}/" if folder else ""
@@ -70,7 +70,7 @@ def test_what_is_free(tmp_path: Path, folder: str) -> None:
     assert free(tmp_path / "self", tree(tmp_path / "sys", files)) == 1000 - 900 + 700
 
 
-def test_what_is_free_by_the_older_version(tmp_path: Path) -> None:
+def test_free_memory_of_cgroup_v1(tmp_path: Path) -> None:
     (tmp_path / "self").write_text(V1)
     place = "memory/kubepods/pod1/a"
     stat = "inactive_file 1\ntotal_inactive_file 300\ntotal_active_file 400\n"
@@ -82,13 +82,13 @@ def test_what_is_free_by_the_older_version(tmp_path: Path) -> None:
     assert free(tmp_path / "self", tree(tmp_path / "sys", files)) == 1000 - 900 + 700
 
 
-def test_without_a_limit_nobody_knows_what_is_free(tmp_path: Path) -> None:
+def test_free_memory_is_unknown_without_limit(tmp_path: Path) -> None:
     (tmp_path / "self").write_text(V2)
     assert free(tmp_path / "self", tree(tmp_path / "sys", version_2("", "max"))) is None
     assert free(tmp_path / "none", tmp_path) is None
 
 
-def test_how_long_ago_the_last_process_was_killed() -> None:
+def test_age_of_last_oom_kill() -> None:
     kills, now, looked = 4, 100.0, 0
 
     def count() -> Memory:

@@ -13,7 +13,7 @@ from tests.unit.agent.place import AGENT
 from trainyard_agent.processes import descendants, forward_signal, is_alive, kill_all
 
 
-def test_processes_of_another_user_are_left_to_the_end_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_another_user_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: int) -> None:
         raise PermissionError
 
@@ -26,7 +26,7 @@ def test_processes_of_another_user_are_left_to_the_end_of_the_container(monkeypa
         other.kill()
 
 
-def test_whoever_is_spared_keeps_what_it_has_started(tmp_path: Path) -> None:
+def test_spared_process_keeps_its_children(tmp_path: Path) -> None:
     tree = "sh -c 'echo $$ > spared; sleep 600; true' & sh -c 'echo $$ > other; sleep 600; true' & wait"
     with subprocess.Popen(["sh", "-c", tree], cwd=tmp_path) as root:
         until(lambda: len(descendants(root.pid)) == 4, 60, "two shells, and what they wait for")
@@ -52,7 +52,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("pipeline", ["| tee log", "2>&1 | tee log | cat > copy", "2>&1 | cat | tee log"])
-def test_who_only_reads_the_words_of_another_is_not_ended_before_it(tmp_path: Path, pipeline: str) -> None:
+def test_pipe_reader_outlives_its_writer(tmp_path: Path, pipeline: str) -> None:
     """The shell ends at once; the writer would at its next word, if nobody read it any more."""
     (tmp_path / "writer.py").write_text(WRITER)
     with subprocess.Popen(
@@ -68,7 +68,7 @@ def test_who_only_reads_the_words_of_another_is_not_ended_before_it(tmp_path: Pa
     assert said.split() == ["ready", "saved"]
 
 
-def test_who_reads_and_wants_to_be_told_is(tmp_path: Path) -> None:
+def test_reader_with_signal_handler_is_signalled(tmp_path: Path) -> None:
     """A program that is fed by another one."""
     (tmp_path / "program.py").write_text(WRITER)
     with subprocess.Popen(["sh", "-c", f"sleep 600 | {sys.executable} program.py > log 2>&1"], cwd=tmp_path) as shell:
@@ -97,7 +97,7 @@ except ChildProcessError:
 """
 
 
-def test_a_chain_of_processes_that_each_start_the_next_is_cut() -> None:
+def test_chain_of_forking_processes_is_killed() -> None:
     """At no moment are there more than two; the one that a look finds has ended before it is killed, as a rule."""
     environment = {**os.environ, "PYTHONPATH": str(AGENT)}
     for _ in range(5):

@@ -22,7 +22,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize("limit", [None, 20.0, HANG_DETECTION_OFF])
-def test_steps_are_measured_also_where_no_hang_is_looked_for(clock: SimpleNamespace, limit: float | None) -> None:
+def test_steps_are_measured_without_hang_detection(clock: SimpleNamespace, limit: float | None) -> None:
     with Progress(limit, print, set(), clock=lambda: clock.now) as progress:
         assert progress.interval == 1.0
         file = Path(progress.variables(0)[FILE_VARIABLE])
@@ -39,7 +39,7 @@ def test_steps_are_measured_also_where_no_hang_is_looked_for(clock: SimpleNamesp
 
 
 @pytest.mark.parametrize("launcher", [False, True])
-def test_who_has_told_steps_is_looked_for_at_the_start_of_the_next_attempt(
+def test_hang_at_start_of_next_attempt_is_detected(
     clock: SimpleNamespace, *, launcher: bool
 ) -> None:
     tellers: set[int] = set()
@@ -65,7 +65,7 @@ def test_who_has_told_steps_is_looked_for_at_the_start_of_the_next_attempt(
 
 
 @pytest.mark.parametrize("launcher", [False, True])
-def test_a_folder_that_a_program_has_cleared_away_is_there_again_and_nobody_is_judged_by_that(
+def test_cleared_folder_is_restored_without_a_hang(
     clock: SimpleNamespace, tmp_path: Path, *, launcher: bool
 ) -> None:
     with Progress(None, print, set(), launcher=launcher, clock=lambda: clock.now) as progress:

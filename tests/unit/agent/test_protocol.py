@@ -83,6 +83,6 @@ def test_golden_report_has_each_measurement() -> None:
         {"attempt": 2, "environment": {"A": "\ud800"}},
     ],
 )
-def test_answer_that_json_cannot_hold(answer: Any) -> None:
+def test_answer_outside_json_is_rejected(answer: Any) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         parse_order(answer)

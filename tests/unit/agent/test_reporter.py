@@ -48,7 +48,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporter, "FIRST_REPORT_SECONDS", 0.02)
 
 
-def test_progress_is_told_with_the_pod_s_token(folder: Path, operator: Operator) -> None:
+def test_progress_is_reported_with_pod_token(folder: Path, operator: Operator) -> None:
     ranks = Ranks(r0=7, r1=8)
     ranks.usual = {0: Usual(0.25, 0.123456), 1: Usual()}
     with reporting(credentials(folder, operator.port), ranks):
@@ -58,7 +58,7 @@ def test_progress_is_told_with_the_pod_s_token(folder: Path, operator: Operator)
     assert (operator.tokens, ranks.lines) == (["Bearer a.b.c"], [])
 
 
-def test_the_memory_of_a_prepared_start_is_told_once_for_the_worker(folder: Path, operator: Operator) -> None:
+def test_warm_start_memory_is_reported_once(folder: Path, operator: Operator) -> None:
     ranks = Ranks(r0=7, r1=8)
     ranks.warm = 300 << 20
     with reporting(credentials(folder, operator.port), ranks):
@@ -67,7 +67,7 @@ def test_the_memory_of_a_prepared_start_is_told_once_for_the_worker(folder: Path
     assert (told["0"]["measured"], "measured" in told["1"]) == ({"warm_bytes": 300 << 20}, False)
 
 
-def test_what_has_not_changed_is_not_told_again(folder: Path, operator: Operator) -> None:
+def test_unchanged_progress_is_not_reported_again(folder: Path, operator: Operator) -> None:
     ranks = Ranks(r0=7)
     with reporting(credentials(folder, operator.port), ranks):
         until(lambda: operator.reports, 10, "a report")
@@ -78,7 +78,7 @@ def test_what_has_not_changed_is_not_told_again(folder: Path, operator: Operator
         until(lambda: len(operator.reports) == 2, 10, "the next report")
 
 
-def test_nothing_is_told_of_ranks_that_say_nothing(folder: Path, operator: Operator) -> None:
+def test_silent_ranks_are_not_reported(folder: Path, operator: Operator) -> None:
     ranks = Ranks()
     with reporting(credentials(folder, operator.port), ranks) as made:
         until(lambda: ranks.looks > 3, 10, "some looks")
@@ -86,7 +86,7 @@ def test_nothing_is_told_of_ranks_that_say_nothing(folder: Path, operator: Opera
     assert operator.reports == []
 
 
-def test_the_last_step_is_told_at_the_end(folder: Path, operator: Operator) -> None:
+def test_last_step_is_reported_at_exit(folder: Path, operator: Operator) -> None:
     ranks = Ranks(r0=7)
     operator.report_answer = 200, {"next": 60}
     with reporting(credentials(folder, operator.port), ranks) as made:
@@ -102,7 +102,7 @@ def test_the_last_step_is_told_at_the_end(folder: Path, operator: Operator) -> N
         }
 
 
-def test_where_ranks_stand_is_told_at_once_and_cut(folder: Path, operator: Operator) -> None:
+def test_stacks_are_reported_immediately_and_truncated(folder: Path, operator: Operator) -> None:
     operator.report_answer = 200, {"next": 60}
     with reporting(credentials(folder, operator.port), Ranks(r0=7, r1=7)) as made:
         until(lambda: operator.reports, 10, "a report")
@@ -113,7 +113,7 @@ def test_where_ranks_stand_is_told_at_once_and_cut(folder: Path, operator: Opera
     assert (ranks["1"]["blocked"], "stack" in ranks["1"], "blocked" in ranks["0"]) == ("stopped", False, False)
 
 
-def test_what_the_operator_would_refuse_is_left_out(folder: Path, operator: Operator) -> None:
+def test_values_outside_limits_are_omitted(folder: Path, operator: Operator) -> None:
     ranks = Ranks()
     ranks.said = {0: RankState(2**60, "train", 2**60, float("nan")), 1: RankState(1, "train", None, 1e300)}
     with reporting(credentials(folder, operator.port), ranks):
@@ -122,7 +122,7 @@ def test_what_the_operator_would_refuse_is_left_out(folder: Path, operator: Oper
     assert ranks_told == {"0": {"phase": "train", "seconds": 0.25}, "1": {"step": 1, "phase": "train"}}
 
 
-def test_what_the_program_has_measured_is_told_instead_of_what_the_agent_has_seen(
+def test_program_measurements_replace_agent_measurements(
     folder: Path, operator: Operator
 ) -> None:
     ranks = Ranks()
@@ -150,7 +150,7 @@ def test_what_the_program_has_measured_is_told_instead_of_what_the_agent_has_see
         ((200, b"[]"), "no object"),
     ],
 )
-def test_refusals_are_told_once_and_end_nothing(
+def test_rejection_is_logged_once(
     folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, Any], words: str
 ) -> None:
     monkeypatch.setattr(reporter, "MAX_RETRY_SECONDS", 0.01)
@@ -172,7 +172,7 @@ def test_refusals_are_told_once_and_end_nothing(
         ("TRAINYARD_COORDINATOR_CA", "none", "TRAINYARD_COORDINATOR_CA holds no certificate"),
     ],
 )
-def test_of_settings_of_which_nothing_can_be_made_it_says_so(folder: Path, name: str, value: str, words: str) -> None:
+def test_invalid_coordinator_settings_are_logged(folder: Path, name: str, value: str, words: str) -> None:
     ranks = Ranks(r0=7)
     with reporting({**credentials(folder, 1), name: value}, ranks) as made:
         until(lambda: ranks.lines, 10, "a word")
@@ -180,13 +180,13 @@ def test_of_settings_of_which_nothing_can_be_made_it_says_so(folder: Path, name:
     assert [words in line for line in ranks.lines] == [True]
 
 
-def test_without_a_coordinator_there_is_no_thread() -> None:
+def test_no_thread_without_a_coordinator() -> None:
     with reporting({}, Ranks(r0=7)) as made:
         made.finish()
         assert made._thread is None
 
 
-def test_an_operator_that_is_away_is_not_waited_for_at_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_does_not_wait_for_unreachable_operator(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporter, "MAX_RETRY_SECONDS", 0.01)
     ranks = Ranks(r0=7)
     with socket.create_server(("127.0.0.1", 0)) as nobody:
@@ -212,7 +212,7 @@ def addresses(*found: str) -> Callable[..., list[tuple[Any, ...]]]:
     return getaddrinfo
 
 
-def test_of_several_processes_the_one_that_leads_is_found_and_remembered(
+def test_leader_is_found_and_remembered(
     folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with operating(folder, operator.port, "127.0.0.2") as leader:
@@ -229,7 +229,7 @@ def test_of_several_processes_the_one_that_leads_is_found_and_remembered(
 
 
 @pytest.mark.parametrize("leads_first", [True, False])
-def test_what_the_leader_says_is_told_and_not_that_the_others_do_not_lead(
+def test_rejection_of_leader_is_raised(
     folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch, *, leads_first: bool
 ) -> None:
     with operating(folder, operator.port, "127.0.0.2") as other:
@@ -241,12 +241,12 @@ def test_what_the_leader_says_is_told_and_not_that_the_others_do_not_lead(
             Coordinator(credentials(folder, operator.port)).report({}, 5)
 
 
-def test_one_that_is_gone_is_passed_over(folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_address_is_skipped(folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", addresses("127.0.0.3", "127.0.0.1"))
     assert Coordinator(credentials(folder, operator.port)).report({}, 5) == 1.0
 
 
-def test_somebody_else_s_certificate_is_not_trusted(folder: Path, operator: Operator, tmp_path: Path) -> None:
+def test_foreign_certificate_is_not_trusted(folder: Path, operator: Operator, tmp_path: Path) -> None:
     variables = credentials(folder, operator.port)
     for ca in (certificate(tmp_path / "other"), ""):
         with pytest.raises(NoAnswerError, match="certificate verify failed"):
@@ -257,7 +257,7 @@ def test_somebody_else_s_certificate_is_not_trusted(folder: Path, operator: Oper
     assert operator.reports == []
 
 
-def test_a_token_is_read_anew_each_time(folder: Path, operator: Operator) -> None:
+def test_token_is_read_for_each_request(folder: Path, operator: Operator) -> None:
     found = Coordinator(credentials(folder, operator.port))
     found.report({}, 5)
     (folder / "token").write_text("d.e.f")
@@ -269,6 +269,6 @@ def test_a_token_is_read_anew_each_time(folder: Path, operator: Operator) -> Non
 
 
 @pytest.mark.parametrize(("told", "pause"), [(0, 1), (1e9, 600), (None, 60), ("soon", 60), (True, 1)])
-def test_pauses_have_bounds(folder: Path, operator: Operator, told: object, pause: float) -> None:
+def test_report_pause_is_clamped(folder: Path, operator: Operator, told: object, pause: float) -> None:
     operator.report_answer = 200, {"next": told}
     assert Coordinator(credentials(folder, operator.port)).report({}, 5) == pause

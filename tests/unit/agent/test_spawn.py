@@ -37,7 +37,7 @@ def _sessions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("_sessions")
-def test_a_program_begins_in_a_session_of_its_own_with_nothing_of_this_process() -> None:
+def test_program_starts_in_a_new_session() -> None:
     ours, theirs = os.pipe()
     pid = spawn(["sh", "-c", LOOK], {**os.environ, "RANK": "3"}, theirs)
     os.close(theirs)
@@ -49,7 +49,7 @@ def test_a_program_begins_in_a_session_of_its_own_with_nothing_of_this_process()
 
 
 @pytest.mark.usefixtures("_sessions")
-def test_what_cannot_be_started_raises_why(tmp_path: Path) -> None:
+def test_failed_start_raises_its_cause(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     for words, why in ((["no-such-program"], errno.ENOENT), ([str(tmp_path / "plain")], errno.EACCES)):
         with pytest.raises(OSError, match=os.strerror(why)):

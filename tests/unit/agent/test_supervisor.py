@@ -13,7 +13,7 @@ from tests.unit.agent.place import AGENT
 from tests.unit.agent.running import Agent, agent, alive
 
 
-def test_success_is_that_of_all_ranks(program: Path, tmp_path: Path) -> None:
+def test_success_requires_all_ranks(program: Path, tmp_path: Path) -> None:
     # In one write: print() makes two of them, and those of two ranks can get mixed.
     script = 'say(f"rank{R}", os.environ["LOCAL_RANK"]); sys.stderr.write("to stderr\\n")'
     with agent(program, tmp_path, script) as run:
@@ -21,7 +21,7 @@ def test_success_is_that_of_all_ranks(program: Path, tmp_path: Path) -> None:
         assert (run.file("rank2"), run.file("rank3"), run.message) == ("0", "1", "")
 
 
-def test_the_first_that_fails_ends_the_others_and_is_named(program: Path, tmp_path: Path) -> None:
+def test_first_failure_stops_others_and_is_named(program: Path, tmp_path: Path) -> None:
     script = """
 say(f"pid{R}", os.getpid())
 while not os.path.exists("pid2"): time.sleep(0.01)
@@ -37,7 +37,7 @@ time.sleep(600)
         assert not alive(int(run.file("pid2")))
 
 
-def test_the_last_step_of_the_rank_that_failed_is_told(program: Path, tmp_path: Path) -> None:
+def test_last_step_of_failed_rank_is_reported(program: Path, tmp_path: Path) -> None:
     """However long a hang may take; also where the last thing it said was its phase."""
     script = """
 from trainyard_agent import progress
@@ -55,7 +55,7 @@ time.sleep(600)
         assert run.data.step == 44
 
 
-def test_whole_trees_go_with_their_rank(program: Path, tmp_path: Path) -> None:
+def test_process_trees_are_killed_with_their_rank(program: Path, tmp_path: Path) -> None:
     """Children in sessions of their own, orphans, and those that hear no signal."""
     script = """
 if R == 2:
@@ -73,7 +73,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         assert [pid for pid in map(int, run.file("left").split()) if alive(pid)] == []
 
 
-def test_a_rank_that_does_not_end_is_killed(program: Path, tmp_path: Path) -> None:
+def test_rank_that_ignores_sigterm_is_killed(program: Path, tmp_path: Path) -> None:
     script = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 say(f"pid{R}", os.getpid())
@@ -87,7 +87,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_sigterm_reaches_the_ranks_and_they_take_their_time(
+def test_sigterm_reaches_ranks_which_may_save(
     program: Path,
     tmp_path: Path,
     *,
@@ -112,7 +112,7 @@ time.sleep(600)
         assert code == (143 if wrapped else 90)
 
 
-def test_other_signals_are_passed_on_and_nothing_ends(program: Path, tmp_path: Path) -> None:
+def test_other_signals_are_forwarded(program: Path, tmp_path: Path) -> None:
     script = """
 signal.signal(signal.SIGUSR1, lambda *_: say(f"heard{R}", "yes"))
 say(f"ready{R}", "yes")
@@ -125,7 +125,7 @@ while not os.path.exists("heard2") or not os.path.exists("heard3"): time.sleep(0
         assert run.ends()[0] == 0
 
 
-def test_an_exit_is_noticed_within_a_tenth_of_a_second(program: Path, tmp_path: Path) -> None:
+def test_exit_is_detected_within_100_ms(program: Path, tmp_path: Path) -> None:
     """By the agent's own account: from the last thing that a rank does to the signal that the other one hears."""
     script = """
 if R == 2:
@@ -159,7 +159,7 @@ load() if R == 6 else wait_for_the_others()
 """
 
 
-def test_a_rank_that_hangs_is_named_with_the_place_where_it_stands(program: Path, tmp_path: Path) -> None:
+def test_hung_rank_is_named_with_its_location(program: Path, tmp_path: Path) -> None:
     with agent(
         program, tmp_path, HANGS, TRAINYARD_HANG_TIMEOUT_SECONDS="2", TRAINYARD_PROCESSES_PER_REPLICA="4"
     ) as run:
@@ -177,7 +177,7 @@ def test_a_rank_that_hangs_is_named_with_the_place_where_it_stands(program: Path
         assert said.count("most recent call first") >= 4
 
 
-def test_a_rank_that_is_stopped_is_told_by_its_step(program: Path, tmp_path: Path) -> None:
+def test_stopped_rank_is_named_by_its_step(program: Path, tmp_path: Path) -> None:
     """It writes no stack any more."""
     script = "from trainyard_agent import progress\nfor step in range(8): progress(step); time.sleep(0.3)\n"
     script += "if R == 3: os.kill(os.getpid(), signal.SIGSTOP)\nprogress(8); time.sleep(600)"
@@ -187,7 +187,7 @@ def test_a_rank_that_is_stopped_is_told_by_its_step(program: Path, tmp_path: Pat
         assert " after step 7 " in run.message
 
 
-def test_a_rank_that_is_stopped_in_lockstep_is_named_and_not_one_that_waits_for_it(
+def test_rank_stopped_in_lockstep_is_named(
     program: Path, tmp_path: Path
 ) -> None:
     script = HANGS.replace("load() if R == 6", "os.kill(os.getpid(), signal.SIGSTOP) if R == 6")
@@ -215,7 +215,7 @@ except ValueError:
 """
 
 
-def test_the_cause_is_the_rank_that_failed_first_and_not_the_one_that_ended_first(
+def test_rank_that_failed_first_is_root_cause(
     program: Path, tmp_path: Path
 ) -> None:
     with agent(program, tmp_path, LOSES) as run:
@@ -223,20 +223,20 @@ def test_the_cause_is_the_rank_that_failed_first_and_not_the_one_that_ended_firs
         assert run.message.startswith("rank 3 exited with code 93: ValueError: the real cause")
 
 
-def test_where_all_have_lost_a_peer_the_first_of_them_is_told_at_once(program: Path, tmp_path: Path) -> None:
+def test_first_peer_loss_is_reported_immediately(program: Path, tmp_path: Path) -> None:
     script = 'if R == 3: time.sleep(0.3)\nsys.exit("Broken pipe")'
     with agent(program, tmp_path, script) as run:
         assert run.ends()[0] == 1
         assert run.message.startswith("rank 2 exited with code 1: Broken pipe")
 
 
-def test_who_says_nothing_of_progress_may_take_as_long_as_it_likes(program: Path, tmp_path: Path) -> None:
+def test_rank_without_progress_is_never_hung(program: Path, tmp_path: Path) -> None:
     for seconds, script in (("1", "time.sleep(4)"), ("0", HANGS.replace("time.sleep(600)", "time.sleep(3)"))):
         with agent(program, tmp_path, script, TRAINYARD_HANG_TIMEOUT_SECONDS=seconds) as run:
             assert run.ends() == (0, "")
 
 
-def test_progress_that_makes_no_sense_is_said_once_and_harms_nobody(program: Path, tmp_path: Path) -> None:
+def test_malformed_progress_is_logged_once(program: Path, tmp_path: Path) -> None:
     script = 'open(os.environ["TRAINYARD_PROGRESS_FILE"], "w").write("nan" if R == 2 else "7")\ntime.sleep(4)'
     with agent(program, tmp_path, script, TRAINYARD_HANG_TIMEOUT_SECONDS="5") as run:
         code, said = run.ends()
@@ -246,7 +246,7 @@ def test_progress_that_makes_no_sense_is_said_once_and_harms_nobody(program: Pat
         )
 
 
-def test_nothing_of_the_progress_is_left_behind(program: Path, tmp_path: Path) -> None:
+def test_progress_folder_is_removed(program: Path, tmp_path: Path) -> None:
     script = 'say(f"file{R}", os.environ["TRAINYARD_PROGRESS_FILE"])\nfrom trainyard_agent import progress\nprogress(1)'
     with agent(program, tmp_path, script) as run:
         assert run.ends() == (0, "")
@@ -265,7 +265,7 @@ def test_nothing_of_the_progress_is_left_behind(program: Path, tmp_path: Path) -
         (["--", "/etc"], 126, "cannot start /etc: Permission denied"),
     ],
 )
-def test_what_cannot_be_started_is_said(
+def test_failed_start_is_reported(
     program: Path, tmp_path: Path, command: list[str], code: int, told: str
 ) -> None:
     run = Agent(program, tmp_path, *command)
@@ -273,7 +273,7 @@ def test_what_cannot_be_started_is_said(
     assert (ended, told in said, told in run.message) == (code, True, True)
 
 
-def test_what_cannot_be_started_just_now_is_tried_again(program: Path, tmp_path: Path) -> None:
+def test_temporary_start_failure_can_be_retried(program: Path, tmp_path: Path) -> None:
     (tmp_path / "busy").touch(0o755)
     with (tmp_path / "busy").open("wb"):
         run = Agent(program, tmp_path, "--", "./busy")
@@ -281,7 +281,7 @@ def test_what_cannot_be_started_just_now_is_tried_again(program: Path, tmp_path:
     assert run.message == "cannot start ./busy: Text file busy"
 
 
-def test_a_variable_that_is_missing_is_named(program: Path, tmp_path: Path) -> None:
+def test_missing_variable_is_named(program: Path, tmp_path: Path) -> None:
     run = Agent(program, tmp_path, "--", "true", TRAINYARD_PROCESSES_PER_REPLICA="")
     assert run.ends()[0] == 2
     assert run.message == "TRAINYARD_PROCESSES_PER_REPLICA must be an integer from 1 to 1024, and is ''"
@@ -290,7 +290,7 @@ def test_a_variable_that_is_missing_is_named(program: Path, tmp_path: Path) -> N
     assert run.message == "TRAINYARD_HANG_TIMEOUT_SECONDS must be an integer from 0 to 604800, and is 'soon'"
 
 
-def test_a_log_that_nobody_reads_any_more_harms_nobody(program: Path, tmp_path: Path) -> None:
+def test_closed_log_does_not_stop_ranks(program: Path, tmp_path: Path) -> None:
     script = 'say(f"ready{R}", "yes")\nwhile not os.path.exists("go"): time.sleep(0.01)\n'
     script += 'for _ in range(2000): sys.stderr.write("x" * 100)\nsys.exit(3 if R == 3 else 0)'
     with agent(program, tmp_path, script) as run:
@@ -302,14 +302,14 @@ def test_a_log_that_nobody_reads_any_more_harms_nobody(program: Path, tmp_path: 
         assert run.process.wait(timeout=60) == 3
 
 
-def test_a_log_that_cannot_be_written_is_said_and_does_not_hide_the_cause(program: Path, tmp_path: Path) -> None:
+def test_unwritable_termination_log_is_reported(program: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with agent(program, tmp_path, "sys.exit(5)", TRAINYARD_TERMINATION_LOG=str(tmp_path / "folder")) as run:
         code, said = run.ends()
         assert (code, ": Is a directory" in said) == (5, True)
 
 
-def test_a_foreign_letter_in_a_container_without_unicode_hides_no_cause(program: Path, tmp_path: Path) -> None:
+def test_non_ascii_output_without_unicode_is_reported(program: Path, tmp_path: Path) -> None:
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     script = 'sys.stderr.buffer.write("\\u4f60".encode()); sys.exit(93)'
     with agent(program, tmp_path, script, **locale) as run:
@@ -317,7 +317,7 @@ def test_a_foreign_letter_in_a_container_without_unicode_hides_no_cause(program:
         assert run.message.endswith("exited with code 93: \u4f60\n\u4f60")
 
 
-def test_a_rank_that_speaks_its_last_while_another_is_reaped_is_heard(tmp_path: Path) -> None:
+def test_last_output_of_reaped_rank_is_read(tmp_path: Path) -> None:
     """Signal and words come in one batch, the signal first: both ranks are reaped before the words are read."""
     script = """
 import os, time
@@ -345,7 +345,7 @@ with Group() as group:
     assert (ran.stdout, ran.stderr) == ("[(0, 5, ''), (1, 6, 'last\\n')]\n", "last\n")
 
 
-def test_talk_without_end_after_the_end_is_not_waited_for(program: Path, tmp_path: Path) -> None:
+def test_endless_output_does_not_delay_exit(program: Path, tmp_path: Path) -> None:
     script = 'subprocess.Popen(["sh", "-c", "while :; do echo x >&2; done"]); sys.exit(4)'
     with agent(program, tmp_path, script) as run:
         began = time.monotonic()

@@ -27,7 +27,7 @@ OVER = 410, {"reason": "Over", "message": "the job has ended"}
 
 
 @pytest.mark.parametrize("answer", [REPLACED, OVER])
-def test_with_a_failure_it_ends_by_that(program: Path, folder: Path, operator: Operator, answer: Any) -> None:
+def test_failed_worker_exits_after_final_answer(program: Path, folder: Path, operator: Operator, answer: Any) -> None:
     script = f"{STAY}\nif R == 3: raise ValueError('boom')\ntime.sleep(600)"
     with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
         operator.hears("failed")
@@ -36,7 +36,7 @@ def test_with_a_failure_it_ends_by_that(program: Path, folder: Path, operator: O
         assert run.message.startswith("rank 3 exited with code 1: ValueError: boom\nTraceback")
 
 
-def test_a_failure_is_known_while_the_next_attempt_is_waited_for(
+def test_failure_is_kept_while_waiting(
     program: Path, folder: Path, operator: Operator
 ) -> None:
     with agent(program, folder, f"{STAY}\nsys.exit(7)", **credentials(folder, operator.port), **COLD) as run:
@@ -49,7 +49,7 @@ def test_a_failure_is_known_while_the_next_attempt_is_waited_for(
 
 
 @pytest.mark.parametrize("answer", [REPLACED, OVER])
-def test_ranks_that_run_are_left_to_the_end_of_their_pod(
+def test_running_ranks_continue_after_final_answer(
     program: Path, folder: Path, operator: Operator, answer: Any
 ) -> None:
     operator.says = answer
@@ -63,7 +63,7 @@ def test_ranks_that_run_are_left_to_the_end_of_their_pod(
 
 
 @pytest.mark.parametrize("answer", [(404, b"404: Not Found"), (404, {"reason": "Unknown"})])
-def test_with_an_older_operator_a_failure_ends_the_container(
+def test_failure_exits_with_an_older_operator(
     program: Path, folder: Path, operator: Operator, answer: Any
 ) -> None:
     operator.says = answer
@@ -74,7 +74,7 @@ def test_with_an_older_operator_a_failure_ends_the_container(
         assert len(operator.polls) <= 2
 
 
-def test_an_operator_that_never_answers_is_waited_for_for_ten_seconds(program: Path, folder: Path) -> None:
+def test_failed_worker_exits_without_an_operator(program: Path, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
     with agent(program, folder, f"{STAY}\nsys.exit(6)", **credentials(folder, port), **COLD) as run:
@@ -84,7 +84,7 @@ def test_an_operator_that_never_answers_is_waited_for_for_ten_seconds(program: P
         assert said.count("the operator does not answer; the ranks keep running: ") == 1
 
 
-def test_an_operator_that_dies_and_comes_back_with_another_order_is_followed(
+def test_order_of_restarted_operator_is_followed(
     program: Path, folder: Path, operator: Operator
 ) -> None:
     script = f"{STAY}\nif A == '1': time.sleep(600)\nwait_for('go')"
@@ -103,7 +103,7 @@ def test_an_operator_that_dies_and_comes_back_with_another_order_is_followed(
             assert not alive(rank)
 
 
-def test_one_that_fails_while_the_operator_is_away_tells_it_later(
+def test_failure_during_operator_outage_is_reported_later(
     program: Path, folder: Path, operator: Operator
 ) -> None:
     script = f"{STAY}\nif A == '1':\n    wait_for('go')\n    sys.exit(6)"
@@ -138,7 +138,7 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize("answer", NONSENSE, ids=range(len(NONSENSE)))
-def test_nonsense_and_refusals_harm_no_rank_and_are_said_once(
+def test_malformed_answers_are_logged_once(
     program: Path, folder: Path, operator: Operator, answer: Any
 ) -> None:
     operator.says = answer
@@ -157,7 +157,7 @@ def test_nonsense_and_refusals_harm_no_rank_and_are_said_once(
         assert "Traceback" not in said
 
 
-def test_an_environment_of_which_no_place_follows_is_said_and_another_is_waited_for(
+def test_invalid_environment_is_logged_and_replaced(
     program: Path, folder: Path, operator: Operator
 ) -> None:
     with agent(program, folder, f"{STAY}\nsys.exit(A == '1')", **credentials(folder, operator.port), **COLD) as run:
@@ -170,7 +170,7 @@ def test_an_environment_of_which_no_place_follows_is_said_and_another_is_waited_
         assert said.count("cannot start attempt 2 as ordered: TRAINYARD_REPLICAS must be") == 1
 
 
-def test_one_connection_lasts_and_no_question_follows_hot_on_an_answer(
+def test_one_connection_with_pauses_between_requests(
     program: Path, folder: Path, operator: Operator
 ) -> None:
     operator.says = 200, {"attempt": 1, "run": True}
@@ -185,7 +185,7 @@ def test_one_connection_lasts_and_no_question_follows_hot_on_an_answer(
         assert run.ends()[0] == 0
 
 
-def test_one_that_takes_questions_and_never_answers_is_not_waited_for_for_ever(
+def test_unanswered_request_times_out(
     folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel, "HOLD_SECONDS", 1.0)
@@ -198,7 +198,7 @@ def test_one_that_takes_questions_and_never_answers_is_not_waited_for_for_ever(
         assert (sync.view(0).answered, sync.is_active) == (True, True)
 
 
-def test_a_failure_is_told_as_a_whole(folder: Path, operator: Operator) -> None:
+def test_failure_message_is_sent_whole(folder: Path, operator: Operator) -> None:
     """Its sentence stands first, and the line that raised last."""
     message = "rank 1 exited with code 1: boom\n" + "x" * (MESSAGE_BYTES - 50) + "\nboom"
     with Sync(credentials(folder, operator.port), lambda _: None, lambda: None, 1, AgentState.RUNNING) as sync:
@@ -206,7 +206,7 @@ def test_a_failure_is_told_as_a_whole(folder: Path, operator: Operator) -> None:
         assert operator.hears("failed")["failure"]["message"] == message
 
 
-def test_a_machine_that_is_gone_is_noticed(folder: Path, operator: Operator) -> None:
+def test_connection_uses_keepalive(folder: Path, operator: Operator) -> None:
     asked = channel.Channel(Coordinator(credentials(folder, operator.port)))
     connection = asked._open(asked._operator.addresses()[0])
     try:
@@ -217,7 +217,7 @@ def test_a_machine_that_is_gone_is_noticed(folder: Path, operator: Operator) -> 
         asked.close()
 
 
-def test_one_whose_certificate_is_of_no_known_authority_is_as_good_as_none_until_it_is(
+def test_unknown_certificate_authority_disables_in_place_restart(
     folder: Path, tmp_path: Path, operator: Operator
 ) -> None:
     """A new authority, of which pods that run have not been told: each failure would wait for ten minutes."""
@@ -236,7 +236,7 @@ def test_one_whose_certificate_is_of_no_known_authority_is_as_good_as_none_until
             assert sync.view(0).final is None
 
 
-def test_a_process_that_is_gone_is_tried_last(
+def test_unreachable_process_is_tried_last(
     folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its machine may take five seconds not to answer, and the next one waits for six before it judges."""

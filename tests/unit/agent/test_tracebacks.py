@@ -25,14 +25,14 @@ HANDLING = "\n\nDuring handling of the above exception, another exception occurr
         ("12:00 " + ONE.replace("\n", "\n12:00 "), "12:00 " + ONE.replace("\n", "\n12:00 "), "ValueError: one"),
     ],
 )
-def test_the_last_one_with_what_led_to_it(said: str, text: str, exception: str) -> None:
+def test_last_traceback_includes_its_chain(said: str, text: str, exception: str) -> None:
     found = last(said)
     assert found is not None
     assert (found.text, found.exception) == (text, exception)
 
 
 @pytest.mark.parametrize("said", ["", "no traceback here", "Traceback"])
-def test_there_may_be_none(said: str) -> None:
+def test_output_without_traceback_gives_none(said: str) -> None:
     assert last(said) is None
 
 
@@ -57,7 +57,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=[*PROGRAMS])
-def test_what_else_is_said_is_not_taken_for_it(program: str) -> None:
+def test_other_output_is_not_the_exception(program: str) -> None:
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     found = last(ended.stderr)
     assert ended.returncode == 1
@@ -66,7 +66,7 @@ def test_what_else_is_said_is_not_taken_for_it(program: str) -> None:
     assert "aside" not in found.text or "logging" in program
 
 
-def test_an_exception_may_go_on_for_some_lines() -> None:
+def test_exception_message_has_a_line_limit() -> None:
     keys = [f"\tmissing key {n}" for n in range(100)]
     found = last("\n".join([ONE, *keys]))
     assert found is not None
@@ -75,14 +75,14 @@ def test_an_exception_may_go_on_for_some_lines() -> None:
     assert last(f"{ONE}\n{'x' * 5000}\n") == (ONE, "ValueError: one", 1)
 
 
-def test_a_thread_that_has_failed_is_told_where_nothing_else_is() -> None:
+def test_thread_exception_is_used_as_a_fallback() -> None:
     found = last(f"Exception in thread Thread-1:\n{ONE}\nstep 7\n")
     assert found is not None
     assert found.exception == "ValueError: one"
 
 
 @pytest.mark.parametrize("margin", ["", "x = 1\n"])
-def test_a_group_of_exceptions_is_kept_with_its_members(margin: str) -> None:
+def test_exception_group_keeps_its_members(margin: str) -> None:
     program = f"{margin}raise ExceptionGroup('both', [ValueError('one'), ExceptionGroup('inner', [OSError('two')])])"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stderr
     found = last(f"step 1\n{said}bye\n")

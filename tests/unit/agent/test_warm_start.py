@@ -30,7 +30,7 @@ def install(folder: Path, source: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder / "lib/site-packages")}
 
 
-def test_what_is_installed_is_imported_once_and_the_programs_own_modules_each_time(
+def test_installed_packages_are_imported_once(
     program: Path, folder: Path, operator: Operator
 ) -> None:
     environment = install(folder, "import os\nopen('imports', 'a').write(f'heavy {os.getpid()}\\n')\nvalue = 7")
@@ -47,7 +47,7 @@ def test_what_is_installed_is_imported_once_and_the_programs_own_modules_each_ti
     assert imports[1] != pid
 
 
-def test_an_archive_that_modules_come_from_may_be_kept_open(program: Path, folder: Path, operator: Operator) -> None:
+def test_import_archive_may_stay_open(program: Path, folder: Path, operator: Operator) -> None:
     """As importlib.metadata does, when it looks there for the versions of packages."""
     heavy = "import os, sys\nkept = [open(each, 'rb') for each in sys.path if os.path.isfile(each)]\nassert kept"
     (folder / "script.py").write_text("import heavy\nprint('ran', flush=True)\n")
@@ -57,7 +57,7 @@ def test_an_archive_that_modules_come_from_may_be_kept_open(program: Path, folde
 
 
 @pytest.mark.parametrize("what", HELD)
-def test_imports_that_a_fork_would_break_are_left_to_the_program(
+def test_imports_unsafe_to_fork_are_not_prepared(
     program: Path, folder: Path, operator: Operator, what: str
 ) -> None:
     environment = install(folder, HELD[what])
@@ -67,7 +67,7 @@ def test_imports_that_a_fork_would_break_are_left_to_the_program(
     assert (ran.code, ran.output) == {"an error": (1, ""), "an end": (3, "")}.get(what, (0, "ran\n"))
 
 
-def test_a_module_of_its_own_that_is_called_as_an_installed_one_is_found_first(
+def test_program_module_shadows_installed_package(
     program: Path, folder: Path, operator: Operator
 ) -> None:
     environment = install(folder, "import secrets")
@@ -79,7 +79,7 @@ def test_a_module_of_its_own_that_is_called_as_an_installed_one_is_found_first(
 
 
 @pytest.mark.parametrize("text", ["if True print(1)", None])
-def test_what_cannot_be_read_is_left_to_python(
+def test_unreadable_script_is_left_to_python(
     program: Path, folder: Path, operator: Operator, text: str | None
 ) -> None:
     if text is not None:
@@ -89,7 +89,7 @@ def test_what_cannot_be_read_is_left_to_python(
     assert ran.code == (1 if text else 2)
 
 
-def test_the_switch_turns_it_off(program: Path, folder: Path, operator: Operator) -> None:
+def test_warm_start_can_be_disabled(program: Path, folder: Path, operator: Operator) -> None:
     (folder / "script.py").write_text("print('ran')")
     made = Run(program, folder, operator, sys.executable, "script.py", TRAINYARD_WARM_START="0")
     try:
@@ -100,7 +100,7 @@ def test_the_switch_turns_it_off(program: Path, folder: Path, operator: Operator
         made.agent.kill()
 
 
-def test_it_is_ended_when_the_switch_is_turned(program: Path, folder: Path, operator: Operator) -> None:
+def test_order_can_disable_warm_start(program: Path, folder: Path, operator: Operator) -> None:
     environment = install(folder, "import os\nby = os.getpid()")
     (folder / "script.py").write_text("import heavy, os\nprint(heavy.by == os.getpid())")
     made = Run(program, folder, operator, sys.executable, "script.py", **environment)
@@ -111,7 +111,7 @@ def test_it_is_ended_when_the_switch_is_turned(program: Path, folder: Path, oper
         made.agent.kill()
 
 
-def test_there_is_one_when_the_switch_is_turned_back(program: Path, folder: Path, operator: Operator) -> None:
+def test_order_can_enable_warm_start(program: Path, folder: Path, operator: Operator) -> None:
     (folder / "script.py").write_text("import time\ntime.sleep(60)")
     made = Run(program, folder, operator, sys.executable, "script.py", TRAINYARD_WARM_START="0")
     try:
@@ -122,7 +122,7 @@ def test_there_is_one_when_the_switch_is_turned_back(program: Path, folder: Path
         made.agent.kill()
 
 
-def test_an_environment_that_a_library_may_have_read_is_not_changed_under_it(
+def test_changed_environment_disables_the_fork(
     program: Path, folder: Path, operator: Operator
 ) -> None:
     (folder / "script.py").write_text("import os\nprint(os.environ['OMP_NUM_THREADS'], os.environ['MASTER_ADDR'])")
@@ -135,7 +135,7 @@ def test_an_environment_that_a_library_may_have_read_is_not_changed_under_it(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_where_it_is_gone_or_does_not_answer_the_ranks_are_started(
+def test_ranks_start_without_a_warm_process(
     program: Path, folder: Path, operator: Operator, number: signal.Signals
 ) -> None:
     (folder / "script.py").write_text(SAY)
@@ -151,7 +151,7 @@ def test_where_it_is_gone_or_does_not_answer_the_ranks_are_started(
         made.agent.kill()
 
 
-def test_it_outlasts_attempts_and_ends_with_the_agent(program: Path, folder: Path, operator: Operator) -> None:
+def test_warm_process_lives_as_long_as_agent(program: Path, folder: Path, operator: Operator) -> None:
     script = """
 import os, subprocess, sys, time
 R, A = os.environ["RANK"], os.environ["TRAINYARD_ATTEMPT"]
@@ -188,7 +188,7 @@ time.sleep(600)
         made.agent.kill()
 
 
-def test_a_worker_that_began_at_once_has_it_for_its_next_attempt(
+def test_warm_start_serves_the_second_attempt(
     program: Path, folder: Path, operator: Operator
 ) -> None:
     script = (
@@ -210,7 +210,7 @@ def test_a_worker_that_began_at_once_has_it_for_its_next_attempt(
 
 
 @pytest.mark.parametrize("policy", ["SCHED_OTHER", "SCHED_BATCH"])
-def test_a_rank_has_the_priority_that_it_would_have(
+def test_forked_rank_keeps_its_scheduling_priority(
     program: Path, folder: Path, operator: Operator, policy: str
 ) -> None:
     """The policy of the container too, where somebody has set one."""
@@ -225,7 +225,7 @@ def test_a_rank_has_the_priority_that_it_would_have(
     assert ran.output == f"{wished} {os.nice(0)}\n"
 
 
-def test_random_numbers_differ_from_rank_to_rank(program: Path, folder: Path, operator: Operator) -> None:
+def test_random_numbers_differ_between_ranks(program: Path, folder: Path, operator: Operator) -> None:
     """Like those of numpy and torch, which draw a seed when they are loaded."""
     drawn = "import random\nclass Generator:\n    def seed(self): self.drawn = random.SystemRandom().random()\n"
     environment = install(folder, "import torch, numpy.random")
@@ -248,7 +248,7 @@ for number in (random.random(), numpy.random.own.drawn, torch.default_generator.
     assert len(set(ran.output.splitlines())) == 6
 
 
-def test_where_nothing_is_python_there_is_none(program: Path, folder: Path, operator: Operator) -> None:
+def test_other_command_has_no_warm_start(program: Path, folder: Path, operator: Operator) -> None:
     made = Run(program, folder, operator, "sh", "-c", "echo ran")
     try:
         operator.hears("waiting", 2)
@@ -258,7 +258,7 @@ def test_where_nothing_is_python_there_is_none(program: Path, folder: Path, oper
         made.agent.kill()
 
 
-def test_ready_is_said_with_its_cost(program: Path, folder: Path, operator: Operator) -> None:
+def test_warm_start_line_includes_its_cost(program: Path, folder: Path, operator: Operator) -> None:
     (folder / "script.py").write_text("print(1)")
     _, line = run(program, folder, operator, sys.executable, "script.py")
     assert line.startswith("trainyard-agent: prepared warm start imported=none seconds=")

@@ -15,7 +15,7 @@ from tests.unit.agent.scripts import COLD, STAY
 from trainyard.domain.state.termination import read
 
 
-def test_the_ranks_start_again_with_the_new_environment_and_nothing_of_the_old(
+def test_ranks_restart_with_the_new_environment(
     program: Path, folder: Path, operator: Operator
 ) -> None:
     script = f"""{STAY}
@@ -50,7 +50,7 @@ if A == "1":
         assert (run.file("first3-1"), run.file("first3-2"), run.message) == ("False", "False", "")
 
 
-def test_whose_kubelet_is_dead_ends_by_itself_once_another_has_its_place(
+def test_replaced_worker_exits_without_its_kubelet(
     program: Path, folder: Path, operator: Operator
 ) -> None:
     variables = {**credentials(folder, operator.port), **COLD, "TRAINYARD_GRACE_PERIOD_SECONDS": "1"}
@@ -63,7 +63,7 @@ def test_whose_kubelet_is_dead_ends_by_itself_once_another_has_its_place(
         assert not any(map(alive, ranks))
 
 
-def test_a_failure_is_told_before_the_other_ranks_have_ended(program: Path, folder: Path, operator: Operator) -> None:
+def test_failure_is_reported_before_other_ranks_exit(program: Path, folder: Path, operator: Operator) -> None:
     script = f"""{STAY}
 def last_words(*_):
     wait_for("told")
@@ -86,7 +86,7 @@ time.sleep(600)
         assert run.file("heard") == "yes"
 
 
-def test_what_a_rank_leaves_behind_is_gone_before_the_worker_says_that_it_waits(
+def test_orphans_are_killed_before_worker_waits(
     program: Path, folder: Path, operator: Operator
 ) -> None:
     script = f"""{STAY}
@@ -103,7 +103,7 @@ if R == 3:
         assert not alive(int(run.file("left")))
 
 
-def test_ranks_that_run_well_are_stopped_for_a_newer_attempt(program: Path, folder: Path, operator: Operator) -> None:
+def test_running_ranks_stop_for_newer_attempt(program: Path, folder: Path, operator: Operator) -> None:
     script = f"{STAY}\nif A == '1': time.sleep(600)\nsys.exit(0 if A == '3' else 9)"
     with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
         first = int(run.file("ran2-1"))
@@ -117,7 +117,7 @@ def test_ranks_that_run_well_are_stopped_for_a_newer_attempt(program: Path, fold
         assert "failed" not in {poll["state"] for poll in operator.polls}
 
 
-def test_a_hang_is_a_failure_like_others(program: Path, folder: Path, operator: Operator) -> None:
+def test_hang_is_reported_as_a_failure(program: Path, folder: Path, operator: Operator) -> None:
     script = f"""{STAY}
 from trainyard_agent import progress
 for step in range(5): progress(step); time.sleep(0.2)
@@ -132,7 +132,7 @@ if A == "1": time.sleep(600)
         assert run.ends()[0] == 0
 
 
-def test_reports_are_of_the_attempt_that_runs(program: Path, folder: Path, operator: Operator) -> None:
+def test_reports_belong_to_the_running_attempt(program: Path, folder: Path, operator: Operator) -> None:
     script = f"""{STAY}
 from trainyard_agent import progress
 progress(100 if A == "1" else 1)
@@ -151,7 +151,7 @@ sys.exit(5 if A == "1" else 0)
         } == {1}
 
 
-def test_a_launcher_is_started_again(program: Path, folder: Path, operator: Operator) -> None:
+def test_launcher_is_restarted(program: Path, folder: Path, operator: Operator) -> None:
     (folder / "script.py").write_text("import os, sys; sys.exit(int(os.environ['TRAINYARD_ATTEMPT']) < 2 and 4)")
     words = ("--once", "--", sys.executable, "script.py")
     run = Agent(program, folder, *words, **credentials(folder, operator.port), **COLD)
@@ -163,7 +163,7 @@ def test_a_launcher_is_started_again(program: Path, folder: Path, operator: Oper
         run.kill()
 
 
-def test_what_cannot_be_started_is_a_failure_too(program: Path, folder: Path, operator: Operator) -> None:
+def test_failed_start_is_reported_as_failure(program: Path, folder: Path, operator: Operator) -> None:
     run = Agent(program, folder, "--", "./later", **credentials(folder, operator.port), **COLD)
     try:
         assert operator.hears("failed")["failure"]["code"] == 127
@@ -175,7 +175,7 @@ def test_what_cannot_be_started_is_a_failure_too(program: Path, folder: Path, op
         run.kill()
 
 
-def test_what_has_run_here_and_is_gone_may_run_elsewhere(program: Path, folder: Path, operator: Operator) -> None:
+def test_command_that_disappeared_is_a_retryable_failure(program: Path, folder: Path, operator: Operator) -> None:
     """A volume of which the container has lost hold."""
     (folder / "lost").write_text("#!/bin/sh\nrm -f lost\nexit 5\n")
     (folder / "lost").chmod(0o755)
@@ -197,7 +197,7 @@ def test_what_has_run_here_and_is_gone_may_run_elsewhere(program: Path, folder: 
         run.kill()
 
 
-def test_a_replacement_tells_when_its_imports_are_done(program: Path, folder: Path, operator: Operator) -> None:
+def test_replacement_reports_when_imports_are_done(program: Path, folder: Path, operator: Operator) -> None:
     site = folder / "lib" / "site-packages"
     site.mkdir(parents=True)
     # Sooner, it could be done when the first call goes out.
@@ -217,7 +217,7 @@ def test_a_replacement_tells_when_its_imports_are_done(program: Path, folder: Pa
         run.kill()
 
 
-def test_a_replacement_waits_until_it_is_told_to_begin(program: Path, folder: Path, operator: Operator) -> None:
+def test_replacement_waits_for_the_start_order(program: Path, folder: Path, operator: Operator) -> None:
     operator.order(4, run=False)
     variables = {**credentials(folder, operator.port), **COLD, "TRAINYARD_RENDEZVOUS": "wait", "TRAINYARD_ATTEMPT": "4"}
     with agent(program, folder, STAY, **variables) as run:
@@ -236,7 +236,7 @@ def test_a_replacement_waits_until_it_is_told_to_begin(program: Path, folder: Pa
         ({"TRAINYARD_RENDEZVOUS": "soon"}, "TRAINYARD_RENDEZVOUS must be wait, or not be set, and is 'soon'"),
     ],
 )
-def test_whom_nobody_could_tell_does_not_wait(
+def test_waiting_without_a_coordinator_is_invalid(
     program: Path, tmp_path: Path, variables: dict[str, str], told: str
 ) -> None:
     run = Agent(program, tmp_path, "--", "true", **variables)
@@ -245,7 +245,7 @@ def test_whom_nobody_could_tell_does_not_wait(
 
 
 @pytest.mark.parametrize("state", ["failed", "waiting"])
-def test_a_worker_at_rest_ends_when_it_is_asked_to(program: Path, folder: Path, operator: Operator, state: str) -> None:
+def test_idle_worker_exits_on_sigterm(program: Path, folder: Path, operator: Operator, state: str) -> None:
     with agent(program, folder, f"{STAY}\nsys.exit(7)", **credentials(folder, operator.port), **COLD) as run:
         operator.hears("failed")
         if state == "waiting":
@@ -255,7 +255,7 @@ def test_a_worker_at_rest_ends_when_it_is_asked_to(program: Path, folder: Path, 
         assert run.ends()[0] == (7 if state == "failed" else 143)
 
 
-def test_a_failure_after_the_request_to_end_is_not_restarted(program: Path, folder: Path, operator: Operator) -> None:
+def test_failure_after_sigterm_is_not_restarted(program: Path, folder: Path, operator: Operator) -> None:
     script = (
         f"{STAY}\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(90))\nsay(f'ready{{R}}', 'yes')\ntime.sleep(600)"
     )
@@ -268,14 +268,14 @@ def test_a_failure_after_the_request_to_end_is_not_restarted(program: Path, fold
         assert {poll["state"] for poll in operator.polls} == {"running", "ended"}
 
 
-def test_the_agent_itself_imports_nothing_of_https_before_the_ranks_start() -> None:
+def test_agent_start_does_not_import_ssl() -> None:
     """It would cost each start some ten milliseconds."""
     script = "import sys, trainyard_agent.main; print('ssl' in sys.modules)"
     environment = {"PYTHONPATH": str(AGENT), "PYTHONDONTWRITEBYTECODE": "1"}
     assert subprocess.check_output([sys.executable, "-c", script], env=environment, text=True) == "False\n"
 
 
-def test_where_the_ranks_stand_is_said_when_another_worker_was_the_first_to_hang(
+def test_stacks_are_logged_for_hang_elsewhere(
     program: Path, folder: Path, operator: Operator
 ) -> None:
     script = f"""{STAY}
@@ -298,7 +298,7 @@ all_reduce()
     assert said.count("in all_reduce") == 2
 
 
-def test_without_a_hang_nobody_is_asked(program: Path, folder: Path, operator: Operator) -> None:
+def test_no_stacks_are_requested_without_a_hang(program: Path, folder: Path, operator: Operator) -> None:
     script = f"{STAY}\nfrom trainyard_agent import progress\nprogress(1)\ntime.sleep(600)"
     with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
         run.file("ran2-1")

@@ -25,13 +25,13 @@ def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(("heard", "code"), [([int(signal.SIGTERM)], 143), ([], 0)])
-def test_a_signal_that_came_before_the_agent_was_ready_is_heard(tmp_path: Path, heard: list[int], code: int) -> None:
+def test_early_sigterm_is_not_lost(tmp_path: Path, heard: list[int], code: int) -> None:
     call = f"from trainyard_agent.main import main; raise SystemExit(main(['--', 'touch', 'ran'], {heard}))"
     assert run(tmp_path, call).returncode == code
     assert (tmp_path / "ran").exists() is not bool(heard)
 
 
-def test_one_that_comes_while_it_is_imported_is_kept(tmp_path: Path) -> None:
+def test_sigterm_during_import_is_not_lost(tmp_path: Path) -> None:
     shutil.copy(AGENT / "__main__.py", tmp_path)
     (tmp_path / "trainyard_agent").mkdir()
     imported = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\ndef main(signals): print(*signals); return 7\n"
@@ -40,7 +40,7 @@ def test_one_that_comes_while_it_is_imported_is_kept(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (7, f"{signal.SIGTERM:d}\n")
 
 
-def test_one_that_comes_while_a_python_is_looked_for_ends_the_container(tmp_path: Path) -> None:
+def test_sigterm_during_python_search_exits(tmp_path: Path) -> None:
     """As its first process, which would not hear it otherwise."""
     finder = tmp_path / "python3"
     finder.write_text("#!/bin/sh\nkill -TERM $PPID\nexit 1\n")
@@ -77,7 +77,7 @@ print(end.code, end.message and end.message.partition("\\n")[2])
         ("Final.REPLACED", "143 None"),
     ],
 )
-def test_a_worker_that_nobody_tells_to_begin_says_so_and_is_nobody_s_failure(
+def test_worker_without_start_order_gives_the_reason(
     tmp_path: Path, final: str, end: str
 ) -> None:
     """By an operator that has answered once, and does not any more."""
@@ -85,7 +85,7 @@ def test_a_worker_that_nobody_tells_to_begin_says_so_and_is_nobody_s_failure(
     assert done.stdout == f"{end}\n", done.stderr
 
 
-def test_so_does_one_whose_operator_knows_nothing_of_it(program: Path, folder: Path, operator: Operator) -> None:
+def test_worker_unknown_to_operator_gives_the_reason(program: Path, folder: Path, operator: Operator) -> None:
     operator.says = (404, {})
     waits = {**credentials(folder, operator.port), "TRAINYARD_RENDEZVOUS": "wait"}
     run = Agent(program, folder, "--", "true", **waits)
