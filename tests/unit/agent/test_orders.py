@@ -1,4 +1,4 @@
-"""What a worker does next, by what is known of the operator."""
+"""What a worker does next, by its state and the operator's order."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def view(
 
 
 @pytest.mark.parametrize(
-    ("state", "seen", "then"),
+    ("state", "seen", "expected"),
     [
         (RUNNING, view(), NextAction.CONTINUE),
         (RUNNING, view(silence=1e6), NextAction.CONTINUE),
@@ -44,12 +44,12 @@ def view(
         (WAITING, view(2, run=True, final=Final.REPLACED), NextAction.EXIT),
     ],
 )
-def test_next_action_follows_state_and_order(state: AgentState, seen: OperatorView, then: NextAction) -> None:
-    assert next_action(state, 2, seen, 10) is then
+def test_next_action_follows_state_and_order(state: AgentState, seen: OperatorView, expected: NextAction) -> None:
+    assert next_action(state, 2, seen, 10) is expected
 
 
 @pytest.mark.parametrize(
-    ("final", "since", "then"),
+    ("final", "since", "expected"),
     [
         (Final.REPLACED, 29, NextAction.CONTINUE),
         (Final.REPLACED, 31, NextAction.EXIT),
@@ -57,11 +57,9 @@ def test_next_action_follows_state_and_order(state: AgentState, seen: OperatorVi
         (Final.OFF, 1e6, NextAction.CONTINUE),
     ],
 )
-def test_replaced_worker_exits_after_grace_period(
-    final: Final, since: float, then: NextAction
-) -> None:
+def test_replaced_worker_exits_after_grace_period(final: Final, since: float, expected: NextAction) -> None:
     seen = view(final=final)._replace(final_for=since)
-    assert next_action(RUNNING, 2, seen, 10, grace=30) is then
+    assert next_action(RUNNING, 2, seen, 10, grace=30) is expected
 
 
 def test_replacement_waits_at_start() -> None:

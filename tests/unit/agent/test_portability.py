@@ -1,4 +1,4 @@
-"""The agent has to run in any image that has Python: an old one, and nothing beside it."""
+"""The agent runs in any image with Python 3.9 or newer, without other packages."""
 
 import ast
 import sys
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.place import AGENT
+from tests.unit.agent.worker_environment import AGENT_SOURCE
 
-FILES = sorted(AGENT.rglob("*.py"))
+FILES = sorted(AGENT_SOURCE.rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

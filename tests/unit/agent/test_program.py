@@ -1,4 +1,4 @@
-"""Which commands are programs of Python, and what of an environment libraries may have read."""
+"""Which commands are Python programs, and which variables their libraries may have read."""
 
 import pytest
 

@@ -32,7 +32,7 @@ def test_thread_count_is_kept_when_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "error"),
     [
         ({"TRAINYARD_REPLICAS": ""}, "TRAINYARD_REPLICAS must be an integer from 1 to 1000000, and is ''"),
         ({"TRAINYARD_REPLICAS": "three"}, "TRAINYARD_REPLICAS"),
@@ -44,6 +44,6 @@ def test_thread_count_is_kept_when_set() -> None:
         ({"TRAINYARD_ATTEMPT": "-1"}, "TRAINYARD_ATTEMPT"),
     ],
 )
-def test_invalid_variable_is_named(wrong: dict[str, str], told: str) -> None:
-    with pytest.raises(SettingError, match=told):
+def test_invalid_variable_is_named(wrong: dict[str, str], error: str) -> None:
+    with pytest.raises(SettingError, match=error):
         place({**SET, **wrong})

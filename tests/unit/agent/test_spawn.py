@@ -1,4 +1,4 @@
-"""How programs are started, also by a Python that was built against a glibc before 2.26, whose posix_spawn knows of no sessions."""
+"""Start of programs, also by a Python built against a glibc before 2.26: its posix_spawn has no sessions."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ SPAWN = os.posix_spawnp
 
 
 def without_sessions(*words: object, setsid: bool = False, **others: object) -> int:
-    """As CPython has it then."""
+    """Raise what CPython raises without support for sessions."""
     if setsid:
         raise NotImplementedError("posix_spawnp: setsid unavailable on this platform")
     return SPAWN(*words, **others)  # type: ignore[arg-type]
@@ -29,7 +29,7 @@ def without_sessions(*words: object, setsid: bool = False, **others: object) -> 
 def _sessions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if request.param == "without":
         monkeypatch.setattr(os, "posix_spawnp", without_sessions)
-    # As the agent does, whatever it was started with: what a shell has put into the background ignores some of them.
+    # The agent sets them too: a process in the background of a shell ignores some of them.
     before = [(number, signal.signal(number, lambda *_: None)) for number in (*SIGNALS, signal.SIGCHLD)]
     yield
     for number, handler in before:
@@ -41,8 +41,8 @@ def test_program_starts_in_a_new_session() -> None:
     ours, theirs = os.pipe()
     pid = spawn(["sh", "-c", LOOK], {**os.environ, "RANK": "3"}, theirs)
     os.close(theirs)
-    with os.fdopen(ours) as said:
-        first, session, own, ignored = said.read().splitlines()
+    with os.fdopen(ours) as output:
+        first, session, own, ignored = output.read().splitlines()
     assert (first, session, own) == ("1 3", f"{pid}", f"{pid}")
     assert not int(ignored.split()[1], 16) & sum(1 << each - 1 for each in (*SIGNALS, signal.SIGPIPE, signal.SIGCHLD))
     assert os.waitpid(pid, 0) == (pid, 0)

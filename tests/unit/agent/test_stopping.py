@@ -1,4 +1,4 @@
-"""What a rank and the agent tell each other of the step after which all end."""
+"""The slot through which a rank and the agent agree on the last step."""
 
 import multiprocessing
 import os
@@ -36,7 +36,7 @@ def test_no_step_is_last_without_agent(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("step", "error"), [(-1, ValueError), (2**63, ValueError), ("3", TypeError), (1.5, TypeError)])
 def test_invalid_step_raises(path: str, step: object, error: type[Exception]) -> None:
     with pytest.raises(error):
-        must_stop(step)  # type: ignore[arg-type]  # that is the test
+        must_stop(step)  # type: ignore[arg-type]  # the test passes an invalid type
     assert not Path(path).exists()
 
 
@@ -48,8 +48,8 @@ def test_last_step_can_be_ahead(path: str) -> None:
     assert [must_stop(step) for step in (1, 2, 3)] == [False, True, True]
 
 
-def asking(step: int) -> tuple[threading.Thread, list[bool]]:
-    """A rank that asks about this step, and its answer once it has one."""
+def polling_rank(step: int) -> tuple[threading.Thread, list[bool]]:
+    """Start a rank that polls at this step. Return its thread, and a list that receives the answer."""
     answers: list[bool] = []
     rank = threading.Thread(target=lambda: answers.append(must_stop(step)), daemon=True)
     rank.start()
@@ -60,7 +60,7 @@ def test_rank_waits_for_the_agreed_step(path: str) -> None:
     must_stop(4)
     agent = Slot(path)
     agent.ask()
-    rank, answers = asking(5)
+    rank, answers = polling_rank(5)
     time.sleep(0.1)
     assert not answers
     assert agent.ask() == 4, "it has not passed the step that it waits at"
@@ -73,16 +73,14 @@ def test_rank_continues_without_agreement(path: str) -> None:
     must_stop(4)
     agent = Slot(path)
     agent.ask()
-    rank, answers = asking(5)
+    rank, answers = polling_rank(5)
     agent.release()
     rank.join(30)
     assert answers == [False]
     assert agent.ask() == 5
 
 
-def test_rank_without_answer_waits_only_once(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_without_answer_waits_only_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     must_stop(0)
     agent = Slot(path)
     agent.ask()
@@ -104,9 +102,7 @@ def test_truncated_file_raises(path: str, content: bytes) -> None:
         Slot(path).ask()
 
 
-def test_locked_slot_does_not_block_the_agent(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_locked_slot_does_not_block_the_agent(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     must_stop(0)
     monkeypatch.setattr(stopping, "LOCK_SECONDS", 0.05)
     with Slot(path)._locked(), pytest.raises(BlockingIOError):
@@ -123,7 +119,7 @@ def _rank(path: str, go: Event, last: "multiprocessing.Queue[int]") -> None:
 
 
 def test_independent_ranks_stop_after_the_same_step(tmp_path: Path) -> None:
-    """Each at its own pace, with no collective that would hold them together: whoever is behind comes up to it, and nobody is beyond."""
+    """No collective synchronizes them: slower ranks catch up with the agreed step, and no rank passes it."""
     context = multiprocessing.get_context("spawn")
     go, last = context.Event(), context.Queue()
     paths = [str(tmp_path / str(rank)) for rank in range(3)]
