@@ -132,7 +132,7 @@ def replaces_a_pod_of_a_running_group() -> Planted:
 
 def acts_in_the_pass_that_counts() -> Planted:
     """The failed pods are deleted before their failure is stored: who dies in between, or is refused, has counted nothing."""
-    real = reconciler.plan
+    real = planning.plan
 
     def plan(snapshot: Snapshot, now: datetime) -> Plan:
         decided = real(snapshot, now)

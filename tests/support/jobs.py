@@ -4,7 +4,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from trainyard.api.reasons import Reason
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import Condition, ConditionType, TrainingJobStatus
 from trainyard.domain.state.object_names import worker_pod
@@ -235,7 +234,7 @@ def told(conditions: list[Condition]) -> dict[str, tuple[bool, str]]:
     return {c.type: (c.status == "True", c.reason) for c in conditions}
 
 
-def because(reason: Reason, *, holds: bool = True) -> tuple[bool, str]:
+def because(reason: str, *, holds: bool = True) -> tuple[bool, str]:
     """One of `told`."""
     return holds, reason
 

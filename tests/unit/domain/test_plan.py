@@ -1,5 +1,6 @@
 """The plan of a job that is on its way: first look, Service before pods, old attempts before new ones, hands off."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from tests.support.jobs import NOW, Scene, ago, job, stored, worker
 from trainyard.api.internal_status import Backoff
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, Restarts, TrainingJobStatus
-from trainyard.domain.actions import CreateService, CreateWorker, DeletePod, Plan
+from trainyard.domain.actions import Action, CreateService, CreateWorker, DeletePod, Plan
 from trainyard.domain.plan import plan
 
 ALL_THREE = [CreateWorker(0, 1, 3), CreateWorker(1, 1, 3), CreateWorker(2, 1, 3)]
@@ -94,11 +95,17 @@ def test_pod_that_stays_on_a_lost_node_is_not_waited_for() -> None:
     assert decided.status.replicas == 1
 
 
+def deleted(actions: Sequence[Action]) -> list[str]:
+    """The names of the pods that are deleted; each action deletes one."""
+    assert all(isinstance(action, DeletePod) for action in actions)
+    return [action.name for action in actions if isinstance(action, DeletePod)]
+
+
 def test_pods_that_have_ended_keep_their_logs_while_the_next_attempt_waits() -> None:
     over = job(3).running().failed(1).started(attempt=2).with_status(backoff=Backoff(count=2, not_before=ago(-4)))
-    assert [a.name for a in plan(over.snapshot, NOW).actions] == ["train-worker-0-1", "train-worker-2-1"]
+    assert deleted(plan(over.snapshot, NOW).actions) == ["train-worker-0-1", "train-worker-2-1"]
     waited = over.with_status(backoff=Backoff(count=2, not_before=NOW))
-    assert "train-worker-1-1" in [a.name for a in plan(waited.snapshot, NOW).actions]
+    assert "train-worker-1-1" in deleted(plan(waited.snapshot, NOW).actions)
 
 
 def test_old_pods_that_are_waited_for_are_named() -> None:

@@ -189,7 +189,8 @@ def test_whatever_was_written_by_hand_can_be_stored_again() -> None:
     assert after.goodput is not None
     assert (after.goodput.accounted_seconds, after.goodput.ratio) == (40, 0.2)
     assert ended(after, active=50).goodput == after.goodput
-    assert stored(status.evolve(goodput=settled(status, timedelta(seconds=50))))
+    over = status.evolve(goodput=settled(status, timedelta(seconds=50)))
+    assert stored(over) == over
 
 
 EVENTS = st.lists(

@@ -62,7 +62,11 @@ def test_the_same_end_without_the_agent_is_a_failure(scene: Scene, *, agent: boo
 
 
 def test_other_ends_with_the_same_code_are_failures() -> None:
-    for failure in ({"exit_code": 96, "message": "my own"}, {"exit_code": 128, "reason": "StartError", "message": "x"}):
+    failures: list[dict[str, Any]] = [
+        {"exit_code": 96, "message": "my own"},
+        {"exit_code": 128, "reason": "StartError", "message": "x"},
+    ]
+    for failure in failures:
         assert decided(job(3, **COMMAND).running().failed(1, **failure)).status.restarts.failures == 1
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from tests.support.jobs import NOW, SUPERVISED, Scene, ago, job
 from tests.unit.domain.recovering import RUNS, act, after, made_in
@@ -120,7 +121,7 @@ PEER = "RuntimeError: Read error [10.0.0.7]:9123: Connection reset by peer"
 
 def with_a_new_leader(seconds_ago: float, message: str = PEER) -> Scene:
     """The leader before died with the node of worker 1: the others call the new one, and tell that they have lost a peer."""
-    told = {"message": message, "peer_lost": message == PEER, "seconds_ago": 20}
+    told: dict[str, Any] = {"message": message, "peer_lost": message == PEER, "seconds_ago": 20}
     scene = RUNS.told_failed(0, **told).told_failed(2, **told)
     agents = {
         uid: replace(agent, since=ago(seconds_ago)) for uid, agent in (scene.agents or {}).items() if uid != "pod-1-1"

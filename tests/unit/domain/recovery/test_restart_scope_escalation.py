@@ -190,8 +190,8 @@ def test_no_job_fails_for_want_of_progress_before_a_new_pod_was_tried(
         ended = failed if message else scene.disrupted(index)
         before = scene.status.internal.backoff.scope
         scene = replace(scene, status=plan(ended.snapshot, NOW).status)
-        failed = scene.status.condition(C.FAILED)
-        if failed and failed.reason == Reason.NO_PROGRESS:
+        condition = scene.status.condition(C.FAILED)
+        if condition and condition.reason == Reason.NO_PROGRESS:
             assert before in {F, A}
         if scene.status.finished:
             break

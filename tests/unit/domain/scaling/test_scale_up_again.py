@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from tests.support.jobs import NOW, Scene
 from tests.unit.domain.passing import act, decided, names
@@ -61,7 +62,10 @@ def test_wishes_that_change_do_not_keep_out_who_is_ready() -> None:
 
 def test_a_pod_that_was_sent_away_is_no_loss() -> None:
     scene = settled(placed(placed(growing(), 4), 5), 100)
-    leaves = {"deletion_time": NOW + timedelta(seconds=130), "taken_by": Trouble("Deleted", "it was deleted")}
+    leaves: dict[str, Any] = {
+        "deletion_time": NOW + timedelta(seconds=130),
+        "taken_by": Trouble("Deleted", "it was deleted"),
+    }
     scene = change(scene, 5, **leaves, ended=True, phase="Failed")
     assert decided(scene, 101).events == []
     assert decided(scene, 101).status.internal.scale_up_paused_since == scene.status.internal.scale_up_paused_since
