@@ -46,7 +46,7 @@ def test_group_shrinks_for_cordoned_node_and_grows_back(kube: Kube) -> None:
         status = trains(kube, 2, before["attempt"])
         assert counts(status, before) == (0, 1, 1)
         events = kube.run("get", "events")
-        assert "there was no room for all 3 workers within 5 seconds" in events
+        assert "not all 3 workers were scheduled within 5 seconds" in events
         kube.until(lambda: "Insufficient" in kube.condition("job", "Resizing").get("message", ""), 60, "who joins")
         assert kube.status("job")["ready"] == "2/3"
     status = trains(kube, 3, status["attempt"])

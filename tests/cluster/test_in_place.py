@@ -37,7 +37,7 @@ def test_a_rank_that_fails_costs_no_pod(kube: Kube, hit: Callable[[Kube, str], N
     assert {s["restartCount"] for pod in kube.pods("job") for s in pod["status"]["containerStatuses"]} == {0}
     assert (status["restarts"]["failures"], status["internal"]["backoff"]["scope"]) == (1, "Process")
     assert status["lastFailure"]["message"].startswith(f"rank {rank} {told}")
-    assert "all processes start anew in place as attempt 2" in kube.run("get", "events")
+    assert "restarting processes in place as attempt 2" in kube.run("get", "events")
     assert "RendezvousClosedError" not in kube.run("logs", "-l", "trainyard.dev/job-name=job", "--tail=-1")
 
     def counted() -> bool:
@@ -99,7 +99,7 @@ def test_container_restarts_in_its_pod(kube: Kube, *, beside: bool) -> None:
     # The file system of the container is new, that of the others is not.
     lines = {pod: kube.run("exec", pod, "-c", "main", "--", "cat", "/tmp/mark").split() for pod in before}  # noqa: S108 - in the pod
     assert {pod: len(each) for pod, each in lines.items()} == {**dict.fromkeys(before, 2), "job-worker-1-1": 1}
-    assert "the container of worker 1 starts anew, the processes of the others in place," in kube.run("get", "events")
+    assert "restarting the container of worker 1 and the other workers' processes in place" in kube.run("get", "events")
 
 
 def restarts(pod: Json) -> tuple[int, ...]:
@@ -112,7 +112,7 @@ def test_failures_without_progress_escalate_the_restart_scope(kube: Kube) -> Non
     status = runs(kube, 4, 180)
     assert (status["restarts"]["failures"], status["internal"]["backoff"]["scope"]) == (3, "Pod")
     assert kube.uids("job").keys() == {"job-worker-0-1", "job-worker-1-4", "job-worker-2-1"}
-    assert kube.run("get", "events").count("the container of worker 1 starts anew") == 2
+    assert kube.run("get", "events").count("restarting the container of worker 1") == 2
 
 
 def test_another_size_leaves_pods_where_they_are(kube: Kube) -> None:
@@ -132,7 +132,7 @@ def test_another_size_leaves_pods_where_they_are(kube: Kube) -> None:
     assert (restarts["failures"], restarts["disruptions"], restarts["resizes"]) == (0, 0, 2)
     said = kube.run("logs", "job-worker-0-1")
     assert [f"one of {size}" in said for size in (3, 2, 4)] == [True] * 3
-    assert "2 workers keep their pods, 2 workers join, and all start anew as attempt 3" in kube.run("get", "events")
+    assert "restarting with 2 existing pods and 2 joining workers as attempt 3" in kube.run("get", "events")
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

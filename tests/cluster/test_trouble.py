@@ -99,7 +99,7 @@ def test_a_pod_that_its_node_refuses(kube: Kube) -> None:
     kube.until(lambda: kube.status("job").get("restarts", {}).get("disruptions", 0) >= 1, 30, "the refusal to be seen")
     restarting = kube.condition("job", "Restarting")
     assert restarting["reason"] == "AdmissionRejected"
-    assert "was refused by its node" in restarting["message"]
+    assert "was rejected by its node" in restarting["message"]
     assert "nvidia.com/gpu" in restarting["message"]
     assert kube.status("job")["restarts"]["failures"] == 0
     # The delay grows: 0, 2, 4, 8 seconds. Without it there would be tens of attempts by now.

@@ -138,7 +138,7 @@ def test_job_failing_repeatedly_at_one_step_fails(kube: Kube) -> None:
     assert kube.condition("job", "Failed")["reason"] == "NoProgress"
     told = kube.condition("job", "Failed")["message"]
     assert "ValueError: NaN in the batch" in told
-    assert told.endswith("; the last 3 failures were all after step 4 (recovery.noProgressLimit is 3)")
+    assert told.endswith("; the last 3 failures happened after step 4 (recovery.noProgressLimit is 3)")
 
 
 def test_the_environment_of_a_torch_worker(kube: Kube) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.jobs import NOW
 from tests.support.polling import until
 from tests.unit.agent.worker_environment import WORKER_VARIABLES
-from trainyard.domain.state.observe import an_exit
+from trainyard.domain.state.observe import container_exit
 from trainyard.domain.state.termination import Termination, read
 from trainyard_agent.processes import descendants
 
@@ -91,7 +91,7 @@ def running_agent(
 
 def displayed(message: str) -> str:
     """A termination message as the operator shows it."""
-    return an_exit(NOW, 1, message).message
+    return container_exit(NOW, 1, message).message
 
 
 def is_alive(pid: int) -> bool:

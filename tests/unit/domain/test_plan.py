@@ -20,7 +20,7 @@ def carried_out(scene: Scene) -> Scene:
     return replace(scene, status=stored(plan(scene.snapshot, NOW).status))
 
 
-def test_first_look_makes_the_service_and_then_the_pods() -> None:
+def test_first_plan_creates_service_then_pods() -> None:
     first = plan(job(3).snapshot, NOW)
     assert first.actions == [CreateService(), *ALL_THREE]
     status = first.status
@@ -88,7 +88,7 @@ def test_old_pods_go_before_new_ones_come() -> None:
     assert plan(replace(scene, pods=()).snapshot, NOW).actions == [CreateWorker(0, 2, 2), CreateWorker(1, 2, 2)]
 
 
-def test_pod_that_stays_on_a_lost_node_is_not_waited_for() -> None:
+def test_pod_on_lost_node_does_not_block() -> None:
     scene = replace(job(2).started(attempt=2), has_service=True, pods=(worker(1, deletion_time=ago(30)),))
     decided = plan(scene.snapshot, NOW)
     assert decided.actions == [CreateWorker(0, 2, 2), CreateWorker(1, 2, 2)]
@@ -101,7 +101,7 @@ def deleted(actions: Sequence[Action]) -> list[str]:
     return [action.name for action in actions if isinstance(action, DeletePod)]
 
 
-def test_pods_that_have_ended_keep_their_logs_while_the_next_attempt_waits() -> None:
+def test_finished_pods_keep_logs_during_backoff() -> None:
     over = job(3).running().failed(1).started(attempt=2).with_status(backoff=Backoff(count=2, not_before=ago(-4)))
     assert deleted(plan(over.snapshot, NOW).actions) == ["train-worker-0-1", "train-worker-2-1"]
     waited = over.with_status(backoff=Backoff(count=2, not_before=NOW))
@@ -162,7 +162,7 @@ class TestResize:
         assert (decided.status.restart_count, decided.status.internal.backoff) == (0, Backoff())
         (event,) = decided.events
         assert (event.type, event.reason) == ("Normal", Reason.RESIZED)
-        assert event.note == "replicas was changed from 3 to 5; all workers start anew as attempt 2"
+        assert event.note == "replicas was changed from 3 to 5; restarting all workers as attempt 2"
 
     def test_is_seen_on_any_pod(self) -> None:
         scene = job(3).running().pod(0, workers=0).wishing(replicas=2)
