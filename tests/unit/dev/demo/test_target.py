@@ -1,4 +1,4 @@
-"""Which cluster the demo takes, and what it says where it cannot."""
+"""The cluster that the demo chooses, and its errors."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from dev.demo.commands import Cluster, DemoError
 IMAGES = {"OPERATOR_IMAGE": "example.com/operator:1", "TRAINER_IMAGE": "example.com/trainer:1"}
 
 
-def test_a_cluster_that_is_named_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_named_context_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target.shutil, "which", lambda name: f"/usr/bin/{name}")
     made = target.choose({"KUBE_CONTEXT": "mine", **IMAGES})
     assert made.kubectl_command("get", "tj") == ["/usr/bin/kubectl", "--context", "mine", "get", "tj"]
@@ -19,12 +19,12 @@ def test_a_cluster_that_is_named_is_taken(monkeypatch: pytest.MonkeyPatch) -> No
     assert (target.ROOT / made.job / "kustomization.yaml").exists()
 
 
-def test_a_cluster_that_is_named_needs_images_that_it_can_pull() -> None:
+def test_a_named_context_needs_images() -> None:
     with pytest.raises(DemoError, match="set OPERATOR_IMAGE too"):
         target.choose({"KUBE_CONTEXT": "mine", "TRAINER_IMAGE": "x"})
 
 
-def test_kinds_nodes_share_the_folder_of_checkpoints() -> None:
+def test_kind_nodes_share_the_checkpoint_folder() -> None:
     nodes = json.loads(target.kind_nodes())["nodes"]
     assert [node["role"] for node in nodes] == ["control-plane", "worker", "worker", "worker"]
     assert {mount["containerPath"] for node in nodes[1:] for mount in node["extraMounts"]} == {target.KIND_SHARED}
@@ -32,7 +32,7 @@ def test_kinds_nodes_share_the_folder_of_checkpoints() -> None:
 
 
 @pytest.mark.parametrize("overlay", ["base", "overlays/local", "overlays/kind"])
-def test_each_overlay_is_there(overlay: str) -> None:
+def test_each_overlay_exists(overlay: str) -> None:
     assert (target.ROOT / f"examples/digits/{overlay}/kustomization.yaml").exists()
 
 
