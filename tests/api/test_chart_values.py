@@ -8,8 +8,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 
 from tests.api.chart_values import Judge, values
-from tests.api.plane import RefusedError as ServerRefusedError, running
+from tests.api.plane import running
 from tests.support import third_party_crds
+from tests.support.control_plane import RefusedError as ServerRefusedError
 from tests.unit.helm.chart import CHART, Chart, RefusedError
 
 EXAMPLES = 60
@@ -55,7 +56,7 @@ def judged(judge: Judge, chart: Chart, wanted: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["defaults", *sorted(path.name for path in (CHART / "ci").iterdir())])
-def test_values_that_people_use(name: str, judge: Judge, chart: Chart) -> None:
+def test_common_values_are_accepted_by_the_api_server(name: str, judge: Judge, chart: Chart) -> None:
     wanted = {} if name == "defaults" else yaml.safe_load((CHART / "ci" / name).read_text())
     assert judged(judge, chart, wanted) == []
 

@@ -28,7 +28,7 @@ def sorted_out(first: Operator, second: Operator) -> tuple[Operator, Operator]:
     return (first, second) if first.leads else (second, first)
 
 
-def test_after_a_kill_the_standby_acts_in_less_than_twenty_seconds(plane: Plane, lab: Namespace, job: str) -> None:
+def test_standby_takes_over_within_twenty_seconds(plane: Plane, lab: Namespace, job: str) -> None:
     with operator(plane, "one") as one, operator(plane, "two") as two:
         leader, standby = sorted_out(one, two)
         lab.submit(job)
@@ -45,9 +45,7 @@ def test_after_a_kill_the_standby_acts_in_less_than_twenty_seconds(plane: Plane,
         lab.remove(f"{job}-next")
 
 
-def test_a_container_that_is_started_again_acts_before_the_lease_runs_out(
-    plane: Plane, lab: Namespace, job: str
-) -> None:
+def test_restarted_container_leads_before_the_lease_expires(plane: Plane, lab: Namespace, job: str) -> None:
     pods = {name: str(uuid4()) for name in ("one", "two")}
     with operator(plane, "one", pod_uid=pods["one"]) as one, operator(plane, "two", pod_uid=pods["two"]) as two:
         leader, standby = sorted_out(one, two)
@@ -95,7 +93,7 @@ def test_a_clean_stop_hands_over_within_three_seconds(plane: Plane, lab: Namespa
         assert not leader.bugs()
 
 
-def test_one_that_was_frozen_writes_nothing_when_it_thaws(plane: Plane, lab: Namespace, job: str) -> None:
+def test_frozen_leader_writes_nothing_after_it_resumes(plane: Plane, lab: Namespace, job: str) -> None:
     with operator(plane, "one") as one, operator(plane, "two") as two:
         leader, standby = sorted_out(one, two)
         lab.submit(job, replicas=8)
@@ -118,9 +116,7 @@ def test_one_that_was_frozen_writes_nothing_when_it_thaws(plane: Plane, lab: Nam
         assert not leader.bugs()
 
 
-def test_a_leader_without_an_api_server_ends_and_a_new_one_takes_up_its_jobs(
-    plane: Plane, lab: Namespace, job: str
-) -> None:
+def test_partitioned_leader_exits_and_successor_takes_over(plane: Plane, lab: Namespace, job: str) -> None:
     with operator(plane, "one", lease_duration_seconds="6") as one:
         until(lambda: one.leads, 10, "it to lead")
         lab.submit(job)

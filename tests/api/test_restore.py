@@ -8,7 +8,7 @@ from tests.api.process import operator
 from tests.unit.helm.chart import Chart
 
 
-def test_an_operator_whose_cluster_was_restored_starts_anew(
+def test_operator_restarts_after_its_cluster_was_restored(
     tmp_path_factory: pytest.TempPathFactory, chart: Chart
 ) -> None:
     with running(tmp_path_factory.mktemp("restored") / "state", ["lab"]) as plane:

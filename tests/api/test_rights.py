@@ -71,8 +71,11 @@ class Stage:
         """The condition says it, and so does an event."""
         _, resource, verb = self.right
         words = words or f'cannot {verb} resource "{resource}"'
-        reason = lambda: self.lab.condition(kind, self.job).get("reason")  # noqa: E731 - read twice
-        until(lambda: reason() == "PermissionDenied", 20, f"the condition {kind} to tell of {self.right}")
+        until(
+            lambda: self.lab.condition(kind, self.job).get("reason") == "PermissionDenied",
+            20,
+            f"the condition {kind} to tell of {self.right}",
+        )
         assert words in self.lab.condition(kind, self.job)["message"]
         until(lambda: any(words in note for note in self.lab.events("PermissionDenied", self.job)), 10, "the event")
 

@@ -44,9 +44,7 @@ PASSING: Final = frozenset(
 
 # A watch that lags shows a pod's deletion and its end as one: which of the two the operator saw is no fact of the
 # outcome.
-DELETED: Final = re.compile(
-    r": its pod is gone| \(pod [\w-]+ on [\w-]+\) was taken away: Deleted: somebody deleted the pod"
-)
+DELETED: Final = re.compile(r": its pod is gone| \(pod [\w-]+ on [\w-]+\) was disrupted: Deleted: the pod was deleted")
 
 
 def outcome(history: History) -> Json:

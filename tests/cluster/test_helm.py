@@ -41,7 +41,7 @@ def previous(folder: Path) -> Path:
     return chart
 
 
-def test_a_job_notices_nothing_of_what_is_done_to_the_release(by: Cluster, kube: Kube, tmp_path: Path) -> None:
+def test_release_changes_do_not_disturb_a_running_job(by: Cluster, kube: Kube, tmp_path: Path) -> None:
     home = kube.other(install.NAMESPACE)
 
     def concurrent_reconciles() -> str:

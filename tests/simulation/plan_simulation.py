@@ -12,12 +12,12 @@ from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Plan, RemovePod
 from trainyard.domain.plan import plan
 from trainyard.domain.state.object_names import worker_pod
-from trainyard.domain.state.observe import an_exit
-from trainyard.domain.state.snapshot import JobView, PodView, Snapshot, Trouble
+from trainyard.domain.state.observe import container_exit
+from trainyard.domain.state.snapshot import JobView, PodIssue, PodView, Snapshot
 
 NODES = ("node0", "node1", "node2")
 GRACE = timedelta(seconds=30)
-DELETED = Trouble("Deleted", "somebody deleted the pod")
+DELETED = PodIssue("Deleted", "the pod was deleted")
 TERMINAL = {"Succeeded", "Failed"}
 
 
@@ -100,21 +100,21 @@ class PlanSimulation:
         del self.pods[pod.uid]
         self.dirty = True
 
-    def ask_to_go(self, pod: PodView, by: Trouble) -> None:
+    def ask_to_go(self, pod: PodView, by: PodIssue) -> None:
         """A graceful deletion: at once for what does not run any more."""
         if pod.deletion_time:
             return
         if pod.node not in self.lost and (pod.phase in TERMINAL or not pod.scheduled):
             self.remove(pod)
             return
-        self.put(replace(pod, taken_at=pod.taken_at or self.now, taken_by=by, deletion_time=self.now + GRACE))
+        self.put(replace(pod, disrupted_at=pod.disrupted_at or self.now, disruption=by, deletion_time=self.now + GRACE))
 
     def end(self, pod: PodView, code: int, message: str) -> None:
         """The main container ends; after it was asked to go that is no fault of its own."""
-        if code and not pod.taken_by:
+        if code and not pod.disruption:
             self.attempt(pod.attempt).failed = True
         phase = "Failed" if code else "Succeeded"
-        end = an_exit(self.now, code, message, "Error" if code else "Completed")
+        end = container_exit(self.now, code, message, "Error" if code else "Completed")
         self.put(replace(pod, running=False, ready=False, ended=True, phase=phase, exit=end))
 
     def attempt(self, number: int) -> Attempt:
@@ -171,8 +171,8 @@ class PlanSimulation:
             case CreateService():
                 assert not self.status.finished
                 self.service = True
-            case CreateWorker(index, attempt):
-                self.create(index, attempt)
+            case CreateWorker(index, attempt, workers):
+                self.create(index, attempt, workers)
             case DeletePod(_, uid):
                 if pod := self.pods.get(uid):
                     self.ask_to_go(pod, DELETED)
@@ -186,7 +186,7 @@ class PlanSimulation:
             case DeleteJob():
                 raise AssertionError("no job here has a time to live")
 
-    def create(self, index: int, attempt: int) -> None:
+    def create(self, index: int, attempt: int, workers: int) -> None:
         """A new pod, before which all that could get in its way must be gone."""
         assert not self.status.finished
         assert not self.status.holds(C.SUSPENDED)
@@ -197,7 +197,6 @@ class PlanSimulation:
         if any(p.name == name for p in self.pods.values()):
             return
         self.made += 1
-        workers = self.seen.job.spec.replicas
         self.put(PodView(f"uid{self.made}", "lab", name, 1, UID, attempt, index, workers, "Pending"))
 
     def store(self, decided: Plan) -> None:

@@ -10,7 +10,8 @@ from tests.simulation.engine.convergence import come_to_rest
 from tests.simulation.engine.engine_simulation import NAMESPACE, EngineSimulation
 from tests.simulation.engine.invariants import FORCED_AFTER
 from tests.simulation.engine.network_faults import Fault, Planned
-from tests.simulation.engine.stored_objects import JOBS_PLACE, Json
+from tests.simulation.engine.stored_objects import JOBS_PLACE
+from tests.support.fake_cluster import Json
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.domain.stop.pod_removal import TRY_AGAIN
 from trainyard.kube.resource import EVENTS

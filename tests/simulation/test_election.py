@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hypothesis import given, settings, strategies as st
 
@@ -16,6 +16,9 @@ from trainyard.engine.leader import LeaderElector, LeadershipLostError, LeaseTim
 from trainyard.kube.clock import ServerClock
 from trainyard.kube.errors import ApiError
 from trainyard.kube.lease import LEASES, LeaseClient
+
+if TYPE_CHECKING:
+    from trainyard.kube.session import Session
 
 END = 150.0
 CALM = 60.0
@@ -57,8 +60,12 @@ class Network:
                 self.time.after(back, lambda: self.loop.dead or self.loop.call_soon(settle, result))
 
         def settle(result: Json | Exception) -> None:
-            if not answer.done():
-                _ = answer.set_exception(result) if isinstance(result, Exception) else answer.set_result(result)
+            if answer.done():
+                return
+            if isinstance(result, Exception):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
 
         if fate != "lost":
             self.time.after(there, arrive)
@@ -86,12 +93,12 @@ class Process:
 
     def _begin(self) -> None:
         self.lives += 1
-        self.loop = Loop(self.world.time)
+        self.loop = Loop(self.world.time)  # type: ignore[abstract]  # typeshed calls abstract what asyncio leaves unimplemented
         network = Network(self.world.time, self.loop, self.world.cluster, self.world.random)
         rate = 1 + self.world.random.uniform(-SKEW, SKEW)
         offset = self.world.random.uniform(0, 1e6)
         self.elector = LeaderElector(
-            LeaseClient(network, "home", "it"),
+            LeaseClient(cast("Session", network), "home", "it"),  # it has the one method that is called
             f"{self.name}{self.lives}",
             holder_has_exited=lambda holder: self.name in HEIRS and holder.startswith(self.name),
             clock=lambda: offset + self.world.time.now * rate,
@@ -160,7 +167,7 @@ class Candidates:
     def run(self, faults: list[tuple[float, str, str, float]]) -> None:
         processes = {name: Process(name, self) for name in NAMES}
         for when, who, what, seconds in faults:
-            self.time.at(when, lambda who=who, what=what, seconds=seconds: processes[who].suffer(what, seconds))
+            self.time.at(when, partial(processes[who].suffer, what, seconds))
             self.time.at(when + seconds, lambda: None)  # a look at those who may go on
         while self.time.now < END:
             busy = [process for process in processes.values() if process.step()]

@@ -13,7 +13,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.simulation.engine.invariants import told
 from tests.simulation.engine.network_faults import Fault
 from tests.simulation.engine.search_settings import SETTINGS
-from tests.simulation.engine.state_machine import Pair, Schedule
+from tests.simulation.engine.state_machine import Schedule
+from tests.simulation.engine.two_operators import TwoOperators
 
 WANTED = int(os.environ.get("SIMULATION_SCHEDULES", "8000"))
 FIRST = int(os.environ.get("SIMULATION_SEED", "1"))
@@ -65,7 +66,7 @@ def test_same_steps_give_same_history() -> None:
 
 @pytest.mark.parametrize("number", range(FIRST, FIRST + max(1, WANTED // 20 // PAIRS)))
 def test_only_the_leader_of_two_writes(number: int) -> None:
-    class Batch(Pair):
+    class Batch(TwoOperators):
         finished = 0
 
     run_all(Batch, number, PAIRS)

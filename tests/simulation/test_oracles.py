@@ -8,7 +8,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.simulation.engine.invariants import InvariantError
 from tests.simulation.engine.search_settings import SETTINGS
-from tests.simulation.engine.state_machine import Pair, Schedule
+from tests.simulation.engine.state_machine import Schedule
+from tests.simulation.engine.two_operators import TwoOperators
 from tests.simulation.mutants import MUTANTS, MUTANTS_OF_PAIRS, Planted, planted
 
 BOUND = 3000
@@ -34,7 +35,7 @@ def test_a_planted_bug_is_found(mutant: Callable[[], Planted]) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS_OF_PAIRS, ids=lambda mutant: mutant.__name__)
 def test_a_bug_in_the_election_is_found(mutant: Callable[[], Planted]) -> None:
-    class Hunt(Pair):
+    class Hunt(TwoOperators):
         finished = 0
 
     hunt(mutant, Hunt, BOUND_OF_PAIRS)

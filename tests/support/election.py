@@ -45,7 +45,12 @@ class Candidate:
 
     async def sleep(self, seconds: float) -> None:
         woken = asyncio.get_running_loop().create_future()
-        self.timers.call_at(self.timers.time() + seconds, lambda: woken.done() or woken.set_result(None))
+
+        def wake() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        self.timers.call_at(self.timers.time() + seconds, wake)
         self.asleep += 1
         try:
             await woken

@@ -239,7 +239,8 @@ class FakeCluster:
 
     def _out(self, obj: Json) -> Json:
         """What callers are given of an object that is held."""
-        return copied(obj)
+        given: Json = copied(obj)
+        return given
 
 
 def _place(place: Place | Resource) -> Place:

@@ -22,7 +22,7 @@ LOOSE: Final[Mapping[str, Json]] = {
 
 def write(described: Json, folder: Path) -> None:
     """A file for each kind of the definitions that a server describes its API with."""
-    definitions = {name: _strict(schema) for name, schema in described.items()} | LOOSE
+    definitions = {**{name: _strict(schema) for name, schema in described.items()}, **LOOSE}
     for name, schema in described.items():
         needed = _needed(name, definitions)
         for kind in schema.get("x-kubernetes-group-version-kind", []):

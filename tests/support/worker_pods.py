@@ -24,7 +24,8 @@ def worker(
 ) -> Worker:
     """Worker 1 of 3, in attempt 2, unless given otherwise."""
     template = {"metadata": metadata, "spec": {"containers": list(containers or [container()]), **(pod or {})}}
-    return Worker(job(**{"replicas": 3, "template": template, **spec}).job, index, attempt)
+    made = job(**{"replicas": 3, "template": template, **spec}).job
+    return Worker(made, index, attempt, made.spec.replicas)
 
 
 def environment_of(made: Worker, number: int = 0) -> Json:

@@ -51,7 +51,7 @@ def fill(caches: Caches, jobs: int, workers: int) -> None:
         if (view := record.view) is None:
             raise ValueError(record.problem)
         for index in range(workers):
-            pod = worker_pod(Worker(view, index, 1))
+            pod = worker_pod(Worker(view, index, 1, workers))
             pod["metadata"] |= {"uid": f"{number}-{index}", "resourceVersion": "1"}
             pod["spec"]["nodeName"] = "node1"
             state = [{"name": "main", "state": {"running": {}}}]

@@ -76,11 +76,11 @@ class AgentRegistry:
         agents, poll = self._agents.setdefault(job, {}), LongPoll(self._polls.setdefault(job, set()))
         before = agents.get(pod)
         # A failure that is reported again, over another connection, did not happen later.
-        same = before is not None and (before.attempt, before.doing) == (reported.attempt, reported.doing)
+        same = before is not None and (before.attempt, before.state) == (reported.attempt, reported.state)
         since = before.since if before is not None and before.left_at is None else now
         if same and before is not None:
-            reported = replace(reported, exit=before.exit, said_at=before.said_at)
-        agents[pod] = replace(reported, said_at=reported.said_at or now, since=since)
+            reported = replace(reported, exit=before.exit, reported_at=before.reported_at)
+        agents[pod] = replace(reported, reported_at=reported.reported_at or now, since=since)
         self._latest[pod] = poll
         if not same or before is None or before.left_at is not None or _details(before) != _details(reported):
             self.on_change(job, 0.0)
@@ -134,8 +134,8 @@ class AgentRegistry:
             self._since = self._since and self._since + step
             for agents in self._agents.values():
                 for pod, agent in agents.items():
-                    reported, since, left = (t and t + step for t in (agent.said_at, agent.since, agent.left_at))
-                    agents[pod] = replace(agent, said_at=reported, since=since, left_at=left)
+                    reported, since, left = (t and t + step for t in (agent.reported_at, agent.since, agent.left_at))
+                    agents[pod] = replace(agent, reported_at=reported, since=since, left_at=left)
         return now
 
     @property

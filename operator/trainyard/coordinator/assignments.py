@@ -1,15 +1,15 @@
 """What a worker is to do, from what stands in its job's status, and nowhere else. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from trainyard.api.agent_protocol import SyncRequest
+from trainyard.api.agent_protocol import AgentState, SyncRequest
 from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.recovery import HANG_CODE
 from trainyard.api.status import ConditionType
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
-from trainyard.domain.recovery.agent_reports import restarts
-from trainyard.domain.state.snapshot import Doing, JobView, PodView
+from trainyard.domain.recovery.agent_reports import restarts_container
+from trainyard.domain.state.snapshot import JobView, PodView
 from trainyard.frameworks.environment import restart_environment
 from trainyard.frameworks.worker_spec import Worker
 
@@ -34,8 +34,8 @@ class Assignment:
         """Return whether the assignment differs from what the agent does."""
         if self.attempt != call.attempt:
             return self.attempt > call.attempt
-        return (self.run and call.state is Doing.WAITING) or (
-            call.state is Doing.RUNNING and self._must_change_stop(call)
+        return (self.run and call.state is AgentState.WAITING) or (
+            call.state is AgentState.RUNNING and self._must_change_stop(call)
         )
 
     def _must_change_stop(self, call: SyncRequest) -> bool:
@@ -65,18 +65,15 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
     if status.awaiting_rendezvous:
         last = status.last_failure
         hung = last is not None and last.attempt == status.attempt - 1 and last.exit_code == HANG_CODE
-        return Assignment(status.attempt, run=False, environment={}, restart=restarts(status, pod), hung=hung)
+        return Assignment(status.attempt, run=False, environment={}, restart=restarts_container(status, pod), hung=hung)
     address = status.internal.rendezvous.address if status.internal.group and status.internal.rendezvous else None
-    worker = Worker(_as_made(job, pod), pod.index, status.attempt, address)
+    worker = Worker(job, pod.index, status.attempt, _group_size(job, pod), address)
     return Assignment(status.attempt, run=True, environment=restart_environment(worker), stop=status.stopping)
 
 
-def _as_made(job: JobView, pod: PodView) -> JobView:
-    """Return the job with the size of this pod's group, which may differ from the current `replicas`."""
-    workers = job.status.size or pod.workers
-    if workers in {0, job.spec.replicas}:
-        return job
-    return replace(job, spec=job.spec.evolve(replicas=workers))
+def _group_size(job: JobView, pod: PodView) -> int:
+    """Return the number of workers of this pod's group. `spec.replicas` may differ from it until the next attempt."""
+    return job.status.size or pod.workers or job.spec.replicas
 
 
 def is_replaced(pod: PodView, job: JobView) -> bool:

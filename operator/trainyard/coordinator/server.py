@@ -20,6 +20,7 @@ from trainyard.api.agent_protocol import (
     MAX_BODY_BYTES,
     REPORT_PATH,
     SYNC_PATH,
+    AgentState,
     Refusal,
     Report,
     ReportAnswer,
@@ -35,15 +36,15 @@ from trainyard.coordinator.listener import AuthenticatedConnections, listen
 from trainyard.coordinator.progress_store import ProgressStore
 from trainyard.coordinator.rejections import STATUS, RefusedError, RejectionReason
 from trainyard.coordinator.tokens import PodIdentity, TokenVerifier
-from trainyard.domain.state.observe import an_exit
-from trainyard.domain.state.snapshot import AgentView, Doing, JobView, PodView
+from trainyard.domain.state.observe import container_exit
+from trainyard.domain.state.snapshot import AgentView, JobView, PodView
 
 _LOG = logging.getLogger(__name__)
 
 Json = dict[str, object]
 Handler = Callable[[web.Request, PodIdentity], Awaitable[Json]]
 
-FINAL_STATES = frozenset({Doing.ENDED, Doing.RESTARTING})
+FINAL_STATES = frozenset({AgentState.ENDED, AgentState.RESTARTING})
 """An agent in one of these states is answered at once: it does not wait for an assignment."""
 LONG_POLL_SECONDS = 60.0
 """How long a sync request waits for a change before the agent has to ask again."""
@@ -164,7 +165,7 @@ class CoordinatorServer:
         if failure is None:
             return AgentView(call.attempt, call.state, leave=leave, prepared=call.prepared)
         failed_at = self.agent_registry.now() - timedelta(seconds=min(failure.age, MAX_FAILURE_AGE_SECONDS))
-        return AgentView(call.attempt, call.state, an_exit(failed_at, failure.code, failure.message))
+        return AgentView(call.attempt, call.state, container_exit(failed_at, failure.code, failure.message))
 
     async def _sender(self, request: web.Request) -> PodIdentity:
         if not self.leading():

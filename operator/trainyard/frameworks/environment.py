@@ -69,7 +69,7 @@ def common_variables(worker: Worker) -> list[Json]:
         "TRAINYARD_JOB_NAME": worker.job.name,
         "TRAINYARD_JOB_UID": worker.job.uid,
         "TRAINYARD_ATTEMPT": str(worker.attempt),
-        "TRAINYARD_REPLICAS": str(worker.spec.replicas),
+        "TRAINYARD_REPLICAS": str(worker.workers),
         "TRAINYARD_REPLICA_INDEX": str(worker.index),
         "TRAINYARD_PROCESSES_PER_REPLICA": str(processes(worker.spec)),
     }

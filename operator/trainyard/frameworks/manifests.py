@@ -18,7 +18,7 @@ from trainyard.api.constants import (
     VERSION,
 )
 from trainyard.api.spec import DnsNames
-from trainyard.domain.recovery.agent_injection import supervised
+from trainyard.domain.recovery.agent_injection import wants_agent
 from trainyard.domain.state.snapshot import JobView
 from trainyard.frameworks.affinity import avoid_suspect_nodes, prefer_spot, require_on_demand
 from trainyard.frameworks.agent_wrapper import AgentImage, has_agent, with_agent
@@ -55,7 +55,7 @@ def worker_pod(worker: Worker, agent: AgentImage | None = None, endpoint: Coordi
             "labels": LABELS | (metadata.get("labels") or {}) | _labels(worker),
             "annotations": ANNOTATIONS
             | (metadata.get("annotations") or {})
-            | {ANNOTATION_WORKERS: str(worker.spec.replicas)},
+            | {ANNOTATION_WORKERS: str(worker.workers)},
             "ownerReferences": [_owner(job)],
         },
         "spec": _pod_spec(worker, template["spec"], agent, endpoint),
@@ -67,7 +67,7 @@ def _pod_spec(worker: Worker, spec: Json, agent: AgentImage | None, endpoint: Co
     job = worker.job
     spec = _with_environment(worker, spec)
     spec = _with_shared_memory(spec)
-    if agent and supervised(job):
+    if agent and wants_agent(job):
         spec = with_agent(worker, spec, agent)
     if endpoint and has_agent(spec):
         joins = job.status.internal.group is not None or job.status.is_joining(worker.index, worker.attempt)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
-from trainyard.domain.state.rank_layout import meets_by_itself, processes
+from trainyard.domain.state.rank_layout import processes, uses_torchrun_rendezvous
 from trainyard.frameworks.worker_spec import Json, Worker, cpus
 
 BASE_PORT, PORT_COUNT = 29500, 500
@@ -48,12 +48,12 @@ def identity_variables(worker: Worker) -> list[Json]:
         # with names worker 0 always has rank 0: its log is the one to read, and its failure takes the store along.
         "PET_LOCAL_ADDR": worker.address,
         # The operator restarts the whole group, unless the job leaves restarts to torchrun.
-        "PET_MAX_RESTARTS": str(worker.spec.recovery.max_restarts) if meets_by_itself(worker.spec) else "0",
+        "PET_MAX_RESTARTS": str(worker.spec.recovery.max_restarts) if uses_torchrun_rendezvous(worker.spec) else "0",
     }
-    if per_worker == 1 and not meets_by_itself(worker.spec):
+    if per_worker == 1 and not uses_torchrun_rendezvous(worker.spec):
         variables |= {
             "RANK": str(worker.index),
-            "WORLD_SIZE": str(worker.spec.replicas),
+            "WORLD_SIZE": str(worker.workers),
             "LOCAL_RANK": "0",
             "LOCAL_WORLD_SIZE": "1",
         }
@@ -63,7 +63,9 @@ def identity_variables(worker: Worker) -> list[Json]:
 def _workers(worker: Worker) -> str:
     elastic = worker.spec.elastic
     return (
-        f"{elastic.lowest}:{elastic.highest}" if elastic and meets_by_itself(worker.spec) else str(worker.spec.replicas)
+        f"{elastic.lowest}:{elastic.highest}"
+        if elastic and uses_torchrun_rendezvous(worker.spec)
+        else str(worker.workers)
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from trainyard.api.spec import DnsNames, Framework, TrainingJobSpec
 from trainyard.domain.state.object_names import worker_host, worker_pod
 from trainyard.domain.state.quantity import quantity
-from trainyard.domain.state.rank_layout import meets_by_itself
+from trainyard.domain.state.rank_layout import uses_torchrun_rendezvous
 from trainyard.domain.state.snapshot import JobView
 
 Json = dict[str, Any]
@@ -20,6 +20,8 @@ class Worker:
     job: JobView
     index: int
     attempt: int
+    workers: int
+    """The size of its group. `spec.replicas` is what the user requests, which may be another number."""
     rendezvous: str | None = None
     """The address of worker 0, where not all workers started with this attempt."""
 
@@ -51,7 +53,7 @@ class Worker:
 
     def _address_of(self, index: int) -> str:
         # A single worker has no Service and thus no DNS name, unless other workers may join it later.
-        alone = self.spec.replicas == 1 and not meets_by_itself(self.spec)
+        alone = self.workers == 1 and not uses_torchrun_rendezvous(self.spec)
         return "localhost" if alone else f"{worker_host(self.job.name, index)}.{self.job.name}"
 
     @property
@@ -60,7 +62,7 @@ class Worker:
         which the group was created.
         """
         group = self.job.status.internal.group
-        return group.created_in_attempt if group and meets_by_itself(self.spec) else self.attempt
+        return group.created_in_attempt if group and uses_torchrun_rendezvous(self.spec) else self.attempt
 
     @property
     def run_id(self) -> str:

@@ -6,7 +6,7 @@ Survives everything but cancellation. Knows nothing about the objects and does n
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -168,10 +168,10 @@ class Reflector(Generic[T, K]):
             # Without a pause, a server that ends each watch at once would be asked in a tight loop.
             raise ApiError(0, "EmptyWatch", "the watch ended at once, without an event")
 
-    async def _follow(self, events: AsyncIterator[dict[str, Any]]) -> bool:
+    async def _follow(self, events: AsyncGenerator[dict[str, Any], None]) -> bool:
         """Apply events until the stream ends. Return whether any event was about an object."""
         has_objects = False
-        async with aclosing(events) as stream:  # type: ignore[type-var]  # it is a generator; the protocol lacks aclose
+        async with aclosing(events) as stream:
             async for event in stream:
                 self._apply(event)
                 self._record_activity()

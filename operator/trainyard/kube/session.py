@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -159,7 +159,7 @@ class Session:
 
     async def stream(
         self, path: str, params: Mapping[str, str] | None = None, *, idle_timeout: float
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the events of a watch until the server ends it. Raises `ApiError`, also after `idle_timeout` seconds of
         silence.
 

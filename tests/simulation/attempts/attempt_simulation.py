@@ -12,7 +12,7 @@ from tests.simulation.attempts.goodput import miscounted
 from tests.simulation.attempts.state import State
 from tests.support.jobs import UID, stored
 from tests.support.phase_transitions import objection
-from trainyard.api.agent_protocol import Failure, SyncRequest
+from trainyard.api.agent_protocol import AgentState, Failure, StopProgress, SyncRequest
 from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.recovery import RESTART_CODE, SAVED_CODE
 from trainyard.coordinator import assignments
@@ -20,16 +20,7 @@ from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.domain.actions import CreateService, CreateWorker, DeletePod
 from trainyard.domain.plan import plan
 from trainyard.domain.state.object_names import worker_pod
-from trainyard.domain.state.snapshot import (
-    AgentView,
-    Doing,
-    Exit,
-    LeaveView,
-    PodView,
-    RankProgress,
-    Trouble,
-    WorkerReport,
-)
+from trainyard.domain.state.snapshot import AgentView, Exit, PodIssue, PodView, RankProgress, WorkerReport
 
 GRACE = timedelta(seconds=30)
 KILLED = timedelta(seconds=5)
@@ -79,7 +70,7 @@ class AttemptSimulation(State):
         """The operator's process ends, and another one begins: it knows what is stored."""
         self.heard.clear()
         self.reports.clear()
-        self.hearing_since = self.now
+        self.coordinator_up_since = self.now
 
     def _check_stop(self) -> None:
         stop = self.status.stopping
@@ -115,7 +106,7 @@ class AttemptSimulation(State):
         )
         # What the manifest says of it, at this moment.
         joins = self.status.internal.group is not None or self.status.is_joining(index, attempt)
-        self.agents[uid] = Agent(attempt, Doing.WAITING if joins else Doing.RUNNING, None, workers)
+        self.agents[uid] = Agent(attempt, AgentState.WAITING if joins else AgentState.RUNNING, None, workers)
 
     # The nodes.
 
@@ -131,14 +122,14 @@ class AttemptSimulation(State):
             elif pod.phase == "Pending":
                 runs = replace(pod, phase="Running", running=True, running_since=self.now, ready=True)
                 self.pods[uid] = replace(runs, ip=f"10.0.0.{self.made}-{uid}")
-                if self.agents[uid].doing is Doing.RUNNING:
+                if self.agents[uid].state is AgentState.RUNNING:
                     self._begin(uid, self.agents[uid].attempt, f"worker-0 of {self.agents[uid].attempt}")
-            elif self.agents[uid].doing is Doing.RESTARTING and not pod.ended:
+            elif self.agents[uid].state is AgentState.RESTARTING and not pod.ended:
                 self._start_anew(uid, pod)
 
     def _end_in_time(self, uid: str, end: datetime) -> None:
         agent = self.agents[uid]
-        if agent.leave and agent.doing is Doing.RUNNING and self.now < end:
+        if agent.leave and agent.state is AgentState.RUNNING and self.now < end:
             agent.leave = replace(agent.leave, leaving=True)
             if self.random.random() < 0.9:
                 return
@@ -155,7 +146,7 @@ class AttemptSimulation(State):
         elif fate < 0.2:
             self.pods[uid] = replace(pod, ended=True, phase="Failed", exit=Exit(self.now, RESTART_CODE, "Error", ""))
         elif fate < 0.6:
-            agent.doing, agent.restarted = Doing.WAITING, True
+            agent.state, agent.restarted = AgentState.WAITING, True
             self.pods[uid] = replace(pod, running=True, ready=True, running_since=self.now)
 
     def reclaim(self, room: int) -> None:
@@ -167,19 +158,19 @@ class AttemptSimulation(State):
 
     def _schedule(self, uid: str, pod: PodView) -> None:
         if sum(other.scheduled and not other.ended for other in self.pods.values()) >= self.room:
-            none = Trouble("Unschedulable", "0/4 nodes are available: 4 Insufficient nvidia.com/gpu")
-            self.pods[uid] = replace(pod, trouble=none)
+            none = PodIssue("Unschedulable", "0/4 nodes are available: 4 Insufficient nvidia.com/gpu")
+            self.pods[uid] = replace(pod, issue=none)
             return
         there = [node for node in NODES if node not in self.silent]
-        self.pods[uid] = replace(pod, scheduled=True, node=self.random.choice(there), trouble=None)
+        self.pods[uid] = replace(pod, scheduled=True, node=self.random.choice(there), issue=None)
 
     def ask_to_go(self, uid: str) -> None:
         """A deletion is asked for."""
         pod = self.pods.get(uid)
         if pod is None or pod.deletion_time:
             return
-        by = Trouble("Deleted", "somebody deleted the pod")
-        self.pods[uid] = replace(pod, taken_by=by, taken_at=self.now, deletion_time=self.now + GRACE)
+        by = PodIssue("Deleted", "the pod was deleted")
+        self.pods[uid] = replace(pod, disruption=by, disrupted_at=self.now, deletion_time=self.now + GRACE)
 
     def resize(self, workers: int) -> None:
         """The user, or an autoscaler, wishes for another number of workers."""
@@ -226,10 +217,10 @@ class AttemptSimulation(State):
     def fail(self, uid: str, *, victim: bool = False) -> None:
         """A rank fails; the agent notices and ends the others of its worker."""
         agent = self.agents[uid]
-        if agent.ranks is None or agent.doing is not Doing.RUNNING or self.pods[uid].node in self.silent:
+        if agent.ranks is None or agent.state is not AgentState.RUNNING or self.pods[uid].node in self.silent:
             return
         message = "Connection closed by peer" if victim else "boom"
-        agent.doing, agent.ranks, agent.leave = Doing.FAILED, None, None
+        agent.state, agent.ranks, agent.leave = AgentState.FAILED, None, None
         agent.exit = Exit(self.now, 1, "Error", message, peer_lost=victim)
 
     def advance(self, uid: str) -> None:
@@ -243,7 +234,7 @@ class AttemptSimulation(State):
             self.stopped.setdefault(agent.ranks, set()).add(done)
             if len(self.stopped[agent.ranks]) > 1:
                 raise InvariantError(f"attempt {agent.ranks} stops after steps {self.stopped[agent.ranks]}")
-            agent.doing, agent.ranks, agent.leave = Doing.FAILED, None, None
+            agent.state, agent.ranks, agent.leave = AgentState.FAILED, None, None
             agent.exit = Exit(self.now, SAVED_CODE, "Error", "")
         elif not (leave and leave.asked) or (agent.asked_at and self.now - agent.asked_at >= RANKS_WAIT):
             agent.passed = done
@@ -256,13 +247,13 @@ class AttemptSimulation(State):
         self.cut_off.discard(uid)
         failed = Failure(code=agent.exit.code, message=agent.exit.message) if agent.exit else None
         leave = agent.leave
-        said = SyncRequest(attempt=agent.attempt, state=agent.doing, failure=failed, leave=leave)
+        said = SyncRequest(attempt=agent.attempt, state=agent.state, failure=failed, leave=leave)
         if agent.ranks == self.trains == self.status.attempt:
             ran = RankProgress(pod.index, self.step, "train", step_seconds=1.0, first=self.first)
             self.reports[uid] = WorkerReport(self.trains, pod.index, (ran,), self.now)
         before = self.heard.get(uid)
         since = before.since if before and before.left_at is None else self.now
-        self.heard[uid] = AgentView(agent.attempt, agent.doing, agent.exit, self.now, since, leave=leave)
+        self.heard[uid] = AgentView(agent.attempt, agent.state, agent.exit, self.now, since, leave=leave)
         try:
             word = assignments.assignment(pod, self.job)
         except RefusedError as refusal:
@@ -279,19 +270,19 @@ class AttemptSimulation(State):
         if word.attempt > agent.attempt:
             if agent.stubborn and agent.ranks is not None:
                 return
-            agent.attempt, agent.doing, agent.ranks, agent.exit = word.attempt, Doing.WAITING, None, None
+            agent.attempt, agent.state, agent.ranks, agent.exit = word.attempt, AgentState.WAITING, None, None
             agent.leave = None
             # Told by the next call; until then what was said before stands.
             if word.restart and self.random.random() < 0.9:
                 self._end_to_start_anew(uid)
-        elif word.run and agent.doing is Doing.WAITING:
+        elif word.run and agent.state is AgentState.WAITING:
             size = int(word.environment["TRAINYARD_REPLICAS"])
             self.in_place += pod.attempt < word.attempt
             self.restarted += agent.restarted
             agent.restarted = False
             self.resized_in_place += agent.has_run and size != agent.size
             self.joined += not agent.has_run and pod.attempt < word.attempt
-            agent.doing, agent.size = Doing.RUNNING, size
+            agent.state, agent.size = AgentState.RUNNING, size
             self._begin(uid, word.attempt, word.environment["MASTER_ADDR"])
         elif agent.leave:
             self._follow(agent, agent.leave, word.stop)
@@ -299,9 +290,9 @@ class AttemptSimulation(State):
     def _end_to_start_anew(self, uid: str) -> None:
         """The agent says so, if the operator still hears it, and ends its container."""
         agent, pod = self.agents[uid], self.pods[uid]
-        agent.doing = Doing.RESTARTING
+        agent.state = AgentState.RESTARTING
         if uid in self.heard and self.random.random() < 0.9:
-            self.heard[uid] = AgentView(agent.attempt, agent.doing, said_at=self.now, since=self.heard[uid].since)
+            self.heard[uid] = AgentView(agent.attempt, agent.state, reported_at=self.now, since=self.heard[uid].since)
         self.hang_up(uid)
         self.pods[uid] = replace(pod, running=False, ready=False)
 
@@ -310,14 +301,14 @@ class AttemptSimulation(State):
             self._stop(uid, 143)
         return agent.replaced_at is not None
 
-    def _follow(self, agent: Agent, leave: LeaveView, stop: CoordinatedStop | None) -> None:
+    def _follow(self, agent: Agent, leave: StopProgress, stop: CoordinatedStop | None) -> None:
         """What an agent does with its ranks at a word of a stop. Told by the next call."""
         if stop is None:
-            agent.leave, agent.asked_at = LeaveView(leave.leaving), None
+            agent.leave, agent.asked_at = StopProgress(leave.leaving), None
         elif not leave.asked:
             agent.leave, agent.asked_at = replace(leave, asked=True, passed=agent.passed), self.now
         elif stop.step is not None and agent.passed >= stop.step:
-            agent.leave = LeaveView(leave.leaving, asked=True)
+            agent.leave = StopProgress(leave.leaving, asked=True)
         elif stop.step is not None:
             agent.leave = replace(leave, at=stop.step)
 
@@ -347,7 +338,7 @@ class AttemptSimulation(State):
         if attempt == self.status.attempt and (agent.size != whole or pod.index >= whole):
             raise InvariantError(f"worker {pod.index} begins as one of {agent.size}, and attempt {attempt} has {whole}")
         agent.ranks, agent.passed, agent.asked_at, agent.has_run = attempt, -1, None, True
-        agent.leave = LeaveView() if self.takes_part else None
+        agent.leave = StopProgress() if self.takes_part else None
 
     def tick(self, seconds: float) -> None:
         """Time passes. A group of which all ranks run does a step each second."""

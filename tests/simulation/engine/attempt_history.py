@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from tests.simulation.engine import stored_objects
 from tests.simulation.engine.server import OPERATOR
-from tests.simulation.engine.stored_objects import JOBS_PLACE, PODS_PLACE, Json
-from tests.support.fake_cluster import Change
+from tests.simulation.engine.stored_objects import JOBS_PLACE, PODS_PLACE
+from tests.support.fake_cluster import Change, Json
 
 
 @dataclass(slots=True)

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from tests.simulation.engine import stored_objects
 from tests.simulation.engine.server import Server
-from tests.simulation.engine.stored_objects import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE, Json
+from tests.simulation.engine.stored_objects import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE
 from tests.simulation.engine.virtual_time import Time
-from tests.support.fake_cluster import Change, Place
+from tests.support.fake_cluster import Change, Json, Place
 from trainyard.kube.resource import PODS
 
 NODES = ("node0", "node1", "node2")
@@ -194,9 +195,9 @@ class ClusterControllers:
             if not rebooted and stored_objects.running(pod):
                 self._say(pod, condition={"type": "Ready", "status": "True"})
             if stored_objects.going(pod):
-                self._soon(2, lambda uid=uid: self._stop(uid))
+                self._soon(2, partial(self._stop, uid))
             elif not stored_objects.running(pod):
-                self._soon(2, lambda uid=uid: self._start(uid))
+                self._soon(2, partial(self._start, uid))
 
     def evict(self, pod: Json, reason: str) -> None:
         """By the eviction API, preemption or a taint: a condition, and then a deletion."""

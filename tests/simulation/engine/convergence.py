@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from tests.simulation.engine import stored_objects
 from tests.simulation.engine.engine_simulation import EngineSimulation
 from tests.simulation.engine.invariants import InvariantError
-from tests.simulation.engine.stored_objects import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE, Json
+from tests.simulation.engine.stored_objects import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE
+from tests.support.fake_cluster import Json
 
 SETTLING_SECONDS = 900.0
 """Time for the longest delays, deadlines and lists, one after the other."""

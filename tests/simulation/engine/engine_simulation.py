@@ -12,8 +12,9 @@ from tests.simulation.engine.invariants import InvariantError, Invariants
 from tests.simulation.engine.network_faults import NetworkFaults
 from tests.simulation.engine.process import Process, surroundings
 from tests.simulation.engine.server import Server
-from tests.simulation.engine.stored_objects import PODS_PLACE, Json
+from tests.simulation.engine.stored_objects import PODS_PLACE
 from tests.simulation.engine.virtual_time import MOST, Time
+from tests.support.fake_cluster import Json
 from trainyard.engine.leader import LeadershipLostError
 from trainyard.kube.errors import ApiError
 from trainyard.kube.reflector import RestoredError

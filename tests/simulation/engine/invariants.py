@@ -1,14 +1,15 @@
 """What must hold of each single write, whatever has gone wrong before it. Sees all writes in their order, makes none."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from tests.simulation.engine import stored_objects
 from tests.simulation.engine.attempt_history import AttemptHistory
 from tests.simulation.engine.server import OPERATOR, Call, Server
-from tests.simulation.engine.stored_objects import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE, Json
-from tests.support.fake_cluster import Change
+from tests.simulation.engine.stored_objects import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE
+from tests.support.fake_cluster import Change, Json
 from tests.support.phase_transitions import objection
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
@@ -21,7 +22,7 @@ NO_FAULT_OF_WORKERS = frozenset(
 TOLD = 60
 CLOCKS_DIFFER = 6
 """Seconds between what the operator takes for the time and the API server's clock, at most."""
-DEADLINES = {
+DEADLINES: Mapping[str, str] = {
     Reason.DEADLINE_EXCEEDED: "activeDeadlineSeconds",
     Reason.STARTUP_DEADLINE_EXCEEDED: "startupDeadlineSeconds",
 }

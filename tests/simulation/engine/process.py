@@ -47,7 +47,7 @@ class Process:
 
     def __init__(self, time: Time, server: Server, name: str, *, skew: float, elected: bool) -> None:
         """`name`: the pod's, a stroke, and what tells its processes apart. `skew`: seconds by which the clock of its machine is wrong. `elected`: it is one of several, of which one leads."""
-        self.loop = Loop(time)
+        self.loop = Loop(time)  # type: ignore[abstract]  # typeshed calls abstract what asyncio leaves unimplemented
         clock = ServerClock(wall=lambda: time.seconds_of_day(skew), steady=self.loop.time)
         self.session = Session(server, self.loop, name, clock)
         self.frozen = False

@@ -6,7 +6,7 @@ What it does is what the real one does where an operator can tell. When things g
 import asyncio
 import functools
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import format_datetime
@@ -142,7 +142,11 @@ class Server:
                 self._time.after(back, lambda: self._refuse(call, error))
         else:
             if not lost:
-                self._time.after(back, lambda: call.answer.done() or call.answer.set_result(answer))
+                self._time.after(back, lambda: self._answer(call, answer))
+
+    def _answer(self, call: Call, answer: Json | Stream) -> None:
+        if not call.answer.done():
+            call.answer.set_result(answer)
 
     def _made_it(self, call: Call) -> bool:
         """Whether this process was told that it has made the very object that is in its way, and then could see it."""
@@ -318,7 +322,7 @@ class Session:
 
     async def stream(
         self, path: str, params: Mapping[str, str] | None = None, *, idle_timeout: float
-    ) -> AsyncIterator[Json]:
+    ) -> AsyncGenerator[Json, None]:
         """The events of a watch."""
         stream: Stream = await self._call("WATCH", path, params, None, idle_timeout)
         try:

@@ -17,7 +17,8 @@ from tests.simulation.engine.engine_simulation import NAMESPACE, EngineSimulatio
 from tests.simulation.engine.invariants import InvariantError, told
 from tests.simulation.engine.network_faults import ANY, Fault, Planned
 from tests.simulation.engine.server import INVALID_IMAGE
-from tests.simulation.engine.stored_objects import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE, Json
+from tests.simulation.engine.stored_objects import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE
+from tests.support.fake_cluster import Json
 
 NUMBER = st.integers(0, 7)
 PAUSE = st.sampled_from([0.0, 0.02, 0.2, 1.0, 4.0, 35.0, 110.0])
@@ -377,27 +378,3 @@ class Schedule(RuleBasedStateMachine):
             and not life.is_lost(pod)
             and (job is None or stored_objects.owner(pod) == job)
         ]
-
-
-class Pair(Schedule):
-    """Two operators, of which the one that leads is in the greater danger."""
-
-    processes = 2
-
-    @rule(
-        which=NUMBER,
-        seconds=st.sampled_from([14.0, 20.0, 40.0]),
-        slowed=st.sampled_from(["PUT trainingjobs", "DELETE pods", "POST pods"]),
-    )
-    def the_leader_is_frozen_amid_a_restart(self, which: int, seconds: float, slowed: str) -> None:
-        """With a request on its way that arrives when another one may lead."""
-
-        def act(world: EngineSimulation) -> None:
-            if pod := self._running(which):
-                world.network_faults.planned.append(Planned(Fault.SLOW, slowed))
-                world.life.end(pod, 1)
-                world.run(0.5)
-            for place in world.leaders():
-                world.freeze(place, seconds)
-
-        self._then(LONGEST_SLOW, act)

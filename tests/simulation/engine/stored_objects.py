@@ -123,7 +123,8 @@ def stored_attempt(job: Json) -> int:
 def size(job: Json) -> int:
     """How many workers it is to have: the most that are allowed and wished for."""
     replicas: int = job["spec"]["replicas"]
-    return max(n for n in (job["spec"].get("elastic") or {}).get("sizes", [replicas]) if n <= replicas)
+    sizes: list[int] = (job["spec"].get("elastic") or {}).get("sizes", [replicas])
+    return max(n for n in sizes if n <= replicas)
 
 
 def lifecycle(job: Json, field: str) -> object:

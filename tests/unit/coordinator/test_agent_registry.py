@@ -2,10 +2,11 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 from tests.support.jobs import NOW
+from trainyard.api.agent_protocol import AgentState
 from trainyard.coordinator.agent_registry import AgentRegistry
-from trainyard.domain.state.snapshot import AgentView, Doing
+from trainyard.domain.state.snapshot import AgentView
 
-REPORTED = AgentView(1, Doing.RUNNING)
+REPORTED = AgentView(1, AgentState.RUNNING)
 
 
 def test_stored_times_follow_a_clock_step() -> None:

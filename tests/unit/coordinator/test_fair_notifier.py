@@ -12,17 +12,17 @@ class Connection(asyncio.ReadTransport):
 
     def __init__(self, *, closing: bool = False) -> None:
         super().__init__()
-        self.is_reading, self.closing = True, closing
+        self.reading, self.closing = True, closing
 
     @override
     def pause_reading(self) -> None:
-        self.is_reading = False
+        self.reading = False
 
     @override
     def resume_reading(self) -> None:
         if self.closing:
             raise RuntimeError("the handler is closed")
-        self.is_reading = True
+        self.reading = True
 
     @override
     def is_closing(self) -> bool:
@@ -54,14 +54,14 @@ async def test_connections_resume_after_all_waiters_are_notified() -> None:
     for connection, agent in zip(connections, agents, strict=True):
         notifier.pause(connection)
         notifier.notify(agent)
-    assert not any(connection.is_reading for connection in connections)
+    assert not any(connection.reading for connection in connections)
     await asyncio.sleep(0)
-    assert not any(connection.is_reading for connection in connections)
+    assert not any(connection.reading for connection in connections)
     await asyncio.sleep(0)
     assert all(agent.done() for agent in agents)
-    assert [connection.is_reading for connection in connections] == [True] * (CALLBACKS_PER_ROUND - 1) + [False] * 2
+    assert [connection.reading for connection in connections] == [True] * (CALLBACKS_PER_ROUND - 1) + [False] * 2
     await asyncio.sleep(0)
-    assert all(connection.is_reading for connection in connections)
+    assert all(connection.reading for connection in connections)
 
 
 async def test_cancelled_waiter_is_skipped() -> None:
@@ -77,10 +77,10 @@ async def test_closed_connection_does_not_block_others() -> None:
     notifier, closed, closes, there = FairNotifier(), Connection(closing=True), Connection(), Connection()
     for connection in (closed, closes, there):
         notifier.pause(connection)
-    assert closed.is_reading
+    assert closed.reading
     closes.closing = True
     await asyncio.sleep(0)
-    assert (closes.is_reading, there.is_reading) == (False, True)
+    assert (closes.reading, there.reading) == (False, True)
     (agent,) = waiting(1)
     notifier.notify(agent)
     await agent

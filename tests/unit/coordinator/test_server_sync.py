@@ -11,11 +11,11 @@ import pytest
 from tests.support.jobs import NOW, UID, condition
 from tests.support.running_coordinator import RunningCoordinator
 from tests.support.waiting import until
-from trainyard.api.agent_protocol import SYNC_PATH
+from trainyard.api.agent_protocol import SYNC_PATH, AgentState, StopProgress
 from trainyard.api.internal_status import CoordinatedStop, Group, Rendezvous
 from trainyard.api.status import ConditionType as C, LastFailure
 from trainyard.coordinator import listener, server
-from trainyard.domain.state.snapshot import AgentView, Doing, LeaveView
+from trainyard.domain.state.snapshot import AgentView
 
 RUNNING = {"attempt": 1, "state": "running"}
 FAILED = {
@@ -74,7 +74,7 @@ async def test_container_restart_is_assigned_and_acknowledged_at_once(
     assert (await waits)[1] == {"attempt": 2, "run": False, "environment": {}, "restart": True}
     answer = await call(coordinator, {"attempt": 2, "state": "restarting"})
     assert answer[0] == 200
-    assert coordinator.agent_registry.of(UID, [POD])[POD].doing is Doing.RESTARTING
+    assert coordinator.agent_registry.of(UID, [POD])[POD].state is AgentState.RESTARTING
     assert coordinator.agent_registry.connected == 0
 
 
@@ -117,7 +117,7 @@ async def test_reported_failure_equals_container_status(coordinator: RunningCoor
     waits = await held(coordinator, FAILED)
     (agent,) = coordinator.agent_registry.of(UID, [POD]).values()
     assert agent.exit is not None
-    assert (agent.doing, agent.exit.code, agent.exit.rank) == (Doing.FAILED, 3, 1)
+    assert (agent.state, agent.exit.code, agent.exit.rank) == (AgentState.FAILED, 3, 1)
     assert agent.exit.time == NOW - timedelta(seconds=2)
     assert coordinator.changes == [UID]
     waits.cancel()
@@ -203,7 +203,7 @@ async def test_closed_connection_is_disconnected_but_not_vanished(coordinator: R
     waits.cancel()
     await until(lambda: coordinator.agent_registry.connected == 0)
     (agent,) = coordinator.agent_registry.of(UID, [POD]).values()
-    assert (agent.left_at, agent.vanished, agent.doing) == (NOW, False, Doing.RUNNING)
+    assert (agent.left_at, agent.vanished, agent.state) == (NOW, False, AgentState.RUNNING)
     assert coordinator.changes == [UID, UID]
 
 
@@ -214,7 +214,7 @@ async def test_closed_connection_is_disconnected_but_not_vanished(coordinator: R
 async def test_unreachable_node_counts_as_vanished(
     coordinator: RunningCoordinator, *, error: OSError, silent: bool
 ) -> None:
-    with coordinator.agent_registry.long_poll(UID, POD, AgentView(1, Doing.RUNNING)) as waits:
+    with coordinator.agent_registry.long_poll(UID, POD, AgentView(1, AgentState.RUNNING)) as waits:
         coordinator.agent_registry.disconnected(UID, POD, waits, error)
     (agent,) = coordinator.agent_registry.of(UID, [POD]).values()
     assert (agent.connected, agent.vanished) == (False, silent)
@@ -223,7 +223,7 @@ async def test_unreachable_node_counts_as_vanished(
 async def test_announced_exit_is_no_disconnect(coordinator: RunningCoordinator) -> None:
     assert (await call(coordinator, {"attempt": 1, "state": "ended"}))[0] == 200
     (agent,) = coordinator.agent_registry.of(UID, [POD]).values()
-    assert agent.doing is Doing.ENDED
+    assert agent.state is AgentState.ENDED
 
 
 async def test_keepalive_timeout_counts_as_vanished(coordinator: RunningCoordinator) -> None:
@@ -255,16 +255,16 @@ async def test_uninterrupted_connection_time_of_an_agent(coordinator: RunningCoo
         coordinator.agent_registry.now = lambda: NOW + timedelta(seconds=seconds)
         coordinator.agent_registry.monotonic = lambda: float(seconds)
 
-    with coordinator.agent_registry.long_poll(UID, POD, AgentView(1, Doing.RUNNING)):
+    with coordinator.agent_registry.long_poll(UID, POD, AgentView(1, AgentState.RUNNING)):
         later(10)
-    with coordinator.agent_registry.long_poll(UID, POD, AgentView(2, Doing.WAITING)) as waits:
+    with coordinator.agent_registry.long_poll(UID, POD, AgentView(2, AgentState.WAITING)) as waits:
         (agent,) = coordinator.agent_registry.of(UID, [POD]).values()
-        assert (agent.since, agent.said_at) == (NOW, NOW + timedelta(seconds=10))
+        assert (agent.since, agent.reported_at) == (NOW, NOW + timedelta(seconds=10))
         coordinator.agent_registry.disconnected(UID, POD, waits, None)
     later(20)
-    with coordinator.agent_registry.long_poll(UID, POD, AgentView(2, Doing.WAITING)):
+    with coordinator.agent_registry.long_poll(UID, POD, AgentView(2, AgentState.WAITING)):
         (agent,) = coordinator.agent_registry.of(UID, [POD]).values()
-    assert (agent.since, agent.said_at) == (NOW + timedelta(seconds=20), NOW + timedelta(seconds=10))
+    assert (agent.since, agent.reported_at) == (NOW + timedelta(seconds=20), NOW + timedelta(seconds=10))
 
 
 async def test_one_connection_for_each_pod(coordinator: RunningCoordinator) -> None:
@@ -308,7 +308,7 @@ async def test_connection_is_reused(coordinator: RunningCoordinator, monkeypatch
 
 
 def test_agents_of_deleted_pods_are_forgotten(coordinator: RunningCoordinator) -> None:
-    with coordinator.agent_registry.long_poll(UID, POD, AgentView(1, Doing.RUNNING)):
+    with coordinator.agent_registry.long_poll(UID, POD, AgentView(1, AgentState.RUNNING)):
         assert coordinator.agent_registry.of(UID, ["another"]) == {}
     assert coordinator.agent_registry.of(UID, [POD]) == {}
 
@@ -323,7 +323,7 @@ def on_the_way(**leave: Any) -> dict[str, Any]:
 async def test_stop_is_assigned_first_then_its_step(coordinator: RunningCoordinator) -> None:
     stop = CoordinatedStop(attempt=1, time=NOW)
     waits = await held(coordinator, on_the_way(leaving=True))
-    assert coordinator.agent_registry.of(UID, [POD])[POD].leave == LeaveView(leaving=True)
+    assert coordinator.agent_registry.of(UID, [POD])[POD].leave == StopProgress(leaving=True)
     decide(coordinator, coordinated_stop=stop)
     _, word = await waits
     assert (word["attempt"], word["stop"]) == (1, {"step": None})

@@ -75,7 +75,7 @@ async def test_keys_and_verified_tokens_are_cached(server: Server, monkeypatch: 
     ],
 )
 async def test_tokens_with_wrong_claims_are_rejected(
-    server: Server, claims: dict[str, object], why: RejectionReason
+    server: Server, claims: dict[str, Any], why: RejectionReason
 ) -> None:
     assert await refusal(server.verifier(), server.issuer.token("uid-1", **claims)) == why
 
@@ -101,7 +101,7 @@ async def test_foreign_signatures_are_rejected(server: Server) -> None:
     forged = Issuer()  # another key under the same name
     assert await refusal(verifier, forged.token("uid-1")) == RejectionReason.BAD_TOKEN
     claims = jwt.decode(server.issuer.token("uid-1"), options={"verify_signature": False})
-    unsigned = jwt.encode(claims, None, "none", headers={"kid": "first"})
+    unsigned = jwt.encode(claims, "", "none", headers={"kid": "first"})
     assert await refusal(verifier, unsigned) == RejectionReason.BAD_TOKEN
     public = server.issuer.key.public_key().public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo

@@ -122,5 +122,6 @@ def test_first_workers_on_demand_others_on_spot() -> None:
 
 @pytest.mark.parametrize("elastic", [None, {"maxReplicas": 4}])
 def test_no_capacity_type_adds_no_affinity(elastic: Json | None) -> None:
-    spec = worker_pod(worker(index=0, replicas=2, **({"elastic": elastic} if elastic else {})))["spec"]
+    fields: Json = {"elastic": elastic} if elastic else {}
+    spec = worker_pod(worker(index=0, replicas=2, **fields))["spec"]
     assert "affinity" not in spec

@@ -23,7 +23,8 @@ def pod(made: Worker) -> Json:
 
 def command(*words: str, gpus: bool = False, **spec: Any) -> list[str]:
     """What the main container runs, in which the given words are still the last."""
-    main = container(command=list(words), **({"resources": EIGHT_GPUS} if gpus else {}))
+    resources: Json = {"resources": EIGHT_GPUS} if gpus else {}
+    main = container(command=list(words), **resources)
     made: list[str] = pod(worker(main, **spec))["containers"][0]["command"]
     return made
 

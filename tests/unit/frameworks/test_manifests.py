@@ -62,7 +62,7 @@ def test_labels_and_annotations_of_user_are_kept() -> None:
 
 def test_template_without_metadata() -> None:
     template = {"spec": {"containers": [container()]}}
-    assert worker_pod(Worker(job(3, template=template).job, 0, 1))["metadata"]["name"] == "train-worker-0-1"
+    assert worker_pod(Worker(job(3, template=template).job, 0, 1, 3))["metadata"]["name"] == "train-worker-0-1"
 
 
 def test_hostname_and_subdomain() -> None:
@@ -167,7 +167,7 @@ def test_network_policy_admits_workers_and_peers() -> None:
     )
     assert made["metadata"] == service(scene.job)["metadata"]
     assert made["spec"] == {**peer, "policyTypes": ["Ingress"], "ingress": [{"from": [peer, PEER]}]}
-    labels = worker_pod(Worker(scene.job, 2, 1))["metadata"]["labels"]
+    labels = worker_pod(Worker(scene.job, 2, 1, scene.spec.replicas))["metadata"]["labels"]
     assert peer["podSelector"]["matchLabels"].items() <= labels.items()
 
 
@@ -184,5 +184,5 @@ def test_workers_with_a_dns_name(fields: Json, named: dict[str, str]) -> None:
     scene = job(3, **fields)
     selector = service(scene.job)["spec"]["selector"]
     assert selector == {"trainyard.dev/job-uid": "job-uid", **named}
-    labels = worker_pod(Worker(scene.job, 0, 1))["metadata"]["labels"]
+    labels = worker_pod(Worker(scene.job, 0, 1, scene.spec.replicas))["metadata"]["labels"]
     assert selector.items() <= labels.items()

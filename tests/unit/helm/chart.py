@@ -80,3 +80,13 @@ class Chart:
 def _documents(text: str) -> Iterator[Manifest]:
     # The C loader: the other one needs half a second for the CRD.
     yield from (document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document)
+
+
+def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and defaults, as the README lists them; `resources` is one value to its reader."""
+    for name, value in values.items():
+        here = f"{path}{name}"
+        if isinstance(value, dict) and value and here != "resources":
+            yield from leaves(value, f"{here}.")
+        else:
+            yield here, value

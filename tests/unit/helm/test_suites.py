@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from dev.localcluster.tools import ensure
-from tests.unit.helm.chart import CHART, Chart
-from tests.unit.helm.test_values import leaves
+from tests.unit.helm.chart import CHART, Chart, leaves
 
 SUITES = sorted((CHART / "tests").glob("*_test.yaml"))
 TEMPLATES = sorted(path.name for path in (CHART / "templates").iterdir() if not path.name.startswith("_"))

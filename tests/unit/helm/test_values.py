@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.helm.chart import CHART, Chart, RefusedError, Release
+from tests.unit.helm.chart import CHART, Chart, RefusedError, Release, leaves
 from trainyard.controller.bootstrap.settings import Settings
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -192,7 +192,7 @@ def test_chart_defaults_equal_operator_defaults(release: Release, monkeypatch: p
         monkeypatch.setenv(name, value or "a-pod")
     image = release.container()["image"]
     url = "https://trainyard-coordinator.trainyard-system.svc:8443"
-    own = {"instance": "a-pod", "pod_uid": "a-pod"}
+    own: dict[str, Any] = {"instance": "a-pod", "pod_uid": "a-pod"}
     assert Settings() == Settings.model_construct(**own, agent_image=image, coordinator_url=url)
 
 
@@ -216,16 +216,6 @@ def test_operator_accepts_the_schemas_range(monkeypatch: pytest.MonkeyPatch) -> 
             ranges["concurrentReconciles"][bound],
             ranges["httpPort"][bound],
         )
-
-
-def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted names and defaults, as the README lists them; `resources` counts as one value."""
-    for name, value in values.items():
-        here = f"{path}{name}"
-        if isinstance(value, dict) and value and here != "resources":
-            yield from leaves(value, f"{here}.")
-        else:
-            yield here, value
 
 
 def test_readme_lists_every_value() -> None:

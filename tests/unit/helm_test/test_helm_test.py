@@ -38,7 +38,7 @@ def test_two_workers_fit_the_line_and_agree() -> None:
     assert reported == [*range(1, worker.STEPS + 1)]
 
 
-def test_a_lost_peer_is_reported() -> None:
+def test_worker_that_loses_its_peer_reports_it() -> None:
     one, other = socket.socketpair()
     with one:
         other.close()
@@ -46,7 +46,7 @@ def test_a_lost_peer_is_reported() -> None:
             worker.mean(one, 1.0)
 
 
-def test_other_world_sizes_are_rejected(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_test_program_requires_two_workers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "3")):
         monkeypatch.setenv(name, value)
     assert worker.main() == 93
@@ -75,14 +75,14 @@ def test_follow_returns_the_result(statuses: list[dict[str, Any]], code: int, ex
     assert expected in "\n".join(lines)
 
 
-def test_a_job_without_a_status_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_without_controller_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainyard.helm_test.__main__.JOB_TIMEOUT_SECONDS", -30.0)
     lines: list[str] = []
     assert follow(dict, lines.append, pause=0) == 1
     assert "check that the operator is ready and watches this namespace" in lines[-1]
 
 
-def test_an_unresponsive_api_server_fails_the_probe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unresponsive_api_server_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     heartbeat = tmp_path / "answered"
     environ = {HEARTBEAT_FILE_VARIABLE: str(heartbeat)}
     assert alive.main(environ) == 1

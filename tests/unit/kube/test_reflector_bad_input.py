@@ -70,7 +70,9 @@ async def test_lagging_server_is_retried(api: FakeApi) -> None:
 async def test_restored_server_raises(api: FakeApi, timers: FakeTimers) -> None:
     """Lists that are older than earlier ones for half a minute end the reflector."""
     store: Store[Pod, str] = Store(lambda pod: pod.job)
-    reflector = Reflector(api.session(), PODS, Pod.read, store, str, clock=timers.time, backoff=lambda _: 0.0)
+    reflector = Reflector(
+        api.session(), PODS, Pod.read, store, lambda _: None, clock=timers.time, backoff=lambda _: 0.0
+    )
     running = asyncio.create_task(reflector.run())
     await api.watching()
     store.observe(1000)
@@ -83,7 +85,7 @@ async def test_restored_server_raises(api: FakeApi, timers: FakeTimers) -> None:
 
 async def test_older_object_in_list_means_restored_cluster(api: FakeApi) -> None:
     store: Store[Pod, str] = Store(lambda pod: pod.job)
-    reflector = Reflector(api.session(), PODS, Pod.read, store, str, backoff=lambda _: 0.0)
+    reflector = Reflector(api.session(), PODS, Pod.read, store, lambda _: None, backoff=lambda _: 0.0)
     running = asyncio.create_task(reflector.run())
     await api.watching()
     before = api.cluster.create(PODS, "ns", pod("one"))

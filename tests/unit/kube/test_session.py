@@ -162,7 +162,7 @@ async def test_a_closed_watch_closes_its_connection(api: FakeApi) -> None:
     api.cluster.create(PODS, "ns", {"metadata": {"name": "x"}})
     assert (await anext(events))["type"] == "ADDED"
     assert len(api.watches) == 1
-    await events.aclose()  # type: ignore[attr-defined]  # it is a generator
+    await events.aclose()
     await until(lambda: api.watches[0].request.transport is None)
 
 

@@ -6,18 +6,25 @@ from typing import Any
 
 import pytest
 
+from dev.localcluster.tools import ensure
 from tests.support import permission_audit
 from tests.support.control_plane import OPERATOR
+from tests.unit.helm.chart import Chart
 
 
-def line(user: str = OPERATOR, code: int = 200, message: str = "", **about: str) -> str:
+def line(user: str = OPERATOR, code: int = 200, message: str = "", **about: Any) -> str:
     entry: dict[str, Any] = {"user": {"username": user}, "verb": about.pop("verb", "get"), "objectRef": about}
     return json.dumps({**entry, "responseStatus": {"code": code, "message": message}})
 
 
 def test_what_is_counted() -> None:
-    pods = {"resource": "pods", "apiVersion": "v1"}
-    status = {"verb": "update", "apiGroup": "trainyard.dev", "resource": "trainingjobs", "subresource": "status"}
+    pods: dict[str, Any] = {"resource": "pods", "apiVersion": "v1"}
+    status: dict[str, Any] = {
+        "verb": "update",
+        "apiGroup": "trainyard.dev",
+        "resource": "trainingjobs",
+        "subresource": "status",
+    }
     owning = 'pods "x" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can\'t'
     lines = [
         line(**pods),
@@ -38,11 +45,7 @@ def test_what_is_counted() -> None:
 
 def test_unused_permission_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert permission_audit.main([str(tmp_path)]) == 1
-    everything = [
-        *permission_audit.granted(
-            permission_audit.Chart(permission_audit.ensure("helm")["helm"]).render(permission_audit.EVERYTHING)
-        )
-    ]
+    everything = [*permission_audit.granted(Chart(ensure("helm")["helm"]).render(permission_audit.EVERYTHING))]
     (tmp_path / "one.json").write_text(json.dumps([[*permission, 2] for permission in everything]))
     (tmp_path / "two.json").write_text(json.dumps([[*everything[0], 3]]))
     assert permission_audit.main([str(tmp_path)]) == 0

@@ -7,7 +7,6 @@ from typing import Any
 
 from trainyard.controller.reconcile.resources import JobRecord, ServiceRecord, pod_record, service_record
 from trainyard.coordinator.agent_registry import AgentRegistry
-from trainyard.domain.scaling.group_size import fitted
 from trainyard.domain.state.snapshot import PodView, Snapshot, WorkerReport
 from trainyard.kube.resource import PODS, Resource
 from trainyard.kube.store import Store
@@ -49,16 +48,15 @@ class Cache:
             return None
         pods = tuple(pod for pod in self.pods.of(job.uid) if pod.namespace == job.namespace)
         has_service = any(service.namespace == job.namespace for service in self.services.of(job.uid))
-        snapshot = Snapshot(
+        return Snapshot(
             view,
             pods,
             has_service=has_service,
             agent=agent,
             reports=reports,
             agents=agent_registry.of(job.uid, [pod.uid for pod in pods]) if agent_registry else {},
-            hearing_since=agent_registry.since if agent_registry else None,
+            coordinator_up_since=agent_registry.since if agent_registry else None,
         )
-        return fitted(snapshot)
 
     def add_found(self, resource: Resource, raw: Mapping[str, Any]) -> bool:
         """Add a pod or a Service that exists and was unknown. Returns whether it is known now and was not before.

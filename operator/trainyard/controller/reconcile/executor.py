@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import Any, assert_never
@@ -135,9 +135,7 @@ class Executor:
             case CreateService():
                 return lambda: self._create(job, SERVICES, manifests.service(job))
             case CreateWorker(index, attempt, workers):
-                # The requested size may have changed since the plan.
-                spec = job.spec.evolve(replicas=workers)
-                worker = Worker(replace(job, spec=spec), index, attempt)
+                worker = Worker(job, index, attempt, workers)
                 return lambda: self._create_worker(job, worker)
             case DeletePod(name, uid, reason):
                 return lambda: self._delete(job, PODS, name, uid, reason)

@@ -18,7 +18,7 @@ from trainyard.controller.reconcile.status_pace import StatusPace
 from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.coordinator.progress_store import ProgressStore
 from trainyard.domain.actions import CreateService, Event, Plan
-from trainyard.domain.conditions import said, yes
+from trainyard.domain.conditions import apply_conditions, condition_true
 from trainyard.domain.plan import plan
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.status.pod_rejections import refused
@@ -205,7 +205,7 @@ class Reconciler:
         """
         if not any(event.reason is Reason.WORKERS_CREATED for event in decided.events):
             return []
-        names = user_set_identity(Worker(job, 0, decided.status.attempt))
+        names = user_set_identity(Worker(job, 0, decided.status.attempt, job.spec.replicas))
         note = f"the template sets {', '.join(names)}; these are kept and may not fit the real group"
         return [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note)] if names else []
 
@@ -217,8 +217,8 @@ class Reconciler:
         _LOG.error(message)
         # An unreadable status was written by hand. It starts empty again, and the pods show which attempt this is.
         stored = record.status or TrainingJobStatus()
-        stalled = [yes(ConditionType.STALLED, Reason.INVALID_SPEC, message)]
-        conditions = said(stored, stalled, record.generation, self.now())
+        stalled = [condition_true(ConditionType.STALLED, Reason.INVALID_SPEC, message)]
+        conditions = apply_conditions(stored, stalled, record.generation, self.now())
         status = stored.evolve(conditions=conditions, observed_generation=record.generation)
         if status == record.status:
             return None

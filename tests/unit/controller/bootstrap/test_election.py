@@ -1,5 +1,7 @@
 """Leader election with two operators: a leader and a hot standby."""
 
+from typing import Any
+
 import aiohttp
 import pytest
 
@@ -13,7 +15,7 @@ from trainyard.engine.leader import LeadershipLostError
 from trainyard.kube.lease import LEASES
 from trainyard.kube.resource import EVENTS, PODS
 
-VOTE = {"lease_namespace": "home"}
+VOTE: dict[str, Any] = {"lease_namespace": "home"}
 PODS_OF_BOTH = "job-worker-0-1", "job-worker-1-1"
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from functools import partial
 
 import aiohttp
 import pytest
@@ -365,6 +366,10 @@ async def test_stale_watch_fails_the_probes(api: FakeApi) -> None:
 
 async def test_ready_workers_share_status_writes(api: FakeApi, lab: Lab) -> None:
     names = sorted(f"job-worker-{index}-1" for index in range(30))
+
+    def running(name: str) -> bool:
+        return bool(api.cluster.get(PODS, LAB, name)["status"]["phase"] == "Running")
+
     async with operator(api):
         lab.submit(replicas=30)
         await lab.until_pods(*names)
@@ -372,7 +377,7 @@ async def test_ready_workers_share_status_writes(api: FakeApi, lab: Lab) -> None
         before = len(api.writes)
         for name in names:
             lab.runs(name)
-            await until(lambda name=name: api.cluster.get(PODS, LAB, name)["status"]["phase"] == "Running")
+            await until(partial(running, name))
         await lab.until_phase("Running")
         writes = [call.verb for call in api.writes[before:] if "events" not in call.path]
     assert len(writes) < 10

@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.support.jobs import NOW, Scene, ago, job
-from tests.unit.controller.reconcile.test_resources import RAW
+from tests.unit.controller.raw_job import RAW
 from trainyard.api.base import MOST
 from trainyard.api.internal_status import Group
 from trainyard.api.progress import Goodput, LostSeconds, MeasuredProgress, Progress, Straggler

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.support.jobs import NOW, Scene, ago, condition, job
-from tests.unit.controller.reconcile.test_resources import RAW
+from tests.unit.controller.raw_job import RAW
 from trainyard.api.internal_status import Backoff, Group
 from trainyard.api.recovery import RestartScope
 from trainyard.api.status import ConditionType, LastFailure, Phase, Restarts, TrainingJobStatus

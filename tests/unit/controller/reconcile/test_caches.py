@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.unit.controller.reconcile.test_resources import RAW
+from tests.unit.controller.raw_job import RAW
 from trainyard.controller.reconcile.caches import Cache
 from trainyard.controller.reconcile.resources import job_record
 from trainyard.kube.resource import PODS, SERVICES

@@ -212,7 +212,7 @@ async def test_only_managed_pods_are_accepted(api: FakeApi, site: Site) -> None:
 
 
 async def test_standby_rejects_agents(api: FakeApi, site: Site) -> None:
-    lease = {"lease_namespace": "default", "leader_election": True, "lease_duration_seconds": 30}
+    lease: dict[str, Any] = {"lease_namespace": "default", "leader_election": True, "lease_duration_seconds": 30}
     async with operator(api, **lease, **{**site.settings, "coordinator_port": 0}):
         await site.running()
         async with operator(api, **lease, **site.settings):

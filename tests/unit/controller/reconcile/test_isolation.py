@@ -12,7 +12,7 @@ from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.kube.resource import NETWORK_POLICIES, PODS
 
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
-ISOLATED = {"isolate_jobs": True, "job_peers": (PROMETHEUS,)}
+ISOLATED: dict[str, Any] = {"isolate_jobs": True, "job_peers": (PROMETHEUS,)}
 FIRST = ("job-worker-0-1", "job-worker-1-1")
 
 

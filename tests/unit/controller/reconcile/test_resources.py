@@ -1,16 +1,10 @@
 """The cached record of a TrainingJob."""
 
 import sys
-from typing import Any
 
+from tests.unit.controller.raw_job import RAW
 from trainyard.api.status import Phase, TrainingJobStatus
 from trainyard.controller.reconcile.resources import job_record
-
-RAW: dict[str, Any] = {
-    "metadata": {"uid": "1", "resourceVersion": "7", "namespace": "lab", "name": "job", "generation": 2},
-    "spec": {"template": {"spec": {"containers": [{"name": "main", "image": "x"}]}}},
-    "status": {"attempt": 1},
-}
 
 
 def test_stored_status_equals_the_watched_record() -> None:

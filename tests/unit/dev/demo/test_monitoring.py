@@ -14,7 +14,7 @@ from dev.demo.commands import Cluster, DemoError
 
 
 @pytest.mark.parametrize(("value", "requested"), [(None, False), ("", False), ("0", False), ("1", True)])
-def test_monitoring_is_opt_in(value: str | None, requested: bool) -> None:  # noqa: FBT001 - a row of the table
+def test_monitoring_is_optional(value: str | None, requested: bool) -> None:  # noqa: FBT001 - a row of the table
     assert monitoring.requested({} if value is None else {"MONITORING": value}) is requested
 
 
@@ -23,7 +23,7 @@ def test_other_values_are_rejected() -> None:
         monitoring.requested({"MONITORING": "on"})
 
 
-def test_a_cluster_of_the_user_is_rejected() -> None:
+def test_monitoring_refuses_a_cluster_it_did_not_create() -> None:
     theirs = Cluster(Path("kubectl"), Path("helm"), context="theirs", images={})
     with pytest.raises(DemoError, match=r"metrics\.serviceMonitor"):
         monitoring.start(theirs)
@@ -56,7 +56,7 @@ def prometheus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("prometheus")
-def test_closing_prints_metrics_and_addresses(capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_shows_last_values_and_links(capsys: pytest.CaptureFixture[str]) -> None:
     monitoring.closing()
     output = capsys.readouterr().out
     assert "last scraped step: 400" in output

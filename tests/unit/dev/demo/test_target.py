@@ -1,6 +1,7 @@
 """The cluster that the demo chooses, and its errors."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,15 @@ from dev.demo.commands import Cluster, DemoError
 IMAGES = {"OPERATOR_IMAGE": "example.com/operator:1", "TRAINER_IMAGE": "example.com/trainer:1"}
 
 
-def test_the_named_context_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target.shutil, "which", lambda name: f"/usr/bin/{name}")
+def test_a_cluster_that_is_named_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     made = target.choose({"KUBE_CONTEXT": "mine", **IMAGES})
     assert made.kubectl_command("get", "tj") == ["/usr/bin/kubectl", "--context", "mine", "get", "tj"]
     assert made.images == {"operator": "example.com/operator:1", "trainer": "example.com/trainer:1"}
     assert (target.ROOT / made.job / "kustomization.yaml").exists()
 
 
-def test_a_named_context_needs_images() -> None:
+def test_named_cluster_requires_image_references() -> None:
     with pytest.raises(DemoError, match="set OPERATOR_IMAGE too"):
         target.choose({"KUBE_CONTEXT": "mine", "TRAINER_IMAGE": "x"})
 

@@ -72,7 +72,7 @@ def test_a_folder_that_is_missing_is_an_error(tmp_path: Path) -> None:
         go_modules.download(stub_go(tmp_path, answer), tmp_path, SMALL)
 
 
-def test_the_prefetch_names_each_module_that_it_cannot_get(folder: Path, tmp_path: Path) -> None:
+def test_prefetch_names_each_unavailable_module(folder: Path, tmp_path: Path) -> None:
     good = module_of(folder, "errors.go")
     bad = tools.Module(folder.name, {"absent": "example.org/absent"}, "1 s", root=folder.parent)
     [sentence] = prefetch.errors((good, bad), Paths(tmp_path / "cache"))

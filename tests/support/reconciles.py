@@ -1,4 +1,4 @@
-"""What the tests of sizes share: passes over a job, whose actions are carried out at once."""
+"""Reconcile a job in tests, and carry out the actions at once."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -10,17 +10,17 @@ from trainyard.domain.plan import plan
 
 
 def running(workers: int, **spec: Any) -> Scene:
-    """So many workers with agents, all of which run."""
+    """Return a job with so many workers, all running with their agents."""
     return job(workers, **{"template": SUPERVISED, **spec}).running().attended()
 
 
 def decided(scene: Scene, seconds: float = 0) -> Plan:
-    """The plan of so many seconds later."""
+    """Return the plan of so many seconds later."""
     return plan(scene.snapshot, NOW + timedelta(seconds=seconds))
 
 
 def act(scene: Scene, seconds: float = 0) -> Scene:
-    """After a pass: its status is stored, pods were made and are gone."""
+    """Return the scene after a reconcile: its status is stored, its pods are created and deleted."""
     made = decided(scene, seconds)
     pods = [*scene.pods]
     for action in made.actions:
@@ -30,10 +30,10 @@ def act(scene: Scene, seconds: float = 0) -> Scene:
             case DeletePod(_, uid, _):
                 pods = [pod for pod in pods if pod.uid != uid]
             case _:
-                raise AssertionError(f"nobody asked for {action}")
+                raise AssertionError(f"unexpected {action}")
     return replace(scene.with_status(**dict(made.status)), pods=tuple(pods))
 
 
 def names(scene: Scene) -> list[str]:
-    """Worker and attempt of each pod, in the order in which they were made: `1-2`."""
+    """Return worker and attempt of each pod, in the order of creation: `1-2`."""
     return [pod.name.removeprefix("train-worker-") for pod in scene.pods]
