@@ -45,7 +45,7 @@ all-tests:
 	@$(RUN) $(INSIDE) $(LIBRARY_TESTS)
 	@rm -rf build/audit
 	@TRAINYARD_AUDIT=build/audit $(MAKE) --no-print-directory --jobs=2 --output-sync=line tests-that-compute tests-that-wait
-	@$(RUN) python -m tests.support.rights build/audit
+	@$(RUN) python -m tests.support.permission_audit build/audit
 
 # Two processors are busy for most of the time only where these run beside each other. Clusters, whose tests have deadlines, come first.
 tests-that-compute:

@@ -2,9 +2,14 @@
 
 import shutil
 import tempfile
+from io import StringIO
 from pathlib import Path
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.error import CommentMark
+from ruamel.yaml.scalarstring import PlainScalarString
+from ruamel.yaml.tokens import CommentToken
 
 from dev.codegen.chart import generated
 from dev.localcluster.tools import KUBERNETES_VERSION, ensure
@@ -19,26 +24,24 @@ ABOUT = "The operator's image: the one that was released with this chart."
 
 
 def with_image(values: str, image: Artifact) -> str:
-    """The text of `values.yaml` with the image's repository and digest; comments and all else stay.
+    """Return the text of `values.yaml` with the image's repository and digest. All else stays, comments included.
 
     Raises:
         ReleaseError: the text has no such values, or has them in a form that is not understood.
     """
-    lines = values.splitlines()
-    if "image:" in lines:
-        start = lines.index("image:")
-        for number, line in enumerate(lines[start + 1 :], start + 1):
-            if line and not line.startswith(" "):
-                break
-            if line.startswith("  repository:"):
-                lines[number - 1 : number + 1] = [f"  # -- {ABOUT}", f"  repository: {image.repository}"]
-            elif line.startswith("  digest:"):
-                lines[number] = f"  digest: {image.digest}"
-    changed = "".join(f"{line}\n" for line in lines)
-    read = yaml.safe_load(changed).get("image", {})
-    if (read.get("repository"), read.get("digest")) != (image.repository, image.digest):
+    yaml = YAML()
+    yaml.preserve_quotes, yaml.width = True, 10_000
+    document = yaml.load(values)
+    section = document.get("image")
+    # A map in flow style has no comments.
+    if not isinstance(section, CommentedMap) or section.fa.flow_style() or not {"repository", "digest"} <= set(section):
         raise ReleaseError("helm/trainyard/values.yaml has no image.repository or no image.digest to be filled in")
-    return changed
+    section["repository"], section["digest"] = image.repository, PlainScalarString(image.digest)
+    # The comment above the first key of a map belongs to the map's own key.
+    document.ca.items["image"][3] = [CommentToken(f"# -- {ABOUT}\n", CommentMark(2))]
+    text = StringIO()
+    yaml.dump(document, text)
+    return text.getvalue()
 
 
 def package(plan: Plan, operator: Artifact) -> Path:

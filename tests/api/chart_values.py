@@ -77,7 +77,7 @@ NARROWED: Final[Mapping[str, st.SearchStrategy[Any]]] = {
     # Those that are there.
     "watchNamespaces": st.lists(st.sampled_from(NAMESPACES), unique=True),
     "metrics.dashboards.namespace": st.sampled_from(["", *NAMESPACES]),
-    "metrics.prometheusRule.disabled": st.lists(st.sampled_from(["TrainyardNobodyActs", "Missing"]), unique=True),
+    "metrics.prometheusRule.disabled": st.lists(st.sampled_from(["TrainyardNoLeader", "Missing"]), unique=True),
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from tests.api.plane import JOBS, Plane
 from tests.support.control_plane import RefusedError
-from tests.support.patience import until
+from tests.support.polling import until
 
 Json = dict[str, Any]
 MERGE = "application/merge-patch+json"

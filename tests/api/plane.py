@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from typing_extensions import override
 
-from tests.support import rights
+from tests.support import permission_audit
 from tests.support.control_plane import ControlPlane, RefusedError
 from tests.unit.helm.chart import ROOT, Chart
 
@@ -162,4 +162,4 @@ def running(folder: Path, namespaces: Sequence[str], more: Sequence[Json] = ()) 
         yield plane
     finally:
         plane.stop()
-        rights.keep(plane.folder / "audit.log")
+        permission_audit.record(plane.folder / "audit.log")

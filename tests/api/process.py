@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from tests.api.plane import Plane
 from tests.support.control_plane import free_port, start_mortal
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.helm.chart import ROOT
 
 
@@ -44,7 +44,7 @@ class Operator:
 
     @property
     def leads(self) -> bool:
-        return "this process leads" in self.get("readyz")[1]
+        return "this process is the leader" in self.get("readyz")[1]
 
     def until_ready(self) -> None:
         until(lambda: self.get("readyz")[0] == 200 or self.process.poll() is not None, 60, f"{self.name} to be ready")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.api.plane import HOME, JOBS, Plane
 from tests.support.control_plane import RefusedError
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.helm.chart import Chart
 
 GUARDED = "guarded"
@@ -57,17 +57,17 @@ def guarded(plane: Plane, chart: Chart) -> Iterator[Plane]:
     release = chart.render({"admission": admission, "watchNamespaces": [GUARDED, HOME]})
     kinds = {"validatingadmissionpolicies": "ValidatingAdmissionPolicy"}
     kinds |= {"validatingadmissionpolicybindings": "ValidatingAdmissionPolicyBinding"}
-    made = [(plural, manifest) for plural, kind in kinds.items() for manifest in release.all(kind)]
+    made = [(plural, policy) for plural, kind in kinds.items() for policy in release.all(kind)]
     assert len(made) == 6
-    for plural, manifest in made:
-        plane.call("POST", f"{POLICIES}/{plural}", dict(manifest))
+    for plural, policy in made:
+        plane.call("POST", f"{POLICIES}/{plural}", dict(policy))
     # They are in force a moment later, each by itself.
     until(lambda: refused(plane, STUDENT), 30, "authors to be looked at")
     until(lambda: refused(plane, AUTHOR, hostNetwork=True), 30, "templates to be looked at")
     until(lambda: refused_pod(plane), 30, "the operator to be looked at")
     yield plane
-    for plural, manifest in made:
-        plane.forget(f"{POLICIES}/{plural}/{manifest['metadata']['name']}")
+    for plural, policy in made:
+        plane.forget(f"{POLICIES}/{plural}/{policy['metadata']['name']}")
     until(lambda: not refused_pod(plane), 30, "the guard to be gone")
 
 
@@ -105,12 +105,12 @@ def refused_pod(plane: Plane, pod: Json | None = None) -> str:
     return ""
 
 
-def test_who_may_make_pods_may_write_jobs_and_who_may_not_is_told(guarded: Plane) -> None:
+def test_writing_jobs_requires_permission_to_create_pods(guarded: Plane) -> None:
     assert not refused(guarded, AUTHOR)
     assert "student may not create pods in guarded: ask for a role that may" in refused(guarded, STUDENT)
 
 
-def test_nor_may_he_change_what_somebody_elses_job_runs(guarded: Plane) -> None:
+def test_changing_a_template_requires_permission_to_create_pods(guarded: Plane) -> None:
     place = f"{JOBS}/namespaces/{GUARDED}/trainingjobs"
     manifest = job("theirs")
     # Only then may anybody change its template.
@@ -198,7 +198,7 @@ ESCALATIONS: list[tuple[str, Json, str]] = [
 
 
 @pytest.mark.parametrize(("pod", "told"), [each[1:] for each in ESCALATIONS], ids=[each[0] for each in ESCALATIONS])
-def test_a_template_is_held_to_the_standard_with_field_and_fix(guarded: Plane, pod: Json, told: str) -> None:
+def test_template_violating_pod_security_names_field_and_fix(guarded: Plane, pod: Json, told: str) -> None:
     said = refused(guarded, AUTHOR, **pod)
     assert said.startswith(("422", "403")), said
     assert told in said
@@ -218,7 +218,7 @@ def test_a_template_does_not_pose_as_another_jobs(guarded: Plane) -> None:
     manifest = job()
     for label in ("job-name", "job-uid", "index"):
         manifest["spec"]["template"]["metadata"] = {"labels": {"team": "a", f"trainyard.dev/{label}": "victim"}}
-        with pytest.raises(RefusedError, match=r"those of trainyard\.dev are the operator's"):
+        with pytest.raises(RefusedError, match=r"labels of trainyard\.dev are reserved for the operator"):
             submit(guarded, AUTHOR, manifest)
     manifest["spec"]["template"]["metadata"] = {"labels": {"team": "a"}}
     submit(guarded, AUTHOR, manifest)
@@ -230,7 +230,7 @@ def test_a_template_does_not_pose_as_the_operator(guarded: Plane) -> None:
     manifest = job()
     manifest["spec"]["template"]["metadata"] = {"labels": labels}
     submit(guarded, AUTHOR, manifest)
-    with pytest.raises(RefusedError, match="a worker may not pass for the operator"):
+    with pytest.raises(RefusedError, match="a worker must not have the labels of the operator"):
         guarded.call("POST", f"{JOBS}/namespaces/{HOME}/trainingjobs?dryRun=All", manifest)
     manifest["spec"]["template"]["metadata"] = {"labels": {**labels, f"{name}/component": "worker"}}
     guarded.call("POST", f"{JOBS}/namespaces/{HOME}/trainingjobs?dryRun=All", manifest)
@@ -241,7 +241,7 @@ def test_harmless_probes_and_an_empty_account_are_taken(guarded: Plane) -> None:
     assert not refused(guarded, AUTHOR, serviceAccountName="")
 
 
-def test_a_job_can_be_stopped_whatever_it_runs_and_by_who_makes_no_pods(guarded: Plane) -> None:
+def test_job_can_be_stopped_without_permission_for_pods(guarded: Plane) -> None:
     """A queue may write jobs and no pods, and a job may be older than the policy."""
     binding = f"{POLICIES}/validatingadmissionpolicybindings/trainyard-pods"
     kept = guarded.call("GET", binding)
@@ -256,6 +256,7 @@ def test_a_job_can_be_stopped_whatever_it_runs_and_by_who_makes_no_pods(guarded:
     until(lambda: refused(guarded, AUTHOR, hostNetwork=True), 30, "templates to be looked at again")
     one = f"{place}/old"
     try:
+        spec: Json
         for spec in ({"recovery": {"maxRestarts": 0}}, {"replicas": 2}, {"lifecycle": {"suspend": True}}):
             guarded.call("PATCH", one, {"spec": spec}, MERGE, user=STUDENT)
         for spec in (
@@ -278,7 +279,7 @@ def test_a_million_workers_are_too_many(guarded: Plane) -> None:
         submit(guarded, AUTHOR, manifest)
 
 
-def test_an_account_may_be_used_by_who_has_the_verb(guarded: Plane) -> None:
+def test_service_account_requires_permission_to_use_it(guarded: Plane) -> None:
     for manifest in role("borrows", [AUTHOR], "", ["serviceaccounts"], ["use"]):
         guarded.grant(manifest)
     until(lambda: not refused(guarded, AUTHOR, serviceAccountName="deployer"), 10, "the right to count")
@@ -293,21 +294,21 @@ def test_an_account_may_be_used_by_who_has_the_verb(guarded: Plane) -> None:
         worker(kind="TrainingJob", group="example.org/v1"),
         worker(controller=False),
     ],
-    ids=["nobody's", "a ReplicaSet's", "a namesake's", "not its controller's"],
+    ids=["no owner", "owned by a ReplicaSet", "owned by a namesake", "not owned by its controller"],
 )
 def test_the_operators_account_makes_nothing_but_workers(guarded: Plane, pod: Json) -> None:
-    assert "pods of TrainingJobs alone" in refused_pod(guarded, pod)
+    assert "only pods of TrainingJobs" in refused_pod(guarded, pod)
     assert not refused_pod(guarded, worker())
 
 
-def test_nor_does_it_delete_anything_else(guarded: Plane) -> None:
+def test_operator_account_deletes_only_workers(guarded: Plane) -> None:
     pods = f"/api/v1/namespaces/{GUARDED}/pods"
     place = f"{JOBS}/namespaces/{GUARDED}/trainingjobs"
     # Pods of a job that is no more would be taken away.
     made = guarded.call("POST", place, job(), user=AUTHOR)
     for name, pod in (("ours", worker(uid=made["metadata"]["uid"])), ("theirs", {"metadata": {}, "spec": HARMLESS})):
         guarded.call("POST", pods, {**pod, "metadata": {**pod["metadata"], "name": name}})
-    with pytest.raises(RefusedError, match="pods of TrainingJobs alone"):
+    with pytest.raises(RefusedError, match="only pods of TrainingJobs"):
         guarded.call("DELETE", f"{pods}/theirs?gracePeriodSeconds=0", user=OPERATOR)
     guarded.call("DELETE", f"{pods}/ours?gracePeriodSeconds=0", user=OPERATOR)
     guarded.call("DELETE", f"{pods}/theirs?gracePeriodSeconds=0")

@@ -12,7 +12,7 @@ import pytest
 
 from dev.localcluster.tools import ensure
 from tests.api.plane import Plane, running
-from tests.support import foreign
+from tests.support import third_party_crds
 from tests.support.control_plane import ADMIN
 from tests.unit.helm.chart import CHART
 
@@ -49,7 +49,7 @@ class Helm:
 
 @pytest.fixture(scope="module", params=["helm", "helm4"])
 def helm(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Helm]:
-    with running(tmp_path_factory.mktemp("changes") / "state", ["lab"], foreign.crds()) as plane:
+    with running(tmp_path_factory.mktemp("changes") / "state", ["lab"], third_party_crds.crds()) as plane:
         yield Helm(ensure(request.param)[request.param], plane)
 
 
@@ -61,7 +61,7 @@ def helm(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
         ("trainyard-manager", CERT_MANAGER),
     ],
 )
-def test_the_certificate_that_workers_know_outlives_a_change_to_another_and_back(
+def test_certificate_authority_survives_switching_issuer_and_back(
     helm: Helm, release: str, tls: dict[str, Any]
 ) -> None:
     helm.apply(release, {})
@@ -72,7 +72,7 @@ def test_the_certificate_that_workers_know_outlives_a_change_to_another_and_back
         assert helm.certificate(release) == known
 
 
-def test_what_cert_manager_has_made_does_not_hold_up_the_way_back(helm: Helm) -> None:
+def test_cert_manager_secret_does_not_block_switching_back(helm: Helm) -> None:
     release = "trainyard-managed"
     helm.apply(release, {"coordinator": {"tls": CERT_MANAGER}})
     place = f"/apis/cert-manager.io/v1/namespaces/{helm.namespace}/certificates/{release}-coordinator"
@@ -92,6 +92,6 @@ def test_the_certificate_that_workers_know_outlives_an_uninstall(helm: Helm) -> 
     assert helm.certificate(release) == known
 
 
-def test_a_release_with_a_dot_in_its_name_is_installed(helm: Helm) -> None:
+def test_release_name_may_contain_a_dot(helm: Helm) -> None:
     helm.apply("my.trainyard", {})
     assert helm.certificate("my-trainyard")

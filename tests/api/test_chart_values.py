@@ -8,29 +8,30 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 
 from tests.api.chart_values import Judge, values
-from tests.api.plane import RefusedError as ServerRefusedError, running
-from tests.support import foreign
+from tests.api.plane import running
+from tests.support import third_party_crds
+from tests.support.control_plane import RefusedError as ServerRefusedError
 from tests.unit.helm.chart import CHART, Chart, RefusedError
 
 EXAMPLES = 60
 SENTENCES = (
     "replicas: ",
     "coordinator.tls: existingSecret and certManager.enabled exclude each other",
-    "coordinator.tls.certManager.issuerRef: name the Issuer",
-    "metrics.serviceMonitor: it selects the Service",
+    "coordinator.tls.certManager.issuerRef: set the Issuer",
+    "metrics.serviceMonitor: it needs the Service",
     "metrics.prometheusRule.disabled: there is no alert",
     "metrics.prometheusRule.alertLabels",
-    "metrics.prometheusRule.runbookUrl: two braces",
-    'image.tag: "latest" names no version',
-    "do nothing without admission.enabled",
-    "give them different ports",
+    "metrics.prometheusRule.runbookUrl: Prometheus evaluates two braces",
+    'image.tag: "latest" is no version',
+    "need admission.enabled",
+    "use different ports",
     "resources: a request of",
     "tolerations: ",
     "extraEnv: ",
     "topologySpreadConstraints: ",
     "is longer than interval",
-    "metrics.podMonitor: networkPolicy.jobs.enabled lets nobody scrape workers",
-    "serviceAccount: the operator's rights would go to the account `default`",
+    "metrics.podMonitor: networkPolicy.jobs.enabled blocks scrapes of workers",
+    "serviceAccount: the account `default`",
 )
 """What templates refuse, for what a schema cannot say."""
 
@@ -38,7 +39,7 @@ SENTENCES = (
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     folder = tmp_path_factory.mktemp("judge")
-    with running(folder / "state", ["lab", "office"], foreign.crds()) as plane:
+    with running(folder / "state", ["lab", "office"], third_party_crds.crds()) as plane:
         yield Judge(plane, folder)
 
 
@@ -55,7 +56,7 @@ def judged(judge: Judge, chart: Chart, wanted: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["defaults", *sorted(path.name for path in (CHART / "ci").iterdir())])
-def test_values_that_people_use(name: str, judge: Judge, chart: Chart) -> None:
+def test_common_values_are_accepted_by_the_api_server(name: str, judge: Judge, chart: Chart) -> None:
     wanted = {} if name == "defaults" else yaml.safe_load((CHART / "ci" / name).read_text())
     assert judged(judge, chart, wanted) == []
 

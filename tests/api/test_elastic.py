@@ -8,7 +8,7 @@ from tests.api.nodes import Namespace
 from tests.api.plane import Plane
 from tests.api.process import operator
 from tests.support.control_plane import RefusedError
-from tests.support.patience import until
+from tests.support.polling import until
 
 EVEN = {"maxReplicas": 8, "multipleOf": 2}
 
@@ -54,14 +54,14 @@ EVEN = {"maxReplicas": 8, "multipleOf": 2}
         (5, {"sizes": [2, 4]}, "replicas must lie within the bounds of elastic"),
     ],
 )
-def test_what_cannot_be_is_refused_with_field_and_fix(
+def test_invalid_elastic_spec_names_field_and_fix(
     lab: Namespace, replicas: int, elastic: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(RefusedError, match=told):
         lab.submit("never", replicas=replicas, elastic=elastic)
 
 
-def test_a_scale_may_come_between_two_sizes_and_never_beyond_the_last(lab: Namespace) -> None:
+def test_scale_accepts_values_between_sizes_within_the_bounds(lab: Namespace) -> None:
     lab.submit("even", replicas=2, elastic=EVEN)
     lab.scale("even", 3)
     with pytest.raises(RefusedError, match="replicas must lie within the bounds of elastic"):
@@ -78,7 +78,7 @@ def test_a_scale_may_come_between_two_sizes_and_never_beyond_the_last(lab: Names
     lab.remove("pairs")
 
 
-def test_sizes_that_would_split_a_copy_of_the_model_are_refused(lab: Namespace) -> None:
+def test_sizes_splitting_a_model_replica_are_rejected(lab: Namespace) -> None:
     pairs = {"processesPerReplica": 1, "parallelism": {"tensor": 2}}
     with pytest.raises(RefusedError, match=r"spec.elastic.sizes: .*each of elastic.sizes, times processesPerReplica"):
         lab.submit("never", replicas=4, elastic={"sizes": [1, 4]}, **pairs)
@@ -105,7 +105,7 @@ def test_sizes_that_would_split_a_copy_of_the_model_are_refused(lab: Namespace) 
 
 
 @pytest.mark.usefixtures("granted")
-def test_the_group_gets_the_next_smaller_size_and_the_condition_says_so(plane: Plane, lab: Namespace) -> None:
+def test_group_uses_next_smaller_size_and_reports_it(plane: Plane, lab: Namespace) -> None:
     with operator(plane, "clamping") as op:
         lab.submit("even", replicas=2, elastic=EVEN)
         lab.until_phase("Running", "even")
@@ -130,7 +130,7 @@ def test_between_two_sizes_everything_else_can_be_changed(lab: Namespace) -> Non
     lab.remove("even")
 
 
-def test_without_the_agent_the_bounds_stay_as_they_are_while_it_runs(lab: Namespace) -> None:
+def test_without_agent_bounds_are_immutable_while_running(lab: Namespace) -> None:
     lab.submit("plain", replicas=2, recovery={"agent": "none"}, elastic={"maxReplicas": 4})
     lab.scale("plain", 3)
     for elastic in ({"maxReplicas": 5}, None):

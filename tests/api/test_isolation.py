@@ -5,13 +5,13 @@ import json
 from tests.api.nodes import Namespace
 from tests.api.plane import Plane
 from tests.api.process import operator
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.helm.chart import Chart
 
 POLICY = "/apis/networking.k8s.io/v1/namespaces/lab/networkpolicies/guarded"
 
 
-def test_one_of_somebody_else_with_its_name_is_left_alone(plane: Plane, chart: Chart, lab: Namespace) -> None:
+def test_foreign_policy_with_the_same_name_is_kept(plane: Plane, chart: Chart, lab: Namespace) -> None:
     values = {"networkPolicy": {"jobs": {"enabled": True}}}
     plane.grant_chart(chart, values)
     theirs = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "guarded"}}
@@ -25,10 +25,11 @@ def test_one_of_somebody_else_with_its_name_is_left_alone(plane: Plane, chart: C
         lab.remove("guarded")
 
 
-def test_it_goes_with_its_job(plane: Plane, chart: Chart, lab: Namespace) -> None:
+def test_policy_is_deleted_with_its_job(plane: Plane, chart: Chart, lab: Namespace) -> None:
     values = {"networkPolicy": {"jobs": {"enabled": True}}}
     plane.grant_chart(chart, values)
     set_by_chart = chart.render(values).environment()["TRAINYARD_JOB_PEERS"]
+    assert set_by_chart is not None
     with operator(plane, "guarding", isolate_jobs="true", job_peers=set_by_chart):
         lab.submit("guarded", replicas=2)
         lab.until_phase("Running", "guarded")

@@ -8,7 +8,7 @@ import pytest
 from tests.api.nodes import Namespace
 from tests.api.plane import HOME, RBAC, Plane
 from tests.api.process import Operator
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.helm.chart import Chart, Release
 
 NAMESPACES = ("lab", "annex")

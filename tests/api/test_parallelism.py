@@ -6,7 +6,7 @@ from tests.api.nodes import Namespace
 from tests.api.plane import Plane
 from tests.api.process import operator
 from tests.support.control_plane import RefusedError
-from tests.support.patience import until
+from tests.support.polling import until
 
 PAIRS = {"parallelism": {"tensor": 2}}
 
@@ -25,7 +25,7 @@ def test_the_api_server_refuses_what_it_can_count(lab: Namespace) -> None:
 
 
 @pytest.mark.usefixtures("granted")
-def test_a_group_does_not_follow_to_a_size_that_the_operator_alone_can_count(plane: Plane, lab: Namespace) -> None:
+def test_size_not_divisible_by_parallelism_is_not_applied(plane: Plane, lab: Namespace) -> None:
     with operator(plane, "counting") as op:
         lab.submit("auto", replicas=2, **PAIRS)
         lab.until_phase("Running", "auto")

@@ -8,13 +8,13 @@ from tests.api.process import operator
 from tests.unit.helm.chart import Chart
 
 
-def test_an_operator_whose_cluster_was_restored_starts_anew(
+def test_operator_restarts_after_its_cluster_was_restored(
     tmp_path_factory: pytest.TempPathFactory, chart: Chart
 ) -> None:
     with running(tmp_path_factory.mktemp("restored") / "state", ["lab"]) as plane:
         plane.grant_chart(chart)
         # Its Lease outlasts the start of an API server on a busy machine: to lose it would be another reason to end.
-        with operator(plane, "one", lease_seconds="90") as one:
+        with operator(plane, "one", lease_duration_seconds="90") as one:
             with Namespace(plane, "lab") as lab:
                 lab.submit("kept")
                 lab.until_phase("Running", "kept")

@@ -12,9 +12,9 @@ import pytest
 from tests.api.nodes import Namespace
 from tests.api.plane import HOME, Plane
 from tests.api.process import Operator, operator
-from tests.support.patience import until
+from tests.support.granted_permissions import ELECTION, OPERATOR
+from tests.support.polling import until
 from tests.unit.helm.chart import Chart, Manifest, Release
-from tests.unit.helm.test_permissions import ELECTION, OPERATOR
 
 Right = tuple[str, str, str]
 """Group, resource and verb, as a role has them."""
@@ -71,8 +71,11 @@ class Stage:
         """The condition says it, and so does an event."""
         _, resource, verb = self.right
         words = words or f'cannot {verb} resource "{resource}"'
-        reason = lambda: self.lab.condition(kind, self.job).get("reason")  # noqa: E731 - read twice
-        until(lambda: reason() == "PermissionDenied", 20, f"the condition {kind} to tell of {self.right}")
+        until(
+            lambda: self.lab.condition(kind, self.job).get("reason") == "PermissionDenied",
+            20,
+            f"the condition {kind} to tell of {self.right}",
+        )
         assert words in self.lab.condition(kind, self.job)["message"]
         until(lambda: any(words in note for note in self.lab.events("PermissionDenied", self.job)), 10, "the event")
 

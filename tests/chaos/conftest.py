@@ -1,4 +1,6 @@
-"""One control plane for each process that runs tests, with the CRD and the rights that the chart gives to the operator."""
+"""One control plane for each process that runs tests, with the CRD and the permissions that the chart grants to the
+operator.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The faults that strike at the n-th write or the n-th event of a watch. Each is a few lines over the proxy's hooks."""
+"""Faults that strike at the n-th write or the n-th event of a watch. Each is a few lines over the proxy's hooks."""
 
 import asyncio
 from collections import deque
@@ -7,15 +7,15 @@ from typing import Any, ClassVar, Final
 
 from typing_extensions import override
 
-from tests.chaos.play import Trouble
 from tests.chaos.proxy import Answer, Call, CutError, Event, Events
+from tests.chaos.scenario_run import ScenarioFault
 
 GAP_SECONDS: Final = 1.0
 """For so long a watch is deaf before it is told that it has missed something."""
 EXPIRED: Final = {"type": "ERROR", "object": {"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired"}}
 
 
-class AtWrite(Trouble):
+class AtWrite(ScenarioFault):
     """Strikes once, at the write of this number."""
 
     def __init__(self, number: int) -> None:
@@ -53,7 +53,10 @@ class Depose(KillAfter):
     """The same, with another operator waiting for the Lease."""
 
     replicas = 2
-    settings: ClassVar[Mapping[str, str]] = {"TRAINYARD_LEADER_ELECTION": "true", "TRAINYARD_LEASE_SECONDS": "3"}
+    settings: ClassVar[Mapping[str, str]] = {
+        "TRAINYARD_LEADER_ELECTION": "true",
+        "TRAINYARD_LEASE_DURATION_SECONDS": "3",
+    }
 
 
 class LoseRequest(AtWrite):
@@ -86,7 +89,7 @@ class FalseError(AtWrite):
         return Answer.refusal(500, "InternalError") if self.number % 2 else Answer.refusal(504, "Timeout")
 
 
-class AtEvent(Trouble):
+class AtEvent(ScenarioFault):
     """Strikes once, at the event of this number, counted over all watches; bookmarks do not count."""
 
     def __init__(self, number: int) -> None:

@@ -1,6 +1,7 @@
-"""What really happened, step by step: read from etcd itself, past the API server and whatever stands before it.
+"""The true history, step by step: read from etcd, past the API server and the proxies before it.
 
-No step is missed, whatever becomes of the API server, and all kinds stand in one order: that of the store. Judges nothing.
+No step is missed, whatever becomes of the API server, and all kinds stand in one order: that of the store. Judges
+nothing.
 """
 
 import asyncio

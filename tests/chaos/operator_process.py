@@ -1,4 +1,4 @@
-"""The operator as the process that it is: started, killed without warning, and started again as a kubelet would."""
+"""The operator as a process: started, killed without warning, and restarted as a kubelet would."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,9 @@ SETTINGS: Final = {
 
 @dataclass(slots=True)
 class OperatorProcess:
-    """One operator, replica `name`. It is started anew whenever it has ended, after `away` seconds where a test has killed it."""
+    """One operator, replica `name`. It is started anew whenever it has ended, after `away` seconds where a test has
+    killed it.
+    """
 
     name: str
     kubeconfig: Path

@@ -1,4 +1,4 @@
-"""What there is at the end of a story, without what differs from run to run: UIDs, versions, times, addresses."""
+"""The final state of a scenario, without what differs between runs: UIDs, versions, times, addresses."""
 
 import json
 import re
@@ -42,10 +42,9 @@ PASSING: Final = frozenset(
     }
 )
 
-# A watch that lags shows a pod's deletion and its end as one: which of the two the operator saw is no fact of the outcome.
-DELETED: Final = re.compile(
-    r": its pod is gone| \(pod [\w-]+ on [\w-]+\) was taken away: Deleted: somebody deleted the pod"
-)
+# A watch that lags shows a pod's deletion and its end as one: which of the two the operator saw is no fact of the
+# outcome.
+DELETED: Final = re.compile(r": its pod is gone| \(pod [\w-]+ on [\w-]+\) was disrupted: Deleted: the pod was deleted")
 
 
 def outcome(history: History) -> Json:
@@ -61,18 +60,18 @@ def outcome(history: History) -> Json:
     return {"jobs": jobs, "pods": pods, "services": services}
 
 
-def difference(wished: Any, found: Any, place: str = "") -> list[str]:
+def difference(expected: Any, found: Any, place: str = "") -> list[str]:
     """Where two outcomes differ, a line each."""
-    if isinstance(wished, dict) and isinstance(found, dict):
-        keys = sorted({*wished, *found})
-        return [line for key in keys for line in difference(wished.get(key), found.get(key), f"{place}.{key}")]
-    if isinstance(wished, list) and isinstance(found, list) and len(wished) == len(found):
+    if isinstance(expected, dict) and isinstance(found, dict):
+        keys = sorted({*expected, *found})
+        return [line for key in keys for line in difference(expected.get(key), found.get(key), f"{place}.{key}")]
+    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         return [
             line
-            for number, (one, other) in enumerate(zip(wished, found, strict=True))
+            for number, (one, other) in enumerate(zip(expected, found, strict=True))
             for line in difference(one, other, f"{place}[{number}]")
         ]
-    return [] if wished == found else [f"{place}: {found!r} in place of {wished!r}"]
+    return [] if expected == found else [f"{place}: {found!r} in place of {expected!r}"]
 
 
 def story(steps: Iterable[Step]) -> list[str]:

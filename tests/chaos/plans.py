@@ -1,4 +1,4 @@
-"""All plans: which fault strikes where in which story. A plan is its name, `story/fault/number`, and nothing else."""
+"""All plans: which fault strikes where in which scenario. A plan is identified by its name, `scenario/fault/number`."""
 
 import fnmatch
 from collections.abc import Callable, Iterator, Mapping
@@ -8,11 +8,11 @@ from typing import Final
 import pytest
 from typing_extensions import override
 
-from tests.chaos import faults, weather
-from tests.chaos.play import Trouble
+from tests.chaos import faults, stage_faults
+from tests.chaos.scenario_run import ScenarioFault
 from tests.chaos.scenarios import SCENARIOS, Scenario
 
-Kinds = Mapping[str, Callable[[int], Trouble]]
+Kinds = Mapping[str, Callable[[int], ScenarioFault]]
 
 AT_WRITES: Final[Kinds] = {
     "kill-before": faults.KillBefore,
@@ -21,8 +21,9 @@ AT_WRITES: Final[Kinds] = {
     "lose-request": faults.LoseRequest,
     "false-error": faults.FalseError,
 }
-RARE: Final[Kinds] = {"depose": faults.Depose, "stall": weather.Stall}
-"""What takes longer: two operators with a Lease of three seconds between them; a dead connection, noticed after a minute."""
+RARE: Final[Kinds] = {"depose": faults.Depose, "stall": stage_faults.Stall}
+"""What takes longer: two operators with a Lease of three seconds between them; a dead connection, noticed after a
+minute."""
 AT_EVENTS: Final[Kinds] = {
     "hide": faults.Hide,
     "close": faults.Close,
@@ -31,14 +32,14 @@ AT_EVENTS: Final[Kinds] = {
     "merge": faults.Merge,
 }
 AT_STAGES: Final[Kinds] = {
-    "absent": weather.Absent,
-    "leave": weather.Leave,
-    "overload": weather.Overload,
-    "breakdown": weather.Breakdown,
-    "restart": weather.Restart,
-    "crash": weather.Crash,
-    "stale": weather.Stale,
-    "lag": weather.Lag,
+    "absent": stage_faults.Absent,
+    "leave": stage_faults.Leave,
+    "overload": stage_faults.Overload,
+    "breakdown": stage_faults.Breakdown,
+    "restart": stage_faults.Restart,
+    "crash": stage_faults.Crash,
+    "stale": stage_faults.Stale,
+    "lag": stage_faults.Lag,
 }
 SAMPLE: Final = (
     *("complete/kill-before/2", "fail/kill-after/7", "recreate/kill-after/6", "exhaust/kill-after/15"),
@@ -57,7 +58,7 @@ class Plan:
     story: str
     fault: str
     number: int
-    make: Callable[[int], Trouble]
+    make: Callable[[int], ScenarioFault]
 
     @override
     def __str__(self) -> str:
@@ -79,7 +80,7 @@ def every() -> Iterator[Plan]:
             yield Plan(story, fault, number, AT_EVENTS[fault])
         if story in {"fail", "suspend"}:
             yield from (Plan(story, "depose", number, faults.Depose) for number in range(1, scenario.writes + 1))
-        yield Plan(story, "stall", 2, weather.Stall)
+        yield Plan(story, "stall", 2, stage_faults.Stall)
 
 
 def chosen(pattern: str | None) -> list[Plan]:
@@ -92,7 +93,9 @@ def chosen(pattern: str | None) -> list[Plan]:
 
 
 def named(name: str) -> Plan:
-    """A plan by its name, also one that is not among all of them. Raises `pytest.UsageError` where there can be none of this name."""
+    """A plan by its name, also one that is not among all of them. Raises `pytest.UsageError` where there can be none
+    of this name.
+    """
     kinds = {**AT_WRITES, **AT_EVENTS, **AT_STAGES, **RARE}
     story, _, rest = name.partition("/")
     fault, _, number = rest.partition("/")

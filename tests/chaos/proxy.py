@@ -1,4 +1,4 @@
-"""Stands between operator and API server: passes everything on, writes down what the operator does, and lets a fault have its way."""
+"""A proxy between operator and API server: forwards everything, records the operator's calls, and injects a fault."""
 
 import asyncio
 import contextlib
@@ -99,7 +99,8 @@ class Fault:
         return answer
 
     async def tell(self, call: Call, events: Events) -> AsyncIterator[Event]:  # noqa: ARG002 - for kinds that override it
-        """What is told in place of the events of a watch. To return ends the stream well, a CutError in the middle of an event."""
+        """What is told in place of the events of a watch. To return ends the stream well, a CutError in the middle
+        of an event."""
         while (event := await events.get()) is not None:
             yield event
 

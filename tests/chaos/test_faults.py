@@ -1,4 +1,4 @@
-"""Every story ends as if nothing had happened, wherever a fault strikes, and nothing forbidden is done on the way.
+"""Every scenario reaches the same outcome, wherever a fault strikes, without violations on the way.
 
 `make test-chaos` plays all plans, `make test-chaos PLAN='fail/lose-answer/7'` one, and `make test` the sample.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.plans import Plan, chosen
-from tests.chaos.play import Counting, Result, play
+from tests.chaos.scenario_run import Counting, Result, run_scenario
 from tests.chaos.scenarios import SCENARIOS
 from tests.support.control_plane import ControlPlane
 
@@ -22,21 +22,21 @@ PLANS = chosen(os.environ.get("PLAN"))
 
 
 def undisturbed(runner: asyncio.Runner, plane: ControlPlane, folder: Path, story: str) -> dict[str, Any]:
-    """The story without a fault: how it ends, and how long it is."""
-    result = runner.run(play(plane, folder, SCENARIOS[story], Counting()))
+    """Run the scenario without a fault. Return its outcome and length."""
+    result = runner.run(run_scenario(plane, folder, SCENARIOS[story], Counting()))
     assert result.wrong == [], result.log
     return {"outcome": result.outcome, "writes": result.writes, "events": result.events}
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
-def test_a_story_ends_as_if_nothing_had_happened(
+def test_scenario_with_fault_ends_as_without(
     plan: Plan, runner: asyncio.Runner, plane: ControlPlane, once: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    wished = once(plan.story, lambda: undisturbed(runner, plane, tmp_path, plan.story))["outcome"]
-    trouble = plan.make(plan.number)
-    result = runner.run(play(plane, tmp_path, plan.scenario, trouble, wished))
+    expected = once(plan.story, lambda: undisturbed(runner, plane, tmp_path, plan.story))["outcome"]
+    fault = plan.make(plan.number)
+    result = runner.run(run_scenario(plane, tmp_path, plan.scenario, fault, expected))
     assert result.wrong == [], report(plan, result)
-    if not trouble.struck:
+    if not fault.struck:
         pytest.skip(f"{plan.fault} had no occasion: the story was over before")
 
 

@@ -11,7 +11,7 @@ from dev.demo.commands import Cluster, DemoError, capture, show
 from dev.localcluster.paths import from_environment
 from tests.cluster import invariants
 from tests.cluster.kube import Kube
-from tests.support import rights
+from tests.support import permission_audit
 
 pytestmark = pytest.mark.cluster
 
@@ -22,7 +22,7 @@ def cluster() -> Iterator[Cluster]:
     made = target.local()
     install.install(made)
     yield made
-    rights.keep(from_environment().audit)
+    permission_audit.record(from_environment().audit)
     if not os.environ.get("TRAINYARD_KEEP_CLUSTER"):
         show([*target.python("dev.localcluster"), "down"])
 

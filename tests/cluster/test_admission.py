@@ -101,7 +101,7 @@ def test_the_longest_name_works(kube: Kube) -> None:
         ('{"spec":{"template":{"spec":{"priority":1}}}}', "template can be changed only while the job is suspended"),
     ],
 )
-def test_a_running_job_keeps_what_it_was_started_with(kube: Kube, patch: str, told: str) -> None:
+def test_running_job_rejects_changes_to_its_template(kube: Kube, patch: str, told: str) -> None:
     kube.apply(job())
     kube.wait_phase("job", "Running")
     assert told in kube.refused("patch", "tj", "job", "--type=merge", "-p", patch)

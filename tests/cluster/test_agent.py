@@ -30,7 +30,7 @@ def hide(manifest: Json, path: str) -> None:
     main_container(manifest)["volumeMounts"] = [{"name": "nothing", "mountPath": path}]
 
 
-def test_it_comes_into_an_image_that_does_not_hold_it(kube: Kube) -> None:
+def test_agent_is_injected_into_any_image(kube: Kube) -> None:
     kube.apply(running("python3", "-c", BOOM, replicas=1, image=FOREIGN, processesPerReplica=2))
     status = kube.wait_phase("job", "Complete", 120)
     assert (status["attempt"], status["restarts"]["failures"]) == (2, 1)
@@ -40,7 +40,7 @@ def test_it_comes_into_an_image_that_does_not_hold_it(kube: Kube) -> None:
     assert [each["name"] for each in pod["spec"]["initContainers"]] == ["trainyard-agent"]
 
 
-def test_it_comes_as_a_volume_where_the_chart_says_so(kube: Kube) -> None:
+def test_chart_can_mount_the_agent_as_image_volume(kube: Kube) -> None:
     install.install(kube.cluster, "--set", "agent.imageVolume=true")
     try:
         kube.apply(running("python3", "-c", BOOM, image=FOREIGN, processesPerReplica=2))
@@ -52,7 +52,7 @@ def test_it_comes_as_a_volume_where_the_chart_says_so(kube: Kube) -> None:
     assert "initContainers" not in pod["spec"]
 
 
-def test_a_launcher_is_told_by_the_traceback_of_its_rank(kube: Kube) -> None:
+def test_launcher_failure_reports_the_traceback_of_its_rank(kube: Kube) -> None:
     script = f"cat > /tmp/t.py <<'E'\n{BOOM}\nE\ntorchrun /tmp/t.py"
     kube.apply(running("sh", "-c", script, processesPerReplica=2))
     status = kube.wait_phase("job", "Complete", 180)
@@ -63,7 +63,7 @@ def test_a_launcher_is_told_by_the_traceback_of_its_rank(kube: Kube) -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_an_image_without_python_does_without_it(kube: Kube, replicas: int) -> None:
+def test_image_without_python_runs_without_agent(kube: Kube, replicas: int) -> None:
     manifest = running("/bin/true", replicas=replicas)
     main_container(manifest)["env"] = [{"name": "PATH", "value": "/nowhere"}]
     kube.apply(manifest)
@@ -76,7 +76,7 @@ def test_an_image_without_python_does_without_it(kube: Kube, replicas: int) -> N
     assert "NoPython" in kube.run("get", "events")
 
 
-def test_so_does_one_without_a_shell(kube: Kube) -> None:
+def test_image_without_shell_runs_without_agent(kube: Kube) -> None:
     manifest = running("/lib64/ld-linux-x86-64.so.2", "--version")
     hide(manifest, "/usr/bin")
     kube.apply(manifest)
@@ -86,7 +86,7 @@ def test_so_does_one_without_a_shell(kube: Kube) -> None:
     assert (said["reason"], said["message"].partition(",")[0]) == ("NoPython", "there is no /bin/sh in this image")
 
 
-def test_without_a_command_there_is_nothing_to_wrap_and_the_job_says_so(kube: Kube) -> None:
+def test_job_without_command_reports_that_agent_is_disabled(kube: Kube) -> None:
     manifest = running()
     del main_container(manifest)["command"]
     kube.apply(manifest)
@@ -94,7 +94,7 @@ def test_without_a_command_there_is_nothing_to_wrap_and_the_job_says_so(kube: Ku
     assert kube.condition("job", "AgentInjected")["reason"] == "NoCommand"
 
 
-def test_not_wanted_it_is_not_there(kube: Kube) -> None:
+def test_agent_can_be_disabled(kube: Kube) -> None:
     kube.apply(running("sh", "-c", "exit 0", recovery={"agent": "none"}))
     kube.wait_phase("job", "Complete", 120)
     (pod,) = kube.pods("job")

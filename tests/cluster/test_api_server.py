@@ -12,9 +12,9 @@ from pathlib import Path
 from dev.demo.commands import DemoError
 from dev.localcluster import processes as daemons
 from dev.localcluster.paths import from_environment
+from tests.cluster.failing_training import fail, runs, training
 from tests.cluster.kube import Kube, processes
-from tests.cluster.test_in_place import fail, runs, training
-from tests.cluster.test_leader import Operators
+from tests.cluster.operators import Operators
 
 AWAY_SECONDS, LOOK_SECONDS = 60, 10
 LATER_SECONDS = 25
@@ -47,7 +47,7 @@ def answers(kube: Kube) -> bool:
         return False
 
 
-def test_training_goes_on_while_the_api_server_says_nothing(kube: Kube) -> None:
+def test_training_continues_while_the_api_server_is_frozen(kube: Kube) -> None:
     operators = Operators(kube)
     kube.apply(training())
     runs(kube, 1)

@@ -9,8 +9,8 @@ import yaml
 
 from dev.demo.commands import show
 from dev.demo.target import python
+from tests.cluster.elastic_group import LONG, PATIENT, counts, trains
 from tests.cluster.kube import Json, Kube, job, main_container
-from tests.cluster.test_elastic import LONG, PATIENT, counts, trains
 
 DOCS = Path(__file__).parents[2] / "docs" / "elasticity.md"
 AT_ONCE = {"scaleUp": {"stabilizationWindowSeconds": 0}, "scaleDown": {"stabilizationWindowSeconds": 0}}
@@ -74,7 +74,7 @@ def training(script: str) -> Json:
     return manifest
 
 
-def test_by_the_cpu_that_workers_use_a_group_grows_and_shrinks(kube: Kube) -> None:
+def test_cpu_autoscaler_grows_and_shrinks_the_group(kube: Kube) -> None:
     kube.apply(training(BUSY_ALONE))
     first = trains(kube, 1)
     kube.apply(autoscaler(minReplicas=1, maxReplicas=3))
@@ -87,7 +87,7 @@ def test_by_the_cpu_that_workers_use_a_group_grows_and_shrinks(kube: Kube) -> No
     assert "SuccessfulRescale" in kube.run("get", "events")
 
 
-def test_by_a_metric_of_the_training_it_gets_the_size_that_fits(kube: Kube) -> None:
+def test_training_metric_autoscaler_finds_the_right_size(kube: Kube) -> None:
     """A hundred samples a second, 25 for each worker."""
     kube.apply(training(STREAM))
     trains(kube, 1)

@@ -5,8 +5,8 @@ from dev.codegen.dashboards.prometheus import Asked
 from dev.demo.commands import show
 from dev.demo.target import python
 from dev.localcluster.addresses import PROMETHEUS_URL
+from tests.cluster.failing_training import fail
 from tests.cluster.kube import Json, Kube, job, main_container
-from tests.cluster.test_in_place import fail
 
 TRAIN = """
 import os, pathlib, time

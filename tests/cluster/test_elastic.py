@@ -4,79 +4,15 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import ExitStack
 
-import pytest
 import yaml
 
 from dev.demo.commands import show
 from dev.demo.target import ROOT, python
-from tests.cluster.kube import Json, Kube, job, main_container, processes
-from tests.cluster.test_in_place import TRAIN, fail
-
-PATIENT: Json = {"shrinkAfterSeconds": 5, "growAfterSeconds": 5}
-GPUS = 8
-"""Of a node: one worker takes them all."""
-
-
-def training(replicas: int, elastic: Json, **spec: Any) -> Json:
-    manifest = job(framework="torch", replicas=replicas, processesPerReplica=1, elastic={**PATIENT, **elastic}, **spec)
-    main_container(manifest)["command"] = ["python3", "-c", TRAIN]
-    return manifest
-
-
-def a_node_each(manifest: Json) -> Json:
-    main_container(manifest)["resources"]["limits"] = {"nvidia.com/gpu": GPUS}
-    return manifest
-
-
-def trains(kube: Kube, size: int, after: int = 0, seconds: float = 120) -> Json:
-    """The status, once so many ranks train in an attempt later than `after`, and have told steps of it."""
-
-    def seen() -> bool:
-        status = kube.status("job")
-        internal = status.get("internal", {})
-        group = internal.get("group", {}).get("size") or internal.get("joining", {}).get("currentSize")
-        told = status.get("goodput", {}).get("attempt", 0)
-        return (
-            status.get("phase") == "Running"
-            and status["attempt"] > after
-            and told == status["attempt"]
-            and (group is None or group == size)
-            and f"attempt {told} at port {29499 + told} as one of {size}" in kube.run("logs", "-l", LABEL, "--tail=-1")
-        )
-
-    kube.until(seen, seconds, f"{size} ranks to train in an attempt after {after}")
-    return kube.status("job")
-
-
-LONG = pytest.mark.skipif(not os.environ.get("LONG"), reason="takes a minute or more: make test-long")
-LABEL = "trainyard.dev/job-name=job,trainyard.dev/index=0"
-
-
-@contextmanager
-def closed(kube: Kube, node: str) -> Iterator[None]:
-    """A node to which nothing new goes."""
-    kube.run("cordon", node)
-    try:
-        yield
-    finally:
-        kube.run("uncordon", node)
-
-
-def counts(status: Json, before: Json | None = None) -> tuple[int, int, int]:
-    """Failures, disruptions and resizes, since `before`."""
-    now, then = status["restarts"], before["restarts"] if before else {}
-    failures, disruptions, resizes = (now[kind] - then.get(kind, 0) for kind in ("failures", "disruptions", "resizes"))
-    return failures, disruptions, resizes
-
-
-def newest(kube: Kube, index: int) -> Json:
-    """The pod of this worker."""
-    pods = kube.find_all("pods", f"trainyard.dev/job-name=job,trainyard.dev/index={index}")
-    return max(pods, key=lambda pod: int(pod["metadata"]["labels"]["trainyard.dev/attempt"]))
+from tests.cluster.elastic_group import LONG, a_node_each, closed, counts, newest, training, trains
+from tests.cluster.failing_training import fail
+from tests.cluster.kube import Kube, main_container, processes
 
 
 def test_4_2_4_6_by_hand(kube: Kube) -> None:
@@ -100,7 +36,7 @@ def test_4_2_4_6_by_hand(kube: Kube) -> None:
     assert counts(trains(kube, 4, 4)) == (0, 0, 4)
 
 
-def test_a_node_that_is_closed_is_done_without_and_come_back_to(kube: Kube) -> None:
+def test_group_shrinks_for_cordoned_node_and_grows_back(kube: Kube) -> None:
     kube.apply(a_node_each(training(3, {"maxReplicas": 3})))
     # The test before may still have had places: then the group began with fewer.
     before = trains(kube, 3)
@@ -110,7 +46,7 @@ def test_a_node_that_is_closed_is_done_without_and_come_back_to(kube: Kube) -> N
         status = trains(kube, 2, before["attempt"])
         assert counts(status, before) == (0, 1, 1)
         events = kube.run("get", "events")
-        assert "there was no room for all 3 workers within 5 seconds" in events
+        assert "not all 3 workers were scheduled within 5 seconds" in events
         kube.until(lambda: "Insufficient" in kube.condition("job", "Resizing").get("message", ""), 60, "who joins")
         assert kube.status("job")["ready"] == "2/3"
     status = trains(kube, 3, status["attempt"])
@@ -119,7 +55,7 @@ def test_a_node_that_is_closed_is_done_without_and_come_back_to(kube: Kube) -> N
 
 
 @LONG
-def test_a_node_without_power_is_done_without_until_it_is_back(kube: Kube) -> None:
+def test_group_shrinks_for_lost_node_and_grows_back(kube: Kube) -> None:
     kube.apply(a_node_each(training(3, {"maxReplicas": 3})))
     before = trains(kube, 3)
     number = newest(kube, 1)["spec"]["nodeName"].removeprefix("node")
@@ -138,7 +74,7 @@ def allow(kube: Kube, pods: int) -> None:
     kube.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "pods"}, "spec": hard})
 
 
-def test_a_quota_has_room_for_fewer_and_later_for_all(kube: Kube) -> None:
+def test_group_starts_small_under_quota_and_grows_later(kube: Kube) -> None:
     allow(kube, 2)
     kube.apply(training(4, {"maxReplicas": 4, "multipleOf": 2}))
     status = trains(kube, 2)
@@ -148,7 +84,7 @@ def test_a_quota_has_room_for_fewer_and_later_for_all(kube: Kube) -> None:
 
 
 @LONG
-def test_places_that_come_one_after_the_other_are_one_change(kube: Kube) -> None:
+def test_nodes_added_one_by_one_cause_one_resize(kube: Kube) -> None:
     allow(kube, 2)
     # Pods that a quota has refused are asked for again after a quarter of a minute.
     kube.apply(training(4, {"maxReplicas": 4, "shrinkAfterSeconds": 60}))
@@ -164,7 +100,7 @@ def test_places_that_come_one_after_the_other_are_one_change(kube: Kube) -> None
     assert counts(trains(kube, 4, status["attempt"])) == (0, 0, 2)
 
 
-def test_a_fault_while_others_join_and_a_wish_while_one_recovers(kube: Kube) -> None:
+def test_failure_during_scale_up_and_resize_during_recovery(kube: Kube) -> None:
     kube.apply(training(2, {"maxReplicas": 6}))
     trains(kube, 2)
     # With room at once, the group could have grown already when the fault comes.
@@ -211,7 +147,7 @@ def test_the_example_goes_on_where_it_was(kube: Kube) -> None:
 
 
 @LONG
-def test_wishes_that_flap_cost_few_restarts(kube: Kube) -> None:
+def test_oscillating_requests_cause_few_restarts(kube: Kube) -> None:
     kube.apply(training(4, {"maxReplicas": 4, "growAfterSeconds": 20}))
     trains(kube, 4)
     began = time.monotonic()
@@ -227,7 +163,7 @@ def test_wishes_that_flap_cost_few_restarts(kube: Kube) -> None:
 
 
 @LONG
-def test_without_the_agent_torchrun_goes_on_with_those_that_are_left(kube: Kube) -> None:
+def test_without_agent_torchrun_continues_with_remaining_workers(kube: Kube) -> None:
     manifest = training(3, {"minReplicas": 2, "maxReplicas": 3}, recovery={"agent": "none"})
     main_container(manifest)["command"] = ["sh", "-c", f"exec torchrun --no-python python3 -c '{TORCHRUN}'"]
     kube.apply(manifest)
@@ -245,7 +181,7 @@ def test_without_the_agent_torchrun_goes_on_with_those_that_are_left(kube: Kube)
 
 
 @LONG
-def test_without_the_agent_one_alone_is_found_by_the_one_that_comes(kube: Kube) -> None:
+def test_without_agent_new_worker_joins_a_single_one(kube: Kube) -> None:
     manifest = training(1, {"maxReplicas": 2}, recovery={"agent": "none"})
     main_container(manifest)["command"] = ["sh", "-c", f"exec torchrun --no-python python3 -c '{TORCHRUN}'"]
     kube.apply(manifest)

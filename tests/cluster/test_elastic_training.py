@@ -1,62 +1,18 @@
 """A training that is resized five times: each sample of an epoch once, no step done twice, and the same losses as at a fixed size."""
 
-import json
-from collections import defaultdict
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.kube import Json, Kube, job, main_container
+from tests.cluster.kube import Kube
+from tests.cluster.recorded_training import BATCH, PROGRAM, SAMPLES, STEPS, steps, training
 
-PROGRAM = Path(__file__).with_name("elastic_program.py")
 SIZES = (2, 5, 3, 6, 1)
-STEPS, SAMPLES, BATCH = 450, 360, 24
 
 
-@dataclass
-class Step:
-    """What all ranks together have written down of a step."""
-
-    attempts: set[int] = field(default_factory=set)
-    samples: list[int] = field(default_factory=list)
-    loss: float = 0.0
-
-
-def training(name: str, folder: Path, pause: float) -> Json:
-    """Four workers of one process, with a folder of this machine for checkpoints and diaries."""
-    own = folder / name
-    own.mkdir()
-    own.chmod(0o777)
-    elastic = {"maxReplicas": 6, "growAfterSeconds": 5}
-    manifest = job(name, replicas=4, framework="torch", processesPerReplica=1, elastic=elastic)
-    pod, main = manifest["spec"]["template"]["spec"], main_container(manifest)
-    pod["terminationGracePeriodSeconds"] = 30
-    pod["volumes"] = [
-        {"name": "program", "configMap": {"name": "elastic"}},
-        {"name": "folder", "hostPath": {"path": str(own)}},
-    ]
-    main["command"] = ["python3", "/app/elastic_program.py", "/folder", *map(str, (pause, STEPS, SAMPLES, BATCH))]
-    main["volumeMounts"] = [{"name": "program", "mountPath": "/app"}, {"name": "folder", "mountPath": "/folder"}]
-    return manifest
-
-
-def steps(folder: Path) -> dict[int, Step]:
-    found: dict[int, Step] = defaultdict(Step)
-    for path in folder.glob("*.jsonl"):
-        for line in path.read_text().splitlines(keepends=True):
-            if not line.endswith("\n"):
-                continue
-            said = json.loads(line)
-            step = found[said["step"]]
-            step.attempts.add(int(path.stem.partition("-")[0]))
-            step.samples += said["samples"]
-            step.loss += said["loss"] / BATCH
-    return dict(sorted(found.items()))
-
-
-def test_a_training_that_is_resized_five_times_is_the_same(kube: Kube, tmp_path: Path) -> None:
+def test_five_resizes_leave_samples_and_losses_unchanged(kube: Kube, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     kube.run("create", "configmap", "elastic", f"--from-file={PROGRAM}")
     kube.apply(training("fixed", tmp_path, 0.0))
@@ -69,7 +25,7 @@ def test_a_training_that_is_resized_five_times_is_the_same(kube: Kube, tmp_path:
         )
 
     for attempt, size in enumerate(SIZES, start=2):
-        kube.until(lambda attempt=attempt: trains(attempt - 1), 120, f"attempt {attempt - 1} to train")
+        kube.until(partial(trains, attempt - 1), 120, f"attempt {attempt - 1} to train")
         kube.run("scale", "tj/resized", f"--replicas={size}")
     kube.until(lambda: trains(len(SIZES) + 1), 120, "the last size")
     status = kube.wait_phase("resized", "Complete", 300)

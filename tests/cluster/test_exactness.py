@@ -12,6 +12,7 @@ from dev.demo.commands import Cluster
 from dev.demo.run import KILL
 from dev.demo.target import ROOT
 from tests.cluster.kube import Json, Kube, job, main_container
+from tests.cluster.training_log import weights
 
 STEPS, HIT_AFTER = 60, 25
 
@@ -44,11 +45,6 @@ def losses(log: str) -> dict[int, str]:
     return {int(step): loss for step, loss in re.findall(rf"step (\d+)/{STEPS} loss (\S+)", log)}
 
 
-def weights(log: str) -> str:
-    (found,) = re.findall(r"^weights (\w{16})$", log, flags=re.MULTILINE)
-    return str(found)
-
-
 @pytest.fixture(scope="module")
 def calm(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The log of a run that nothing disturbs."""
@@ -76,9 +72,7 @@ def begun(kube: Kube, name: str, folder: Path) -> None:
     kube.until(lambda: max(losses(kube.run("logs", f"{name}-worker-0-1")), default=0) >= HIT_AFTER, 120, "some steps")
 
 
-def test_after_a_recovery_the_losses_and_the_weights_are_those_of_the_undisturbed_run(
-    kube: Kube, calm: str, tmp_path: Path
-) -> None:
+def test_recovery_reproduces_losses_and_weights_exactly(kube: Kube, calm: str, tmp_path: Path) -> None:
     begun(kube, "hit", tmp_path)
     kube.run("exec", "hit-worker-1-1", "--", "python3", "-c", KILL)
     status = kube.wait_phase("hit", "Complete", 180)
@@ -100,8 +94,8 @@ DRAIN = "drain {} --delete-emptydir-data --pod-selector=trainyard.dev/job-name=m
 SPOT = f"taint node {{}} {NOTICE}=now:NoExecute", f"taint node {{}} {NOTICE}-"
 
 
-@pytest.mark.parametrize(("leave", "back"), [DRAIN, SPOT], ids=["it is drained", "a spot notice"])
-def test_a_node_that_is_to_be_left_costs_no_step(kube: Kube, calm: str, tmp_path: Path, leave: str, back: str) -> None:
+@pytest.mark.parametrize(("leave", "back"), [DRAIN, SPOT], ids=["drain", "spot notice"])
+def test_leaving_a_node_gracefully_loses_no_step(kube: Kube, calm: str, tmp_path: Path, leave: str, back: str) -> None:
     begun(kube, "moved", tmp_path)
     # A taint takes away an operator too: not the one that leads.
     home = kube.other(install.NAMESPACE)
@@ -128,7 +122,7 @@ def suspend(kube: Kube, name: str, *, on: bool) -> None:
     kube.run("patch", "tj", name, "--type=merge", "-p", json.dumps(wish))
 
 
-def test_a_training_that_is_suspended_goes_on_with_the_next_step(kube: Kube, calm: str, tmp_path: Path) -> None:
+def test_suspended_training_resumes_at_the_next_step(kube: Kube, calm: str, tmp_path: Path) -> None:
     begun(kube, "paused", tmp_path)
     suspend(kube, "paused", on=True)
     kube.wait_phase("paused", "Suspended")

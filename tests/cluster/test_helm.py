@@ -35,32 +35,34 @@ def previous(folder: Path) -> Path:
     shutil.copytree(install.CHART, chart)
     about, values = chart / "Chart.yaml", chart / "values.yaml"
     about.write_text(about.read_text().replace("\nversion: 0.1.0\n", "\nversion: 0.0.9\n"))
-    values.write_text(values.read_text().replace("  workers: 32\n", "  workers: 8\n"))
+    values.write_text(values.read_text().replace("  concurrentReconciles: 32\n", "  concurrentReconciles: 8\n"))
     assert "0.0.9" in about.read_text()
-    assert "workers: 8" in values.read_text()
+    assert "concurrentReconciles: 8" in values.read_text()
     return chart
 
 
-def test_a_job_notices_nothing_of_what_is_done_to_the_release(by: Cluster, kube: Kube, tmp_path: Path) -> None:
+def test_release_changes_do_not_disturb_a_running_job(by: Cluster, kube: Kube, tmp_path: Path) -> None:
     home = kube.other(install.NAMESPACE)
 
-    def workers() -> str:
+    def concurrent_reconciles() -> str:
         """How many jobs the operator looks at side by side: 8 by the version before, 32 by this one."""
         (container,) = home.get("deployment", "trainyard")["spec"]["template"]["spec"]["containers"]
-        return str(next(each["value"] for each in container["env"] if each["name"] == "TRAINYARD_WORKERS"))
+        return str(
+            next(each["value"] for each in container["env"] if each["name"] == "TRAINYARD_CONCURRENT_RECONCILES")
+        )
 
     def pods() -> list[str]:
         return sorted(pod["metadata"]["uid"] for pod in kube.pods("job"))
 
     install.install(by, chart=previous(tmp_path))
-    assert workers() == "8"
+    assert concurrent_reconciles() == "8"
     kube.apply(job(replicas=2))
     kube.wait_phase("job", "Running")
     before = pods()
     install.install(by)
-    assert (workers(), pods()) == ("32", before)
+    assert (concurrent_reconciles(), pods()) == ("32", before)
     by.helm_command("rollback", install.RELEASE, "1", "--namespace", home.namespace, "--wait", "--timeout", "120s")
-    assert (workers(), pods()) == ("8", before)
+    assert (concurrent_reconciles(), pods()) == ("8", before)
     assert "the installation trains" in by.helm_command(
         "test", install.RELEASE, "--namespace", home.namespace, "--logs"
     )

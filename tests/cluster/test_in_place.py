@@ -3,64 +3,12 @@
 import os
 import signal
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from dev.demo import install
-from dev.demo.commands import DemoError
+from tests.cluster.failing_training import TRAIN, fail, runs, training
 from tests.cluster.kube import Json, Kube, job, main_container, processes
-
-TRAIN = """
-import os, pathlib, time
-import torch, torch.distributed as dist
-from trainyard_agent import progress
-
-attempt = int(os.environ["TRAINYARD_ATTEMPT"])
-dist.init_process_group("gloo")
-rank, fault = dist.get_rank(), pathlib.Path("/tmp/fault")
-pathlib.Path("/tmp/pid").write_text(str(os.getpid()))
-print(f"attempt {attempt} at port {os.environ['MASTER_PORT']} as one of {dist.get_world_size()}", flush=True)
-if os.environ.get("FAIL_UNTIL") and attempt < int(os.environ["FAIL_UNTIL"]) and rank == 1:
-    raise RuntimeError(f"boom in attempt {attempt}")
-for step in range(1, 100_000):
-    dist.all_reduce(torch.ones(1))
-    progress(step)
-    pathlib.Path("/tmp/step").write_text(str(step))
-    time.sleep(0.1)
-    if fault.exists():
-        fault.unlink()
-        raise RuntimeError("boom")
-"""
-
-
-def training(replicas: int = 3, env: dict[str, str] | None = None, **recovery: Any) -> Json:
-    manifest = job(framework="torch", replicas=replicas, recovery=recovery)
-    main = main_container(manifest)
-    main["command"] = ["python3", "-c", TRAIN]
-    main["env"] = [{"name": name, "value": value} for name, value in (env or {}).items()]
-    return manifest
-
-
-def runs(kube: Kube, attempt: int, seconds: float = 120) -> Json:
-    """The status, once all ranks have trained in this attempt."""
-
-    def trains() -> bool:
-        try:
-            said = kube.run("logs", "-l", "trainyard.dev/job-name=job", "--tail=-1")
-        except DemoError:
-            # A container that has yet to start has no log.
-            return False
-        met = said.count(f"attempt {attempt} at port {29499 + attempt}")
-        return met == kube.get("tj", "job")["spec"]["replicas"] and kube.status("job")["attempt"] == attempt
-
-    kube.until(trains, seconds, f"attempt {attempt} to train")
-    kube.wait_phase("job", "Running")
-    return kube.status("job")
-
-
-def fail(kube: Kube, pod: str) -> None:
-    kube.run("exec", pod, "-c", "main", "--", "touch", "/tmp/fault")  # noqa: S108 - in the pod
 
 
 def kill(kube: Kube, pod: str) -> None:
@@ -75,7 +23,7 @@ KILLED = "was killed by SIGKILL"
 @pytest.mark.parametrize(
     ("hit", "rank", "told"),
     [(fail, 2, RAISED), (kill, 2, KILLED), (kill, 0, KILLED)],
-    ids=["it raises", "it is killed", "rank 0 is killed"],
+    ids=["rank raises", "rank is killed", "rank 0 is killed"],
 )
 def test_a_rank_that_fails_costs_no_pod(kube: Kube, hit: Callable[[Kube, str], None], rank: int, told: str) -> None:
     kube.apply(training())
@@ -89,7 +37,7 @@ def test_a_rank_that_fails_costs_no_pod(kube: Kube, hit: Callable[[Kube, str], N
     assert {s["restartCount"] for pod in kube.pods("job") for s in pod["status"]["containerStatuses"]} == {0}
     assert (status["restarts"]["failures"], status["internal"]["backoff"]["scope"]) == (1, "Process")
     assert status["lastFailure"]["message"].startswith(f"rank {rank} {told}")
-    assert "all processes start anew in place as attempt 2" in kube.run("get", "events")
+    assert "restarting processes in place as attempt 2" in kube.run("get", "events")
     assert "RendezvousClosedError" not in kube.run("logs", "-l", "trainyard.dev/job-name=job", "--tail=-1")
 
     def counted() -> bool:
@@ -101,7 +49,7 @@ def test_a_rank_that_fails_costs_no_pod(kube: Kube, hit: Callable[[Kube, str], N
     assert lost["repeated"] > 0, "this program has no checkpoint"
 
 
-def test_a_pod_that_is_deleted_is_replaced_alone_worker_0_too(kube: Kube) -> None:
+def test_only_the_deleted_pod_is_replaced(kube: Kube) -> None:
     kube.apply(training(maxRestarts=0))
     runs(kube, 1)
     before = kube.uids("job")
@@ -126,8 +74,8 @@ def test_the_agent_is_killed(kube: Kube) -> None:
     assert kube.uids("job").keys() == {"job-worker-0-1", "job-worker-1-2", "job-worker-2-1"}
 
 
-@pytest.mark.parametrize("beside", [False, True], ids=["alone", "with one beside it"])
-def test_a_container_starts_anew_in_its_pod(kube: Kube, *, beside: bool) -> None:
+@pytest.mark.parametrize("beside", [False, True], ids=["one container", "with a sidecar"])
+def test_container_restarts_in_its_pod(kube: Kube, *, beside: bool) -> None:
     manifest = training(minRestartScope="Container")
     marks = f"echo again >> /tmp/mark; exec python3 /dev/stdin <<'END'\n{TRAIN}END"
     main_container(manifest)["command"] = ["sh", "-c", marks]
@@ -151,20 +99,20 @@ def test_a_container_starts_anew_in_its_pod(kube: Kube, *, beside: bool) -> None
     # The file system of the container is new, that of the others is not.
     lines = {pod: kube.run("exec", pod, "-c", "main", "--", "cat", "/tmp/mark").split() for pod in before}  # noqa: S108 - in the pod
     assert {pod: len(each) for pod, each in lines.items()} == {**dict.fromkeys(before, 2), "job-worker-1-1": 1}
-    assert "the container of worker 1 starts anew, the processes of the others in place," in kube.run("get", "events")
+    assert "restarting the container of worker 1 and the other workers' processes in place" in kube.run("get", "events")
 
 
 def restarts(pod: Json) -> tuple[int, ...]:
     return tuple(each["restartCount"] for each in pod["status"]["containerStatuses"])
 
 
-def test_what_does_not_help_makes_room_for_the_next(kube: Kube) -> None:
+def test_failures_without_progress_escalate_the_restart_scope(kube: Kube) -> None:
     """The second container of the same pod comes after the kubelet's back-off."""
     kube.apply(training(env={"FAIL_UNTIL": "4"}, minRestartScope="Container"))
     status = runs(kube, 4, 180)
     assert (status["restarts"]["failures"], status["internal"]["backoff"]["scope"]) == (3, "Pod")
     assert kube.uids("job").keys() == {"job-worker-0-1", "job-worker-1-4", "job-worker-2-1"}
-    assert kube.run("get", "events").count("the container of worker 1 starts anew") == 2
+    assert kube.run("get", "events").count("restarting the container of worker 1") == 2
 
 
 def test_another_size_leaves_pods_where_they_are(kube: Kube) -> None:
@@ -184,11 +132,11 @@ def test_another_size_leaves_pods_where_they_are(kube: Kube) -> None:
     assert (restarts["failures"], restarts["disruptions"], restarts["resizes"]) == (0, 0, 2)
     said = kube.run("logs", "job-worker-0-1")
     assert [f"one of {size}" in said for size in (3, 2, 4)] == [True] * 3
-    assert "2 workers keep their pods, 2 workers join, and all start anew as attempt 3" in kube.run("get", "events")
+    assert "restarting with 2 existing pods and 2 joining workers as attempt 3" in kube.run("get", "events")
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_an_operator_that_is_away_finds_the_failure_when_it_is_back(kube: Kube, replicas: int) -> None:
+def test_restarted_operator_finds_failure_from_its_absence(kube: Kube, replicas: int) -> None:
     kube.apply(training(replicas))
     runs(kube, 1)
     before, home = kube.uids("job"), kube.other(install.NAMESPACE)

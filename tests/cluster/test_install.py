@@ -67,7 +67,7 @@ def test_probes_and_metrics_answer(operator: Kube) -> None:
     assert operator.run("get", "--raw", f"{base}/healthz").strip() == "ok"
     ready, _, standing = operator.run("get", "--raw", f"{base}/readyz").partition("\n")
     assert ready == "ok"
-    assert "leads" in standing
+    assert "leader" in standing
     # Of the one that acts: jobs are counted by that one alone.
     pod = f"/api/v1/namespaces/{install.NAMESPACE}/pods/{operator.leader()}:8080/proxy"
     metrics = operator.run("get", "--raw", f"{pod}/metrics")
@@ -80,7 +80,7 @@ def test_probes_and_metrics_answer(operator: Kube) -> None:
         assert family in metrics
 
 
-def test_logs_are_json_with_the_job_and_its_attempt(kube: Kube, operator: Kube) -> None:
+def test_json_logs_name_the_job_and_attempt(kube: Kube, operator: Kube) -> None:
     kube.apply(job(script="exit 0"))
     kube.wait_phase("job", "Complete")
     lines = [json.loads(line) for line in operator.run("logs", *install.OPERATORS, "--tail=-1").splitlines()]
@@ -95,7 +95,7 @@ def test_it_works_where_pod_security_is_restricted(operator: Kube) -> None:
     assert "warning" not in said.lower()
 
 
-def test_helm_test_trains_a_job_and_takes_it_away(operator: Kube) -> None:
+def test_helm_test_trains_and_removes_a_job(operator: Kube) -> None:
     said = operator.cluster.helm_command("test", install.RELEASE, "--namespace", operator.namespace, "--logs")
     assert "is created" in said
     assert "the installation trains" in said

@@ -6,45 +6,9 @@ import time
 
 import pytest
 
-from dev.demo import install
-from tests.cluster.kube import Kube, job, processes
-from trainyard.engine.leader import Timing
-
-
-class Operators:
-    """The two, seen by kubectl and from the machine that plays the nodes."""
-
-    def __init__(self, kube: Kube) -> None:
-        self.home = kube.other(install.NAMESPACE)
-        self.home.until(self.leader, 30, "an operator to lead")
-        self.home.until(self.both_ready, 60, "both operators to be ready")
-
-    def leader(self) -> str:
-        return self.home.leader()
-
-    def process(self, pod: str) -> int:
-        """The operator's process in a pod."""
-        first, *_ = processes(self.home.get("pod", pod), "trainyard-operator")
-        return first
-
-    def both_ready(self) -> bool:
-        deployment = self.home.get("deployment", install.RELEASE)
-        return deployment["status"].get("readyReplicas") == 2 == deployment["status"].get("replicas")
-
-    def container(self, pod: str) -> dict[str, object]:
-        """How the container ended the last time."""
-        status = self.home.get("pod", pod)["status"]["containerStatuses"][0]
-        return dict(status.get("lastState", {}).get("terminated", {}))
-
-    def renew(self) -> None:
-        """New pods: in one whose container has ended before, the kubelet waits before it starts it again."""
-        self.home.run("rollout", "restart", f"deployment/{install.RELEASE}")
-        self.home.run("rollout", "status", f"deployment/{install.RELEASE}", "--timeout=120s")
-        self.home.until(self.both_ready, 60, "both operators to be ready")
-        self.home.until(self.leader, 30, "an operator to lead")
-
-    def restarts(self, pod: str) -> int:
-        return int(self.home.get("pod", pod)["status"]["containerStatuses"][0]["restartCount"])
+from tests.cluster.kube import Kube, job
+from tests.cluster.operators import Operators
+from trainyard.engine.leader import LeaseTiming
 
 
 @pytest.fixture
@@ -72,7 +36,7 @@ def test_the_leader_is_killed(kube: Kube, operators: Operators) -> None:
     print(f"going on after kill -9: {took:.1f} s")  # noqa: T201 - a figure to look at
     assert operators.leader() == killed, "it goes on where its own pod was"
     assert operators.container(killed)["exitCode"] == 137
-    assert took < Timing().lease - Timing().retry, "the Lease was not waited for"
+    assert took < LeaseTiming().duration - LeaseTiming().retry_period, "the Lease was not waited for"
     assert sorted(p["metadata"]["uid"] for p in kube.pods("job")) == before
     status = kube.status("job")
     assert (status["attempt"], status["phase"]) == (1, "Running")

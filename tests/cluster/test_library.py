@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dev.demo.run import KILL
 from tests.cluster.kube import Json, Kube, job, main_container
-from tests.cluster.test_exactness import weights
+from tests.cluster.training_log import weights
 
 PROGRAM = Path(__file__).with_name("library_program.py")
 
@@ -35,7 +35,7 @@ def steps(log: str) -> dict[int, str]:
     return {int(step): samples for step, samples in re.findall(r"^step (\d+) samples (.*)$", log, flags=re.MULTILINE)}
 
 
-def test_a_killed_process_and_a_lost_pod_change_nothing(kube: Kube, tmp_path: Path) -> None:
+def test_killed_process_and_lost_pod_leave_weights_unchanged(kube: Kube, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     kube.run("create", "configmap", "library", f"--from-file={PROGRAM}")
     for name in ("calm", "hit"):

@@ -20,7 +20,7 @@ def test_success(kube: Kube) -> None:
     assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
 
 
-def test_a_failing_command_stands_in_the_status_with_its_exit_code_and_message(kube: Kube) -> None:
+def test_status_reports_exit_code_and_message_of_failure(kube: Kube) -> None:
     kube.apply(job(script="echo cannot find the data >&2; exit 3", recovery={"maxRestarts": 1}))
     status = kube.wait_phase("job", "Failed")
     failure, failed = status["lastFailure"], kube.condition("job", "Failed")
@@ -35,7 +35,7 @@ def test_a_failing_command_stands_in_the_status_with_its_exit_code_and_message(k
     assert status["restarts"]["failures"] == 2, "the one that was restarted and the one that was not"
 
 
-def test_worker_0_alone_decides_where_the_job_says_so(kube: Kube) -> None:
+def test_success_policy_can_follow_worker_0_alone(kube: Kube) -> None:
     script = '[ "$TRAINYARD_REPLICA_INDEX" = 0 ] && exit 0; sleep 600'
     kube.apply(job(script=script, lifecycle={"success": "Worker0"}))
     kube.wait_phase("job", "Complete")
@@ -56,7 +56,7 @@ def test_suspend_and_resume(kube: Kube) -> None:
     assert kube.condition("job", "Suspended")["status"] == "False"
 
 
-def test_born_suspended_it_makes_nothing(kube: Kube) -> None:
+def test_suspended_new_job_creates_no_pods(kube: Kube) -> None:
     kube.apply(job(lifecycle={"suspend": True}))
     kube.wait_phase("job", "Suspended")
     assert kube.pods("job") == []
@@ -79,7 +79,7 @@ def test_the_deadline_stands_still_while_suspended(kube: Kube) -> None:
     kube.until(lambda: not kube.pods("job"), 30, "the running pods to go")
 
 
-def test_the_time_to_live_takes_the_job_and_all_that_is_its_own(kube: Kube) -> None:
+def test_ttl_deletes_the_job_and_its_dependents(kube: Kube) -> None:
     kube.apply(job(script="exit 0", lifecycle={"ttlSecondsAfterFinished": 1}))
     kube.until(lambda: kube.find("tj", "job") is None, 60, "the job to go")
     kube.until(lambda: not kube.pods("job") and kube.find("service", "job") is None, 30, "pods and Service to go")
@@ -143,7 +143,7 @@ def test_applying_twice_changes_nothing(kube: Kube) -> None:
     assert [p["metadata"]["uid"] for p in kube.pods("job")] == [p["metadata"]["uid"] for p in pods]
 
 
-def test_a_namespace_with_a_live_job_can_be_deleted(kube: Kube) -> None:
+def test_namespace_with_running_job_can_be_deleted(kube: Kube) -> None:
     kube.apply(job(replicas=3))
     kube.wait_phase("job", "Running")
     kube.run("delete", "namespace", kube.namespace, "--timeout=60s")
@@ -171,7 +171,7 @@ def test_scale_restarts_the_group_with_the_new_size(kube: Kube) -> None:
     assert (status["attempt"], status["restarts"]) == (2, {"failures": 0, "disruptions": 0, "resizes": 1})
 
 
-def test_a_job_that_somebody_else_manages_is_left_alone(kube: Kube) -> None:
+def test_job_managed_by_another_controller_is_ignored(kube: Kube) -> None:
     kube.apply(job(managedBy="example.com/other"))
     time.sleep(3)
     found = kube.get("tj", "job")

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.cluster.elastic_group import LONG, closed, counts, newest, training, trains
 from tests.cluster.kube import Json, Kube, main_container
-from tests.cluster.test_elastic import LONG, closed, counts, newest, training, trains
 
 PLACES = 2
 """Of a node with eight GPUs: a worker takes four."""
@@ -37,7 +37,7 @@ def places(kube: Kube, size: int) -> list[str]:
     return [newest(kube, index)["spec"]["nodeName"] for index in range(size)]
 
 
-def test_the_spot_part_is_taken_back_first_and_comes_again(kube: Kube) -> None:
+def test_spot_workers_are_reclaimed_first_and_return(kube: Kube) -> None:
     with spot_nodes(kube):
         kube.apply(mixed(6, on_demand=2))
         before = trains(kube, 6)
@@ -61,7 +61,7 @@ def test_the_spot_part_is_taken_back_first_and_comes_again(kube: Kube) -> None:
 
 
 @LONG
-def test_those_on_demand_wait_for_a_place_that_stays(kube: Kube) -> None:
+def test_on_demand_workers_wait_for_on_demand_nodes(kube: Kube) -> None:
     with spot_nodes(kube):
         kube.apply(mixed(3, on_demand=3))
         # The node that stays has two places: four free ones on spot nodes are none for the third.

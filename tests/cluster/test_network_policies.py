@@ -14,9 +14,9 @@ from dev.demo import install
 from dev.demo.commands import Cluster, show
 from dev.demo.target import python
 from dev.localcluster.addresses import API_PORT, GATEWAY, KUBERNETES_SERVICE
+from tests.cluster.elastic_group import LONG, a_node_each, trains
+from tests.cluster.failing_training import TRAIN, fail
 from tests.cluster.kube import IMAGE, Json, Kube, job, main_container
-from tests.cluster.test_elastic import LONG, a_node_each, trains
-from tests.cluster.test_in_place import TRAIN, fail
 
 pytestmark = LONG
 
@@ -163,7 +163,7 @@ def forwarded(pod: Pod) -> bool:
             going.terminate()
 
 
-def test_without_policies_everybody_reaches_everybody(kube: Kube, other: Kube) -> None:
+def test_without_policies_all_pods_reach_each_other(kube: Kube, other: Kube) -> None:
     """On the same nodes: what is refused below is refused by the policies."""
     group = trained(kube)
     store = group[0].at(29500)
@@ -178,7 +178,7 @@ def test_without_policies_everybody_reaches_everybody(kube: Kube, other: Kube) -
     assert all(pod.reaches(plain) == {plain} for pod in asked)
 
 
-def test_workers_are_reached_by_their_group_and_by_who_is_named_alone(kube: Kube, other: Kube) -> None:
+def test_only_group_and_named_peers_reach_workers(kube: Kube, other: Kube) -> None:
     isolate(kube.cluster, other)
     group = trained(kube)
     store = group[0].at(29500)
@@ -199,9 +199,7 @@ def test_workers_are_reached_by_their_group_and_by_who_is_named_alone(kube: Kube
     assert Pod(kube, "plain-node1").reaches(store) == set(), "after a fault as before"
 
 
-def test_the_operator_is_reached_by_agents_and_prometheus_and_reaches_the_api_server_alone(
-    kube: Kube, other: Kube
-) -> None:
+def test_operator_traffic_is_limited_to_its_known_peers(kube: Kube, other: Kube) -> None:
     isolate(kube.cluster, other)
     kube.apply(job(replicas=3))
     kube.wait_phase("job", "Running", 60)
@@ -227,7 +225,7 @@ def test_the_operator_is_reached_by_agents_and_prometheus_and_reaches_the_api_se
         assert (status["ready"], status["restartCount"]) == (True, 0)
 
 
-def test_what_the_nodes_keep_for_it_is_in_the_nodes_alone() -> None:
+def test_policy_state_exists_only_inside_the_nodes() -> None:
     """So that it goes with them."""
 
     def told(*command: str) -> str:
@@ -238,7 +236,7 @@ def test_what_the_nodes_keep_for_it_is_in_the_nodes_alone() -> None:
         assert "KUBE-" in told(*python("dev.localcluster"), "node", "exec", "1", "--", *command)
 
 
-def test_a_node_that_boots_heeds_them_again(kube: Kube, other: Kube) -> None:
+def test_rebooted_node_enforces_policies_again(kube: Kube, other: Kube) -> None:
     isolate(kube.cluster, other)
     show([*python("dev.localcluster"), "node", "stop", "2"])
     show([*python("dev.localcluster"), "node", "start", "2"])

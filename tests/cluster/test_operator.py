@@ -45,7 +45,7 @@ def test_killed_twice_while_a_failure_is_handled(kube: Kube) -> None:
     assert (status["attempt"], status["restarts"]["failures"]) == (2, 1)
 
 
-def test_a_finished_job_stays_finished_when_the_operator_starts_anew(kube: Kube) -> None:
+def test_operator_restart_leaves_a_finished_job_finished(kube: Kube) -> None:
     kube.apply(job(script="exit 0", lifecycle={"cleanPods": "All"}))
     kube.wait_phase("job", "Complete")
     kube.until(lambda: not kube.pods("job"), 30, "the pods to go")

@@ -4,9 +4,9 @@ import subprocess
 import time
 
 from dev.demo.target import python
+from tests.cluster.failing_training import runs, training
 from tests.cluster.kube import Kube
 from tests.cluster.partition import partition
-from tests.cluster.test_in_place import runs, training
 
 
 def step(kube: Kube) -> int:
@@ -20,7 +20,7 @@ def rules(node: str) -> str:
     return "\n".join(line for line in subprocess.check_output(words, text=True).splitlines() if "blackhole" in line)
 
 
-def test_workers_that_cannot_reach_each_other_hang_and_go_on_when_they_can(kube: Kube) -> None:
+def test_partitioned_workers_hang_and_continue_when_healed(kube: Kube) -> None:
     manifest = training(replicas=2, hangTimeoutSeconds=5)
     apart = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
     selector = {"labelSelector": {"matchLabels": {"trainyard.dev/job-name": "job"}}}

@@ -82,7 +82,7 @@ def step(kube: Kube) -> int:
     return told
 
 
-def test_from_the_program_to_kubectl_get_whoever_leads(kube: Kube) -> None:
+def test_progress_reaches_kubectl_get_after_leader_change(kube: Kube) -> None:
     kube.apply(training())
     kube.until(lambda: step(kube) > 0, 60, "a step")
     head, row = kube.run("get", "tj", "job").splitlines()
@@ -143,7 +143,7 @@ def test_a_pod_speaks_for_itself_alone(kube: Kube) -> None:
     kube.until(lambda: step(kube) == 12, 30, "the step in the status")
 
 
-def test_the_rank_for_which_the_others_wait_in_each_step_is_named(kube: Kube) -> None:
+def test_straggling_rank_is_named(kube: Kube) -> None:
     """All steps take the same time; what tells them apart is the ranks' own share."""
     manifest = training(replicas=4)
     main_container(manifest)["command"] = ["python3", "-c", UNEVEN]
@@ -162,9 +162,7 @@ def test_the_rank_for_which_the_others_wait_in_each_step_is_named(kube: Kube) ->
 
 
 @pytest.mark.parametrize(("does", "place"), [("load", " in load"), ("stop", "stopped by a signal")])
-def test_of_a_group_that_hangs_in_a_collective_the_rank_that_all_wait_for_is_named(
-    kube: Kube, does: str, place: str
-) -> None:
+def test_hang_in_a_collective_names_the_blocking_rank(kube: Kube, does: str, place: str) -> None:
     # A worker that still runs when the job has failed would be deleted, and its log with it.
     manifest = job(
         framework="torch",

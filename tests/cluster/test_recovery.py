@@ -7,12 +7,12 @@ import pytest
 from dev.demo import install
 from dev.demo.commands import show
 from dev.demo.target import python
-from tests.cluster.kube import Kube, job
+from tests.cluster.kube import Json, Kube, job
 
 NONE = {"failures": 0, "disruptions": 0, "resizes": 0}
 
 
-def attempt_2_runs(kube: Kube, *new: int) -> dict[str, object]:
+def attempt_2_runs(kube: Kube, *new: int) -> Json:
     """The status, once it does: with new pods for these workers alone, or for all."""
     kube.until(
         lambda: kube.status("job").get("attempt") == 2 and kube.phase("job") == "Running", 60, "attempt 2 to run"
@@ -67,7 +67,7 @@ def test_an_evicted_pod_is_a_disruption_and_free(kube: Kube) -> None:
     assert "EvictionByEvictionAPI" in kube.run("describe", "tj", "job")
 
 
-def test_an_attempt_that_ends_early_again_and_again_waits_before_the_next(kube: Kube) -> None:
+def test_repeated_early_failures_back_off(kube: Kube) -> None:
     kube.apply(job(script="exit 1", recovery={"maxRestarts": 2}))
     status = kube.wait_phase("job", "Failed", 90)
     assert status["restarts"]["failures"] == 3
@@ -77,7 +77,7 @@ def test_an_attempt_that_ends_early_again_and_again_waits_before_the_next(kube: 
 UNWELL = 'test "$TRAINYARD_ATTEMPT/$TRAINYARD_REPLICA_INDEX" = 1/1 && exit 94; sleep 600 & wait'
 
 
-def test_a_worker_that_finds_its_node_unwell_is_not_put_there_again(kube: Kube) -> None:
+def test_worker_reporting_unhealthy_node_moves_to_another(kube: Kube) -> None:
     kube.apply(job(replicas=3, script=UNWELL, recovery={"maxRestarts": 0}))
     kube.until(lambda: kube.status("job").get("attempt") == 2 and kube.phase("job") == "Running", 60, "attempt 2")
     kube.until(lambda: len(kube.pods("job")) == 3, 30, "the old pods to be gone")
@@ -89,7 +89,7 @@ def test_a_worker_that_finds_its_node_unwell_is_not_put_there_again(kube: Kube) 
     assert f"node {node['name']} is avoided for 24 hours" in kube.run("get", "events")
 
 
-def test_a_job_that_avoids_all_the_nodes_it_may_use_says_so_and_can_be_freed(kube: Kube) -> None:
+def test_job_avoiding_all_its_nodes_can_be_released(kube: Kube) -> None:
     manifest = job(replicas=2, script=UNWELL)
     manifest["spec"]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node2"}
     kube.apply(manifest)

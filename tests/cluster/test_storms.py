@@ -4,19 +4,20 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from dev.demo import install
+from tests.cluster.elastic_group import LONG, a_node_each
+from tests.cluster.failing_training import fail, runs, training as plain
 from tests.cluster.kube import Json, Kube, job
-from tests.cluster.test_elastic import LONG, a_node_each
-from tests.cluster.test_elastic_training import BATCH, PROGRAM, STEPS, steps, training
-from tests.cluster.test_in_place import fail, runs, training as plain
+from tests.cluster.recorded_training import BATCH, PROGRAM, STEPS, steps, training
 
 AWAY_SECONDS, PREEMPTIONS = 630, 5
 pytestmark = LONG
 
 
-def test_a_worker_that_fails_while_the_operator_is_away_for_ten_minutes_is_counted_once(kube: Kube) -> None:
+def test_failure_during_long_operator_outage_counts_once(kube: Kube) -> None:
     """After ten its agent waits no longer: the pod tells the failure, and where two workers do, the first is the cause."""
     kube.apply(plain(2))
     runs(kube, 1)
@@ -70,16 +71,22 @@ def taker(name: str, priority: str) -> Json:
     }
 
 
-def test_a_job_that_is_preempted_five_times_loses_no_step(kube: Kube, tmp_path: Path) -> None:
+def test_five_preemptions_lose_no_step(kube: Kube, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     kube.run("create", "configmap", "elastic", f"--from-file={PROGRAM}")
     manifest = a_node_each(training("job", tmp_path, 0.1))
     manifest["spec"] |= {"replicas": 3, "recovery": {"maxRestarts": 0}}
     del manifest["spec"]["elastic"]
     kube.apply(manifest)
+
+    def furthest() -> int:
+        return max(steps(tmp_path / "job"), default=0)
+
+    def reached(step: int) -> bool:
+        return furthest() >= step
+
     for preempted in range(PREEMPTIONS):
-        before = max(steps(tmp_path / "job"), default=0)
-        kube.until(lambda least=before + 10: max(steps(tmp_path / "job"), default=0) >= least, 120, "ten steps more")
+        kube.until(partial(reached, furthest() + 10), 120, "ten steps more")
         with all_nodes_taken(kube):
             assert kube.status("job")["attempt"] >= preempted + 2
     status = kube.wait_phase("job", "Complete", 300)

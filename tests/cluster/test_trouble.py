@@ -27,7 +27,7 @@ def another_job_goes_on(kube: Kube) -> Any:
     kube.wait_phase("neighbour", "Complete")
 
 
-def test_an_image_that_cannot_be_pulled(kube: Kube) -> None:
+def test_unpullable_image_is_reported(kube: Kube) -> None:
     manifest = job()
     main_container(manifest)["image"] = "localhost/no/such:image"
     kube.apply(manifest)
@@ -36,7 +36,7 @@ def test_an_image_that_cannot_be_pulled(kube: Kube) -> None:
     assert kube.status("job")["attempt"] == 1
 
 
-def test_an_image_that_cannot_be_pulled_fails_the_job_at_its_deadline(kube: Kube) -> None:
+def test_unpullable_image_fails_the_job_at_startup_deadline(kube: Kube) -> None:
     # Before its node has tried, nobody knows what is wrong.
     manifest = job(lifecycle={"startupDeadlineSeconds": 20})
     main_container(manifest)["image"] = "localhost/no/such:image"
@@ -80,7 +80,7 @@ def test_the_startup_deadline_ends_the_wait(kube: Kube) -> None:
     assert "Insufficient nvidia.com/gpu" in failed["message"]
 
 
-def test_an_exceeded_quota_and_what_happens_when_it_is_lifted(kube: Kube) -> None:
+def test_exceeded_quota_delays_job_until_it_is_lifted(kube: Kube) -> None:
     kube.apply(_quota("1"))
     kube.until(lambda: kube.get("resourcequota", "small").get("status", {}).get("hard"), 10, "the quota to count")
     kube.apply(job(replicas=3, script="exit 0"))
@@ -99,7 +99,7 @@ def test_a_pod_that_its_node_refuses(kube: Kube) -> None:
     kube.until(lambda: kube.status("job").get("restarts", {}).get("disruptions", 0) >= 1, 30, "the refusal to be seen")
     restarting = kube.condition("job", "Restarting")
     assert restarting["reason"] == "AdmissionRejected"
-    assert "was refused by its node" in restarting["message"]
+    assert "was rejected by its node" in restarting["message"]
     assert "nvidia.com/gpu" in restarting["message"]
     assert kube.status("job")["restarts"]["failures"] == 0
     # The delay grows: 0, 2, 4, 8 seconds. Without it there would be tens of attempts by now.
@@ -107,7 +107,7 @@ def test_a_pod_that_its_node_refuses(kube: Kube) -> None:
     assert kube.status("job")["attempt"] <= 5
 
 
-def test_a_template_of_which_no_pod_can_be_made(kube: Kube) -> None:
+def test_invalid_template_fails_the_job(kube: Kube) -> None:
     manifest = job()
     main_container(manifest)["resources"] = {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}
     kube.apply(manifest)
@@ -124,7 +124,7 @@ def test_a_pod_that_the_namespace_forbids(kube: Kube) -> None:
     kube.run("label", "namespace", kube.namespace, "pod-security.kubernetes.io/enforce-")
 
 
-def test_a_service_of_somebody_else_with_the_jobs_name(kube: Kube) -> None:
+def test_foreign_service_with_the_jobs_name_is_reported(kube: Kube) -> None:
     kube.run("create", "service", "clusterip", "job", "--tcp=80")
     kube.apply(job())
     running_reason(kube, "NameConflict", "Service job exists and does not belong to this TrainingJob")

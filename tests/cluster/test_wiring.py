@@ -100,7 +100,7 @@ def test_the_agent_names_the_rank_and_its_exception(kube: Kube) -> None:
     assert "failed with exit code 1 (Error): rank 3 exited with code 1: ValueError: boom" in kube.run("get", "events")
 
 
-def test_the_agent_knows_of_a_child_that_the_kernel_killed_for_want_of_memory(kube: Kube) -> None:
+def test_agent_detects_a_child_that_was_oom_killed(kube: Kube) -> None:
     manifest = agent(GREEDY, 1)
     main_container(manifest)["resources"]["limits"] = {"memory": "128Mi"}
     kube.apply(manifest)
@@ -118,7 +118,7 @@ def test_the_agent_knows_of_a_child_that_the_kernel_killed_for_want_of_memory(ku
     assert told.endswith("limit 128 MiB")
 
 
-def test_a_rank_that_hangs_is_named_and_the_group_starts_anew(kube: Kube) -> None:
+def test_hung_rank_is_named_and_the_group_restarts(kube: Kube) -> None:
     kube.apply(agent(HANGS, 1, processes=4, recovery={"hangTimeoutSeconds": 10}))
     status = kube.wait_phase("job", "Complete", 120)
     assert (status["attempt"], status["restarts"]["failures"], status["restarts"]["hangs"]) == (2, 1, 1)
@@ -131,14 +131,14 @@ def test_a_rank_that_hangs_is_named_and_the_group_starts_anew(kube: Kube) -> Non
     assert "rank 3 is hung at " in kube.run("get", "events")
 
 
-def test_a_job_that_always_fails_at_the_same_step_does_not_go_round_for_ever(kube: Kube) -> None:
+def test_job_failing_repeatedly_at_one_step_fails(kube: Kube) -> None:
     kube.apply(agent(POISON, 1))
     status = kube.wait_phase("job", "Failed", 120)
     assert (status["attempt"], status["restarts"]["failures"], status["lastFailure"]["step"]) == (3, 3, 4)
     assert kube.condition("job", "Failed")["reason"] == "NoProgress"
     told = kube.condition("job", "Failed")["message"]
     assert "ValueError: NaN in the batch" in told
-    assert told.endswith("; the last 3 failures were all after step 4 (recovery.noProgressLimit is 3)")
+    assert told.endswith("; the last 3 failures happened after step 4 (recovery.noProgressLimit is 3)")
 
 
 def test_the_environment_of_a_torch_worker(kube: Kube) -> None:
@@ -163,7 +163,7 @@ def test_the_environment_of_a_torch_worker(kube: Kube) -> None:
     assert found["HOSTNAME"] == "job-worker-1"
 
 
-def test_the_users_own_environment_is_kept_and_said(kube: Kube) -> None:
+def test_user_environment_is_preserved_and_reported(kube: Kube) -> None:
     manifest = job(replicas=1, framework="torch", script=ENVIRONMENT)
     main_container(manifest)["env"] = [
         {"name": "NCCL_DEBUG", "value": "INFO"},
@@ -190,7 +190,7 @@ def test_a_pod_with_two_containers(kube: Kube) -> None:
     kube.until(lambda: not kube.pods("job"), 30, "the pod whose sidecar still runs to be cleaned up")
 
 
-def test_every_app_container_is_told(kube: Kube) -> None:
+def test_every_app_container_gets_the_environment(kube: Kube) -> None:
     manifest = job(replicas=1, framework="torch")
     sidecar = main_container(manifest) | {"name": "sidecar", "command": ["sh", "-c", "env | sort; sleep 600"]}
     manifest["spec"]["template"]["spec"]["containers"].append(sidecar)

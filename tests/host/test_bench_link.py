@@ -24,7 +24,7 @@ def bucket(name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_two_ends_that_reach_each_other_at_the_rate() -> None:
+def test_link_connects_both_ends_at_its_rate() -> None:
     with link.cable(50):
         assert {bucket(name)["kind"] for name in link.NAMESPACES} == {"tbf"}
         assert {bucket(name)["options"]["rate"] for name in link.NAMESPACES} == {50_000_000 // 8}
@@ -42,7 +42,7 @@ def test_two_ends_that_reach_each_other_at_the_rate() -> None:
     assert not {*link.NAMESPACES} & namespaces()
 
 
-def test_what_a_killed_run_has_left_is_removed_with_its_processes() -> None:
+def test_next_run_removes_leftovers_of_a_killed_run() -> None:
     for name in link.NAMESPACES:
         link.run("ip", "netns", "add", name)
     left = subprocess.Popen(link.within(link.NAMESPACES[0], ["sleep", "600"]))
@@ -54,7 +54,7 @@ def test_what_a_killed_run_has_left_is_removed_with_its_processes() -> None:
         assert bucket(link.NAMESPACES[1])["options"]["rate"] == 500_000_000 // 8
 
 
-def test_what_the_kernel_refuses_is_said() -> None:
+def test_kernel_errors_are_reported() -> None:
     with pytest.raises(BenchmarkError, match="`ip netns delete no-such-namespace` failed"):
         link.run("ip", "netns", "delete", "no-such-namespace")
     assert os.geteuid() == 0

@@ -51,7 +51,7 @@ def command(*arguments: object, password: str = PASSWORD, alone: bool = True) ->
 
 
 def make_key(folder: Path, password: str = PASSWORD) -> Path:
-    generate = [ensure("cosign")["cosign"], "generate-key-pair", "--output-key-prefix", folder / "cosign"]
+    generate = [str(ensure("cosign")["cosign"]), "generate-key-pair", "--output-key-prefix", str(folder / "cosign")]
     subprocess.run(generate, env={**os.environ, "COSIGN_PASSWORD": password}, check=True, capture_output=True)
     return folder / "cosign.key"
 
@@ -136,7 +136,7 @@ def another_image(released: Released) -> bytes:
     return json.dumps(manifest).encode()
 
 
-def test_a_release_is_verified_by_the_commands_that_it_prints(released: Released, tmp_path: Path) -> None:
+def test_printed_commands_verify_the_release(released: Released, tmp_path: Path) -> None:
     programs = ensure("cosign", "helm")
     path = os.pathsep.join([*(str(program.parent) for program in programs.values()), os.environ["PATH"]])
     lines = [line.strip() for line in released.said.splitlines() if line.startswith("  ")]
@@ -161,7 +161,7 @@ def test_the_sbom_lists_what_is_in_the_images(released: Released) -> None:
     assert {"python3-torch", "python3-numpy"} <= packages("trainer")
 
 
-def test_the_provenance_tells_of_this_commit(released: Released) -> None:
+def test_provenance_names_the_commit(released: Released) -> None:
     [told] = released.verifier.predicates(released.operator.reference, SLSA)
     here = source.look()
     assert told["buildDefinition"]["externalParameters"]["source"]["digest"] == {"gitCommit": here.commit}
@@ -194,7 +194,7 @@ def test_an_image_that_was_changed_after_signing(released: Released) -> None:
     released.verify()
 
 
-def test_a_statement_on_another_image_is_none_on_this_one(released: Released) -> None:
+def test_attestation_of_another_image_does_not_verify(released: Released) -> None:
     """The SBOM's attestation, whole and well signed, is put beside an image that it does not tell of."""
     digest = released.put("other", another_image(released))
     index = json.loads(released.get(released.operator.digest.replace(":", "-")))

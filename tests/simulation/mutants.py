@@ -13,14 +13,18 @@ from typing import Any
 from unittest.mock import patch
 
 from trainyard.api.reasons import Reason
-from trainyard.controller.kopf_adapter.job_informer import JobFeed
-from trainyard.controller.reconcile import caches, reconciler
-from trainyard.domain import plan as planning
+from trainyard.controller.kopf_adapter.job_informer import JobInformer
+from trainyard.controller.reconcile import reconciler
+from trainyard.domain import plan as planning, worker_pods
 from trainyard.domain.actions import DeletePod, Plan, RemovePod
+from trainyard.domain.decisions import Fail, Restart
+from trainyard.domain.recovery import failure_policy
 from trainyard.domain.recovery.root_cause import Cause
+from trainyard.domain.scaling import scale_up
 from trainyard.domain.state import worker_state
 from trainyard.domain.state.snapshot import PodView, Snapshot
 from trainyard.domain.status import transitions
+from trainyard.domain.stop import pod_removal
 from trainyard.engine.leader import LeaderElector
 from trainyard.engine.queue import WorkQueue
 from trainyard.engine.tracker import WriteTracker
@@ -78,7 +82,7 @@ def goes_on_from_an_expired_version() -> Planted:
 def relies_on_the_watch_alone() -> Planted:
     """Jobs are listed at the start and never again."""
 
-    async def run(feed: JobFeed) -> None:
+    async def run(feed: JobInformer) -> None:
         while not feed.synced.is_set():
             try:
                 await feed.relist()
@@ -86,12 +90,12 @@ def relies_on_the_watch_alone() -> Planted:
                 await asyncio.sleep(1)
         await asyncio.Event().wait()
 
-    return JobFeed, "run", run
+    return JobInformer, "run", run
 
 
 def goes_by_the_clock_of_its_machine() -> Planted:
     """What the API server's answers say of the time is not heard: a pod that was told to go just now has been lost for minutes."""
-    return ServerClock, "heard", lambda *_: None
+    return ServerClock, "observe", lambda *_: None
 
 
 # What it decides
@@ -99,12 +103,12 @@ def goes_by_the_clock_of_its_machine() -> Planted:
 
 def waits_for_no_old_pod() -> Planted:
     """The new attempt is made while the old one still ends."""
-    return planning, "_lost", lambda *_: True
+    return worker_pods, "_is_lost", lambda *_: True
 
 
 def waits_for_a_lost_node_for_ever() -> Planted:
     """A pod on a dead node never goes."""
-    return planning, "LOST", timedelta(days=1)
+    return worker_pods, "LOST_NODE_TIMEOUT", timedelta(days=1)
 
 
 def removes_pods_that_a_node_is_about_to_end() -> Planted:
@@ -113,7 +117,7 @@ def removes_pods_that_a_node_is_about_to_end() -> Planted:
     def removals(_: Snapshot, unused: Iterable[PodView], __: datetime) -> tuple[list[RemovePod], list[float]]:
         return [RemovePod(p.name, p.uid, "it goes anyway") for p in unused if p.deletion_time and not p.ended], []
 
-    return planning, "removals", removals
+    return pod_removal, "removals", removals
 
 
 def replaces_a_pod_of_a_running_group() -> Planted:
@@ -132,7 +136,7 @@ def replaces_a_pod_of_a_running_group() -> Planted:
 
 def acts_in_the_pass_that_counts() -> Planted:
     """The failed pods are deleted before their failure is stored: who dies in between, or is refused, has counted nothing."""
-    real = reconciler.plan
+    real = planning.plan
 
     def plan(snapshot: Snapshot, now: datetime) -> Plan:
         decided = real(snapshot, now)
@@ -145,22 +149,23 @@ def acts_in_the_pass_that_counts() -> Planted:
 
 def counts_the_victims_too() -> Planted:
     """Each failed worker is a failure of its own."""
-    real = transitions.restart
+    real = failure_policy.apply_failure_policy
 
-    def restart(snapshot: Snapshot, cause: Cause, told: str, now: datetime, *, elsewhere: bool = False) -> Plan:
-        decided = real(snapshot, cause, told, now, elsewhere=elsewhere)
-        counted = decided.status.restarts
-        if not cause.charged or snapshot.job.spec.replicas == 1:
+    def apply_failure_policy(cause: Cause, snapshot: Snapshot, now: datetime) -> Fail | Restart:
+        decided = real(cause, snapshot, now)
+        counted = "last_failure" in decided.changes
+        if isinstance(decided, Fail) or not counted or snapshot.job.spec.replicas == 1:
             return decided
-        counted = counted.evolve(failures=counted.failures + 1)
-        return replace(decided, status=decided.status.evolve(restarts=counted))
+        restarts = decided.changes["restarts"]
+        restarts = restarts.evolve(failures=restarts.failures + 1)
+        return replace(decided, changes={**decided.changes, "restarts": restarts})
 
-    return transitions, "restart", restart
+    return failure_policy, "apply_failure_policy", apply_failure_policy
 
 
 def charges_those_that_were_told_to_go() -> Planted:
     """A worker that ends because somebody ended it is taken for one that failed."""
-    return worker_state, "_followed", lambda _: False
+    return worker_state, "_caused_by_disruption", lambda _: False
 
 
 def begins_a_finished_job_anew() -> Planted:
@@ -168,7 +173,7 @@ def begins_a_finished_job_anew() -> Planted:
     return (
         planning,
         "_after_the_end",
-        lambda snapshot, now: planning._judge(snapshot, now) or planning._act(snapshot, now),
+        lambda snapshot, now: planning._decide(snapshot, now) or worker_pods.reconcile_pods(snapshot, now),
     )
 
 
@@ -185,7 +190,7 @@ def resumes_the_old_attempt() -> Planted:
 
 def takes_a_size_that_is_not_allowed() -> Planted:
     """A group follows `replicas` to whatever number it says."""
-    return caches, "fitted", lambda snapshot: snapshot
+    return scale_up, "allowed_size", lambda snapshot: snapshot.size
 
 
 # How it writes
@@ -235,7 +240,7 @@ def writes_without_a_look_at_the_lease() -> Planted:
 
 def takes_a_lease_that_has_not_run_out() -> Planted:
     """The other has not been heard of for a moment, and that is enough."""
-    return LeaderElector, "_free", lambda *_: True
+    return LeaderElector, "_is_available", lambda *_: True
 
 
 MUTANTS: tuple[Callable[[], Planted], ...] = (

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.attempts.attempt_simulation import InvariantError
 from tests.simulation.attempts.schedule import play
-from tests.simulation.attempts.world import BrokenError
 from trainyard.api.status import TrainingJobStatus
 from trainyard.coordinator import assignments
 from trainyard.domain.actions import Plan
@@ -21,7 +21,7 @@ SCHEDULES = 600
 UNTIL_FOUND = 400
 
 
-def test_no_two_attempts_run_and_all_get_well() -> None:
+def test_no_attempts_overlap_and_all_recover() -> None:
     worlds = [play(seed) for seed in range(SCHEDULES)]
     # The schedules come to what they are for.
     assert sum(world.in_place for world in worlds) > SCHEDULES // 2
@@ -33,7 +33,7 @@ def test_no_two_attempts_run_and_all_get_well() -> None:
     assert sum(world.shrunk for world in worlds) > SCHEDULES // 20
 
 
-def test_each_step_counts_once() -> None:
+def test_each_step_is_counted_once() -> None:
     """But for some that a faulty attempt could not tell of, and the next made no time for."""
     worlds = [play(seed) for seed in range(SCHEDULES // 2)]
     told = [world.status.goodput for world in worlds if world.status.goodput]
@@ -57,29 +57,37 @@ def one_less(decided: Plan | None) -> Plan | None:
 
 
 BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
-    "begins before all are ready": (agent_reports, "ready", lambda _: always("yes")),
+    "begins before all are ready": (agent_reports, "is_ready", lambda _: always("yes")),
     "begins at once": (TrainingJobStatus, "awaiting_rendezvous", lambda _: False),
-    "does not wait for the pods that were replaced": (agent_reports, "gone", lambda _: always("yes")),
-    "never gives up what is stuck": (agent_reports, "STUCK", lambda it: it * 10**6),
-    "a container that starts anew is waited for without an end": (agent_reports, "restarts", lambda _: always("")),
-    "hears no failures": (agent_reports, "_overlaid", lambda _: lambda _snapshot, pod, *_, **__: pod),
+    "does not wait for the pods that were replaced": (agent_reports, "is_lost", lambda _: always("yes")),
+    "never gives up what is stuck": (agent_reports, "AGENT_READY_TIMEOUT", lambda it: it * 10**6),
+    "a container that starts anew is waited for without an end": (
+        agent_reports,
+        "restarts_container",
+        lambda _: always(""),
+    ),
+    "hears no failures": (agent_reports, "_merge", lambda _: lambda _snapshot, pod, *_, **__: pod),
     "replaced workers go on": (assignments, "is_replaced", lambda _: always("")),
-    "names a step when ranks do not wait any more": (coordinated_stop, "AGREE", lambda it: it * 10**6),
+    "names a step when ranks do not wait any more": (coordinated_stop, "STEP_REPORT_TIMEOUT", lambda it: it * 10**6),
     "names the step that the furthest has passed": (
         coordinated_stop,
-        "_agree",
+        "_choose_step",
         lambda it: lambda *said: one_less(it(*said)),
     ),
     "what was done before is forgotten": (goodput, "_reached", lambda _: always(0)),
     "what is lost is not counted": (goodput, "_lost", lambda _: lambda before, *_, **__: before.lost_seconds),
-    "workers are told of the wish in place of the group": (assignments, "_as_made", lambda _: lambda job, _pod: job),
+    "workers are told of the wish in place of the group": (
+        assignments,
+        "_group_size",
+        lambda _: lambda job, _pod: job.spec.replicas,
+    ),
     "who is to join is not made to wait": (TrainingJobStatus, "is_joining", lambda _: always("")),
     "those beyond a new size go on": (TrainingJobStatus, "includes", lambda _: always("yes")),
-    "room is waited for without an end": (capacity, "_left", lambda _: always(None)),
+    "room is waited for without an end": (capacity, "_capacity_timeout_left", lambda _: always(None)),
     "where there is room for some, all are waited for": (
         scale_up,
-        "aim",
-        lambda _: lambda snapshot, _now: snapshot.job.spec.replicas,
+        "target_size",
+        lambda _: lambda snapshot, _now: snapshot.size.allowed,
     ),
     "an end is no new attempt": (
         transitions,
@@ -96,8 +104,8 @@ def search() -> None:
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_a_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bug_in_attempts_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, what, bug = BUGS[name]
     monkeypatch.setattr(where, what, bug(getattr(where, what)))
-    with pytest.raises((BrokenError, KeyError)):
+    with pytest.raises((InvariantError, KeyError)):
         search()

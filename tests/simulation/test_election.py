@@ -6,16 +6,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hypothesis import given, settings, strategies as st
 
 from tests.simulation.engine.virtual_time import Loop, Time
 from tests.support.fake_cluster import FakeCluster, Json, RefusedError
-from trainyard.engine.leader import LeaderElector, LeadershipLostError, NotLeadingError, Timing
+from trainyard.engine.leader import LeaderElector, LeadershipLostError, LeaseTiming, NotLeadingError
 from trainyard.kube.clock import ServerClock
 from trainyard.kube.errors import ApiError
 from trainyard.kube.lease import LEASES, LeaseClient
+
+if TYPE_CHECKING:
+    from trainyard.kube.session import Session
 
 END = 150.0
 CALM = 60.0
@@ -57,8 +60,12 @@ class Network:
                 self.time.after(back, lambda: self.loop.dead or self.loop.call_soon(settle, result))
 
         def settle(result: Json | Exception) -> None:
-            if not answer.done():
-                _ = answer.set_exception(result) if isinstance(result, Exception) else answer.set_result(result)
+            if answer.done():
+                return
+            if isinstance(result, Exception):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
 
         if fate != "lost":
             self.time.after(there, arrive)
@@ -77,7 +84,7 @@ class Network:
 class Process:
     """A candidate that writes whenever it may, and comes back as another when it has ended."""
 
-    def __init__(self, name: str, world: "World") -> None:
+    def __init__(self, name: str, world: "Candidates") -> None:
         self.name = name
         self.world = world
         self.stopped_until = 0.0
@@ -86,14 +93,14 @@ class Process:
 
     def _begin(self) -> None:
         self.lives += 1
-        self.loop = Loop(self.world.time)
+        self.loop = Loop(self.world.time)  # type: ignore[abstract]  # typeshed calls abstract what asyncio leaves unimplemented
         network = Network(self.world.time, self.loop, self.world.cluster, self.world.random)
         rate = 1 + self.world.random.uniform(-SKEW, SKEW)
         offset = self.world.random.uniform(0, 1e6)
         self.elector = LeaderElector(
-            LeaseClient(network, "home", "it"),
+            LeaseClient(cast("Session", network), "home", "it"),  # it has the one method that is called
             f"{self.name}{self.lives}",
-            inherits=lambda holder: self.name in HEIRS and holder.startswith(self.name),
+            holder_has_exited=lambda holder: self.name in HEIRS and holder.startswith(self.name),
             clock=lambda: offset + self.world.time.now * rate,
             random=self.world.random.random,
         )
@@ -146,7 +153,7 @@ class Process:
 
 
 @dataclass
-class World:
+class Candidates:
     """All processes, the Lease, and what was written by whom."""
 
     random: Random
@@ -160,7 +167,7 @@ class World:
     def run(self, faults: list[tuple[float, str, str, float]]) -> None:
         processes = {name: Process(name, self) for name in NAMES}
         for when, who, what, seconds in faults:
-            self.time.at(when, lambda who=who, what=what, seconds=seconds: processes[who].suffer(what, seconds))
+            self.time.at(when, partial(processes[who].suffer, what, seconds))
             self.time.at(when + seconds, lambda: None)  # a look at those who may go on
         while self.time.now < END:
             busy = [process for process in processes.values() if process.step()]
@@ -188,8 +195,8 @@ FAULTS = st.lists(
 
 @settings(max_examples=100, deadline=None)
 @given(faults=FAULTS, seed=st.integers(0, 2**32))
-def test_never_two_who_write_and_never_none_for_long(faults: list[Any], seed: int) -> None:
-    world = World(Random(seed))  # noqa: S311 - a schedule, no secret
+def test_at_most_one_writer_and_short_gaps(faults: list[Any], seed: int) -> None:
+    world = Candidates(Random(seed))  # noqa: S311 - a schedule, no secret
     world.run(faults)
     reigns = [[who for _, who in writes] for _, writes in groupby(world.written, key=_place)]
     returned = [who for who, count in Counter(who for reign in reigns for who in set(reign)).items() if count > 1]
@@ -197,4 +204,4 @@ def test_never_two_who_write_and_never_none_for_long(faults: list[Any], seed: in
     begin = max(CALM, *(when + seconds for when, _, what, seconds in faults if what == "stop"), 0) + LATE
     calm = [at for at, _ in world.written if at >= begin]
     silences = [after - before for before, after in zip([begin, *calm], [*calm, END], strict=True)]
-    assert max(silences) < Timing().lease + Timing().retry * 2 + 1
+    assert max(silences) < LeaseTiming().duration + LeaseTiming().retry_period * 2 + 1

@@ -7,28 +7,20 @@ import os
 import random
 
 import pytest
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.simulation.engine.laws import told
-from tests.simulation.engine.machine import Pair, Schedule
-from tests.simulation.engine.weather import Fault
+from tests.simulation.engine.invariants import told
+from tests.simulation.engine.network_faults import Fault
+from tests.simulation.engine.search_settings import SETTINGS
+from tests.simulation.engine.state_machine import Schedule
+from tests.simulation.engine.two_operators import TwoOperators
 
 WANTED = int(os.environ.get("SIMULATION_SCHEDULES", "8000"))
 FIRST = int(os.environ.get("SIMULATION_SEED", "1"))
 BATCH = min(WANTED, 1000)
 PAIRS = min(WANTED, 250)
 """Schedules with two operators take several times as long; there is one for twenty of the others."""
-STEPS = 12
-
-SETTINGS = settings(
-    max_examples=BATCH,
-    stateful_step_count=STEPS,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate, Phase.shrink],
-    suppress_health_check=[*HealthCheck],
-)
 
 
 def run_all(machine: type[Schedule], number: int, count: int) -> None:
@@ -45,14 +37,14 @@ def run_all(machine: type[Schedule], number: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(FIRST, FIRST + -(-WANTED // BATCH)))
-def test_the_laws_hold_in_every_schedule(number: int) -> None:
+def test_invariants_hold_in_every_schedule(number: int) -> None:
     class Batch(Schedule):
         finished = 0
 
     run_all(Batch, number, BATCH)
 
 
-def test_the_same_steps_make_the_same_history() -> None:
+def test_same_steps_give_same_history() -> None:
     """Without that no failure could be repeated: nothing may depend on a real clock, on threads, or on chance of its own."""
 
     def run() -> str:
@@ -73,8 +65,8 @@ def test_the_same_steps_make_the_same_history() -> None:
 
 
 @pytest.mark.parametrize("number", range(FIRST, FIRST + max(1, WANTED // 20 // PAIRS)))
-def test_of_two_operators_only_the_leader_writes(number: int) -> None:
-    class Batch(Pair):
+def test_only_the_leader_of_two_writes(number: int) -> None:
+    class Batch(TwoOperators):
         finished = 0
 
     run_all(Batch, number, PAIRS)

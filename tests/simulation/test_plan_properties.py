@@ -6,14 +6,14 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from typing_extensions import override
 
-from tests.simulation.world import DELETED, NODES, TERMINAL, World
+from tests.simulation.plan_simulation import DELETED, NODES, TERMINAL, PlanSimulation
 from tests.support.jobs import spec
 from trainyard.api.status import ConditionType as C
-from trainyard.domain.state.snapshot import PodView, Trouble
+from trainyard.domain.state.snapshot import PodIssue, PodView
 
 PICK = st.integers(min_value=0, max_value=8)
-EVICTED = Trouble("EvictionByEvictionAPI", "the node is drained")
-REFUSED = Trouble("UnexpectedAdmissionError", "no device is healthy")
+EVICTED = PodIssue("EvictionByEvictionAPI", "the node is drained")
+REFUSED = PodIssue("UnexpectedAdmissionError", "no device is healthy")
 PEER_LOST = '{"trainyard":1,"kind":"failed","exitCode":1,"peerLost":true}\nRuntimeError: Connection closed by peer'
 """As the agent tells it."""
 LONGEST_WAY_TO_REST = 400
@@ -22,7 +22,7 @@ LONGEST_WAY_TO_REST = 400
 class Faults(RuleBasedStateMachine):
     """One job in a cluster where everything goes wrong."""
 
-    world: World
+    world: PlanSimulation
 
     @initialize(
         replicas=st.integers(1, 3),
@@ -32,7 +32,7 @@ class Faults(RuleBasedStateMachine):
     )
     def job_is_created(self, replicas: int, restarts: int, success: str, clean: str) -> None:
         lifecycle = {"success": success, "cleanPods": clean}
-        self.world = World(spec(replicas, recovery={"maxRestarts": restarts}, lifecycle=lifecycle))
+        self.world = PlanSimulation(spec(replicas, recovery={"maxRestarts": restarts}, lifecycle=lifecycle))
 
     def picked(self, number: int, *phases: str) -> PodView | None:
         pods = [p for p in self.world.pods.values() if not phases or p.phase in phases]
@@ -137,7 +137,7 @@ class Faults(RuleBasedStateMachine):
         for pod in [*self.world.pods.values()]:
             if pod.node == node:
                 self.strike(pod)
-                self.world.ask_to_go(pod, Trouble("DeletionByTaintManager", "its node is lost"))
+                self.world.ask_to_go(pod, PodIssue("DeletionByTaintManager", "its node is lost"))
                 self.world.put(replace(self.world.pods[pod.uid], node_lost_at=self.world.now))
 
     @rule()
@@ -232,7 +232,7 @@ def pod_refused(pod: PodView) -> PodView:
         ended=True,
         node=pod.node,
         scheduled=True,
-        trouble=REFUSED,
+        issue=REFUSED,
     )
 
 

@@ -1,7 +1,8 @@
-"""A Kubernetes API without nodes, as plain processes on loopback: etcd, the API server and the controllers that clean up.
+"""A Kubernetes API without nodes, as plain processes on loopback: etcd, the API server and the controllers that clean
+up.
 
-For tests that need the real API server and play scheduler and nodes themselves. No root; some five seconds to start. All
-processes die with the thread that has started them, so that no run leaves anything to the next.
+For tests that need the real API server and play scheduler and nodes themselves. No root; some five seconds to start.
+All processes die with the thread that has started them, so that no run leaves anything to the next.
 """
 
 import asyncio
@@ -46,7 +47,8 @@ class RefusedError(Exception):
 def free_port() -> int:
     """A port on loopback that nobody else is handed by chance.
 
-    It lies below those that the kernel hands out by itself: one of these could be gone again before the server takes it.
+    It lies below those that the kernel hands out by itself: one of these could be gone again before the server takes
+    it.
     """
     while True:
         port = 20_000 + secrets.randbelow(12_000)
@@ -115,8 +117,8 @@ class ControlPlane:
     async def restart_api_server(self, how: signal.Signals) -> None:
         """End the API server, politely or not, and start it again. What is stored stays.
 
-        The controllers go with it: without it they lose their election, and a garbage collector that lived on would take a job
-        that was deleted and made anew in the gap for the old one.
+        The controllers go with it: without it they lose their election, and a garbage collector that lived on would
+        take a job that was deleted and made anew in the gap for the old one.
         """
         for name, signal_number in (("kube-apiserver", how), ("kube-controller-manager", signal.SIGKILL)):
             process = self._running.pop(name)
@@ -151,7 +153,9 @@ class ControlPlane:
     def call(
         self, method: str, path: str, body: Json | None = None, content: str = "application/json", user: str = ""
     ) -> Any:
-        """One request as the administrator, or as somebody else. Raises RefusedError, or URLError where nobody answers."""
+        """One request as the administrator, or as somebody else. Raises RefusedError, or URLError where nobody
+        answers.
+        """
         headers = {"Authorization": f"Bearer {self.token(ADMIN)}", "Content-Type": content}
         if user:
             headers["Impersonate-User"] = user

@@ -1,4 +1,4 @@
-"""Candidates for one Lease on a fake API server, with time that passes when a test says so."""
+"""Candidates for one Lease on a fake API server and a fake clock."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ HOME, NAME = "home", "trainyard"
 
 @dataclass(eq=False)
 class Candidate:
-    """One process, as far as the election goes."""
+    """One process of the election."""
 
     elector: LeaderElector
     timers: FakeTimers
@@ -36,7 +36,7 @@ class Candidate:
 
     @property
     def lost(self) -> str:
-        """What it ended of; empty while it goes on."""
+        """Why it lost the lease; empty while it runs."""
         if self.task is None or not self.task.done():
             return ""
         error = self.task.exception()
@@ -45,7 +45,12 @@ class Candidate:
 
     async def sleep(self, seconds: float) -> None:
         woken = asyncio.get_running_loop().create_future()
-        self.timers.call_at(self.timers.time() + seconds, lambda: woken.done() or woken.set_result(None))
+
+        def wake() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        self.timers.call_at(self.timers.time() + seconds, wake)
         self.asleep += 1
         try:
             await woken
@@ -58,21 +63,21 @@ class Candidate:
         await self.elector.keep()
 
     def kill(self) -> None:
-        """As `kill -9` does it: nothing is given back."""
+        """Stop it like `kill -9`: the lease is not released."""
         assert self.task is not None
         self.task.cancel()
 
 
 @dataclass(eq=False)
 class Election:
-    """All candidates, and the time."""
+    """All candidates and their clock."""
 
     api: FakeApi
     timers: FakeTimers
     candidates: list[Candidate] = field(default_factory=list)
 
     def join(self, name: str, **fields: Any) -> Candidate:
-        """Another candidate, who begins at once."""
+        """Add a candidate, which starts at once."""
         client = LeaseClient(self.api.session(), HOME, NAME)
         elector = LeaderElector(client, name, clock=self.timers.time, random=lambda: 0.5, **fields)
         candidate = Candidate(elector, self.timers)
@@ -83,20 +88,20 @@ class Election:
         return candidate
 
     async def rest(self) -> None:
-        """Until all that has to be done at this time is done."""
+        """Wait until all work that is due is done."""
         await until(lambda: all(c.asleep or (c.task and c.task.done()) for c in self.candidates))
 
     async def wait(self, seconds: float, step: float = 0.1) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         await self.rest()
         for _ in range(round(seconds / step)):
             self.timers.advance(step)
-            # A turn of the loop, so that those who were woken are no longer asleep.
+            # One iteration of the loop, so that woken candidates no longer count as asleep.
             await asyncio.sleep(0)
             await self.rest()
 
     async def until_writes(self, candidate: Candidate, within: float) -> float:
-        """Let time pass until the candidate may write. Returns how much it was."""
+        """Advance the clock until the candidate may write. Return the seconds that passed."""
         began = self.timers.time()
         await self.rest()
         while not candidate.may_write:
@@ -109,7 +114,7 @@ class Election:
         return spec
 
     def write(self, **spec: Any) -> None:
-        """Somebody else writes to the Lease."""
+        """Write to the Lease as another client."""
         self.api.cluster.merge(LEASES, HOME, NAME, {"spec": spec})
 
 

@@ -53,7 +53,7 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """An open watch: what is still to be said, and whether it may be said."""
+    """An open watch, with the events that are not sent yet."""
 
     place: Place
     namespace: str | None
@@ -63,7 +63,7 @@ class Watch:
     lines: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
     silent: bool = False
 
-    def tell(self, change: Change) -> None:
+    def send_change(self, change: Change) -> None:
         subject = change.new or change.old
         assert subject is not None
         if change.place != self.place or self.namespace not in (None, subject["metadata"]["namespace"]):
@@ -78,7 +78,7 @@ class Watch:
 
 
 class FakeApi:
-    """The server. `cluster` is what it knows, `calls` what it was asked."""
+    """The server. `cluster` holds its objects, `calls` the requests that it got."""
 
     def __init__(self, resources: Sequence[Resource] = (PODS, SERVICES, EVENTS)) -> None:
         """`resources` are only for discovery; any path is served."""
@@ -87,13 +87,13 @@ class FakeApi:
         self.watches: list[Watch] = []
         self.url = ""
         self.served: dict[str, Json] = {}
-        """Answers to paths that are no objects: the cluster's keys, say."""
+        """Answers to paths that are no objects, for example the cluster's token keys."""
         self._resources = resources
         self._faults = FaultScript()
         self._pages: dict[str, tuple[int, list[Json]]] = {}
         self._sessions: list[Session] = []
         self._runner: web.AppRunner | None = None
-        self.cluster.listeners.append(self._tell)
+        self.cluster.listeners.append(self._send_change)
 
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=8 << 20)
@@ -122,7 +122,7 @@ class FakeApi:
     # Faults and watches.
 
     def fault(self, **fields: Any) -> Fault:
-        """The next requests that match go wrong; see `Fault` for the fields."""
+        """Let the next matching requests fail; see `Fault` for the fields."""
         fault = Fault(**fields)
         self._faults.waiting.append(fault)
         return fault
@@ -132,16 +132,16 @@ class FakeApi:
         await until(lambda: len(self.watches) >= count)
 
     def say(self, event: Json | bytes) -> None:
-        """Put an event, or a raw line, into all open watches."""
+        """Send an event, or a raw line, to all open watches."""
         for watch in self.watches:
             watch.say(event)
 
     def bookmark(self) -> None:
-        """Tell all open watches how far they have come."""
+        """Send a bookmark to all open watches."""
         self.say({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(self.cluster.version)}}})
 
     def mute(self) -> None:
-        """All open watches fall silent and stay open."""
+        """Silence all open watches without closing them."""
         for watch in self.watches:
             watch.silent = True
 
@@ -153,7 +153,7 @@ class FakeApi:
         self.watches.clear()
 
     def end(self) -> None:
-        """End all open watches in good order."""
+        """End all open watches normally."""
         for watch in self.watches:
             watch.lines.put_nowait(None)
         self.watches.clear()
@@ -167,7 +167,7 @@ class FakeApi:
 
     @contextlib.contextmanager
     def no_calls(self, *, writes_only: bool = False) -> Iterator[None]:
-        """Not one request (or not one write) may be made in here."""
+        """Assert that no request (or no write) is made inside."""
         before = len(self.calls)
         yield
         made = [call.verb for call in self.calls[before:] if not writes_only or call.method != "GET"]
@@ -267,7 +267,7 @@ class FakeApi:
         watch = Watch(place, namespace, call.query.get("labelSelector", ""), response, request, silent=silent)
         try:
             for change in self.cluster.changes(place, int(call.query.get("resourceVersion") or 0)):
-                watch.tell(change)
+                watch.send_change(change)
         except RefusedError as refused:
             status = {"kind": "Status", "code": refused.status, "reason": refused.reason, "message": refused.message}
             watch.say({"type": "ERROR", "object": status})
@@ -284,9 +284,9 @@ class FakeApi:
                 self.watches.remove(watch)
         return response
 
-    def _tell(self, change: Change) -> None:
+    def _send_change(self, change: Change) -> None:
         for watch in self.watches:
-            watch.tell(change)
+            watch.send_change(change)
 
     @staticmethod
     def _abort(request: web.Request) -> None:

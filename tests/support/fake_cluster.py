@@ -1,7 +1,9 @@
-"""What a fake API server knows: objects, versions and their history. No HTTP here; a test uses it to play users and kubelets.
+"""The state of a fake API server: objects, versions and their history, without HTTP. Tests use it to act as users and
+kubelets.
 
-Follows the real server where the operator can tell: one counter of versions for all kinds, an update that changes nothing makes
-no version, a write of the object leaves its status alone and the other way round, a deletion has a version of its own.
+Follows the real server where the operator can tell: one counter of versions for all kinds, an update that changes
+nothing makes no version, a write of the object leaves its status alone and the other way round, a deletion has a
+version of its own.
 """
 
 import itertools
@@ -237,7 +239,8 @@ class FakeCluster:
 
     def _out(self, obj: Json) -> Json:
         """What callers are given of an object that is held."""
-        return copied(obj)
+        given: Json = copied(obj)
+        return given
 
 
 def _place(place: Place | Resource) -> Place:

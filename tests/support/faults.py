@@ -1,4 +1,4 @@
-"""What a fake API server does wrong, in the order in which a test says so."""
+"""The faults of a fake API server, in the order of the test's script."""
 
 import re
 from dataclasses import dataclass, field
@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """What happens to the next `times` requests that match. With no field of the second group set it only counts them."""
+    """What happens to the next `times` requests that match. With no field of the second group set it only counts
+    them.
+    """
 
     method: str = ".*"
     path: str = ".*"
@@ -22,9 +24,11 @@ class Fault:
     causes: tuple[str, ...] = ()
     retry_after: float | None = None
     drop: bool = False
-    """Cut the connection before anything is done. A client that has used it before repeats GET, PUT and DELETE once: `times=2`."""
+    """Cut the connection before anything is done. A client that has used it before repeats GET, PUT and DELETE once:
+    `times=2`."""
     lose_answer: bool = False
-    """Do it, then cut the connection: what a time-out after success looks like. As with `drop`, some requests are repeated."""
+    """Do it, then cut the connection: what a time-out after success looks like. As with `drop`, some requests are
+    repeated."""
     delay: float = 0.0
     """Seconds before anything is done."""
     silent: bool = False

@@ -1,14 +1,14 @@
-"""Builders of what a decision looks at, which read like a sentence: `job(3).running().failed(1, exit_code=2)`."""
+"""Builders of snapshots that read like a sentence: `job(3).running().failed(1, exit_code=2)`."""
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from trainyard.api.reasons import Reason
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import Condition, ConditionType, TrainingJobStatus
 from trainyard.domain.state.object_names import worker_pod
-from trainyard.domain.state.snapshot import AgentView, Doing, Exit, JobView, PodView, Snapshot, Trouble
+from trainyard.domain.state.snapshot import AgentView, Exit, JobView, PodIssue, PodView, Snapshot
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 UID = "job-uid"
@@ -61,7 +61,7 @@ class Scene:
     deleting: bool = False
     agents: dict[str, AgentView] | None = None
     """None: there is no coordinator."""
-    hearing_since: datetime = NOW - timedelta(seconds=300)
+    coordinator_up_since: datetime = NOW - timedelta(seconds=300)
 
     @property
     def job(self) -> JobView:
@@ -74,7 +74,7 @@ class Scene:
         snapshot = Snapshot(self.job, self.pods, self.has_service)
         if self.agents is None:
             return snapshot
-        return replace(snapshot, agent=True, agents=self.agents, hearing_since=self.hearing_since)
+        return replace(snapshot, agent=True, agents=self.agents, coordinator_up_since=self.coordinator_up_since)
 
     # The job
 
@@ -166,30 +166,30 @@ class Scene:
     def deleted(self, index: int, *, seconds_ago: float = 5, grace: float = 30) -> "Scene":
         """Somebody asked for a pod's deletion."""
         asked = ago(seconds_ago)
-        by = Trouble("Deleted", "somebody deleted the pod")
-        return self.pod(index, taken_at=asked, taken_by=by, deletion_time=asked + timedelta(seconds=grace))
+        by = PodIssue("Deleted", "the pod was deleted")
+        return self.pod(index, disrupted_at=asked, disruption=by, deletion_time=asked + timedelta(seconds=grace))
 
     def disrupted(self, index: int, *, seconds_ago: float = 5, reason: str = "PreemptionByScheduler") -> "Scene":
         """A pod bears the condition DisruptionTarget."""
-        return self.pod(index, taken_at=ago(seconds_ago), taken_by=Trouble(reason, "a pod of higher priority"))
+        return self.pod(index, disrupted_at=ago(seconds_ago), disruption=PodIssue(reason, "a pod of higher priority"))
 
     def rejected(self, index: int) -> "Scene":
         """The kubelet refused a pod."""
-        why = Trouble("UnexpectedAdmissionError", "no device is healthy")
+        why = PodIssue("UnexpectedAdmissionError", "no device is healthy")
         return self.pod(
-            index, phase="Failed", ended=True, running=False, ready=False, scheduled=True, node="node9", trouble=why
+            index, phase="Failed", ended=True, running=False, ready=False, scheduled=True, node="node9", issue=why
         )
 
     def waiting(self, index: int, reason: str, message: str = "", *, scheduled: bool = True) -> "Scene":
         """A pod waits, and the scheduler or the node says why."""
-        return self.pod(index, scheduled=scheduled, running=False, trouble=Trouble(reason, message), phase="Pending")
+        return self.pod(index, scheduled=scheduled, running=False, issue=PodIssue(reason, message), phase="Pending")
 
     # Its agents
 
-    def attended(self, doing: Doing = Doing.RUNNING, *indexes: int) -> "Scene":
+    def attended(self, state: AgentState = AgentState.RUNNING, *indexes: int) -> "Scene":
         """The agents of these workers, or of all, have called in the current attempt."""
         meant = indexes or tuple(range(self.spec.replicas))
-        return self._heard({index: AgentView(self.status.attempt, doing, since=ago(200)) for index in meant})
+        return self._heard({index: AgentView(self.status.attempt, state, since=ago(200)) for index in meant})
 
     def told_failed(
         self,
@@ -203,20 +203,20 @@ class Scene:
     ) -> "Scene":
         """The agent of a worker has told that a rank failed; the container goes on. `reported`: what else it tells."""
         end = Exit(ago(seconds_ago), exit_code, "Error", message, step=step, rank=index, **reported)
-        return self._heard({index: AgentView(self.status.attempt, Doing.FAILED, end, since=ago(200))})
+        return self._heard({index: AgentView(self.status.attempt, AgentState.FAILED, end, since=ago(200))})
 
     def vanished(self, index: int, seconds_ago: float = 10) -> "Scene":
         """The node of a worker has not answered for so long."""
-        agent = AgentView(self.status.attempt, Doing.RUNNING, left_at=ago(seconds_ago), vanished=True)
+        agent = AgentView(self.status.attempt, AgentState.RUNNING, left_at=ago(seconds_ago), vanished=True)
         return self._heard({index: agent})
 
     def said_good_bye(self, index: int, seconds_ago: float = 1) -> "Scene":
         """The agent of a worker has said that all is done there."""
-        return self._heard({index: AgentView(self.status.attempt, Doing.ENDED, said_at=ago(seconds_ago))})
+        return self._heard({index: AgentView(self.status.attempt, AgentState.ENDED, reported_at=ago(seconds_ago))})
 
-    def hung_up(self, index: int, seconds_ago: float = 5, doing: Doing = Doing.RUNNING) -> "Scene":
+    def hung_up(self, index: int, seconds_ago: float = 5, state: AgentState = AgentState.RUNNING) -> "Scene":
         """The agent of a worker has closed its connection."""
-        agent = AgentView(self.status.attempt, doing, left_at=ago(seconds_ago))
+        agent = AgentView(self.status.attempt, state, left_at=ago(seconds_ago))
         return self._heard({index: agent})
 
     def _heard(self, agents: dict[int, AgentView]) -> "Scene":
@@ -235,7 +235,7 @@ def told(conditions: list[Condition]) -> dict[str, tuple[bool, str]]:
     return {c.type: (c.status == "True", c.reason) for c in conditions}
 
 
-def because(reason: Reason, *, holds: bool = True) -> tuple[bool, str]:
+def because(reason: str, *, holds: bool = True) -> tuple[bool, str]:
     """One of `told`."""
     return holds, reason
 

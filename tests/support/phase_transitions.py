@@ -1,7 +1,7 @@
-"""Which moves the status of a job may make: one table for the phase and one rule for the attempt. Pure; decides nothing.
+"""The legal transitions of a job's status: one table for the phase and one rule for the attempt. Pure; decides nothing.
 
-Every verdict keeps to it, in whatever order faults, users and operators that die come upon the job. The simulation holds each
-status that is written against it.
+Every verdict keeps to it, in whatever order faults, users and operators that die come upon the job. The simulation
+holds each status that is written against it.
 """
 
 from collections.abc import Mapping
@@ -60,8 +60,8 @@ def objection(before: TrainingJobStatus, after: TrainingJobStatus) -> str | None
 
 
 def _attempt(before: TrainingJobStatus, after: TrainingJobStatus) -> str | None:
-    """The attempt never falls. It grows by one, and only where the group starts anew or stops."""
-    told = f"the attempt goes from {before.attempt} to {after.attempt}"
+    """The attempt never decreases. It grows by one, and only where the group restarts or stops."""
+    change = f"the attempt goes from {before.attempt} to {after.attempt}"
     lost = before.start_time is None and before.attempt == 1
     if after.attempt == before.attempt or (lost and after.attempt > 1):
         # A status that was lost takes its attempt from the pods (`verdict.adopt`).
@@ -69,8 +69,8 @@ def _attempt(before: TrainingJobStatus, after: TrainingJobStatus) -> str | None:
             None if after.internal.launched_attempt <= after.attempt else "an attempt is launched before it is decided"
         )
     if after.attempt != before.attempt + 1:
-        return told
-    return None if after.phase in {Phase.RESTARTING, Phase.SUSPENDED} else f"{told} while the phase is {after.phase}"
+        return change
+    return None if after.phase in {Phase.RESTARTING, Phase.SUSPENDED} else f"{change} while the phase is {after.phase}"
 
 
 def _counters(before: TrainingJobStatus, after: TrainingJobStatus) -> str | None:

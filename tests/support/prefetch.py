@@ -1,4 +1,6 @@
-"""`python -m tests.support.prefetch`: download what `make test` builds late, so that a missing module fails it early."""
+"""`python -m tests.support.prefetch`: download what `make test` builds late, so that a missing module fails it
+early.
+"""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -8,13 +10,13 @@ from dev.localcluster import go_toolchain, tools
 from dev.localcluster.errors import LocalClusterError
 from dev.localcluster.paths import Paths, from_environment
 from dev.localcluster.say import complain, say
-from tests.support import foreign
+from tests.support import third_party_crds
 
 LONG_TESTS_ONLY: Final = {*tools.RELEASE, *tools.POLICIES, "adapter"}
 """Programs that only `make test-long` runs."""
 MODULES: Final = (
     *(module for module in tools.MODULE_LIST if not LONG_TESTS_ONLY.issuperset(module.packages)),
-    foreign.MODULE,
+    third_party_crds.MODULE,
 )
 DOWNLOADS_AT_ONCE: Final = 4
 

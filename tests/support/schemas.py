@@ -1,7 +1,7 @@
 """What an API server serves, as JSON schemas that kubeconform reads: one file a kind, each with all that it needs.
 
-Strict: fields that the server does not know are refused. The server's own description is loose in two places, where it takes numbers
-beside the strings that it describes.
+Strict: fields that the server does not know are refused. The server's own description is loose in two places, where it
+takes numbers beside the strings that it describes.
 """
 
 import json
@@ -11,7 +11,8 @@ from typing import Any, Final
 
 Json = dict[str, Any]
 TEMPLATE: Final = "{{ .ResourceKind }}{{ .KindSuffix }}.json"
-"""How kubeconform is told of the names of the files: the kind, the first word of the group, if it has one, and the version."""
+"""How kubeconform is told of the names of the files: the kind, the first word of the group, if it has one, and the
+version."""
 PREFIX: Final = "#/definitions/"
 LOOSE: Final[Mapping[str, Json]] = {
     "io.k8s.apimachinery.pkg.api.resource.Quantity": {"type": ["string", "number"]},
@@ -21,7 +22,7 @@ LOOSE: Final[Mapping[str, Json]] = {
 
 def write(described: Json, folder: Path) -> None:
     """A file for each kind of the definitions that a server describes its API with."""
-    definitions = {name: _strict(schema) for name, schema in described.items()} | LOOSE
+    definitions = {**{name: _strict(schema) for name, schema in described.items()}, **LOOSE}
     for name, schema in described.items():
         needed = _needed(name, definitions)
         for kind in schema.get("x-kubernetes-group-version-kind", []):

@@ -1,4 +1,4 @@
-"""Time that passes when a test says so."""
+"""A fake clock with timers, advanced by tests."""
 
 import heapq
 import itertools
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, order=True)
 class FakeTimer:
-    """A call that is due; ordered by when, then by who came first."""
+    """A scheduled call, ordered by time, then by order of scheduling."""
 
     when: float
     number: int
@@ -20,7 +20,9 @@ class FakeTimer:
 
 
 class FakeTimers:
-    """In place of an event loop's clock and timers (`trainyard.engine.queue.Timers`); also a plain clock: `timers.time`."""
+    """In place of an event loop's clock and timers (`trainyard.engine.queue.Timers`); also a plain clock:
+    `timers.time`.
+    """
 
     def __init__(self, start: float = 1000.0) -> None:
         self._now = start

@@ -1,13 +1,13 @@
-"""Waiting for something to become true while the event loop does its work."""
+"""Wait for a condition while the event loop runs."""
 
 import asyncio
 from collections.abc import Callable
 
 
 async def until(condition: Callable[[], object], *, within: float = 30.0) -> None:
-    """Let the event loop run until the condition holds. Fails after `within` seconds, which only a failing test waits for.
+    """Let the event loop run until the condition holds. Fails after `within` seconds.
 
-    It lets go of the processor in between: a loop that spins keeps the client's threads waiting, for seconds on a busy machine.
+    It sleeps in between: a busy loop would starve the threads of the client.
     """
     try:
         async with asyncio.timeout(within):

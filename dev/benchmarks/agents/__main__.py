@@ -26,8 +26,8 @@ import uvloop
 from dev.benchmarks.agents import waiting
 from dev.benchmarks.agents.credentials import Issuer, certificate
 from trainyard.api.agent_protocol import REPORT_PATH
-from trainyard.controller.bootstrap.limits import more_files
-from trainyard.coordinator.progress_store import REPORTS_A_SECOND
+from trainyard.controller.bootstrap.limits import raise_open_file_limit
+from trainyard.coordinator.progress_store import MAX_REPORTS_PER_SECOND
 
 WORKERS = 8
 """Of a job."""
@@ -116,7 +116,7 @@ async def measure(agents: int, seconds: float, burst: int) -> list[dict[str, Any
             clients = [await stack.enter_async_context(_client(n)) for n in range(waiting.ADDRESSES)]
             await asyncio.sleep(IDLE_SECONDS)
             idle = await cost()
-            warm = agents / REPORTS_A_SECOND
+            warm = agents / MAX_REPORTS_PER_SECOND
             end = time.monotonic() + warm + seconds
             living = [
                 asyncio.create_task(load.live(clients[agent % len(clients)], agent, end, warm))
@@ -166,7 +166,7 @@ def _spent(before: Mapping[str, float], after: Mapping[str, float], reports: int
 
 def main() -> int:
     """1 where a report was not taken, or an agent not told to begin."""
-    more_files()
+    raise_open_file_limit()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--agents", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=60.0)

@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry
 
 from dev.benchmarks.scale.usage import of
 from trainyard.api.internal_status import Group
-from trainyard.controller.bootstrap.limits import more_files
+from trainyard.controller.bootstrap.limits import raise_open_file_limit
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.reconcile.caches import Caches
-from trainyard.controller.reconcile.coordination import coordinator
+from trainyard.controller.reconcile.coordination import create_coordinator
 from trainyard.controller.reconcile.resources import job_record, pod_record
 from trainyard.domain.plan import plan
 from trainyard.engine.loop import ReconcileLoop
@@ -51,7 +51,7 @@ def fill(caches: Caches, jobs: int, workers: int) -> None:
         if (view := record.view) is None:
             raise ValueError(record.problem)
         for index in range(workers):
-            pod = worker_pod(Worker(view, index, 1))
+            pod = worker_pod(Worker(view, index, 1, workers))
             pod["metadata"] |= {"uid": f"{number}-{index}", "resourceVersion": "1"}
             pod["spec"]["nodeName"] = "node1"
             state = [{"name": "main", "state": {"running": {}}}]
@@ -72,7 +72,7 @@ class _Cluster:
 
 
 class Service:
-    """A coordinator, and passes over the jobs that it has news of."""
+    """A coordinator, and reconciles of the jobs that it queues."""
 
     def __init__(self, folder: Path, jobs: int, workers: int) -> None:
         """`folder` holds the certificate and `keys.json`, what the cluster says of its keys."""
@@ -81,7 +81,9 @@ class Service:
         self.queue: WorkQueue[str] = WorkQueue()
         settings = Settings(coordinator_url="https://localhost:1", coordinator_tls=folder)
         session = cast("Session", _Cluster(orjson.loads((folder / "keys.json").read_bytes())))
-        made = coordinator(settings, session, self.caches, self.queue, self.registry, lambda: True, lambda _: True)
+        made = create_coordinator(
+            settings, session, self.caches, self.queue, self.registry, lambda: True, lambda _: True
+        )
         if made is None:
             raise ValueError("there is no coordinator")
         self.coordinator = made
@@ -93,13 +95,13 @@ class Service:
         cache = self.caches.of(NAMESPACE)
         record = cache.jobs.get(uid)
         made = self.coordinator
-        reports = made.board.of(uid)
-        snapshot = cache.snapshot(record, reports=reports, attendance=made.attendance) if record else None
+        reports = made.progress_store.of(uid)
+        snapshot = cache.snapshot(record, reports=reports, agent_registry=made.agent_registry) if record else None
         if record and snapshot:
             status = plan(snapshot, datetime.now(UTC)).status
             if status != snapshot.job.status:
                 cache.jobs.apply(record.with_status(status, record.resource_version + 1))
-                made.attendance.wake(uid)
+                made.agent_registry.wake(uid)
         self.passes += 1
         return None
 
@@ -113,7 +115,7 @@ class Service:
             attempt = view.status.attempt + 1
             status = view.status.evolve(attempt=attempt, launched_attempt=attempt, group=Group(created_in_attempt=1))
             jobs.apply(record.with_status(status, record.resource_version + 1))
-            self.coordinator.attendance.wake(record.uid)
+            self.coordinator.agent_registry.wake(record.uid)
         return {"at": began}
 
     async def watch(self) -> None:
@@ -159,7 +161,7 @@ def _say(line: Mapping[str, object]) -> None:
 def main(arguments: list[str]) -> None:
     """`FOLDER JOBS WORKERS`."""
     folder, jobs, workers = arguments
-    more_files()
+    raise_open_file_limit()
 
     async def run() -> None:
         await serve(Service(Path(folder), int(jobs), int(workers)))

@@ -1,1 +1,3 @@
-"""The values of the chart as a model, from which its schema is made: what the operator reads too is taken from the operator's own settings."""
+"""The model of the chart's values, which its schema is generated from. Bounds of settings come from the operator's own
+settings.
+"""

@@ -1,4 +1,4 @@
-"""Writes what is generated of the chart: `values.schema.json`, and by helm-docs its README. `python -m dev.codegen.chart [ROOT]`."""
+"""`python -m dev.codegen.chart [ROOT]` generates the chart's `values.schema.json`, and by helm-docs its README."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from dev.codegen.chart import generated
 
 
 def main(arguments: list[str]) -> int:
-    """Write both files."""
+    """Write both files below ROOT, or below the current folder."""
     generated.write((Path(arguments[0]) if arguments else Path.cwd()) / "helm/trainyard")
     return 0
 

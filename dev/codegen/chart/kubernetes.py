@@ -1,6 +1,6 @@
-"""Kubernetes' own types that values are of, field by field: one that Kubernetes does not have is refused by its name, and not left to the API server.
+"""Model values of Kubernetes' own types by field, so that the schema refuses a field that Kubernetes does not have.
 
-What is between fields (one of two, or one that needs another) is said by the templates, in words.
+The templates check rules between fields, for example that one of two is set.
 """
 
 from typing import Annotated, Literal
@@ -21,21 +21,21 @@ from trainyard.controller.bootstrap.peers import LabelValue, QualifiedName, Sele
 Count = Annotated[int, Field(ge=1, le=2147483647)]
 Weight = Annotated[int, Field(ge=1, le=100)]
 Key = Annotated[str, Field(max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
-"""Of a ConfigMap or a Secret."""
+"""A key of a ConfigMap or a Secret."""
 ResourceName = Annotated[str, Field(pattern=r"^(cpu|memory|ephemeral-storage)$")]
-"""The operator has no use for others, which have rules of their own."""
+"""The operator does not use other resources, which have their own rules."""
 Quantities = Annotated[dict[ResourceName, Quantity | Annotated[float, Field(ge=0)]], These]
 
 
 class Resources(Values):
-    """Of a container."""
+    """Resources of a container."""
 
     requests: Quantities = OPTIONAL
     limits: Quantities = OPTIONAL
 
 
 class KeyOf(Values):
-    """Of a ConfigMap or a Secret."""
+    """A key of a ConfigMap or a Secret."""
 
     name: Subdomain
     key: Key
@@ -43,14 +43,14 @@ class KeyOf(Values):
 
 
 class FieldOf(Values):
-    """Of the pod."""
+    """A field of the pod."""
 
     api_version: Literal["v1"] = OPTIONAL
     field_path: Text
 
 
 class ResourceOf(Values):
-    """Of a container."""
+    """A resource of a container."""
 
     container_name: str = OPTIONAL
     resource: Text
@@ -58,7 +58,7 @@ class ResourceOf(Values):
 
 
 class Source(Values):
-    """Where the value of a variable comes from: one of these."""
+    """The source of a variable's value: exactly one of these."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
@@ -69,27 +69,27 @@ class Source(Values):
 
 
 class Variable(Values):
-    """As in a container's `env`."""
+    """A variable of a container's `env`."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-    """The template refuses those that the chart sets itself."""
+    """The template refuses the names that the chart sets itself."""
     value: str = OPTIONAL
     value_from: Source = OPTIONAL
 
 
 class Toleration(Values):
-    """Of a taint."""
+    """A toleration of a taint."""
 
     key: OptionalQualifiedName = OPTIONAL
     operator: Literal["Equal", "Exists"] = OPTIONAL
-    """`Gt` and `Lt` are refused by an API server whose feature gate for them is off, as it is by default up to 1.36."""
+    """API servers refuse `Gt` and `Lt` unless their feature gate is on; it is off by default up to 1.36."""
     value: LabelValue = OPTIONAL
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = OPTIONAL
     toleration_seconds: int = OPTIONAL
 
 
 class NodeExpression(Values):
-    """What a label, or a field, of a node is to be."""
+    """A requirement on a label or a field of a node."""
 
     key: Text
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
@@ -97,34 +97,34 @@ class NodeExpression(Values):
 
 
 class NodeTerm(Values):
-    """Which nodes."""
+    """Requirements on a node."""
 
     match_expressions: list[NodeExpression] = OPTIONAL
     match_fields: list[NodeExpression] = OPTIONAL
 
 
 class NodeTerms(Values):
-    """One of them."""
+    """Terms of which a node must match one."""
 
     node_selector_terms: Annotated[list[NodeTerm], Field(min_length=1)]
 
 
 class PreferredNode(Values):
-    """How much rather."""
+    """A preferred term and its weight."""
 
     weight: Weight
     preference: NodeTerm
 
 
 class NodeAffinity(Values):
-    """To nodes."""
+    """Affinity to nodes."""
 
     required_during_scheduling_ignored_during_execution: NodeTerms = OPTIONAL
     preferred_during_scheduling_ignored_during_execution: list[PreferredNode] = OPTIONAL
 
 
 class PodTerm(Values):
-    """Which pods, and what is one place."""
+    """The selected pods, and the topology domain that they share."""
 
     topology_key: QualifiedName
     label_selector: Selector = OPTIONAL
@@ -135,21 +135,21 @@ class PodTerm(Values):
 
 
 class PreferredPod(Values):
-    """How much rather."""
+    """A preferred term and its weight."""
 
     weight: Weight
     pod_affinity_term: PodTerm
 
 
 class PodAffinity(Values):
-    """To pods."""
+    """Affinity to pods."""
 
     required_during_scheduling_ignored_during_execution: list[PodTerm] = OPTIONAL
     preferred_during_scheduling_ignored_during_execution: list[PreferredPod] = OPTIONAL
 
 
 class Affinity(Values):
-    """Of pods to nodes, and to each other."""
+    """Affinity of pods to nodes and to other pods."""
 
     node_affinity: NodeAffinity = OPTIONAL
     pod_affinity: PodAffinity = OPTIONAL
@@ -157,7 +157,7 @@ class Affinity(Values):
 
 
 class Spread(Values):
-    """Over zones, say. Without a selector the template takes the operator's own."""
+    """A topology spread constraint. Without a selector the template uses the operator's own."""
 
     max_skew: Count
     topology_key: QualifiedName

@@ -1,4 +1,4 @@
-"""The chart's README, by helm-docs: the text of `README.md.gotmpl`, and a row for each value as `values.yaml` has it."""
+"""Generate the chart's README by helm-docs, from `README.md.gotmpl` and a row for each value of `values.yaml`."""
 
 from pathlib import Path
 from subprocess import run
@@ -9,7 +9,7 @@ TEMPLATE = "README.md.gotmpl"
 
 
 def readme(folder: Path) -> str:
-    """Its text, from the chart in this folder. Raises CalledProcessError where helm-docs does not understand it."""
+    """Return the README of the chart in this folder. Raises CalledProcessError if helm-docs fails on it."""
     helm_docs = ensure("helm-docs")["helm-docs"]
     options = ("--dry-run", "--log-level", "warning", "--sort-values-order", "file", "--template-files", TEMPLATE)
     command = [str(helm_docs), "--chart-search-root", str(folder), *options]

@@ -1,68 +1,76 @@
-"""`values.schema.json`, from the model of all values; what they mean stands in `values.yaml`, where people look for it."""
+"""Generate `values.schema.json` from the model of all values, with the descriptions of `values.yaml`."""
 
-import re
+from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any, Final
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
 
 from dev.codegen.chart.values import Chart
 
 Json = dict[str, Any]
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
-"""Of all that Helm 3 and 4 read."""
+"""The version that Helm 3 and 4 both read."""
 DROPPED: Final = ("title", "default", "description")
-KEY: Final = re.compile(r"( *)([A-Za-z]\w*):")
 
 
 def schema(values_yaml: str) -> Json:
-    """The schema.
+    """Return the schema.
 
     Args:
         values_yaml: the text of `values.yaml`.
 
     Raises:
-        ValueError: it describes something that the model does not know.
+        ValueError: it describes a value that the model does not have.
     """
     whole = written_out(Chart.model_json_schema())
     for path, text in descriptions(values_yaml).items():
-        if place := _at(path, whole):
-            place["description"] = text
+        if value_schema := _at(path, whole):
+            value_schema["description"] = text
     return {"$schema": DRAFT, "title": "Values of the trainyard chart", **whole}
 
 
 def descriptions(values_yaml: str) -> dict[str, str]:
-    """What the comments `# -- …` say, by the dotted names of the values below them."""
-    found: dict[str, str] = {}
-    path: list[tuple[int, str]] = []
-    said: list[str] = []
-    for line in values_yaml.splitlines():
-        stripped = line.strip()
-        if stripped.startswith("#"):
-            text = stripped.removeprefix("#").strip()
-            if text.startswith("-- "):
-                said = [text.removeprefix("-- ")]
-            elif said:
-                said.append(text)
-        elif key := KEY.match(line):
-            path = [*(each for each in path if each[0] < len(key[1])), (len(key[1]), key[2])]
-            if said:
-                found[".".join(name for _, name in path)] = " ".join(said)
-            said = []
-    return found
+    """Return the comments that start with `# -- `, by the dotted path of the value below each of them."""
+    return dict(_descriptions(YAML().load(values_yaml), values_yaml.splitlines()))
+
+
+def _descriptions(values: CommentedMap, lines: list[str], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if text := _description(lines[: values.lc.key(key)[0]]):
+            yield f"{prefix}{key}", text
+        if isinstance(value, CommentedMap):
+            yield from _descriptions(value, lines, f"{prefix}{key}.")
+
+
+def _description(lines_above: list[str]) -> str:
+    """Return the description at the end of these lines; empty if they end without one."""
+    text: list[str] = []
+    for line in takewhile(lambda line: line.lstrip().startswith("#"), reversed(lines_above)):
+        part = line.strip().removeprefix("#").strip()
+        text.insert(0, part.removeprefix("-- "))
+        if part.startswith("-- "):
+            return " ".join(text)
+    return ""
 
 
 def _at(path: str, whole: Json) -> Json | None:
-    """The schema of a value; None inside of what may have any keys. Raises ValueError."""
-    place = whole
+    """Return the schema of a value; None inside of a map with arbitrary keys. Raises ValueError for an unknown value."""
+    found = whole
     for name in path.split("."):
-        if name not in place.get("properties", {}):
-            if place.get("additionalProperties") is False and "patternProperties" not in place:
+        if name not in found.get("properties", {}):
+            if found.get("additionalProperties") is False and "patternProperties" not in found:
                 raise ValueError(f"values.yaml: {path} is not in dev/codegen/chart/values.py")
             return None
-        place = place["properties"][name]
-    return place
+        found = found["properties"][name]
+    return found
 
 
 def written_out(made: Json) -> Json:
-    """What pydantic has made, without references, so that each value can have its own description, and without what is said of classes."""
+    """Return pydantic's schema without references, titles and defaults, so that each value can have its own
+    description.
+    """
     return dict(_written_out(made, made.get("$defs", {})))
 
 
@@ -72,8 +80,8 @@ def _written_out(value: Any, definitions: Json) -> Any:
     if not isinstance(value, dict):
         return value
     if "$ref" in value:
-        meant = definitions[value["$ref"].rsplit("/", 1)[1]]
-        return _written_out({**meant, **{key: each for key, each in value.items() if key != "$ref"}}, definitions)
+        target = definitions[value["$ref"].rsplit("/", 1)[1]]
+        return _written_out({**target, **{key: each for key, each in value.items() if key != "$ref"}}, definitions)
     kept = {key: each for key, each in value.items() if key not in {*DROPPED, "$defs"}}
     if "properties" in kept:
         named = {name: _written_out(each, definitions) for name, each in kept.pop("properties").items()}

@@ -1,4 +1,4 @@
-"""All values of the chart, as `values.yaml` has them with what they mean and what they are by default."""
+"""The model of all values of the chart. Their meaning and default are in `values.yaml`."""
 
 from typing import Annotated, Any, Literal
 
@@ -24,23 +24,30 @@ from dev.codegen.chart.words import (
     Values,
 )
 from trainyard.controller.bootstrap.peers import Cidr, Peer
-from trainyard.controller.bootstrap.settings import Burst, LeaseSeconds, LogLevel, Name, Qps, Workers
+from trainyard.controller.bootstrap.settings import (
+    Burst,
+    ConcurrentReconciles,
+    LeaseDurationSeconds,
+    LogLevel,
+    Name,
+    Qps,
+)
 
 
 class OperatorSettings(Values):
-    """What the operator reads as it is."""
+    """Settings that the operator reads unchanged."""
 
     log_level: LogLevel
-    workers: Workers
+    concurrent_reconciles: ConcurrentReconciles
     api_qps: Qps
     api_burst: Burst
     http_port: OwnPort
 
 
 class LeaderElection(Switch):
-    """Who acts."""
+    """The leader election."""
 
-    lease_seconds: LeaseSeconds
+    lease_duration_seconds: LeaseDurationSeconds
 
 
 class Crds(Switch):
@@ -53,14 +60,14 @@ class Image(Values):
     """The operator's image."""
 
     repository: Repository
-    """Without tag and digest: they have values of their own."""
+    """Without tag and digest, which are separate values."""
     tag: Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$")] = OPTIONAL
     digest: Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")] = OPTIONAL
     pull_policy: Literal["Always", "IfNotPresent", "Never"]
 
 
 class PullSecret(Values):
-    """One that is there already."""
+    """The name of an existing pull secret."""
 
     name: Subdomain
 
@@ -73,7 +80,7 @@ class Agent(Switch):
 
 
 class Issuer(Values):
-    """Of cert-manager."""
+    """An issuer of cert-manager."""
 
     name: Subdomain = OPTIONAL
     kind: Text = OPTIONAL
@@ -81,7 +88,7 @@ class Issuer(Values):
 
 
 class CertManager(Switch):
-    """Who makes the Secret."""
+    """The certificate by cert-manager."""
 
     issuer_ref: Issuer = OPTIONAL
 
@@ -94,27 +101,27 @@ class Tls(Values):
 
 
 class Coordinator(Switch):
-    """Who hears the agents."""
+    """The coordinator, which agents connect to."""
 
     port: OwnPort
     tls: Tls
 
 
 class ApiServer(Values):
-    """Where the operator may go."""
+    """The addresses and ports of the API server."""
 
     ports: Annotated[list[Port], Field(min_length=1), Once]
     cidrs: Annotated[list[Cidr], Once] = OPTIONAL
 
 
 class JobPolicies(Switch):
-    """In front of workers."""
+    """The NetworkPolicies of jobs."""
 
     from_: Annotated[list[Peer], Field(alias="from")]
 
 
 class NetworkPolicy(Switch):
-    """In front of the operator."""
+    """The NetworkPolicy of the operator."""
 
     metrics_from: list[Peer] = OPTIONAL
     api_server: ApiServer
@@ -122,7 +129,7 @@ class NetworkPolicy(Switch):
 
 
 class ServiceAccount(Values):
-    """The operator's."""
+    """The operator's ServiceAccount."""
 
     create: bool
     name: OptionalSubdomain = OPTIONAL
@@ -130,28 +137,28 @@ class ServiceAccount(Values):
 
 
 class Rbac(Values):
-    """Roles."""
+    """The operator's and the users' roles."""
 
     create: bool
     aggregate: bool
 
 
 class Admission(Switch):
-    """Policies of the API server."""
+    """The policies of the API server."""
 
     pod_security: Literal["", "baseline", "restricted"] = OPTIONAL
     guard_service_accounts: bool = OPTIONAL
 
 
 class MetricsService(Switch):
-    """What a Prometheus scrapes."""
+    """The Service that Prometheus scrapes."""
 
     port: Port
     annotations: Annotations = OPTIONAL
 
 
 class Scraped(Switch):
-    """How the Prometheus operator has something scraped."""
+    """How the Prometheus operator scrapes a target."""
 
     labels: Labels = OPTIONAL
     interval: OptionalDuration = OPTIONAL
@@ -159,7 +166,7 @@ class Scraped(Switch):
 
 
 class PodMonitor(Scraped):
-    """Of workers."""
+    """The PodMonitor of workers."""
 
     port: Annotated[str, Field(max_length=15, pattern=r"^([0-9]+-)*[0-9]*[a-z][a-z0-9]*(-[a-z0-9]+)*$")]
 
@@ -174,7 +181,7 @@ class PrometheusRule(Switch):
 
 
 class Dashboards(Switch):
-    """Grafana's."""
+    """The Grafana dashboards."""
 
     labels: Labels = OPTIONAL
     annotations: Annotations = OPTIONAL
@@ -182,7 +189,7 @@ class Dashboards(Switch):
 
 
 class Metrics(Values):
-    """What there is to see."""
+    """Metrics, alerts and dashboards."""
 
     service: MetricsService
     service_monitor: Scraped
@@ -195,7 +202,7 @@ class Chart(Values):
     """Values of the trainyard chart"""
 
     global_: Annotated[dict[str, Any], Field(alias="global")] = OPTIONAL
-    """Helm adds it where the chart is a dependency of another; nothing in it is read."""
+    """Helm adds it if the chart is a dependency of another; the templates do not read it."""
     name_override: OptionalName = OPTIONAL
     fullname_override: OptionalName = OPTIONAL
     common_labels: Labels = OPTIONAL

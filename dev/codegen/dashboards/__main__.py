@@ -1,4 +1,4 @@
-"""`python -m dev.codegen.dashboards [ROOT]`: ROOT/helm/trainyard/files/dashboards/*.json."""
+"""`python -m dev.codegen.dashboards [ROOT]` writes ROOT/helm/trainyard/files/dashboards/*.json."""
 
 import json
 import sys
@@ -16,12 +16,12 @@ BOARDS: Final = (fleet.BOARD, job.BOARD, control.BOARD)
 
 
 def text(board: Board) -> str:
-    """The dashboard as Grafana reads it."""
+    """Return the dashboard as JSON for Grafana."""
     return json.dumps(build(board), cls=JSONEncoder, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def main(arguments: list[str]) -> None:
-    """Write them below ROOT, or below this folder."""
+    """Write all dashboards below ROOT, or below the current folder."""
     folder = Path(*arguments[:1]) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     for board in BOARDS:

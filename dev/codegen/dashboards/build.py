@@ -1,4 +1,4 @@
-"""Panels as grafana-foundation-sdk builds them, laid out from left to right and top to bottom."""
+"""Build panels with grafana-foundation-sdk, laid out from left to right and top to bottom."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROW_JOB: Final = f"/d/{JOB}?${{datasource:queryparam}}&var-namespace=${{__data.f
 
 
 def build(board: Board) -> models.Dashboard:
-    """The dashboard, as Grafana imports it."""
+    """Return the dashboard in the form that Grafana imports."""
     made = (
         dashboard.Dashboard(board.title)
         .uid(board.uid)
@@ -64,7 +64,7 @@ def build(board: Board) -> models.Dashboard:
 
 
 def laid_out(rows: tuple[Row, ...]) -> Iterator[tuple[Row, int, list[models.GridPos]]]:
-    """Each row with the line that its title is on, and the places of its panels."""
+    """Yield each row with the line of its title and the positions of its panels."""
     y = 0
     for row in rows:
         top, x, line, places = y, 0, 0, []

@@ -1,9 +1,9 @@
-"""The operator itself: whether it acts, whether it keeps up, and what the API server answers."""
+"""The dashboard of the operator: leadership, throughput, and the API server's responses."""
 
 from dev.codegen.dashboards.panels import BAD, GOOD, OPERATOR, POOR, Board, Panel, Query, Row, number
 
 OURS = "and on (namespace, pod) trainyard_clock_offset_seconds"
-"""Of processes that are operators of ours: kubelets and other controllers have metrics of the same names."""
+"""Only operators of ours: kubelets and other controllers have metrics of the same names."""
 
 
 def _p99(metric: str, by: str = "") -> str:
@@ -14,20 +14,20 @@ def _p99(metric: str, by: str = "") -> str:
 NOW = Row(
     "Now",
     (
-        number("Operators", "Processes that answer Prometheus. Two are the rule, of which one acts.", "none", "count(trainyard_clock_offset_seconds)", base=BAD, limits={1: POOR, 2: GOOD}),
-        number("Acting", "Processes that hold the Lease, or need none.", "none", "count(trainyard_unreadable_jobs) or vector(0)", base=BAD, limits={1: GOOD, 2: BAD}),
-        number("Oldest watch", "Since when a watch has heard nothing, or the list of TrainingJobs is due. One that works is heard once a minute at least.", "s", "max(trainyard_watch_age_seconds)", limits={120: POOR, 300: BAD}),
-        number("Waiting jobs", "Jobs that wait for their pass.", "none", 'sum(workqueue_depth{name="trainingjob"})', limits={100: POOR, 1000: BAD}),
-        number("Unreadable jobs", "Their spec or status is none that the operator understands; the log says why.", "none", "max(trainyard_unreadable_jobs)", limits={1: BAD}),
-        number("Connected agents", "That wait for a word of the process that acts.", "none", "sum(trainyard_connected_agents)"),
+        number("Operators", "Processes that answer Prometheus: usually two, a leader and a standby.", "none", "count(trainyard_clock_offset_seconds)", base=BAD, limits={1: POOR, 2: GOOD}),
+        number("Leaders", "Processes that hold the Lease, or run without leader election. One is healthy.", "none", "count(trainyard_invalid_jobs) or vector(0)", base=BAD, limits={1: GOOD, 2: BAD}),
+        number("Oldest watch", "Time since the API server last answered a watch, or since the list of TrainingJobs was due. A healthy one is below a minute.", "s", "max(trainyard_watch_age_seconds)", limits={120: POOR, 300: BAD}),
+        number("Waiting jobs", "Jobs that wait to be reconciled.", "none", 'sum(workqueue_depth{name="trainingjob"})', limits={100: POOR, 1000: BAD}),
+        number("Invalid jobs", "Jobs whose spec or status the operator cannot read; the log has the reason.", "none", "max(trainyard_invalid_jobs)", limits={1: BAD}),
+        number("Connected agents", "Agents with an open long-poll request to the leader.", "none", "sum(trainyard_connected_agents)"),
     ),
 )  # fmt: skip
-PASSES = Row(
-    "Passes",
+RECONCILES = Row(
+    "Reconciles",
     (
         Panel(
-            "Passes",
-            "A second, by how they ended.",
+            "Reconciles",
+            "Reconciles per second, by result.",
             "ops",
             (
                 Query(
@@ -38,8 +38,8 @@ PASSES = Row(
             stacked=True,
         ),
         Panel(
-            "Length of a pass",
-            "From taken to done: requests to the API server are most of it.",
+            "Reconcile time",
+            "Time of one reconcile. Requests to the API server are most of it.",
             "s",
             (
                 Query(f"{_p99('controller_runtime_reconcile_time_seconds')} >= 0", "p99"),
@@ -51,8 +51,8 @@ PASSES = Row(
             limits={5: POOR},
         ),
         Panel(
-            "Failed passes",
-            "A second. Each is tried again, later each time.",
+            "Failed reconciles",
+            "Failed reconciles per second. They are retried with exponential backoff.",
             "ops",
             (
                 Query(
@@ -64,27 +64,27 @@ PASSES = Row(
         ),
         Panel(
             "Queue",
-            "Jobs that wait, and those in a pass.",
+            "Waiting jobs, and jobs that are being reconciled.",
             "short",
             (
                 Query('sum(workqueue_depth{name="trainingjob"})', "waiting"),
-                Query('sum(controller_runtime_active_workers{controller="trainingjob"})', "in a pass"),
+                Query('sum(controller_runtime_active_workers{controller="trainingjob"})', "reconciling"),
             ),
             limits={1000: POOR},
         ),
         Panel(
-            "Wait in the queue",
-            "How long a job waits for its pass, and how long the first one has waited by now.",
+            "Queue time",
+            "How long jobs wait to be reconciled, and how long the oldest one has waited.",
             "s",
             (
                 Query(f"{_p99('workqueue_queue_duration_seconds')} >= 0", "p99"),
-                Query('max(workqueue_oldest_item_seconds{name="trainingjob"})', "the first one now"),
+                Query('max(workqueue_oldest_item_seconds{name="trainingjob"})', "oldest now"),
             ),
             limits={10: POOR, 60: BAD},
         ),
         Panel(
-            "Longest pass under way",
-            "A pass that takes minutes waits for the API server.",
+            "Longest running reconcile",
+            "A reconcile that takes minutes waits for the API server.",
             "s",
             (Query('max by (pod) (workqueue_longest_running_processor_seconds{name="trainingjob"})', "{{pod}}"),),
             limits={60: POOR, 120: BAD},
@@ -96,7 +96,7 @@ SERVER = Row(
     (
         Panel(
             "Requests",
-            "A second, by verb and answer. 409 is somebody else's write in between; 429 and 5xx are tried again.",
+            "Requests per second, by verb and status code. 409 is a write conflict; 429 and 5xx are retried.",
             "reqps",
             (
                 Query(
@@ -106,18 +106,18 @@ SERVER = Row(
             ),
         ),
         Panel(
-            "Time to the answer",
-            "Nine of ten, and 99 of 100, requests are answered sooner.",
+            "Request latency",
+            "99th percentile by verb.",
             "s",
             (Query(f"{_p99('rest_client_request_duration_seconds', 'method')} >= 0", "{{method}}, p99"),),
             limits={1: POOR, 5: BAD},
         ),
         Panel(
-            "Refused for want of a right",
-            "In the last 15 minutes. The operator goes on by itself once the right is granted.",
+            "Permission denied",
+            "Refused requests of the last 15 minutes. The operator continues once the permission is granted.",
             "short",
             (
-                Query("sum(increase(trainyard_forbidden_requests_total[15m])) or vector(0)", "all together"),
+                Query("sum(increase(trainyard_forbidden_requests_total[15m])) or vector(0)", "total"),
                 Query(
                     "sum by (verb, resource) (increase(trainyard_forbidden_requests_total[15m])) > 0",
                     "{{verb}} {{resource}}",
@@ -135,14 +135,14 @@ SERVER = Row(
         ),
         Panel(
             "Clock",
-            "By how much the API server's clock is ahead of the operator's machine: all times are the server's.",
+            "How far the API server's clock is ahead of the operator's node. The operator uses the server's clock.",
             "s",
             (Query("max by (pod) (trainyard_clock_offset_seconds)", "{{pod}}"),),
             limits={60: POOR},
         ),
         Panel(
             "Leadership",
-            "1 where a process leads. A change takes seconds after a clean stop, less than 20 after a crash.",
+            "1 for the leader. A failover takes seconds after a clean stop, and less than 20 seconds after a crash.",
             "none",
             (
                 Query(
@@ -155,23 +155,23 @@ SERVER = Row(
     ),
 )
 AGENTS = Row(
-    "Agents and the process",
+    "Agents and process",
     (
         Panel(
-            "Reports of agents",
-            "A second, by what became of them. Refused ones are of other pods, of an earlier attempt, or none that can be read.",
+            "Progress reports of agents",
+            "Progress reports per second, by result. Rejected ones are from unknown pods or earlier attempts, or are malformed.",
             "reqps",
             (Query("sum by (result) (rate(trainyard_agent_reports_total[$__rate_interval]))", "{{result}}"),),
         ),
         Panel(
-            "Calls of agents",
-            "A second: each waits for a word for a minute, unless there is one sooner.",
+            "Sync requests of agents",
+            "Long-poll requests per second. Each one lasts a minute unless there is an update sooner.",
             "reqps",
-            (Query("sum by (result) (rate(trainyard_agent_calls_total[$__rate_interval]))", "{{result}}"),),
+            (Query("sum by (result) (rate(trainyard_agent_sync_requests_total[$__rate_interval]))", "{{result}}"),),
         ),
         Panel(
             "Agents",
-            "That wait for a word, and those that have told how far they are.",
+            "Connected agents, and workers that have reported progress.",
             "short",
             (
                 Query("sum(trainyard_connected_agents)", "connected"),
@@ -180,7 +180,7 @@ AGENTS = Row(
         ),
         Panel(
             "CPU",
-            "Cores that each process uses. It works on one at most.",
+            "Cores that each process uses. It can use one at most.",
             "short",
             (
                 Query(
@@ -192,7 +192,7 @@ AGENTS = Row(
         ),
         Panel(
             "Memory",
-            "Resident set of each process: some 100 MiB, and 15 KiB for each job.",
+            "Resident set of each process: about 100 MiB, and 15 KiB per job.",
             "bytes",
             (
                 Query(
@@ -203,7 +203,7 @@ AGENTS = Row(
         ),
         Panel(
             "Pods and jobs",
-            "That the operator knows of.",
+            "Pods and jobs in the operator's caches.",
             "short",
             (Query("max(trainyard_worker_pods)", "pods"), Query("sum(trainyard_jobs)", "jobs")),
         ),
@@ -212,7 +212,7 @@ AGENTS = Row(
 BOARD = Board(
     OPERATOR,
     "Trainyard / Operator",
-    "The operator: whether it acts, whether it keeps up, and what the API server answers.",
+    "The operator: leadership, throughput, and the API server's responses.",
     (),
-    (NOW, PASSES, SERVER, AGENTS),
+    (NOW, RECONCILES, SERVER, AGENTS),
 )

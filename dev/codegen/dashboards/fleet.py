@@ -1,4 +1,4 @@
-"""All jobs of a cluster: what runs, how much of it counts, and what goes wrong."""
+"""The dashboard of all jobs in a cluster: state, goodput and failures."""
 
 from dev.codegen.dashboards.panels import (
     BAD,
@@ -45,31 +45,31 @@ LOST = f"sum(increase(trainyard_job_lost_seconds_total{{{ALL}}}[15m]))"
 NOW = Row(
     "Now",
     (
-        number("Running", "Jobs of which all workers run.", "short", _jobs("Running")),
+        number("Running", "Jobs whose workers all run.", "short", _jobs("Running")),
         number(
             "Pending",
-            "Jobs that wait for workers: for room in the cluster, for images, for each other. `kubectl describe tj` says for what.",
+            "Jobs that wait for workers, for example for free nodes or images. `kubectl describe tj` has the reason.",
             "short",
             _jobs("Pending"),
             limits={1: PLAIN},
         ),
         number(
             "Restarting",
-            "Jobs whose next attempt is under way. As a rule it takes seconds.",
+            "Jobs that are starting their next attempt. It usually takes seconds.",
             "short",
             _jobs("Restarting"),
             limits={1: POOR},
         ),
-        number("Failed", "Jobs that failed for good and are still there.", "short", _jobs("Failed"), limits={1: BAD}),
+        number("Failed", "Failed jobs that still exist.", "short", _jobs("Failed"), limits={1: BAD}),
         number(
             "Accelerators",
-            "GPUs and others that the pods of jobs hold; 0 too where there are none.",
+            "GPUs and other accelerators that the pods of jobs hold.",
             "short",
             f"sum(trainyard_job_accelerators{{{ALL}}}) or vector(0)",
         ),
         number(
             "Goodput",
-            "Share of the time of the last 15 minutes that went into steps that counted, of jobs that tell their steps.",
+            "Share of the last 15 minutes that produced steps that were kept, for jobs that report steps.",
             "percentunit",
             f"{PRODUCTIVE} / ({PRODUCTIVE} + {LOST})",
             base=BAD,
@@ -82,14 +82,14 @@ JOBS = Row(
     "Jobs",
     (
         Panel(
-            "Jobs that have not ended",
-            "Each with how far it is and how much of its time counted. A click on its name leads to its own dashboard.",
+            "Unfinished jobs",
+            "Progress and goodput of each job. Its name links to its own dashboard.",
             "short",
             (
                 Query(_of_each("workers"), "Workers"),
                 Query(_of_each("step"), "Step"),
                 Query(f"{_of_each('step')} / {_of_each('total_steps')}", "Done"),
-                Query(_of_each("step_seconds"), "Step takes"),
+                Query(_of_each("step_seconds"), "Step time"),
                 Query(_of_each("goodput_ratio"), "Goodput"),
                 Query(
                     f"sum by (namespace, name) (trainyard_job_restarts_total{{{ALL}}}) and on (namespace, name) trainyard_job_workers",
@@ -100,11 +100,11 @@ JOBS = Row(
             width=24,
             height=9,
             columns={"namespace": "Namespace", "name": "Job"},
-            units={"Done": "percentunit", "Step takes": "s", "Goodput": "percentunit"},
+            units={"Done": "percentunit", "Step time": "s", "Goodput": "percentunit"},
         ),
         Panel(
             "Jobs by phase",
-            "How many there are in each phase.",
+            "Number of jobs in each phase.",
             "short",
             (Query(f"count by (phase) (trainyard_job_phase{{{ALL}}})", "{{phase}}"),),
             stacked=True,
@@ -112,14 +112,14 @@ JOBS = Row(
         ),
         Panel(
             "Workers by namespace",
-            "Workers that the groups of jobs have, those that are being restarted included.",
+            "Workers in the groups of jobs, including those that restart.",
             "short",
             (Query(f"sum by (namespace) (trainyard_job_workers{{{ALL}}})", "{{namespace}}"),),
             stacked=True,
         ),
         Panel(
-            "Jobs that ended",
-            "By how, and why; in the time that is shown.",
+            "Finished jobs",
+            "By result and reason, within the time range.",
             "short",
             (
                 Query(
@@ -131,11 +131,11 @@ JOBS = Row(
     ),
 )
 TIME = Row(
-    "Where time goes",
+    "Goodput and lost time",
     (
         Panel(
             "Goodput",
-            "Share of the time of five minutes that went into steps that counted, by namespace.",
+            "Share of five minutes that produced steps that were kept, by namespace.",
             "percentunit",
             (
                 Query(
@@ -151,14 +151,14 @@ TIME = Row(
         ),
         Panel(
             "Lost time",
-            "Seconds a second, all jobs together, by what took them: the start of jobs, recoveries, steps done again, and the rest.",
+            "Lost seconds per second of all jobs, by reason: startup, recovery, repeated steps, and other.",
             "s",
             (Query(f"sum by (reason) (rate(trainyard_job_lost_seconds_total{{{ALL}}}[5m]))", "{{reason}}"),),
             stacked=True,
         ),
         Panel(
             "Accelerator hours",
-            "Of each namespace, in the time that is shown.",
+            "By namespace, within the time range.",
             "h",
             (
                 Query(
@@ -174,20 +174,20 @@ FAULTS = Row(
     (
         Panel(
             "Restarts by cause",
-            "Attempts a minute that ended before their time. Failures are charged to `maxRestarts`, disruptions and resizes are not.",
+            "Restarts per minute. Failures count against `maxRestarts`; disruptions and resizes do not.",
             "cpm",
             (Query("sum by (cause) (rate(trainyard_restarts_total[$__rate_interval])) * 60", "{{cause}}"),),
             limits={1: POOR},
         ),
         Panel(
-            "Recoveries by scope",
-            "New attempts a minute by the means: processes in their pods, containers, the pods that failed, all pods.",
+            "Recoveries by restart scope",
+            "New attempts per minute by what was restarted: processes, containers, the failed pods, or the whole group.",
             "cpm",
             (Query("sum by (scope) (rate(trainyard_recoveries_total[$__rate_interval])) * 60", "{{scope}}"),),
         ),
         Panel(
-            "Jobs that restart most",
-            "Attempts that ended by a failure or disruption in the last hour, of the ten jobs with most.",
+            "Jobs with most restarts",
+            "Restarts by failures and disruptions in the last hour, of the ten jobs with the most.",
             "short",
             (
                 Query(
@@ -199,7 +199,7 @@ FAULTS = Row(
         ),
         Panel(
             "Time to recover",
-            "From the end of a worker to when all workers of the next attempt run; over the time that is shown, by scope.",
+            "Time from a worker failure to when all workers of the next attempt run, by restart scope.",
             "s",
             (
                 Query(f"{_quantile(0.5, 'recovery', 'scope')} >= 0", "{{scope}}, median"),
@@ -208,39 +208,39 @@ FAULTS = Row(
             limits={60: POOR},
         ),
         Panel(
-            "Time to notice",
-            "From the end of a worker to the decision what to do about it.",
+            "Time to detect",
+            "Time from a worker failure to the recovery decision.",
             "s",
             (
-                Query(f"{_quantile(0.5, 'detection')} >= 0", "median"),
-                Query(f"{_quantile(0.95, 'detection')} >= 0", "p95"),
+                Query(f"{_quantile(0.5, 'failure_detection')} >= 0", "median"),
+                Query(f"{_quantile(0.95, 'failure_detection')} >= 0", "p95"),
             ),
             limits={30: POOR},
         ),
         Panel(
             "Time to start",
-            "From when a group was to start to when all its workers ran; recoveries left out.",
+            "Time from the start of a group to when all its workers run, without recoveries.",
             "s",
             (Query(f"{_quantile(0.5, 'startup')} >= 0", "median"), Query(f"{_quantile(0.95, 'startup')} >= 0", "p95")),
             limits={300: POOR},
         ),
         Panel(
-            "Slow ranks",
-            "Ranks that have been slower than the others of their job for a minute: `status.stragglers` names them and their nodes.",
+            "Straggling ranks",
+            "Ranks that have been slower than the others of their job for a minute. `status.stragglers` names them and their nodes.",
             "short",
             (
-                Query(f"sum(trainyard_job_straggling_ranks{{{ALL}}}) or vector(0)", "all together"),
+                Query(f"sum(trainyard_job_straggling_ranks{{{ALL}}}) or vector(0)", "total"),
                 Query(_of_each("straggling_ranks"), "{{namespace}}/{{name}}", rare=True),
             ),
             limits={1: POOR},
             width=12,
         ),
         Panel(
-            "Nodes that jobs keep away from",
-            "They have hurt a job twice: `status.suspectNodes` says how and until when. A node that several jobs avoid is broken.",
+            "Avoided nodes",
+            "Nodes that failed a job twice. `status.suspectNodes` has details. A node that several jobs avoid is probably broken.",
             "short",
             (
-                Query(f"sum(trainyard_job_avoided_nodes{{{ALL}}}) or vector(0)", "all together"),
+                Query(f"sum(trainyard_job_avoided_nodes{{{ALL}}}) or vector(0)", "total"),
                 Query(_of_each("avoided_nodes"), "{{namespace}}/{{name}}", rare=True),
             ),
             limits={1: POOR},
@@ -251,7 +251,7 @@ FAULTS = Row(
 BOARD = Board(
     FLEET,
     "Trainyard / Fleet",
-    "All TrainingJobs: what runs, how much of its time counts, and what goes wrong.",
+    "All TrainingJobs: state, goodput and failures.",
     (Variable("namespace", "Namespace", "label_values(trainyard_job_phase, namespace)"),),
     (NOW, JOBS, TIME, FAULTS),
 )

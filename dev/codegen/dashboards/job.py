@@ -1,15 +1,15 @@
-"""One job: how far it is, how fast, where its time goes, which rank is slow, and what ended its attempts."""
+"""The dashboard of one job: progress, speed, goodput, stragglers, and the causes of its restarts."""
 
 from dev.codegen.dashboards.fleet import PHASES
 from dev.codegen.dashboards.panels import BAD, GOOD, JOB, POOR, Board, Kind, Mark, Panel, Query, Row, Variable, number
 
 THIS = 'namespace="$namespace", name="$name"'
 RANKS = 'namespace="$namespace", trainyard_dev_job_name="$name"'
-"""What its workers tell themselves, with the training library: the label is that of the pods, as the chart's PodMonitor takes it over."""
+"""Metrics that workers with the training library export. The chart's PodMonitor copies the label from the pods."""
 PODS = 'namespace="$namespace", pod=~"$name-worker-.+"'
 
 
-def _told(metric: str) -> str:
+def _metric(metric: str) -> str:
     return f"max by (namespace, name) (trainyard_job_{metric}{{{THIS}}})"
 
 
@@ -21,42 +21,42 @@ def _gpu(metric: str, function: str = "max") -> str:
     return f"{function} by (pod, gpu) (DCGM_FI_{metric}{{{PODS}}})"
 
 
-CHECKPOINT = _told("checkpoint_timestamp_seconds")
-ACTIVE = _told("active_timestamp_seconds")
+CHECKPOINT = _metric("checkpoint_timestamp_seconds")
+ACTIVE = _metric("active_timestamp_seconds")
 NOW = Row(
     "Now",
     (
-        number("Step", "The last step that all ranks have done.", "none", _told("step")),
+        number("Step", "Last step that all ranks have completed.", "none", _metric("step")),
         number(
             "Done",
-            "Of the steps that it means to do, where the program tells their number.",
+            "Share of the total steps, if the program reports their number.",
             "percentunit",
-            f"{_told('step')} / {_told('total_steps')}",
+            f"{_metric('step')} / {_metric('total_steps')}",
             top=1.0,
         ),
         number(
             "Time left",
-            "The steps that are left, at what a step takes as a rule. Recoveries, checkpoints and evaluation come on top.",
+            "Remaining steps at the usual step time. Recoveries, checkpoints and evaluation are not included.",
             "s",
-            f"clamp_min({_told('total_steps')} - {_told('step')}, 0) * {_told('step_seconds')}",
+            f"clamp_min({_metric('total_steps')} - {_metric('step')}, 0) * {_metric('step_seconds')}",
         ),
         number(
             "Goodput",
-            "Share of the job's active time that went into steps that counted.",
+            "Share of the job's active time that produced steps that were kept.",
             "percentunit",
-            _told("goodput_ratio"),
+            _metric("goodput_ratio"),
             base=BAD,
             limits={0.7: POOR, 0.9: GOOD},
             top=1.0,
         ),
         number(
             "Restarts",
-            "Attempts that ended before their time, for whatever cause.",
+            "Restarts of any cause.",
             "none",
             f"sum by (namespace, name) (trainyard_job_restarts_total{{{THIS}}})",
             limits={1: POOR},
         ),
-        number("Workers", "That the group of the current attempt has.", "none", _told("workers")),
+        number("Workers", "Workers in the group of the current attempt.", "none", _metric("workers")),
     ),
 )
 PROGRESS = Row(
@@ -64,7 +64,7 @@ PROGRESS = Row(
     (
         Panel(
             "Phase",
-            "What the job did when. Vertical lines in all panels are attempts that ended, and why.",
+            "Phase of the job over time. Vertical lines in all panels mark restarts and their causes.",
             "none",
             (Query(f"max by (phase) (trainyard_job_phase{{{THIS}}})", "{{phase}}"),),
             Kind.STATES,
@@ -74,16 +74,16 @@ PROGRESS = Row(
         ),
         Panel(
             "Step",
-            "The last step that all ranks have done. Steps that are done again after a recovery are seen as a notch.",
+            "Last step that all ranks have completed. A drop shows steps that a recovery repeats.",
             "none",
-            (Query(_told("step"), "step"),),
+            (Query(_metric("step"), "step"),),
         ),
-        Panel("Loss", "The mean of the losses that the ranks have told last.", "none", (Query(_told("loss"), "loss"),)),
+        Panel("Loss", "Mean of the losses that the ranks last reported.", "none", (Query(_metric("loss"), "loss"),)),
         Panel(
             "Gradient norm",
-            "The mean of what ranks have told last. A peak before a loss that is no number tells of a learning rate that is too high, or of broken data.",
+            "Mean of what the ranks last reported. A peak before a NaN loss suggests a too high learning rate or broken data.",
             "none",
-            (Query(_told("gradient_norm"), "norm"),),
+            (Query(_metric("gradient_norm"), "norm"),),
         ),
     ),
 )
@@ -91,39 +91,39 @@ SPEED = Row(
     "Speed",
     (
         Panel(
-            "Samples a second",
+            "Samples per second",
             "Of all ranks together, over their last 64 steps.",
             "short",
-            (Query(_told("samples_per_second"), "samples/s"),),
+            (Query(_metric("samples_per_second"), "samples/s"),),
         ),
         Panel(
-            "Tokens a second",
-            "Of all ranks together, over their last 64 steps, where the program tells tokens.",
+            "Tokens per second",
+            "Of all ranks together, over their last 64 steps, if the program reports tokens.",
             "short",
-            (Query(_told("tokens_per_second"), "tokens/s"),),
+            (Query(_metric("tokens_per_second"), "tokens/s"),),
         ),
         Panel(
-            "Time of a step",
-            "The median over the last steps and the ranks; beside it what the slowest and the fastest rank work themselves: what is between these two is waited for by all.",
+            "Step time",
+            "Median over recent steps and ranks, and the own work of the slowest and the fastest rank. All ranks wait for their difference.",
             "s",
             (
-                Query(_told("step_seconds"), "step"),
-                Query(_told("slowest_rank_seconds"), "slowest rank"),
-                Query(_told("fastest_rank_seconds"), "fastest rank"),
+                Query(_metric("step_seconds"), "step"),
+                Query(_metric("slowest_rank_seconds"), "slowest rank"),
+                Query(_metric("fastest_rank_seconds"), "fastest rank"),
             ),
         ),
         Panel(
             "Model FLOPs utilisation",
-            "Share of its device's peak that a rank uses for the model's own operations, where the program tells its operations.",
+            "Share of the device's peak that the model's own operations use, if the program reports its operations.",
             "percentunit",
-            (Query(_told("mfu_ratio"), "MFU"),),
+            (Query(_metric("mfu_ratio"), "MFU"),),
             base=POOR,
             limits={0.3: GOOD},
             top=1.0,
         ),
         Panel(
-            "What ranks do",
-            "Shares of the time of all ranks, by the phases that the program tells. Much of `data` means that the loader is too slow.",
+            "Time by phase",
+            "Shares of the time of all ranks, by the phases that the program reports. A large share of `data` means a slow loader.",
             "percentunit",
             (
                 Query(
@@ -137,12 +137,12 @@ SPEED = Row(
         ),
         Panel(
             "Waiting",
-            "Shares of the time with a collective under way, waiting for data, and kept from training by a checkpoint.",
+            "Shares of the time with a collective in flight, waiting for data, and blocked by a checkpoint.",
             "percentunit",
             (
-                Query(_told("communication_ratio"), "communication"),
-                Query(_told("data_ratio"), "data"),
-                Query(_told("checkpoint_ratio"), "checkpoint"),
+                Query(_metric("communication_ratio"), "communication"),
+                Query(_metric("data_ratio"), "data"),
+                Query(_metric("checkpoint_ratio"), "checkpoint"),
             ),
             limits={0.3: POOR},
             top=1.0,
@@ -153,13 +153,11 @@ GOODPUT = Row(
     "Goodput",
     (
         Panel(
-            "Where its time went",
-            "Seconds in all, by what took them: steps that counted; the start; recoveries; steps done again; the rest, checkpoints and evaluation say.",
+            "Time by use",
+            "Total seconds by use: kept steps, startup, recovery, repeated steps, and other, for example checkpoints and evaluation.",
             "s",
             (
-                Query(
-                    f"max by (namespace, name) (trainyard_job_productive_seconds_total{{{THIS}}})", "steps that counted"
-                ),
+                Query(f"max by (namespace, name) (trainyard_job_productive_seconds_total{{{THIS}}})", "kept steps"),
                 Query(f"max by (reason) (trainyard_job_lost_seconds_total{{{THIS}}})", "{{reason}}"),
             ),
             stacked=True,
@@ -167,9 +165,9 @@ GOODPUT = Row(
         ),
         Panel(
             "Goodput",
-            "Of its whole active time, up to the last step that was told.",
+            "Share of its whole active time, up to the last reported step.",
             "percentunit",
-            (Query(_told("goodput_ratio"), "goodput"),),
+            (Query(_metric("goodput_ratio"), "goodput"),),
             base=BAD,
             limits={0.7: POOR, 0.9: GOOD},
             top=1.0,
@@ -182,7 +180,7 @@ RANK = Row(
     (
         Panel(
             "Own work by rank",
-            "What each rank worked itself of a step's time, without waiting for others: a row that stays hot is a slow rank. Its pod and node are in `status.stragglers`.",
+            "Step time of each rank without waiting for others. A row that stays hot is a straggler; `status.stragglers` has its pod and node.",
             "s",
             (Query(_by_rank("own_seconds"), "rank {{rank}}"),),
             Kind.BY_RANK,
@@ -190,27 +188,27 @@ RANK = Row(
             height=9,
         ),
         Panel(
-            "Slow ranks",
+            "Straggling ranks",
             "Ranks that have been slower than the others for a minute.",
             "none",
             (
                 Query(
-                    f"max by (namespace, name) (trainyard_job_straggling_ranks{{{THIS}}}) or {_told('workers')} * 0",
-                    "slow ranks",
+                    f"max by (namespace, name) (trainyard_job_straggling_ranks{{{THIS}}}) or {_metric('workers')} * 0",
+                    "straggling ranks",
                 ),
             ),
             limits={1: POOR},
         ),
         Panel(
             "Since the last step",
-            "How long ago each rank told a step: one that hangs rises alone, or the first.",
+            "Time since each rank last reported a step. A hung rank rises alone, or first.",
             "s",
             (Query(f"time() - {_by_rank('last_step_timestamp_seconds')}", "rank {{rank}}"),),
             limits={60: POOR},
         ),
         Panel(
             "Host memory by rank",
-            "The process itself (resident set); the workers of its data loader are not in it.",
+            "Resident set of the process itself, without the workers of its data loader.",
             "bytes",
             (Query(_by_rank("host_memory_bytes"), "rank {{rank}}"),),
         ),
@@ -221,56 +219,56 @@ ATTEMPTS = Row(
     (
         Panel(
             "Attempt",
-            "Its number. `kubectl describe tj` has the cause of the last one that failed, with rank, node and traceback.",
+            "Number of the current attempt. `kubectl describe tj` has the cause of the last failure, with rank, node and traceback.",
             "none",
-            (Query(_told("attempt"), "attempt"),),
+            (Query(_metric("attempt"), "attempt"),),
         ),
         Panel(
             "Restarts by cause",
-            "In all. Failures are charged to `maxRestarts`, disruptions and resizes are not.",
+            "Total restarts. Failures count against `maxRestarts`; disruptions and resizes do not.",
             "none",
             (Query(f"max by (cause) (trainyard_job_restarts_total{{{THIS}}})", "{{cause}}"),),
             limits={1: POOR},
         ),
         Panel(
             "Age of the newest checkpoint",
-            "What a failure now would cost: the time since then, or since the job was resumed. The operator learns of checkpoints from the training library.",
+            "Time that a failure now would lose: since the checkpoint, or since the job was resumed. The training library reports checkpoints.",
             "s",
             (Query(f"time() - ({CHECKPOINT} > {ACTIVE} or {ACTIVE} and {CHECKPOINT})", "age"),),
             limits={3600: POOR, 21600: BAD},
         ),
         Panel(
-            "Checkpoints take",
-            "Until they are stored as a whole. The training goes on meanwhile.",
+            "Checkpoint time",
+            "Time until a checkpoint is stored completely. The training continues meanwhile.",
             "s",
-            (Query(_told("checkpoint_seconds"), "stored in"),),
+            (Query(_metric("checkpoint_seconds"), "stored in"),),
             limits={600: POOR},
         ),
         Panel(
             "Workers",
-            "That the group has: an elastic one grows and shrinks.",
+            "Size of the group. An elastic group grows and shrinks.",
             "none",
-            (Query(_told("workers"), "workers"),),
+            (Query(_metric("workers"), "workers"),),
         ),
     ),
 )
 GPU = Row(
-    "GPU: by NVIDIA's dcgm-exporter",
+    "GPU (NVIDIA dcgm-exporter)",
     (
-        Panel("Busy", "Share of the time in which a kernel ran. It says nothing of how well: see the next one.", "percent", (Query(_gpu("DEV_GPU_UTIL"), "{{pod}} {{gpu}}"),), top=100.0, needs="GPU"),
-        Panel("Tensor cores", "Share of the cycles in which they worked.", "percentunit", (Query(_gpu("PROF_PIPE_TENSOR_ACTIVE"), "{{pod}} {{gpu}}"),), top=1.0, needs="GPU"),
-        Panel("Memory used", "Of each GPU, what torch holds in reserve included.", "decmbytes", (Query(_gpu("DEV_FB_USED"), "{{pod}} {{gpu}}"),), needs="GPU"),
-        Panel("Temperature", "GPUs slow down from some 85 °C on.", "celsius", (Query(_gpu("DEV_GPU_TEMP"), "{{pod}} {{gpu}}"),), limits={85: BAD}, needs="GPU"),
-        Panel("Power", "Of each GPU. One that draws less than its neighbours is slow, or waits.", "watt", (Query(_gpu("DEV_POWER_USAGE"), "{{pod}} {{gpu}}"),), needs="GPU"),
-        Panel("XID errors", "The last error of each GPU, by NVIDIA's number; 0 is none.", "none", (Query(_gpu("DEV_XID_ERRORS"), "{{pod}} {{gpu}}"),), limits={1: BAD}, needs="GPU"),
+        Panel("Busy", "Share of the time in which a kernel ran, whatever its efficiency: see the next panel.", "percent", (Query(_gpu("DEV_GPU_UTIL"), "{{pod}} {{gpu}}"),), top=100.0, needs="GPU"),
+        Panel("Tensor cores", "Share of the cycles in which tensor cores were active.", "percentunit", (Query(_gpu("PROF_PIPE_TENSOR_ACTIVE"), "{{pod}} {{gpu}}"),), top=1.0, needs="GPU"),
+        Panel("Memory used", "Memory of each GPU, including what torch has reserved.", "decmbytes", (Query(_gpu("DEV_FB_USED"), "{{pod}} {{gpu}}"),), needs="GPU"),
+        Panel("Temperature", "GPUs throttle at about 85 °C.", "celsius", (Query(_gpu("DEV_GPU_TEMP"), "{{pod}} {{gpu}}"),), limits={85: BAD}, needs="GPU"),
+        Panel("Power", "Power of each GPU. One that draws less than others is slow, or waits.", "watt", (Query(_gpu("DEV_POWER_USAGE"), "{{pod}} {{gpu}}"),), needs="GPU"),
+        Panel("XID errors", "Last error of each GPU, by NVIDIA's number; 0: none.", "none", (Query(_gpu("DEV_XID_ERRORS"), "{{pod}} {{gpu}}"),), limits={1: BAD}, needs="GPU"),
     ),
 )  # fmt: skip
 NODE = Row(
-    "Network and storage: by the kubelets (cAdvisor)",
+    "Network and memory (kubelet, cAdvisor)",
     (
         Panel(
             "Network",
-            "Bytes a second of the pods' own network, received (above) and sent (below). RDMA does not go through it.",
+            "Bytes per second that pods receive (above) and send (below). RDMA is not included.",
             "binBps",
             (
                 Query(
@@ -296,7 +294,7 @@ NODE = Row(
         ),
         Panel(
             "Memory",
-            "Of each worker, what cannot be given back: by it the kernel decides when a worker is out of memory.",
+            "Working set of each worker, which the memory limit applies to.",
             "bytes",
             (Query(f"sum by (pod) (container_memory_working_set_bytes{{{PODS}, container!=''}})", "{{pod}}"),),
         ),
@@ -305,7 +303,7 @@ NODE = Row(
 BOARD = Board(
     JOB,
     "Trainyard / Job",
-    "One TrainingJob: how far and how fast it is, where its time goes, which rank is slow, and what ended its attempts.",
+    "One TrainingJob: progress, speed, goodput, stragglers, and the causes of its restarts.",
     (
         Variable("namespace", "Namespace", "label_values(trainyard_job_phase, namespace)", several=False),
         Variable("name", "Job", 'label_values(trainyard_job_phase{namespace="$namespace"}, name)', several=False),

@@ -1,4 +1,4 @@
-"""What a dashboard is made of: data that says what is to be seen, which tests read too."""
+"""The elements of a dashboard as data, which tests read too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 GOOD, POOR, BAD, PLAIN = "green", "orange", "red", "blue"
 FLEET, JOB, OPERATOR = "trainyard-fleet", "trainyard-job", "trainyard-operator"
-"""The dashboards' uids, by which they link to each other."""
+"""The UIDs of the dashboards, which they link to each other by."""
 
 
 class Kind(StrEnum):
@@ -21,7 +21,7 @@ class Kind(StrEnum):
     NUMBER = "stat"
     STATES = "state-timeline"
     BY_RANK = "status-history"
-    """A row for each series, a cell for each moment, the hotter the greater: the heat map of ranks."""
+    """A row for each series and a cell for each moment, coloured by value: the heat map of ranks."""
     TABLE = "table"
 
 
@@ -30,9 +30,9 @@ class Query:
     """One query of Prometheus.
 
     Attributes:
-        expr: in PromQL, with the dashboard's variables.
-        legend: with labels in double braces; in a table the name of the column.
-        rare: it finds something only where something is wrong.
+        expr: PromQL, with the dashboard's variables.
+        legend: the text with labels in double braces; in a table the name of the column.
+        rare: it has a result only if something is wrong.
     """
 
     expr: str
@@ -46,20 +46,20 @@ class Panel:
 
     Attributes:
         title: what it shows, in a few words.
-        about: what the numbers are, and what to do where they are bad.
-        unit: by Grafana's name: `s`, `percentunit`, `bytes`, `short`, `none` …
-        queries: of Prometheus.
+        about: what the numbers are, and what to do if they are bad.
+        unit: Grafana's name of the unit: `s`, `percentunit`, `bytes`, `short`, `none` …
+        queries: its queries of Prometheus.
         kind: how it shows them.
-        limits: colours from these values on, beside the plain one below them.
+        limits: colours by the value from which they apply.
         base: the colour below all limits.
         width: of 24 columns.
         height: in rows of 30 pixels.
-        stacked: whether series lie on each other.
-        top: the greatest value that there can be.
-        states: the colours of series, by their legends.
-        columns: of a table: the labels that are shown, by their titles.
-        units: of a table: those of columns that are not `unit`.
-        needs: what a cluster must have for it to show anything: "GPU" (NVIDIA's dcgm-exporter), or nothing.
+        stacked: whether series are stacked.
+        top: the greatest possible value.
+        states: the colours of series by legend.
+        columns: of a table: the titles of the shown labels.
+        units: of a table: the units of columns that differ from `unit`.
+        needs: a requirement of the panel: "GPU" (NVIDIA's dcgm-exporter), or empty.
     """
 
     title: str
@@ -89,7 +89,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A choice at the top. `query`: which values there are, as Grafana asks Prometheus; `several`: whether more than one may be chosen, and all are at first."""
+    """A choice at the top.
+
+    Attributes:
+        query: its possible values, as Grafana asks Prometheus for them.
+        several: whether more than one may be chosen; all are chosen at first.
+    """
 
     name: str
     label: str
@@ -120,10 +125,10 @@ class Board:
 
     @property
     def panels(self) -> list[Panel]:
-        """All of them, from top to bottom."""
+        """Return all panels, from top to bottom."""
         return [panel for row in self.rows for panel in row.panels]
 
 
 def number(title: str, about: str, unit: str, expr: str, **more: object) -> Panel:
-    """A single number, as it is now, with the line that led to it."""
+    """Return a panel with a single number, as it is now, above its history."""
     return Panel(title, about, unit, (Query(expr),), Kind.NUMBER, **{"width": 4, "height": 4, **more})  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
-"""`uv run --group pictures python -m dev.codegen.dashboards.pictures FOLDER NAMESPACE JOB [UNTIL]`: pictures of the dashboards, for the docs.
+"""`uv run --group pictures python -m dev.codegen.dashboards.pictures FOLDER NAMESPACE JOB [UNTIL]` draws the dashboards for the
+docs.
 
-They show what the local cluster's Prometheus has, up to now or UNTIL (seconds since 1970). Grafana draws them prettier; what is drawn is the same:
-each panel in its place, its queries put to Prometheus, its unit and its limits.
-Panels that need a GPU are left out.
+The pictures show the data of the local cluster's Prometheus up to now, or up to UNTIL (seconds since 1970). They have
+the layout, queries, units and limits of the dashboards, but not Grafana's drawing. Panels that need a GPU are left out.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from matplotlib import pyplot as plt
 
 SECONDS: Final = 360
 INCHES: Final = (0.62, 0.42)
-"""Of a column and of a row."""
+"""Width of a column and height of a row."""
 LINES: Final = 8
-"""So many series have a name in the legend."""
+"""Most series that get a legend."""
 PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def text(value: float, unit: str) -> str:
-    """A number as a person reads it."""
+    """Format a number for people."""
     if unit == "percentunit":
         return f"{100 * value:.3g} %"
     if unit == "s":
@@ -48,7 +48,7 @@ def text(value: float, unit: str) -> str:
 
 
 def draw(board: Board, asked: Asked, file: Path) -> None:
-    """One dashboard as a picture."""
+    """Draw one dashboard into a file."""
     rows = tuple(
         Row(row.title, kept) for row in board.rows if (kept := tuple(each for each in row.panels if not each.needs))
     )
@@ -69,27 +69,31 @@ def draw(board: Board, asked: Asked, file: Path) -> None:
 
 def _lines(axes: Any, panel: Panel, series: list[Series]) -> None:
     if panel.stacked and series:
-        moments = sorted({at for each in series for at, _ in each.points})
-        heights = [[dict(each.points).get(at, 0.0) for at in moments] for each in series]
-        axes.stackplot([_moment(at) for at in moments], heights, labels=[each.name for each in series], alpha=0.7)
+        _stack(axes, series)
     else:
         for each in series:
-            axes.plot(
-                [_moment(at) for at, _ in each.points],
-                [value for _, value in each.points],
-                label=each.name,
-                linewidth=1,
-            )
-    highest = axes.get_ylim()[1]
-    for limit, colour in panel.limits.items():
-        if limit <= highest:
-            axes.axhline(limit, color=colour, linestyle="--", linewidth=0.8)
+            moments, values = [_moment(at) for at, _ in each.points], [value for _, value in each.points]
+            axes.plot(moments, values, label=each.name, linewidth=1)
+    _draw_limits(axes, panel)
     if panel.top is not None or panel.unit == "s":
         axes.set_ylim(bottom=0, top=panel.top)
     if 0 < len(series) <= LINES:
         axes.legend(fontsize=6, loc="best")
     axes.yaxis.set_major_formatter(lambda value, _: text(value, panel.unit))
     _clock(axes)
+
+
+def _stack(axes: Any, series: list[Series]) -> None:
+    moments = sorted({at for each in series for at, _ in each.points})
+    heights = [[dict(each.points).get(at, 0.0) for at in moments] for each in series]
+    axes.stackplot([_moment(at) for at in moments], heights, labels=[each.name for each in series], alpha=0.7)
+
+
+def _draw_limits(axes: Any, panel: Panel) -> None:
+    highest = axes.get_ylim()[1]
+    for limit, colour in panel.limits.items():
+        if limit <= highest:
+            axes.axhline(limit, color=colour, linestyle="--", linewidth=0.8)
 
 
 def _number(axes: Any, panel: Panel, series: list[Series]) -> None:
@@ -186,7 +190,7 @@ _KINDS: Final[dict[Kind, Callable[[Any, Panel, list[Series]], None]]] = {
 
 
 def main(arguments: list[str]) -> None:
-    """Draw all of them."""
+    """Draw all dashboards."""
     folder, namespace, job, *more = arguments
     until = float(more[0]) if more else None
     asked = Asked(PROMETHEUS_URL, {"namespace": namespace, "name": job}, seconds=SECONDS, until=until)

@@ -1,4 +1,4 @@
-"""The queries of a dashboard put to a Prometheus, as Grafana puts them: for tests, and for pictures."""
+"""Run the queries of a dashboard against a Prometheus as Grafana does, for tests and for pictures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Points = list[tuple[float, float]]
 
 
 class Series(NamedTuple):
-    """What a query has found under one set of labels: seconds since 1970 and values, those that are no number left out."""
+    """The result of a query under one set of labels: seconds since 1970 and finite values."""
 
     name: str
     labels: dict[str, str]
@@ -27,14 +27,14 @@ class Series(NamedTuple):
 
 
 class Asked:
-    """A Prometheus, with what was chosen on top of the dashboard.
+    """A Prometheus, with the chosen values of the dashboard's variables.
 
     Args:
-        url: where it answers.
+        url: its address.
         chosen: values of the dashboard's variables.
-        seconds: the time that is shown.
-        until: where it ends, in seconds since 1970; by default now, each time it is asked.
-        step: seconds from one point to the next.
+        seconds: the time range.
+        until: the end of the range, in seconds since 1970; by default the time of each query.
+        step: seconds between two points.
     """
 
     def __init__(
@@ -45,20 +45,20 @@ class Asked:
         self._known = {**chosen, "__range": f"{seconds}s", "__rate_interval": f"{max(4 * step, 30)}s"}
 
     def put(self, expr: str) -> str:
-        """The query with its variables filled in."""
+        """Return the query with its variables filled in."""
         return re.sub(r"\$(\w+)", lambda found: self._known[found[1]], expr)
 
     def series(self, panel: Panel, query: Query) -> list[Series]:
-        """What there is to be seen of it: nothing where no point is a number.
+        """Return the series of the panel's query; empty if no point is a finite number.
 
         Raises:
-            urllib.error.HTTPError: Prometheus does not understand it.
+            urllib.error.HTTPError: Prometheus refuses the query.
         """
         return self.found(query.expr, query.legend, now_alone=panel.kind is Kind.TABLE)
 
     def found(self, expr: str, legend: str = "", *, now_alone: bool = False) -> list[Series]:
-        """Likewise, of any query. `now_alone`: one point, as a table has it."""
-        # Points of all queries are those of the same moments.
+        """Return the series of any query. `now_alone`: a single point, as in a table."""
+        # All queries have points at the same moments.
         now = (self._until or time.time()) // self._step * self._step
         when = {"start": str(now - self._seconds), "end": str(now), "step": str(self._step)}
         what, when = ("query", {"time": str(now)}) if now_alone else ("query_range", when)
@@ -72,7 +72,7 @@ class Asked:
 
     def _get(self, what: str, asked: Mapping[str, str]) -> list[dict[str, Any]]:
         address = f"{self._url}/api/v1/{what}?{urllib.parse.urlencode(asked)}"
-        with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310 - the caller's own
+        with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310 - the caller chose the address
             found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
         return found
 

@@ -1,6 +1,6 @@
-{{/* Values of Kubernetes' own types, and what their fields ask of each other: what a schema cannot say in words. */}}
+{{/* Checks between the fields of values of Kubernetes' own types, which a schema cannot express. */}}
 
-{{/* A quantity as a number. Both of a comparison are rounded alike; what is too close to tell is left to the API server. */}}
+{{/* A quantity as a number. Both sides of a comparison are rounded alike; the API server decides what is too close. */}}
 {{- define "trainyard.number" -}}
 {{- if kindIs "string" . -}}
 {{- $units := dict "" 1 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 -}}
@@ -28,13 +28,13 @@
 {{- range .Values.tolerations -}}
 {{- $operator := default "Equal" .operator -}}
 {{- if and (not .key) (ne $operator "Exists") -}}
-{{- fail "tolerations: one without a key is for every taint: say operator: Exists with it, or name the key" -}}
+{{- fail "tolerations: one without a key tolerates every taint: add operator: Exists, or set the key" -}}
 {{- end -}}
 {{- if and (eq $operator "Exists") .value -}}
-{{- fail (printf "tolerations: operator Exists asks for no value, and %s has %q: leave one of them out" (default "one" .key) .value) -}}
+{{- fail (printf "tolerations: operator Exists takes no value, and %s has %q: remove one of them" (default "one" .key) .value) -}}
 {{- end -}}
 {{- if and (hasKey . "tolerationSeconds") (ne (default "" .effect) "NoExecute") -}}
-{{- fail "tolerations: tolerationSeconds is of effect: NoExecute alone: say that too, or leave it out" -}}
+{{- fail "tolerations: tolerationSeconds needs effect: NoExecute: set it, or remove tolerationSeconds" -}}
 {{- end -}}
 {{- end -}}
 {{- with .Values.tolerations -}}
@@ -42,18 +42,18 @@
 {{- end -}}
 {{- end -}}
 
-{{/* One that says nothing of pods means the operator's; to Kubernetes it would mean none, and do nothing. */}}
+{{/* A constraint without a selector gets that of the operator's pods; Kubernetes would select no pod. */}}
 {{- define "trainyard.spread" -}}
 {{- $own := dict "labelSelector" (dict "matchLabels" (include "trainyard.selectorLabels" . | fromYaml)) -}}
 {{- $spread := list -}}
 {{- $named := list -}}
 {{- range .Values.topologySpreadConstraints -}}
 {{- if and (hasKey . "minDomains") (ne .whenUnsatisfiable "DoNotSchedule") -}}
-{{- fail "topologySpreadConstraints: minDomains is of whenUnsatisfiable: DoNotSchedule alone: say that too, or leave it out" -}}
+{{- fail "topologySpreadConstraints: minDomains needs whenUnsatisfiable: DoNotSchedule: set it, or remove minDomains" -}}
 {{- end -}}
 {{- $name := printf "%s with %s" .topologyKey .whenUnsatisfiable -}}
 {{- if has $name $named -}}
-{{- fail (printf "topologySpreadConstraints: %s stands there twice: leave one of them out" $name) -}}
+{{- fail (printf "topologySpreadConstraints: %s is there twice: remove one of them" $name) -}}
 {{- end -}}
 {{- $named = append $named $name -}}
 {{- $spread = append $spread (hasKey . "labelSelector" | ternary . (merge (deepCopy .) $own)) -}}
@@ -74,7 +74,7 @@
 {{- $sum -}}
 {{- end -}}
 
-{{/* `interval` and `scrapeTimeout` of a monitor. Of 0 Prometheus takes its own. Given: the monitor's values, and their name. */}}
+{{/* `interval` and `scrapeTimeout` of a monitor. For 0 Prometheus uses its default. Arguments: the monitor's values, and their name. */}}
 {{- define "trainyard.scraping" -}}
 {{- $interval := include "trainyard.milliseconds" (default "" .values.interval) | float64 -}}
 {{- if and $interval (gt (include "trainyard.milliseconds" (default "" .values.scrapeTimeout) | float64) $interval) -}}

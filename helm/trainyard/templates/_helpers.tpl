@@ -1,6 +1,6 @@
 {{/*
-The name of the operator and the prefix of all other names. 44 characters leave room for what a Deployment adds to its pods' names.
-A release may have dots in its name, a Service and the operator's Lease may not.
+The name of the operator and the prefix of all other names. At most 44 characters, since a Deployment appends to its pods' names.
+The name of a release may have dots, those of a Service and the Lease may not.
 */}}
 {{- define "trainyard.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
@@ -11,24 +11,24 @@ A release may have dots in its name, a Service and the operator's Lease may not.
 {{- $full | replace "." "-" | trunc 44 | trimAll "-" -}}
 {{- end -}}
 
-{{/* Whoever may make pods in a namespace has the rights of its account `default`. */}}
+{{/* Everybody who may create pods in a namespace has the permissions of its account `default`. */}}
 {{- define "trainyard.serviceAccountName" -}}
 {{- $own := .Values.serviceAccount.create | ternary (include "trainyard.fullname" .) "default" -}}
 {{- $account := default $own .Values.serviceAccount.name -}}
 {{- if and (eq $account "default") (or .Values.watchNamespaces .Values.admission.guardServiceAccounts) -}}
-{{- fail "serviceAccount: the operator's rights would go to the account `default`, which every pod of its namespace has: set serviceAccount.name to one of its own, or serviceAccount.create" -}}
+{{- fail "serviceAccount: the account `default`, which every pod of its namespace uses, would get the operator's permissions: set serviceAccount.name or serviceAccount.create" -}}
 {{- end -}}
 {{- $account -}}
 {{- end -}}
 
-{{/* What a Deployment's selector holds can never change, so it stands apart from the other labels. */}}
+{{/* Separate from the other labels, since the selector of a Deployment cannot change. */}}
 {{- define "trainyard.selectorLabels" -}}
 app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end -}}
 
-{{/* The chart's own labels come last: in a merge they win over commonLabels. */}}
+{{/* The chart's own labels come last, so that they override commonLabels. */}}
 {{- define "trainyard.labels" -}}
 {{- $own := include "trainyard.selectorLabels" . | fromYaml -}}
 {{- $_ := set $own "app.kubernetes.io/version" .Chart.AppVersion -}}
@@ -51,9 +51,9 @@ app.kubernetes.io/component: helm-test
 {{- define "trainyard.coordinatorSecret" -}}
 {{- with .Values.coordinator.tls -}}
 {{- if and .existingSecret .certManager.enabled -}}
-{{- fail "coordinator.tls: existingSecret and certManager.enabled exclude each other: leave one of them out" -}}
+{{- fail "coordinator.tls: existingSecret and certManager.enabled exclude each other: remove one of them" -}}
 {{- end -}}
-{{- /* cert-manager's has a name of its own: Helm takes over no Secret that it has not made. */ -}}
+{{- /* cert-manager's Secret has another name: Helm does not adopt a Secret that it has not created. */ -}}
 {{- $own := .certManager.enabled | ternary "coordinator-cert-manager-tls" "coordinator-tls" -}}
 {{- default (printf "%s-%s" (include "trainyard.fullname" $) $own) .existingSecret -}}
 {{- end -}}
@@ -61,21 +61,21 @@ app.kubernetes.io/component: helm-test
 
 {{- define "trainyard.replicas" -}}
 {{- if and (gt (int64 .Values.replicas) 1) (not .Values.leaderElection.enabled) -}}
-{{- fail (printf "replicas: %d operators without an election would all act on the same jobs: set 1, or leaderElection.enabled" (int64 .Values.replicas)) -}}
+{{- fail (printf "replicas: %d operators without an election would all reconcile the same jobs: set 1, or leaderElection.enabled" (int64 .Values.replicas)) -}}
 {{- end -}}
 {{- .Values.replicas | int64 -}}
 {{- end -}}
 
-{{/* What the operator may do in the namespaces that it looks after. No secrets, no wildcard, no exec, nothing on nodes, roles or service accounts. */}}
+{{/* The operator's permissions in the namespaces that it manages: no Secrets, wildcards, exec, nodes, roles or service accounts. */}}
 {{- define "trainyard.rules" -}}
-# get: after a conflict. delete: ttlSecondsAfterFinished. The spec is the user's: it is never written.
+# get: after a conflict. delete: ttlSecondsAfterFinished. The operator never writes the user's spec.
 - apiGroups: [trainyard.dev]
   resources: [trainingjobs]
   verbs: [get, list, watch, delete]
 - apiGroups: [trainyard.dev]
   resources: [trainingjobs/status]
   verbs: [update]
-# Owner references with blockOwnerDeletion ask for this where the OwnerReferencesPermissionEnforcement admission plugin is on
+# Owner references with blockOwnerDeletion need this if the OwnerReferencesPermissionEnforcement admission plugin is on
 # (OpenShift). No finalizer is ever set.
 - apiGroups: [trainyard.dev]
   resources: [trainingjobs/finalizers]
@@ -83,17 +83,17 @@ app.kubernetes.io/component: helm-test
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete]
-# The headless Service of a job. It is deleted through its owner reference, not by the operator.
+# The headless Service of a job. The garbage collector deletes it by its owner reference.
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, watch, create]
 {{- if .Values.networkPolicy.jobs.enabled }}
-# get: one that was made before is looked at, whose it is. It is deleted through its owner reference too.
+# get: to check the owner of an existing one. The garbage collector deletes it too.
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, create]
 {{- end }}
-# A repeated event is counted up, not posted anew: patch; get, for the count of one that an earlier process wrote.
+# patch: to raise the count of a repeated event. get: to read the count that an earlier process wrote.
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [get, create, patch]
@@ -101,7 +101,7 @@ app.kubernetes.io/component: helm-test
 
 {{- define "trainyard.image" -}}
 {{- if eq .Values.image.tag "latest" -}}
-{{- fail "image.tag: \"latest\" names no version, so a restart could change the operator: set a version, or image.digest" -}}
+{{- fail "image.tag: \"latest\" is no version, so a restart could change the operator: set a version, or image.digest" -}}
 {{- end -}}
 {{- with .Values.image -}}
 {{- if .digest -}}
@@ -112,21 +112,21 @@ app.kubernetes.io/component: helm-test
 {{- end -}}
 {{- end -}}
 
-{{/* Of two variables of one name the last would win, without a word. */}}
+{{/* Of two variables with one name the last would silently win. */}}
 {{- define "trainyard.extraEnv" -}}
-{{- $settings := list "TRAINYARD_INSTANCE" "TRAINYARD_POD_UID" "TRAINYARD_LOG_LEVEL" "TRAINYARD_WORKERS" "TRAINYARD_API_QPS" "TRAINYARD_API_BURST" "TRAINYARD_HTTP_PORT" -}}
-{{- $settings = concat $settings (list "TRAINYARD_LEADER_ELECTION" "TRAINYARD_LEASE_NAME" "TRAINYARD_LEASE_SECONDS" "TRAINYARD_NAMESPACES") -}}
+{{- $settings := list "TRAINYARD_INSTANCE" "TRAINYARD_POD_UID" "TRAINYARD_LOG_LEVEL" "TRAINYARD_CONCURRENT_RECONCILES" "TRAINYARD_API_QPS" "TRAINYARD_API_BURST" "TRAINYARD_HTTP_PORT" -}}
+{{- $settings = concat $settings (list "TRAINYARD_LEADER_ELECTION" "TRAINYARD_LEASE_NAME" "TRAINYARD_LEASE_DURATION_SECONDS" "TRAINYARD_NAMESPACES") -}}
 {{- $settings = concat $settings (list "TRAINYARD_AGENT_IMAGE" "TRAINYARD_AGENT_IMAGE_VOLUME" "TRAINYARD_COORDINATOR_URL" "TRAINYARD_COORDINATOR_PORT" "TRAINYARD_ISOLATE_JOBS" "TRAINYARD_JOB_PEERS") -}}
 {{- $named := list -}}
 {{- range .Values.extraEnv -}}
 {{- if has .name $settings -}}
-{{- fail (printf "extraEnv: %s is set by the chart itself: use the value that it is made of" .name) -}}
+{{- fail (printf "extraEnv: the chart sets %s itself: use its value in the chart" .name) -}}
 {{- end -}}
 {{- if has .name $named -}}
-{{- fail (printf "extraEnv: %s stands there twice: leave one of them out" .name) -}}
+{{- fail (printf "extraEnv: %s is there twice: remove one of them" .name) -}}
 {{- end -}}
 {{- if and (hasKey . "value") (hasKey . "valueFrom") -}}
-{{- fail (printf "extraEnv: %s has value and valueFrom: leave one of them out" .name) -}}
+{{- fail (printf "extraEnv: %s has value and valueFrom: remove one of them" .name) -}}
 {{- end -}}
 {{- $named = append $named .name -}}
 {{- end -}}
@@ -135,7 +135,7 @@ app.kubernetes.io/component: helm-test
 {{- end -}}
 {{- end -}}
 
-{{/* What the kubelet would mount by itself for an account; asked for by the one container that uses it. */}}
+{{/* The volume that the kubelet would mount for an account, for the only container that uses it. */}}
 {{- define "trainyard.apiAccess" -}}
 - name: api-access
   projected:
@@ -151,7 +151,7 @@ app.kubernetes.io/component: helm-test
   readOnly: true
 {{- end -}}
 
-{{/* Of `networkPolicy`: nothing but the API server, and nothing to ask DNS for: kubelets tell pods its address. */}}
+{{/* Egress of `networkPolicy`: only to the API server. DNS is not needed: kubelets put its address into the environment. */}}
 {{- define "trainyard.toApiServer" -}}
 - ports:
     {{- range .apiServer.ports }}

@@ -1,4 +1,4 @@
-"""`spec.elastic`: the sizes that a group may have, and how patiently it follows what the cluster has room for."""
+"""`spec.elastic`: the sizes that a group may have, and how fast it follows the capacity of the cluster."""
 
 from typing import Annotated, Final
 
@@ -16,7 +16,7 @@ HIGHEST = "(has(self.sizes) ? self.sizes[self.sizes.size() - 1] : has(self.maxRe
 
 
 class Elastic(Model):
-    """Between which sizes the group may change, and when it does so by itself."""
+    """The sizes that the group may have, and when it is resized automatically."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -61,27 +61,27 @@ class Elastic(Model):
     )
 
     min_replicas: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
-    """The fewest workers with which the job trains. Not set: multipleOf."""
+    """The smallest number of workers. Not set: multipleOf."""
     max_replicas: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
-    """The most."""
+    """The largest number of workers."""
     multiple_of: int = Field(default=1, ge=1, le=MAX_REPLICAS)
-    """Only sizes between them that are a multiple of this."""
+    """The sizes between minReplicas and maxReplicas must be multiples of this."""
     sizes: list[Annotated[int, Field(ge=1, le=MAX_REPLICAS)]] | None = Field(
         default=None, min_length=1, max_length=MOST_SIZES, json_schema_extra={"x-kubernetes-list-type": "set"}
     )
-    """In place of these: every size that the group may have, the smallest first."""
+    """All allowed sizes, the smallest first. Replaces minReplicas, maxReplicas and multipleOf."""
     shrink_after_seconds: int = Field(default=USUAL_SECONDS, ge=0, le=DAY)
-    """How long workers for which the cluster has no room are waited for. Then the job goes on with as many as it has, at the largest
-    size that it may have, and grows again when there is room. Needs the agent."""
+    """Seconds to wait for unschedulable workers. Then the job continues with the largest allowed size that fits the cluster. It grows again
+    when there is capacity. Needs the agent."""
     grow_after_seconds: int = Field(default=USUAL_SECONDS, ge=5, le=DAY)
-    """How long the group keeps a size before it grows: what is wished for meanwhile becomes one change."""
+    """Seconds for which the group keeps a size before it grows. Requests during this time are combined into one change."""
     stop_timeout_seconds: int | None = Field(default=None, ge=2, le=DAY)
-    """How long the ranks may take for a checkpoint before they start anew in another number. Not set: as long as a pod has to end
+    """Seconds that the ranks may take for a checkpoint before a resize. Not set: the termination grace period of the pod
     (terminationGracePeriodSeconds)."""
 
     on_demand_replicas: int | None = Field(default=None, ge=0, le=MAX_REPLICAS)
-    """How many workers, those with the lowest numbers, never run on spot (preemptible) nodes, which their providers take back at short
-    notice. The others go to such nodes first, and are the first to go when the group gets smaller. Not set: the template alone decides."""
+    """The number of workers that never run on spot (preemptible) nodes: those with the lowest indexes. The other workers prefer spot
+    nodes, and are removed first when the group shrinks. Not set: only the template decides."""
 
     @property
     def lowest(self) -> int:
@@ -90,5 +90,5 @@ class Elastic(Model):
 
     @property
     def highest(self) -> int:
-        """The largest one."""
+        """The largest size."""
         return self.sizes[-1] if self.sizes else self.max_replicas or MAX_REPLICAS

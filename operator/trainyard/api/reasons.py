@@ -1,114 +1,125 @@
-"""Why something is so, or was done: one set of words for conditions, events, logs and metrics."""
+"""Reasons: one enum for conditions, events, logs and metrics."""
 
 from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """A reason, with what it means to the user in its docstring; `docs/reference/reasons.md` is made from these."""
+    """A reason. Its docstring explains it to the user; `docs/reference/reasons.md` is generated from these."""
 
     WORKERS_PENDING = "WorkersPending"
-    """The pods are being created, or the scheduler has not placed all of them yet."""
+    """The pods are being created, or the scheduler has not bound all of them to a node yet."""
     UNSCHEDULABLE = "Unschedulable"
-    """The scheduler finds no node for a pod; the message is its own."""
+    """The scheduler finds no node for a pod. The message is the scheduler's."""
     WORKERS_SCHEDULED = "WorkersScheduled"
     """Every worker has a node."""
     WORKERS_STARTING = "WorkersStarting"
-    """Every worker has a node, and not all of their containers run yet."""
+    """Every worker has a node. Some containers do not run yet."""
     IMAGE_PULL_FAILED = "ImagePullFailed"
-    """A node cannot get the image of a container; it goes on trying."""
+    """A node cannot pull the image of a container. The kubelet keeps trying."""
     CONTAINER_CREATE_FAILED = "ContainerCreateFailed"
-    """A node cannot make a container: a variable from a missing ConfigMap or Secret, say."""
+    """A node cannot create a container, for example because a ConfigMap or Secret is missing."""
     WORKERS_RUNNING = "WorkersRunning"
     """All workers run."""
     WORKERS_CREATED = "WorkersCreated"
     """All pods of an attempt have been created."""
 
     WORKER_FAILED = "WorkerFailed"
-    """A worker ended with an error, or filled its disk and was evicted for it. The whole group is restarted, and the failure counts towards `maxRestarts`."""
+    """A worker exited with an error, or was evicted because it filled its disk. The group restarts and the failure
+    counts towards `maxRestarts`."""
     WORKER_DISRUPTED = "WorkerDisrupted"
-    """A worker was taken away (deleted, evicted, preempted, its node lost). The group is restarted, at no charge where no rule says otherwise."""
+    """A worker was deleted, evicted, preempted or lost with its node. The group restarts. This is not counted
+    unless a rule says otherwise."""
     ADMISSION_REJECTED = "AdmissionRejected"
-    """A node refused a pod that was bound to it, for want of a device, say. The group is restarted, at no charge where no rule says otherwise."""
+    """A node rejected a pod that was bound to it, for example because a device is missing. The group restarts.
+    This is not counted unless a rule says otherwise."""
     RESIZED = "Resized"
-    """`replicas` was changed, or an elastic group gets more workers. The group is restarted with the new number of workers, at no charge."""
+    """`replicas` was changed, or an elastic group gets more workers. The group restarts with the new number of
+    workers. This is not counted."""
     INSUFFICIENT_CAPACITY = "InsufficientCapacity"
-    """The cluster had no room for workers within `elastic.shrinkAfterSeconds`. The group goes on without them, at no charge, and grows
-    again when it has."""
+    """The cluster had no capacity for some workers within `elastic.shrinkAfterSeconds`. The group continues
+    without them and grows again when there is capacity. This is not counted."""
     SIZE_NOT_ALLOWED = "SizeNotAllowed"
-    """`replicas` is a number that `elastic` or `parallelism` does not allow, and the group has the next smaller size that they do. Or the group
-    has one that `elastic` does not allow any more, until it can grow."""
+    """`elastic` or `parallelism` does not allow the number in `replicas`. The group gets the next smaller allowed
+    size. Or the group's current size is not allowed any more, and stays until the group can grow."""
     SIZE_ALLOWED = "SizeAllowed"
-    """The group has the size that `replicas` says, or is about to get it."""
+    """The group has the size that `replicas` requests, or will get it."""
     WORKERS_JOINING = "WorkersJoining"
-    """`replicas` was raised, or there may be room again for workers that an elastic group lacks. The new workers get ready while the others train on; then the group is restarted with all of them."""
+    """`replicas` was raised, or the cluster may have capacity again for missing workers. The new workers start
+    while the others train. Then the group restarts with all of them."""
     NODES_RELEASED = "NodesReleased"
-    """Workers wait for a place, and nodes that the job avoided are not avoided any more. The group is restarted at no charge."""
+    """Workers are unschedulable, and the job does not avoid some nodes any more. The group restarts. This is not
+    counted."""
     ATTEMPT_ADOPTED = "AttemptAdopted"
-    """There is a pod of a later attempt than the status knows of, which was restored from a backup, say; or the agents of all workers
-    say that they are at one. The job goes on from there."""
+    """A pod belongs to a later attempt than the status, for example after a restore from a backup. Or the agents
+    of all workers report a later attempt. The job continues with that attempt."""
     COORDINATED_STOP = "CoordinatedStop"
-    """All ranks stop after the same step, with a checkpoint: because a worker is taken away, the job is suspended, or gets another size."""
+    """All ranks stop after the same step, with a checkpoint. A worker is being disrupted, the job is suspended, or
+    the group is resized."""
     STALE_ATTEMPT = "StaleAttempt"
-    """The pod belongs to an attempt that is over."""
+    """The pod belongs to an earlier attempt."""
     FORCED_DELETION = "ForcedDeletion"
-    """The job does not use the pod any more, and nothing is heard of its node: it is deleted without waiting for that
+    """The job does not use the pod any more, and its node is not reachable. The pod is deleted by force
     (`recovery.forceDeleteAfterSeconds`)."""
 
     NO_PYTHON = "NoPython"
-    """The image has no Python 3.9 or newer for `trainyard-agent`. The group is restarted without it, at no charge; the failures of its
-    workers are recovered from all the same."""
+    """The image has no Python 3.9 or newer for `trainyard-agent`. The group restarts without the agent. This is
+    not counted. Failures are still recovered from."""
     NO_COMMAND = "NoCommand"
-    """The main container has no `command`, and what its image would run is not known: `trainyard-agent` is left out."""
+    """The main container has no `command`, and the command of its image is not known. `trainyard-agent` is not
+    injected."""
     AGENT_DISABLED = "AgentDisabled"
-    """`recovery.agent` is none, or the operator is set up without an agent."""
+    """`recovery.agent` is none, or the operator is installed without an agent."""
     AGENT_INJECTED = "AgentInjected"
     """`trainyard-agent` runs the command of each worker."""
 
     STRAGGLERS_DETECTED = "StragglersDetected"
-    """A rank has taken half as long again for its steps as the group's median, or more, for a minute. Nothing is restarted because of it."""
+    """For a minute, the step time of a rank was at least 1.5 times the median of the group. This does not restart
+    anything."""
     NO_STRAGGLERS = "NoStragglers"
     """No rank is slower than the others any more."""
 
     SUSPENDED = "Suspended"
     """`lifecycle.suspend` is set: the job has no pods."""
     RESUMED = "Resumed"
-    """`lifecycle.suspend` was taken back."""
+    """`lifecycle.suspend` was set to false."""
 
     QUOTA_EXCEEDED = "QuotaExceeded"
-    """A ResourceQuota of the namespace has no room for the pods. They are tried again."""
+    """A ResourceQuota of the namespace does not allow the pods. The operator tries again."""
     PODS_FORBIDDEN = "PodsForbidden"
-    """The API server refuses the pods: pod security, or a policy. They are tried again."""
+    """The API server rejects the pods because of pod security or a policy. The operator tries again."""
     NETWORK_POLICY_REJECTED = "NetworkPolicyRejected"
-    """The API server refuses the NetworkPolicy that is to stand in front of the workers (`networkPolicy.jobs` of the chart), so that none is
-    made. Whoever installed the operator has to mend that value. Tried again."""
+    """The API server rejects the NetworkPolicy for the workers (`networkPolicy.jobs` of the chart). No policy is
+    created. An administrator has to fix that value. The operator tries again."""
     PERMISSION_DENIED = "PermissionDenied"
-    """The operator's service account lacks a right that the message names. What needs it is tried again until it is granted."""
+    """The operator's service account lacks the permission that the message names. The operator tries again until
+    it is granted."""
     NAME_CONFLICT = "NameConflict"
-    """A pod or Service with a name that the job needs belongs to somebody else."""
+    """A pod or Service with a name that the job needs belongs to another owner."""
     INVALID_TEMPLATE = "InvalidTemplate"
-    """The API server finds `spec.template` invalid, so that no pod can ever be made of it."""
+    """The API server rejects `spec.template` as invalid. No pod can be created from it."""
     INVALID_SPEC = "InvalidSpec"
-    """The operator cannot read the spec, and leaves the job alone until it changes. Or `parallelism` does not fit the number of ranks: no
-    worker is started, but a group that is there goes on with the size that it has."""
+    """The operator cannot read the spec, and ignores the job until it changes. Or `parallelism` does not fit the
+    number of ranks. No worker is started then, but a running group continues with its size."""
     USER_ENVIRONMENT_PRESERVED = "UserEnvironmentPreserved"
-    """The template sets a variable that names ranks or the master. It is kept, and may not fit the real ones."""
+    """The template sets an environment variable that describes ranks or the master. The operator keeps it. It may
+    not match the real values."""
 
     WORKERS_SUCCEEDED = "WorkersSucceeded"
-    """The workers that decide over success (`lifecycle.success`) ended with exit code 0."""
+    """The workers that decide about success (`lifecycle.success`) exited with code 0."""
     RESTARTS_EXHAUSTED = "RestartsExhausted"
     """More failures than `recovery.maxRestarts` allows."""
     DISRUPTIONS_EXHAUSTED = "DisruptionsExhausted"
     """More disruptions than `recovery.maxDisruptions` allows."""
     NO_PROGRESS = "NoProgress"
-    """As many attempts in a row as `recovery.noProgressLimit` says failed at the same step."""
+    """Consecutive attempts failed at the same step, as many as `recovery.noProgressLimit` allows."""
     NON_RETRYABLE = "NonRetryable"
-    """A worker ended in a way that no restart can mend, by a rule of `recovery.rules` or by its exit code; or it ran out of memory twice in
-    a row without a step further."""
+    """A worker exited in a way that no restart can fix, because of `recovery.rules` or its exit code. Or it ran
+    out of memory twice in a row without progress."""
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     """The job was active for longer than `lifecycle.activeDeadlineSeconds`."""
     STARTUP_DEADLINE_EXCEEDED = "StartupDeadlineExceeded"
     """An attempt took longer than `lifecycle.startupDeadlineSeconds` until all its workers ran."""
     JOB_FINISHED = "JobFinished"
-    """The job is over, and `lifecycle.cleanPods` says which pods go."""
+    """The job has finished. `lifecycle.cleanPods` says which pods are deleted."""
     TTL_EXPIRED = "TTLExpired"
     """`lifecycle.ttlSecondsAfterFinished` has passed."""

@@ -17,33 +17,34 @@ MADE = "<!-- Made by `make generate`; do not edit. -->\n"
 REASONS_HEAD = """
 # Reasons
 
-One set of words for conditions, events, logs and metrics. Programs can rely on the word; the message beside it is for people.
+Conditions, events, logs and metrics use the same reasons. Programs can rely on them; messages are for people.
 
-| Reason | What it means |
+| Reason | Meaning |
 |---|---|
 """
 
 CODES_HEAD = """
 # Exit codes
 
-What the exit code of the worker that failed first leads to, where none of the job's own `recovery.rules` applies.
+The action for the exit code of the worker that failed first, if none of the job's `recovery.rules` applies.
 
-| Exit code | Leads to | What it means |
+| Exit code | Action | Meaning |
 |---|---|---|
 """
 CODES_FOOT = """
-| all others | Restart | An error that may not come again. |
+| all others | Restart | An error that a restart may fix. |
 
-`Restart`: the group starts anew, and the failure counts towards `recovery.maxRestarts`. `Ignore`: it starts anew at no charge. `RestartElsewhere`:
-it starts anew at no charge, and no worker of the job goes to that worker's node for a day (`status.suspectNodes`); once 16 nodes were left in
-that way it is not the nodes, and it is `Restart`, as it is where `recovery.avoidNodes` is false. `Fail`: the job fails at once, with the reason
-`NonRetryable`.
+- `Restart`: the group restarts, and the failure counts towards `recovery.maxRestarts`.
+- `Ignore`: the group restarts. This is not counted.
+- `RestartElsewhere`: the group restarts and avoids the worker's node for a day (`status.suspectNodes`). This is not
+  counted. Once the job avoids 16 nodes, or if `recovery.avoidNodes` is false, it is `Restart`.
+- `Fail`: the job fails at once, with the reason `NonRetryable`.
 
-Where memory runs out (`OOMKilled`) twice in a row without a step further, it is `Fail` instead. 90 and 92 are not believed, and counted, where the three
-attempts before ended within a minute too and none got a step further.
+If memory runs out (`OOMKilled`) twice in a row without progress, the action is `Fail`. The codes 90 and 92 are counted
+if the three previous attempts also ended within a minute and made no progress.
 
-A rule of the job's own comes first. Of these, one restarts on exit code 2 after all, one leaves a node whose network fails, and the last fails the job when a
-GPU is broken for good:
+The rules of the job come first. The first of these rules restarts on exit code 2. The second avoids a node whose network
+fails. The third fails the job when a GPU is broken:
 
 ```yaml
 spec:
@@ -54,19 +55,19 @@ spec:
       - {action: Fail, message: "CUDA error*uncorrectable ECC"}
 ```
 
-A rule applies where all that it names is so. The first that applies decides. Pods that were taken away (deleted, evicted, preempted, lost with their
-node) cost nothing without a rule. A rule with `reasons`, `podConditions` or `message` can make the job fail instead, or charge them (`Restart`). What the program
-did once it was asked to go is no matter of rules.
+A rule applies if all of its conditions are true. The first rule that applies decides. Disrupted pods (deleted, evicted,
+preempted, lost with their node) are not counted without a rule. A rule with `reasons`, `podConditions` or `message` can
+make the job fail instead, or count them (`Restart`). Rules ignore the exit of a program that was requested to stop.
 
-A pod that its node evicts because it filled a volume, or used more of the node's disk than its limit, was not taken away: it has failed, with the reason `Evicted`, the
-kubelet's words, and 137 in the place of an exit code that costs nothing.
+A pod that its node evicts because it filled a volume, or exceeded its limit of the node's disk, was not disrupted. It has
+failed with the reason `Evicted` and the message of the kubelet. Its exit code 137 is ignored.
 """
 
 JOB_HEAD = """
 # TrainingJob
 
 `apiVersion: {group}/{version}`, `kind: {kind}`, short name `{short}`. The same texts are in `kubectl explain {short} --recursive`.
-Fields marked * must be given. The fields of `spec.template` are those of a Kubernetes PodTemplateSpec.
+Fields marked * are required. The fields of `spec.template` are those of a Kubernetes PodTemplateSpec.
 """
 
 
@@ -83,7 +84,7 @@ def reasons_page() -> str:
 
 def exit_codes_page() -> str:
     """What the exit codes of a worker lead to."""
-    all_codes = sorted([*recovery.MEANINGS, *recovery.TOLD], key=lambda meaning: meaning.codes)
+    all_codes = sorted([*recovery.MEANINGS, *recovery.DESCRIBED], key=lambda meaning: meaning.codes)
     rows = [f"| {', '.join(map(str, meaning.codes))} | {meaning.action} | {meaning.text} |" for meaning in all_codes]
     return MADE + CODES_HEAD + "\n".join(rows) + CODES_FOOT
 
@@ -99,7 +100,7 @@ def job_page() -> str:
     schema = version["schema"]["openAPIV3Schema"]
     sections = [_section(part, schema["properties"][part]) for part in ("spec", "status")]
     rules = [f"- {rule['message']}" for rule in _rules(schema)]
-    refused = "\n## What is refused\n\nBeside values outside the types and bounds above:\n\n" + "\n".join(rules) + "\n"
+    refused = "\n## Validation\n\nThe API server also rejects:\n\n" + "\n".join(rules) + "\n"
     return MADE + head + sections[0] + refused + sections[1]
 
 

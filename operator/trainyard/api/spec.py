@@ -1,4 +1,4 @@
-"""`spec`: the wish. Defaults and rules stand here and reach the API server in the CRD."""
+"""`spec`: the desired state of a job. Its defaults and rules are part of the CRD."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -15,16 +15,16 @@ YEAR = 366 * DAY
 USUAL_GRACE = 30
 """Kubernetes' own `terminationGracePeriodSeconds`."""
 LONGEST_GRACE = YEAR
-"""Of a longer one nobody sees the end."""
+"""The longest `terminationGracePeriodSeconds` that the operator reckons with."""
 MOST_PROCESSES = 1024
-"""Of a worker: as many as an agent starts."""
+"""Processes of a worker: the most that an agent starts."""
 MOST_PARTS = 1024
-"""Into so many parts one dimension of a model is split at most."""
+"""The most parts into which one dimension of a model is split."""
 RANKS_FIT = (
     "replicas x processesPerReplica, the number of ranks, must be a multiple of parallelism.tensor x parallelism.pipeline"
     " x parallelism.context, the ranks that hold one copy of the model; change one of these numbers"
 )
-"""Said by the API server where it can count the ranks, and by the operator where it alone can."""
+"""The message of the API server; and of the operator, where only it can count the ranks."""
 SIZES = ("sizes", "minReplicas", "maxReplicas")
 SAME_SIZES = " && ".join(
     f"has(self.elastic.{name}) == has(oldSelf.value().elastic.{name})"
@@ -38,8 +38,8 @@ SCALED = (
     " && (!has(self.parallelism) || self.parallelism == oldSelf.value().parallelism)"
     " && self.processesPerReplica == oldSelf.value().processesPerReplica"
 )
-"""An elastic job whose sizes and whose model are spread as before, say one of which `replicas` alone was changed. An autoscaler knows of bounds alone: what it wishes for in
-between is no error, and the group gets the next smaller size."""
+"""An elastic job of which neither the sizes nor the layout of the model changed, but for example `replicas`. An autoscaler knows only
+bounds: a number between them is no error, and the group gets the next smaller size."""
 
 
 class Framework(StrEnum):
@@ -50,7 +50,7 @@ class Framework(StrEnum):
 
 
 class CleanPods(StrEnum):
-    """Which pods go when a job has finished."""
+    """The pods that are deleted when a job has finished."""
 
     RUNNING = "Running"
     ALL = "All"
@@ -58,14 +58,14 @@ class CleanPods(StrEnum):
 
 
 class Success(StrEnum):
-    """Whose success is the job's."""
+    """The workers that decide about the success of the job."""
 
     ALL_WORKERS = "AllWorkers"
     WORKER_0 = "Worker0"
 
 
 class DnsNames(StrEnum):
-    """Which workers can be found by name."""
+    """The workers that have a DNS name."""
 
     MASTER = "Master"
     ALL = "All"
@@ -75,69 +75,68 @@ class Network(Model):
     """How workers reach each other."""
 
     dns_names: DnsNames | None = None
-    """Which workers have a DNS name (JOB-worker-INDEX.JOB): Master, which is worker 0 and all that torch.distributed asks for, or
-    All, whose list costs the cluster work that grows with the square of the group. Not set: Master for torch, All for none."""
+    """The workers that have a DNS name (JOB-worker-INDEX.JOB). Master: only worker 0, which is enough for torch.distributed. All: every
+    worker; the cost of its endpoints grows with the square of the group. Not set: Master for torch, All for none."""
 
 
 class Parallelism(Model):
-    """How one copy of the model is spread over ranks."""
+    """How one copy of the model is distributed over ranks."""
 
     tensor: int = Field(default=1, ge=1, le=MOST_PARTS)
-    """Ranks among which the matrices of each layer are split. They exchange data in each layer: best within a node."""
+    """Ranks among which the matrices of each layer are split. They exchange data in each layer, so keep them within a node."""
     pipeline: int = Field(default=1, ge=1, le=MOST_PARTS)
-    """Stages into which the layers are cut. Each hands its activations on to the next."""
+    """Stages into which the layers are divided. Each stage sends its activations to the next one."""
     context: int = Field(default=1, ge=1, le=MOST_PARTS)
     """Ranks among which each sequence is split."""
 
     @property
     def ranks(self) -> int:
-        """How many hold one copy of the model together."""
+        """The number of ranks that hold one copy of the model."""
         return self.tensor * self.pipeline * self.context
 
 
 class Lifecycle(Model):
-    """When the job starts, stops and goes."""
+    """When the job starts, stops and is deleted."""
 
     suspend: bool = False
-    """While true the job has no pods. Taken back, it goes on with a new attempt. Queues such as Kueue set it."""
+    """While true, the job has no pods. Once false again, it resumes with a new attempt. Queues such as Kueue set it."""
     active_deadline_seconds: int | None = Field(default=None, ge=1, le=YEAR)
-    """Seconds that the job may be active, all attempts together; the clock stands still while the job is suspended.
-    Past it, the job fails."""
+    """Seconds that the job may be active, in all attempts together, without suspensions. After that the job fails."""
     startup_deadline_seconds: int | None = Field(default=None, ge=1, le=YEAR)
-    """Seconds that an attempt may take until all its workers run (queueing, image pull). Past it, the job fails."""
+    """Seconds that an attempt may take until all its workers run (queueing, image pull). After that the job fails."""
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=YEAR)
-    """Seconds after its end that the TrainingJob is deleted, with all that belongs to it. Not set: it stays."""
+    """Seconds after completion after which the TrainingJob and all its objects are deleted. Not set: never."""
     clean_pods: CleanPods = CleanPods.RUNNING
-    """Which pods are deleted when the job has finished: those still Running (the others keep their logs), All or None."""
+    """The pods that are deleted when the job has finished. Running: those that still run; the others keep their logs. All. None."""
     success: Success = Success.ALL_WORKERS
-    """Whose exit code 0 makes the job Complete: that of AllWorkers, or of Worker0 alone."""
+    """The workers that must exit with code 0 to complete the job: AllWorkers, or only Worker0."""
 
 
 PodTemplate = Annotated[dict[str, Any], WithJsonSchema(pod_template_schema())]
 
 
 class TrainingJobSpec(Model):
-    """What the user wishes for."""
+    """Desired state of the job."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "x-kubernetes-validations": [
                 rule(
                     "self.framework == oldSelf.framework",
-                    "framework cannot be changed; delete the TrainingJob and create it anew",
+                    "framework cannot be changed; delete the TrainingJob and create it again",
                     fieldPath=".framework",
                     reason="FieldValueForbidden",
                 ),
                 rule(
                     "self.network == oldSelf.network",
-                    "network cannot be changed; delete the TrainingJob and create it anew",
+                    "network cannot be changed; delete the TrainingJob and create it again",
                     fieldPath=".network",
                     reason="FieldValueForbidden",
                 ),
                 rule(
                     "has(self.managedBy) == has(oldSelf.managedBy)"
                     " && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
-                    "managedBy cannot be changed; delete the TrainingJob and create it anew",
+                    "managedBy cannot be changed; delete the TrainingJob and create it again",
                     reason="FieldValueForbidden",
                 ),
                 rule(
@@ -195,7 +194,7 @@ class TrainingJobSpec(Model):
                     reason="FieldValueForbidden",
                 ),
                 rule(
-                    # Of two torchruns with other bounds, each waits for another group.
+                    # Two torchruns with different bounds would wait for different groups.
                     "self.recovery.agent != 'none' || (has(self.elastic) == has(oldSelf.elastic)"
                     " && (!has(self.elastic) || self.elastic == oldSelf.elastic))"
                     " || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
@@ -215,12 +214,12 @@ class TrainingJobSpec(Model):
     )
 
     framework: Framework = Framework.TORCH
-    """How workers find each other: torch sets what torchrun and torch.distributed read, none sets only TRAINYARD_*."""
+    """How workers find each other. torch: sets the variables of torchrun and torch.distributed. none: sets only TRAINYARD_*."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
-    """Number of worker pods. `kubectl scale` writes it; a change starts the group anew with the new
-    number. Where the agent runs in them, workers that stay keep their pods, and train on until those that join are ready."""
+    """Desired number of worker pods. `kubectl scale` sets it. A change restarts the group with the new number. With the agent, the
+    remaining workers keep their pods and train until the joining workers are ready."""
     elastic: Elastic | None = None
-    """Between which sizes the group may change. Not set: `replicas` may be any number, and the group has that size alone."""
+    """The sizes that the group may have. Not set: the group has exactly the size `replicas`."""
     processes_per_replica: Annotated[
         int | Literal["auto"],
         WithJsonSchema(
@@ -239,21 +238,21 @@ class TrainingJobSpec(Model):
     template: PodTemplate
     """The pod of every worker. The first container is the main one: its exit code is the worker's."""
     parallelism: Parallelism | None = None
-    """How one copy of the model is spread over ranks. Data parallel is what is left: replicas x processesPerReplica, divided by the
-    product of these, without a remainder. Workers are told by TRAINYARD_PARALLELISM, of which `trainyard_torch` makes its
-    DeviceMesh. Not set: all ranks are data parallel."""
+    """How one copy of the model is distributed over ranks. The data parallel size is replicas x processesPerReplica divided by the product
+    of these, without a remainder. Workers receive it in TRAINYARD_PARALLELISM, and `trainyard_torch` builds its DeviceMesh from it.
+    Not set: all ranks are data parallel."""
     network: Network = Network()
     """How workers reach each other."""
     recovery: Recovery = Recovery()
     """What happens when workers fail."""
     lifecycle: Lifecycle = Lifecycle()
-    """When the job starts, stops and goes."""
+    """When the job starts, stops and is deleted."""
     managed_by: str | None = Field(default=None, min_length=3, max_length=63, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")
-    """The controller that looks after this job, as domain/name. Not set, or trainyard.dev/operator: this operator. With
-    any other value the operator does not write anything, the status included."""
+    """The controller that manages this job, as domain/name. Not set, or trainyard.dev/operator: this operator. With any other value, the
+    operator writes nothing, not even the status."""
 
     @property
     def grace_seconds(self) -> int:
-        """How long a worker's pod gets to end, once it was asked to."""
+        """The termination grace period of a worker's pod, in seconds."""
         seconds = self.template["spec"].get("terminationGracePeriodSeconds")
         return USUAL_GRACE if seconds is None else min(max(0, seconds), LONGEST_GRACE)

@@ -26,7 +26,7 @@ MOST_SUSPECTS = 16
 
 
 class Phase(StrEnum):
-    """One word for the state of the job, derived from the conditions, for people to read."""
+    """The state of the job in one word, derived from the conditions, for people."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -37,7 +37,7 @@ class Phase(StrEnum):
 
 
 class ConditionType(StrEnum):
-    """What can be true of a job; `kubectl wait --for=condition=…` takes each."""
+    """The condition types of a job. `kubectl wait --for=condition=…` accepts each."""
 
     SCHEDULED = "Scheduled"
     RUNNING = "Running"
@@ -71,56 +71,55 @@ class Condition(Model):
     """A standard condition (KEP-1623)."""
 
     type: str = Field(max_length=316)
-    """What the condition is about."""
+    """The type of the condition."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
+    """True, False or Unknown."""
     reason: str = Field(min_length=1, max_length=MAX_REASON_LENGTH)
-    """Why, in one word that programs can rely on."""
+    """The reason in one word, for programs."""
     message: str = Field(default="", max_length=32768)
-    """Why, for people."""
+    """The reason in a sentence, for people."""
     last_transition_time: Time
     """When `status` last changed."""
     observed_generation: int = Field(default=0, ge=0, le=MOST)
-    """The generation of the spec that this was said of."""
+    """The generation of the spec for which the condition was set."""
 
 
 class Restarts(Model):
     """Attempts that ended early, by cause. Each attempt counts once."""
 
     failures: int = Field(default=0, ge=0, le=MOST)
-    """A worker ended with an error, or in a way that a rule charges. Only these count towards `recovery.maxRestarts`."""
+    """A worker exited with an error, or a rule counts its disruption. Only these count towards `recovery.maxRestarts`."""
     hangs: int | None = Field(default=None, ge=0, le=MOST)
-    """Failures of these in which a rank had hung."""
+    """The failures in which a rank was hung."""
     disruptions: int = Field(default=0, ge=0, le=MOST)
-    """A worker was taken away: deleted, evicted, preempted, refused by its node, or lost with it; or it ended in a way that a
-    rule ignores."""
+    """A worker was deleted, evicted, preempted, rejected by its node or lost with it. Or a rule ignores its exit."""
     resizes: int = Field(default=0, ge=0, le=MOST)
-    """The group got another size: `replicas` was changed, or an elastic group followed what the cluster had room for."""
+    """The group was resized: `replicas` was changed, or an elastic group followed the capacity of the cluster."""
 
 
 class LastFailure(Model):
-    """The worker whose error ended an attempt: the first one, not those that failed because of it."""
+    """The failure that ended an attempt: the root cause, not the failures that it caused."""
 
     time: Time
-    """When its main container ended, by the clock of its node."""
+    """When the main container terminated, by the clock of its node."""
     attempt: int
-    """The attempt that it ended."""
+    """The attempt that failed."""
     pod: str
     """The pod's name."""
     pod_uid: str = Field(alias="podUID")
-    """The pod's UID: a failure is counted once for it."""
+    """The pod's UID. One failure is counted for each pod."""
     node: str | None = None
-    """The node that it ran on."""
+    """The node of the pod."""
     rank: int | None = None
-    """The rank that failed first, where the agent names it; else the worker's index, where it has one rank."""
+    """The rank that failed first, if the agent reports it. Otherwise the worker's index, if it has one rank."""
     exit_code: int | None = None
-    """The exit code of the main container; none where the pod was taken away and a rule charges that."""
+    """The exit code of the main container. Not set for a disruption that a rule counts."""
     step: int | None = Field(default=None, ge=0, le=MOST)
-    """The last step that the rank had done, where the program tells its progress."""
+    """The last step that the rank finished, if the program reports progress."""
     reason: str
-    """What the node says of it: Error, OOMKilled, …"""
+    """The reason that the node reports: Error, OOMKilled, …"""
     message: str = ""
-    """The container's termination message or the end of its log, cut to 2,048 characters."""
+    """The container's termination message or the end of its log, at most 2,048 characters."""
 
 
 class Avoidance(StrEnum):
@@ -135,31 +134,31 @@ class Avoidance(StrEnum):
 
 
 class SuspectNode(Model):
-    """A node that was the cause of an attempt's end."""
+    """A node that caused the failure of an attempt."""
 
     name: str = Field(max_length=253)
     """The node's name."""
     failures: int = Field(default=1, ge=1, le=MOST)
-    """The number of attempts that ended because of the node."""
+    """The number of attempts that failed because of the node."""
     avoidance: Avoidance = Avoidance.NONE
     """How strictly later attempts avoid the node: None, Preferred or Required."""
     reason: str = Field(default="", max_length=MAX_REASON_LENGTH)
-    """What happened there last."""
+    """The reason of the last failure."""
     until: Time
-    """When this is forgotten."""
+    """When the node is removed from the list."""
 
 
 class WorkerStatus(Model):
-    """A worker that is not well."""
+    """A worker that is not healthy."""
 
     name: str
     """The pod's name."""
     node: str | None = None
-    """The node that it is bound to."""
+    """The node to which the pod is bound."""
     state: str
     """Pending, Starting, Failed or Disrupted."""
     reason: str | None = None
-    """What the scheduler or the node says, in one word."""
+    """The reason that the scheduler or the node reports, in one word."""
     message: str | None = None
     """The same, for people."""
 

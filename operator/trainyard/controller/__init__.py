@@ -1,1 +1,1 @@
-"""Where it all meets: kopf, the caches, the pure plan and the API server. The only package that knows every other."""
+"""Connect kopf, the caches, the pure plan and the API server. The only package that may import every other one."""

@@ -1,1 +1,3 @@
-"""The service that the agents in workers talk to: HTTPS, each pod by its own token. It hears; what follows is decided by the plan."""
+"""The HTTPS service for the agents in workers; each pod authenticates by its own token. The plan decides what
+follows.
+"""

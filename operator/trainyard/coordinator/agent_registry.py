@@ -1,4 +1,6 @@
-"""Which agents are there, what they do, and who of them waits for a word. In memory alone: a new leader hears it from them within seconds."""
+"""Track the agents that are connected and their open long polls. In memory only: a new leader learns it within
+seconds.
+"""
 
 import asyncio
 import time
@@ -7,159 +9,160 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from trainyard.coordinator.fair_notifier import Turns
+from trainyard.coordinator.fair_notifier import FairNotifier
 from trainyard.domain.state.snapshot import AgentView
 
-JUMP = timedelta(seconds=1)
-"""A clock that goes so much otherwise than time does was set."""
+CLOCK_STEP_THRESHOLD = timedelta(seconds=1)
+"""A wall clock that deviates more from the monotonic clock was set."""
 
 
-def _told(agent: AgentView) -> tuple[object, ...]:
-    """What may change while it does the same."""
+def _details(agent: AgentView) -> tuple[object, ...]:
+    """Return what may change while the agent stays in one state."""
     return agent.leave, agent.prepared
 
 
 @dataclass(slots=True)
-class Attendance:
-    """By job, then by pod: the UIDs."""
+class AgentRegistry:
+    """The agents by job UID, then by pod UID."""
 
     now: Callable[[], datetime]
-    news: Callable[[str, float], object]
-    """Called with a job's UID and the seconds after which to look at it."""
+    on_change: Callable[[str, float], object]
+    """Called with a job's UID and the seconds after which to reconcile it."""
     monotonic: Callable[[], float] = time.monotonic
-    turns: Turns = field(default_factory=Turns)
-    """By which agents hear and are heard, where there are many at a time."""
-    _looked: tuple[datetime, float] | None = field(default=None, init=False)
+    notifier: FairNotifier = field(default_factory=FairNotifier)
+    """Wakes long polls and resumes connections in rounds, where there are many at a time."""
+    _checked: tuple[datetime, float] | None = field(default=None, init=False)
+    """Wall clock and monotonic clock at the last look."""
     _since: datetime | None = field(default=None, init=False)
     _agents: dict[str, dict[str, AgentView]] = field(default_factory=dict, init=False)
-    _calls: dict[str, set[asyncio.Future[None]]] = field(default_factory=dict, init=False)
-    _last: dict[str, "Call"] = field(default_factory=dict, init=False)
-    """Of each pod the call that came last: an earlier one tells nothing any more."""
+    _polls: dict[str, set[asyncio.Future[None]]] = field(default_factory=dict, init=False)
+    _latest: dict[str, "LongPoll"] = field(default_factory=dict, init=False)
+    """The latest long poll of each pod: an earlier one no longer says whether the agent is connected."""
 
     @property
     def since(self) -> datetime:
-        """Since when all agents that call are heard by this process."""
+        """Since when this process has accepted every agent that connects."""
         now = self._time()
         if self._since is None:
             self._since = now
         return self._since
 
-    def miss_nobody(self) -> None:
-        """Not all that call are let in: who is away may be among them."""
+    def restart_grace_period(self) -> None:
+        """Start the grace period again: connections were refused, so an agent's absence is no evidence of a failure."""
         now = self._time()
-        # Who stands by has yet to begin.
+        # A standby has not started it.
         self._since = self._since and now
 
     def of(self, job: str, pods: Iterable[str]) -> Mapping[str, AgentView]:
-        """The agents of these pods that have called; the others are forgotten."""
+        """Return the agents of these pods that have connected. Agents of other pods of the job are forgotten."""
         self._time()
         known = self._agents.get(job)
         if not known:
             return {}
-        here = {pod: known[pod] for pod in pods if pod in known}
-        for pod in known.keys() - here.keys():
-            self._last.pop(pod, None)
-        self._agents[job] = dict(here)
-        return here
+        kept = {pod: known[pod] for pod in pods if pod in known}
+        for pod in known.keys() - kept.keys():
+            self._latest.pop(pod, None)
+        self._agents[job] = dict(kept)
+        return kept
 
     def knows(self, job: str, pod: str) -> bool:
-        """Whether this agent has called before."""
+        """Return whether this pod's agent has connected to this process before."""
         return pod in self._agents.get(job, {})
 
     @contextmanager
-    def call(self, job: str, pod: str, said: AgentView) -> Iterator["Call"]:
-        """While an agent waits for a word."""
+    def long_poll(self, job: str, pod: str, reported: AgentView) -> Iterator["LongPoll"]:
+        """Register what an agent reports, and its long poll while inside."""
         now = self._time()
-        agents, call = self._agents.setdefault(job, {}), Call(self._calls.setdefault(job, set()))
+        agents, poll = self._agents.setdefault(job, {}), LongPoll(self._polls.setdefault(job, set()))
         before = agents.get(pod)
-        # The same failure told again, over another connection, did not happen later.
-        same = before is not None and (before.attempt, before.doing) == (said.attempt, said.doing)
-        began = before.since if before is not None and before.left_at is None else now
+        # A failure that is reported again, over another connection, did not happen later.
+        same = before is not None and (before.attempt, before.state) == (reported.attempt, reported.state)
+        since = before.since if before is not None and before.left_at is None else now
         if same and before is not None:
-            said = replace(said, exit=before.exit, said_at=before.said_at)
-        agents[pod] = replace(said, said_at=said.said_at or now, since=began)
-        self._last[pod] = call
-        if not same or before is None or before.left_at is not None or _told(before) != _told(said):
-            self.news(job, 0.0)
+            reported = replace(reported, exit=before.exit, reported_at=before.reported_at)
+        agents[pod] = replace(reported, reported_at=reported.reported_at or now, since=since)
+        self._latest[pod] = poll
+        if not same or before is None or before.left_at is not None or _details(before) != _details(reported):
+            self.on_change(job, 0.0)
         try:
-            yield call
+            yield poll
         finally:
-            call.waits = False
-            call.end()
-            if not self._calls.get(job):
-                self._calls.pop(job, None)
+            poll.is_open = False
+            poll.cancel()
+            if not self._polls.get(job):
+                self._polls.pop(job, None)
 
-    def left(self, job: str, pod: str, call: "Call", why: BaseException | None) -> None:
-        """The connection of an agent is gone. `why`: a time-out where its node does not answer any more."""
+    def disconnected(self, job: str, pod: str, poll: "LongPoll", error: BaseException | None) -> None:
+        """Record that the connection of a long poll is gone. `error`: a timeout where the node no longer answers."""
         now, agents = self._time(), self._agents.get(job, {})
-        if self._last.get(pod) is not call or pod not in agents:
+        if self._latest.get(pod) is not poll or pod not in agents:
             return
-        vanished = isinstance(why, OSError) and not isinstance(why, ConnectionError)
+        vanished = isinstance(error, OSError) and not isinstance(error, ConnectionError)
         agents[pod] = replace(agents[pod], left_at=now, vanished=vanished)
-        self.news(job, 0.0)
+        self.on_change(job, 0.0)
 
-    def hung_up(self, job: str, pod: str) -> None:
-        """The connection of an agent is gone, which was not waiting for a word just then."""
-        now, agents, call = self._time(), self._agents.get(job, {}), self._last.get(pod)
-        if pod in agents and agents[pod].left_at is None and not (call and call.waits):
+    def idle_disconnected(self, job: str, pod: str) -> None:
+        """Record that the connection of an agent is gone while it had no open long poll."""
+        now, agents, poll = self._time(), self._agents.get(job, {}), self._latest.get(pod)
+        if pod in agents and agents[pod].left_at is None and not (poll and poll.is_open):
             agents[pod] = replace(agents[pod], left_at=now)
-            self.news(job, 0.0)
+            self.on_change(job, 0.0)
 
     def dismiss(self, job: str, pod: str) -> None:
-        """This agent was told that it is not wanted any more. Of its end its node tells."""
-        self._last.pop(pod, None)
+        """Forget an agent whose worker is no longer needed. The node reports the exit of its pod."""
+        self._latest.pop(pod, None)
         if self._agents.get(job, {}).pop(pod, None) is not None:
-            self.news(job, 0.0)
+            self.on_change(job, 0.0)
 
     def wake(self, job: str) -> None:
-        """Something is different about this job: whoever waits is to look."""
-        for waiting in self._calls.get(job, ()):
-            self.turns.tell(waiting)
+        """Wake all long polls of a job whose state changed."""
+        for poll in self._polls.get(job, ()):
+            self.notifier.notify(poll)
 
     def forget(self, job: str) -> None:
-        """The job is gone, or has ended."""
+        """Forget a job that is deleted or finished."""
         self.wake(job)
         for pod in self._agents.pop(job, {}):
-            self._last.pop(pod, None)
+            self._latest.pop(pod, None)
 
     def _time(self) -> datetime:
-        """Now. Where the clock was set, what is known goes with it: it is of use for how long ago it was, and for nothing else."""
+        """Return the time. Where the clock was set, shift all stored times with it: only their age matters."""
         now, at = self.now(), self.monotonic()
-        before, self._looked = self._looked, (now, at)
-        set_by = now - before[0] - timedelta(seconds=at - before[1]) if before else timedelta()
-        if abs(set_by) > JUMP:
-            self._since = self._since and self._since + set_by
+        before, self._checked = self._checked, (now, at)
+        step = now - before[0] - timedelta(seconds=at - before[1]) if before else timedelta()
+        if abs(step) > CLOCK_STEP_THRESHOLD:
+            self._since = self._since and self._since + step
             for agents in self._agents.values():
                 for pod, agent in agents.items():
-                    said, since, left = (each and each + set_by for each in (agent.said_at, agent.since, agent.left_at))
-                    agents[pod] = replace(agent, said_at=said, since=since, left_at=left)
+                    reported, since, left = (t and t + step for t in (agent.reported_at, agent.since, agent.left_at))
+                    agents[pod] = replace(agent, reported_at=reported, since=since, left_at=left)
         return now
 
     @property
     def connected(self) -> int:
-        """Agents that are there."""
+        """The number of connected agents."""
         return sum(agent.connected for agents in self._agents.values() for agent in agents.values())
 
 
-class Call:
-    """One agent that waits for a word."""
+class LongPoll:
+    """A request of one agent that is answered when its assignment changes."""
 
-    def __init__(self, calls: set[asyncio.Future[None]]) -> None:
-        self._calls = calls
-        self._waits: asyncio.Future[None] | None = None
-        self.waits = True
-        """Until it was answered, or is over."""
+    def __init__(self, polls: set[asyncio.Future[None]]) -> None:
+        self._polls = polls
+        self._waiter: asyncio.Future[None] | None = None
+        self.is_open = True
+        """Until it is answered or its connection is gone."""
 
-    async def news(self, seconds: float) -> bool:
-        """Wait until something is different, for so long at most. Whether it is."""
-        self.end()
-        waits = self._waits = asyncio.get_running_loop().create_future()
-        self._calls.add(waits)
-        done, _ = await asyncio.wait([waits], timeout=seconds)
+    async def wait_for_change(self, seconds: float) -> bool:
+        """Wait until the job's state changes, for at most this long. Return whether it changed."""
+        self.cancel()
+        waiter = self._waiter = asyncio.get_running_loop().create_future()
+        self._polls.add(waiter)
+        done, _ = await asyncio.wait([waiter], timeout=seconds)
         return bool(done)
 
-    def end(self) -> None:
-        """It does not wait any more."""
-        if self._waits is not None:
-            self._calls.discard(self._waits)
-            self._waits.cancel()
+    def cancel(self) -> None:
+        """Stop waiting."""
+        if self._waiter is not None:
+            self._polls.discard(self._waiter)
+            self._waiter.cancel()

@@ -1,4 +1,4 @@
-"""The certificate that the coordinator shows, from the files of a mounted Secret, and the authority that workers check it by."""
+"""The coordinator's certificate, from the files of a mounted Secret, and the authority by which workers verify it."""
 
 import logging
 import ssl
@@ -8,49 +8,49 @@ from pathlib import Path
 _LOG = logging.getLogger(__name__)
 
 CERTIFICATE, KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"
-"""The names of cert-manager, and of Kubernetes' own type `kubernetes.io/tls`."""
-LONGEST_AUTHORITY = 32 * 1024
-"""Bytes: it is a variable in each pod."""
+"""The file names of cert-manager and of Secrets of type `kubernetes.io/tls`."""
+MAX_AUTHORITY_BYTES = 32 * 1024
+"""The authority is an environment variable in each pod."""
 
 
 class CertificateError(Exception):
-    """The files cannot be used; the message says which and why."""
+    """The files cannot be used; the message names the file and the error."""
 
 
 @dataclass(slots=True)
 class Certificate:
-    """The files in `folder`. Raises CertificateError where they are of no use at the start."""
+    """The certificate in `folder`. Raises CertificateError where the files cannot be used at the start."""
 
     folder: Path
     context: ssl.SSLContext = field(init=False)
-    """What connections are made with. One that begins later shows the newest certificate."""
+    """The context of all connections. A connection that opens later uses the newest certificate."""
     authority: str = field(default="", init=False)
-    """In PEM. Empty: the certificate is one that every system trusts."""
-    _seen: tuple[bytes, ...] = field(default=(), init=False)
+    """In PEM. Empty: every system already trusts the certificate."""
+    _loaded: tuple[bytes, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._load()
 
-    def look(self) -> None:
-        """Take up what has been renewed. Where that is of no use, the old one is shown on."""
+    def reload(self) -> None:
+        """Load renewed files. Where they cannot be used, keep the earlier certificate."""
         try:
             if self._load():
-                _LOG.info(f"the certificate in {self.folder} was renewed")
+                _LOG.info(f"loaded renewed certificate folder={self.folder}")
         except CertificateError as error:
-            _LOG.error(f"{error}; the earlier one is kept")
+            _LOG.error(f"cannot load renewed certificate, keeping the earlier one error={str(error)!r}")
 
     def _load(self) -> bool:
-        """Whether there was anything new."""
+        """Load the files. Return whether they have changed since the last time."""
         files = tuple(_read(self.folder / name) for name in (CERTIFICATE, KEY))
         authority = _read(self.folder / AUTHORITY) if (self.folder / AUTHORITY).exists() else b""
-        now = (*files, authority)
-        if now == self._seen:
+        content = (*files, authority)
+        if content == self._loaded:
             return False
-        self._seen = now
-        text = _sound(authority, self.folder / AUTHORITY)
-        _try(self.folder, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-        _try(self.folder, self.context)
+        self._loaded = content
+        text = _validated_authority(authority, self.folder / AUTHORITY)
+        _load_key_pair(self.folder, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        _load_key_pair(self.folder, self.context)
         self.authority = text
         return True
 
@@ -62,11 +62,11 @@ def _read(path: Path) -> bytes:
         raise CertificateError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _sound(authority: bytes, path: Path) -> str:
+def _validated_authority(authority: bytes, path: Path) -> str:
     if not authority.strip():
         return ""
-    if len(authority) > LONGEST_AUTHORITY:
-        raise CertificateError(f"{path} is longer than {LONGEST_AUTHORITY} bytes, too long for a variable in each pod")
+    if len(authority) > MAX_AUTHORITY_BYTES:
+        raise CertificateError(f"{path} is longer than {MAX_AUTHORITY_BYTES} bytes: use a chain of fewer certificates")
     try:
         text = authority.decode("ascii")
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
@@ -75,9 +75,9 @@ def _sound(authority: bytes, path: Path) -> str:
     return text
 
 
-def _try(folder: Path, context: ssl.SSLContext) -> None:
+def _load_key_pair(folder: Path, context: ssl.SSLContext) -> None:
     try:
-        # Without a password to ask for: at a terminal it would be waited for.
+        # A password callback that returns nothing: OpenSSL would otherwise prompt at a terminal.
         context.load_cert_chain(folder / CERTIFICATE, folder / KEY, password=lambda: b"")
     except (ssl.SSLError, OSError) as error:
         raise CertificateError(f"{folder / CERTIFICATE} and {KEY} do not make a certificate: {error}") from error

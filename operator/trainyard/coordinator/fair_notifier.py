@@ -1,49 +1,51 @@
-"""Takes turns: what thousands of agents are to be told in one moment, and what they answer, in rounds of the event loop, between which all else goes on."""
+"""Wake thousands of long polls, and read their next requests, in rounds of the event loop between which other work
+runs.
+"""
 
 import asyncio
 from collections import deque
 from contextlib import suppress
 
-AT_A_TIME = 16
-"""In a round. To tell an agent takes a tenth of a millisecond, to hear one about one."""
+CALLBACKS_PER_ROUND = 16
+"""Waking an agent takes about 0.1 ms, handling its next request about 1 ms."""
 
 
-class Turns:
-    """Words come first: an answer to them is of no use before the others have heard theirs."""
+class FairNotifier:
+    """Wakes waiters first: an agent's next request is of no use before the other agents are notified."""
 
     def __init__(self) -> None:
-        self._words: deque[asyncio.Future[None]] = deque()
-        self._held: deque[asyncio.ReadTransport] = deque()
-        self._goes_on = False
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._paused: deque[asyncio.ReadTransport] = deque()
+        self._scheduled = False
 
-    def tell(self, waiting: asyncio.Future[None]) -> None:
-        """Have this future's turn come."""
-        self._words.append(waiting)
-        self._go_on()
+    def notify(self, waiter: asyncio.Future[None]) -> None:
+        """Resolve this future in one of the next rounds."""
+        self._waiters.append(waiter)
+        self._schedule()
 
-    def hold(self, connection: asyncio.ReadTransport) -> None:
-        """Hear no more from this connection until its turn comes."""
+    def pause(self, connection: asyncio.ReadTransport) -> None:
+        """Stop reading from this connection, and resume in one of the next rounds."""
         if connection.is_closing():
             return
         connection.pause_reading()
-        self._held.append(connection)
-        self._go_on()
+        self._paused.append(connection)
+        self._schedule()
 
-    def _go_on(self) -> None:
-        if not self._goes_on:
-            self._goes_on = True
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
             asyncio.get_running_loop().call_soon(self._round)
 
     def _round(self) -> None:
-        for _ in range(AT_A_TIME):
-            if self._words:
-                waiting = self._words.popleft()
-                if not waiting.done():
-                    waiting.set_result(None)
-            elif self._held:
-                # Of one that has been closed meanwhile, whatever its kind makes of it, no other is to suffer.
+        for _ in range(CALLBACKS_PER_ROUND):
+            if self._waiters:
+                waiter = self._waiters.popleft()
+                if not waiter.done():
+                    waiter.set_result(None)
+            elif self._paused:
+                # A connection that was closed meanwhile may raise any error; the others must still resume.
                 with suppress(Exception):
-                    self._held.popleft().resume_reading()
-        self._goes_on = False
-        if self._words or self._held:
-            self._go_on()
+                    self._paused.popleft().resume_reading()
+        self._scheduled = False
+        if self._waiters or self._paused:
+            self._schedule()

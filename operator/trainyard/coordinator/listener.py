@@ -1,5 +1,8 @@
-"""A port with bounds: so many connections of strangers at a time, so many of each address, each for so long. What comes beyond waits in the
-kernel, and costs this process nothing. Those of agents that have shown who they are may last: one for each pod.
+"""A TLS listener with limits on unauthenticated connections: their number, their number per address, and their idle
+time.
+
+Connections above the limit wait in the kernel's backlog, at no cost to this process. An authenticated agent's
+connection may stay open: one for each pod.
 """
 
 import asyncio
@@ -13,53 +16,56 @@ from typing import Any
 
 from aiohttp import web
 
-from trainyard.coordinator.address import bound
+from trainyard.coordinator.address import open_listening_socket
 
 _LOG = logging.getLogger(__name__)
 
-MOST_CONNECTIONS = 128
-"""Of strangers, handshakes included. A report takes a millisecond or two, so that others' work waits a fraction of a second for all of them."""
-MOST_OF_AN_ADDRESS = 16
-"""Of those, so that one address cannot keep all others out. What it has beyond that is closed: its agents try again."""
-CONNECTION_SECONDS = 5.0
-"""How long a stranger may ask for nothing."""
-HANDSHAKE_SECONDS = 5.0
-KEEPALIVE = (
+MAX_UNAUTHENTICATED_CONNECTIONS = 128
+"""Handshakes included. A report takes one or two milliseconds, so all of them delay other work by a fraction of a
+second."""
+MAX_UNAUTHENTICATED_PER_ADDRESS = 16
+"""So that one address cannot lock out all others. Further connections of it are closed: its agents retry."""
+UNAUTHENTICATED_IDLE_SECONDS = 5.0
+"""How long an unauthenticated connection may stay without a request."""
+TLS_HANDSHAKE_SECONDS = 5.0
+TCP_KEEPALIVE_OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
-"""The kernels at both ends ask each other whether they are still there: a node that is gone is noticed within 11 seconds, at no cost to
+"""The kernels at both ends probe each other: a node that vanished is noticed within 11 seconds, without work in
 either program."""
-GOODBYE_SECONDS = 1.0
-"""How long the other end may take to agree that a connection is closed."""
+TLS_SHUTDOWN_SECONDS = 1.0
+"""How long the other end may take to close its side of a TLS connection."""
 SWEEP_SECONDS = 1.0
-LOOK_AGAIN_SECONDS = 0.01
+FULL_POLL_SECONDS = 0.01
+ACCEPT_RETRY_SECONDS = 1.0
 
 
-class Guests:
-    """The connections of those that have shown which pod they are."""
+class AuthenticatedConnections:
+    """The connections whose agents have proved which pod they are."""
 
-    def __init__(self, hung_up: Callable[[str, str], object]) -> None:
-        """`hung_up` is called with job and pod where the last connection of a pod is gone, a moment later."""
-        self._hung_up = hung_up
+    def __init__(self, on_disconnect: Callable[[str, str], object]) -> None:
+        """`on_disconnect` is called with job and pod shortly after the last connection of a pod is gone."""
+        self._on_disconnect = on_disconnect
         self._by_pod: dict[tuple[str, str], asyncio.BaseProtocol] = {}
         self.connections: set[asyncio.BaseProtocol] = set()
-        self.asking: set[asyncio.BaseProtocol] = set()
-        """Those of strangers too whose request is under way: there are bounds for that."""
+        self.serving: set[asyncio.BaseProtocol] = set()
+        """All connections with a request in progress, unauthenticated ones included: requests have limits of their
+        own."""
 
     @contextmanager
-    def asks(self, connection: asyncio.BaseProtocol) -> Iterator[None]:
-        """While a request is under way."""
-        self.asking.add(connection)
+    def request_in_progress(self, connection: asyncio.BaseProtocol) -> Iterator[None]:
+        """Mark the connection as serving a request while inside."""
+        self.serving.add(connection)
         try:
             yield
         finally:
-            self.asking.discard(connection)
+            self.serving.discard(connection)
 
-    def welcome(self, job: str, pod: str, connection: web.RequestHandler) -> None:
-        """This is a connection of that pod. One that it had before is closed."""
+    def add(self, job: str, pod: str, connection: web.RequestHandler) -> None:
+        """Register the connection of a pod, and close the one that the pod had before."""
         before = self._by_pod.get((job, pod))
         if before is not connection and isinstance(before, web.RequestHandler):
             before.force_close()
@@ -67,116 +73,125 @@ class Guests:
         self._by_pod[job, pod] = connection
         self.connections.add(connection)
 
-    def leaves(self, connection: web.RequestHandler) -> None:
-        """It is gone: its room is free at once."""
+    def remove(self, connection: web.RequestHandler) -> None:
+        """Remove a connection that is gone."""
         self.connections.discard(connection)
 
-    def part(self, there: AbstractSet[asyncio.BaseProtocol]) -> None:
-        """Forget those that are not `there` any more."""
-        self.connections &= there
-        for (job, pod), each in [*self._by_pod.items()]:
-            if each not in self.connections:
+    def retain(self, existing: AbstractSet[asyncio.BaseProtocol]) -> None:
+        """Remove all connections that are not among the `existing` ones."""
+        self.connections &= existing
+        for (job, pod), connection in [*self._by_pod.items()]:
+            if connection not in self.connections:
                 del self._by_pod[job, pod]
-                self._hung_up(job, pod)
+                self._on_disconnect(job, pod)
 
 
 @asynccontextmanager
 async def listen(
-    runner: web.BaseRunner, host: str, port: int, tls: ssl.SSLContext, guests: Guests, full: Callable[[], object]
+    runner: web.BaseRunner,
+    host: str,
+    port: int,
+    tls: ssl.SSLContext,
+    authenticated: AuthenticatedConnections,
+    on_full: Callable[[], object],
 ) -> AsyncIterator[int]:
     """Serve the runner's application while inside. Yields the port. Raises OSError and UnicodeError.
 
-    `full` is called again and again while nobody is let in.
+    `on_full` is called again and again while no connection is accepted.
     """
     server = runner.server
     if server is None:
         raise RuntimeError("the runner is not set up")
-    with bound(host, port) as listening:
-        door = _Door(listening, server, tls, guests, full)
-        tasks = [asyncio.create_task(part) for part in (door.keep(), _sweep(server, guests))]
+    with open_listening_socket(host, port) as listening:
+        acceptor = _ConnectionAcceptor(listening, server, tls, authenticated, on_full)
+        tasks = [asyncio.create_task(coroutine) for coroutine in (acceptor.run(), _sweep(server, authenticated))]
         try:
             yield listening.getsockname()[1]
         finally:
-            for task in (*tasks, *door.handshakes):
+            for task in (*tasks, *acceptor.handshakes):
                 task.cancel()
-            await asyncio.gather(*tasks, *door.handshakes, return_exceptions=True)
+            await asyncio.gather(*tasks, *acceptor.handshakes, return_exceptions=True)
 
 
-class _Door:
-    """Lets connections in, as long as there is room."""
+class _ConnectionAcceptor:
+    """Accepts connections up to the limits."""
 
     def __init__(
         self,
         listening: socket.socket,
         server: web.Server,
         tls: ssl.SSLContext,
-        guests: Guests,
-        full: Callable[[], object],
+        authenticated: AuthenticatedConnections,
+        on_full: Callable[[], object],
     ) -> None:
-        self._listening, self._server, self._tls, self._guests, self._full = listening, server, tls, guests, full
+        self._listening, self._server, self._tls = listening, server, tls
+        self._authenticated, self._on_full = authenticated, on_full
         self.handshakes: dict[asyncio.Task[None], str] = {}
-        self._inside: dict[web.RequestHandler, str] = {}
+        self._accepted: dict[web.RequestHandler, str] = {}
 
-    async def keep(self) -> None:
-        """For ever."""
+    async def run(self) -> None:
+        """Accept connections for ever."""
         loop = asyncio.get_running_loop()
         while True:
-            while len(self._strangers()) >= MOST_CONNECTIONS:
-                self._full()
-                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            while len(self._unauthenticated_addresses()) >= MAX_UNAUTHENTICATED_CONNECTIONS:
+                self._on_full()
+                await asyncio.sleep(FULL_POLL_SECONDS)
             try:
                 connection, (address, *_) = await loop.sock_accept(self._listening)
             except OSError as error:
-                # Too many open files, say: those are not this port's.
-                _LOG.warning(f"no connection of an agent can be accepted for now: {error}")
-                self._full()
-                await asyncio.sleep(1)
+                # For example too many open files, which this listener does not cause.
+                _LOG.warning(f"cannot accept connections of agents, retrying error={str(error)!r}")
+                self._on_full()
+                await asyncio.sleep(ACCEPT_RETRY_SECONDS)
                 continue
-            if self._strangers().count(address) >= MOST_OF_AN_ADDRESS:
-                # Not `full`: else one stranger could hold up the verdicts on all that are lost.
+            if self._unauthenticated_addresses().count(address) >= MAX_UNAUTHENTICATED_PER_ADDRESS:
+                # No `on_full`: otherwise one client could delay the detection of all lost agents.
                 connection.close()
-                # What is there already is accepted without a wait: a flood would keep all others waiting.
+                # `sock_accept` does not yield while connections are pending: a flood would block the event loop.
                 await asyncio.sleep(0)
                 continue
-            for level, option, value in KEEPALIVE:
+            for level, option, value in TCP_KEEPALIVE_OPTIONS:
                 connection.setsockopt(level, option, value)
             task = asyncio.create_task(self._shake_hands(connection, address))
             self.handshakes[task] = address
             task.add_done_callback(self.handshakes.pop)
 
-    def _strangers(self) -> list[str]:
-        """Their addresses."""
-        guests = self._guests.connections
-        self._inside = {
-            each: at for each, at in self._inside.items() if each.transport is not None and each not in guests
+    def _unauthenticated_addresses(self) -> list[str]:
+        """Return the addresses of unauthenticated connections, one entry for each connection."""
+        authenticated = self._authenticated.connections
+        self._accepted = {
+            handler: address
+            for handler, address in self._accepted.items()
+            if handler.transport is not None and handler not in authenticated
         }
-        return [*self.handshakes.values(), *self._inside.values()]
+        return [*self.handshakes.values(), *self._accepted.values()]
 
     async def _shake_hands(self, connection: socket.socket, address: str) -> None:
-        # Made here: uvloop answers with a protocol of its own.
+        # Created here and not read from the result: uvloop returns a protocol of its own.
         handler = self._server()
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: handler,
                 connection,
                 ssl=self._tls,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS,
-                ssl_shutdown_timeout=GOODBYE_SECONDS,
+                ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=TLS_SHUTDOWN_SECONDS,
             )
-            self._inside[handler] = address
+            self._accepted[handler] = address
         except (OSError, EOFError):
-            # Whoever speaks no TLS, trusts another authority, or thinks better of it: their agent's log says so.
+            # The client speaks no TLS, distrusts the certificate or gave up: its own log has the reason.
             connection.close()
 
 
-async def _sweep(server: web.Server, guests: Guests) -> None:
-    """Close the connections over which strangers have asked for nothing for too long."""
+async def _sweep(server: web.Server, authenticated: AuthenticatedConnections) -> None:
+    """Close unauthenticated connections that have been idle for too long."""
     since: dict[Any, float] = {}
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
-        now, there = time.monotonic(), set(server.connections)
-        guests.part(there)
-        since = {each: since.get(each, now) for each in there - guests.connections - guests.asking}
-        for each, first_seen in since.items():
-            if now - first_seen >= CONNECTION_SECONDS:
-                each.force_close()
+        now, existing = time.monotonic(), set(server.connections)
+        authenticated.retain(existing)
+        idle = existing - authenticated.connections - authenticated.serving
+        since = {handler: since.get(handler, now) for handler in idle}
+        for handler, first_seen in since.items():
+            if now - first_seen >= UNAUTHENTICATED_IDLE_SECONDS:
+                handler.force_close()

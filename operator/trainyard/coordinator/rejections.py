@@ -1,16 +1,20 @@
-"""Why a request of an agent is refused: an HTTP status, one word for programs and metrics, a sentence for people."""
+"""Reasons for rejecting a request of an agent: an HTTP status, a reason for programs and metrics, a message for
+people.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Why(StrEnum):
-    """The words, which are also the values of the label `result` of `trainyard_agent_reports_total` and `trainyard_agent_calls_total`."""
+class RejectionReason(StrEnum):
+    """The reasons, also the label `result` of `trainyard_agent_reports_total` and
+    `trainyard_agent_sync_requests_total`.
+    """
 
     ACCEPTED = "Accepted"
     NOT_LEADING = "NotLeading"
     KEYS_UNKNOWN = "KeysUnknown"
-    NO_TOKEN = "NoToken"  # noqa: S105 - a word, no secret
+    NO_TOKEN = "NoToken"  # noqa: S105 - a reason, no secret
     BAD_TOKEN = "BadToken"  # noqa: S105 - likewise
     EXPIRED_TOKEN = "ExpiredToken"  # noqa: S105 - likewise
     UNKNOWN_POD = "UnknownPod"
@@ -24,28 +28,28 @@ class Why(StrEnum):
 
 
 STATUS = {
-    Why.ACCEPTED: 200,
-    Why.NOT_LEADING: 503,
-    Why.KEYS_UNKNOWN: 503,
-    Why.NO_TOKEN: 401,
-    Why.BAD_TOKEN: 401,
-    Why.EXPIRED_TOKEN: 401,
-    Why.UNKNOWN_POD: 403,
-    Why.FOREIGN_RANK: 403,
-    Why.STALE_ATTEMPT: 409,
-    Why.REPLACED: 410,
-    Why.OVER: 410,
-    Why.MALFORMED: 400,
-    Why.TOO_LARGE: 413,
-    Why.TOO_SLOW: 408,
+    RejectionReason.ACCEPTED: 200,
+    RejectionReason.NOT_LEADING: 503,
+    RejectionReason.KEYS_UNKNOWN: 503,
+    RejectionReason.NO_TOKEN: 401,
+    RejectionReason.BAD_TOKEN: 401,
+    RejectionReason.EXPIRED_TOKEN: 401,
+    RejectionReason.UNKNOWN_POD: 403,
+    RejectionReason.FOREIGN_RANK: 403,
+    RejectionReason.STALE_ATTEMPT: 409,
+    RejectionReason.REPLACED: 410,
+    RejectionReason.OVER: 410,
+    RejectionReason.MALFORMED: 400,
+    RejectionReason.TOO_LARGE: 413,
+    RejectionReason.TOO_SLOW: 408,
 }
-"""The HTTP status of each."""
+"""The HTTP status of each reason."""
 
 
-# Not frozen: context managers that it passes through write down where it was.
+# Not frozen: context managers set `__traceback__` on exceptions that pass through them.
 @dataclass(eq=False)
 class RefusedError(Exception):
-    """A request that is not served, and changes nothing."""
+    """A request that is rejected and changes nothing."""
 
-    why: Why
+    reason: RejectionReason
     message: str

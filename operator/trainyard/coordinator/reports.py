@@ -5,7 +5,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from trainyard.api.agent_protocol import Part
-from trainyard.coordinator.rejections import RefusedError, Why
+from trainyard.coordinator.rejections import RefusedError, RejectionReason
 
 T = TypeVar("T", bound=Part)
 
@@ -17,4 +17,4 @@ def read(kind: type[T], body: bytes) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part)[:64] for part in first["loc"]) or "the body"
-        raise RefusedError(Why.MALFORMED, f"{where}: {first['msg']}") from error
+        raise RefusedError(RejectionReason.MALFORMED, f"{where}: {first['msg']}") from error

@@ -1,7 +1,7 @@
-"""What agents ask and tell. Each refusal says why, and is counted.
+"""The HTTPS service for agents. Each rejected request gets a reason, and is counted.
 
-`POST /v1/report`: how far the ranks are; the answer says when to tell again. `POST /v1/sync`: what the agent does; the answer comes as soon
-as it is to do something else, or after a minute.
+`POST /v1/report`: the progress of a worker's ranks; the answer says when to report again. `POST /v1/sync`: the state of
+the agent, as a long poll; the answer comes as soon as the agent's assignment changes, or after a minute.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from trainyard.api.agent_protocol import (
     MAX_BODY_BYTES,
     REPORT_PATH,
     SYNC_PATH,
+    AgentState,
     Refusal,
     Report,
     ReportAnswer,
@@ -28,53 +29,54 @@ from trainyard.api.agent_protocol import (
     SyncRequest,
 )
 from trainyard.coordinator import reports
-from trainyard.coordinator.agent_registry import Attendance
+from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.coordinator.assignments import Assignment, assignment
 from trainyard.coordinator.certificate import Certificate
-from trainyard.coordinator.listener import Guests, listen
-from trainyard.coordinator.progress_store import Board
-from trainyard.coordinator.rejections import STATUS, RefusedError, Why
-from trainyard.coordinator.tokens import PodIdentity, Verifier
-from trainyard.domain.state.observe import an_exit
-from trainyard.domain.state.snapshot import AgentView, Doing, JobView, PodView
+from trainyard.coordinator.listener import AuthenticatedConnections, listen
+from trainyard.coordinator.progress_store import ProgressStore
+from trainyard.coordinator.rejections import STATUS, RefusedError, RejectionReason
+from trainyard.coordinator.tokens import PodIdentity, TokenVerifier
+from trainyard.domain.state.observe import container_exit
+from trainyard.domain.state.snapshot import AgentView, JobView, PodView
 
 _LOG = logging.getLogger(__name__)
 
 Json = dict[str, object]
-Work = Callable[[web.Request, PodIdentity], Awaitable[Json]]
+Handler = Callable[[web.Request, PodIdentity], Awaitable[Json]]
 
-LAST_WORDS = frozenset({Doing.ENDED, Doing.RESTARTING})
-"""Who says so waits for no word."""
-HOLD_SECONDS = 60.0
-"""How long an agent waits for a word before it asks again."""
-FIRST_HOLD_SECONDS = 2.0
-"""The same of one that this process has not heard yet: who has had an answer waits for the next leader, should this one's node be lost."""
-BODY_SECONDS = 10.0
+FINAL_STATES = frozenset({AgentState.ENDED, AgentState.RESTARTING})
+"""An agent in one of these states is answered at once: it does not wait for an assignment."""
+LONG_POLL_SECONDS = 60.0
+"""How long a sync request waits for a change before the agent has to ask again."""
+FIRST_LONG_POLL_SECONDS = 2.0
+"""The same for an agent that this process does not know yet. After its first answer an agent waits for the next
+leader if this node is lost."""
+BODY_TIMEOUT_SECONDS = 10.0
 """How long the body of a request may take to arrive."""
-LONGEST_AGE = 24 * 3600.0
-"""Of a failure, in seconds."""
-RENEWAL_SECONDS = 60.0
-"""How often the certificate's files are looked at."""
+MAX_FAILURE_AGE_SECONDS = 24 * 3600.0
+"""An older failure is taken for one of this age."""
+CERTIFICATE_CHECK_SECONDS = 60.0
+"""How often the files of the certificate are read."""
 
 
 @dataclass(slots=True)
-class Coordinator:
-    """Hears the agents of workers. Every process serves; those that stand by send the agents on to the leader."""
+class CoordinatorServer:
+    """Serves the agents of workers. Every process listens; a standby sends agents on to the leader."""
 
-    verifier: Verifier
-    board: Board
-    attendance: Attendance
+    verifier: TokenVerifier
+    progress_store: ProgressStore
+    agent_registry: AgentRegistry
     certificate: Certificate
     leading: Callable[[], bool]
-    heard: Counter
-    """Reports. Labelled by `result`."""
-    called: Counter
-    """Calls, likewise."""
-    guests: Guests = field(init=False)
+    report_counter: Counter
+    """Report requests, by `result`."""
+    sync_counter: Counter
+    """Sync requests, by `result`."""
+    authenticated: AuthenticatedConnections = field(init=False)
 
     def __post_init__(self) -> None:
-        """Who hangs up is known to the attendance."""
-        self.guests = Guests(self.attendance.hung_up)
+        """Have the agent registry learn of closed connections."""
+        self.authenticated = AuthenticatedConnections(self.agent_registry.idle_disconnected)
 
     @asynccontextmanager
     async def serve(self, host: str, port: int) -> AsyncIterator[int]:
@@ -90,120 +92,133 @@ class Coordinator:
             handler_cancellation=True,
         )
         await runner.setup()
-        renewal = asyncio.create_task(self._renew())
+        renewal = asyncio.create_task(self._reload_certificate())
         try:
-            tls, full = self.certificate.context, self.attendance.miss_nobody
-            async with listen(runner, host, port, tls, self.guests, full) as bound:
-                yield bound
+            tls, on_full = self.certificate.context, self.agent_registry.restart_grace_period
+            async with listen(runner, host, port, tls, self.authenticated, on_full) as bound_port:
+                yield bound_port
         finally:
             renewal.cancel()
             await runner.cleanup()
 
     async def _report(self, request: web.Request) -> web.Response:
-        answer = await self._answer(request, self.heard, self._accept)
-        # The next report is long in coming, and goes to whoever leads by then.
-        answer.force_close()
-        return answer
+        response = await self._respond(request, self.report_counter, self._accept_report)
+        # The next report comes much later, and goes to the process that leads by then.
+        response.force_close()
+        return response
 
     async def _sync(self, request: web.Request) -> web.Response:
-        answer = await self._answer(request, self.called, self._word)
-        if answer.status != STATUS[Why.ACCEPTED]:
-            answer.force_close()
+        response = await self._respond(request, self.sync_counter, self._wait_for_assignment)
+        if response.status != STATUS[RejectionReason.ACCEPTED]:
+            response.force_close()
         elif (connection := request.transport) is not None:
-            self.attendance.turns.hold(connection)
-        return answer
+            self.agent_registry.notifier.pause(connection)
+        return response
 
-    async def _answer(self, request: web.Request, counter: Counter, work: Work) -> web.Response:
-        """What comes of the work for the sender, or why it is refused; counted."""
+    async def _respond(self, request: web.Request, counter: Counter, handle: Handler) -> web.Response:
+        """Authenticate the sender and handle the request. Return the answer or the rejection, and count it."""
         try:
-            with self.guests.asks(request.protocol):
-                why, body = Why.ACCEPTED, await work(request, await self._sender(request))
-        except RefusedError as refusal:
-            why, body = refusal.why, Refusal(reason=refusal.why, message=refusal.message).model_dump()
-            _LOG.debug(f"a request from {request.remote} is refused: {why}: {refusal.message}")
-        counter.labels(why).inc()
-        return web.json_response(body, status=STATUS[why])
+            with self.authenticated.request_in_progress(request.protocol):
+                reason, body = RejectionReason.ACCEPTED, await handle(request, await self._sender(request))
+        except RefusedError as rejection:
+            reason, body = rejection.reason, Refusal(reason=rejection.reason, message=rejection.message).model_dump()
+            _LOG.debug(f"rejected request remote={request.remote} reason={reason} message={rejection.message!r}")
+        counter.labels(reason).inc()
+        return web.json_response(body, status=STATUS[reason])
 
-    async def _accept(self, request: web.Request, sender: PodIdentity) -> Json:
+    async def _accept_report(self, request: web.Request, sender: PodIdentity) -> Json:
         report = reports.read(Report, await self._body(request))
-        return ReportAnswer(next=self.board.accept(sender, report)).model_dump()
+        return ReportAnswer(next=self.progress_store.accept(sender, report)).model_dump()
 
-    async def _word(self, request: web.Request, sender: PodIdentity) -> Json:
-        """What the worker is to do, as soon as that is not what it does."""
+    async def _wait_for_assignment(self, request: web.Request, sender: PodIdentity) -> Json:
+        """Return the worker's assignment as soon as it differs from what the worker does."""
         call = reports.read(SyncRequest, await self._body(request))
-        pod, job = self.board.known(sender)
-        given = self._assignment(pod, job)
-        self.guests.welcome(job.uid, sender.uid, request.protocol)
-        known = self.attendance.knows(job.uid, sender.uid)
-        end = time.monotonic() + (HOLD_SECONDS if known else min(FIRST_HOLD_SECONDS, HOLD_SECONDS))
-        with self.attendance.call(job.uid, sender.uid, self._seen(call)) as waits:
+        pod, job = self.progress_store.resolve(sender)
+        current = self._assignment(pod, job)
+        self.authenticated.add(job.uid, sender.uid, request.protocol)
+        known = self.agent_registry.knows(job.uid, sender.uid)
+        deadline = time.monotonic() + (LONG_POLL_SECONDS if known else min(FIRST_LONG_POLL_SECONDS, LONG_POLL_SECONDS))
+        with self.agent_registry.long_poll(job.uid, sender.uid, self._agent_view(call)) as poll:
             try:
-                while not given.is_news(call) and call.state not in LAST_WORDS and (left := end - time.monotonic()) > 0:
-                    await waits.news(left)
+                while not current.is_news(call) and call.state not in FINAL_STATES:
+                    if (remaining := deadline - time.monotonic()) <= 0:
+                        break
+                    await poll.wait_for_change(remaining)
                     if not self.leading():
-                        raise RefusedError(Why.NOT_LEADING, "this process does not lead any more")
-                    given = self._assignment(*self.board.known(sender))
+                        raise RefusedError(RejectionReason.NOT_LEADING, "this process is no longer the leader")
+                    current = self._assignment(*self.progress_store.resolve(sender))
             except asyncio.CancelledError:
-                self.guests.leaves(request.protocol)
-                self.attendance.left(job.uid, sender.uid, waits, request.content.exception())
+                self.authenticated.remove(request.protocol)
+                self.agent_registry.disconnected(job.uid, sender.uid, poll, request.content.exception())
                 raise
-        stop = StopOrder(step=given.stop.step) if given.stop else None
-        return SyncAnswer(
-            attempt=given.attempt,
-            run=given.run,
-            environment=given.environment,
-            restart=given.restart,
-            hung=given.hung,
-            stop=stop,
-        ).body()
+        return _assignment_json(current)
 
     def _assignment(self, pod: PodView, job: JobView) -> Assignment:
         try:
             return assignment(pod, job)
         except RefusedError:
-            self.attendance.dismiss(job.uid, pod.uid)
+            self.agent_registry.dismiss(job.uid, pod.uid)
             raise
 
-    def _seen(self, call: SyncRequest) -> AgentView:
-        failed, leave = call.failure, call.leave
-        if failed is None:
+    def _agent_view(self, call: SyncRequest) -> AgentView:
+        failure, leave = call.failure, call.leave
+        if failure is None:
             return AgentView(call.attempt, call.state, leave=leave, prepared=call.prepared)
-        age = timedelta(seconds=min(failed.age, LONGEST_AGE))
-        return AgentView(call.attempt, call.state, an_exit(self.attendance.now() - age, failed.code, failed.message))
+        failed_at = self.agent_registry.now() - timedelta(seconds=min(failure.age, MAX_FAILURE_AGE_SECONDS))
+        return AgentView(call.attempt, call.state, container_exit(failed_at, failure.code, failure.message))
 
     async def _sender(self, request: web.Request) -> PodIdentity:
         if not self.leading():
-            raise RefusedError(Why.NOT_LEADING, "this process stands by; ask the next address of this name")
+            raise RefusedError(
+                RejectionReason.NOT_LEADING, "this process is a standby; ask the next address of this name"
+            )
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
-            raise RefusedError(Why.NO_TOKEN, "a request needs `Authorization: Bearer` and the pod's own token")
-        # Before the body: a stranger's is not even read.
-        return await self.verifier.pod(token.strip())
+            raise RefusedError(
+                RejectionReason.NO_TOKEN, "a request needs `Authorization: Bearer` and the pod's own token"
+            )
+        # Before the body: the body of an unauthenticated request is not read.
+        return await self.verifier.identify(token.strip())
 
     async def _body(self, request: web.Request) -> bytes:
         try:
-            async with asyncio.timeout(BODY_SECONDS):
+            async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
                 return await request.read()
         except web.HTTPRequestEntityTooLarge as error:
-            raise RefusedError(Why.TOO_LARGE, f"a report has {MAX_BODY_BYTES} bytes at most") from error
+            raise RefusedError(RejectionReason.TOO_LARGE, f"a request has at most {MAX_BODY_BYTES} bytes") from error
         except (HttpProcessingError, ClientError, ConnectionError) as error:
-            raise RefusedError(Why.MALFORMED, f"the body broke off: {error}") from error
+            raise RefusedError(RejectionReason.MALFORMED, f"the body is incomplete: {error}") from error
         except TimeoutError as error:
-            raise RefusedError(Why.TOO_SLOW, f"the body took longer than {BODY_SECONDS:.0f} s") from error
+            raise RefusedError(
+                RejectionReason.TOO_SLOW, f"the body took longer than {BODY_TIMEOUT_SECONDS:.0f} s"
+            ) from error
 
-    async def _renew(self) -> None:
+    async def _reload_certificate(self) -> None:
         while True:
-            await asyncio.sleep(RENEWAL_SECONDS)
-            self.certificate.look()
+            await asyncio.sleep(CERTIFICATE_CHECK_SECONDS)
+            self.certificate.reload()
+
+
+def _assignment_json(current: Assignment) -> Json:
+    return SyncAnswer(
+        attempt=current.attempt,
+        run=current.run,
+        environment=current.environment,
+        restart=current.restart,
+        hung=current.hung,
+        stop=StopOrder(step=current.stop.step) if current.stop else None,
+    ).body()
 
 
 def _wire_log() -> logging.Logger:
-    """For aiohttp. A request that is broken is its sender's affair, and anybody's to send as often as they like; what is told is our own errors."""
+    """Return aiohttp's logger without malformed requests, which anybody can send: it logs only errors of this
+    program.
+    """
     log = logging.getLogger(f"{__name__}.wire")
-    log.addFilter(_is_ours)
+    log.addFilter(_is_own_error)
     return log
 
 
-def _is_ours(record: logging.LogRecord) -> bool:
+def _is_own_error(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError | ClientError | ConnectionError)

@@ -1,4 +1,6 @@
-"""Which pod a token was made for. Checked against the cluster's own keys, so that no request to the API server is made for each report."""
+"""Authenticate pods by service account tokens, verified offline with the cluster's own keys. Reports cost no
+TokenReview.
+"""
 
 import asyncio
 import logging
@@ -11,31 +13,31 @@ from typing import Any
 import jwt
 
 from trainyard.api.constants import AUDIENCE
-from trainyard.coordinator.rejections import RefusedError, Why
+from trainyard.coordinator.rejections import RefusedError, RejectionReason
 
 _LOG = logging.getLogger(__name__)
 
 Fetch = Callable[[str], Awaitable[Mapping[str, Any]]]
-"""Reads a path of the API server. Raises an Exception whose text says why that is not possible."""
+"""Reads a path of the API server. Raises an Exception whose text is the reason of the failure."""
 
 DISCOVERY = "/.well-known/openid-configuration"
 KEYS = "/openid/v1/jwks"
-"""Where every account may read how tokens are signed (the ClusterRole `system:service-account-issuer-discovery`)."""
-KEYS_FORM = "application/jwk-set+json, application/json"
-"""The forms in which a server has these two; it answers 406 to whoever does not name them."""
+"""Every account may read these paths (ClusterRole `system:service-account-issuer-discovery`)."""
+KEYS_MEDIA_TYPES = "application/jwk-set+json, application/json"
+"""The media types of the two answers; the API server answers 406 to a request that does not accept them."""
 ALGORITHMS = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512"]
-"""Signatures with a public key. Never `none`, and none with a shared secret, which a public key could be taken for."""
+"""Signatures with a public key. Never `none`, and no shared secret, for which a public key could be mistaken."""
 LEEWAY_SECONDS = 10.0
-REFRESH_SECONDS = 30.0
-"""The keys are asked for no more often: a token with a key that nobody knows costs its sender nothing."""
-MOST_KNOWN = 20_000
-"""Tokens that need not be checked again: one for each worker, and each for an hour."""
-LONGEST_TOKEN = 16 * 1024
+MIN_KEY_REFRESH_SECONDS = 30.0
+"""The minimum between two fetches of the keys: tokens with an unknown key must not cause requests."""
+MAX_CACHED_TOKENS = 20_000
+"""Verified tokens that are cached: one for each worker, each valid for an hour."""
+MAX_TOKEN_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """The pod that a token proves to be."""
+    """The pod to which a token is bound."""
 
     namespace: str
     name: str
@@ -43,64 +45,66 @@ class PodIdentity:
 
 
 @dataclass(slots=True)
-class Verifier:
-    """Checks tokens. The cluster's keys are fetched when a token comes that was signed with an unknown one."""
+class TokenVerifier:
+    """Verifies tokens. The cluster's keys are fetched when a token was signed with an unknown key."""
 
     fetch: Fetch
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
-    """Seconds since 1970 by the clock of the API server, which signs the tokens."""
+    """Seconds since 1970 by the clock of the API server, which issues the tokens."""
     _issuer: str = field(default="", init=False)
     _keys: dict[str, jwt.PyJWK] = field(default_factory=dict, init=False)
-    _fetched: float = field(default=float("-inf"), init=False)
+    _fetched_at: float = field(default=float("-inf"), init=False)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    _known: dict[bytes, tuple[PodIdentity, float]] = field(default_factory=dict, init=False)
+    _verified: dict[bytes, tuple[PodIdentity, float]] = field(default_factory=dict, init=False)
 
-    async def pod(self, token: str) -> PodIdentity:
-        """Who sends it. Raises RefusedError."""
-        if len(token) > LONGEST_TOKEN:
-            raise RefusedError(Why.BAD_TOKEN, f"the token is longer than {LONGEST_TOKEN} bytes")
+    async def identify(self, token: str) -> PodIdentity:
+        """Return the pod that a token is bound to. Raises RefusedError."""
+        if len(token) > MAX_TOKEN_BYTES:
+            raise RefusedError(RejectionReason.BAD_TOKEN, f"the token is longer than {MAX_TOKEN_BYTES} bytes")
         digest = sha256(token.encode(errors="replace")).digest()
-        if known := self._known.get(digest):
+        if known := self._verified.get(digest):
             identity, expiry = known
             if self.now() < expiry + LEEWAY_SECONDS:
                 return identity
-            del self._known[digest]
+            del self._verified[digest]
         claims = self._claims(token, await self._key(token))
         identity = _identity(claims)
-        if len(self._known) >= MOST_KNOWN:
-            self._known.clear()
-        self._known[digest] = identity, float(claims["exp"])
+        if len(self._verified) >= MAX_CACHED_TOKENS:
+            self._verified.clear()
+        self._verified[digest] = identity, float(claims["exp"])
         return identity
 
     async def _key(self, token: str) -> jwt.PyJWK:
         try:
             header = jwt.get_unverified_header(token)
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
-            raise RefusedError(Why.BAD_TOKEN, f"the token cannot be read: {error}") from error
+            raise RefusedError(RejectionReason.BAD_TOKEN, f"the token cannot be read: {error}") from error
         name = str(header.get("kid", ""))
         if name not in self._keys:
             await self._refresh()
         if name not in self._keys:
-            raise RefusedError(Why.BAD_TOKEN, "the token was not signed by this cluster")
+            raise RefusedError(RejectionReason.BAD_TOKEN, "the token was not issued by this cluster")
         return self._keys[name]
 
     async def _refresh(self) -> None:
         async with self._lock:
-            if self.clock() < self._fetched + REFRESH_SECONDS:
+            if self.clock() < self._fetched_at + MIN_KEY_REFRESH_SECONDS:
                 if not self._keys:
-                    raise RefusedError(Why.KEYS_UNKNOWN, "the cluster's keys could not be read; they will be, later")
+                    raise RefusedError(
+                        RejectionReason.KEYS_UNKNOWN, "the cluster's keys could not be read; retry later"
+                    )
                 return
-            self._fetched = self.clock()
+            self._fetched_at = self.clock()
             try:
                 issuer = (await self.fetch(DISCOVERY))["issuer"]
                 keys = jwt.PyJWKSet.from_dict(dict(await self.fetch(KEYS))).keys
             except Exception as error:
                 _LOG.error(
-                    f"the reports of agents cannot be accepted, because the cluster's keys ({KEYS}) cannot be read: {error}"
+                    f"cannot read the cluster's token keys, rejecting all requests of agents path={KEYS} error={str(error)!r}"
                 )
                 if not self._keys:
-                    raise RefusedError(Why.KEYS_UNKNOWN, "the cluster's keys cannot be read") from error
+                    raise RefusedError(RejectionReason.KEYS_UNKNOWN, "the cluster's keys cannot be read") from error
                 return
             self._issuer, self._keys = str(issuer), {key.key_id: key for key in keys if key.key_id}
 
@@ -112,7 +116,7 @@ class Verifier:
                 algorithms=ALGORITHMS,
                 audience=AUDIENCE,
                 issuer=self._issuer,
-                # The library knows no other clock than this machine's: times are looked at below.
+                # The library knows only this machine's clock: times are checked below.
                 options={
                     "require": ["exp", "aud", "iss"],
                     "verify_exp": False,
@@ -120,14 +124,16 @@ class Verifier:
                     "verify_iat": False,
                 },
             )
-            begin, expiry = float(claims.get("nbf", 0)), float(claims["exp"])
+            not_before, expiry = float(claims.get("nbf", 0)), float(claims["exp"])
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
-            raise RefusedError(Why.BAD_TOKEN, f"the token is not valid here: {error}") from error
+            raise RefusedError(RejectionReason.BAD_TOKEN, f"the token is not valid here: {error}") from error
         now = self.now()
         if now >= expiry + LEEWAY_SECONDS:
-            raise RefusedError(Why.EXPIRED_TOKEN, "the token has expired; the kubelet has put a new one there")
-        if now < begin - LEEWAY_SECONDS:
-            raise RefusedError(Why.BAD_TOKEN, "the token is not valid yet")
+            raise RefusedError(
+                RejectionReason.EXPIRED_TOKEN, "the token has expired; read the file again, the kubelet has renewed it"
+            )
+        if now < not_before - LEEWAY_SECONDS:
+            raise RefusedError(RejectionReason.BAD_TOKEN, "the token is not valid yet")
         return claims
 
 
@@ -136,4 +142,4 @@ def _identity(claims: Mapping[str, Any]) -> PodIdentity:
         bound = claims["kubernetes.io"]
         return PodIdentity(str(bound["namespace"]), str(bound["pod"]["name"]), str(bound["pod"]["uid"]))
     except (KeyError, TypeError) as error:
-        raise RefusedError(Why.BAD_TOKEN, "the token is not bound to a pod") from error
+        raise RefusedError(RejectionReason.BAD_TOKEN, "the token is not bound to a pod") from error

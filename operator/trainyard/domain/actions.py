@@ -80,3 +80,8 @@ class Plan:
 def whole_seconds(wait: timedelta) -> float:
     """For `requeue_after`: rounded up, since a pass sees whole seconds, and a fraction of one would be waited for again and again."""
     return float(ceil(wait.total_seconds()))
+
+
+def soonest(waits: Sequence[float]) -> float | None:
+    """Return the shortest of these waits, 0 at least; None where there is none."""
+    return max(0.0, min(waits)) if waits else None

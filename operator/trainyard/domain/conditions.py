@@ -1,4 +1,4 @@
-"""Standard conditions: what is said anew replaces what was said; times change only where the answer does."""
+"""Standard conditions: an update replaces the stored condition; its time changes only with its status."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from datetime import datetime
 
 from trainyard.api.status import Condition, ConditionType, TrainingJobStatus
 
-ORDER: dict[str, int] = {kind: place for place, kind in enumerate(ConditionType)}
-LONGEST_MESSAGE = 32768
-"""What the CRD allows; an API server's refusal of a large template can be longer."""
+ORDER: dict[str, int] = {kind: position for position, kind in enumerate(ConditionType)}
+MAX_MESSAGE_LENGTH = 32768
+"""The limit of the CRD, in characters. The API server's rejection of a large template can be longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Saying:
-    """One condition, as it is to be said."""
+class ConditionUpdate:
+    """The new content of one condition."""
 
     kind: ConditionType
     holds: bool
@@ -21,33 +21,37 @@ class Saying:
     message: str
 
 
-def yes(kind: ConditionType, reason: str, message: str) -> Saying:
-    """Say that it is so. `reason` is a Reason, or one that was stored, perhaps by a newer operator."""
-    return Saying(kind, holds=True, reason=reason, message=message)
+def condition_true(kind: ConditionType, reason: str, message: str) -> ConditionUpdate:
+    """Return the update that sets the condition to True. `reason` is a Reason, or a stored one of a newer operator."""
+    return ConditionUpdate(kind, holds=True, reason=reason, message=message)
 
 
-def no(kind: ConditionType, reason: str, message: str) -> Saying:
-    """Say that it is not so."""
-    return Saying(kind, holds=False, reason=reason, message=message)
+def condition_false(kind: ConditionType, reason: str, message: str) -> ConditionUpdate:
+    """Return the update that sets the condition to False."""
+    return ConditionUpdate(kind, holds=False, reason=reason, message=message)
 
 
-def over(status: TrainingJobStatus, kinds: Iterable[ConditionType], reason: str, message: str) -> list[Saying]:
-    """Say of those of `kinds` that are so that they are so no more."""
-    return [no(kind, reason, message) for kind in kinds if status.holds(kind)]
+def clear_conditions(
+    status: TrainingJobStatus, kinds: Iterable[ConditionType], reason: str, message: str
+) -> list[ConditionUpdate]:
+    """Return updates that set those of `kinds` to False that are True now."""
+    return [condition_false(kind, reason, message) for kind in kinds if status.holds(kind)]
 
 
-def said(status: TrainingJobStatus, sayings: Iterable[Saying], generation: int, now: datetime) -> list[Condition]:
-    """The conditions of `status` with `sayings` in them. Those not spoken of stay as they are, unknown ones too."""
+def apply_conditions(
+    status: TrainingJobStatus, updates: Iterable[ConditionUpdate], generation: int, now: datetime
+) -> list[Condition]:
+    """Return the conditions of `status` with `updates` applied. All others stay as they are, unknown types too."""
     result = {c.type: c for c in status.conditions}
-    for saying in sayings:
-        answer = "True" if saying.holds else "False"
-        before = result.get(saying.kind)
-        changed = before is None or before.status != answer
-        result[saying.kind] = Condition(
-            type=saying.kind,
-            status=answer,
-            reason=saying.reason,
-            message=saying.message[:LONGEST_MESSAGE],
+    for update in updates:
+        value = "True" if update.holds else "False"
+        before = result.get(update.kind)
+        changed = before is None or before.status != value
+        result[update.kind] = Condition(
+            type=update.kind,
+            status=value,
+            reason=update.reason,
+            message=update.message[:MAX_MESSAGE_LENGTH],
             last_transition_time=now if changed or before is None else before.last_transition_time,
             observed_generation=generation,
         )

@@ -1,1 +1,3 @@
-"""The level-triggered core: which key is looked at, when, and by whom. Knows nothing of training."""
+"""The level-triggered core: work queue, reconcile loop, write tracking and leader election. Knows nothing of
+training.
+"""

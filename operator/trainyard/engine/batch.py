@@ -1,4 +1,4 @@
-"""Many calls of one sort, carefully at first: what the first ones meet, the rest would meet too. Decides nothing else."""
+"""Run many similar calls with a slow start: an error that the first calls meet, the rest would meet too."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,68 +12,74 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T]):
-    """The call was answered."""
+    """The call succeeded."""
 
     value: T
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The call was refused, or nobody knows what became of it (`error.status` 0)."""
+    """The call failed, or its result is unknown (`error.status` 0)."""
 
     error: ApiError
 
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """An earlier call failed, so this one was not made."""
+    """The call was not made because an earlier one failed."""
 
 
 Outcome = Done[T] | Failed | NotStarted
 
 
 async def slow_start(calls: Sequence[Callable[[], Awaitable[T]]], *, limit: int = 50) -> list[Outcome[T]]:
-    """Make the calls in order, 1, 2, 4 … up to `limit` at a time, and none any more once one has failed.
+    """Make the calls in order, 1, 2, 4 … up to `limit` concurrently, and start no more once one has failed.
 
-    A quota that is used up costs one refusal and not five hundred. Each success makes room for one call more, which doubles
-    the number under way with each round trip. Those under way are always waited for. What happened to each call comes
-    back in their order; an exception that is no `ApiError` is raised, after the wait.
+    An exhausted quota costs one failed call and not five hundred. Each success allows one more concurrent call, which
+    doubles the concurrency with each round trip. Calls in flight are always awaited. Return the outcome of each call in
+    the order of `calls`. An exception other than `ApiError` is raised after all calls in flight are done.
     """
     outcomes: list[Outcome[T]] = [NotStarted()] * len(calls)
-    under_way: dict[asyncio.Future[T], int] = {}
-    # Not `asyncio.wait`, which looks at all that are under way each time that one of them ends.
+    in_flight: dict[asyncio.Future[T], int] = {}
+    # Not `asyncio.wait`, which visits all calls in flight each time one of them is done.
     finished: asyncio.Queue[asyncio.Future[T]] = asyncio.Queue()
-    crash: BaseException | None = None
-    window, position, going = 1, 0, True
+    window, position, failed = 1, 0, False
+    bug: BaseException | None = None
     try:
         while True:
-            while going and position < len(calls) and len(under_way) < window:
-                begun = asyncio.ensure_future(calls[position]())
-                begun.add_done_callback(finished.put_nowait)
-                under_way[begun] = position
+            while not failed and position < len(calls) and len(in_flight) < window:
+                started = asyncio.ensure_future(calls[position]())
+                started.add_done_callback(finished.put_nowait)
+                in_flight[started] = position
                 position += 1
-            if not under_way:
+            if not in_flight:
                 break
-            ended = [await finished.get()]
-            # All that have ended by now are looked at before another is begun: one of them may have failed.
-            ended += [finished.get_nowait() for _ in range(finished.qsize())]
-            for future in ended:
-                place = under_way.pop(future)
+            for future in await _all_finished(finished):
+                index = in_flight.pop(future)
                 match future.exception():
                     case None:
-                        outcomes[place] = Done(future.result())
+                        outcomes[index] = Done(future.result())
                         window = min(limit, window + 1)
                     case ApiError() as error:
-                        outcomes[place] = Failed(error)
-                        going = False
+                        outcomes[index] = Failed(error)
+                        failed = True
                     case error:
-                        crash = crash or error
-                        going = False
+                        bug = bug or error
+                        failed = True
     finally:
-        # Reached with calls under way only when this is cancelled itself.
-        for future in under_way:
+        # Calls are still in flight here only when this coroutine itself is cancelled.
+        for future in in_flight:
             future.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
-    if crash is not None:
-        raise crash
+        await asyncio.gather(*in_flight, return_exceptions=True)
+    if bug is not None:
+        raise bug
     return outcomes
+
+
+async def _all_finished(finished: asyncio.Queue[asyncio.Future[T]]) -> list[asyncio.Future[T]]:
+    """Wait for a finished call. Return it with all others that are finished by now, since one of them may have
+    failed.
+    """
+    futures = [await finished.get()]
+    futures += [finished.get_nowait() for _ in range(finished.qsize())]
+    return futures

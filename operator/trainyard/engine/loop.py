@@ -1,4 +1,4 @@
-"""Workers that take keys from the queue and make passes over them. A pass may do anything; a worker never dies of it."""
+"""Workers that take keys from the queue and reconcile them. An exception in a reconcile never stops a worker."""
 
 import asyncio
 import logging
@@ -16,9 +16,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class ReconcileLoop(Generic[K]):
-    """`reconcile` is told a key and answers when to look again: None (when something changes) or in so many seconds.
+    """`reconcile` takes a key and returns when to reconcile it again: None (on the next change) or the seconds from
+    now.
 
-    An exception means: again, later each time. A pass that is cancelled is cancelled, and its key is given back.
+    A key whose reconcile raises is retried with exponential backoff. A cancelled reconcile gives its key back.
     """
 
     def __init__(
@@ -35,58 +36,58 @@ class ReconcileLoop(Generic[K]):
         self._workers = workers
         self._observer = observer if observer is not None else Observer()
         self._clock = clock
-        self._told: dict[K, str] = {}
+        self._last_errors: dict[K, str] = {}
         self.active = 0
-        """Workers that are in a pass now."""
+        """Workers that reconcile a key now."""
 
     async def run(self) -> None:
-        """Work for ever, until cancelled."""
+        """Run the workers until cancelled."""
         async with asyncio.TaskGroup() as group:
             for number in range(self._workers):
                 group.create_task(self._work(), name=f"worker-{number}")
 
     async def process_next(self) -> K:
-        """Wait for one key and make one pass over it. What a worker does again and again; tests call it by hand."""
+        """Wait for one key and reconcile it. A worker repeats this; tests call it directly."""
         key = await self._queue.get()
         self.active += 1
         started = self._clock()
         try:
-            result = await self._pass(key)
+            result = await self._reconcile_key(key)
         finally:
             self.active -= 1
             self._queue.done(key)
-        self._observer.passed(result, self._clock() - started)
+        self._observer.reconciled(result, self._clock() - started)
         return key
 
     async def _work(self) -> None:
         while True:
             await self.process_next()
-            # A pass in which nothing is to be done does not await: a thousand of them in a row would keep all others waiting.
+            # A reconcile that has nothing to do does not await: a thousand in a row would block the event loop.
             await asyncio.sleep(0)
 
-    async def _pass(self, key: K) -> Result:
+    async def _reconcile_key(self, key: K) -> Result:
         try:
             after = await self._reconcile(key)
-        except Exception as error:  # noqa: BLE001 - one key's trouble must not stop the others
-            self._complain(key, error)
+        except Exception as error:  # noqa: BLE001 - an error of one key must not stop the others
+            self._log_error_once(key, error)
             self._queue.add_rate_limited(key)
             return Result.ERROR
-        self._told.pop(key, None)
+        self._last_errors.pop(key, None)
         self._queue.forget(key)
         if after is None:
             return Result.SUCCESS
         self._queue.add_after(key, after)
         return Result.REQUEUE_AFTER
 
-    def _complain(self, key: K, error: Exception) -> None:
-        """Each trouble of a key once, until the key is well again: a poisoned object must not fill the log."""
+    def _log_error_once(self, key: K, error: Exception) -> None:
+        """Log each distinct error of a key once until it succeeds: one bad object must not fill the log."""
         text = f"{type(error).__name__}: {error}"
-        if self._told.get(key) == text:
-            _LOG.debug(f"{key}: again {text}")
+        if self._last_errors.get(key) == text:
+            _LOG.debug(f"reconcile failed again key={key} error={text!r}")
             return
-        self._told[key] = text
-        # A refusal by the API server is explained by its message; anything else is a bug and needs its place.
+        self._last_errors[key] = text
+        # The message explains an error of the API server; anything else is a bug and needs its traceback.
         _LOG.error(
-            f"{key}: the pass failed and will be tried again: {text}",
+            f"reconcile failed, retrying with backoff key={key} error={text!r}",
             exc_info=None if isinstance(error, ApiError) else error,
         )

@@ -1,4 +1,4 @@
-"""What the queue and the loop tell of themselves. Does nothing with it: `metrics.py` makes figures of it."""
+"""Callbacks of the queue and the loop. `queue_metrics.py` turns them into metrics."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Result(StrEnum):
-    """How a pass ended, in controller-runtime's words."""
+    """The result of a reconcile, in controller-runtime's terms."""
 
     SUCCESS = "success"
     REQUEUE_AFTER = "requeue_after"
@@ -18,15 +18,15 @@ def _nothing(*_: object) -> None: ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observer:
-    """Told of each step in the life of a key; who has no interest in a step leaves it out."""
+    """One callback for each step in the life of a key; each is optional."""
 
     added: Callable[[], None] = _nothing
-    """A key came into the queue."""
+    """A key was added to the queue."""
     retried: Callable[[], None] = _nothing
-    """A key was put off after a failure."""
-    took: Callable[[float], None] = _nothing
-    """A worker took a key that had been ready for so many seconds."""
+    """A key was delayed after a failure."""
+    taken: Callable[[float], None] = _nothing
+    """A worker took a key that had been ready for this many seconds."""
     finished: Callable[[float], None] = _nothing
-    """A worker gave a key back after so many seconds."""
-    passed: Callable[[Result, float], None] = _nothing
-    """A pass ended after so many seconds."""
+    """A worker returned a key after this many seconds."""
+    reconciled: Callable[[Result, float], None] = _nothing
+    """A reconcile finished after this many seconds."""

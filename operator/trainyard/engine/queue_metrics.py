@@ -1,4 +1,6 @@
-"""Prometheus figures of the engine, under controller-runtime's names so that existing dashboards fit. No object names in labels."""
+"""Prometheus metrics of the engine, under controller-runtime's names so that existing dashboards fit. Labels name no
+objects.
+"""
 
 from collections.abc import Hashable
 from typing import TypeVar
@@ -15,45 +17,55 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class EngineMetrics:
-    """The families, registered once in the registry that is passed in.
+    """The metric families, registered once in the given registry.
 
-    Make it first, give `observer` to queue and loop and `on_request` to the session, then `watch` both.
+    Create it first, pass `observer` to queue and loop and `on_request` to the session, then `watch` queue and loop.
     """
 
     def __init__(self, registry: CollectorRegistry, controller: str) -> None:
         self._controller = controller
         named, controlled = ("name",), ("controller",)
-        self._depth = Gauge("workqueue_depth", "Keys ready and not taken", named, registry=registry)
+        self._depth = Gauge("workqueue_depth", "Keys that are ready and not taken", named, registry=registry)
         self._oldest = Gauge(
-            "workqueue_oldest_item_seconds", "How long the first key has waited", named, registry=registry
+            "workqueue_oldest_item_seconds", "Seconds that the oldest key has been waiting", named, registry=registry
         )
         self._longest = Gauge(
             "workqueue_longest_running_processor_seconds",
-            "How long the slowest worker has been at work",
+            "Seconds that the slowest worker has been reconciling its key",
             named,
             registry=registry,
         )
-        adds = Counter("workqueue_adds_total", "Keys added", named, registry=registry)
-        retries = Counter("workqueue_retries_total", "Keys put off after a failure", named, registry=registry)
+        adds = Counter("workqueue_adds_total", "Keys added to the queue", named, registry=registry)
+        retries = Counter("workqueue_retries_total", "Keys delayed after a failure", named, registry=registry)
         waits = Histogram(
-            "workqueue_queue_duration_seconds", "From added to taken", named, registry=registry, buckets=_SECONDS
+            "workqueue_queue_duration_seconds",
+            "Time from adding a key to taking it",
+            named,
+            registry=registry,
+            buckets=_SECONDS,
         )
         works = Histogram(
-            "workqueue_work_duration_seconds", "From taken to done", named, registry=registry, buckets=_SECONDS
+            "workqueue_work_duration_seconds",
+            "Time from taking a key to finishing it",
+            named,
+            registry=registry,
+            buckets=_SECONDS,
         )
-        self._active = Gauge("controller_runtime_active_workers", "Workers in a pass", controlled, registry=registry)
+        self._active = Gauge(
+            "controller_runtime_active_workers", "Workers that reconcile a key now", controlled, registry=registry
+        )
         self._passes = Counter(
             "controller_runtime_reconcile_total",
-            "Passes by how they ended",
+            "Reconciles by result",
             ("controller", "result"),
             registry=registry,
         )
         self._errors = Counter(
-            "controller_runtime_reconcile_errors_total", "Passes that failed", controlled, registry=registry
+            "controller_runtime_reconcile_errors_total", "Reconciles that failed", controlled, registry=registry
         )
         self._times = Histogram(
             "controller_runtime_reconcile_time_seconds",
-            "Length of a pass",
+            "Duration of a reconcile",
             controlled,
             registry=registry,
             buckets=_SECONDS,
@@ -63,36 +75,36 @@ class EngineMetrics:
         )
         self._latencies = Histogram(
             "rest_client_request_duration_seconds",
-            "Time to the answer",
+            "Time from a request to its answer",
             ("method",),
             registry=registry,
             buckets=_SECONDS,
         )
-        # From the start, so that a rate over them is right from the first failure on.
+        # Present from the start, so that a rate over them is right from the first failure on.
         for result in Result:
             self._passes.labels(controller, result)
         self._errors.labels(controller)
         self.observer = Observer(
             added=adds.labels(controller).inc,
             retried=retries.labels(controller).inc,
-            took=waits.labels(controller).observe,
+            taken=waits.labels(controller).observe,
             finished=works.labels(controller).observe,
-            passed=self._passed,
+            reconciled=self._record_reconcile,
         )
 
     def watch(self, queue: WorkQueue[K], loop: ReconcileLoop[K]) -> None:
-        """Read the gauges from these two whenever the metrics are scraped."""
+        """Read the gauges from this queue and loop at each scrape."""
         self._depth.labels(self._controller).set_function(lambda: queue.depth)
         self._oldest.labels(self._controller).set_function(queue.longest_wait)
         self._longest.labels(self._controller).set_function(queue.longest_work)
         self._active.labels(self._controller).set_function(lambda: loop.active)
 
     def on_request(self, method: str, status: int, seconds: float) -> None:
-        """A request was answered, or not (status 0); the shape of `kube.session.RequestObserver`."""
+        """Count a request that was answered, or not (status 0). The signature is `kube.session.RequestObserver`."""
         self._requests.labels(str(status) if status else "<error>", method).inc()
         self._latencies.labels(method).observe(seconds)
 
-    def _passed(self, result: Result, seconds: float) -> None:
+    def _record_reconcile(self, result: Result, seconds: float) -> None:
         self._passes.labels(self._controller, result).inc()
         self._times.labels(self._controller).observe(seconds)
         if result is Result.ERROR:

@@ -1,6 +1,6 @@
-"""Own writes that the caches have not shown yet: no decision is made on a state older than the last one. Pure.
+"""Track own writes that the caches do not show yet, so that no decision rests on state older than the last write. Pure.
 
-The idea of KEP-5647: compare versions, not counts, so that a lost event can never block or double a decision.
+As in KEP-5647, versions are compared and not counts: a lost event can never block or double a decision.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -17,25 +17,26 @@ class _Pending:
 
 
 class WriteTracker(Generic[Owner]):
-    """The last writes of each owner. One owner's writes never hold up another."""
+    """The last writes of each owner. Writes of one owner never block another."""
 
     def __init__(self) -> None:
         self._pending: dict[Owner, _Pending] = {}
 
     def wrote(self, owner: Owner, resource: str, version: int) -> None:
-        """An object was created or changed; `version` is the resourceVersion in the answer."""
+        """Record a create or an update; `version` is the resourceVersion in the answer."""
         versions = self._pending.setdefault(owner, _Pending()).versions
         versions[resource] = max(version, versions.get(resource, 0))
 
     def deleted(self, owner: Owner, resource: str, uid: str) -> None:
-        """An object was deleted: the answer need not have a version, so its UID is remembered."""
+        """Record a deletion by UID, since the answer need not have a version."""
         self._pending.setdefault(owner, _Pending()).deletions.add((resource, uid))
 
     def ready(self, owner: Owner, seen: Mapping[str, int], deleting: Callable[[str, str], bool]) -> bool:
-        """Whether the caches show all that was written for this owner.
+        """Return whether the caches show all writes of this owner.
 
-        `seen` is the newest version each resource's cache has heard of (a resource that is not in it has no cache and is not
-        waited for); `deleting(resource, uid)` says that the cache holds the object as being deleted, or not at all.
+        `seen` maps each resource to the newest version in its cache. A resource that is missing there has no cache and
+        is not waited for. `deleting(resource, uid)` returns whether the cache shows the object as being deleted, or not
+        at all.
         """
         pending = self._pending.get(owner)
         if pending is None:
@@ -50,5 +51,5 @@ class WriteTracker(Generic[Owner]):
         return True
 
     def forget(self, owner: Owner) -> None:
-        """The owner is gone."""
+        """Forget an owner that is gone."""
         self._pending.pop(owner, None)

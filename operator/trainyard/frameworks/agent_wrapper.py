@@ -1,4 +1,4 @@
-"""The agent in a worker's pod: what brings it, and the main container's command as its argument."""
+"""Inject the agent into a worker's pod: its image, and the main container's command as its argument. Pure."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,87 +11,102 @@ from trainyard.domain.recovery.agent_injection import SHELL
 from trainyard.domain.state.rank_layout import processes
 from trainyard.frameworks.worker_spec import Json, Worker
 
-FOLDER = "/run/trainyard"
-"""Where it lies in a worker."""
-SOURCE = "/opt/trainyard/agent"
-"""Where it lies in its own image, the operator's."""
-SHARED = frozenset({"cpu", "memory", "ephemeral-storage"})
-"""Resources of which a container that runs before the others costs nothing more."""
+AGENT_DIR = "/run/trainyard"
+"""The agent's directory in a worker."""
+IMAGE_AGENT_DIR = "/opt/trainyard/agent"
+"""The agent's directory in its image, which is the operator's."""
+INIT_CONTAINER_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage"})
+"""Resources that the init container shares with the main container, which runs later."""
 
-PYTHON = re.compile(r"python[0-9.]*")
+PYTHON_NAME = re.compile(r"python[0-9.]*")
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh"})
 LAUNCHERS = frozenset(
     {"torchrun", "accelerate", "deepspeed", "colossalai", "composer", "fabric", "lightning", "ray"}
     | {"mpirun", "mpiexec", "orterun", "horovodrun", "srun"}
     | {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"}
 )
-"""Programs and modules that start the ranks of a worker themselves."""
-WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
-"""Python's options that take the next word."""
+"""Programs and modules that start the ranks of a worker."""
+OPTIONS_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+"""Options of Python that take the next argument."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """The image that holds the agent."""
+class AgentImage:
+    """The image that contains the agent."""
 
     image: str
     as_volume: bool = False
-    """Whether it is mounted as a volume, in place of an init container that copies from it: that takes Kubernetes 1.33 and containerd 2.1."""
+    """Mount the image as a volume instead of copying from it in an init container. Needs Kubernetes 1.33 and
+    containerd 2.1."""
 
 
-def bring_agent(worker: Worker, spec: Json, source: Source) -> None:
-    """Have the agent run the main container's command. Changes the pod's `spec`."""
+def with_agent(worker: Worker, spec: Json, agent: AgentImage) -> Json:
+    """Return the pod spec in which the agent runs the main container's command."""
     main: Json = spec["containers"][0]
     volumes: list[Json] = spec.get("volumes") or []
-    before: list[Json] = spec.get("initContainers") or []
-    if any(each["name"] == AGENT for each in (*volumes, *before, *spec["containers"])):
-        # The user brings one.
-        return
-    command = main["command"]
-    if _name(command[0]) == AGENT:
-        arguments = command[1:]
+    init_containers: list[Json] = spec.get("initContainers") or []
+    if any(named["name"] == AGENT for named in (*volumes, *init_containers, *spec["containers"])):
+        # The user's own agent stays.
+        return spec
+    mount: Json = {"name": AGENT, "mountPath": AGENT_DIR}
+    volume: Json = {"name": AGENT, "emptyDir": {}}
+    container_mount: Json = {**mount, "readOnly": True}
+    if agent.as_volume:
+        volume = {"name": AGENT, "image": {"reference": agent.image}}
+        container_mount = {**mount, "subPath": IMAGE_AGENT_DIR.removeprefix("/"), "readOnly": True}
     else:
-        once = ["--once"] if starts_the_ranks(worker, [*command, *(main.get("args") or [])]) else []
-        arguments = [*once, "--", *command]
-    main["command"] = [SHELL, f"{FOLDER}/start", *arguments]
-    mount: Json = {"name": AGENT, "mountPath": FOLDER}
-    if source.as_volume:
-        volume: Json = {"image": {"reference": source.image}}
-        seen = {**mount, "subPath": SOURCE.removeprefix("/")}
-    else:
-        volume, seen = {"emptyDir": {}}, mount
-        spec["initContainers"] = [_bringer(spec, main, source.image, mount), *before]
-    main["volumeMounts"] = [*(main.get("volumeMounts") or []), {**seen, "readOnly": True}]
-    spec["volumes"] = [*volumes, {"name": AGENT, **volume}]
+        init_containers = [_init_container(spec, main, agent.image, mount), *init_containers]
+    wrapped = {
+        **main,
+        "command": _wrapped_command(worker, main),
+        "volumeMounts": [*(main.get("volumeMounts") or []), container_mount],
+    }
+    changes: Json = {"containers": [wrapped, *spec["containers"][1:]], "volumes": [*volumes, volume]}
+    if init_containers:
+        changes["initContainers"] = init_containers
+    return {**spec, **changes}
+
+
+def _wrapped_command(worker: Worker, main: Json) -> list[str]:
+    """Return the command that starts the agent with the main container's command as its argument."""
+    command: list[str] = main["command"]
+    start = [SHELL, f"{AGENT_DIR}/start"]
+    if _base_name(command[0]) == AGENT:
+        return [*start, *command[1:]]
+    once = ["--once"] if starts_ranks_itself(worker, [*command, *(main.get("args") or [])]) else []
+    return [*start, *once, "--", *command]
 
 
 def has_agent(spec: Json) -> bool:
-    """Whether the main container's command is the agent, brought or the image's own."""
+    """Return whether the main container runs the agent, the injected one or the image's own."""
     command = spec["containers"][0].get("command") or [""]
-    return _name(command[0]) == AGENT or command[:2] == [SHELL, f"{FOLDER}/start"]
+    return _base_name(command[0]) == AGENT or command[:2] == [SHELL, f"{AGENT_DIR}/start"]
 
 
-def starts_the_ranks(worker: Worker, command: Sequence[str]) -> bool:
-    """Whether the command is to run once, whatever the number of processes: it starts them itself, or has no ranks.
+def starts_ranks_itself(worker: Worker, command: Sequence[str]) -> bool:
+    """Return whether the command runs once, whatever the number of processes: it starts the ranks itself, or there are
+    none.
 
-    Of a program that is neither Python nor known, with several processes to start, that is believed too: someone has to, and a launcher
-    started several times would start too many. `trainyard-agent` before the command says otherwise.
+    An unknown program that is not Python is assumed to start several ranks itself: a launcher that the agent started
+    once for each rank would start too many. `trainyard-agent` in front of the command overrides this.
     """
     if worker.spec.framework is Framework.NONE:
         return True
-    program = _name(command[0])
-    if PYTHON.fullmatch(program):
-        return _name(_what_python_runs(iter(command[1:]))) in LAUNCHERS
+    program = _base_name(command[0])
+    if PYTHON_NAME.fullmatch(program):
+        return _base_name(_python_target(iter(command[1:]))) in LAUNCHERS
     if program in LAUNCHERS or processes(worker.spec) > 1:
         return True
-    return program in SHELLS and any(_name(word) in LAUNCHERS for word in re.split(r"[^\w./-]+", " ".join(command[1:])))
+    return program in SHELLS and any(
+        _base_name(word) in LAUNCHERS for word in re.split(r"[^\w./-]+", " ".join(command[1:]))
+    )
 
 
-def _bringer(spec: Json, main: Json, image: str, mount: Json) -> Json:
-    """The init container. It asks for what the main one asks for, so that it costs no place and fits where that fits."""
+def _init_container(spec: Json, main: Json, image: str, mount: Json) -> Json:
+    """Return the init container. It requests what the main container requests, so that it needs no further capacity."""
     resources: dict[str, Any] = main.get("resources") or {}
     asked = {
-        kind: {name: amount for name, amount in resources[kind].items() if name in SHARED}
+        kind: {name: amount for name, amount in resources[kind].items() if name in INIT_CONTAINER_RESOURCES}
         for kind in ("requests", "limits")
         if resources.get(kind)
     }
@@ -106,7 +121,7 @@ def _bringer(spec: Json, main: Json, image: str, mount: Json) -> Json:
     return {
         "name": AGENT,
         "image": image,
-        "command": ["cp", f"{SOURCE}/agent", f"{SOURCE}/start", FOLDER],
+        "command": ["cp", f"{IMAGE_AGENT_DIR}/agent", f"{IMAGE_AGENT_DIR}/start", AGENT_DIR],
         "resources": asked,
         "securityContext": security,
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -114,10 +129,10 @@ def _bringer(spec: Json, main: Json, image: str, mount: Json) -> Json:
     }
 
 
-def _what_python_runs(words: Iterator[str]) -> str:
-    """The module or the script; nothing for code on the command line."""
+def _python_target(words: Iterator[str]) -> str:
+    """Return the module or script that Python runs, or an empty string for code on the command line."""
     for word in words:
-        if word in WITH_VALUE:
+        if word in OPTIONS_WITH_VALUE:
             next(words, None)
         elif word == "-m":
             return next(words, "")
@@ -128,5 +143,5 @@ def _what_python_runs(words: Iterator[str]) -> str:
     return ""
 
 
-def _name(path: str) -> str:
+def _base_name(path: str) -> str:
     return path.rpartition("/")[2]

@@ -1,43 +1,50 @@
-"""How a worker's agent reaches the operator: where it is, by what it is known, and the token by which the pod proves who it is."""
+"""Give a worker's agent the coordinator's address, its certificate authority, and a token that proves which pod it
+is. Pure.
+"""
 
 from dataclasses import dataclass
 
 from trainyard.api.constants import AUDIENCE
 from trainyard.frameworks.worker_spec import Json
 
-FOLDER = "/var/run/secrets/trainyard"
-"""Where the token lies in a worker."""
+MOUNT_PATH = "/var/run/secrets/trainyard"
+"""The mount point of the token in a worker."""
 VOLUME = "trainyard-token"
 TOKEN_SECONDS = 3600
-"""How long a token lasts; the kubelet renews it before that."""
+"""The lifetime of a token; the kubelet renews it before it expires."""
 
 
 @dataclass(frozen=True, slots=True)
-class Contact:
-    """The coordinator, as workers see it."""
+class CoordinatorEndpoint:
+    """The address of the coordinator, as workers see it."""
 
     url: str
     authority: str = ""
-    """What its certificate is checked by, in PEM. Empty: the image's own authorities."""
+    """The authority of its certificate, in PEM. Empty: one of the authorities in the worker's image."""
 
 
-def introduce(spec: Json, contact: Contact, *, joins: bool) -> None:
-    """Tell the main container of it. Changes the pod's `spec`. What the user has under these names stays as it is.
+def with_coordinator(spec: Json, endpoint: CoordinatorEndpoint, *, joins: bool) -> Json:
+    """Return the pod spec in which the main container has the coordinator's address and a token for it.
 
-    `joins`: the worker joins others that are there already, and waits until all are ready.
+    Variables and volumes of the user with these names stay as they are. `joins`: the worker joins a running group, and
+    its agent waits until all workers are ready.
     """
     main: Json = spec["containers"][0]
-    variables = {"TRAINYARD_COORDINATOR": contact.url, "TRAINYARD_TOKEN_FILE": f"{FOLDER}/token"}
+    variables = {"TRAINYARD_COORDINATOR": endpoint.url, "TRAINYARD_TOKEN_FILE": f"{MOUNT_PATH}/token"}
     if joins:
         variables["TRAINYARD_RENDEZVOUS"] = "wait"
-    if contact.authority:
-        variables["TRAINYARD_COORDINATOR_CA"] = contact.authority
+    if endpoint.authority:
+        variables["TRAINYARD_COORDINATOR_CA"] = endpoint.authority
     own: list[Json] = main.get("env") or []
     volumes: list[Json] = spec.get("volumes") or []
     mounts: list[Json] = main.get("volumeMounts") or []
-    if any(each["name"] in variables for each in own) or any(each["name"] == VOLUME for each in volumes):
-        return
-    main["env"] = [*({"name": name, "value": value} for name, value in variables.items()), *own]
-    main["volumeMounts"] = [*mounts, {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}]
+    if any(variable["name"] in variables for variable in own) or any(v["name"] == VOLUME for v in volumes):
+        return spec
+    connected = {
+        **main,
+        "env": [*({"name": name, "value": value} for name, value in variables.items()), *own],
+        "volumeMounts": [*mounts, {"name": VOLUME, "mountPath": MOUNT_PATH, "readOnly": True}],
+    }
     token = {"audience": AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": "token"}
-    spec["volumes"] = [*volumes, {"name": VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}}]
+    volume: Json = {"name": VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}}
+    return {**spec, "containers": [connected, *spec["containers"][1:]], "volumes": [*volumes, volume]}

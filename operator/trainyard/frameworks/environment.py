@@ -1,4 +1,6 @@
-"""The environment of a worker's containers: ours first, the user's own value always instead of ours, nothing twice."""
+"""The environment of a worker's containers. A value of the user replaces Trainyard's, and no name appears twice.
+Pure.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -10,63 +12,64 @@ from trainyard.frameworks import torch
 from trainyard.frameworks.worker_spec import Json, Worker
 
 SETTINGS = ("TRAINYARD_WARM_START", "TRAINYARD_HANG_TIMEOUT_SECONDS", "TRAINYARD_GRACE_PERIOD_SECONDS")
-"""Told where they are not the usual ones. Set to nothing they are as if they were not set."""
+"""Variables that are set only where they differ from the default. An empty value means that they are not set."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wiring:
-    """How a framework's workers are told of each other."""
+class FrameworkEnvironment:
+    """The variables that a framework needs."""
 
     identity: Callable[[Worker], list[Json]]
-    """Who the worker is: needed for the group to work at all."""
+    """Rank and rendezvous: the group does not work without them."""
     tuning: Callable[[Worker, Mapping[str, Any]], list[Json]]
     """Settings that help, for one container."""
-    watched: frozenset[str]
-    """Variables that a user hardly means to set by hand."""
+    reserved: frozenset[str]
+    """Variables that users rarely mean to set themselves."""
 
 
-WIRING: Mapping[Framework, Wiring] = {
-    Framework.TORCH: Wiring(torch.identity, torch.tuning, torch.IDENTITY),
-    Framework.NONE: Wiring(lambda _: [], lambda _worker, _container: [], frozenset()),
+FRAMEWORK_ENVIRONMENTS: Mapping[Framework, FrameworkEnvironment] = {
+    Framework.TORCH: FrameworkEnvironment(torch.identity_variables, torch.tuning_variables, torch.IDENTITY_VARIABLES),
+    Framework.NONE: FrameworkEnvironment(lambda _: [], lambda _worker, _container: [], frozenset()),
 }
 
 
 def environment(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
-    """The `env` of one container.
+    """Return the `env` of one container.
 
-    Ours stands before the user's, so that the user's values can refer to it as `$(RANK)`. A container with `envFrom` gets
-    no tuning: `env` would override what the user's ConfigMap says of the same variable, which cannot be seen from here.
+    Trainyard's variables come first, so that the user's values can refer to them as `$(RANK)`. A container with
+    `envFrom` gets no tuning variables: `env` would override the user's ConfigMap, whose names are unknown here.
     """
     own: list[Json] = list(container.get("env") or [])
-    wiring = WIRING[worker.spec.framework]
-    ours = [*common(worker), *wiring.identity(worker)]
+    framework = FRAMEWORK_ENVIRONMENTS[worker.spec.framework]
+    defaults = [*common_variables(worker), *framework.identity(worker)]
     if path := container.get("terminationMessagePath"):
-        ours.append({"name": "TRAINYARD_TERMINATION_LOG", "value": path})
+        defaults.append({"name": "TRAINYARD_TERMINATION_LOG", "value": path})
     if not container.get("envFrom"):
-        ours += wiring.tuning(worker, container)
+        defaults += framework.tuning(worker, container)
     names = {variable["name"] for variable in own}
-    return [*(variable for variable in ours if variable["name"] not in names), *_last_of_each(own)]
+    return [*(variable for variable in defaults if variable["name"] not in names), *_last_of_each(own)]
 
 
-def renewed(worker: Worker) -> dict[str, str]:
-    """What differs for a worker that begins another attempt in the pod that it has. What the user has set stays as it is.
+def restart_environment(worker: Worker) -> dict[str, str]:
+    """Return the variables that change when a worker starts another attempt in its existing pod. Values of the user
+    stay.
 
-    Settings that are not told any more are told as nothing: the pod's own variables are those of the time when it was made.
+    Settings that no longer apply are set to nothing, since the pod was created with their old values.
     """
     main: Mapping[str, Any] = worker.spec.template["spec"]["containers"][0]
     own = {variable["name"] for variable in main.get("env") or ()}
-    ours = [*common(worker), *WIRING[worker.spec.framework].identity(worker)]
-    told = dict.fromkeys(SETTINGS, "") | {variable["name"]: variable["value"] for variable in ours}
-    return {name: value for name, value in told.items() if name not in own}
+    defaults = [*common_variables(worker), *FRAMEWORK_ENVIRONMENTS[worker.spec.framework].identity(worker)]
+    variables = dict.fromkeys(SETTINGS, "") | {variable["name"]: variable["value"] for variable in defaults}
+    return {name: value for name, value in variables.items() if name not in own}
 
 
-def common(worker: Worker) -> list[Json]:
-    """What every worker of every framework is told."""
+def common_variables(worker: Worker) -> list[Json]:
+    """Return the variables of every worker of every framework."""
     variables = {
         "TRAINYARD_JOB_NAME": worker.job.name,
         "TRAINYARD_JOB_UID": worker.job.uid,
         "TRAINYARD_ATTEMPT": str(worker.attempt),
-        "TRAINYARD_REPLICAS": str(worker.spec.replicas),
+        "TRAINYARD_REPLICAS": str(worker.workers),
         "TRAINYARD_REPLICA_INDEX": str(worker.index),
         "TRAINYARD_PROCESSES_PER_REPLICA": str(processes(worker.spec)),
     }
@@ -77,20 +80,20 @@ def common(worker: Worker) -> list[Json]:
         variables["TRAINYARD_PARALLELISM"] = parallelism.model_dump_json()
     if not worker.spec.recovery.warm_start:
         variables["TRAINYARD_WARM_START"] = "0"
-    if (patience := worker.spec.recovery.hang_timeout_seconds) is not None:
-        variables["TRAINYARD_HANG_TIMEOUT_SECONDS"] = str(patience)
+    if (hang_timeout := worker.spec.recovery.hang_timeout_seconds) is not None:
+        variables["TRAINYARD_HANG_TIMEOUT_SECONDS"] = str(hang_timeout)
     if worker.spec.grace_seconds != USUAL_GRACE:
         variables["TRAINYARD_GRACE_PERIOD_SECONDS"] = str(worker.spec.grace_seconds)
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 
-def set_by_hand(worker: Worker) -> list[str]:
-    """Variables in the template that name ranks or the master: kept, but worth a warning."""
-    watched = WIRING[worker.spec.framework].watched
+def user_set_identity(worker: Worker) -> list[str]:
+    """Return the variables in the template that set ranks or the master: they are kept, but worth a warning."""
+    reserved = FRAMEWORK_ENVIRONMENTS[worker.spec.framework].reserved
     containers: Iterable[Mapping[str, Any]] = worker.spec.template["spec"]["containers"]
-    return sorted({v["name"] for c in containers for v in c.get("env") or () if v["name"] in watched})
+    return sorted({v["name"] for c in containers for v in c.get("env") or () if v["name"] in reserved})
 
 
 def _last_of_each(variables: list[Json]) -> list[Json]:
-    """Where the user names a variable twice, the last one counts, as it does for the kubelet."""
+    """Keep the last value of each name, as the kubelet does."""
     return list({variable["name"]: variable for variable in variables}.values())

@@ -1,4 +1,6 @@
-"""The manifests of a job: a pod a worker, one headless Service and, if asked for, a NetworkPolicy. The user's own fields always win."""
+"""The manifests of a job: a pod a worker, a headless Service and, if configured, a NetworkPolicy. The user's fields
+win. Pure.
+"""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -16,17 +18,18 @@ from trainyard.api.constants import (
     VERSION,
 )
 from trainyard.api.spec import DnsNames
-from trainyard.domain.recovery.agent_injection import supervised
+from trainyard.domain.recovery.agent_injection import wants_agent
 from trainyard.domain.state.snapshot import JobView
-from trainyard.frameworks.affinity import avoid, on_demand, spot
-from trainyard.frameworks.agent_wrapper import Source, bring_agent, has_agent
-from trainyard.frameworks.coordinator_endpoint import Contact, introduce
+from trainyard.frameworks.affinity import avoid_suspect_nodes, prefer_spot, require_on_demand
+from trainyard.frameworks.agent_wrapper import AgentImage, has_agent, with_agent
+from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint, with_coordinator
 from trainyard.frameworks.environment import environment
 from trainyard.frameworks.worker_spec import Json, Worker, dns_names
 
 UNREACHABLE_SECONDS = 30
-"""How long a pod stays bound to a node that is gone; Kubernetes' own 300 would be five minutes of idle GPUs."""
+"""How long a pod stays bound to an unreachable node; Kubernetes' default of 300 would be five minutes of idle GPUs."""
 
+SHM_VOLUME = "trainyard-shm"
 SHM = "/dev/shm"  # noqa: S108 - a mount point in the pod, not a temporary file here
 
 ANNOTATIONS = {
@@ -34,33 +37,15 @@ ANNOTATIONS = {
     "sidecar.istio.io/inject": "false",
 }
 LABELS = {"sidecar.istio.io/inject": "false"}
-"""A mesh's proxy would stand between the ranks, and would keep the pod from ever ending. Istio reads either."""
+"""A mesh's proxy would intercept traffic between ranks, and would keep the pod from completing. Istio reads either."""
 
 
-def worker_pod(worker: Worker, agent: Source | None = None, contact: Contact | None = None) -> Json:
-    """The pod of a worker. `agent`: where the agent comes from, if one is brought; `contact`: how it reaches the operator, if it may."""
+def worker_pod(worker: Worker, agent: AgentImage | None = None, endpoint: CoordinatorEndpoint | None = None) -> Json:
+    """Return the pod of a worker. `agent`: the image of the agent, if one is injected; `endpoint`: the coordinator,
+    if any.
+    """
     job, template = worker.job, deepcopy(worker.spec.template)
-    metadata, spec = template.get("metadata") or {}, template["spec"]
-    for container in spec["containers"]:
-        container["env"] = environment(worker, container)
-    for container in (*spec["containers"], *(spec.get("initContainers") or ())):
-        container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
-    _shared_memory(spec)
-    if agent and supervised(job):
-        bring_agent(worker, spec, agent)
-    if contact and has_agent(spec):
-        introduce(
-            spec,
-            contact,
-            joins=job.status.internal.group is not None or job.status.is_joining(worker.index, worker.attempt),
-        )
-    spec["tolerations"] = [*(spec.get("tolerations") or []), *_tolerations(spec)]
-    _place(worker, spec)
-    spec |= {"restartPolicy": "Never", "hostname": worker.host, "subdomain": job.name}
-    # Variables for every Service of the namespace would only slow the start and clash with the program's own.
-    spec.setdefault("enableServiceLinks", False)
-    if worker.host_network:
-        spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
+    metadata = template.get("metadata") or {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -70,18 +55,37 @@ def worker_pod(worker: Worker, agent: Source | None = None, contact: Contact | N
             "labels": LABELS | (metadata.get("labels") or {}) | _labels(worker),
             "annotations": ANNOTATIONS
             | (metadata.get("annotations") or {})
-            | {ANNOTATION_WORKERS: str(worker.spec.replicas)},
+            | {ANNOTATION_WORKERS: str(worker.workers)},
             "ownerReferences": [_owner(job)],
         },
-        "spec": spec,
+        "spec": _pod_spec(worker, template["spec"], agent, endpoint),
     }
 
 
+def _pod_spec(worker: Worker, spec: Json, agent: AgentImage | None, endpoint: CoordinatorEndpoint | None) -> Json:
+    """Return the template's `spec`, completed step by step."""
+    job = worker.job
+    spec = _with_environment(worker, spec)
+    spec = _with_shared_memory(spec)
+    if agent and wants_agent(job):
+        spec = with_agent(worker, spec, agent)
+    if endpoint and has_agent(spec):
+        joins = job.status.internal.group is not None or job.status.is_joining(worker.index, worker.attempt)
+        spec = with_coordinator(spec, endpoint, joins=joins)
+    spec = {**spec, "tolerations": [*(spec.get("tolerations") or []), *_tolerations(spec)]}
+    spec = _with_node_affinity(worker, spec)
+    # Variables for every Service of the namespace would slow the start and clash with the program's own.
+    defaults: Json = {"enableServiceLinks": False}
+    if worker.host_network:
+        defaults["dnsPolicy"] = "ClusterFirstWithHostNet"
+    return defaults | spec | {"restartPolicy": "Never", "hostname": worker.host, "subdomain": job.name}
+
+
 def service(job: JobView) -> Json:
-    """The headless Service that gives workers their DNS names, before they are ready too."""
+    """Return the headless Service that gives workers their DNS names, also before they are ready."""
     named = {LABEL_JOB_UID: job.uid}
     if dns_names(job.spec) is DnsNames.MASTER:
-        # Each worker that comes, becomes ready or goes would have the lists of all of them written anew (docs/design/0007).
+        # Otherwise each change of a worker would rewrite the endpoint lists of all workers (docs/design/0007).
         named[LABEL_INDEX] = "0"
     return {
         "apiVersion": "v1",
@@ -92,9 +96,10 @@ def service(job: JobView) -> Json:
 
 
 def network_policy(job: JobView, peers: Sequence[Json]) -> Json:
-    """Who reaches the workers, on whatever port: they themselves, and `peers`, as in a NetworkPolicy's `from`.
+    """Return the policy of who may reach the workers, on any port: the workers, and `peers` as in a NetworkPolicy's
+    `from`.
 
-    torch's stores, gloo and NCCL take whoever connects for one of the group.
+    torch's stores, gloo and NCCL accept any client as a member of the group.
     """
     workers: Json = {"podSelector": {"matchLabels": {LABEL_JOB_UID: job.uid}}}
     return {
@@ -135,37 +140,58 @@ def _owner(job: JobView) -> Json:
     }
 
 
-def _shared_memory(spec: Json) -> None:
-    """A memory volume at /dev/shm for each container without one of its own.
+def _with_environment(worker: Worker, spec: Json) -> Json:
+    """Return the spec with the environment of each container, and termination messages taken from logs by default."""
+
+    def completed(container: Json) -> Json:
+        return {"terminationMessagePolicy": "FallbackToLogsOnError"} | container
+
+    containers = [completed({**c, "env": environment(worker, c)}) for c in spec["containers"]]
+    changes: Json = {"containers": containers}
+    if spec.get("initContainers"):
+        changes["initContainers"] = [completed(c) for c in spec["initContainers"]]
+    return {**spec, **changes}
+
+
+def _with_shared_memory(spec: Json) -> Json:
+    """Return the spec with a memory volume at /dev/shm for each container without a volume there.
 
     The runtime's 64 MiB are too small for data loaders and NCCL. No size limit: the kubelet then bounds it by the pod's
     memory limit, against which it counts.
     """
-    volume = "trainyard-shm"
     volumes: list[Json] = spec.get("volumes") or []
-    without = [
-        c for c in spec["containers"] if all(m["mountPath"].rstrip("/") != SHM for m in c.get("volumeMounts") or [])
+    # With `hostIPC` the pod has the node's own /dev/shm.
+    if spec.get("hostIPC") or any(volume["name"] == SHM_VOLUME for volume in volumes):
+        return spec
+    mount: Json = {"name": SHM_VOLUME, "mountPath": SHM}
+    containers = [
+        c if _mounts_shared_memory(c) else {**c, "volumeMounts": [*(c.get("volumeMounts") or []), mount]}
+        for c in spec["containers"]
     ]
-    # With the node's IPC namespace comes the node's own /dev/shm.
-    if not without or spec.get("hostIPC") or any(v["name"] == volume for v in volumes):
-        return
-    spec["volumes"] = [*volumes, {"name": volume, "emptyDir": {"medium": "Memory"}}]
-    for container in without:
-        container["volumeMounts"] = [*(container.get("volumeMounts") or []), {"name": volume, "mountPath": SHM}]
+    if containers == spec["containers"]:
+        return spec
+    return {
+        **spec,
+        "containers": containers,
+        "volumes": [*volumes, {"name": SHM_VOLUME, "emptyDir": {"medium": "Memory"}}],
+    }
 
 
-def _place(worker: Worker, spec: Json) -> None:
+def _mounts_shared_memory(container: Json) -> bool:
+    return any(mount["mountPath"].rstrip("/") == SHM for mount in container.get("volumeMounts") or [])
+
+
+def _with_node_affinity(worker: Worker, spec: Json) -> Json:
     if spec.get("nodeName"):
-        return
+        return spec
     elastic = worker.spec.elastic
     if elastic and elastic.on_demand_replicas is not None:
-        choose = on_demand if worker.index < elastic.on_demand_replicas else spot
-        choose(spec)
-    avoid(spec, worker.job.status.suspect_nodes)
+        spec = require_on_demand(spec) if worker.index < elastic.on_demand_replicas else prefer_spot(spec)
+    return avoid_suspect_nodes(spec, worker.job.status.suspect_nodes)
 
 
 def _tolerations(spec: Json) -> list[Json]:
-    # A toleration without an effect is for all of them, and one without a key for every taint.
+    # A toleration without an effect matches all effects, and one without a key matches every taint.
     own = [t for t in spec.get("tolerations") or [] if t.get("effect") in {None, "", "NoExecute"}]
     keys = {t.get("key") or "" for t in own}
     return [

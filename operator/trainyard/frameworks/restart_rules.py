@@ -1,6 +1,7 @@
-"""What has a node start a worker's container anew in its pod: a rule for the exit code with which the agent asks for it. Pure.
+"""Rules that make the kubelet restart a worker's container in its pod when the agent exits with a reserved code. Pure.
 
-Kubernetes has two: one for the container itself (KEP-5307, on since 1.35), and one for all containers of its pod (KEP-5532, on since 1.36).
+Kubernetes has two actions: restart the container itself (KEP-5307, enabled since 1.35), or restart all containers of
+the pod (KEP-5532, enabled since 1.36).
 """
 
 from collections.abc import Sequence
@@ -12,33 +13,34 @@ from trainyard.frameworks.agent_wrapper import has_agent
 from trainyard.frameworks.worker_spec import Json
 
 
-class Restarting(StrEnum):
-    """What starts anew."""
+class RestartAction(StrEnum):
+    """What the kubelet restarts."""
 
     CONTAINER = "Restart"
-    """The main container alone."""
+    """The main container only."""
     ALL = "RestartAllContainers"
-    """All containers of the pod, those too that run before the others."""
+    """All containers of the pod, init containers included."""
 
 
-def suitable(spec: Json) -> Sequence[Restarting]:
-    """What may start anew in a pod with this `spec`, the best first; nothing where no agent could ask for it.
+def supported_actions(spec: Json) -> Sequence[RestartAction]:
+    """Return the restart actions that a pod with this `spec` may use, best first; empty where no agent could ask for
+    one.
 
-    A network's daemon, say, that runs beside the main container may be what is broken: where there is such a one, all start anew.
+    A sidecar, for example the daemon of a network plugin, may be what is broken: then all containers are restarted.
     """
     main = spec["containers"][0]
-    told = any(variable["name"] == "TRAINYARD_COORDINATOR" for variable in main.get("env") or ())
-    if not told or not has_agent(spec) or "restartPolicyRules" in main or "restartPolicy" in main:
-        # What the user has said of restarts stays as it is.
+    has_coordinator = any(variable["name"] == "TRAINYARD_COORDINATOR" for variable in main.get("env") or ())
+    if not has_coordinator or not has_agent(spec) or "restartPolicyRules" in main or "restartPolicy" in main:
+        # The user's own restart policy stays as it is.
         return ()
-    sidecars = any(each.get("restartPolicy") == "Always" for each in spec.get("initContainers") or ())
-    beside = sidecars or len(spec["containers"]) > 1
-    return (Restarting.ALL, Restarting.CONTAINER) if beside else (Restarting.CONTAINER,)
+    sidecars = any(c.get("restartPolicy") == "Always" for c in spec.get("initContainers") or ())
+    has_others = sidecars or len(spec["containers"]) > 1
+    return (RestartAction.ALL, RestartAction.CONTAINER) if has_others else (RestartAction.CONTAINER,)
 
 
-def with_rule(manifest: Json, what: Restarting) -> Json:
-    """The pod, with the rule."""
-    made = deepcopy(manifest)
-    rule = {"action": what, "exitCodes": {"operator": "In", "values": [RESTART_CODE]}}
-    made["spec"]["containers"][0] |= {"restartPolicy": "Never", "restartPolicyRules": [rule]}
-    return made
+def with_restart_rule(manifest: Json, action: RestartAction) -> Json:
+    """Return the pod manifest with the restart rule."""
+    changed = deepcopy(manifest)
+    rule = {"action": action, "exitCodes": {"operator": "In", "values": [RESTART_CODE]}}
+    changed["spec"]["containers"][0] |= {"restartPolicy": "Never", "restartPolicyRules": [rule]}
+    return changed

@@ -1,1 +1,1 @@
-"""Everything that is said to the Kubernetes API, and nothing of what it is said for."""
+"""Client of the Kubernetes API: requests, watches, caches, leases and events. Knows nothing of training."""

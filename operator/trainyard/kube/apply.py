@@ -1,4 +1,4 @@
-"""The writes the operator makes, each harmless when made twice. Decides nothing; must not retry."""
+"""The writes that the operator makes, each idempotent. Decides nothing; must not retry."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from trainyard.kube.session import METADATA, Session
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Verbs over a session. All raise `ApiError`; the answer to a write is the object's metadata, with its resourceVersion.
+    """Verbs over a session. All raise `ApiError`. A write returns the object's metadata, with its resourceVersion.
 
-    No more than that: who writes knows the rest, and half of an operator's traffic would be answers that nobody reads.
+    The rest of the answer is not requested: the caller wrote it, and unread answers would be half of the traffic.
     """
 
     session: Session
 
     async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
-        """The object as the server has it now, or None. For cold paths: passes read the store."""
+        """Return the object as the server has it now, or None. Only for rare reads: reconciles read the store."""
         try:
             return await self.session.request("GET", resource.path(namespace, name))
         except ApiError as error:
@@ -28,20 +28,22 @@ class Writer:
             raise
 
     async def create(self, resource: Resource, namespace: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object. `already_exists` is the answer to a repeat, since names are derived and not generated."""
+        """Create an object. A repeated create fails with `already_exists`, since names are derived and not
+        generated.
+        """
         return await self.session.request("POST", resource.path(namespace), body=manifest, accept=METADATA)
 
     async def try_create(self, resource: Resource, namespace: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """What would become of an object, with all that the server adds and drops. Nothing is stored."""
+        """Return the object as the server would store it after defaulting and pruning. Nothing is stored (dry run)."""
         path = resource.path(namespace)
         return await self.session.request("POST", path, params={"dryRun": "All"}, body=manifest)
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str, grace_seconds: int | None = None
     ) -> dict[str, Any] | None:
-        """Delete the object with this UID. None: it is gone already, or another one has its name.
+        """Delete the object with this UID. Return None where it is already gone or another object has its name.
 
-        A pod with a grace period is answered with its metadata, now with a deletionTimestamp; it goes when its node says so.
+        For a pod with a grace period the answer is its metadata with a deletionTimestamp. The node removes it later.
         """
         options: dict[str, Any] = {
             "apiVersion": "v1",
@@ -54,7 +56,7 @@ class Writer:
         try:
             return await self.session.request("DELETE", resource.path(namespace, name), body=options, accept=METADATA)
         except ApiError as error:
-            # The API has two sentences for a UID that does not match and no reason of its own; both have this word.
+            # The API has two messages and no reason for a UID that does not match. Both messages contain this word.
             if error.not_found or (error.conflict and "precondition" in error.message):
                 return None
             raise
@@ -62,13 +64,15 @@ class Writer:
     async def replace_status(
         self, resource: Resource, namespace: str, name: str, obj: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Write the status of `obj`, if it still has the resourceVersion it was read at; else the error is a `conflict`.
+        """Write the status of `obj`. Fails with `conflict` where the object's resourceVersion has changed since it was
+        read.
 
-        The version is what fences an operator that decided on an old state, so one without it is a bug of the caller.
+        The version fences an operator that decided on old state, so an object without one is a bug of the caller.
         """
         if not obj.get("metadata", {}).get("resourceVersion"):
             raise ValueError(
-                f"status of {resource.qualified} {namespace}/{name} written without the resourceVersion it was decided on"
+                f"status of {resource.qualified} {namespace}/{name} has no resourceVersion: "
+                "pass the object as it was read"
             )
         path = resource.path(namespace, name, "status")
         return await self.session.request("PUT", path, body=obj, accept=METADATA)
@@ -76,7 +80,7 @@ class Writer:
     async def merge(
         self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any], *, subresource: str | None = None
     ) -> dict[str, Any]:
-        """Merge fields into an object (RFC 7386: null removes)."""
+        """Merge fields into an object (RFC 7386: null removes a field)."""
         return await self.session.request(
             "PATCH",
             resource.path(namespace, name, subresource),

@@ -1,7 +1,7 @@
-"""The time by the API server's clock, as the `Date` of its answers tells it. Knows nothing of requests, decides nothing.
+"""The time by the API server's clock, from the `Date` header of its answers. Sends no requests, decides nothing.
 
-The times in objects are the API server's, or were written by whichever process led then. A machine's own clock may be minutes off, and
-whoever sets it does so at any moment: it says what time it is until the first answer, and never again.
+Timestamps in objects come from the API server or from an earlier leader. This machine's clock may be minutes off and
+may be set at any moment. It is used only until the first answer of the API server.
 """
 
 import logging
@@ -13,89 +13,98 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 
 _LOG = logging.getLogger(__name__)
-_NOISE = 2.0
-"""Seconds. `Date` has whole ones, the servers of one cluster differ by as much, and nothing that is decided turns on them."""
-_ABSURD = 366 * 86_400.0
-"""Seconds. Of two machines that are further apart one would not take the other's certificate."""
-_WORTH_TELLING = 5.0
-"""Seconds by which the offset has to move to be told again."""
-_SOONEST_TELLING = 60.0
-"""Seconds. Two servers with different clocks may answer in turn."""
+_NOISE_SECONDS = 2.0
+"""Offsets up to this are ignored: `Date` has whole seconds, and API servers of one cluster differ by about as much."""
+_MAX_OFFSET_SECONDS = 366 * 86_400.0
+"""A `Date` further off is ignored: TLS certificates would not validate between such machines."""
+_LOG_THRESHOLD_SECONDS = 5.0
+"""Change of the offset that is logged again."""
+_MIN_LOG_INTERVAL_SECONDS = 60.0
+"""Two servers with different clocks may answer in turn."""
 
 
 def steady_clock() -> float:
-    """Seconds that go on while the machine sleeps, where the system can tell them: a laptop's lid must not stop a Lease."""
+    """Return monotonic seconds that include suspend, where the system has such a clock: a suspended machine must lose
+    its lease.
+    """
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 @dataclass(slots=True, eq=False)
 class ServerClock:
-    """The API server's clock. It goes on by the steady one between answers, and is moved only by an answer that contradicts it."""
+    """The API server's clock. It advances by the steady clock and is corrected only by an answer that contradicts
+    it.
+    """
 
     wall: Callable[[], float] = time.time
-    """This machine's idea of the time, in seconds since 1970."""
+    """This machine's wall clock, in seconds since 1970."""
     steady: Callable[[], float] = steady_clock
-    """Seconds since whenever."""
+    """Monotonic seconds from an arbitrary start."""
     _zero: float = field(init=False)
-    """The time, in seconds since 1970, at which `steady` was 0."""
-    _told: float | None = field(default=None, init=False)
-    _told_at: float = field(default=float("-inf"), init=False)
+    """The time in seconds since 1970 at which `steady` was 0."""
+    _logged_offset: float | None = field(default=None, init=False)
+    _logged_at: float = field(default=float("-inf"), init=False)
 
     def __post_init__(self) -> None:
         self._zero = self.wall() - self.steady()
 
     def now(self) -> datetime:
-        """The time, in UTC, to the fraction of a second; right to two or three seconds."""
+        """Return the time in UTC, accurate to two or three seconds."""
         return datetime.fromtimestamp(self._zero + self.steady(), UTC)
 
     def whole_second(self) -> datetime:
-        """The time, as it is stored."""
+        """Return the time with whole seconds, the precision of timestamps in objects."""
         return self.now().replace(microsecond=0)
 
     @property
     def offset(self) -> float:
-        """Seconds by which the API server's clock is ahead of this machine's."""
+        """Seconds by which the API server's clock is ahead of this machine's clock."""
         return self._zero + self.steady() - self.wall()
 
-    def heard(self, date: str | None, asked: float) -> None:
-        """An answer has just come with this `Date` (RFC 9110, 6.6.1) to a request made at `asked` by the steady clock. Never raises.
+    def observe(self, date: str | None, asked: float) -> None:
+        """Correct the clock by an answer's `Date` (RFC 9110, 6.6.1) to a request sent at `asked` on the steady clock.
+        Never raises.
 
-        A header that is missing, cannot be read or is a year off changes nothing.
+        A header that is missing, malformed or a year off changes nothing.
         """
-        if date is None or (said := _seconds(date)) is None:
+        if date is None or (server_seconds := _seconds(date)) is None:
             return
         answered = self.steady()
-        # At some moment between request and answer, and somewhere in that second: the middle of both is off by `doubt` at most.
-        zero, doubt = said + 0.5 - (asked + answered) / 2, 0.5 + (answered - asked) / 2
-        if abs(zero + answered - self.wall()) > _ABSURD:
+        # The server read its clock between request and answer, within that second. The middle of both is off by at most
+        # `doubt`.
+        zero, doubt = server_seconds + 0.5 - (asked + answered) / 2, 0.5 + (answered - asked) / 2
+        if abs(zero + answered - self.wall()) > _MAX_OFFSET_SECONDS:
             return
-        # Compared with what is in use and not with the machine's clock: so an offset at the edge of the noise does not flicker.
-        if abs(zero - self._zero) > max(_NOISE, doubt):
+        # Compared with the current offset and not with the machine's clock, so an offset near the threshold does not
+        # flicker.
+        if abs(zero - self._zero) > max(_NOISE_SECONDS, doubt):
             self._zero = zero
-        self._tell(answered)
+        self._log_offset_change(answered)
 
-    def _tell(self, moment: float) -> None:
+    def _log_offset_change(self, moment: float) -> None:
         offset = self.offset
-        moved = abs(offset - (self._told or 0.0)) > (_NOISE if self._told is None else _WORTH_TELLING)
-        if not moved or moment - self._told_at < _SOONEST_TELLING:
+        moved = abs(offset - (self._logged_offset or 0.0)) > (
+            _NOISE_SECONDS if self._logged_offset is None else _LOG_THRESHOLD_SECONDS
+        )
+        if not moved or moment - self._logged_at < _MIN_LOG_INTERVAL_SECONDS:
             return
-        self._told, self._told_at = offset, moment
-        if abs(offset) <= _NOISE:
-            _LOG.info("this machine's clock and the API server's agree again")
+        self._logged_offset, self._logged_at = offset, moment
+        if abs(offset) <= _NOISE_SECONDS:
+            _LOG.info("this machine's clock agrees with the API server's clock again")
             return
         side = "behind" if offset > 0 else "ahead of"
         _LOG.warning(
-            f"this machine's clock is {abs(offset):.0f} s {side} the API server's, which the operator goes by; "
-            "let NTP (chrony, systemd-timesyncd) set the clocks of both machines"
+            f"this machine's clock is {abs(offset):.0f} s {side} the API server's clock, which the operator uses; "
+            "synchronize both machines by NTP (chrony, systemd-timesyncd)"
         )
 
 
 @lru_cache(maxsize=8)
 def _seconds(date: str) -> float | None:
-    """A `Date` in seconds since 1970; None where it is none."""
+    """Return a `Date` header in seconds since 1970, or None where it is malformed."""
     try:
-        said = parsedate_to_datetime(date)
+        parsed = parsedate_to_datetime(date)
     except (ValueError, TypeError, OverflowError):
         return None
-    # An old form has no zone: it is UTC all the same.
-    return (said if said.tzinfo else said.replace(tzinfo=UTC)).timestamp()
+    # The obsolete date format has no zone and means UTC.
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()

@@ -1,4 +1,4 @@
-"""Kubernetes events, as `kubectl describe` shows them. A bystander: it never raises and never holds up a pass."""
+"""Kubernetes events, as `kubectl describe` shows them. Never raises and never delays a reconcile."""
 
 import asyncio
 import hashlib
@@ -17,18 +17,21 @@ from trainyard.kube.session import Session
 from trainyard.kube.token_bucket import TokenBucket
 
 _LOG = logging.getLogger(__name__)
-_LONGEST_NOTE = 1024  # bytes; the API refuses more
-_REMEMBERED = 4096
-_BURST = 25.0
-_PER_SECOND = 0.1
-_BACKLOG = 10_000
-_PATIENCE = 1.0
-_LOOK_AGAIN = 0.05
+_MAX_NOTE_BYTES = 1024
+"""The API's limit."""
+_MAX_CACHED_ENTRIES = 4096
+"""Of events whose count is cached, and of objects whose rate is limited."""
+_EVENT_BURST_PER_OBJECT = 25.0
+_EVENTS_PER_SECOND_PER_OBJECT = 0.1
+_MAX_PENDING_EVENTS = 10_000
+_MAX_DELAY_SECONDS = 1.0
+"""How long an event waits while the recorder is `busy`."""
+_BUSY_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectReference:
-    """What an event is about."""
+    """The object that an event regards."""
 
     api_version: str
     kind: str
@@ -37,7 +40,7 @@ class ObjectReference:
     uid: str
 
     def manifest(self) -> dict[str, str]:
-        """As a `v1.ObjectReference`."""
+        """Return it as a `v1.ObjectReference`."""
         return {
             "apiVersion": self.api_version,
             "kind": self.kind,
@@ -48,8 +51,8 @@ class ObjectReference:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """An event that waits to be written."""
+class _PendingEvent:
+    """An event that is not written yet."""
 
     regarding: ObjectReference
     type: str
@@ -61,10 +64,10 @@ class _Told:
 
 
 class EventRecorder:
-    """Writes events, one for each thing that happened: a repeat, also after a crash, only raises its count.
+    """Writes one event for each occurrence: a repeat, also after a crash, only raises the event's count.
 
-    Each object may have a burst of 25 and then one in ten seconds; what is above is dropped. They are written one after
-    the other by `run`, so that a thousand jobs that start at once do not have to wait for a thousand events.
+    Each object may have a burst of 25 events and then one in ten seconds; events above this are dropped. `run` writes
+    them one by one, so that a thousand jobs that start at once do not wait for a thousand events.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class EventRecorder:
     ) -> None:
         """`component` is a qualified name ("trainyard.dev/operator"), `instance` the name of this pod.
 
-        While `busy` says so an event waits, for a second at most: the API server has more urgent things to do.
+        While `busy` returns true an event waits for up to a second: the API server has more urgent requests.
         """
         self._writer = Writer(session)
         self._component = component
@@ -89,7 +92,7 @@ class EventRecorder:
         self._busy = busy
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
         self._counts: OrderedDict[str, int] = OrderedDict()
-        self._backlog: asyncio.Queue[_Told] = asyncio.Queue(_BACKLOG)
+        self._pending: asyncio.Queue[_PendingEvent] = asyncio.Queue(_MAX_PENDING_EVENTS)
 
     def record(
         self,
@@ -100,104 +103,116 @@ class EventRecorder:
         *,
         action: str,
         key: str,
-        place: str = "",
+        sort_key: str = "",
     ) -> None:
-        """Say what happened. `key` tells two events of one reason apart: the same key again is the same event again.
+        """Queue an event. Two events of an object with one reason and one `key` are the same event, which only gets a
+        higher count.
 
-        `place`: letters and digits by which the events of one object are sorted. kubectl has nothing else: it looks at a time that new events may not have.
+        `sort_key`: letters and digits that order the events of one object. kubectl sorts by name where new events lack
+        the old timestamps.
         """
         if not self._bucket(regarding.uid).take():
             return
-        told = _Told(regarding, type, reason, note, action, _name(regarding, reason, key, place), self._now())
+        event = _PendingEvent(
+            regarding, type, reason, note, action, _name(regarding, reason, key, sort_key), self._now()
+        )
         try:
-            self._backlog.put_nowait(told)
+            self._pending.put_nowait(event)
         except asyncio.QueueFull:
             _LOG.warning(
-                f"event {reason} of {regarding.kind} {regarding.namespace}/{regarding.name} not written: too many wait"
+                f"dropped event, too many are pending reason={reason} kind={regarding.kind} "
+                f"namespace={regarding.namespace} name={regarding.name}"
             )
 
     async def run(self) -> None:
-        """Write what is recorded, for ever."""
+        """Write the queued events, for ever."""
         while True:
-            told = await self._backlog.get()
-            for _ in range(round(_PATIENCE / _LOOK_AGAIN)):
+            event = await self._pending.get()
+            for _ in range(round(_MAX_DELAY_SECONDS / _BUSY_POLL_SECONDS)):
                 if not self._busy():
                     break
-                await asyncio.sleep(_LOOK_AGAIN)
-            await self._write(told)
-            self._backlog.task_done()
+                await asyncio.sleep(_BUSY_POLL_SECONDS)
+            await self._write(event)
+            self._pending.task_done()
 
     async def drain(self) -> None:
-        """Wait until all that was recorded is written, by `run`."""
-        await self._backlog.join()
+        """Wait until `run` has written all queued events."""
+        await self._pending.join()
 
-    async def _write(self, told: _Told) -> None:
+    async def _write(self, event: _PendingEvent) -> None:
         try:
-            if told.name in self._counts and await self._repeat(told, self._counts[told.name]):
+            if event.name in self._counts and await self._repeat(event, self._counts[event.name]):
                 return
-            await self._create(told)
+            await self._create(event)
         except ApiError as error:
-            # In a namespace that is going away nobody reads events any more.
+            # Nobody reads the events of a namespace that is being deleted.
             level = logging.DEBUG if error.namespace_terminating or error.not_found else logging.WARNING
-            about = told.regarding
-            _LOG.log(level, f"event {told.reason} of {about.kind} {about.namespace}/{about.name} not written: {error}")
+            regarding = event.regarding
+            _LOG.log(
+                level,
+                f"cannot write event reason={event.reason} kind={regarding.kind} namespace={regarding.namespace} "
+                f"name={regarding.name} "
+                f"error={str(error)!r}",
+            )
 
-    async def _create(self, told: _Told) -> None:
-        namespace = told.regarding.namespace
+    async def _create(self, event: _PendingEvent) -> None:
+        namespace = event.regarding.namespace
         manifest = {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
-            "metadata": {"name": told.name, "namespace": namespace},
-            "eventTime": _timestamp(told.at),
+            "metadata": {"name": event.name, "namespace": namespace},
+            "eventTime": _timestamp(event.at),
             "reportingController": self._component,
             "reportingInstance": self._instance,
-            "action": told.action,
-            "reason": told.reason,
-            "regarding": told.regarding.manifest(),
-            "note": _cut(told.note),
-            "type": told.type,
+            "action": event.action,
+            "reason": event.reason,
+            "regarding": event.regarding.manifest(),
+            "note": _cut(event.note),
+            "type": event.type,
         }
         try:
             await self._writer.create(EVENTS, namespace, manifest)
         except ApiError as error:
             if not error.already_exists:
                 raise
-            # Written before this process was started: its count is known to the server alone.
-            held = await self._writer.get(EVENTS, namespace, told.name) or {}
-            await self._repeat(told, (held.get("series") or {}).get("count", 1))
+            # An earlier process wrote it: only the server knows its count.
+            held = await self._writer.get(EVENTS, namespace, event.name) or {}
+            await self._repeat(event, (held.get("series") or {}).get("count", 1))
         else:
-            self._remember(told.name, 1)
+            self._remember(event.name, 1)
 
-    async def _repeat(self, told: _Told, count: int) -> bool:
-        """Raise the count. False: the event has expired on the server."""
-        series: dict[str, Any] = {"count": count + 1, "lastObservedTime": _timestamp(told.at)}
+    async def _repeat(self, event: _PendingEvent, count: int) -> bool:
+        """Raise the event's count. Return False where the event has expired on the server."""
+        series: dict[str, Any] = {"count": count + 1, "lastObservedTime": _timestamp(event.at)}
         try:
-            await self._writer.merge(EVENTS, told.regarding.namespace, told.name, {"series": series})
+            await self._writer.merge(EVENTS, event.regarding.namespace, event.name, {"series": series})
         except ApiError as error:
             if not error.not_found:
                 raise
             return False
-        self._remember(told.name, count + 1)
+        self._remember(event.name, count + 1)
         return True
 
     def _remember(self, name: str, count: int) -> None:
         self._counts[name] = count
         self._counts.move_to_end(name)
-        if len(self._counts) > _REMEMBERED:
+        if len(self._counts) > _MAX_CACHED_ENTRIES:
             self._counts.popitem(last=False)
 
     def _bucket(self, uid: str) -> TokenBucket:
-        bucket = self._buckets.setdefault(uid, TokenBucket(_PER_SECOND, _BURST, self._clock))
+        bucket = self._buckets.setdefault(
+            uid, TokenBucket(_EVENTS_PER_SECOND_PER_OBJECT, _EVENT_BURST_PER_OBJECT, self._clock)
+        )
         self._buckets.move_to_end(uid)
-        if len(self._buckets) > _REMEMBERED:
+        if len(self._buckets) > _MAX_CACHED_ENTRIES:
             self._buckets.popitem(last=False)
         return bucket
 
 
-def _name(regarding: ObjectReference, reason: str, key: str, place: str) -> str:
-    """The same for the same event, whoever computes it: that is what makes a repeat visible as one."""
+def _name(regarding: ObjectReference, reason: str, key: str, sort_key: str) -> str:
+    """Return the event's name, the same in every process: a repeat is recognized by it."""
     digest = hashlib.sha256(f"{regarding.uid}/{reason}/{key}".encode()).hexdigest()[:16]
-    return f"{regarding.name[:200].rstrip('.-')}.{place}{digest}"
+    return f"{regarding.name[:200].rstrip('.-')}.{sort_key}{digest}"
 
 
 def _timestamp(at: datetime) -> str:
@@ -206,6 +221,6 @@ def _timestamp(at: datetime) -> str:
 
 def _cut(note: str) -> str:
     encoded = note.encode()
-    if len(encoded) <= _LONGEST_NOTE:
+    if len(encoded) <= _MAX_NOTE_BYTES:
         return note
-    return encoded[: _LONGEST_NOTE - 3].decode(errors="ignore") + "…"
+    return encoded[: _MAX_NOTE_BYTES - 3].decode(errors="ignore") + "…"

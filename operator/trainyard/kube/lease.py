@@ -1,4 +1,4 @@
-"""A Lease, read and written with the version it was read at. Knows how one is spelt; who may hold it is decided elsewhere."""
+"""Read and write a Lease, fenced by its resourceVersion. Knows its format; the elector decides who may hold it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,34 +11,34 @@ from trainyard.kube.session import Session
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 
-_MOST_TRANSITIONS = 2**31 - 1
-"""What the API takes. Somebody may have set it so high by hand."""
+_MAX_TRANSITIONS = 2**31 - 1
+"""The API's maximum. Somebody may have set the field this high by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What the API server holds. Everything in it may have been written by somebody else, and badly."""
+    """A Lease as the API server holds it. Any client may have written any field, with any value."""
 
     raw: Mapping[str, Any]
 
     @property
     def record(self) -> Mapping[str, Any]:
-        """All that a holder writes: two equal ones mean that it has not been heard of between them."""
+        """The lease's `spec`. Two equal records mean that the holder has not renewed in between."""
         return self.raw.get("spec") or {}
 
     @property
     def holder(self) -> str:
-        """Whose it is; empty where it was given back, or never taken."""
+        """The holder's identity; empty where the lease was released or never taken."""
         return str(self.record.get("holderIdentity") or "")
 
     @property
     def seconds(self) -> float:
-        """For how long the holder asked for it; 0 where that cannot be read."""
+        """The lease duration in seconds; 0 where the field is missing or malformed."""
         return _number(self.record.get("leaseDurationSeconds"))
 
     @property
     def transitions(self) -> int:
-        """How often it has gone from one holder to another."""
+        """How often the holder has changed."""
         return int(_number(self.record.get("leaseTransitions")))
 
 
@@ -47,12 +47,12 @@ class LeaseClient:
     """One Lease on the API server. All methods raise `ApiError`."""
 
     session: Session
-    """Not the one that everything else goes through: a renewal must not wait behind a thousand pods."""
+    """A session of its own: a renewal must not queue behind a thousand requests for pods."""
     namespace: str
     name: str
 
     async def read(self, *, within: float) -> Lease | None:
-        """The Lease as the server has it now; None where there is none. Takes `within` seconds at most."""
+        """Return the Lease as the server has it now, or None. Takes at most `within` seconds."""
         try:
             return Lease(await self.session.request("GET", LEASES.path(self.namespace, self.name), timeout=within))
         except ApiError as error:
@@ -61,7 +61,9 @@ class LeaseClient:
             raise
 
     async def take(self, seen: Lease | None, identity: str, seconds: float, *, within: float) -> Lease:
-        """Make it `identity`'s, for so many seconds from now. The answer is a conflict where it is not as `seen` any more."""
+        """Take or renew the Lease for `identity` for this many seconds. Fails with a conflict where it has changed
+        since `seen`.
+        """
         now = self._timestamp()
         if seen is not None and seen.holder == identity:
             record = {**seen.record, "leaseDurationSeconds": round(seconds), "renewTime": now}
@@ -71,12 +73,12 @@ class LeaseClient:
                 "leaseDurationSeconds": round(seconds),
                 "acquireTime": now,
                 "renewTime": now,
-                "leaseTransitions": 0 if seen is None else min(seen.transitions + 1, _MOST_TRANSITIONS),
+                "leaseTransitions": 0 if seen is None else min(seen.transitions + 1, _MAX_TRANSITIONS),
             }
         return await self._write(seen, record, within)
 
-    async def give_back(self, seen: Lease, *, within: float) -> Lease:
-        """Make it nobody's, so that the next one need not wait."""
+    async def release(self, seen: Lease, *, within: float) -> Lease:
+        """Clear the holder, so that the next leader need not wait for the lease to expire."""
         return await self._write(seen, {**seen.record, "holderIdentity": "", "renewTime": self._timestamp()}, within)
 
     async def _write(self, seen: Lease | None, record: Mapping[str, Any], within: float) -> Lease:
@@ -90,12 +92,12 @@ class LeaseClient:
             path = LEASES.path(self.namespace)
             return Lease(await self.session.request("POST", path, body=manifest, timeout=within))
         path = LEASES.path(self.namespace, self.name)
-        # Labels and whatever else is on it stay; the version in the metadata is what makes this a conflict for all but one.
+        # Other fields, such as labels, stay. The version in the metadata lets only one writer succeed.
         body = {**seen.raw, "spec": record}
         return Lease(await self.session.request("PUT", path, body=body, timeout=within))
 
     def _timestamp(self) -> str:
-        """For people to read: no decision rests on a time that stands in a Lease."""
+        """Return the time as the API formats it. Informational: no decision uses the timestamps of a Lease."""
         return self.session.clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

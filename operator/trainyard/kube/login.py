@@ -1,4 +1,6 @@
-"""Credentials for the API server, from the pod's service account or a kubeconfig. Uses the `kubernetes` package for nothing else."""
+"""Credentials for the API server, from the pod's service account or a kubeconfig. The only user of the `kubernetes`
+package.
+"""
 
 import asyncio
 import logging
@@ -15,26 +17,26 @@ from trainyard.kube.token_bucket import TokenBucket
 
 _LOG = logging.getLogger(__name__)
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_KEEP_SECONDS = 30.0
-"""How long a header is used before it is asked for again. Projected tokens are replaced when 80 % of their life (1 h) is over."""
+_HEADER_CACHE_SECONDS = 30.0
+"""How long a header is cached. The kubelet replaces projected tokens after 80 % of their lifetime (1 h)."""
 
 
 class LoginError(Exception):
-    """There are no credentials, or they cannot be read."""
+    """Credentials are missing or cannot be read."""
 
 
 def connect(
     context: str | None = None, *, on_request: RequestObserver | None = None, budget: TokenBucket | None = None
 ) -> Session:
-    """A session with the cluster this pod runs in, or with the kubeconfig's (`context`, else its current one).
+    """Return a session with the cluster this pod runs in, or with the kubeconfig's (`context`, else its current one).
 
-    Raises `LoginError`. May run the kubeconfig's exec plugin, so it blocks for as long as that takes.
+    Raises `LoginError`. Blocks while the kubeconfig's exec plugin runs.
     """
     return Session(endpoint(context), on_request=on_request, budget=budget)
 
 
 def endpoint(context: str | None = None) -> Endpoint:
-    """Where the API server is and how to authenticate with it."""
+    """Return the address of the API server and the credentials for it."""
     settings = client.Configuration(
         proxy=""
     )  # "": leave the environment's proxies to the session, which honours NO_PROXY
@@ -63,17 +65,17 @@ def endpoint(context: str | None = None) -> Endpoint:
 
 
 class TokenSource:
-    """The Authorization header, kept for a while and then read again.
+    """The Authorization header, cached for a while and then read again.
 
-    Reading may open a file or start an exec plugin: it happens in a thread, once for all requests that wait for it. Where it
-    fails the last header stays in use: it is good for some time yet, and the server says so when it is not.
+    Reading may open a file or run an exec plugin. It runs in a thread, once for all requests that wait for it. Where it
+    fails the last header stays in use: it is valid for some time, and the server rejects it afterwards.
     """
 
     def __init__(
         self,
         read: Callable[[], str | None],
         *,
-        keep: float = _KEEP_SECONDS,
+        keep: float = _HEADER_CACHE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._read = read
@@ -84,7 +86,7 @@ class TokenSource:
         self._read_at = clock()
 
     async def __call__(self) -> str | None:
-        """The header's value now."""
+        """Return the current value of the header."""
         if self._fresh():
             return self._header
         async with self._lock:
@@ -92,7 +94,7 @@ class TokenSource:
                 try:
                     self._header = await asyncio.to_thread(self._read)
                 except (config.ConfigException, OSError) as error:
-                    _LOG.warning(f"cannot read the API token again, keeping the last one: {error}")
+                    _LOG.warning(f"cannot read the API token again, keeping the last one error={str(error)!r}")
                 self._read_at = self._clock()
             return self._header
 
@@ -105,7 +107,7 @@ def _own_namespace() -> str | None:
 
 
 def _context_namespace(context: str | None) -> str | None:
-    """The namespace of the context, where it has one."""
+    """Return the context's namespace, or None."""
     contexts, current = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]  # has no types
     chosen = current if context is None else next(c for c in contexts if c["name"] == context)
     namespace: str | None = chosen["context"].get("namespace")
@@ -113,11 +115,11 @@ def _context_namespace(context: str | None) -> str | None:
 
 
 def _header(settings: client.Configuration) -> str | None:
-    # Asking for the key runs the package's refresh hook: it re-reads the token file or calls the exec plugin again.
+    # Reading the key runs the package's refresh hook, which reads the token file or runs the exec plugin again.
     token: str | None = settings.get_api_key_with_prefix("BearerToken", alias="authorization")
     if not token:
         return None
-    # "bearer x" from a service account, perhaps with a line break at its end; "Basic x" for a user with a password.
+    # "bearer x" from a service account, perhaps with a trailing newline; "Basic x" for a user with a password.
     scheme, _, value = token.strip().rpartition(" ")
     return f"{scheme.title() or 'Bearer'} {value}"
 

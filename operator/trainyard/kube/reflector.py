@@ -1,12 +1,12 @@
-"""Keeps a store equal to what the API server holds of one kind: list, watch, and list again where the watch has a gap.
+"""Keeps a store equal to the API server's objects of one kind: list, watch, and list again where the watch has a gap.
 
-Survives everything but cancellation. Knows nothing of what the objects mean and does no work in its callbacks.
+Survives everything but cancellation. Knows nothing about the objects and does no work in its callbacks.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -16,7 +16,7 @@ from typing_extensions import override
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
 from trainyard.kube.listing import read_all, version_of
-from trainyard.kube.resource import Resource, place
+from trainyard.kube.resource import Resource, namespace_label
 from trainyard.kube.session import Session
 from trainyard.kube.store import Store, Stored
 
@@ -24,70 +24,74 @@ T = TypeVar("T", bound=Stored)
 K = TypeVar("K", bound=Hashable)
 
 _LOG = logging.getLogger(__name__)
-_ANSWERED_FAILURES = 3
-"""So many refusals of the same watch in a row, and the version it starts from is held to be the reason."""
-_SHORTEST_WATCH = 1.0
-"""A watch that tells of no object and ends sooner is begun anew after a pause."""
-_BROKEN = frozenset({"MalformedEvent", "MalformedAnswer", "Silent", "TooOld"})
-_RESTORED_SECONDS = 30.0
-"""A server that tells for so long of times before those already heard of does not lag behind: it has another past."""
-_CALM_SECONDS = 60.0
-"""A failure so long after the last one counts as the first again. Not an answer: between two failures there may be many good lists."""
+_MAX_WATCH_REJECTIONS = 3
+"""After this many consecutive rejections of a watch its resourceVersion is taken for the reason, and a list follows."""
+_MIN_WATCH_SECONDS = 1.0
+"""A watch that ends sooner without an event of an object is restarted after a pause."""
+_RELIST_REASONS = frozenset({"MalformedEvent", "MalformedAnswer", "Silent", "TooOld"})
+_RESTORE_CONFIRM_SECONDS = 30.0
+"""A server that returns old versions for this long does not lag behind: the cluster was restored from a backup."""
+_FAILURE_RESET_SECONDS = 60.0
+"""A failure this long after the last one counts as the first again. Successful lists do not reset the
+count: there may be many of them between two failures."""
 
 
 class RestoredError(Exception):
-    """The cluster was brought back to an older state, from a backup say. What is known of it is of a past that never was."""
+    """The cluster was restored to an older state, for example from a backup. The caches describe a history that no
+    longer exists.
+    """
 
 
 @dataclass(slots=True, eq=False)
 class Reflector(Generic[T, K]):
-    """One kind of object, from the server into a store.
+    """Copies one kind of object from the server into a store.
 
-    `run` goes round three states: nothing known (list), a version to watch from (watch), and a pause after a failure. A watch
-    that breaks off goes on from the last version heard; one whose version the server has compacted away (410) starts from a
-    list, and the store finds out by comparison what has been deleted meanwhile.
+    `run` cycles through three states: nothing known (list), a version to watch from (watch), and a pause after a
+    failure. A broken watch resumes from the last version seen. If the server has compacted that version away (410), a
+    list follows, and the store finds by comparison what was deleted meanwhile.
     """
 
     session: Session
     resource: Resource
     project: Callable[[dict[str, Any]], T]
-    """Raw JSON to the few fields that matter. May raise: the object is then logged once and left as it was last readable."""
+    """Extracts the relevant fields from raw JSON. May raise: the object is then logged once and stays as last
+    readable."""
     store: Store[T, K]
     on_change: Callable[[K], None]
-    """Called for each owner whose objects have changed. Must only take a note of it: everything else waits meanwhile."""
+    """Called for each owner whose objects changed. Must return at once: the watch waits for it."""
     label_selector: str | None = None
     namespace: str | None = None
     """None: all namespaces."""
     page_size: int = 500
     idle_timeout: float = 90.0
-    """Seconds of silence after which a watch counts as dead; the server sends a bookmark about once a minute."""
+    """Seconds of silence after which a watch counts as dead. The server sends a bookmark about once a minute."""
     watch_seconds: int = 300
-    """After so long the server is asked to end the watch, which resumes at once: connections move after a fail-over."""
+    """The server ends a watch after this long, and it resumes at once: connections rebalance after a fail-over."""
     clock: Callable[[], float] = time.monotonic
     backoff: Callable[[int], float] = field(default_factory=lambda: Backoff(cap=30.0))
     synced: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    """Set once the first list is complete, never cleared."""
+    """Set when the first list is complete; never cleared."""
     _version: str | None = field(default=None, init=False)
     _failures: int = field(default=0, init=False)
     _failed_at: float = field(default=0.0, init=False)
-    _heard_at: float = field(default=0.0, init=False)
+    _active_at: float = field(default=0.0, init=False)
     _behind_since: float | None = field(default=None, init=False)
-    _complaint: str | None = field(default=None, init=False)
+    _last_warning: str | None = field(default=None, init=False)
     _unreadable: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        self._heard_at = self.clock()
+        self._active_at = self.clock()
 
     @override
     def __str__(self) -> str:
-        return f"{self.resource.qualified} in {place(self.namespace)}"
+        return f"{self.resource.qualified} in {namespace_label(self.namespace)}"
 
     def age(self) -> float:
-        """Seconds since the server was last heard: a page of a list, an event, a bookmark (or since this was made)."""
-        return self.clock() - self._heard_at
+        """Seconds since the last page, event or bookmark of the server (or since this object was created)."""
+        return self.clock() - self._active_at
 
     async def run(self) -> None:
-        """List and watch for ever. Raises RestoredError where all that is known has become worthless."""
+        """List and watch for ever. Raises RestoredError where the cluster was restored and the cache is worthless."""
         while True:
             try:
                 if self._version is None:
@@ -98,12 +102,13 @@ class Reflector(Generic[T, K]):
             except RestoredError:
                 raise
             except Exception as error:  # noqa: BLE001 - see below
-                # An answer of a shape nobody thought of, or a bug: without this stream the operator would be blind for good.
-                _LOG.exception(f"reading {self} failed, starting again from a list")
+                # An unexpected answer or a bug: without this stream the operator would see no more changes of this
+                # kind.
+                _LOG.exception(f"reflector failed, restarting from a list resource={self.resource.qualified}")
                 await self._pause(ApiError(0, "MalformedAnswer", f"{type(error).__name__}: {error}"))
 
     async def refresh(self) -> None:
-        """List once more, while the watch goes on: the store then shows all that was written before this call.
+        """List once more while the watch goes on: the store then shows everything written before this call.
 
         Raises `ApiError`, and RestoredError.
         """
@@ -111,30 +116,30 @@ class Reflector(Generic[T, K]):
 
     async def _list(self) -> None:
         path, before = self.resource.path(self.namespace), self.store.seen
-        raw, version = await read_all(self.session, path, self._selection(), self.page_size, self._hear)
+        raw, version = await read_all(self.session, path, self._selection(), self.page_size, self._record_activity)
         objects = [*self._readable(raw)]
-        self._check_time(int(version), before)
-        self._check_past(objects, int(version))
+        self._check_list_version(int(version), before)
+        self._check_object_versions(objects, int(version))
         changed = self.store.replace(objects, int(version))
         self._unreadable &= {_uid(item) for item in raw}
         self._version = version
         self.synced.set()
-        self._tell(changed)
+        self._notify(changed)
 
-    def _check_time(self, version: int, before: int) -> None:
-        """A list holds all that was heard before it was asked for. Raises where its version says that it does not."""
+    def _check_list_version(self, version: int, before: int) -> None:
+        """Raise where a list is older than what was seen before it was requested."""
         if version >= before:
             self._behind_since = None
             return
         now = self.clock()
         since = self._behind_since = now if self._behind_since is None else self._behind_since
-        told = f"the API server is at version {version} of {self}, and was at {before} before"
-        if now - since > _RESTORED_SECONDS:
-            raise RestoredError(f"{told}: the cluster seems to have been restored from a backup")
-        raise ApiError(0, "TooOld", told)
+        versions = f"the API server is at version {version} of {self}, and was at {before} before"
+        if now - since > _RESTORE_CONFIRM_SECONDS:
+            raise RestoredError(f"{versions}: the cluster seems to have been restored from a backup")
+        raise ApiError(0, "TooOld", versions)
 
-    def _check_past(self, objects: Iterable[T], version: int) -> None:
-        """An object of a complete list cannot be older than what was heard of it before that list was made."""
+    def _check_object_versions(self, objects: Iterable[T], version: int) -> None:
+        """Raise where an object in a complete list is older than it was seen before that list."""
         for obj in objects:
             known = self.store.get(obj.uid)
             if known is not None and obj.resource_version < known.resource_version <= version:
@@ -145,7 +150,7 @@ class Reflector(Generic[T, K]):
 
     def _readable(self, raw: Iterable[dict[str, Any]]) -> Iterable[T]:
         for item in raw:
-            # An object that cannot be read any more is still there: to drop it would make it look deleted.
+            # An unreadable object still exists: leaving it out would make it look deleted.
             obj = self._project(item) or self.store.get(_uid(item))
             if obj is not None:
                 yield obj
@@ -158,20 +163,20 @@ class Reflector(Generic[T, K]):
             "timeoutSeconds": str(self.watch_seconds),
         }
         events = self.session.stream(self.resource.path(self.namespace), params, idle_timeout=self.idle_timeout)
-        began = self.clock()
-        if not await self._follow(events) and self.clock() - began < _SHORTEST_WATCH:
-            # A server that ends each watch at once would otherwise be asked in a tight loop.
-            raise ApiError(0, "EmptyWatch", "the watch ended at once, without a word about an object")
+        started = self.clock()
+        if not await self._follow(events) and self.clock() - started < _MIN_WATCH_SECONDS:
+            # Without a pause, a server that ends each watch at once would be asked in a tight loop.
+            raise ApiError(0, "EmptyWatch", "the watch ended at once, without an event")
 
-    async def _follow(self, events: AsyncIterator[dict[str, Any]]) -> bool:
-        """Apply events until the stream ends. Whether there were any of objects."""
-        spoken = False
-        async with aclosing(events) as stream:  # type: ignore[type-var]  # it is a generator; the protocol lacks aclose
+    async def _follow(self, events: AsyncGenerator[dict[str, Any], None]) -> bool:
+        """Apply events until the stream ends. Return whether any event was about an object."""
+        has_objects = False
+        async with aclosing(events) as stream:
             async for event in stream:
                 self._apply(event)
-                self._hear()
-                spoken |= event["type"] != "BOOKMARK"
-        return spoken
+                self._record_activity()
+                has_objects |= event["type"] != "BOOKMARK"
+        return has_objects
 
     def _apply(self, event: dict[str, Any]) -> None:
         kind, item = event.get("type"), event.get("object")
@@ -185,11 +190,11 @@ class Reflector(Generic[T, K]):
                 self.store.observe(int(version))
             case "DELETED":
                 self._unreadable.discard(_uid(item))
-                self._tell(self.store.remove(_uid(item), int(version)))
+                self._notify(self.store.remove(_uid(item), int(version)))
             case "ADDED" | "MODIFIED":
                 obj = self._project(item)
                 if obj is not None:
-                    self._tell(self.store.apply(obj))
+                    self._notify(self.store.apply(obj))
             case _:
                 raise ApiError(0, "MalformedEvent", f"the watch has an event of an unknown type: {kind!r}")
         self._version = version
@@ -198,44 +203,47 @@ class Reflector(Generic[T, K]):
         uid = _uid(item)
         try:
             obj = self.project(item)
-        except Exception as error:  # noqa: BLE001 - whatever one object does to the projection, the others are still to be heard of
+        except Exception as error:  # noqa: BLE001 - one bad object must not stop the events of the others
             if uid not in self._unreadable:
                 self._unreadable.add(uid)
                 _LOG.warning(
-                    f"cannot read {self.resource.qualified} {_name(item)}, leaving it as it was: {type(error).__name__}: {error}"
+                    f"cannot read object, keeping its last readable state resource={self.resource.qualified} "
+                    f"name={_name(item)} error={f'{type(error).__name__}: {error}'!r}"
                 )
             return None
         self._unreadable.discard(uid)
         return obj
 
-    def _tell(self, changed: Iterable[K]) -> None:
+    def _notify(self, changed: Iterable[K]) -> None:
         for key in changed:
             self.on_change(key)
 
-    def _hear(self) -> None:
-        self._heard_at = self.clock()
-        if self._complaint is not None and self._behind_since is None:
-            self._complaint = None
-            _LOG.info(f"the API server answers again on {self}")
+    def _record_activity(self) -> None:
+        self._active_at = self.clock()
+        if self._last_warning is not None and self._behind_since is None:
+            self._last_warning = None
+            _LOG.info(
+                f"reflector recovered resource={self.resource.qualified} scope={namespace_label(self.namespace)!r}"
+            )
 
     async def _pause(self, error: ApiError) -> None:
         now = self.clock()
-        self._failures = 1 if now - self._failed_at > _CALM_SECONDS else self._failures + 1
+        self._failures = 1 if now - self._failed_at > _FAILURE_RESET_SECONDS else self._failures + 1
         self._failed_at = now
-        # A lost or broken event can be had again only from a list; so can a version the server does not know. A server that was
-        # restored to an older state says nothing at all to a watch from a version that is yet to come.
-        if error.gone or error.reason in _BROKEN or (error.status and self._failures >= _ANSWERED_FAILURES):
+        # Only a list recovers a lost or broken event, or a version that the server does not know. A server that was
+        # restored to an older state sends nothing to a watch from a version that is yet to come.
+        if error.gone or error.reason in _RELIST_REASONS or (error.status and self._failures >= _MAX_WATCH_REJECTIONS):
             self._version = None
-        self._complain(error)
+        self._warn_once(error)
         await asyncio.sleep(max(self.backoff(self._failures), error.retry_after or 0.0))
 
-    def _complain(self, error: ApiError) -> None:
-        """Say each trouble once: at the first failure in a row. A right that is missing is told of by `Rights`."""
-        if error.gone or error.lacks_right or error.reason == "EmptyWatch":
+    def _warn_once(self, error: ApiError) -> None:
+        """Log the first of consecutive failures. The permission tracker logs missing permissions."""
+        if error.gone or error.permission_denied or error.reason == "EmptyWatch":
             return
-        if self._complaint is None:
-            _LOG.warning(f"watching {self} failed, trying again until it works: {error}")
-            self._complaint = error.message
+        if self._last_warning is None:
+            _LOG.warning(f"watching {self} failed, retrying error={str(error)!r}")
+            self._last_warning = error.message
 
     def _selection(self) -> dict[str, str]:
         return {} if self.label_selector is None else {"labelSelector": self.label_selector}

@@ -1,11 +1,11 @@
-"""Where a kind of object lives in the API. Pure: names and paths only."""
+"""The API paths of each kind of object. Pure: names and paths only."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of object, by the names under which the API serves it."""
+    """One kind of object and the names under which the API serves it."""
 
     group: str
     """Empty for the core group."""
@@ -15,11 +15,13 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """As it stands in a manifest."""
+        """The `apiVersion` of a manifest."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """URL path of a collection, an object or its subresource; without a namespace the collection is cluster-wide."""
+        """Return the URL path of a collection, object or subresource; without a namespace the collection is
+        cluster-wide.
+        """
         parts = ["/apis" if self.group else "/api", self.api_version]
         if namespace is not None:
             parts += ["namespaces", namespace]
@@ -32,12 +34,12 @@ class Resource:
 
     @property
     def qualified(self) -> str:
-        """As RBAC rules, CRDs and people name it."""
+        """The name in RBAC rules and CRDs, for example `trainingjobs.trainyard.dev`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
-def place(namespace: str | None) -> str:
-    """A namespace, or all of them (None), in a sentence."""
+def namespace_label(namespace: str | None) -> str:
+    """Return the text for a namespace, or for all namespaces (None), as log lines and messages use it."""
     return "all namespaces" if namespace is None else f"the namespace {namespace}"
 
 

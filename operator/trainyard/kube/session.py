@@ -1,9 +1,9 @@
-"""HTTP to one API server: requests and watch streams as plain JSON. Knows no kinds, keeps no state, decides nothing."""
+"""HTTP client of one API server: requests and watch streams as plain JSON. Knows no kinds, decides nothing."""
 
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -14,19 +14,20 @@ import orjson
 
 from trainyard.kube.clock import ServerClock
 from trainyard.kube.errors import UNREACHABLE, ApiError
-from trainyard.kube.permissions import Rights
+from trainyard.kube.permissions import PermissionTracker
 from trainyard.kube.token_bucket import TokenBucket
 
 RequestObserver = Callable[[str, int, float], None]
-"""Called after each request with its method, HTTP status (0: no answer) and seconds. For a watch: when its headers came."""
+"""Called after each request with its method, HTTP status (0: no answer) and seconds; for a watch, when the headers
+arrived."""
 
 _CONNECT_SECONDS = 10.0
 _POOL_SIZE = 100
-_POLITE_RETRIES = 3
-_LONGEST_RETRY_AFTER = 10.0
+_MAX_THROTTLE_RETRIES = 3
+_MAX_RETRY_AFTER_SECONDS = 10.0
 _JSON = "application/json"
 METADATA = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_JSON}"
-"""No more of an object than that; a server that cannot leave the rest away answers with the whole."""
+"""Ask for the object's metadata only; a server that cannot do so returns the whole object."""
 
 
 async def _anonymous() -> str | None:
@@ -35,29 +36,29 @@ async def _anonymous() -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """An API server and the right to talk to it."""
+    """The address of an API server and the credentials for it."""
 
     server: str
     """URL without a trailing slash."""
     tls: ssl.SSLContext | None = None
     authorization: Callable[[], Awaitable[str | None]] = _anonymous
-    """The value of the Authorization header. Asked for each request, so that a rotated token is picked up."""
+    """Returns the Authorization header. Called for each request, so that a rotated token is used at once."""
     proxy: str | None = None
-    """From the kubeconfig; without one the environment's proxy settings apply."""
+    """From the kubeconfig; without it the proxy settings of the environment apply."""
     tls_server_name: str | None = None
     namespace: str | None = None
-    """The default namespace of the credentials, where they have one."""
+    """The default namespace of the credentials, if any."""
 
     def open_client(self, *listeners: aiohttp.ClientMiddlewareType, limit: int = 0) -> aiohttp.ClientSession:
-        """A new HTTP client with these credentials in each of its requests, and so many connections (0: any number). Whoever opens it
+        """Return a new HTTP client with these credentials and at most `limit` connections (0: no limit). The caller
         closes it.
 
-        Also for kopf (`kopf.AiohttpSession`), which closes the clients it is given: so it gets one of its own.
+        kopf (`kopf.AiohttpSession`) gets a client of its own, since it closes the clients it is given.
         """
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=limit, ssl=self.tls if self.tls is not None else True),
             middlewares=(*listeners, self._authorize),
-            # Not aiohttp's own look at the environment: it reads ~/.netrc again for each request, in a thread.
+            # Not aiohttp's `trust_env`, which reads ~/.netrc again for each request, in a thread.
             proxy=self.proxy if self.proxy is not None else _environment_proxy(self.server),
         )
 
@@ -72,10 +73,10 @@ class Endpoint:
 
 
 class Session:
-    """Requests to one API server. Failures of every sort come out as `ApiError`, cancellation as itself.
+    """Requests to one API server. Each failure is raised as `ApiError`, cancellation as itself.
 
-    Nothing is retried but a 429 that says when to come back, a few times and for a few seconds: what a failure means is for the
-    caller to decide. (aiohttp itself repeats a request other than POST and PATCH once if a kept-alive connection breaks under it.)
+    Only a 429 with `Retry-After` is retried, a few times and for a few seconds: the caller decides about other
+    failures. (aiohttp repeats a request other than POST and PATCH once if a kept-alive connection breaks under it.)
     """
 
     def __init__(
@@ -87,25 +88,26 @@ class Session:
         budget: TokenBucket | None = None,
         clock: ServerClock | None = None,
     ) -> None:
-        """`budget` bounds how many requests are made in a second; those above it wait for their turn. Watches are free.
+        """`budget` limits the requests per second; requests above it wait. Watches are not limited.
 
-        `clock`: that of another session with the same server, to be shared.
+        `clock`: the clock of another session with the same server, to share it.
         """
         self.endpoint = endpoint
         self.clock = clock or ServerClock()
-        """Told the time of each answer of the API server."""
+        """Corrected by the `Date` of each answer."""
         self.on_request = on_request
         self.permit: Callable[[], float] | None = None
-        """Asked before each write for the seconds within which it has to be over. May raise what it likes: then nothing is sent."""
-        self.rights = Rights()
-        """Told of what the API server refuses for the want of a right, and of what it grants again."""
-        self.under_way = 0
-        """Writes that were sent and not answered yet: nobody knows whether they were carried out, or will be."""
+        """Called before each write. Returns the seconds within which the write must be over, or raises: then nothing
+        is sent."""
+        self.permissions = PermissionTracker()
+        """Records which requests the API server denies because a permission is missing, and which it grants again."""
+        self.writes_in_flight = 0
+        """Writes without an answer so far: they may or may not have been carried out."""
         self._sleep = sleep
         self._budget = budget
         self._client: aiohttp.ClientSession | None = None
         self._watches: aiohttp.ClientSession | None = None
-        """Watches have connections of their own: those of a hundred namespaces would leave none for requests."""
+        """Watches have a client of their own: those of a hundred namespaces would leave no connections for requests."""
 
     async def request(
         self,
@@ -118,44 +120,52 @@ class Session:
         timeout: float = 30.0,  # noqa: ASYNC109 - aiohttp keeps it, and tells a time-out from a cancellation
         accept: str = _JSON,
     ) -> dict[str, Any]:
-        """One request and its answer, in this form. Raises `ApiError`."""
+        """Send a request and return the JSON of its answer. Raises `ApiError`."""
         data = None if body is None else orjson.dumps(body)
         headers = {"Accept": accept, "Accept-Encoding": "identity"}
         if data is not None:
             headers["Content-Type"] = content_type
-        for attempt in range(_POLITE_RETRIES + 1):
+        for attempt in range(_MAX_THROTTLE_RETRIES + 1):
             if self._budget is not None and (turn := self._budget.reserve()):
                 await self._sleep(turn)
-            seconds, query = timeout, params
-            if self.permit is not None and method != "GET":
-                # Asked last of all, and at each attempt. The server is told too: a request that waits in its queues, or in
-                # a socket's, must not be carried out when somebody else has begun to write.
-                seconds = min(timeout, self.permit())
-                query = {**(params or {}), "timeout": f"{seconds * 1000:.0f}ms"}
+            # Called last, at each attempt, since a permit is valid for seconds only.
+            seconds, query = self._limited(method, timeout, params)
             try:
-                self.under_way += method != "GET"
+                self.writes_in_flight += method != "GET"
                 answer = await self._once(method, path, query, data, headers, seconds)
             except ApiError as error:
-                self.rights.refused(method, path, error)
-                wait = error.retry_after
-                if error.status != 429 or wait is None or wait > _LONGEST_RETRY_AFTER or attempt == _POLITE_RETRIES:
+                self.permissions.refused(method, path, error)
+                wait = _throttled_for(error)
+                if wait is None or attempt == _MAX_THROTTLE_RETRIES:
                     raise
             else:
-                self.rights.granted(method, path)
+                self.permissions.granted(method, path)
                 return answer
             finally:
-                self.under_way -= method != "GET"
+                self.writes_in_flight -= method != "GET"
             await self._sleep(wait)
         raise AssertionError  # the last round returns or raises
 
+    def _limited(
+        self, method: str, timeout: float, params: Mapping[str, str] | None
+    ) -> tuple[float, Mapping[str, str] | None]:
+        """Return the timeout and the parameters of a request within what `permit` allows."""
+        if self.permit is None or method == "GET":
+            return timeout, params
+        seconds = min(timeout, self.permit())
+        # The timeout is sent to the server too: a request that waits in one of its queues or in a socket must not be
+        # carried out after another process has become the leader.
+        return seconds, {**(params or {}), "timeout": f"{seconds * 1000:.0f}ms"}
+
     async def stream(
         self, path: str, params: Mapping[str, str] | None = None, *, idle_timeout: float
-    ) -> AsyncIterator[dict[str, Any]]:
-        """The events of a watch, until the server ends it. Raises `ApiError`, also after `idle_timeout` seconds of silence.
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the events of a watch until the server ends it. Raises `ApiError`, also after `idle_timeout` seconds of
+        silence.
 
-        Silence is the only sign of a half-open connection, where the other side is gone and nobody has said so.
+        Silence is the only sign of a half-open connection, where the other end has vanished without a FIN.
         """
-        begun = False
+        opened = False
         limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=idle_timeout)
         started, asked = time.monotonic(), self.clock.steady()
         status = UNREACHABLE
@@ -169,27 +179,29 @@ class Session:
             async with response:
                 if status >= 400:
                     await _refuse(response)
-                self.clock.heard(response.headers.get("Date"), asked)
-                self.rights.granted("GET", path, watch=True)
-                begun = True
+                self.clock.observe(response.headers.get("Date"), asked)
+                self.permissions.granted("GET", path, watch=True)
+                opened = True
                 async for line in read_lines(response.content):
                     yield _event(line)
         except ApiError as error:
-            self.rights.refused("GET", path, error, watch=True)
+            self.permissions.refused("GET", path, error, watch=True)
             raise
         except (aiohttp.ClientError, OSError) as error:
-            if begun and isinstance(error, TimeoutError):
-                raise ApiError(UNREACHABLE, "Silent", f"{path}: nothing was heard for {idle_timeout:.0f} s") from error
+            if opened and isinstance(error, TimeoutError):
+                raise ApiError(
+                    UNREACHABLE, "Silent", f"{path}: the watch was silent for {idle_timeout:.0f} s"
+                ) from error
             raise _unreachable(error, path) from error
 
     async def close(self) -> None:
-        """Close all connections. The session may not be used again."""
+        """Close all connections. The session cannot be used afterwards."""
         for client in (self._client, self._watches):
             if client is not None:
                 await client.close()
 
     def _open(self) -> aiohttp.ClientSession:
-        # Not in the constructor: a client binds to the running loop, and a session is made before there is one.
+        # Not in the constructor: a client binds to the running loop, and a session is created before the loop runs.
         if self._client is None:
             self._client = self.endpoint.open_client(limit=_POOL_SIZE)
         return self._client
@@ -217,8 +229,8 @@ class Session:
                 if response.status >= 400:
                     status = response.status
                     await _refuse(response)
-                # Not of a refusal, which may be that of a proxy with a clock of its own.
-                self.clock.heard(response.headers.get("Date"), asked)
+                # Not for error answers, which may come from a proxy with another clock.
+                self.clock.observe(response.headers.get("Date"), asked)
                 answer = orjson.loads(await response.read())
                 status = response.status
         except (aiohttp.ClientError, OSError) as error:
@@ -239,13 +251,13 @@ class Session:
 
 
 def _environment_proxy(server: str) -> str | None:
-    """What HTTPS_PROXY and its kin say for this server, unless NO_PROXY has it."""
+    """Return the proxy that HTTPS_PROXY and similar variables name for this server, unless NO_PROXY lists it."""
     parts = urlsplit(server)
     return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
 
 
 async def _refuse(response: aiohttp.ClientResponse) -> NoReturn:
-    """Raise what the server said. Proxies and load balancers answer in HTML: then the first line of it is the message."""
+    """Raise the server's error. Proxies and load balancers answer in HTML: then its first line is the message."""
     text = await response.text(errors="replace")
     try:
         body = orjson.loads(text)
@@ -258,8 +270,14 @@ async def _refuse(response: aiohttp.ClientResponse) -> NoReturn:
     raise ApiError.from_status(response.status, body, retry_after=float(after) if after.isdecimal() else None)
 
 
+def _throttled_for(error: ApiError) -> float | None:
+    """Return the seconds after which to send a throttled request again; None for other errors and for long waits."""
+    wait = error.retry_after
+    return wait if error.status == 429 and wait is not None and wait <= _MAX_RETRY_AFTER_SECONDS else None
+
+
 def _unreachable(error: Exception, path: str) -> ApiError:
-    # `TimeoutError` is an OSError, and so are aiohttp's time-outs; most of them have no text of their own.
+    # `TimeoutError` is an OSError, and so are aiohttp's timeouts, most of which have no text.
     reason = "Timeout" if isinstance(error, TimeoutError) else "Unreachable"
     return ApiError(UNREACHABLE, reason, f"{path}: {str(error) or type(error).__name__}")
 
@@ -275,9 +293,9 @@ def _event(line: bytes) -> dict[str, Any]:
 
 
 async def read_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Lines of any length: the reader's own `readline` refuses those above 128 KiB, and a pod may have 1.5 MiB.
+    """Yield lines of any length: the reader's own `readline` rejects lines above 128 KiB, and a pod may have 1.5 MiB.
 
-    What follows the last line end is the torso of an event and is dropped with the connection.
+    Bytes after the last newline are part of an event and are dropped with the connection.
     """
     parts: list[bytes] = []
     async for chunk in content.iter_any():

@@ -1,15 +1,15 @@
-"""What the cluster holds of one kind, as last heard. No I/O, no tasks: the reflector writes it, passes read it between awaits."""
+"""Cache of one kind of object. No I/O, no tasks: the reflector writes it, reconciles read it between awaits."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 
 class Stored(Protocol):
-    """What the store needs to know of an object."""
+    """The fields of an object that the store needs."""
 
     @property
     def uid(self) -> str:
-        """`metadata.uid`: never used twice by a cluster."""
+        """`metadata.uid`: a cluster never reuses one."""
 
     @property
     def resource_version(self) -> int:
@@ -19,16 +19,16 @@ class Stored(Protocol):
 T = TypeVar("T", bound=Stored)
 K = TypeVar("K", bound=Hashable)
 
-REMEMBERED = 4096
-"""Deletions that may be remembered longer than until the floor has passed them."""
+MAX_REMEMBERED_DELETIONS = 4096
+"""Above this, deletions at or below the floor are forgotten."""
 
 
 class Store(Generic[T, K]):
-    """Objects by UID, and by the key of whoever owns them (`index`; None: nobody's).
+    """Objects by UID, and by the key of their owner (`index`; None: no owner).
 
-    Events may come late, twice or out of order; only what is newer than the known counts. `_floor` is the version up to which
-    everything has been heard: an object that is unknown and not newer than that has been deleted. Deletions after the floor,
-    and thousands before it, are remembered, so that neither a late event nor a late answer brings an object back to life.
+    Events may arrive late, twice or out of order; only a newer version counts. All events up to the version `_floor`
+    have arrived: an object that is unknown and not newer than the floor was deleted. Deletions after the floor, and
+    thousands before it, are remembered, so that neither a late event nor a late answer revives a deleted object.
     """
 
     def __init__(self, index: Callable[[T], K | None]) -> None:
@@ -37,69 +37,73 @@ class Store(Generic[T, K]):
         self._owned: dict[K, dict[str, T]] = {}
         self._deleted: dict[str, int] = {}
         self._early: set[str] = set()
-        """Of what this process has made and has not been told of."""
+        """UIDs of objects that this process created and whose events have not arrived."""
         self._floor = 0
         self._seen = 0
 
     @property
     def seen(self) -> int:
-        """The newest resourceVersion heard of, in objects, bookmarks and lists."""
+        """The newest resourceVersion seen in objects, bookmarks and lists."""
         return self._seen
 
     def __len__(self) -> int:
         return len(self._objects)
 
     def get(self, uid: str) -> T | None:
-        """The object with this UID."""
+        """Return the object with this UID, or None."""
         return self._objects.get(uid)
 
     def knows(self, uid: str, version: int) -> bool:
-        """Whether it holds the object as of this version, or a later one."""
+        """Return whether the store holds the object at this version or a later one."""
         held = self._objects.get(uid)
         return held is not None and held.resource_version >= version
 
     def of(self, key: K) -> tuple[T, ...]:
-        """All objects of one owner, in the order in which they were first heard of."""
+        """Return all objects of one owner, in the order in which they were first seen."""
         return tuple(self._owned.get(key, {}).values())
 
     def count(self, key: K) -> int:
-        """How many objects the owner has."""
+        """Return the number of objects of the owner."""
         return len(self._owned.get(key, ()))
 
     def keys(self) -> tuple[K, ...]:
-        """All owners that own something."""
+        """Return all owners that own an object."""
         return tuple(self._owned)
 
     def apply(self, obj: T) -> set[K]:
-        """An object was added or changed. Returns the keys whose objects are now others: none if this was no news."""
+        """Store an added or changed object. Return the keys whose objects changed; empty where the event is old."""
         self._seen = max(self._seen, obj.resource_version)
         held = self._objects.get(obj.uid)
         known = max(self._deleted.get(obj.uid, 0), self._floor) if held is None else held.resource_version
         early = obj.uid in self._early
         self._early.discard(obj.uid)
         if obj.resource_version <= known:
-            # What was put in by its maker is news all the same when it is heard of.
+            # The first event of an object that this process created counts as a change.
             return {key} if early and held and (key := self._index(held)) is not None else set()
         self._deleted.pop(obj.uid, None)
         return self._put(obj, held)
 
-    def made(self, obj: T) -> None:
-        """This process has made the object: it is there, even where all that is told of it will be lost."""
+    def record_created(self, obj: T) -> None:
+        """Store an object that this process created: it exists even where its events get lost."""
         seen = self._seen
         if obj.uid not in self._objects and self.apply(obj):
             self._early.add(obj.uid)
-        # Not heard of: what was written before it may still be on its way.
+        # Not an event: earlier writes may still be on their way.
         self._seen = seen
 
-    def found(self, obj: T) -> set[K]:
-        """The object was read by itself: it is there, even where all that was told of it was lost. Returns what `apply` does."""
+    def record_found(self, obj: T) -> set[K]:
+        """Store an object that was read by a GET: it exists even where its events got lost. Return what `apply`
+        does.
+        """
         if obj.uid in self._objects or obj.uid in self._deleted:
             return self.apply(obj)
         self._seen = max(self._seen, obj.resource_version)
         return self._put(obj, None)
 
     def remove(self, uid: str, version: int | None = None) -> set[K]:
-        """An object is no more. `version` is that of the deletion; without it the deletion is newer than all heard so far."""
+        """Remove a deleted object. `version` is that of the deletion; without it the deletion is newer than everything
+        seen.
+        """
         held = self._objects.get(uid)
         if version is None:
             version = self._seen if held is None else max(self._seen, held.resource_version)
@@ -110,18 +114,19 @@ class Store(Generic[T, K]):
         return set() if held is None else self._drop(held)
 
     def observe(self, version: int) -> None:
-        """A bookmark: everything up to this version has been heard."""
+        """Record a bookmark: all events up to this version have arrived."""
         self._seen = max(self._seen, version)
         if version > self._floor:
             self._floor = version
-            if len(self._deleted) > REMEMBERED:
+            if len(self._deleted) > MAX_REMEMBERED_DELETIONS:
                 self._deleted = {uid: at for uid, at in self._deleted.items() if at > version}
 
     def replace(self, objs: Iterable[T], version: int) -> set[K]:
-        """A complete list, as of `version`. What it does not hold is gone, unless it is newer than the list.
+        """Replace the content by a complete list as of `version`. Objects that it lacks are gone, unless they are
+        newer.
 
-        Returns the keys of all that changed, vanished objects included. Nothing else runs in between: it has no awaits.
-        A list from before the floor, by a server that lags behind, has no news in it.
+        Return the keys of all changed owners, those of vanished objects included. Runs without awaits, so it is atomic.
+        A list older than the floor comes from a server that lags behind, and is ignored.
         """
         if version < self._floor:
             return set()

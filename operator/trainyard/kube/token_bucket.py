@@ -1,10 +1,10 @@
-"""A token bucket: so many at once, then so many a second. Pure but for the clock that is passed in."""
+"""A token bucket: a burst at once, then a constant rate. Pure: the clock is passed in."""
 
 from collections.abc import Callable
 
 
 class TokenBucket:
-    """`burst` tokens to begin with, `rate` new ones a second, never more than `burst`."""
+    """`burst` tokens at the start, `rate` new ones a second, never more than `burst`."""
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float]) -> None:
         self._rate = rate
@@ -14,7 +14,7 @@ class TokenBucket:
         self._filled_at = clock()
 
     def take(self) -> bool:
-        """Take a token if there is one."""
+        """Take a token and return True, or return False where none is left."""
         self._fill()
         if self._tokens < 1.0:
             return False
@@ -22,7 +22,7 @@ class TokenBucket:
         return True
 
     def reserve(self) -> float:
-        """Take a token now or in the future. Seconds until it is there."""
+        """Take a token now or in the future. Return the seconds until it is available."""
         self._fill()
         self._tokens -= 1.0
         return max(0.0, -self._tokens / self._rate)

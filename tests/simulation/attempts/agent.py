@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from trainyard.domain.state.snapshot import Doing, Exit, LeaveView
+from trainyard.api.agent_protocol import AgentState, StopProgress
+from trainyard.domain.state.snapshot import Exit
 
 
 @dataclass(slots=True)
@@ -11,14 +12,14 @@ class Agent:
     """One, as it is: what it knows, and what runs below it."""
 
     attempt: int
-    doing: Doing
+    state: AgentState
     ranks: int | None  # the attempt whose ranks run
     size: int = 0  # of how many workers they have been told
     has_run: bool = False
     restarted: bool = False  # whether its container is not the first of its pod, and has not run since
     exit: Exit | None = None
     stubborn: bool = False  # whether its ranks do not end when they are told to
-    leave: LeaveView | None = None
+    leave: StopProgress | None = None
     """How far its ranks are on the way to an end together with all others; None where they take no part."""
     passed: int = -1  # the last step that its ranks have passed
     asked_at: datetime | None = None

@@ -3,8 +3,8 @@
 from random import Random
 from typing import TYPE_CHECKING
 
+from tests.simulation.attempts.attempt_simulation import NODES, AttemptSimulation, InvariantError
 from tests.simulation.attempts.state import PLENTY, SIZES
-from tests.simulation.attempts.world import NODES, BrokenError, World
 from trainyard.api.recovery import RestartScope
 from trainyard.api.status import Phase
 
@@ -15,10 +15,10 @@ STEPS = 120
 PATIENCE = 1500
 
 
-def play(seed: int) -> World:
-    """One schedule. Raises BrokenError where a law does not hold, or where nothing gets well after the last fault."""
+def play(seed: int) -> AttemptSimulation:
+    """One schedule. Raises InvariantError where a law does not hold, or where nothing gets well after the last fault."""
     random = Random(seed)  # noqa: S311 - a schedule, no secret
-    world = World(
+    world = AttemptSimulation(
         random,
         workers=random.randint(1, 4),
         takes_part=random.random() < 0.7,
@@ -38,8 +38,8 @@ def play(seed: int) -> World:
     return world
 
 
-def _get_well(random: Random, world: World) -> None:
-    """Nothing bad happens any more. Raises BrokenError where that does not suffice."""
+def _get_well(random: Random, world: AttemptSimulation) -> None:
+    """Nothing bad happens any more. Raises InvariantError where that does not suffice."""
     for _ in range(PATIENCE):
         if world.well:
             for _ in range(3):
@@ -48,12 +48,12 @@ def _get_well(random: Random, world: World) -> None:
             return
         _one_of(random, world, faults=False)
         _check(world)
-    raise BrokenError(
+    raise InvariantError(
         f"not well after the last fault, with room for {world.room}: {world.status.dump()}, {world.agents}, {world.pods}"
     )
 
 
-def _one_of(random: Random, world: World, *, faults: bool) -> None:
+def _one_of(random: Random, world: AttemptSimulation, *, faults: bool) -> None:
     """Something happens."""
     pods = [*world.pods]
     usual: list[tuple[float, Callable[[], object]]] = [
@@ -93,16 +93,16 @@ def _one_of(random: Random, world: World, *, faults: bool) -> None:
     random.choices([do for _, do in chosen], [weight for weight, _ in chosen])[0]()
 
 
-def _check(world: World) -> None:
+def _check(world: AttemptSimulation) -> None:
     """What has to be so at any time."""
     status = world.status
     if status.finished:
-        raise BrokenError(f"the job is over: {status.conditions}")
+        raise InvariantError(f"the job is over: {status.conditions}")
     ahead = [agent.attempt for agent in world.agents.values() if agent.attempt > status.attempt]
     if ahead:
-        raise BrokenError(f"an agent is at attempt {ahead[0]}, and stored is {status.attempt}")
+        raise InvariantError(f"an agent is at attempt {ahead[0]}, and stored is {status.attempt}")
     if status.phase is Phase.RUNNING and status.awaiting_rendezvous:
-        raise BrokenError("the phase is Running while the workers wait for each other")
+        raise InvariantError("the phase is Running while the workers wait for each other")
     counted = status.restarts.failures + status.restarts.disruptions + status.restarts.resizes
     if counted != status.attempt - 1:
-        raise BrokenError(f"{counted} causes for {status.attempt - 1} ends")
+        raise InvariantError(f"{counted} causes for {status.attempt - 1} ends")

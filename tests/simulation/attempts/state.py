@@ -9,7 +9,7 @@ from tests.simulation.attempts.agent import Agent
 from tests.support.jobs import NOW, SUPERVISED, UID, spec
 from trainyard.api.recovery import RestartScope
 from trainyard.api.status import TrainingJobStatus
-from trainyard.domain.scaling.group_size import at_most, fitted
+from trainyard.domain.scaling.group_size import largest_allowed
 from trainyard.domain.state.snapshot import AgentView, JobView, PodView, Snapshot, WorkerReport
 
 ELASTIC = {"shrinkAfterSeconds": 20, "growAfterSeconds": 10}
@@ -43,7 +43,7 @@ class State:
     made: int = 0
     heard: dict[str, AgentView] = field(default_factory=dict)
     """What the operator's process has in its memory."""
-    hearing_since: datetime = NOW
+    coordinator_up_since: datetime = NOW
     begun: dict[int, set[str]] = field(default_factory=dict)
     """Where the ranks of each attempt were told to meet."""
     sizes: dict[int, int] = field(default_factory=dict)
@@ -94,16 +94,15 @@ class State:
         """What the operator sees."""
         pods = tuple(self.pods.values())
         heard = {uid: agent for uid, agent in self.heard.items() if uid in self.pods}
-        seen = Snapshot(
+        return Snapshot(
             self.job,
             pods,
             self.service,
             agent=True,
             reports=tuple(self.reports.values()),
             agents=heard,
-            hearing_since=self.hearing_since,
+            coordinator_up_since=self.coordinator_up_since,
         )
-        return fitted(seen)
 
     @property
     def well(self) -> bool:
@@ -113,5 +112,5 @@ class State:
         ]
         # Those that are to join have no ranks, and no place.
         running = [ranks for ranks in running if ranks is not None] if self.room < self.workers else running
-        size = at_most(self.job.spec, min(self.workers, self.room)) or self.workers
+        size = largest_allowed(self.job.spec, min(self.workers, self.room)) or self.workers
         return running == [self.status.attempt] * size and self.status.phase == "Running"

@@ -26,8 +26,8 @@ from trainyard.kube.clock import ServerClock
 if TYPE_CHECKING:
     from trainyard.kube.session import Session as RealSession
 
-ALONE = Settings(workers=3, instance="simulated", leader_election=False, relist_seconds=600)
-ELECTED = Settings(workers=3, instance="simulated", leader_election=True, relist_seconds=600)
+ALONE = Settings(concurrent_reconciles=3, instance="simulated", leader_election=False, relist_seconds=600)
+ELECTED = Settings(concurrent_reconciles=3, instance="simulated", leader_election=True, relist_seconds=600)
 PAGE = 2
 """So few objects in a page of a list that lists have several."""
 WATCH_SECONDS = 1200
@@ -47,14 +47,14 @@ class Process:
 
     def __init__(self, time: Time, server: Server, name: str, *, skew: float, elected: bool) -> None:
         """`name`: the pod's, a stroke, and what tells its processes apart. `skew`: seconds by which the clock of its machine is wrong. `elected`: it is one of several, of which one leads."""
-        self.loop = Loop(time)
+        self.loop = Loop(time)  # type: ignore[abstract]  # typeshed calls abstract what asyncio leaves unimplemented
         clock = ServerClock(wall=lambda: time.seconds_of_day(skew), steady=self.loop.time)
         self.session = Session(server, self.loop, name, clock)
         self.frozen = False
         """Whether the machine has stopped it for a while."""
         self._stop = self.loop.within(asyncio.Event)
         self.operator = self.loop.within(lambda: self._assemble(elected=elected))
-        self._main = self.loop.create_task(self.operator._run_parts(self._stop), name="operator")
+        self._main = self.loop.create_task(self.operator._run_components(self._stop), name="operator")
 
     @property
     def ended(self) -> bool:
@@ -88,7 +88,7 @@ class Process:
         for scope in operator.scopes:
             for watch in (scope.pods, scope.services):
                 watch.clock, watch.page_size, watch.watch_seconds = self.loop.time, PAGE, WATCH_SECONDS
-            scope.feed.clock = self.loop.time
+            scope.job_informer.clock = self.loop.time
         operator.reconciler.pace.clock = self.loop.time
         if operator.elector is not None:
             # The lease has connections of its own, which no permission is asked for.
@@ -96,6 +96,6 @@ class Process:
             operator.elector.client = replace(operator.elector.client, session=cast("RealSession", lease))
             operator.elector.identity, operator.elector.clock = self.session.name, self.loop.time
             pod = self.session.name.split("/")[0]
-            operator.elector.inherits = lambda holder: holder.startswith(f"{pod}/")
+            operator.elector.holder_has_exited = lambda holder: holder.startswith(f"{pod}/")
         operator.reconciler.events._clock = self.loop.time
         return operator

@@ -1,12 +1,12 @@
 """The API server, without HTTP: requests that take their time, meet faults and change the cluster; watches that tell of it.
 
-What it does is what the real one does where an operator can tell. When things go wrong stands in `weather.py`.
+What it does is what the real one does where an operator can tell. When things go wrong stands in `network_faults.py`.
 """
 
 import asyncio
 import functools
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import format_datetime
@@ -15,13 +15,13 @@ from typing import Any
 
 from typing_extensions import override
 
+from tests.simulation.engine.network_faults import Fault, NetworkFaults
 from tests.simulation.engine.streams import Stream
 from tests.simulation.engine.virtual_time import Loop, Time
-from tests.simulation.engine.weather import Fault, Weather
 from tests.support.fake_cluster import Change, FakeCluster, Json, Place, RefusedError, label_selector
 from trainyard.kube.clock import ServerClock
 from trainyard.kube.errors import ApiError
-from trainyard.kube.permissions import Rights
+from trainyard.kube.permissions import PermissionTracker
 
 OPERATOR = "operator"
 INVALID_IMAGE = "not an image"
@@ -71,7 +71,7 @@ class Call:
 class Server:
     """One API server with its cluster."""
 
-    def __init__(self, time: Time, weather: Weather, random: Random) -> None:
+    def __init__(self, time: Time, network_faults: NetworkFaults, random: Random) -> None:
         self.cluster: FakeCluster = SharedCluster()
         self.cluster.graceful = {"pods"}
         self.cluster.goes_at = self.stamp
@@ -82,7 +82,7 @@ class Server:
         """Which of the operator's processes it was."""
         self.on_repeat: Callable[[Call], None] = lambda _: None
         """Told when a process makes what is there already, and it was told that it has made it."""
-        self._time, self._weather, self._random = time, weather, random
+        self._time, self._network_faults, self._random = time, network_faults, random
         self._versions: list[tuple[float, int]] = []
         self._pages: dict[str, tuple[int, list[Json]]] = {}
         self._tokens = itertools.count(1)
@@ -105,7 +105,7 @@ class Server:
     def submit(self, call: Call) -> None:
         """A request leaves the client."""
         call.sent_at = self._time.now
-        fault = self._weather.strikes(call.verb)
+        fault = self._network_faults.strikes(call.verb)
         there, back = (0.002 + 0.02 * self._random.random() for _ in range(2))
         if fault is Fault.SLOW:
             there += 5 + 15 * self._random.random()
@@ -142,14 +142,18 @@ class Server:
                 self._time.after(back, lambda: self._refuse(call, error))
         else:
             if not lost:
-                self._time.after(back, lambda: call.answer.done() or call.answer.set_result(answer))
+                self._time.after(back, lambda: self._answer(call, answer))
+
+    def _answer(self, call: Call, answer: Json | Stream) -> None:
+        if not call.answer.done():
+            call.answer.set_result(answer)
 
     def _made_it(self, call: Call) -> bool:
         """Whether this process was told that it has made the very object that is in its way, and then could see it."""
         place, namespace, _, _ = parse(call.path)
         held = self.cluster.get(place, namespace, call.body["metadata"]["name"])
         owned = held["metadata"].get("ownerReferences") == call.body["metadata"].get("ownerReferences")
-        return owned and held["metadata"]["uid"] in call.session.made and place[2] not in self._weather.lossy
+        return owned and held["metadata"]["uid"] in call.session.made and place[2] not in self._network_faults.lossy
 
     @staticmethod
     def _refuse(call: Call, error: ApiError) -> None:
@@ -191,10 +195,10 @@ class Server:
         return self.cluster.delete(place, namespace, name, uid, 0 if runs_nowhere else grace)
 
     def _admit(self, pod: Json) -> None:
-        quota = self._weather.quota
+        quota = self._network_faults.quota
         if any(container["image"] == INVALID_IMAGE for container in pod["spec"]["containers"]):
             raise RefusedError(422, "Invalid", "spec.containers[0].image: Invalid value")
-        if self._weather.webhook_denies:
+        if self._network_faults.webhook_denies:
             raise RefusedError(400, "BadRequest", 'admission webhook "policy.example.com" denied the request: no')
         if quota is not None and len(self.cluster.held(("", "v1", "pods"))) >= quota:
             raise RefusedError(403, "Forbidden", "pods is forbidden: exceeded quota: small")
@@ -217,7 +221,7 @@ class Server:
 
     def _version_for(self, call: Call, place: Place) -> int:
         """The version a list is of. The first list of a process is of the newest: the API promises it, and all rests on it."""
-        late = self._weather.stale.get(place[2], 0.0)
+        late = self._network_faults.stale.get(place[2], 0.0)
         if not late or place[2] not in call.session.listed:
             return self.cluster.version
         then = self._time.now - late
@@ -232,7 +236,13 @@ class Server:
         bookmarks = params.get("allowWatchBookmarks") == "true"
         selector = params.get("labelSelector", "")
         stream = Stream(
-            self._time, self._weather, call.session.loop, place, selector, bookmarks=bookmarks, idle=call.patience
+            self._time,
+            self._network_faults,
+            call.session.loop,
+            place,
+            selector,
+            bookmarks=bookmarks,
+            idle=call.patience,
         )
         try:
             past = self.cluster.changes(place, int(params["resourceVersion"]))
@@ -268,12 +278,12 @@ class Session:
     """What it knows of the server's."""
     listed: set[str] = field(default_factory=set)
     """Of which plurals this client has had a list."""
-    rights: Rights = field(default_factory=Rights)
+    permissions: PermissionTracker = field(default_factory=PermissionTracker)
     permit: Callable[[], float] | None = None
     """Asked before each write for the seconds within which it has to be over."""
     on_request: None = None
     namespace: str | None = None
-    under_way: int = 0
+    writes_in_flight: int = 0
     """Writes that were sent and not answered."""
     made: set[str] = field(default_factory=set)
     """UIDs of what it was told that it has made."""
@@ -297,11 +307,11 @@ class Session:
     ) -> Json:
         """One request and its answer."""
         patience = timeout if self.permit is None or method == "GET" else min(timeout, self.permit())
-        self.under_way += method != "GET"
+        self.writes_in_flight += method != "GET"
         try:
             answer: Json = await self._call(method, path, params, body, patience)
         finally:
-            self.under_way -= method != "GET"
+            self.writes_in_flight -= method != "GET"
         if method == "POST":
             self.made.add(answer["metadata"]["uid"])
         if "items" in answer:
@@ -312,7 +322,7 @@ class Session:
 
     async def stream(
         self, path: str, params: Mapping[str, str] | None = None, *, idle_timeout: float
-    ) -> AsyncIterator[Json]:
+    ) -> AsyncGenerator[Json, None]:
         """The events of a watch."""
         stream: Stream = await self._call("WATCH", path, params, None, idle_timeout)
         try:
@@ -347,7 +357,7 @@ class Session:
         asked = self.clock.steady()
         self.server.submit(call)
         answer = await call.answer
-        self.clock.heard(call.date, asked)
+        self.clock.observe(call.date, asked)
         return answer
 
 

@@ -1,11 +1,11 @@
-"""An open watch, from the server's side to the client's: late, with gaps and repeats, silent or cut, as the weather is."""
+"""An open watch, from the server's side to the client's: late, with gaps and repeats, silent or cut, as the network_faults is."""
 
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tests.simulation.engine.network_faults import NetworkFaults
 from tests.simulation.engine.virtual_time import Loop, Time, Timer
-from tests.simulation.engine.weather import Weather
 from tests.support.fake_cluster import Change, Json, Place, label_selector
 from trainyard.kube.errors import ApiError
 
@@ -25,11 +25,19 @@ class Stream:
     """
 
     def __init__(
-        self, time: Time, weather: Weather, loop: Loop, place: Place, selector: str, *, bookmarks: bool, idle: float
+        self,
+        time: Time,
+        network_faults: NetworkFaults,
+        loop: Loop,
+        place: Place,
+        selector: str,
+        *,
+        bookmarks: bool,
+        idle: float,
     ) -> None:
         self.place = place
         self.over = False
-        self._time, self._weather, self._loop = time, weather, loop
+        self._time, self._network_faults, self._loop = time, network_faults, loop
         self._selects = label_selector(selector)
         self._bookmarks = bookmarks
         self._idle = idle
@@ -55,11 +63,11 @@ class Stream:
             self._bookmark = self._time.after(BOOKMARK_SECONDS, lambda: self._mark(newest()))
         if change.place != self.place or (event := change.event(self._selects)) is None:
             return
-        if self._weather.use_up(self._weather.drops, self.plural):
-            self._weather.lossy.add(self.plural)
+        if self._network_faults.use_up(self._network_faults.drops, self.plural):
+            self._network_faults.lossy.add(self.plural)
             return
         self._send(event)
-        if self._told and self._weather.use_up(self._weather.repeats, self.plural):
+        if self._told and self._network_faults.use_up(self._network_faults.repeats, self.plural):
             self._send(self._told[0])
         self._told.append(event)
 
@@ -90,7 +98,7 @@ class Stream:
             self._send({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(version)}}})
 
     def _send(self, event: Json) -> None:
-        at = self._time.now + self._weather.lag.get(self.plural, 0.002)
+        at = self._time.now + self._network_faults.lag.get(self.plural, 0.002)
         if self._on_its_way:
             at = max(at, self._on_its_way[-1][0])
         else:

@@ -8,7 +8,7 @@ import asyncio
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -194,7 +194,11 @@ class Loop(asyncio.AbstractEventLoop):
 
     @override
     def create_task(
-        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
     ) -> asyncio.Task[T]:
         task = asyncio.Task(coro, loop=self, name=name, context=context)
         self._tasks.add(task)

@@ -13,7 +13,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from tests.support.patience import until
+from tests.support.polling import until
 
 Poll = dict[str, Any]
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.jobs import NOW
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.agent.place import PLACE
-from trainyard.domain.state.observe import an_exit
+from trainyard.domain.state.observe import container_exit
 from trainyard.domain.state.termination import Termination, read
 from trainyard_agent.processes import descendants
 
@@ -84,7 +84,7 @@ def agent(program: Path, folder: Path, script: str, *, shell: bool = False, **en
 
 def shown(message: str) -> str:
     """A termination message as the operator shows it."""
-    return an_exit(NOW, 1, message).message
+    return container_exit(NOW, 1, message).message
 
 
 def alive(pid: int) -> bool:

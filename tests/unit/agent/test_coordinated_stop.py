@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.agent.operator_process import Operator, credentials
 from tests.unit.agent.running import Agent, agent, alive, shown
 from tests.unit.agent.scripts import COLD, STAY

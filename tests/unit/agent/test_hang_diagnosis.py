@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dev.benchmarks.agents.credentials import certificate
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.agent.operator_process import Operator, credentials, operating
 from tests.unit.agent.place import AGENT, PLACE
 from tests.unit.agent.running import shown

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.agent.place import AGENT
 from trainyard_agent.processes import descendants, forward_signal, is_alive, kill_all
 

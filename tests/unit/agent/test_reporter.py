@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dev.benchmarks.agents.credentials import certificate
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.agent.operator_process import Operator, credentials, operating
 from trainyard_agent import reporter
 from trainyard_agent.coordinator import Coordinator

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dev.benchmarks.agents.credentials import certificate
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.agent.operator_process import Operator, credentials, operating
 from tests.unit.agent.running import agent, alive
 from tests.unit.agent.scripts import COLD, STAY

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.patience import until
+from tests.support.polling import until
 from tests.unit.agent.operator_process import Operator, credentials
 from tests.unit.agent.place import AGENT
 from tests.unit.agent.running import Agent, agent, alive, shown

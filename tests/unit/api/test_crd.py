@@ -42,7 +42,7 @@ def test_committed_reference_is_current(page: str) -> None:
     assert (ROOT / "docs/reference" / page).read_text() == pages()[page], "run `make generate`"
 
 
-def test_crd_is_small_enough_for_a_plain_kubectl_apply() -> None:
+def test_crd_is_small_enough_for_kubectl_apply() -> None:
     assert len(crd_yaml().encode()) < 250_000
 
 
@@ -77,7 +77,7 @@ def test_lists_of_the_status_are_maps(field: str, key: str) -> None:
     assert STATUS["properties"][field]["x-kubernetes-list-map-keys"] == [key]
 
 
-def test_required_fields_have_no_default_that_hides_their_absence() -> None:
+def test_required_fields_have_no_defaults() -> None:
     for path, node in ALL:
         for name in node.get("required", ()):
             assert node["properties"][name].get("default", True), f"{path}.{name}"
@@ -111,7 +111,7 @@ def test_defaults() -> None:
     }
 
 
-def test_parallelism_that_nobody_has_said_is_not_there() -> None:
+def test_omitted_parallelism_stays_unset() -> None:
     assert "default" not in SPEC["properties"]["parallelism"]
     bounds = {name: (f["minimum"], f["maximum"]) for name, f in SPEC["properties"]["parallelism"]["properties"].items()}
     assert bounds == dict.fromkeys(("tensor", "pipeline", "context"), (1, 1024))

@@ -27,19 +27,19 @@ class Holder(BaseModel):
         (datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=2))), "2026-01-02T01:04:05Z"),
     ],
 )
-def test_time_is_utc_in_whole_seconds_and_survives_storing(given: object, written: str) -> None:
+def test_time_is_stored_as_utc_whole_seconds(given: object, written: str) -> None:
     held = Holder.model_validate({"at": given})
     assert held.model_dump(mode="json") == {"at": written}
     assert Holder.model_validate({"at": written}) == held
 
 
 @pytest.mark.parametrize("given", ["0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-05:00"])
-def test_a_time_that_has_no_utc_is_refused_and_not_a_crash(given: str) -> None:
+def test_time_beyond_utc_range_is_rejected(given: str) -> None:
     with pytest.raises(ValidationError, match="of all time"):
         Holder.model_validate({"at": given})
 
 
-def test_spec_of_nothing_but_a_template_has_the_defaults() -> None:
+def test_minimal_spec_gets_the_defaults() -> None:
     spec = TrainingJobSpec.model_validate({"template": TEMPLATE})
     assert (spec.framework, spec.replicas, spec.processes_per_replica) == (Framework.TORCH, 1, "auto")
     assert (spec.recovery.max_restarts, spec.managed_by) == (10, None)
@@ -48,7 +48,7 @@ def test_spec_of_nothing_but_a_template_has_the_defaults() -> None:
     assert spec.parallelism is None
 
 
-def test_a_copy_of_the_model_takes_the_product_of_what_is_said() -> None:
+def test_model_replica_size_multiplies_the_parallel_degrees() -> None:
     spec = TrainingJobSpec.model_validate({"template": TEMPLATE, "parallelism": {"tensor": 4, "context": 3}})
     assert spec.parallelism is not None
     assert (spec.parallelism.pipeline, spec.parallelism.ranks) == (1, 12)
@@ -78,7 +78,7 @@ def test_template_is_required() -> None:
         TrainingJobSpec.model_validate({})
 
 
-def test_fields_that_a_newer_operator_knows_are_passed_over() -> None:
+def test_fields_of_newer_versions_are_ignored() -> None:
     spec = TrainingJobSpec.model_validate({"template": TEMPLATE, "horoscope": {"minReplicas": 1}})
     assert "horoscope" not in spec.dump()
     assert TrainingJobStatus.model_validate({"weather": {"rain": 1}}) == TrainingJobStatus()

@@ -6,7 +6,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.reference import reasons_page
 
 
-def test_every_reason_is_one_word_as_kubernetes_wants_it() -> None:
+def test_every_reason_is_one_camel_case_word() -> None:
     assert [reason for reason in Reason if not re.fullmatch(r"[A-Z][A-Za-z]+", reason)] == []
 
 

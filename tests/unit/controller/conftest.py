@@ -13,13 +13,13 @@ from tests.support.fake_api import FakeApi
 from tests.support.waiting import until
 from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.bootstrap.settings import Settings
-from trainyard.controller.kopf_adapter.shell import hear_signals
+from trainyard.controller.kopf_adapter.shell import handle_signals
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.engine.queue_metrics import EngineMetrics
 from trainyard.kube.resource import EVENTS, PODS, SERVICES, Resource
 from trainyard.kube.session import Endpoint, Session
 
-# kopf does not begin to watch before it has found this kind, though it never reads it.
+# kopf starts its watch only after it has found this kind, though it never reads it.
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
 
 
@@ -38,19 +38,19 @@ async def operator(
     stop: asyncio.Event | None = None,
     **more: Any,
 ) -> AsyncIterator[Operator]:
-    """An operator that has listed everything and goes when the test is through with it; `ports` gets its HTTP port.
+    """Run an operator with synced caches until the test is done; `ports` gets its HTTP port.
 
-    Alone, where `more` settings do not say otherwise.
+    It runs without leader election unless `more` settings enable it.
     """
     registry = CollectorRegistry()
     metrics = EngineMetrics(registry, "trainingjob")
     chosen = Settings(**{"http_port": 0, "http_host": "127.0.0.1", "leader_election": False, **more})
     made = Operator.assemble(chosen, api.session(on_request=metrics.on_request), metrics, registry)
     stop = stop if stop is not None else asyncio.Event()
-    hear_signals(stop)
+    handle_signals(stop)
     task = asyncio.create_task(made.run(stop, (ports if ports is not None else []).append))
     try:
-        await until(lambda: not (ready and made.health.waiting()) or task.done())
+        await until(lambda: not (ready and made.health.obstacles()) or task.done())
         yield made
     finally:
         stop.set()
@@ -59,7 +59,7 @@ async def operator(
 
 @asynccontextmanager
 async def process(api: FakeApi, ports: list[int] | None = None, **more: Any) -> AsyncIterator[Operator]:
-    """An operator with an event loop of its own, as in a process of its own: kopf, when it ends, cancels whatever is younger."""
+    """Run an operator in its own event loop, like a separate process: kopf cancels all younger tasks when it stops."""
     loop, stop, made = asyncio.new_event_loop(), asyncio.Event(), list[Operator]()
     chosen = Settings(**{"http_port": 0, "http_host": "127.0.0.1", **more})
     listening = (ports if ports is not None else []).append
@@ -83,7 +83,7 @@ async def process(api: FakeApi, ports: list[int] | None = None, **more: Any) -> 
     thread = threading.Thread(target=live)
     thread.start()
     try:
-        await until(lambda: ended or (made and not made[0].health.waiting()))
+        await until(lambda: ended or (made and not made[0].health.obstacles()))
         yield made[0]
     finally:
         if not ended:

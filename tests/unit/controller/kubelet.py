@@ -1,4 +1,4 @@
-"""What nodes and users do to a fake cluster, in the words of the tests."""
+"""Actions of nodes and users on a fake cluster."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ ENDED = "2026-01-01T00:05:00Z"
 
 
 class Lab:
-    """One namespace with one job, and the nodes that run its pods."""
+    """A namespace with one job, and the nodes that run its pods."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dev.benchmarks.agents.credentials import certificate
-from trainyard.coordinator.certificate import LONGEST_AUTHORITY, Certificate, CertificateError
+from trainyard.coordinator.certificate import MAX_AUTHORITY_BYTES, Certificate, CertificateError
 
 
 @pytest.fixture
@@ -15,36 +15,34 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "tls"
 
 
-def test_the_authority_is_what_workers_are_given(folder: Path) -> None:
+def test_workers_are_given_the_authority(folder: Path) -> None:
     assert Certificate(folder).authority == (folder / "ca.crt").read_text()
 
 
-def test_a_certificate_that_every_system_trusts_needs_no_authority(folder: Path) -> None:
+def test_publicly_trusted_certificate_needs_no_authority(folder: Path) -> None:
     (folder / "ca.crt").unlink()
     assert Certificate(folder).authority == ""
 
 
-def test_a_renewed_one_is_taken_up(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_renewed_certificate_is_loaded(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     shown = Certificate(folder)
-    shown.look()
+    shown.reload()
     assert not caplog.records
     authority = certificate(folder)
-    shown.look()
+    shown.reload()
     assert shown.authority == authority
-    assert "was renewed" in caplog.text
+    assert "loaded renewed certificate" in caplog.text
 
 
-def test_a_renewal_that_went_wrong_changes_nothing_and_is_told_once(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_broken_renewal_is_logged_once_and_ignored(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     shown = Certificate(folder)
     before = shown.authority
     (folder / "tls.key").write_text("torn")
-    shown.look()
-    shown.look()
+    shown.reload()
+    shown.reload()
     assert shown.authority == before
-    assert [record.message.count("the earlier one is kept") for record in caplog.records] == [1]
+    assert [record.message.count("keeping the earlier one") for record in caplog.records] == [1]
 
 
 @pytest.mark.parametrize(
@@ -56,12 +54,10 @@ def test_a_renewal_that_went_wrong_changes_nothing_and_is_told_once(
         ("tls.key", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "do not make a certificate"),
         ("ca.crt", b"no certificate", "ca.crt holds no certificate in PEM"),
         ("ca.crt", b"\xff\xfe", "ca.crt holds no certificate in PEM"),
-        ("ca.crt", b"x" * (LONGEST_AUTHORITY + 1), "too long for a variable"),
+        ("ca.crt", b"x" * (MAX_AUTHORITY_BYTES + 1), "use a chain of fewer certificates"),
     ],
 )
-def test_of_what_cannot_be_used_a_process_says_which_file(
-    folder: Path, name: str, content: bytes | None, words: str
-) -> None:
+def test_unusable_file_is_named_in_the_error(folder: Path, name: str, content: bytes | None, words: str) -> None:
     if content is None:
         (folder / name).unlink()
     else:

@@ -1,28 +1,28 @@
-"""Turns: what many agents are told at once is told in rounds, between which other work goes on, and before any is heard again."""
+"""Waiters are notified in rounds, and connections resume after them."""
 
 import asyncio
 
 from typing_extensions import override
 
-from trainyard.coordinator.fair_notifier import AT_A_TIME, Turns
+from trainyard.coordinator.fair_notifier import CALLBACKS_PER_ROUND, FairNotifier
 
 
 class Connection(asyncio.ReadTransport):
-    """Which may be heard, or not."""
+    """A connection that may be paused."""
 
     def __init__(self, *, closing: bool = False) -> None:
         super().__init__()
-        self.heard, self.closing = True, closing
+        self.reading, self.closing = True, closing
 
     @override
     def pause_reading(self) -> None:
-        self.heard = False
+        self.reading = False
 
     @override
     def resume_reading(self) -> None:
         if self.closing:
             raise RuntimeError("the handler is closed")
-        self.heard = True
+        self.reading = True
 
     @override
     def is_closing(self) -> bool:
@@ -33,58 +33,62 @@ def waiting(count: int) -> list[asyncio.Future[None]]:
     return [asyncio.get_running_loop().create_future() for _ in range(count)]
 
 
-async def test_all_are_told_in_their_order_and_others_have_their_turn_between() -> None:
-    turns, agents, told = Turns(), waiting(3 * AT_A_TIME), list[int]()
+async def test_waiters_are_notified_in_order_and_in_rounds() -> None:
+    notifier, agents, notified = FairNotifier(), waiting(3 * CALLBACKS_PER_ROUND), list[int]()
     for agent in agents:
-        turns.tell(agent)
+        notifier.notify(agent)
     for _ in range(3):
-        assert sum(agent.done() for agent in agents) == len(told) * AT_A_TIME
+        assert sum(agent.done() for agent in agents) == len(notified) * CALLBACKS_PER_ROUND
         await asyncio.sleep(0)
-        told.append(sum(agent.done() for agent in agents))
-        assert all(agent.done() for agent in agents[: told[-1]])
-    assert told == [AT_A_TIME, 2 * AT_A_TIME, 3 * AT_A_TIME]
+        notified.append(sum(agent.done() for agent in agents))
+        assert all(agent.done() for agent in agents[: notified[-1]])
+    assert notified == [CALLBACKS_PER_ROUND, 2 * CALLBACKS_PER_ROUND, 3 * CALLBACKS_PER_ROUND]
 
 
-async def test_nobody_is_heard_again_before_all_have_been_told() -> None:
-    turns, connections, agents = Turns(), [Connection() for _ in range(AT_A_TIME + 1)], waiting(AT_A_TIME + 1)
+async def test_connections_resume_after_all_waiters_are_notified() -> None:
+    notifier, connections, agents = (
+        FairNotifier(),
+        [Connection() for _ in range(CALLBACKS_PER_ROUND + 1)],
+        waiting(CALLBACKS_PER_ROUND + 1),
+    )
     for connection, agent in zip(connections, agents, strict=True):
-        turns.hold(connection)
-        turns.tell(agent)
-    assert not any(connection.heard for connection in connections)
+        notifier.pause(connection)
+        notifier.notify(agent)
+    assert not any(connection.reading for connection in connections)
     await asyncio.sleep(0)
-    assert not any(connection.heard for connection in connections)
+    assert not any(connection.reading for connection in connections)
     await asyncio.sleep(0)
     assert all(agent.done() for agent in agents)
-    assert [connection.heard for connection in connections] == [True] * (AT_A_TIME - 1) + [False] * 2
+    assert [connection.reading for connection in connections] == [True] * (CALLBACKS_PER_ROUND - 1) + [False] * 2
     await asyncio.sleep(0)
-    assert all(connection.heard for connection in connections)
+    assert all(connection.reading for connection in connections)
 
 
-async def test_who_does_not_wait_any_more_is_passed_over() -> None:
-    turns, (gone, there) = Turns(), waiting(2)
+async def test_cancelled_waiter_is_skipped() -> None:
+    notifier, (gone, there) = FairNotifier(), waiting(2)
     for agent in (gone, there):
-        turns.tell(agent)
+        notifier.notify(agent)
     gone.cancel()
     await asyncio.sleep(0)
     assert there.done()
 
 
-async def test_a_connection_that_is_closed_holds_up_nobody() -> None:
-    turns, closed, closes, there = Turns(), Connection(closing=True), Connection(), Connection()
+async def test_closed_connection_does_not_block_others() -> None:
+    notifier, closed, closes, there = FairNotifier(), Connection(closing=True), Connection(), Connection()
     for connection in (closed, closes, there):
-        turns.hold(connection)
-    assert closed.heard
+        notifier.pause(connection)
+    assert closed.reading
     closes.closing = True
     await asyncio.sleep(0)
-    assert (closes.heard, there.heard) == (False, True)
+    assert (closes.reading, there.reading) == (False, True)
     (agent,) = waiting(1)
-    turns.tell(agent)
+    notifier.notify(agent)
     await agent
 
 
-async def test_what_comes_later_has_its_turn_too() -> None:
-    turns, (first, second) = Turns(), waiting(2)
-    turns.tell(first)
+async def test_later_waiter_is_notified_too() -> None:
+    notifier, (first, second) = FairNotifier(), waiting(2)
+    notifier.notify(first)
     await first
-    turns.tell(second)
+    notifier.notify(second)
     await second

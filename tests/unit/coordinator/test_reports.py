@@ -1,4 +1,4 @@
-"""What a report may hold, and the sentence for one that holds something else."""
+"""The schema of reports, and the messages for invalid ones."""
 
 import json
 from dataclasses import asdict
@@ -10,7 +10,7 @@ import pytest
 from trainyard.api.agent_protocol import MeasuredReport, Part, Refusal, Report, ReportAnswer, SyncAnswer, SyncRequest
 from trainyard.api.progress import MeasuredProgress
 from trainyard.api.spec import MOST_PROCESSES
-from trainyard.coordinator.rejections import STATUS, RefusedError, Why
+from trainyard.coordinator.rejections import STATUS, RefusedError, RejectionReason
 from trainyard.coordinator.reports import read
 from trainyard_agent.report import MEASURED
 
@@ -52,7 +52,10 @@ def test_golden_report_is_read(example: dict[str, Any]) -> None:
 def test_golden_invalid_request_is_refused(kind: type[Part], example: dict[str, Any]) -> None:
     with pytest.raises(RefusedError) as refused:
         read(kind, example["body"].encode())
-    assert (refused.value.why, refused.value.message.startswith(example["message"])) == (Why.MALFORMED, True)
+    assert (refused.value.reason, refused.value.message.startswith(example["message"])) == (
+        RejectionReason.MALFORMED,
+        True,
+    )
 
 
 @pytest.mark.parametrize("example", GOLDEN["syncAnswers"], ids=named)
@@ -62,7 +65,7 @@ def test_golden_sync_answer_is_written(example: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("example", GOLDEN["refusals"][:4], ids=named)
 def test_golden_refusal_is_written(example: dict[str, Any]) -> None:
-    reason = Why(example["body"]["reason"])
+    reason = RejectionReason(example["body"]["reason"])
     refusal = Refusal(reason=reason, message=example["body"]["message"])
     assert (refusal.model_dump(), STATUS[reason]) == (example["body"], example["status"])
 
@@ -72,7 +75,7 @@ def test_golden_report_answer_is_written() -> None:
     assert ReportAnswer(**example["body"]).model_dump() == example["body"]
 
 
-def test_a_whole_report() -> None:
+def test_complete_report() -> None:
     rank = {
         "step": 120,
         "phase": "train",
@@ -102,7 +105,7 @@ def test_a_whole_report() -> None:
     assert (report.attempt, report.ranks["5"].step) == (2, None)
 
 
-def test_fields_of_a_newer_agent_are_passed_over() -> None:
+def test_unknown_fields_are_ignored() -> None:
     assert (
         read(Report, b'{"attempt": 1, "ranks": {"0": {"step": 1, "mood": "good"}}, "version": 9}').ranks["0"].step == 1
     )
@@ -149,22 +152,22 @@ def test_fields_of_a_newer_agent_are_passed_over() -> None:
         (b'{"attempt": 1, "ranks": {"' + b"x" * 10_000 + b'": {}}}', "ranks." + "x" * 64),
     ],
 )
-def test_nonsense_is_refused_with_its_field(body: bytes, field: str) -> None:
+def test_invalid_field_is_named_in_the_rejection(body: bytes, field: str) -> None:
     with pytest.raises(RefusedError) as refused:
         read(Report, body)
-    assert refused.value.why is Why.MALFORMED
+    assert refused.value.reason is RejectionReason.MALFORMED
     assert refused.value.message.startswith(field)
     assert len(refused.value.message) < 500
 
 
 def test_agent_coordinator_and_status_know_the_same_measurements() -> None:
-    """What it takes to start ranks anew is the agent's to tell, and no program's."""
+    """Only the agent reports what a warm start needs; programs do not."""
     names = [*MeasuredProgress.model_fields, "checkpoint_step", "checkpoint_seconds"]
     assert {*MEASURED, "warm_bytes"} == {*names}
     assert [*MeasuredReport.model_fields] == names
 
 
-def test_a_worker_has_so_many_ranks_at_most() -> None:
+def test_number_of_ranks_is_limited() -> None:
     ranks = {str(number): {"step": 1} for number in range(MOST_PROCESSES + 1)}
     with pytest.raises(RefusedError, match="ranks: Dictionary should have at most 1024 items"):
         read(Report, json.dumps({"attempt": 1, "ranks": ranks}).encode())

@@ -1,4 +1,4 @@
-"""Who a token proves to be: only the pod that the cluster made it for."""
+"""A token identifies only the pod to which it is bound."""
 
 import base64
 import hmac
@@ -12,12 +12,12 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from dev.benchmarks.agents.credentials import Issuer
-from trainyard.coordinator.rejections import RefusedError, Why
-from trainyard.coordinator.tokens import KEYS, LONGEST_TOKEN, REFRESH_SECONDS, PodIdentity, Verifier
+from trainyard.coordinator.rejections import RefusedError, RejectionReason
+from trainyard.coordinator.tokens import KEYS, MAX_TOKEN_BYTES, MIN_KEY_REFRESH_SECONDS, PodIdentity, TokenVerifier
 
 
 class Server:
-    """An API server that knows the keys, unless it is told to forget them."""
+    """An API server that serves the keys, unless they are removed."""
 
     def __init__(self, issuer: Issuer) -> None:
         self.issuer = issuer
@@ -31,8 +31,8 @@ class Server:
             raise OSError("connection refused")
         return self.issuer.documents[path]
 
-    def verifier(self) -> Verifier:
-        return Verifier(self.fetch, clock=lambda: self.time)
+    def verifier(self) -> TokenVerifier:
+        return TokenVerifier(self.fetch, clock=lambda: self.time)
 
 
 @pytest.fixture
@@ -40,69 +40,69 @@ def server() -> Server:
     return Server(Issuer())
 
 
-async def refusal(verifier: Verifier, token: str) -> Why:
+async def refusal(verifier: TokenVerifier, token: str) -> RejectionReason:
     with pytest.raises(RefusedError) as refused:
-        await verifier.pod(token)
+        await verifier.identify(token)
     assert refused.value.message
-    return refused.value.why
+    return refused.value.reason
 
 
 async def test_a_token_names_its_pod(server: Server) -> None:
     token = server.issuer.token("uid-1", "lab", "train-worker-0-1")
-    assert await server.verifier().pod(token) == PodIdentity("lab", "train-worker-0-1", "uid-1")
+    assert await server.verifier().identify(token) == PodIdentity("lab", "train-worker-0-1", "uid-1")
 
 
-async def test_the_keys_are_asked_for_once_and_a_token_is_checked_once(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_keys_and_verified_tokens_are_cached(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     verifier, token = server.verifier(), server.issuer.token("uid-1")
-    await verifier.pod(token)
+    await verifier.identify(token)
     monkeypatch.setattr(jwt, "decode", None)
-    await verifier.pod(token)
+    await verifier.identify(token)
     assert server.asked.count(KEYS) == 1
 
 
 @pytest.mark.parametrize(
     ("claims", "why"),
     [
-        ({"aud": ["https://kubernetes.default.svc"]}, Why.BAD_TOKEN),
-        ({"aud": None}, Why.BAD_TOKEN),
-        ({"iss": "https://another.cluster"}, Why.BAD_TOKEN),
-        ({"exp": None}, Why.BAD_TOKEN),
-        ({"exp": 1}, Why.EXPIRED_TOKEN),
-        ({"nbf": 1 << 40}, Why.BAD_TOKEN),
-        ({"kubernetes.io": None}, Why.BAD_TOKEN),
-        ({"kubernetes.io": {"namespace": "lab", "serviceaccount": {"name": "default"}}}, Why.BAD_TOKEN),
-        ({"kubernetes.io": "lab"}, Why.BAD_TOKEN),
+        ({"aud": ["https://kubernetes.default.svc"]}, RejectionReason.BAD_TOKEN),
+        ({"aud": None}, RejectionReason.BAD_TOKEN),
+        ({"iss": "https://another.cluster"}, RejectionReason.BAD_TOKEN),
+        ({"exp": None}, RejectionReason.BAD_TOKEN),
+        ({"exp": 1}, RejectionReason.EXPIRED_TOKEN),
+        ({"nbf": 1 << 40}, RejectionReason.BAD_TOKEN),
+        ({"kubernetes.io": None}, RejectionReason.BAD_TOKEN),
+        ({"kubernetes.io": {"namespace": "lab", "serviceaccount": {"name": "default"}}}, RejectionReason.BAD_TOKEN),
+        ({"kubernetes.io": "lab"}, RejectionReason.BAD_TOKEN),
     ],
 )
-async def test_tokens_for_something_else_are_refused(server: Server, claims: dict[str, object], why: Why) -> None:
+async def test_tokens_with_wrong_claims_are_rejected(
+    server: Server, claims: dict[str, Any], why: RejectionReason
+) -> None:
     assert await refusal(server.verifier(), server.issuer.token("uid-1", **claims)) == why
 
 
-async def test_a_token_that_was_good_expires(server: Server) -> None:
+async def test_cached_token_expires(server: Server) -> None:
     verifier, token = server.verifier(), server.issuer.token("uid-1", lasts=60)
-    await verifier.pod(token)
+    await verifier.identify(token)
     verifier.now = lambda: time.time() + 120
-    assert await refusal(verifier, token) == Why.EXPIRED_TOKEN
+    assert await refusal(verifier, token) == RejectionReason.EXPIRED_TOKEN
 
 
 @pytest.mark.parametrize("ahead", [-600, 600])
-async def test_a_token_is_good_by_the_clock_of_who_signed_it(server: Server, ahead: int) -> None:
+async def test_expiry_uses_the_issuers_clock(server: Server, ahead: int) -> None:
     """The machine is that much ahead of the API server, and has just got to know it."""
     verifier, now = server.verifier(), time.time() - ahead
     verifier.now = lambda: now
-    await verifier.pod(server.issuer.token("uid-1", iat=int(now), nbf=int(now), exp=int(now) + 60))
+    await verifier.identify(server.issuer.token("uid-1", iat=int(now), nbf=int(now), exp=int(now) + 60))
 
 
-async def test_signatures_of_others_are_refused(server: Server) -> None:
+async def test_foreign_signatures_are_rejected(server: Server) -> None:
     verifier = server.verifier()
-    await verifier.pod(server.issuer.token("uid-1"))
+    await verifier.identify(server.issuer.token("uid-1"))
     forged = Issuer()  # another key under the same name
-    assert await refusal(verifier, forged.token("uid-1")) == Why.BAD_TOKEN
+    assert await refusal(verifier, forged.token("uid-1")) == RejectionReason.BAD_TOKEN
     claims = jwt.decode(server.issuer.token("uid-1"), options={"verify_signature": False})
-    unsigned = jwt.encode(claims, None, "none", headers={"kid": "first"})
-    assert await refusal(verifier, unsigned) == Why.BAD_TOKEN
+    unsigned = jwt.encode(claims, "", "none", headers={"kid": "first"})
+    assert await refusal(verifier, unsigned) == RejectionReason.BAD_TOKEN
     public = server.issuer.key.public_key().public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
@@ -112,7 +112,7 @@ async def test_signatures_of_others_are_refused(server: Server) -> None:
     )
     signature = base64.urlsafe_b64encode(hmac.digest(public, head + b"." + body, "sha256")).rstrip(b"=")
     shared = b".".join((head, body, signature)).decode()
-    assert await refusal(verifier, shared) == Why.BAD_TOKEN
+    assert await refusal(verifier, shared) == RejectionReason.BAD_TOKEN
 
 
 def headed(header: str, claims: str = "{}") -> str:
@@ -129,7 +129,7 @@ def headed(header: str, claims: str = "{}") -> str:
         "a.b",
         "..",
         "é.è.ê",
-        "A" * (LONGEST_TOKEN + 1),
+        "A" * (MAX_TOKEN_BYTES + 1),
         headed("{}"),
         headed("[]"),
         headed("[" * 10_000),
@@ -139,38 +139,36 @@ def headed(header: str, claims: str = "{}") -> str:
         headed('{"alg": "ES256", "kid": "first"}', "[" * 5_000),
     ],
 )
-async def test_what_is_no_token_is_refused(server: Server, token: str) -> None:
-    assert await refusal(server.verifier(), token) == Why.BAD_TOKEN
+async def test_malformed_tokens_are_rejected(server: Server, token: str) -> None:
+    assert await refusal(server.verifier(), token) == RejectionReason.BAD_TOKEN
 
 
-async def test_new_keys_are_found_and_unknown_ones_asked_for_now_and_then(server: Server) -> None:
+async def test_rotated_keys_are_fetched_with_a_rate_limit(server: Server) -> None:
     verifier, old = server.verifier(), server.issuer
-    await verifier.pod(old.token("uid-1"))
+    await verifier.identify(old.token("uid-1"))
     server.issuer = Issuer("second")
     for _ in range(3):
-        assert await refusal(verifier, Issuer("third").token("uid-1")) == Why.BAD_TOKEN
+        assert await refusal(verifier, Issuer("third").token("uid-1")) == RejectionReason.BAD_TOKEN
     assert server.asked.count(KEYS) == 1
-    server.time += REFRESH_SECONDS
-    await verifier.pod(server.issuer.token("uid-2"))
+    server.time += MIN_KEY_REFRESH_SECONDS
+    await verifier.identify(server.issuer.token("uid-2"))
     assert server.asked.count(KEYS) == 2
 
 
-async def test_while_the_keys_cannot_be_read_nobody_is_called_a_liar(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unreadable_keys_do_not_reject_tokens_as_bad(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     server.down = True
     verifier, token = server.verifier(), server.issuer.token("uid-1")
-    assert await refusal(verifier, token) == Why.KEYS_UNKNOWN
-    assert await refusal(verifier, token) == Why.KEYS_UNKNOWN
+    assert await refusal(verifier, token) == RejectionReason.KEYS_UNKNOWN
+    assert await refusal(verifier, token) == RejectionReason.KEYS_UNKNOWN
     assert [record.message.count("connection refused") for record in caplog.records] == [1]
     server.down = False
-    server.time += REFRESH_SECONDS
-    assert (await verifier.pod(token)).uid == "uid-1"
+    server.time += MIN_KEY_REFRESH_SECONDS
+    assert (await verifier.identify(token)).uid == "uid-1"
 
 
-async def test_keys_that_are_known_last_while_new_ones_cannot_be_read(server: Server) -> None:
+async def test_known_keys_survive_a_failed_refresh(server: Server) -> None:
     verifier = server.verifier()
-    await verifier.pod(server.issuer.token("uid-1"))
-    server.down, server.time = True, server.time + REFRESH_SECONDS
-    assert await refusal(verifier, Issuer("second").token("uid-1")) == Why.BAD_TOKEN
-    assert (await verifier.pod(server.issuer.token("uid-2"))).uid == "uid-2"
+    await verifier.identify(server.issuer.token("uid-1"))
+    server.down, server.time = True, server.time + MIN_KEY_REFRESH_SECONDS
+    assert await refusal(verifier, Issuer("second").token("uid-1")) == RejectionReason.BAD_TOKEN
+    assert (await verifier.identify(server.issuer.token("uid-2"))).uid == "uid-2"

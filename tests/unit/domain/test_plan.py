@@ -1,5 +1,6 @@
 """The plan of a job that is on its way: first look, Service before pods, old attempts before new ones, hands off."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from tests.support.jobs import NOW, Scene, ago, job, stored, worker
 from trainyard.api.internal_status import Backoff
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, Restarts, TrainingJobStatus
-from trainyard.domain.actions import CreateService, CreateWorker, DeletePod, Plan
+from trainyard.domain.actions import Action, CreateService, CreateWorker, DeletePod, Plan
 from trainyard.domain.plan import plan
 
 ALL_THREE = [CreateWorker(0, 1, 3), CreateWorker(1, 1, 3), CreateWorker(2, 1, 3)]
@@ -19,7 +20,7 @@ def carried_out(scene: Scene) -> Scene:
     return replace(scene, status=stored(plan(scene.snapshot, NOW).status))
 
 
-def test_first_look_makes_the_service_and_then_the_pods() -> None:
+def test_first_plan_creates_service_then_pods() -> None:
     first = plan(job(3).snapshot, NOW)
     assert first.actions == [CreateService(), *ALL_THREE]
     status = first.status
@@ -87,18 +88,18 @@ def test_old_pods_go_before_new_ones_come() -> None:
     assert plan(replace(scene, pods=()).snapshot, NOW).actions == [CreateWorker(0, 2, 2), CreateWorker(1, 2, 2)]
 
 
-def test_pod_that_stays_on_a_lost_node_is_not_waited_for() -> None:
+def test_pod_on_lost_node_does_not_block() -> None:
     scene = replace(job(2).started(attempt=2), has_service=True, pods=(worker(1, deletion_time=ago(30)),))
     decided = plan(scene.snapshot, NOW)
     assert decided.actions == [CreateWorker(0, 2, 2), CreateWorker(1, 2, 2)]
     assert decided.status.replicas == 1
 
 
-def test_pods_that_have_ended_keep_their_logs_while_the_next_attempt_waits() -> None:
+def test_finished_pods_keep_logs_during_backoff() -> None:
     over = job(3).running().failed(1).started(attempt=2).with_status(backoff=Backoff(count=2, not_before=ago(-4)))
-    assert [a.name for a in plan(over.snapshot, NOW).actions] == ["train-worker-0-1", "train-worker-2-1"]
+    assert deleted(plan(over.snapshot, NOW).actions) == ["train-worker-0-1", "train-worker-2-1"]
     waited = over.with_status(backoff=Backoff(count=2, not_before=NOW))
-    assert "train-worker-1-1" in [a.name for a in plan(waited.snapshot, NOW).actions]
+    assert "train-worker-1-1" in deleted(plan(waited.snapshot, NOW).actions)
 
 
 def test_old_pods_that_are_waited_for_are_named() -> None:
@@ -155,7 +156,7 @@ class TestResize:
         assert (decided.status.restart_count, decided.status.internal.backoff) == (0, Backoff())
         (event,) = decided.events
         assert (event.type, event.reason) == ("Normal", Reason.RESIZED)
-        assert event.note == "replicas was changed from 3 to 5; all workers start anew as attempt 2"
+        assert event.note == "replicas was changed from 3 to 5; restarting all workers as attempt 2"
 
     def test_is_seen_on_any_pod(self) -> None:
         scene = job(3).running().pod(0, workers=0).wishing(replicas=2)

@@ -49,24 +49,24 @@ class Server:
             answering.cancel()
 
 
-async def test_twice_as_many_in_each_round_up_to_the_limit() -> None:
+async def test_concurrency_doubles_up_to_the_limit() -> None:
     server = Server()
     outcomes = await server.make(200)
     assert outcomes == [Done(number) for number in range(200)]
     assert server.rounds == [1, 2, 4, 8, 16, 32, 50, 50, 37]
 
 
-async def test_nothing_to_do() -> None:
+async def test_no_calls_give_no_outcomes() -> None:
     assert await slow_start([]) == []
 
 
-async def test_what_the_first_meets_the_rest_is_spared() -> None:
+async def test_no_call_starts_after_a_failure() -> None:
     server = Server(failing={0})
     assert await server.make(500) == [Failed(QUOTA), *[NotStarted()] * 499]
     assert server.rounds == [1]
 
 
-async def test_those_under_way_are_waited_for() -> None:
+async def test_calls_in_flight_are_awaited() -> None:
     server = Server(failing={4})
     outcomes = await server.make(20)
     assert outcomes == [

@@ -1,4 +1,4 @@
-"""One of several may act, and never two: by the clock of each alone."""
+"""At most one candidate leads, by monotonic clocks alone."""
 
 import asyncio
 from typing import Any
@@ -9,25 +9,25 @@ from tests.support.election import HOME, NAME, election
 from tests.support.fake_api import FakeApi
 from tests.support.timers import FakeTimers
 from tests.support.waiting import until
-from trainyard.engine.leader import LONGEST_LEASE, LeaderElector, NotLeadingError, Timing
+from trainyard.engine.leader import MAX_LEASE_SECONDS, LeaderElector, LeaseTiming, NotLeadingError
 from trainyard.kube.lease import LEASES, LeaseClient
 
 PUT = {"method": "PUT"}
 
 
-async def test_the_first_leads_and_the_second_stands_by(api: FakeApi, timers: FakeTimers) -> None:
+async def test_first_leads_and_second_is_standby(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         first = vote.join("first")
         assert await vote.until_writes(first, 1) == 0
         second = vote.join("second")
         await vote.wait(60)
         assert (first.may_write, second.may_write) == (True, False)
-        assert first.elector.standing() == "this process leads"
-        assert second.elector.standing() == "standing by: first leads"
+        assert first.elector.describe() == "this process is the leader"
+        assert second.elector.describe() == "standby: first is the leader"
         assert vote.lease()["leaseTransitions"] == 0
 
 
-async def test_after_a_kill_the_other_takes_over_in_less_than_twenty_seconds(api: FakeApi, timers: FakeTimers) -> None:
+async def test_standby_takes_over_within_20_seconds(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         first = vote.join("first")
         await vote.until_writes(first, 1)
@@ -35,25 +35,25 @@ async def test_after_a_kill_the_other_takes_over_in_less_than_twenty_seconds(api
         await vote.wait(7)
         first.kill()
         took = await vote.until_writes(second, 20)
-        assert took > Timing().lease - Timing().retry
+        assert took > LeaseTiming().duration - LeaseTiming().retry_period
         assert (vote.lease()["holderIdentity"], vote.lease()["leaseTransitions"]) == ("second", 1)
 
 
-async def test_one_that_starts_again_in_its_place_goes_on_at_once(api: FakeApi, timers: FakeTimers) -> None:
+async def test_restarted_process_takes_its_lease_at_once(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         first = vote.join("pod_1")
         await vote.until_writes(first, 1)
         second = vote.join("other")
         await vote.wait(7)
         first.kill()
-        heir = vote.join("pod_2", inherits=lambda holder: holder.startswith("pod_"))
+        heir = vote.join("pod_2", holder_has_exited=lambda holder: holder.startswith("pod_"))
         assert await vote.until_writes(heir, 1) == 0
         assert (vote.lease()["holderIdentity"], vote.lease()["leaseTransitions"]) == ("pod_2", 1)
         await vote.wait(60)
         assert (heir.may_write, second.may_write) == (True, False)
 
 
-async def test_an_heir_that_comes_too_late_stands_by(api: FakeApi, timers: FakeTimers) -> None:
+async def test_late_successor_is_standby(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         first = vote.join("pod_1")
         await vote.until_writes(first, 1)
@@ -61,35 +61,35 @@ async def test_an_heir_that_comes_too_late_stands_by(api: FakeApi, timers: FakeT
         await vote.wait(1)
         first.kill()
         await vote.until_writes(second, 20)
-        heir = vote.join("pod_2", inherits=lambda holder: holder.startswith("pod_"))
+        heir = vote.join("pod_2", holder_has_exited=lambda holder: holder.startswith("pod_"))
         await vote.wait(30)
         assert (heir.may_write, second.may_write) == (False, True)
 
 
-async def test_who_is_inherited_from_and_lives_ends_at_its_next_renewal(api: FakeApi, timers: FakeTimers) -> None:
+async def test_wrongly_succeeded_leader_exits_at_next_renewal(api: FakeApi, timers: FakeTimers) -> None:
     """The runtime has lost a container that runs, say, and another was started in its place."""
     async with election(api, timers) as vote:
         first = vote.join("pod_1")
         await vote.until_writes(first, 1)
-        heir = vote.join("pod_2", inherits=lambda holder: holder.startswith("pod_"))
+        heir = vote.join("pod_2", holder_has_exited=lambda holder: holder.startswith("pod_"))
         await vote.until_writes(heir, 1)
-        await vote.wait(Timing().retry)
+        await vote.wait(LeaseTiming().retry_period)
         assert first.lost == f"lost the lease {HOME}/{NAME}: pod_2 has taken it"
         assert heir.may_write
 
 
-async def test_a_last_renewal_that_is_late_only_delays_the_heir(api: FakeApi, timers: FakeTimers) -> None:
+async def test_late_renewal_only_delays_the_successor(api: FakeApi, timers: FakeTimers) -> None:
     """It was on its way when its process died: the heir's first try, made of what it read before, is refused."""
     async with election(api, timers) as vote:
         first = vote.join("pod_1")
         await vote.until_writes(first, 1)
         first.kill()
         api.fault(**PUT, status=409, reason="Conflict")
-        heir = vote.join("pod_2", inherits=lambda holder: holder.startswith("pod_"))
+        heir = vote.join("pod_2", holder_has_exited=lambda holder: holder.startswith("pod_"))
         assert 0 < await vote.until_writes(heir, 3) < 2
 
 
-async def test_what_is_given_back_is_taken_within_two_seconds(api: FakeApi, timers: FakeTimers) -> None:
+async def test_released_lease_is_taken_within_two_seconds(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         first = vote.join("first")
         await vote.until_writes(first, 1)
@@ -104,7 +104,7 @@ async def test_what_is_given_back_is_taken_within_two_seconds(api: FakeApi, time
         assert await vote.until_writes(second, 2) <= 2
 
 
-async def test_a_process_that_was_stopped_writes_nothing_when_it_goes_on(api: FakeApi, timers: FakeTimers) -> None:
+async def test_suspended_process_writes_nothing_after_resuming(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         first = vote.join("first")
         await vote.until_writes(first, 1)
@@ -115,10 +115,10 @@ async def test_a_process_that_was_stopped_writes_nothing_when_it_goes_on(api: Fa
             first.stopped.set()
             assert not first.may_write, "it is the first thing that it does"
             await vote.wait(0.1)
-            assert first.lost == f"lost the lease {HOME}/{NAME}: it was not renewed for 31 s"
+            assert first.lost == f"lost the lease {HOME}/{NAME}: not renewed for 31 s"
 
 
-async def test_who_was_refused_once_stays_refused(api: FakeApi, timers: FakeTimers) -> None:
+async def test_rejected_permit_is_final(api: FakeApi, timers: FakeTimers) -> None:
     """A renewal that was under way while the process was stopped may succeed after all."""
     async with election(api, timers) as vote:
         first = vote.join("first")
@@ -128,10 +128,10 @@ async def test_who_was_refused_once_stays_refused(api: FakeApi, timers: FakeTime
         await vote.rest()
         await vote.wait(2)
         assert not first.may_write
-        assert "it was not renewed for 10 s" in first.lost
+        assert "not renewed for 10 s" in first.lost
 
 
-async def test_a_renewal_counts_from_its_begin(api: FakeApi, timers: FakeTimers) -> None:
+async def test_renewal_counts_from_its_start(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         first = vote.join("first")
         await vote.until_writes(first, 1)
@@ -143,34 +143,34 @@ async def test_a_renewal_counts_from_its_begin(api: FakeApi, timers: FakeTimers)
         timers.advance(4)  # passes while the request is under way
         await vote.rest()
         left = first.elector.permit()
-        assert left == pytest.approx(Timing().end_of_writes - 4, abs=0.5)
+        assert left == pytest.approx(LeaseTiming().write_deadline - 4, abs=0.5)
 
 
-async def test_numbers_set_by_hand_keep_nobody_from_leading(api: FakeApi, timers: FakeTimers) -> None:
+async def test_huge_duration_does_not_block_election(api: FakeApi, timers: FakeTimers) -> None:
     largest = 2**31 - 1
     written = {"holderIdentity": "dead", "leaseDurationSeconds": largest, "leaseTransitions": largest}
     api.cluster.create(LEASES, HOME, {"metadata": {"name": NAME}, "spec": written})
     async with election(api, timers) as vote:
         first = vote.join("first")
-        await vote.wait(LONGEST_LEASE - 10)
+        await vote.wait(MAX_LEASE_SECONDS - 10)
         assert not first.may_write
         await vote.wait(20)
         assert first.may_write
     assert api.cluster.get(LEASES, HOME, NAME)["spec"]["leaseTransitions"] == largest
 
 
-async def test_a_writer_is_told_how_long_it_may_take(api: FakeApi, timers: FakeTimers) -> None:
+async def test_permit_returns_the_write_deadline(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         first = vote.join("first")
         with pytest.raises(NotLeadingError, match="the lease is not held"):
             first.elector.permit()
         await vote.until_writes(first, 1)
         timers.advance(0.5)
-        assert first.elector.permit() == Timing().end_of_writes - 0.5
-        assert Timing().renew_within < Timing().end_of_writes < Timing().lease
+        assert first.elector.permit() == LeaseTiming().write_deadline - 0.5
+        assert LeaseTiming().renew_deadline < LeaseTiming().write_deadline < LeaseTiming().duration
 
 
-async def test_an_api_server_that_is_away_for_a_while_costs_nothing(api: FakeApi, timers: FakeTimers) -> None:
+async def test_short_api_outage_costs_nothing(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         first = vote.join("first")
         await vote.until_writes(first, 1)
@@ -179,19 +179,17 @@ async def test_an_api_server_that_is_away_for_a_while_costs_nothing(api: FakeApi
         assert first.may_write
 
 
-async def test_one_that_is_away_for_longer_ends_the_leader_before_another_may_begin(
-    api: FakeApi, timers: FakeTimers
-) -> None:
+async def test_long_api_outage_ends_leadership_in_time(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         first = vote.join("first")
         await vote.until_writes(first, 1)
         api.fault(status=500, times=1000)
-        await vote.wait(Timing().renew_within + 0.1)
+        await vote.wait(LeaseTiming().renew_deadline + 0.1)
         assert not first.may_write
-        assert "it was not renewed for 10 s" in first.lost
+        assert "not renewed for 10 s" in first.lost
 
 
-async def test_a_lost_answer_to_a_renewal_is_no_loss(api: FakeApi, timers: FakeTimers) -> None:
+async def test_lost_answer_to_a_renewal_is_survived(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         first = vote.join("first")
         await vote.until_writes(first, 1)
@@ -201,7 +199,7 @@ async def test_a_lost_answer_to_a_renewal_is_no_loss(api: FakeApi, timers: FakeT
         assert vote.lease()["leaseTransitions"] == 0
 
 
-async def test_a_lost_answer_to_taking_it_is_no_loss(api: FakeApi, timers: FakeTimers) -> None:
+async def test_lost_answer_to_acquiring_is_survived(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         api.fault(method="POST", lose_answer=True)
         first = vote.join("first")
@@ -209,7 +207,7 @@ async def test_a_lost_answer_to_taking_it_is_no_loss(api: FakeApi, timers: FakeT
         assert vote.lease()["holderIdentity"] == "first"
 
 
-async def test_who_finds_another_in_the_lease_ends_at_once(api: FakeApi, timers: FakeTimers) -> None:
+async def test_leader_exits_when_lease_is_taken(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         first = vote.join("first")
         await vote.until_writes(first, 1)
@@ -222,9 +220,7 @@ async def test_who_finds_another_in_the_lease_ends_at_once(api: FakeApi, timers:
 @pytest.mark.parametrize(
     "change", [{"metadata": {"labels": {"team": "ml"}}}, {"spec": {"renewTime": "2000-01-01T00:00:00.000000Z"}}]
 )
-async def test_somebody_who_only_writes_beside_it_is_survived(
-    api: FakeApi, timers: FakeTimers, change: dict[str, Any]
-) -> None:
+async def test_unrelated_write_to_lease_is_survived(api: FakeApi, timers: FakeTimers, change: dict[str, Any]) -> None:
     async with election(api, timers) as vote:
         first = vote.join("first")
         await vote.until_writes(first, 1)
@@ -235,7 +231,7 @@ async def test_somebody_who_only_writes_beside_it_is_survived(
     assert labels == change.get("metadata", {}).get("labels"), "what is not ours stays"
 
 
-async def test_a_lease_that_is_deleted_is_made_anew(api: FakeApi, timers: FakeTimers) -> None:
+async def test_deleted_lease_is_recreated(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         first = vote.join("first")
         await vote.until_writes(first, 1)
@@ -249,9 +245,7 @@ async def test_a_lease_that_is_deleted_is_made_anew(api: FakeApi, timers: FakeTi
         assert vote.lease()["holderIdentity"] == "first"
 
 
-async def test_a_lease_that_is_deleted_after_its_holder_died_is_not_waited_for_twice(
-    api: FakeApi, timers: FakeTimers
-) -> None:
+async def test_deleted_lease_of_dead_holder_expires_once(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         first = vote.join("first")
         await vote.until_writes(first, 1)
@@ -263,10 +257,10 @@ async def test_a_lease_that_is_deleted_after_its_holder_died_is_not_waited_for_t
         await vote.until_writes(second, 12)
 
 
-async def test_a_holder_that_asked_for_longer_is_given_longer(api: FakeApi, timers: FakeTimers) -> None:
+async def test_longer_lease_duration_is_respected(api: FakeApi, timers: FakeTimers) -> None:
     """As during an upgrade that makes leases shorter."""
     async with election(api, timers) as vote:
-        first = vote.join("first", timing=Timing(60))
+        first = vote.join("first", timing=LeaseTiming(60))
         await vote.until_writes(first, 1)
         first.kill()
         second = vote.join("second")
@@ -274,9 +268,7 @@ async def test_a_holder_that_asked_for_longer_is_given_longer(api: FakeApi, time
 
 
 @pytest.mark.parametrize("seconds", [None, 0, -5, "long"])
-async def test_a_lease_without_a_sensible_duration_runs_out_all_the_same(
-    api: FakeApi, timers: FakeTimers, seconds: Any
-) -> None:
+async def test_lease_with_invalid_duration_expires(api: FakeApi, timers: FakeTimers, seconds: Any) -> None:
     spec = {"holderIdentity": "strange", "leaseDurationSeconds": seconds, "leaseTransitions": "many"}
     api.cluster.create(LEASES, HOME, {"metadata": {"name": NAME}, "spec": spec})
     async with election(api, timers) as vote:
@@ -284,7 +276,7 @@ async def test_a_lease_without_a_sensible_duration_runs_out_all_the_same(
         assert await vote.until_writes(first, 20) > 14
 
 
-async def test_a_wall_clock_of_another_century_makes_no_difference(api: FakeApi, timers: FakeTimers) -> None:
+async def test_wall_clock_does_not_matter(api: FakeApi, timers: FakeTimers) -> None:
     times = {"acquireTime": "1999-01-01T00:00:00.000000Z", "renewTime": "2199-01-01T00:00:00.000000Z"}
     spec = {"holderIdentity": "strange", "leaseDurationSeconds": 15, **times}
     api.cluster.create(LEASES, HOME, {"metadata": {"name": NAME}, "spec": spec})
@@ -293,7 +285,7 @@ async def test_a_wall_clock_of_another_century_makes_no_difference(api: FakeApi,
         assert 14 < await vote.until_writes(first, 20) < 18
 
 
-async def test_two_that_begin_together_agree(api: FakeApi, timers: FakeTimers) -> None:
+async def test_simultaneous_start_elects_one(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         both = [vote.join("first"), vote.join("second")]
         for _ in range(50):
@@ -302,19 +294,21 @@ async def test_two_that_begin_together_agree(api: FakeApi, timers: FakeTimers) -
         assert sum(candidate.may_write for candidate in both) == 1
 
 
-async def test_missing_rights_are_said_and_waited_for(api: FakeApi, timers: FakeTimers) -> None:
+async def test_missing_permission_is_logged_and_retried(api: FakeApi, timers: FakeTimers) -> None:
     message = 'leases is forbidden: User "x" cannot get resource "leases" in API group "coordination.k8s.io"'
     api.fault(status=403, reason="Forbidden", message=message, times=5)
     async with election(api, timers) as vote:
         first = vote.join("first")
         await vote.wait(2)
-        rights = first.elector.client.session.rights
-        assert [str(right) for right in rights.missing()] == ["get leases.coordination.k8s.io in the namespace home"]
+        permissions = first.elector.client.session.permissions
+        assert [str(permission) for permission in permissions.missing()] == [
+            "get leases.coordination.k8s.io in the namespace home"
+        ]
         await vote.until_writes(first, 20)
-        assert rights.missing() == {}
+        assert permissions.missing() == {}
 
 
-async def test_giving_back_what_another_holds_leaves_it(api: FakeApi, timers: FakeTimers) -> None:
+async def test_release_leaves_a_lease_of_another_holder(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         first = vote.join("first")
         await vote.until_writes(first, 1)
@@ -324,7 +318,7 @@ async def test_giving_back_what_another_holds_leaves_it(api: FakeApi, timers: Fa
         assert vote.lease()["holderIdentity"] == "somebody-else"
 
 
-async def test_an_end_without_an_api_server_is_an_end(api: FakeApi, timers: FakeTimers) -> None:
+async def test_release_without_api_server_does_not_raise(api: FakeApi, timers: FakeTimers) -> None:
     async with election(api, timers) as vote:
         first = vote.join("first")
         await vote.until_writes(first, 1)
@@ -334,7 +328,7 @@ async def test_an_end_without_an_api_server_is_an_end(api: FakeApi, timers: Fake
         assert not first.may_write
 
 
-async def test_one_that_never_led_gives_nothing_back(api: FakeApi) -> None:
+async def test_standby_releases_nothing(api: FakeApi) -> None:
     elector = LeaderElector(LeaseClient(api.session(), HOME, NAME), "first")
     with api.no_calls():
         await elector.release()

@@ -32,7 +32,7 @@ def queue(timers: FakeTimers) -> WorkQueue[str]:
     return WorkQueue(timers=timers)
 
 
-async def test_none_means_done_until_something_changes(queue: WorkQueue[str], timers: FakeTimers) -> None:
+async def test_none_waits_for_the_next_change(queue: WorkQueue[str], timers: FakeTimers) -> None:
     seen: list[str] = []
 
     async def reconcile(key: str) -> None:
@@ -46,7 +46,7 @@ async def test_none_means_done_until_something_changes(queue: WorkQueue[str], ti
     assert seen == ["a"]
 
 
-async def test_a_number_means_again_after_so_many_seconds(queue: WorkQueue[str], timers: FakeTimers) -> None:
+async def test_number_requeues_after_seconds(queue: WorkQueue[str], timers: FakeTimers) -> None:
     async def reconcile(key: str) -> float:
         return 30
 
@@ -59,9 +59,7 @@ async def test_a_number_means_again_after_so_many_seconds(queue: WorkQueue[str],
     assert queue.depth == 1
 
 
-async def test_a_failure_means_again_later_each_time_until_it_is_well(
-    queue: WorkQueue[str], timers: FakeTimers
-) -> None:
+async def test_failure_retries_with_growing_backoff(queue: WorkQueue[str], timers: FakeTimers) -> None:
     well = False
 
     async def reconcile(key: str) -> None:
@@ -80,7 +78,7 @@ async def test_a_failure_means_again_later_each_time_until_it_is_well(
     assert queue.idle
 
 
-async def test_a_bug_is_told_once_with_its_place_and_stops_nobody_else(
+async def test_bug_is_logged_once_with_traceback(
     queue: WorkQueue[str], timers: FakeTimers, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[str] = []
@@ -99,13 +97,13 @@ async def test_a_bug_is_told_once_with_its_place_and_stops_nobody_else(
         await until(lambda: queue.idle)
     assert {"job-0", "job-1", "job-2"} < set(seen)
     assert seen.count("poison") == 4
-    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(told) == 1
-    assert told[0].exc_info is not None
-    assert "poison" in told[0].message
+    observed = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(observed) == 1
+    assert observed[0].exc_info is not None
+    assert "poison" in observed[0].message
 
 
-async def test_a_refusal_is_told_without_a_traceback(queue: WorkQueue[str], caplog: pytest.LogCaptureFixture) -> None:
+async def test_api_error_is_logged_without_traceback(queue: WorkQueue[str], caplog: pytest.LogCaptureFixture) -> None:
     async def reconcile(key: str) -> None:
         raise ApiError(409, "Conflict", "somebody wrote in between")
 
@@ -116,7 +114,7 @@ async def test_a_refusal_is_told_without_a_traceback(queue: WorkQueue[str], capl
     assert "somebody wrote in between" in caplog.text
 
 
-async def test_keys_are_worked_on_side_by_side_but_no_key_twice(queue: WorkQueue[str]) -> None:
+async def test_keys_run_concurrently_but_never_one_twice(queue: WorkQueue[str]) -> None:
     gate = asyncio.Event()
     inside: list[str] = []
     most = 0
@@ -139,7 +137,7 @@ async def test_keys_are_worked_on_side_by_side_but_no_key_twice(queue: WorkQueue
     assert most == 3
 
 
-async def test_cancellation_gives_the_key_back(queue: WorkQueue[str]) -> None:
+async def test_cancellation_returns_the_key(queue: WorkQueue[str]) -> None:
     async def reconcile(key: str) -> None:
         await asyncio.Event().wait()
 
@@ -150,16 +148,16 @@ async def test_cancellation_gives_the_key_back(queue: WorkQueue[str]) -> None:
     assert queue.idle
 
 
-async def test_each_pass_is_told(queue: WorkQueue[str]) -> None:
-    told: list[Result] = []
+async def test_each_reconcile_is_observed(queue: WorkQueue[str]) -> None:
+    observed: list[Result] = []
 
     async def reconcile(key: str) -> float | None:
         if key == "error":
             raise ValueError(key)
         return 5 if key == "after" else None
 
-    loop = ReconcileLoop(queue, reconcile, observer=Observer(passed=lambda result, _: told.append(result)))
+    loop = ReconcileLoop(queue, reconcile, observer=Observer(reconciled=lambda result, _: observed.append(result)))
     for key in ("fine", "after", "error"):
         queue.add(key)
         await loop.process_next()
-    assert told == [Result.SUCCESS, Result.REQUEUE_AFTER, Result.ERROR]
+    assert observed == [Result.SUCCESS, Result.REQUEUE_AFTER, Result.ERROR]

@@ -1,4 +1,4 @@
-"""The queue in fake time: nothing here waits."""
+"""The work queue on a fake clock."""
 
 import asyncio
 
@@ -30,7 +30,7 @@ async def test_a_key_waits_only_once(queue: WorkQueue[str]) -> None:
     assert queue.depth == 0
 
 
-async def test_a_key_in_work_has_one_worker_and_is_done_again_if_added_meanwhile(queue: WorkQueue[str]) -> None:
+async def test_key_added_while_in_work_is_requeued(queue: WorkQueue[str]) -> None:
     queue.add("a")
     await take(queue)
     queue.add("a")
@@ -52,7 +52,7 @@ async def test_get_waits_for_a_key(queue: WorkQueue[str]) -> None:
     assert await waiting == "a"
 
 
-async def test_a_worker_that_is_cancelled_loses_no_key(queue: WorkQueue[str]) -> None:
+async def test_cancelled_worker_loses_no_key(queue: WorkQueue[str]) -> None:
     waiting = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
     queue.add("a")
@@ -64,7 +64,7 @@ async def test_a_worker_that_is_cancelled_loses_no_key(queue: WorkQueue[str]) ->
 @pytest.mark.parametrize(
     ("delays", "ready_after"), [([10, 5], 5), ([5, 10], 5), ([5, 5], 5), ([3, 9, 1], 1), ([0, 7], 0), ([-1], 0)]
 )
-async def test_the_earliest_time_counts(
+async def test_earliest_delay_counts(
     queue: WorkQueue[str], timers: FakeTimers, delays: list[float], ready_after: float
 ) -> None:
     for delay in delays:
@@ -79,7 +79,7 @@ async def test_the_earliest_time_counts(
     assert queue.idle, "once is enough"
 
 
-async def test_a_key_that_is_taken_is_no_longer_put_off(queue: WorkQueue[str], timers: FakeTimers) -> None:
+async def test_taking_a_key_cancels_its_delay(queue: WorkQueue[str], timers: FakeTimers) -> None:
     queue.add_after("a", 5)
     queue.add("a")
     await take(queue)
@@ -91,7 +91,7 @@ async def test_a_key_that_is_taken_is_no_longer_put_off(queue: WorkQueue[str], t
     assert queue.depth == 1
 
 
-async def test_a_key_that_falls_due_while_in_work_is_done_again(queue: WorkQueue[str], timers: FakeTimers) -> None:
+async def test_key_due_while_in_work_is_requeued(queue: WorkQueue[str], timers: FakeTimers) -> None:
     queue.add("a")
     await take(queue)
     queue.add_after("a", 1)
@@ -101,7 +101,7 @@ async def test_a_key_that_falls_due_while_in_work_is_done_again(queue: WorkQueue
     assert queue.depth == 1
 
 
-async def test_failures_of_a_key_are_put_off_for_longer_each_time(queue: WorkQueue[str], timers: FakeTimers) -> None:
+async def test_backoff_of_a_key_grows(queue: WorkQueue[str], timers: FakeTimers) -> None:
     delays = []
     for _ in range(12):
         queue.add_rate_limited("a")
@@ -116,7 +116,7 @@ async def test_failures_of_a_key_are_put_off_for_longer_each_time(queue: WorkQue
     assert timers.next_due() == pytest.approx(0.2)
 
 
-async def test_failures_of_all_keys_share_a_budget(queue: WorkQueue[str], timers: FakeTimers) -> None:
+async def test_retries_of_all_keys_share_a_limit(queue: WorkQueue[str], timers: FakeTimers) -> None:
     for number in range(200):
         queue.add_rate_limited(f"job-{number}")
     timers.advance(0.2)
@@ -134,7 +134,7 @@ def test_jitter_shortens_by_at_most_half(failures: int, random: float) -> None:
     assert full / 2 <= Backoff(random=lambda: random)(failures) <= full <= 60
 
 
-async def test_ages(queue: WorkQueue[str], timers: FakeTimers) -> None:
+async def test_longest_wait_and_longest_work(queue: WorkQueue[str], timers: FakeTimers) -> None:
     assert (queue.longest_wait(), queue.longest_work()) == (0, 0)
     queue.add("a")
     timers.advance(3)
@@ -148,13 +148,13 @@ async def test_ages(queue: WorkQueue[str], timers: FakeTimers) -> None:
     assert (queue.longest_wait(), queue.longest_work()) == (6, 2)
 
 
-async def test_it_tells_what_it_does(timers: FakeTimers) -> None:
-    told: list[tuple[str, float]] = []
+async def test_each_step_is_observed(timers: FakeTimers) -> None:
+    observed: list[tuple[str, float]] = []
     observer = Observer(
-        added=lambda: told.append(("added", 0)),
-        retried=lambda: told.append(("retried", 0)),
-        took=lambda seconds: told.append(("took", seconds)),
-        finished=lambda seconds: told.append(("finished", seconds)),
+        added=lambda: observed.append(("added", 0)),
+        retried=lambda: observed.append(("retried", 0)),
+        taken=lambda seconds: observed.append(("taken", seconds)),
+        finished=lambda seconds: observed.append(("finished", seconds)),
     )
     queue: WorkQueue[str] = WorkQueue(timers=timers, observer=observer)
     queue.add("a")
@@ -163,7 +163,7 @@ async def test_it_tells_what_it_does(timers: FakeTimers) -> None:
     timers.advance(3)
     queue.add_rate_limited("a")
     queue.done("a")
-    assert told == [("added", 0), ("took", 2), ("retried", 0), ("finished", 3)]
+    assert observed == [("added", 0), ("taken", 2), ("retried", 0), ("finished", 3)]
 
 
 OPERATIONS = st.lists(
@@ -173,7 +173,7 @@ OPERATIONS = st.lists(
 
 @settings(deadline=None)
 @given(OPERATIONS)
-def test_no_key_is_lost_or_worked_on_twice(operations: list[tuple[str, str]]) -> None:
+def test_no_key_is_lost_or_run_twice(operations: list[tuple[str, str]]) -> None:
     timers = FakeTimers()
     queue: WorkQueue[str] = WorkQueue(timers=timers)
     ask = {"add": queue.add, "after": lambda key: queue.add_after(key, 3), "limited": queue.add_rate_limited}
@@ -199,7 +199,7 @@ def test_no_key_is_lost_or_worked_on_twice(operations: list[tuple[str, str]]) ->
     assert queue.depth == len(wanted), "each key that was asked for, once"
 
 
-async def test_it_uses_the_running_loop_where_no_time_is_given() -> None:
+async def test_default_timers_are_the_running_loop() -> None:
     queue: WorkQueue[str] = WorkQueue()
     queue.add_after("a", 0.005)
     assert await asyncio.wait_for(queue.get(), 5) == "a"

@@ -9,7 +9,7 @@ from trainyard.engine.queue_metrics import EngineMetrics
 NAME, CONTROLLER = {"name": "trainingjob"}, {"controller": "trainingjob"}
 
 
-async def test_the_families_of_a_controller(timers: FakeTimers) -> None:
+async def test_metric_families_of_a_controller(timers: FakeTimers) -> None:
     registry = CollectorRegistry()
     metrics = EngineMetrics(registry, "trainingjob")
     queue: WorkQueue[str] = WorkQueue(timers=timers, observer=metrics.observer)
@@ -49,7 +49,7 @@ async def test_the_families_of_a_controller(timers: FakeTimers) -> None:
     assert value("rest_client_request_duration_seconds_count", method="GET") == 1
 
 
-def test_two_registries_do_not_meet() -> None:
+def test_registries_are_independent() -> None:
     EngineMetrics(CollectorRegistry(), "a")
     EngineMetrics(CollectorRegistry(), "a")
     registry = CollectorRegistry()

@@ -11,7 +11,7 @@ def yes(resource: str, uid: str) -> bool:
     return True
 
 
-def test_one_who_wrote_nothing_is_ready() -> None:
+def test_owner_without_writes_is_ready() -> None:
     assert WriteTracker[str]().ready("a", {}, no)
 
 
@@ -32,7 +32,7 @@ def test_each_resource_has_versions_of_its_own() -> None:
     assert tracker.ready("a", {"pods": 0, "trainingjobs": 0}, no), "what has been seen once is not waited for again"
 
 
-def test_a_resource_without_a_cache_is_not_waited_for() -> None:
+def test_resource_without_cache_is_not_awaited() -> None:
     tracker = WriteTracker[str]()
     tracker.wrote("a", "services", 7)
     assert tracker.ready("a", {"pods": 1}, no)
@@ -55,7 +55,7 @@ def test_owners_do_not_wait_for_each_other() -> None:
     assert not tracker.ready("a", {"pods": 1}, yes)
 
 
-def test_an_owner_that_is_gone_is_forgotten() -> None:
+def test_deleted_owner_is_forgotten() -> None:
     tracker = WriteTracker[str]()
     tracker.wrote("a", "pods", 7)
     tracker.deleted("a", "pods", "uid-1")

@@ -28,7 +28,7 @@ def rows() -> list[list[int]]:
         return [[int(value) for value in line.split(",")] for line in file]
 
 
-def test_there_are_1797_images_of_64_pixels_with_their_digit(rows: list[list[int]]) -> None:
+def test_data_set_has_1797_labelled_8x8_images(rows: list[list[int]]) -> None:
     assert len(rows) == 1797
     assert {len(row) for row in rows} == {65}
     assert {pixel for row in rows for pixel in row[:64]} == set(range(17))
@@ -54,14 +54,14 @@ def test_the_data_are_those_of_the_readme() -> None:
     assert "CC BY 4.0" in (DIGITS / "README.md").read_text()
 
 
-def test_program_and_data_fit_a_config_map_and_the_annotation_of_kubectl_apply() -> None:
+def test_program_and_data_fit_a_config_map() -> None:
     (generated,) = manifest("kustomization.yaml")["configMapGenerator"]
     sizes = [(BASE / name).stat().st_size for name in generated["files"]]
     assert sum(sizes) * 4 / 3 < min(CONFIG_MAP_BYTES, ANNOTATION_BYTES)
     assert generated["options"] == {"disableNameSuffixHash": True}
 
 
-def test_the_job_is_three_workers_on_three_nodes_with_a_gpu_each() -> None:
+def test_job_spreads_three_gpu_workers_over_nodes() -> None:
     job = manifest("job.yaml")
     pod = job["spec"]["template"]["spec"]
     (worker,) = pod["containers"]

@@ -58,13 +58,13 @@ def program(job: Json) -> Path:
     """Where the program that it starts lies in the repository."""
     start, path = worker(job)["command"]
     assert start == "python3"
-    folder, _, name = path.rpartition("/")
+    folder, _, name = str(path).rpartition("/")
     assert folder == MOUNT["mountPath"]
     return RECIPES / name
 
 
 @EACH
-def test_it_is_a_trainingjob_without_a_field_that_is_none(job: Json) -> None:
+def test_manifest_has_only_known_fields(job: Json) -> None:
     assert job["apiVersion"] == "trainyard.dev/v1alpha1"
     TrainingJobSpec.model_validate(job["spec"])
     assert [*unknown(job["spec"], SCHEMA["properties"]["spec"], "spec")] == []
@@ -77,7 +77,7 @@ def test_an_unknown_field_would_be_seen() -> None:
 
 
 @EACH
-def test_its_image_is_one_that_the_local_cluster_has(job: Json) -> None:
+def test_image_exists_in_the_local_cluster(job: Json) -> None:
     assert worker(job)["image"] in {image.reference for image in IMAGES.values()}
 
 
@@ -100,7 +100,7 @@ def test_ranks_and_devices_fit(name: str) -> None:
 
 
 @EACH_RECIPE
-def test_nobody_is_root_and_nothing_more_is_allowed_than_is_needed(name: str) -> None:
+def test_pods_run_with_restricted_permissions(name: str) -> None:
     job = OF_RECIPES[name]
     assert job["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
     assert worker(job)["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -116,7 +116,7 @@ def test_the_program_is_there_and_knows_its_arguments(name: str) -> None:
 
 
 @EACH_RECIPE
-def test_checkpoints_are_on_the_volume_in_a_folder_of_the_jobs_own(name: str) -> None:
+def test_checkpoints_use_a_per_job_folder_on_volume(name: str) -> None:
     job = OF_RECIPES[name]
     main, pod = worker(job), job["spec"]["template"]["spec"]
     if "args" not in main:
@@ -148,7 +148,7 @@ def test_the_programs_fit_the_annotation_of_kubectl_apply() -> None:
     assert sum(path.stat().st_size for path in RECIPES.glob("*.py")) < 2**18
 
 
-def test_the_page_tells_of_every_job_and_its_ranks() -> None:
+def test_page_lists_every_job_and_its_ranks() -> None:
     told = re.findall(
         r"^\| \[`([a-z0-9-]+)`\]\(\1\.yaml\) \| (\d+) \|", (RECIPES / "README.md").read_text(), re.MULTILINE
     )
@@ -158,7 +158,7 @@ def test_the_page_tells_of_every_job_and_its_ranks() -> None:
     }
 
 
-def test_without_its_gpu_line_a_job_asks_for_no_gpu() -> None:
+def test_removing_the_gpu_line_removes_gpu_requests() -> None:
     for path in RECIPES.glob("*.yaml"):
         lines = [line for line in path.read_text().splitlines() if "nvidia.com" not in line]
         for document in yaml.safe_load_all("\n".join(lines)):

@@ -1,4 +1,4 @@
-"""Where workers may go: not on the nodes that their job avoids, and nowhere that the user does not want them."""
+"""The nodes that workers may use, within the user's own affinity."""
 
 from copy import deepcopy
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import NOW
-from tests.unit.frameworks.building import Json, worker
+from tests.support.worker_pods import Json, worker
 from trainyard.api.status import Avoidance, SuspectNode
-from trainyard.frameworks.affinity import avoid
+from trainyard.frameworks.affinity import avoid_suspect_nodes
 from trainyard.frameworks.manifests import worker_pod
 
 ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
@@ -53,31 +53,29 @@ def required(*terms: Json) -> Json:
         ),
     ],
 )
-def test_nodes_that_are_always_avoided(before: Json, after: Json) -> None:
-    spec = deepcopy(before)
-    avoid(spec, avoided("x", "y"))
-    assert spec == {"affinity": after}
+def test_suspect_nodes_are_excluded(before: Json, after: Json) -> None:
+    kept = deepcopy(before)
+    assert avoid_suspect_nodes(before, avoided("x", "y")) == {"affinity": after}
+    assert before == kept, "the user's spec stays as it is"
 
 
-def test_nodes_that_are_avoided_where_possible_come_after_the_users_wishes() -> None:
-    wish = {"weight": 5, "preference": {"matchExpressions": [ZONE]}}
-    spec: Any = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}}
-    avoid(spec, avoided("x", "y", how=Avoidance.PREFERRED))
-    assert spec["affinity"]["nodeAffinity"] == {
+def test_preferences_follow_those_of_the_user() -> None:
+    preference = {"weight": 5, "preference": {"matchExpressions": [ZONE]}}
+    spec: Any = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}}
+    changed = avoid_suspect_nodes(spec, avoided("x", "y", how=Avoidance.PREFERRED))
+    assert changed["affinity"]["nodeAffinity"] == {
         "preferredDuringSchedulingIgnoredDuringExecution": [
-            wish,
+            preference,
             {"weight": 100, "preference": {"matchFields": [no("x"), no("y")]}},
         ]
     }
 
 
-def test_without_avoided_nodes_nothing_is_added() -> None:
-    spec: Json = {}
-    avoid(spec, avoided("x", how=Avoidance.NONE))
-    assert spec == {}
+def test_no_suspect_nodes_add_nothing() -> None:
+    assert avoid_suspect_nodes({}, avoided("x", how=Avoidance.NONE)) == {}
 
 
-def test_a_worker_keeps_away_unless_the_user_has_named_its_node() -> None:
+def test_worker_avoids_suspects_unless_node_is_named() -> None:
     made = worker()
     job = made.job.status.evolve(suspect_nodes=avoided("x"))
     bound = worker(pod={"nodeName": "x"})
@@ -96,7 +94,7 @@ ON_DEMAND = [
 ]
 
 
-def test_the_first_workers_are_on_demand_and_the_others_where_they_are_cheap() -> None:
+def test_first_workers_on_demand_others_on_spot() -> None:
     own = required({"matchExpressions": [ZONE]})
     mixed: Json = {"replicas": 4, "pod": {"affinity": own}, "elastic": {"maxReplicas": 4, "onDemandReplicas": 2}}
     made = worker(index=1, **mixed)
@@ -123,6 +121,7 @@ def test_the_first_workers_are_on_demand_and_the_others_where_they_are_cheap() -
 
 
 @pytest.mark.parametrize("elastic", [None, {"maxReplicas": 4}])
-def test_where_nothing_is_said_of_it_they_go_anywhere(elastic: Json | None) -> None:
-    spec = worker_pod(worker(index=0, replicas=2, **({"elastic": elastic} if elastic else {})))["spec"]
+def test_no_capacity_type_adds_no_affinity(elastic: Json | None) -> None:
+    fields: Json = {"elastic": elastic} if elastic else {}
+    spec = worker_pod(worker(index=0, replicas=2, **fields))["spec"]
     assert "affinity" not in spec

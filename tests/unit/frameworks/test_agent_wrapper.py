@@ -1,18 +1,18 @@
-"""The agent in a worker's pod: what it runs, and that bringing it costs the pod nothing else."""
+"""The injected agent: what it runs, and that the pod needs no further resources."""
 
 from typing import Any
 
 import pytest
 
 from tests.support.jobs import condition
-from tests.unit.frameworks.building import EIGHT_GPUS, Json, container, worker
+from tests.support.worker_pods import EIGHT_GPUS, Json, container, worker
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType
-from trainyard.frameworks.agent_wrapper import Source
+from trainyard.frameworks.agent_wrapper import AgentImage
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.frameworks.worker_spec import Worker
 
-IMAGE = Source("operator:1")
+IMAGE = AgentImage("operator:1")
 ONCE, RANKS = ["/bin/sh", "/run/trainyard/start", "--once", "--"], ["/bin/sh", "/run/trainyard/start", "--"]
 
 
@@ -23,7 +23,8 @@ def pod(made: Worker) -> Json:
 
 def command(*words: str, gpus: bool = False, **spec: Any) -> list[str]:
     """What the main container runs, in which the given words are still the last."""
-    main = container(command=list(words), **({"resources": EIGHT_GPUS} if gpus else {}))
+    resources: Json = {"resources": EIGHT_GPUS} if gpus else {}
+    main = container(command=list(words), **resources)
     made: list[str] = pod(worker(main, **spec))["containers"][0]["command"]
     return made
 
@@ -39,7 +40,7 @@ def command(*words: str, gpus: bool = False, **spec: Any) -> list[str]:
         ["python"],
     ],
 )
-def test_a_python_program_is_run_once_for_each_rank(words: list[str], *, gpus: bool) -> None:
+def test_python_program_runs_once_per_rank(words: list[str], *, gpus: bool) -> None:
     assert command(*words, gpus=gpus) == [*RANKS, *words]
 
 
@@ -58,32 +59,32 @@ def test_a_python_program_is_run_once_for_each_rank(words: list[str], *, gpus: b
         ["bash", "-c", 'mpirun -np "$N" train'],
     ],
 )
-def test_what_starts_the_ranks_itself_is_run_once(words: list[str], *, gpus: bool) -> None:
+def test_launcher_runs_once(words: list[str], *, gpus: bool) -> None:
     assert command(*words, gpus=gpus) == [*ONCE, *words]
 
 
 @pytest.mark.parametrize("words", [["bash", "run.sh"], ["./train"], ["env", "A=1", "python", "train.py"]])
-def test_of_an_unknown_program_somebody_must_start_several_ranks(words: list[str]) -> None:
+def test_unknown_program_runs_once_with_several_processes(words: list[str]) -> None:
     assert command(*words) == [*RANKS, *words]
     assert command(*words, gpus=True) == [*ONCE, *words]
 
 
-def test_what_has_no_ranks_is_run_once() -> None:
+def test_framework_none_runs_once() -> None:
     assert command("python", "serve.py", framework="none") == [*ONCE, "python", "serve.py"]
 
 
-def test_the_agent_as_a_command_is_this_one_with_its_own_arguments() -> None:
+def test_agent_in_command_keeps_its_arguments() -> None:
     for name in ("trainyard-agent", "/usr/local/bin/trainyard-agent"):
         assert command(name, "--", "bash", "run.sh", gpus=True) == [*RANKS, "bash", "run.sh"]
 
 
-def test_arguments_stay_arguments_and_count_for_what_is_run() -> None:
+def test_args_stay_and_decide_the_launcher() -> None:
     main = container(command=["python"], args=["-m", "torch.distributed.run", "$(SCRIPT)"])
     made = pod(worker(main))["containers"][0]
     assert (made["command"], made["args"]) == ([*ONCE, "python"], ["-m", "torch.distributed.run", "$(SCRIPT)"])
 
 
-def test_other_containers_run_as_they_are() -> None:
+def test_other_containers_are_unchanged() -> None:
     side = container("side", command=["python", "side.py"])
     assert pod(worker(container(command=["python"]), side))["containers"][1]["command"] == ["python", "side.py"]
 
@@ -97,24 +98,24 @@ def test_other_containers_run_as_they_are() -> None:
         pytest.param(worker(container(command=["python"]), recovery={"agent": "none"}), id="not wanted"),
     ],
 )
-def test_without_anything_to_wrap_the_pod_is_as_without_the_agent(made: Worker) -> None:
+def test_no_agent_without_a_command(made: Worker) -> None:
     assert worker_pod(made, IMAGE) == worker_pod(made)
 
 
-def test_in_an_image_where_it_cannot_run_it_is_left_out() -> None:
+def test_no_agent_in_unsuitable_image() -> None:
     made = worker(container(command=["train"]))
     unfit = condition(ConditionType.AGENT_INJECTED, holds=False, reason=Reason.NO_PYTHON)
     made.job.status.conditions.append(unfit)
     assert worker_pod(made, IMAGE) == worker_pod(made)
 
 
-def test_who_brings_one_keeps_it() -> None:
+def test_users_own_agent_is_kept() -> None:
     volume = {"volumes": [{"name": "trainyard-agent", "emptyDir": {}}]}
     made = worker(container(command=["train"]), pod=volume)
     assert worker_pod(made, IMAGE) == worker_pod(made)
 
 
-def test_it_comes_first_and_into_a_folder_that_the_program_cannot_write() -> None:
+def test_init_container_is_first_and_mount_read_only() -> None:
     own = [{"name": "fetch", "image": "fetch:1"}]
     main = container(command=["train"], volumeMounts=[{"name": "data", "mountPath": "/data"}])
     spec = pod(worker(main, pod={"initContainers": own, "volumes": [{"name": "data", "emptyDir": {}}]}))
@@ -128,8 +129,8 @@ def test_it_comes_first_and_into_a_folder_that_the_program_cannot_write() -> Non
     assert {"name": "trainyard-agent", "emptyDir": {}} in spec["volumes"]
 
 
-def test_as_a_volume_it_needs_no_container() -> None:
-    spec = worker_pod(worker(container(command=["train"])), Source("operator:1", as_volume=True))["spec"]
+def test_image_volume_needs_no_init_container() -> None:
+    spec = worker_pod(worker(container(command=["train"])), AgentImage("operator:1", as_volume=True))["spec"]
     assert "initContainers" not in spec
     assert {"name": "trainyard-agent", "image": {"reference": "operator:1"}} in spec["volumes"]
     seen = {
@@ -141,7 +142,7 @@ def test_as_a_volume_it_needs_no_container() -> None:
     assert seen in spec["containers"][0]["volumeMounts"]
 
 
-def test_it_asks_for_no_more_than_the_main_container_and_for_no_gpu() -> None:
+def test_init_container_requests_shared_resources_only() -> None:
     resources = {"limits": {"nvidia.com/gpu": 8, "memory": "9Gi"}, "requests": {"cpu": "2", "ephemeral-storage": "1Gi"}}
     (bringer,) = pod(worker(container(command=["train"], resources=resources)))["initContainers"]
     assert bringer["resources"] == {
@@ -153,7 +154,7 @@ def test_it_asks_for_no_more_than_the_main_container_and_for_no_gpu() -> None:
 
 
 @pytest.mark.parametrize(("user", "kept"), [(None, True), (1000, True), (0, False)])
-def test_it_is_restricted_and_never_root_unless_the_pod_is(user: int | None, *, kept: bool) -> None:
+def test_init_container_is_restricted(user: int | None, *, kept: bool) -> None:
     context = {} if user is None else {"securityContext": {"runAsUser": user}}
     (bringer,) = pod(worker(container(command=["train"]), pod=context))["initContainers"]
     security = bringer["securityContext"]
@@ -163,7 +164,7 @@ def test_it_is_restricted_and_never_root_unless_the_pod_is(user: int | None, *, 
     assert security.get("runAsNonRoot", False) is kept
 
 
-def test_it_writes_where_the_kubelet_looks() -> None:
+def test_termination_log_path_is_passed() -> None:
     path = "/tmp/why"  # noqa: S108 - a path in the container
     main = container(command=["train"], terminationMessagePath=path)
     variables = pod(worker(main))["containers"][0]["env"]

@@ -1,21 +1,23 @@
-"""How a worker's pod is told where the operator is and who itself is."""
+"""The coordinator's address and the token in a worker's pod."""
 
 from typing import Any
 
 import pytest
 
-from tests.unit.frameworks.building import container, worker
-from trainyard.frameworks.agent_wrapper import Source
-from trainyard.frameworks.coordinator_endpoint import Contact
+from tests.support.worker_pods import container, worker
+from trainyard.frameworks.agent_wrapper import AgentImage
+from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.frameworks.worker_spec import Worker
 
-CONTACT = Contact("https://trainyard-coordinator.trainyard-system.svc:8443", "-----BEGIN …")
-SOURCE = Source("operator:1")
+CONTACT = CoordinatorEndpoint("https://trainyard-coordinator.trainyard-system.svc:8443", "-----BEGIN …")
+SOURCE = AgentImage("operator:1")
 TRAIN = container(command=["python", "train.py"])
 
 
-def spec(made: Worker, source: Source | None = SOURCE, contact: Contact | None = CONTACT) -> dict[str, Any]:
+def spec(
+    made: Worker, source: AgentImage | None = SOURCE, contact: CoordinatorEndpoint | None = CONTACT
+) -> dict[str, Any]:
     found: dict[str, Any] = worker_pod(made, source, contact)["spec"]
     return found
 
@@ -24,7 +26,7 @@ def variables(pod: dict[str, Any], number: int = 0) -> dict[str, str]:
     return {v["name"]: v["value"] for v in pod["containers"][number]["env"] if "COORDINATOR" in v["name"]}
 
 
-def test_the_main_container_is_told_and_has_a_token_for_nobody_else() -> None:
+def test_only_main_container_gets_coordinator_and_token() -> None:
     pod = spec(worker(TRAIN, container("sidecar")))
     assert variables(pod) == {
         "TRAINYARD_COORDINATOR": CONTACT.url,
@@ -41,12 +43,12 @@ def test_the_main_container_is_told_and_has_a_token_for_nobody_else() -> None:
     assert "trainyard-token" not in {m["name"] for m in sidecar["volumeMounts"]}
 
 
-def test_without_an_authority_none_is_named() -> None:
-    pod = spec(worker(TRAIN), contact=Contact(CONTACT.url))
+def test_no_authority_sets_no_variable() -> None:
+    pod = spec(worker(TRAIN), contact=CoordinatorEndpoint(CONTACT.url))
     assert variables(pod) == {"TRAINYARD_COORDINATOR": CONTACT.url}
 
 
-def test_an_agent_of_the_image_s_own_is_told_too() -> None:
+def test_agent_of_the_image_gets_the_coordinator() -> None:
     pod = spec(worker(container(command=["trainyard-agent", "--", "python", "t.py"])), source=None)
     assert variables(pod)
 
@@ -60,8 +62,8 @@ def test_an_agent_of_the_image_s_own_is_told_too() -> None:
         (worker(TRAIN, recovery={"agent": "none"}), SOURCE, CONTACT),
     ],
 )
-def test_where_nobody_would_speak_or_listen_there_is_nothing(
-    made: Worker, source: Source | None, contact: Contact | None
+def test_no_token_without_agent_or_coordinator(
+    made: Worker, source: AgentImage | None, contact: CoordinatorEndpoint | None
 ) -> None:
     pod = spec(made, source, contact)
     assert variables(pod) == {}
@@ -75,7 +77,7 @@ def test_where_nobody_would_speak_or_listen_there_is_nothing(
         {"volumeMounts": [{"name": "trainyard-token", "mountPath": "/mine"}]},
     ],
 )
-def test_what_the_user_has_of_it_stays(own: dict[str, Any]) -> None:
+def test_users_own_values_are_kept(own: dict[str, Any]) -> None:
     made = worker(
         {**TRAIN, **own},
         pod={"volumes": [{"name": "trainyard-token", "emptyDir": {}}]} if "volumeMounts" in own else {},

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import job
-from tests.unit.frameworks.building import EIGHT_GPUS, Json, container, worker
+from tests.support.worker_pods import EIGHT_GPUS, Json, container, worker
 from trainyard.frameworks.manifests import network_policy, service, worker_pod
 from trainyard.frameworks.worker_spec import Worker
 
@@ -48,7 +48,7 @@ def test_metadata_of_a_worker() -> None:
     }
 
 
-def test_users_labels_and_annotations_are_kept_and_ours_cannot_be_taken() -> None:
+def test_labels_and_annotations_of_user_are_kept() -> None:
     asked = {
         "labels": {"team": "a", "sidecar.istio.io/inject": "true", "trainyard.dev/index": "9"},
         "annotations": {"note": "b", "sidecar.istio.io/inject": "true", "trainyard.dev/workers": "9"},
@@ -62,22 +62,22 @@ def test_users_labels_and_annotations_are_kept_and_ours_cannot_be_taken() -> Non
 
 def test_template_without_metadata() -> None:
     template = {"spec": {"containers": [container()]}}
-    assert worker_pod(Worker(job(3, template=template).job, 0, 1))["metadata"]["name"] == "train-worker-0-1"
+    assert worker_pod(Worker(job(3, template=template).job, 0, 1, 3))["metadata"]["name"] == "train-worker-0-1"
 
 
-def test_names_by_which_workers_find_each_other() -> None:
+def test_hostname_and_subdomain() -> None:
     made = pod_spec(worker())
     assert (made["hostname"], made["subdomain"], made["restartPolicy"]) == ("train-worker-1", "train", "Never")
     assert made["enableServiceLinks"] is False
     assert "dnsPolicy" not in made
 
 
-def test_host_network_keeps_the_clusters_dns() -> None:
+def test_host_network_keeps_cluster_dns() -> None:
     assert pod_spec(worker(pod={"hostNetwork": True}))["dnsPolicy"] == "ClusterFirstWithHostNet"
     assert pod_spec(worker(pod={"hostNetwork": True, "dnsPolicy": "Default"}))["dnsPolicy"] == "Default"
 
 
-def test_what_the_user_asks_for_is_passed_through() -> None:
+def test_other_pod_fields_are_kept() -> None:
     asked = {"nodeSelector": {"gpu": "h200"}, "enableServiceLinks": True, "serviceAccountName": "me"}
     main = container(resources=EIGHT_GPUS, command=["python", "t.py"], terminationMessagePolicy="File")
     made = pod_spec(worker(main, pod=asked))
@@ -85,7 +85,7 @@ def test_what_the_user_asks_for_is_passed_through() -> None:
     assert {key: made["containers"][0][key] for key in main} == main
 
 
-def test_end_of_the_log_is_the_message_of_every_container() -> None:
+def test_termination_message_falls_back_to_logs() -> None:
     made = pod_spec(worker(container(), container("b")))
     assert {c["terminationMessagePolicy"] for c in made["containers"]} == {"FallbackToLogsOnError"}
 
@@ -147,7 +147,7 @@ def test_tolerations(own: list[Json] | None, added: list[str]) -> None:
     ]
 
 
-def test_service_is_headless_and_knows_workers_before_they_are_ready() -> None:
+def test_service_is_headless_and_publishes_unready_workers() -> None:
     made = service(job(3).job)
     assert made["metadata"]["name"] == "train"
     assert made["metadata"]["ownerReferences"] == [OWNER]
@@ -159,7 +159,7 @@ def test_service_is_headless_and_knows_workers_before_they_are_ready() -> None:
     }
 
 
-def test_a_network_policy_lets_in_the_jobs_own_workers_and_those_who_are_named() -> None:
+def test_network_policy_admits_workers_and_peers() -> None:
     scene = job(3)
     made, peer = (
         network_policy(scene.job, [PEER]),
@@ -167,7 +167,7 @@ def test_a_network_policy_lets_in_the_jobs_own_workers_and_those_who_are_named()
     )
     assert made["metadata"] == service(scene.job)["metadata"]
     assert made["spec"] == {**peer, "policyTypes": ["Ingress"], "ingress": [{"from": [peer, PEER]}]}
-    labels = worker_pod(Worker(scene.job, 2, 1))["metadata"]["labels"]
+    labels = worker_pod(Worker(scene.job, 2, 1, scene.spec.replicas))["metadata"]["labels"]
     assert peer["podSelector"]["matchLabels"].items() <= labels.items()
 
 
@@ -180,9 +180,9 @@ def test_a_network_policy_lets_in_the_jobs_own_workers_and_those_who_are_named()
         ({"framework": "none", "network": {"dnsNames": "Master"}}, {"trainyard.dev/index": "0"}),
     ],
 )
-def test_who_has_a_name(fields: Json, named: dict[str, str]) -> None:
+def test_workers_with_a_dns_name(fields: Json, named: dict[str, str]) -> None:
     scene = job(3, **fields)
     selector = service(scene.job)["spec"]["selector"]
     assert selector == {"trainyard.dev/job-uid": "job-uid", **named}
-    labels = worker_pod(Worker(scene.job, 0, 1))["metadata"]["labels"]
+    labels = worker_pod(Worker(scene.job, 0, 1, scene.spec.replicas))["metadata"]["labels"]
     assert selector.items() <= labels.items()

@@ -1,25 +1,25 @@
-"""Which pods may have a container start anew, and what is said of it in them."""
+"""The restart rules of worker pods."""
 
 from typing import Any
 
 import pytest
 
-from tests.unit.frameworks.building import container, worker
+from tests.support.worker_pods import container, worker
 from trainyard.domain.state.observe import is_restartable
-from trainyard.frameworks.agent_wrapper import Source
-from trainyard.frameworks.coordinator_endpoint import Contact
+from trainyard.frameworks.agent_wrapper import AgentImage
+from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
 from trainyard.frameworks.manifests import worker_pod
-from trainyard.frameworks.restart_rules import Restarting, suitable, with_rule
+from trainyard.frameworks.restart_rules import RestartAction, supported_actions, with_restart_rule
 
-ALL, ONE = Restarting.ALL, Restarting.CONTAINER
+ALL, ONE = RestartAction.ALL, RestartAction.CONTAINER
 TRAIN = container(command=["python", "train.py"])
 
 
-CONTACT = Contact("https://trainyard:8443")
+CONTACT = CoordinatorEndpoint("https://trainyard:8443")
 
 
-def made(*containers: dict[str, Any], contact: Contact | None = CONTACT, **more: Any) -> Any:
-    return worker_pod(worker(*containers, **more), Source("operator:1"), contact)
+def made(*containers: dict[str, Any], contact: CoordinatorEndpoint | None = CONTACT, **more: Any) -> Any:
+    return worker_pod(worker(*containers, **more), AgentImage("operator:1"), contact)
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,14 @@ def made(*containers: dict[str, Any], contact: Contact | None = CONTACT, **more:
         pytest.param(made({**TRAIN, "restartPolicyRules": [{"action": "Restart"}]}), (), id="the user has a rule"),
     ],
 )
-def test_what_may_start_anew(pod: dict[str, Any], what: tuple[Restarting, ...]) -> None:
-    assert tuple(suitable(pod["spec"])) == what
+def test_supported_restart_actions(pod: dict[str, Any], what: tuple[RestartAction, ...]) -> None:
+    assert tuple(supported_actions(pod["spec"])) == what
 
 
-@pytest.mark.parametrize("what", Restarting)
-def test_the_rule_is_for_one_exit_code_of_the_main_container(what: Restarting) -> None:
+@pytest.mark.parametrize("what", RestartAction)
+def test_restart_rule_matches_one_exit_code(what: RestartAction) -> None:
     pod = made(TRAIN, container("logs"))
-    ruled = with_rule(pod, what)
+    ruled = with_restart_rule(pod, what)
     main, other = ruled["spec"]["containers"]
     assert main["restartPolicyRules"] == [{"action": what, "exitCodes": {"operator": "In", "values": [88]}}]
     assert (main["restartPolicy"], other, pod == ruled) == ("Never", pod["spec"]["containers"][1], False)

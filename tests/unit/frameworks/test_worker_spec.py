@@ -1,6 +1,6 @@
 """What follows from a job's template for its workers."""
 
-from tests.unit.frameworks.building import worker
+from tests.support.worker_pods import worker
 
 
 def test_names_and_run_id() -> None:

@@ -1,4 +1,4 @@
-"""The chart as a function: values in, manifests out. Rendering is helm's own; nothing here imitates it."""
+"""The chart as a function from values to manifests, rendered by helm itself."""
 
 import json
 import subprocess
@@ -12,19 +12,19 @@ import yaml
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "helm" / "trainyard"
 
-# A helm that was built by `go install` takes a cluster of version 1.20 for granted.
+# A helm that was built by `go install` assumes a cluster of version 1.20.
 KUBERNETES = "1.36.0"
 
 Manifest = Mapping[str, Any]
 
 
 class RefusedError(Exception):
-    """Helm would not render; the text is what its user reads."""
+    """Helm refused to render; the text is its message for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What one `helm install` would send to the API server."""
+    """The manifests that one `helm install` sends to the API server."""
 
     manifests: Sequence[Manifest]
 
@@ -45,7 +45,7 @@ class Release:
         return dict(container)
 
     def environment(self) -> dict[str, str | None]:
-        """Name to value, `None` for what the downward API fills in."""
+        """Return the environment by name; `None` for values from the downward API."""
         variables = [(variable["name"], variable.get("value")) for variable in self.container()["env"]]
         assert len(variables) == len(dict(variables)), "a variable is set twice"
         return dict(variables)
@@ -57,7 +57,7 @@ class Chart:
     folder: Path = CHART
 
     def render(self, values: Mapping[str, Any] | None = None, *, release: str = "trainyard") -> Release:
-        """Raises RefusedError with helm's message."""
+        """Return the rendered release. Raises RefusedError with helm's message."""
         done = self._helm("template", release, str(self.folder), "--namespace", "trainyard-system", values=values)
         return Release(tuple(_documents(done)))
 
@@ -78,5 +78,15 @@ class Chart:
 
 
 def _documents(text: str) -> Iterator[Manifest]:
-    # The C loader: the CRD alone takes the other one half a second.
+    # The C loader: the other one needs half a second for the CRD.
     yield from (document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document)
+
+
+def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and defaults, as the README lists them; `resources` is one value to its reader."""
+    for name, value in values.items():
+        here = f"{path}{name}"
+        if isinstance(value, dict) and value and here != "resources":
+            yield from leaves(value, f"{here}.")
+        else:
+            yield here, value

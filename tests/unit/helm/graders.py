@@ -1,4 +1,4 @@
-"""The graders of manifests, as functions: a rendered chart in, complaints out. Which program says them is said with each."""
+"""The graders of manifests as functions from a rendered chart to complaints."""
 
 import json
 import os
@@ -16,20 +16,20 @@ from tests.unit.helm.chart import KUBERNETES, Manifest
 HERE: Final = Path(__file__).parent
 POLICIES: Final = HERE / "policies"
 REQUIREMENTS: Final = HERE / "graders.txt"
-"""Those of the package index, with all that they need and its hashes: they have an environment of their own."""
+"""Graders of the package index, with hashed dependencies in their own environment."""
 OPTIONAL_CHECKS: Final = ("container-seccomp-profile", "container-ports-check")
-"""Of kube-score's. The others want requests to equal limits."""
+"""Optional checks of kube-score. The others require requests to equal limits."""
 
 
 def written(manifests: Sequence[Manifest], folder: Path) -> Path:
-    """A file with these manifests."""
+    """Write these manifests into a file."""
     path = folder / "manifests.yaml"
     path.write_text(yaml.safe_dump_all(manifests))
     return path
 
 
 def kube_score(manifests: Path) -> list[str]:
-    """Complaints of kube-score, warnings included."""
+    """Return the complaints of kube-score, including warnings."""
     options = ("--kubernetes-version", f"v{KUBERNETES.rpartition('.')[0]}", "--output-format", "ci")
     optional = ("--enable-optional-test", ",".join(OPTIONAL_CHECKS), "--disable-ignore-checks-annotations")
     said = _run(ensure("kube-score")["kube-score"], "score", *options, *optional, manifests)
@@ -39,7 +39,7 @@ def kube_score(manifests: Path) -> list[str]:
 
 
 def conftest(manifests: Path) -> list[str]:
-    """What the policies beside this file deny."""
+    """Return what the policies in this folder deny."""
     found = json.loads(
         _run(ensure("conftest")["conftest"], "test", "--policy", POLICIES, "--output", "json", manifests)
     )
@@ -48,7 +48,7 @@ def conftest(manifests: Path) -> list[str]:
 
 
 def checkov(framework: str, *files: Path) -> list[str]:
-    """Complaints of checkov, without a look at anything beyond these files."""
+    """Return the complaints of checkov about these files."""
     paths = [word for file in files for word in ("--file", file)]
     said = _run(*_python(), "checkov", "--framework", framework, "--skip-download", "--output", "json", *paths)
     results: Any = json.loads(said)
@@ -60,13 +60,13 @@ def checkov(framework: str, *files: Path) -> list[str]:
 
 
 def hadolint(dockerfile: Path) -> list[str]:
-    """Complaints of hadolint."""
+    """Return the complaints of hadolint."""
     found = json.loads(_run(*_python(), "hadolint", "--format", "json", dockerfile))
     return sorted({f"{each['code']} line {each['line']}: {each['message']}" for each in found})
 
 
 def with_its_base(dockerfile: Path, folder: Path) -> Path:
-    """The Dockerfile with the default of its argument in place of it: graders do not read arguments."""
+    """Return the Dockerfile with its base argument filled in: graders do not read arguments."""
     text = dockerfile.read_text()
     (base,) = [line.partition("=")[2] for line in text.splitlines() if line.startswith("ARG BASE_IMAGE=")]
     path = folder / "Dockerfile"
@@ -82,6 +82,6 @@ def _python() -> tuple[str, ...]:
 
 def _run(*words: str | Path) -> str:
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
-    assert done.returncode in {0, 1}, done.stderr  # 1: there are complaints
+    assert done.returncode in {0, 1}, done.stderr  # 1: it has complaints
     assert done.stdout, done.stderr
     return done.stdout

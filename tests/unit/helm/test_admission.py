@@ -1,4 +1,4 @@
-"""Admission policies: which ones there are, and for whom. What they refuse is in tests/api/test_admission.py."""
+"""The admission policies and their scope. tests/api/test_admission.py has what they refuse."""
 
 import re
 from typing import Any
@@ -17,35 +17,35 @@ def names(chart: Chart, **values: Any) -> list[str]:
     return found
 
 
-def test_there_are_none_where_nobody_asked(release: Release) -> None:
+def test_none_by_default(release: Release) -> None:
     assert not release.all(POLICY)
     assert not release.all(BINDING)
 
 
 @pytest.mark.parametrize("values", [{"podSecurity": "restricted"}, {"guardServiceAccounts": True}])
-def test_what_would_do_nothing_is_refused(chart: Chart, values: dict[str, Any]) -> None:
-    with pytest.raises(RefusedError, match=r"do nothing without admission.enabled: set it, or leave them out"):
+def test_options_without_admission_are_refused(chart: Chart, values: dict[str, Any]) -> None:
+    with pytest.raises(RefusedError, match=r"need admission.enabled: set it, or remove them"):
         chart.render({"admission": values})
 
 
-def test_a_peer_of_a_misspelt_selector_is_refused_and_not_everybody(chart: Chart) -> None:
+def test_misspelt_peer_selector_is_refused(chart: Chart) -> None:
     peer = {"podSelector": {"matchLabel": {"app": "x"}}}
     for values in ({"metricsFrom": [peer]}, {"jobs": {"from": [peer]}}):
         with pytest.raises(RefusedError, match="matchLabel"):
             chart.render({"networkPolicy": values})
 
 
-def test_two_servers_have_two_ports(chart: Chart) -> None:
+def test_ports_must_differ(chart: Chart) -> None:
     with pytest.raises(RefusedError, match=r"coordinator.port and settings.httpPort are both 8443"):
         chart.render({"settings": {"httpPort": 8443}})
 
 
-def test_templates_are_held_to_a_standard_if_one_is_named(chart: Chart) -> None:
+def test_pod_security_adds_a_policy(chart: Chart) -> None:
     assert names(chart) == ["trainyard-author", "trainyard-operator"]
     assert names(chart, podSecurity="baseline") == ["trainyard-author", "trainyard-operator", "trainyard-pods"]
 
 
-def test_restricted_has_all_of_baseline_and_more(chart: Chart) -> None:
+def test_restricted_includes_baseline(chart: Chart) -> None:
     rules = {}
     for standard in ("baseline", "restricted"):
         release = chart.render({"admission": {"enabled": True, "podSecurity": standard}})
@@ -55,14 +55,14 @@ def test_restricted_has_all_of_baseline_and_more(chart: Chart) -> None:
     assert len(rules["restricted"]) > count
 
 
-def test_accounts_are_guarded_if_asked(chart: Chart) -> None:
+def test_service_accounts_are_guarded_if_enabled(chart: Chart) -> None:
     for guarded in (False, True):
         release = chart.render({"admission": {"enabled": True, "guardServiceAccounts": guarded}})
         rules = release.one(POLICY, "trainyard-author")["spec"]["validations"]
         assert any("check('use')" in each["expression"] for each in rules) == guarded
 
 
-def test_an_operator_of_some_namespaces_leaves_authors_elsewhere_alone(chart: Chart) -> None:
+def test_policies_cover_only_watched_namespaces(chart: Chart) -> None:
     release = chart.render({"admission": {"enabled": True}, "watchNamespaces": ["lab"]})
     bound = {each["spec"]["policyName"]: each["spec"].get("matchResources") for each in release.all(BINDING)}
     (selector,) = bound["trainyard-author"]["namespaceSelector"]["matchExpressions"]
@@ -70,13 +70,13 @@ def test_an_operator_of_some_namespaces_leaves_authors_elsewhere_alone(chart: Ch
     assert bound["trainyard-operator"] is None, "its account is nobody's to misuse, wherever that may be"
 
 
-def test_the_account_is_the_one_that_the_operator_runs_as(chart: Chart) -> None:
+def test_policy_matches_the_operators_account(chart: Chart) -> None:
     release = chart.render({"admission": {"enabled": True}, "serviceAccount": {"create": False, "name": "mine"}})
     (condition,) = release.one(POLICY, "trainyard-operator")["spec"]["matchConditions"]
     account = release.operator()["spec"]["template"]["spec"]["serviceAccountName"]
     assert condition["expression"].endswith(f":{account}'")
 
 
-def test_another_standard_is_refused(chart: Chart) -> None:
+def test_unknown_standard_is_refused(chart: Chart) -> None:
     with pytest.raises(RefusedError, match=re.escape("/admission/podSecurity")):
         chart.render({"admission": {"enabled": True, "podSecurity": "strict"}})

@@ -1,4 +1,4 @@
-"""Our row of docs/chart.md is what the chart has."""
+"""Our row of the comparison in docs/chart.md is true."""
 
 import yaml
 
@@ -22,7 +22,7 @@ def rows() -> dict[str, dict[str, str]]:
     return {cells[0]: dict(zip(head, cells, strict=True)) for cells in rest}
 
 
-def test_our_row_is_what_there_is(chart: Chart) -> None:
+def test_comparison_row_matches_the_chart(chart: Chart) -> None:
     release = chart.render(EVERYTHING)
     made = [manifest["kind"] for manifest in release.manifests]
     (rules,) = release.all("PrometheusRule")
@@ -47,7 +47,7 @@ def test_our_row_is_what_there_is(chart: Chart) -> None:
     }
 
 
-def test_what_artifact_hub_shows_is_true() -> None:
+def test_artifact_hub_annotations_are_true() -> None:
     described = yaml.safe_load((CHART / "Chart.yaml").read_text())["annotations"]
     (crd,) = yaml.safe_load(described["artifacthub.io/crds"])
     installed = yaml.safe_load((CHART / "files" / "trainyard.dev_trainingjobs.yaml").read_text())

@@ -1,4 +1,4 @@
-"""How agents reach the operator: the Service, and whose certificate it shows."""
+"""The coordinator's Service and certificate, which agents connect to."""
 
 import base64
 import ssl
@@ -15,7 +15,7 @@ HOST = "trainyard-coordinator.trainyard-system.svc"
 
 
 def mounted(release: Release) -> str:
-    """The name of the Secret whose files the operator reads."""
+    """Return the name of the Secret that the operator mounts."""
     pod = release.operator()["spec"]["template"]["spec"]
     _, volume = pod["volumes"]
     _, mount = pod["containers"][0]["volumeMounts"]
@@ -24,7 +24,7 @@ def mounted(release: Release) -> str:
     return name
 
 
-def test_each_operator_can_be_asked_and_the_port_is_the_same_everywhere(chart: Chart) -> None:
+def test_coordinator_port_is_consistent(chart: Chart) -> None:
     release = chart.render({"coordinator": {"port": 9443}})
     service = release.one("Service", "trainyard-coordinator")["spec"]
     (listed,) = [port for port in release.container()["ports"] if port["name"] == "coordinator"]
@@ -35,7 +35,7 @@ def test_each_operator_can_be_asked_and_the_port_is_the_same_everywhere(chart: C
     assert release.environment()["TRAINYARD_COORDINATOR_URL"] == f"https://{HOST}:9443"
 
 
-def test_the_chart_s_own_certificate_is_one_that_agents_can_check(release: Release, tmp_path: Path) -> None:
+def test_generated_certificate_is_verifiable(release: Release, tmp_path: Path) -> None:
     secret = release.one("Secret", mounted(release))
     for name, text in secret["data"].items():
         (tmp_path / name).write_bytes(base64.b64decode(text))
@@ -52,7 +52,7 @@ def test_the_chart_s_own_certificate_is_one_that_agents_can_check(release: Relea
 
 
 def _shake_hands(shown: Certificate, name: str) -> None:
-    """What an agent and the operator do, without a network between them."""
+    """Perform a TLS handshake between agent and operator, without a network."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=shown.authority)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -74,21 +74,19 @@ def _shake_hands(shown: Certificate, name: str) -> None:
         ({"certManager": {"enabled": True, "issuerRef": {"name": "ca"}}}, "trainyard-coordinator-cert-manager-tls"),
     ],
 )
-def test_a_certificate_of_somebody_else_s_is_mounted_and_none_is_made(
-    chart: Chart, tls: dict[str, Any], secret: str
-) -> None:
+def test_existing_secret_is_mounted(chart: Chart, tls: dict[str, Any], secret: str) -> None:
     release = chart.render({"coordinator": {"tls": tls}})
     assert (mounted(release), release.all("Secret")) == (secret, [])
 
 
-def test_cert_manager_is_asked_for_the_name_that_agents_use(chart: Chart) -> None:
+def test_cert_manager_certificate_has_the_service_name(chart: Chart) -> None:
     issuer = {"name": "ca", "kind": "ClusterIssuer"}
     release = chart.render({"coordinator": {"tls": {"certManager": {"enabled": True, "issuerRef": issuer}}}})
     asked = release.one("Certificate", "trainyard-coordinator")["spec"]
     assert (asked["dnsNames"], asked["issuerRef"], asked["secretName"]) == ([HOST], issuer, mounted(release))
 
 
-def test_without_a_coordinator_nothing_of_it_is_there(chart: Chart) -> None:
+def test_disabled_coordinator_renders_nothing(chart: Chart) -> None:
     release = chart.render({"coordinator": {"enabled": False}})
     pod = release.operator()["spec"]["template"]["spec"]
     assert [volume["name"] for volume in pod["volumes"]] == ["api-access"]

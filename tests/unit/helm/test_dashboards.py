@@ -1,4 +1,4 @@
-"""The dashboards as ConfigMaps, for the sidecar of Grafana."""
+"""The dashboards as ConfigMaps for Grafana's sidecar."""
 
 import json
 
@@ -8,11 +8,11 @@ from dev.codegen.dashboards.__main__ import BOARDS, text
 from tests.unit.helm.chart import Chart, RefusedError
 
 
-def test_there_are_none_where_nobody_asked(chart: Chart) -> None:
+def test_none_by_default(chart: Chart) -> None:
     assert not chart.render().all("ConfigMap")
 
 
-def test_each_is_in_a_configmap_of_its_own_as_it_was_made(chart: Chart) -> None:
+def test_each_dashboard_has_its_own_configmap(chart: Chart) -> None:
     made = chart.render({"metrics": {"dashboards": {"enabled": True}}}).all("ConfigMap")
     assert {each["metadata"]["name"] for each in made} == {
         "trainyard-fleet-dashboard", "trainyard-job-dashboard", "trainyard-operator-dashboard",
@@ -25,7 +25,7 @@ def test_each_is_in_a_configmap_of_its_own_as_it_was_made(chart: Chart) -> None:
         assert len(json.dumps(each)) < 900_000, "a ConfigMap has room for a mebibyte"
 
 
-def test_they_go_where_the_sidecar_looks(chart: Chart) -> None:
+def test_sidecar_labels_and_namespace(chart: Chart) -> None:
     asked = {
         "enabled": True,
         "namespace": "monitoring",
@@ -38,6 +38,6 @@ def test_they_go_where_the_sidecar_looks(chart: Chart) -> None:
         assert each["metadata"]["annotations"]["folder"] == "Jobs"
 
 
-def test_another_namespace_is_a_name(chart: Chart) -> None:
+def test_namespace_must_be_a_name(chart: Chart) -> None:
     with pytest.raises(RefusedError, match="/metrics/dashboards/namespace"):
         chart.render({"metrics": {"dashboards": {"enabled": True, "namespace": "Monitoring!"}}})

@@ -1,4 +1,4 @@
-"""What the graders of the ecosystem say of the chart and the images: nothing, and no check of theirs is left out."""
+"""Graders of the ecosystem have no complaints about chart and images, with all of their checks."""
 
 import copy
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def test_conftest(everything: Path) -> None:
     assert graders.conftest(everything) == []
 
 
-def test_what_graders_say_of_the_defaults_is_what_the_page_says(release: Release, tmp_path: Path) -> None:
+def test_documented_findings_match_the_graders(release: Release, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "chart.md").read_text()
     manifests = graders.written(release.manifests, tmp_path)
     said = graders.kube_score(manifests) + graders.conftest(manifests) + graders.checkov("kubernetes", manifests)
@@ -83,7 +83,7 @@ SPOILED: dict[str, Callable[[Pod], object]] = {
 }
 
 
-def test_each_policy_on_pods_sees_what_it_is_for(hardened: Release, tmp_path: Path) -> None:
+def test_each_pod_policy_detects_its_violation(hardened: Release, tmp_path: Path) -> None:
     spoiled = []
     for number, spoil in enumerate(SPOILED.values()):
         deployment: Any = copy.deepcopy(hardened.operator())
@@ -103,12 +103,12 @@ def test_each_policy_on_pods_sees_what_it_is_for(hardened: Release, tmp_path: Pa
         ({"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["x"], "verbs": ["bind"]}, "the verb bind"),
     ],
 )
-def test_each_policy_on_rights_sees_what_it_is_for(rule: Manifest, words: str, tmp_path: Path) -> None:
+def test_each_permission_policy_detects_its_violation(rule: Manifest, words: str, tmp_path: Path) -> None:
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "x"}, "rules": [rule]}
     assert [line for line in graders.conftest(graders.written([role], tmp_path)) if words in line]
 
 
-def test_secrets_are_certificates_alone(tmp_path: Path) -> None:
+def test_secrets_hold_only_certificates(tmp_path: Path) -> None:
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}, "stringData": {"password": "secret"}}
     assert graders.conftest(graders.written([secret], tmp_path)) == ["Secret x: of type Opaque"]
 
@@ -120,8 +120,8 @@ def test_dockerfiles(dockerfile: Path, tmp_path: Path) -> None:
     assert graders.checkov("dockerfile", resolved) == []
 
 
-def test_one_rule_of_hadolint_is_set_aside_where_it_stands_with_its_reason() -> None:
-    """Versions of Debian packages: the archive of a release keeps one of each, so a pinned one would soon be gone."""
+def test_ignored_hadolint_rule_has_a_reason() -> None:
+    """It wants pinned versions of Debian packages, but the archive keeps only the newest of each."""
     set_aside = [line for path in DOCKERFILES for line in path.read_text().splitlines() if "hadolint ignore" in line]
     assert {*set_aside} == {"# hadolint ignore=DL3008"}
 

@@ -1,4 +1,4 @@
-"""What a Prometheus is told by the chart: what to scrape, and when to call a person."""
+"""The ServiceMonitor, PodMonitor and alerts of the chart."""
 
 import re
 import subprocess
@@ -21,7 +21,7 @@ RULES: list[dict[str, Any]] = [
 ALL = {"metrics": {name: {"enabled": True} for name in ("serviceMonitor", "podMonitor", "prometheusRule")}}
 
 
-def test_it_scrapes_the_operators_service_and_leaves_jobs_their_namespace(chart: Chart) -> None:
+def test_service_monitor_keeps_the_jobs_namespace(chart: Chart) -> None:
     release = chart.render(ALL)
     spec = release.one("ServiceMonitor", "trainyard")["spec"]
     service = release.one("Service", "trainyard-metrics")
@@ -34,15 +34,13 @@ def test_it_scrapes_the_operators_service_and_leaves_jobs_their_namespace(chart:
 @pytest.mark.parametrize(
     ("watched", "selected"), [([], {"any": True}), (["lab", "team"], {"matchNames": ["lab", "team"]})]
 )
-def test_it_scrapes_workers_where_the_operator_looks_after_jobs(
-    chart: Chart, watched: list[str], selected: dict[str, Any]
-) -> None:
+def test_pod_monitor_covers_managed_namespaces(chart: Chart, watched: list[str], selected: dict[str, Any]) -> None:
     spec = chart.render({**ALL, "watchNamespaces": watched}).one("PodMonitor", "trainyard-workers")["spec"]
     assert spec["namespaceSelector"] == selected
     assert spec["podMetricsEndpoints"] == [{"port": "metrics"}]
 
 
-def test_how_often_and_by_whom(chart: Chart) -> None:
+def test_scrape_interval_and_labels(chart: Chart) -> None:
     chosen = {"enabled": True, "labels": {"release": "prometheus"}, "interval": "2m", "scrapeTimeout": "1m30s"}
     release = chart.render({"metrics": {"serviceMonitor": chosen, "podMonitor": {**chosen, "port": "numbers"}}})
     for kind, name, endpoints in (
@@ -56,15 +54,15 @@ def test_how_often_and_by_whom(chart: Chart) -> None:
     assert release.one("PodMonitor", "trainyard-workers")["spec"]["podMetricsEndpoints"][0]["port"] == "numbers"
 
 
-def test_alerts_arrive_as_they_are_in_the_file(chart: Chart) -> None:
+def test_rule_equals_the_alerts_file(chart: Chart) -> None:
     alone = {"metrics": {"prometheusRule": {"enabled": True}}}
     assert chart.render(alone).one("PrometheusRule", "trainyard")["spec"] == yaml.safe_load(ALERTS.read_text())
 
 
-def test_where_it_scrapes_the_release_the_alert_on_a_lost_operator_asks_for_that_alone(chart: Chart) -> None:
+def test_operator_down_is_limited_to_the_release(chart: Chart) -> None:
     release = chart.render({**ALL, "fullnameOverride": "blue"})
     spec, file = release.one("PrometheusRule", "blue")["spec"], yaml.safe_load(ALERTS.read_text())
-    # Without jobLabel the Prometheus operator calls a job as its Service.
+    # Without jobLabel the Prometheus operator names a job after its Service.
     assert "jobLabel" not in release.one("ServiceMonitor", "blue")["spec"]
     service = release.one("Service", "blue-metrics")["metadata"]
     own = f'{{namespace="{service["namespace"]}", job="{service["name"]}"}}'
@@ -72,7 +70,7 @@ def test_where_it_scrapes_the_release_the_alert_on_a_lost_operator_asks_for_that
     assert spec == file
 
 
-def test_alerts_as_somebody_wants_them(chart: Chart) -> None:
+def test_alert_options_are_applied(chart: Chart) -> None:
     off = [rule["alert"] for rule in RULES if rule["alert"].startswith("TrainyardJob")] + ["TrainyardNodeAvoided"]
     wanted = {
         "enabled": True, "labels": {"role": "alerts"}, "alertLabels": {"team": "ml", "severity": "none"},
@@ -92,27 +90,33 @@ def test_alerts_as_somebody_wants_them(chart: Chart) -> None:
     [
         (
             {"prometheusRule": {"enabled": True, "disabled": ["Watchdog"]}},
-            "there is no alert Watchdog; there are Train",
+            "there is no alert Watchdog; the alerts are Train",
         ),
         ({"prometheusRule": {"enabled": True, "runbookUrl": "wiki"}}, "/metrics/prometheusRule/runbookUrl"),
         ({"prometheusRule": {"enabled": True, "alertLabels": {"a-b": "c"}}}, "a-b"),
-        ({"prometheusRule": {"enabled": True, "alertLabels": {"__name__": "c"}}}, "alertLabels: __name__ is no name"),
-        ({"prometheusRule": {"enabled": True, "alertLabels": {"team": "{{ .Foo"}}}, "alertLabels.team: in two braces"),
+        ({"prometheusRule": {"enabled": True, "alertLabels": {"__name__": "c"}}}, "alertLabels: __name__ is reserved"),
+        (
+            {"prometheusRule": {"enabled": True, "alertLabels": {"team": "{{ .Foo"}}},
+            "alertLabels.team: Prometheus accepts only",
+        ),
         (
             {"prometheusRule": {"enabled": True, "alertLabels": {"team": "{{ .Foo }}"}}},
-            "alertLabels.team: in two braces",
+            "alertLabels.team: Prometheus accepts only",
         ),
         (
             {"prometheusRule": {"enabled": True, "alertLabels": {"t": "{{{ $labels.a }}"}}},
-            "alertLabels.t: in two braces",
+            "alertLabels.t: Prometheus accepts only",
         ),
-        ({"prometheusRule": {"enabled": True, "runbookUrl": "https://a/{{ b"}}, "runbookUrl: two braces"),
+        (
+            {"prometheusRule": {"enabled": True, "runbookUrl": "https://a/{{ b"}},
+            "runbookUrl: Prometheus evaluates two braces",
+        ),
         ({"serviceMonitor": {"enabled": True, "interval": "often"}}, "/metrics/serviceMonitor/interval"),
-        ({"serviceMonitor": {"enabled": True}, "service": {"enabled": False}}, "turn both on"),
+        ({"serviceMonitor": {"enabled": True}, "service": {"enabled": False}}, "enable both"),
         ({"podMonitor": {"enabled": True, "port": "Über"}}, "/metrics/podMonitor/port"),
     ],
 )
-def test_what_cannot_be_is_refused(chart: Chart, metrics: dict[str, Any], says: str) -> None:
+def test_invalid_values_are_refused(chart: Chart, metrics: dict[str, Any], says: str) -> None:
     with pytest.raises(RefusedError, match=re.escape(says)):
         chart.render({"metrics": metrics})
 
@@ -123,7 +127,7 @@ def promtool(*arguments: str | Path) -> None:
 
 
 def rules_of(chart: Chart, metrics: dict[str, Any], release: str = "trainyard") -> dict[str, Any]:
-    """What Prometheus reads of a release."""
+    """Return the rules of a release as Prometheus reads them."""
     (rule,) = chart.render({"metrics": metrics}, release=release).all("PrometheusRule")
     return dict(rule["spec"])
 
@@ -131,7 +135,7 @@ def rules_of(chart: Chart, metrics: dict[str, Any], release: str = "trainyard") 
 @pytest.mark.parametrize(
     "text", ["ml", "", "{ml}", "}}", "{", "a { {{ $labels.namespace }}-{{$externalLabels.cluster}}{"]
 )
-def test_prometheus_takes_labels_that_the_chart_takes(chart: Chart, tmp_path: Path, text: str) -> None:
+def test_prometheus_accepts_the_charts_labels(chart: Chart, tmp_path: Path, text: str) -> None:
     wanted = {"enabled": True, "alertLabels": {"team": text}, "runbookUrl": "https://a/{b}"}
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump(rules_of(chart, {"prometheusRule": wanted})))
@@ -141,10 +145,10 @@ def test_prometheus_takes_labels_that_the_chart_takes(chart: Chart, tmp_path: Pa
 @pytest.mark.parametrize(
     ("installed", "missed"), [(["one", "two"], {"20m": 0, "40m": 1, "14h": 1}), (["one"], {"40m": 0, "14h": 0})]
 )
-def test_of_two_releases_one_that_is_gone_is_missed_until_it_is_removed(
+def test_missing_release_fires_until_it_is_removed(
     chart: Chart, tmp_path: Path, installed: list[str], missed: dict[str, int]
 ) -> None:
-    """Both in one namespace."""
+    """Both releases are in one namespace."""
     for name in installed:
         group, _ = rules_of(chart, ALL["metrics"], name)["groups"]
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({"groups": [{**group, "name": name}]}))
@@ -156,7 +160,7 @@ def test_of_two_releases_one_that_is_gone_is_missed_until_it_is_removed(
         "input_series": [
             {"series": series.format(metric, name, pod), "values": values}
             for (name, pod), values in told.items()
-            for metric in ("clock_offset_seconds", "unreadable_jobs")
+            for metric in ("clock_offset_seconds", "invalid_jobs")
         ],
         "promql_expr_test": [
             {
@@ -172,14 +176,14 @@ def test_of_two_releases_one_that_is_gone_is_missed_until_it_is_removed(
     promtool("test", "rules", tmp_path / "cases.yaml")
 
 
-def test_alerts_fire_where_they_should_and_only_there() -> None:
+def test_each_alert_fires_in_its_case() -> None:
     promtool("test", "rules", CASES)
     tested = set(re.findall(r"Trainyard\w+", CASES.read_text()))
     assert tested == {rule["alert"] for rule in RULES}, "each has a case"
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["alert"]))
-def test_an_alert_is_of_metrics_that_there_are_and_has_a_page(rule: dict[str, Any]) -> None:
+def test_alert_has_known_metrics_and_a_runbook(rule: dict[str, Any]) -> None:
     told = set(re.findall(r"^\| `(\w+)` \|", reference.page(), flags=re.MULTILINE))
     used = set(re.findall(r"\b(?:trainyard|workqueue|controller_runtime)_\w+", rule["expr"]))
     assert used
@@ -189,7 +193,7 @@ def test_an_alert_is_of_metrics_that_there_are_and_has_a_page(rule: dict[str, An
     assert (RUNBOOKS / f"{rule['alert']}.md").read_text().startswith(f"# {rule['alert']}\n")
 
 
-def test_the_list_of_pages_names_each_alert_with_its_severity() -> None:
+def test_runbook_index_lists_each_alert() -> None:
     text = (RUNBOOKS / "README.md").read_text()
     rows = re.findall(r"^\| \[(\w+)\]\(\1\.md\) \| (\w+) \| .+ \|$", text, flags=re.MULTILINE)
     assert rows == [(rule["alert"], rule["labels"]["severity"]) for rule in RULES]

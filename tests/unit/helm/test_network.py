@@ -1,4 +1,4 @@
-"""Who may speak with the operator, and what drains may do to it."""
+"""The operator's NetworkPolicy and disruption budget."""
 
 import re
 from typing import Any
@@ -22,7 +22,7 @@ def policy(chart: Chart, values: dict[str, Any] | None = None, **more: Any) -> d
     return spec
 
 
-def test_prometheus_and_workers_come_in_and_the_api_server_alone_is_reached(chart: Chart) -> None:
+def test_ingress_and_egress_of_the_operator(chart: Chart) -> None:
     spec = policy(chart)
     metrics, workers = spec["ingress"]
     assert "from" not in metrics
@@ -31,7 +31,7 @@ def test_prometheus_and_workers_come_in_and_the_api_server_alone_is_reached(char
     assert spec["egress"] == [{"ports": [{"port": 443, "protocol": "TCP"}, {"port": 6443, "protocol": "TCP"}]}]
 
 
-def test_narrowed(chart: Chart) -> None:
+def test_configured_peers_narrow_the_policy(chart: Chart) -> None:
     prometheus = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     server = {"ports": [6443], "cidrs": ["10.1.2.3/32", "fd00::1/128"]}
     spec = policy(chart, {"metricsFrom": [prometheus], "apiServer": server}, watchNamespaces=["lab", "team"])
@@ -44,13 +44,11 @@ def test_narrowed(chart: Chart) -> None:
     assert out["to"] == [{"ipBlock": {"cidr": "10.1.2.3/32"}}, {"ipBlock": {"cidr": "fd00::1/128"}}]
 
 
-def test_without_coordinator_nobody_but_prometheus_comes_in(chart: Chart) -> None:
+def test_only_prometheus_is_admitted_without_coordinator(chart: Chart) -> None:
     assert len(policy(chart, coordinator={"enabled": False})["ingress"]) == 1
 
 
-def test_workers_are_reached_by_the_operator_and_those_who_are_named(
-    chart: Chart, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_operator_and_configured_peers_reach_workers(chart: Chart, monkeypatch: pytest.MonkeyPatch) -> None:
     prometheus = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     release = chart.render({"networkPolicy": {"jobs": {"enabled": True, "from": [prometheus]}}})
     assert not release.all("NetworkPolicy")
@@ -65,7 +63,7 @@ def test_workers_are_reached_by_the_operator_and_those_who_are_named(
     assert operator["podSelector"]["matchLabels"].items() <= labels.items()
 
 
-def test_workers_are_reached_by_all_unless_it_is_asked_for(release: Release) -> None:
+def test_job_policies_are_off_by_default(release: Release) -> None:
     assert not {"TRAINYARD_ISOLATE_JOBS", "TRAINYARD_JOB_PEERS"} & release.environment().keys()
 
 
@@ -105,12 +103,12 @@ def test_workers_are_reached_by_all_unless_it_is_asked_for(release: Release) -> 
         ({"jobs": {"enabled": None}}, "'/networkPolicy/jobs': missing property 'enabled'"),
     ],
 )
-def test_what_cannot_be_is_refused(chart: Chart, values: dict[str, Any], says: str) -> None:
+def test_invalid_values_are_refused(chart: Chart, values: dict[str, Any], says: str) -> None:
     with pytest.raises(RefusedError, match=re.escape(says)):
         chart.render({"networkPolicy": {"enabled": True, **values}})
 
 
-def test_a_drain_takes_one_at_a_time_and_one_alone_is_not_held(chart: Chart) -> None:
+def test_drain_evicts_one_replica_at_a_time(chart: Chart) -> None:
     release = chart.render()
     spec = release.one("PodDisruptionBudget", "trainyard")["spec"]
     assert spec["maxUnavailable"] == 1

@@ -1,28 +1,14 @@
-"""What the operator may do, written out: a rule that is added must be added here too, and read by a reviewer."""
+"""The operator's permissions as a list: a new rule must be added here too, and be reviewed."""
 
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from tests.unit.helm.chart import Chart, Manifest, Release
+from tests.support.granted_permissions import ELECTION, OPERATOR, Grants, grants
+from tests.unit.helm.chart import Chart, Release
 
-Grants = Mapping[tuple[str, str], set[str]]
-
-OPERATOR: Grants = {
-    ("trainyard.dev", "trainingjobs"): {"get", "list", "watch", "delete"},
-    ("trainyard.dev", "trainingjobs/status"): {"update"},
-    ("trainyard.dev", "trainingjobs/finalizers"): {"update"},
-    ("", "pods"): {"get", "list", "watch", "create", "delete"},
-    ("", "services"): {"get", "list", "watch", "create"},
-    ("events.k8s.io", "events"): {"get", "create", "patch"},
-}
 ISOLATION: Grants = {("networking.k8s.io", "networkpolicies"): {"get", "create"}}
-ELECTION: Grants = {
-    ("coordination.k8s.io", "leases/trainyard"): {"get", "update"},
-    ("coordination.k8s.io", "leases"): {"create"},
-}
 VIEW: Grants = {
     ("trainyard.dev", "trainingjobs"): {"get", "list", "watch"},
     ("trainyard.dev", "trainingjobs/scale"): {"get", "list", "watch"},
@@ -52,22 +38,10 @@ NEVER_RESOURCES = {
 NEVER_VERBS = {"escalate", "bind", "impersonate"}
 
 
-def grants(role: Manifest) -> Grants:
-    """What a role's rules come to; a rule of any other shape than group, resource, name and verb is a KeyError or an assertion."""
-    found: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for rule in role["rules"]:
-        assert set(rule) - {"resourceNames"} == {"apiGroups", "resources", "verbs"}
-        for group in rule["apiGroups"]:
-            for resource in rule["resources"]:
-                for name in rule.get("resourceNames", [""]):
-                    found[group, f"{resource}/{name}" if name else resource] |= set(rule["verbs"])
-    return found
-
-
 def roles_bound_to(release: Release, account: Mapping[str, Any]) -> list[tuple[str, str | None, str]]:
-    """Kind, namespace and name of each, and nobody else may be bound to it."""
+    """Return kind, namespace and name of each role, and check that nobody else is bound to it."""
     bindings = release.all("ClusterRoleBinding") + release.all("RoleBinding")
-    # `helm test` has an account of its own: test_helm_test.py.
+    # `helm test` has its own account: test_helm_test.py.
     bindings = [each for each in bindings if not each["metadata"]["name"].endswith("-helm-test")]
     assert all(binding["subjects"] == [account] for binding in bindings)
     return [
@@ -85,11 +59,11 @@ def account(release: Release) -> dict[str, str]:
     ("role", "allowed"),
     [("trainyard", OPERATOR), ("trainyard-view", VIEW), ("trainyard-edit", EDIT), ("trainyard-admin", ADMIN)],
 )
-def test_roles_allow_this_and_nothing_else(release: Release, role: str, allowed: Grants) -> None:
+def test_roles_allow_exactly_these_permissions(release: Release, role: str, allowed: Grants) -> None:
     assert grants(release.one("ClusterRole", role)) == allowed
 
 
-def test_network_policies_of_jobs_are_a_right_only_where_they_are_wanted(chart: Chart) -> None:
+def test_network_policy_permission_needs_its_value(chart: Chart) -> None:
     release = chart.render({"networkPolicy": {"jobs": {"enabled": True}}})
     assert grants(release.one("ClusterRole", "trainyard")) == {**OPERATOR, **ISOLATION}
 
@@ -100,12 +74,12 @@ CLUSTER_WIDE = [
 ]
 
 
-def test_the_operator_has_its_own_roles_only(release: Release) -> None:
+def test_operator_has_only_its_own_roles(release: Release) -> None:
     assert roles_bound_to(release, account(release)) == CLUSTER_WIDE
     assert release.one("ServiceAccount", account(release)["name"])["automountServiceAccountToken"] is False
 
 
-def test_the_right_to_the_lease_is_that_and_no_more(chart: Chart, release: Release) -> None:
+def test_lease_permission_is_minimal(chart: Chart, release: Release) -> None:
     role = release.one("Role", "trainyard-leader-election")
     assert (grants(role), role["metadata"]["namespace"]) == (ELECTION, "trainyard-system")
     alone = chart.render({"replicas": 1, "leaderElection": {"enabled": False}, "helmTest": {"enabled": False}})
@@ -113,7 +87,7 @@ def test_the_right_to_the_lease_is_that_and_no_more(chart: Chart, release: Relea
     assert roles_bound_to(alone, account(alone)) == CLUSTER_WIDE[:1]
 
 
-def test_some_namespaces_take_roles_there_and_nothing_in_the_whole_cluster(chart: Chart) -> None:
+def test_watched_namespaces_get_no_cluster_role(chart: Chart) -> None:
     release = chart.render({"watchNamespaces": ["lab", "trainyard-system"]})
     assert release.all("ClusterRole") + release.all("ClusterRoleBinding") == []
     assert roles_bound_to(release, account(release)) == [
@@ -130,13 +104,13 @@ def test_some_namespaces_take_roles_there_and_nothing_in_the_whole_cluster(chart
     ]
 
 
-def test_another_account_is_bound_where_one_is_named(chart: Chart) -> None:
+def test_configured_account_is_bound(chart: Chart) -> None:
     release = chart.render({"serviceAccount": {"create": False, "name": "ours"}})
     assert account(release)["name"] == "ours"
     assert roles_bound_to(release, account(release)) == CLUSTER_WIDE
 
 
-def test_no_role_of_the_chart_holds_a_dangerous_right(release: Release) -> None:
+def test_no_role_has_a_dangerous_permission(release: Release) -> None:
     for role in release.all("ClusterRole") + release.all("Role"):
         for (group, resource), verbs in grants(role).items():
             assert "*" not in {group, resource, *verbs}
@@ -147,12 +121,12 @@ def test_no_role_of_the_chart_holds_a_dangerous_right(release: Release) -> None:
 
 
 @pytest.mark.parametrize(("role", "into"), [("trainyard-view", "view"), ("trainyard-edit", "edit")])
-def test_users_roles_aggregate_into_the_clusters_own(release: Release, role: str, into: str) -> None:
+def test_user_roles_aggregate_into_cluster_roles(release: Release, role: str, into: str) -> None:
     labels = release.one("ClusterRole", role)["metadata"]["labels"]
     aggregated = {key for key in labels if key.startswith("rbac.authorization.k8s.io/")}
     assert aggregated == {f"rbac.authorization.k8s.io/aggregate-to-{into}"}
 
 
-def test_the_operators_role_aggregates_nowhere(release: Release) -> None:
+def test_operator_role_aggregates_nowhere(release: Release) -> None:
     labels = release.one("ClusterRole", "trainyard")["metadata"]["labels"]
     assert not [key for key in labels if key.startswith("rbac.authorization.k8s.io/")]

@@ -1,4 +1,4 @@
-"""The operator's pod against Kubernetes' `restricted` pod security standard, as the standard's page lists it."""
+"""The operator's pod complies with Kubernetes' `restricted` pod security standard, rule by rule."""
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
@@ -26,7 +26,7 @@ def containers(pod: Fields) -> list[Fields]:
 
 
 def violations(pod: Fields) -> Iterator[str]:
-    """Field by field what `restricted` refuses; empty for a pod that it admits."""
+    """Yield each field that `restricted` refuses; nothing for an admitted pod."""
     shared = pod.get("securityContext", {})
     yield from (field for field in ("hostNetwork", "hostPID", "hostIPC") if pod.get(field))
     yield from (
@@ -55,7 +55,7 @@ def operators_pod(release: Release) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("values", [{}, {"runAsUser": 1000}, {"runAsUser": None}])
-def test_restricted_admits_the_operator(chart: Chart, values: Fields) -> None:
+def test_restricted_standard_admits_the_operator(chart: Chart, values: Fields) -> None:
     assert list(violations(operators_pod(chart.render(values)))) == []
 
 
@@ -70,14 +70,14 @@ def test_restricted_admits_the_operator(chart: Chart, values: Fields) -> None:
         ("allowPrivilegeEscalation", lambda pod: pod["containers"][0]["securityContext"].clear()),
     ],
 )
-def test_the_check_above_can_fail(release: Release, field: str, weaken: Callable[[dict[str, Any]], None]) -> None:
+def test_pod_security_check_can_fail(release: Release, field: str, weaken: Callable[[dict[str, Any]], None]) -> None:
     pod = operators_pod(release)
     weaken(pod)
     assert field in set(violations(pod))
 
 
-def test_beyond_restricted(release: Release) -> None:
-    """What the standard does not ask for and a hardened pod has all the same."""
+def test_pod_is_stricter_than_restricted(release: Release) -> None:
+    """Hardening that the standard does not require."""
     pod = operators_pod(release)
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["runAsGroup"] == 65532
@@ -87,7 +87,7 @@ def test_beyond_restricted(release: Release) -> None:
         "limits": {"memory": "1Gi", "ephemeral-storage": "1Gi"},
     }
     token, certificate = pod["volumes"]
-    # Asked for by this container alone, as the kubelet would mount it for all of them.
+    # This container mounts it explicitly, like the kubelet would for all containers.
     assert pod["automountServiceAccountToken"] is False
     assert [next(iter(source)) for source in token["projected"]["sources"]] == [
         "serviceAccountToken",
@@ -95,6 +95,6 @@ def test_beyond_restricted(release: Release) -> None:
         "downwardAPI",
     ]
     assert container["volumeMounts"][0]["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount"
-    # Its own certificate, which the kubelet mounts: the operator itself cannot read a Secret.
+    # The kubelet mounts the certificate: the operator itself cannot read a Secret.
     assert certificate == {"name": "coordinator-tls", "secret": {"secretName": "trainyard-coordinator-tls"}}
     assert pod["enableServiceLinks"] is False

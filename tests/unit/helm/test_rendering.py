@@ -1,4 +1,4 @@
-"""What is installed, and how values reach it."""
+"""The installed objects, and the effect of values on them."""
 
 import re
 import shutil
@@ -16,11 +16,11 @@ DIGEST = "sha256:" + "ab" * 32
 KEEP = "helm.sh/resource-policy"
 
 
-def test_lint_is_clean(chart: Chart) -> None:
+def test_helm_lint_is_clean(chart: Chart) -> None:
     assert "1 chart(s) linted, 0 chart(s) failed" in chart.lint()
 
 
-def test_everything_it_installs(release: Release) -> None:
+def test_installed_objects(release: Release) -> None:
     installed = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in release.manifests}
     assert installed == {
         ("CustomResourceDefinition", CRD),
@@ -37,7 +37,7 @@ def test_everything_it_installs(release: Release) -> None:
         ("Secret", "trainyard-coordinator-tls"),
         ("Deployment", "trainyard"),
         ("PodDisruptionBudget", "trainyard"),
-        # Those of `helm test`.
+        # The objects of `helm test`.
         ("ServiceAccount", "trainyard-helm-test"),
         ("Role", "trainyard-helm-test"),
         ("RoleBinding", "trainyard-helm-test"),
@@ -45,7 +45,7 @@ def test_everything_it_installs(release: Release) -> None:
     }
 
 
-def test_what_can_be_turned_off_is_off(chart: Chart) -> None:
+def test_optional_parts_can_be_disabled(chart: Chart) -> None:
     off = {
         "crds": {"enabled": False},
         "serviceAccount": {"create": False},
@@ -58,21 +58,19 @@ def test_what_can_be_turned_off_is_off(chart: Chart) -> None:
     assert [manifest["kind"] for manifest in chart.render(off).manifests] == ["Deployment"]
 
 
-def test_the_chart_ships_the_generated_crd() -> None:
+def test_chart_ships_the_generated_crd() -> None:
     name = "trainyard.dev_trainingjobs.yaml"
     assert (CHART / "files" / name).read_bytes() == (ROOT / "crds" / name).read_bytes()
 
 
-def test_the_crd_survives_templating(release: Release) -> None:
+def test_crd_survives_templating(release: Release) -> None:
     rendered = release.one("CustomResourceDefinition", CRD)
     source = yaml.safe_load((ROOT / "crds" / "trainyard.dev_trainingjobs.yaml").read_text())
     assert rendered["spec"] == source["spec"]
 
 
 @pytest.mark.parametrize(("crds", "annotation"), [({}, "keep"), ({"keep": True}, "keep"), ({"keep": False}, None)])
-def test_uninstall_keeps_the_crd_unless_told_otherwise(
-    chart: Chart, crds: dict[str, bool], annotation: str | None
-) -> None:
+def test_uninstall_keeps_the_crd_by_default(chart: Chart, crds: dict[str, bool], annotation: str | None) -> None:
     crd = chart.render({"crds": crds}).one("CustomResourceDefinition", CRD)
     assert crd["metadata"].get("annotations", {}).get(KEEP) == annotation
 
@@ -91,23 +89,23 @@ def test_image(chart: Chart, image: dict[str, str], reference: str) -> None:
     assert chart.render({"image": image}).container()["image"] == reference
 
 
-def test_settings_become_the_environment(chart: Chart) -> None:
+def test_settings_become_environment_variables(chart: Chart) -> None:
     values = {
-        "settings": {"logLevel": "debug", "workers": 32, "apiQps": 50, "apiBurst": 100, "httpPort": 9090},
-        "leaderElection": {"leaseSeconds": 30},
+        "settings": {"logLevel": "debug", "concurrentReconciles": 32, "apiQps": 50, "apiBurst": 100, "httpPort": 9090},
+        "leaderElection": {"leaseDurationSeconds": 30},
         "watchNamespaces": ["lab", "office"],
     }
     assert chart.render(values, release="blue").environment() == {
         "TRAINYARD_INSTANCE": None,
         "TRAINYARD_POD_UID": None,
         "TRAINYARD_LOG_LEVEL": "debug",
-        "TRAINYARD_WORKERS": "32",
+        "TRAINYARD_CONCURRENT_RECONCILES": "32",
         "TRAINYARD_API_QPS": "50",
         "TRAINYARD_API_BURST": "100",
         "TRAINYARD_HTTP_PORT": "9090",
         "TRAINYARD_LEADER_ELECTION": "true",
         "TRAINYARD_LEASE_NAME": "blue-trainyard",
-        "TRAINYARD_LEASE_SECONDS": "30",
+        "TRAINYARD_LEASE_DURATION_SECONDS": "30",
         "TRAINYARD_NAMESPACES": "lab,office",
         "TRAINYARD_AGENT_IMAGE": "localhost/trainyard/operator:0.1.0",
         "TRAINYARD_AGENT_IMAGE_VOLUME": "false",
@@ -116,7 +114,7 @@ def test_settings_become_the_environment(chart: Chart) -> None:
     }
 
 
-def test_the_agent_comes_from_the_operators_image_unless_told_otherwise(chart: Chart) -> None:
+def test_agent_image_defaults_to_the_operators(chart: Chart) -> None:
     for values, image in (
         ({"image": {"tag": "dev"}}, "localhost/trainyard/operator:dev"),
         ({"agent": {"image": "mirror.example.com/trainyard:1"}}, "mirror.example.com/trainyard:1"),
@@ -127,19 +125,19 @@ def test_the_agent_comes_from_the_operators_image_unless_told_otherwise(chart: C
     assert chart.render(asked).environment()["TRAINYARD_AGENT_IMAGE_VOLUME"] == "true"
 
 
-def test_the_operator_is_told_which_pod_it_is(release: Release) -> None:
+def test_operator_gets_its_pod_identity(release: Release) -> None:
     told = {variable["name"]: variable.get("valueFrom") for variable in release.container()["env"]}
     assert told["TRAINYARD_INSTANCE"] == {"fieldRef": {"fieldPath": "metadata.name"}}
     assert told["TRAINYARD_POD_UID"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
 
 
-def test_the_lease_that_is_asked_for_is_the_one_that_may_be_had(chart: Chart) -> None:
+def test_lease_name_matches_its_permission(chart: Chart) -> None:
     release = chart.render(release="blue")
     named = release.one("Role", "blue-trainyard-leader-election")["rules"][0]["resourceNames"]
     assert named == [release.environment()["TRAINYARD_LEASE_NAME"]]
 
 
-def test_the_port_is_the_same_for_operator_probes_and_service(chart: Chart) -> None:
+def test_operator_probes_and_service_share_a_port(chart: Chart) -> None:
     release = chart.render({"settings": {"httpPort": 9090}})
     container = release.container()
     port, _ = container["ports"]
@@ -156,24 +154,24 @@ def test_the_port_is_the_same_for_operator_probes_and_service(chart: Chart) -> N
     assert service_port["targetPort"] == "http"
 
 
-def test_own_variables_come_with_the_settings(chart: Chart) -> None:
+def test_extra_variables_are_added(chart: Chart) -> None:
     environment = chart.render({"extraEnv": [{"name": "NO_PROXY", "value": "10.0.0.0/8"}]}).environment()
     assert environment["NO_PROXY"] == "10.0.0.0/8"
-    assert environment["TRAINYARD_WORKERS"] == "32"
+    assert environment["TRAINYARD_CONCURRENT_RECONCILES"] == "32"
 
 
-def test_a_new_operator_is_ready_before_an_old_one_goes(release: Release) -> None:
+def test_rollout_keeps_a_ready_replica(release: Release) -> None:
     spec = release.operator()["spec"]
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     assert (spec["replicas"], spec["strategy"]) == (2, rolling)
 
 
-def test_without_an_election_there_are_never_two_operators_at_once(chart: Chart) -> None:
+def test_no_rolling_update_without_election(chart: Chart) -> None:
     spec = chart.render({"replicas": 1, "leaderElection": {"enabled": False}}).operator()["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
 
 
-def test_operators_are_rather_not_on_one_node(release: Release) -> None:
+def test_replicas_prefer_different_nodes(release: Release) -> None:
     spec = release.operator()["spec"]
     (term,) = spec["template"]["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert term["podAffinityTerm"] == {
@@ -182,7 +180,7 @@ def test_operators_are_rather_not_on_one_node(release: Release) -> None:
     }
 
 
-def test_selectors_find_the_operator_and_only_it(chart: Chart) -> None:
+def test_selectors_match_only_the_operator(chart: Chart) -> None:
     release = chart.render({"podLabels": {"app.kubernetes.io/instance": "another"}, "commonLabels": {"team": "ml"}})
     spec = release.operator()["spec"]
     selector = spec["selector"]["matchLabels"]
@@ -197,7 +195,7 @@ def test_selectors_find_the_operator_and_only_it(chart: Chart) -> None:
     assert {manifest["metadata"]["labels"]["team"] for manifest in release.manifests} == {"ml"}
 
 
-def test_placement_reaches_the_pod(chart: Chart) -> None:
+def test_placement_values_reach_the_pod(chart: Chart) -> None:
     placement: dict[str, Any] = {
         "priorityClassName": "system-cluster-critical",
         "nodeSelector": {"kubernetes.io/arch": "amd64"},
@@ -218,9 +216,7 @@ def test_placement_reaches_the_pod(chart: Chart) -> None:
 
 
 @pytest.mark.parametrize("name", ["blue", "a" * 53, "my.release", "a." + "b" * 41 + ".c", "a" * 43 + "--b"])
-def test_every_release_name_gives_names_that_kubernetes_takes(
-    chart: Chart, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_release_names_give_valid_resource_names(chart: Chart, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     release = chart.render(release=name)
     names = {manifest["metadata"]["name"] for manifest in release.manifests} - {CRD}
     assert all(re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", derived) for derived in names)
@@ -231,8 +227,8 @@ def test_every_release_name_gives_names_that_kubernetes_takes(
     Settings()
 
 
-def test_a_chart_without_its_crd_says_so(chart: Chart, tmp_path: Path) -> None:
-    """An install that silently leaves the CRD out would only show as an operator that never becomes ready."""
+def test_missing_crd_file_is_reported(chart: Chart, tmp_path: Path) -> None:
+    """Without this check a missing CRD would only show as an operator that never becomes ready."""
     shutil.copytree(CHART, tmp_path / "trainyard")
     (tmp_path / "trainyard" / "files" / "trainyard.dev_trainingjobs.yaml").unlink()
     with pytest.raises(RefusedError, match="make generate"):

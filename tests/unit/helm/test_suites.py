@@ -1,4 +1,4 @@
-"""The suites of helm-unittest: they pass, leave out no template and no value, and notice a template that is broken."""
+"""The suites of helm-unittest pass, cover each template and value, and detect a broken template."""
 
 import re
 import shutil
@@ -12,12 +12,11 @@ import pytest
 import yaml
 
 from dev.localcluster.tools import ensure
-from tests.unit.helm.chart import CHART, Chart
-from tests.unit.helm.test_values import leaves
+from tests.unit.helm.chart import CHART, Chart, leaves
 
 SUITES = sorted((CHART / "tests").glob("*_test.yaml"))
 TEMPLATES = sorted(path.name for path in (CHART / "templates").iterdir() if not path.name.startswith("_"))
-# What is broken in each template: text of it, and what stands there then.
+# For each template: a text and the replacement that breaks it.
 BROKEN = [
     ("NOTES.txt", "{{- else if .Values.crds.keep }}", "{{- else }}"),
     ("admission.yaml", 'not (hasSuffix "-operator" .)', 'not (hasSuffix "-author" .)'),
@@ -39,7 +38,7 @@ BROKEN = [
 
 
 def run(chart: Path, suite: str = "*") -> tuple[bool, str]:
-    """Whether all of the suites pass, and what is said."""
+    """Return whether all suites pass, and the output."""
     done = subprocess.run(
         [ensure("helm-unittest")["helm-unittest"], "--strict", "--file", f"tests/{suite}_test.yaml", chart],
         capture_output=True,
@@ -49,32 +48,32 @@ def run(chart: Path, suite: str = "*") -> tuple[bool, str]:
     return done.returncode == 0, done.stdout + done.stderr
 
 
-def test_they_pass() -> None:
+def test_suites_pass() -> None:
     passed, said = run(CHART)
     assert passed, said
     assert re.search(rf"^Test Suites: {len(SUITES)} passed, {len(SUITES)} total$", said, re.MULTILINE), said
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_each_template_has_one_that_names_it(template: str) -> None:
+def test_each_template_has_a_suite(template: str) -> None:
     suite = yaml.safe_load((CHART / "tests" / f"{Path(template).stem}_test.yaml").read_text())
     assert suite["templates"] == [template]
 
 
-def test_names_and_labels_are_looked_at_wherever_the_chart_gives_them() -> None:
+def test_names_and_labels_are_tested_everywhere() -> None:
     suite = yaml.safe_load((CHART / "tests" / "names_test.yaml").read_text())
     assert suite["templates"] == [name for name in TEMPLATES if name not in {"NOTES.txt", "crd.yaml"}]
 
 
 def names(given: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    """Dotted names of what a suite sets."""
+    """Yield the dotted names of the values that a suite sets."""
     for name, value in given.items():
         yield f"{before}{name}"
         if isinstance(value, dict):
             yield from names(value, f"{before}{name}.")
 
 
-def test_each_value_is_set_in_one() -> None:
+def test_each_value_is_set_in_a_suite() -> None:
     suites = [yaml.safe_load(path.read_text()) for path in SUITES]
     places = [place for suite in suites for place in (suite, *suite["tests"])]
     given = {name for place in places for name in names(place.get("set", {}))}
@@ -82,7 +81,7 @@ def test_each_value_is_set_in_one() -> None:
 
 
 @pytest.mark.parametrize(("template", "right", "wrong"), BROKEN)
-def test_they_notice_a_broken_template(tmp_path: Path, template: str, right: str, wrong: str) -> None:
+def test_suites_detect_a_broken_template(tmp_path: Path, template: str, right: str, wrong: str) -> None:
     shutil.copytree(CHART, tmp_path / "trainyard")
     broken = tmp_path / "trainyard" / "templates" / template
     text = broken.read_text()
@@ -93,11 +92,11 @@ def test_they_notice_a_broken_template(tmp_path: Path, template: str, right: str
     assert re.search("^Test Suites: 1 failed, 0 passed, 1 total$", said, re.MULTILINE), said
 
 
-def test_the_table_of_broken_templates_leaves_none_out() -> None:
+def test_each_template_is_broken_once() -> None:
     assert [template for template, _, _ in BROKEN] == TEMPLATES
 
 
-def test_they_stay_out_of_the_chart_s_archive(chart: Chart, tmp_path: Path) -> None:
+def test_suites_are_not_packaged(chart: Chart, tmp_path: Path) -> None:
     subprocess.run([chart.helm, "package", CHART, "--destination", tmp_path], check=True, capture_output=True)
     (archive,) = tmp_path.glob("*.tgz")
     with tarfile.open(archive) as packed:

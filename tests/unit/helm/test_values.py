@@ -1,4 +1,4 @@
-"""Bad values are refused before anything reaches a cluster, and the field is named."""
+"""Invalid values are refused by their field, before anything reaches a cluster."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.helm.chart import CHART, Chart, RefusedError, Release
+from tests.unit.helm.chart import CHART, Chart, RefusedError, Release, leaves
 from trainyard.controller.bootstrap.settings import Settings
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -23,13 +23,13 @@ KEY = {"name": "proxy", "key": "url"}
     [
         ({"setings": {}}, "'setings' not allowed"),
         ({"settings": {"worker": 4}}, "'/settings': additional properties 'worker'"),
-        ({"settings": {"workers": 0}}, "/settings/workers"),
-        ({"settings": {"workers": "8"}}, "/settings/workers"),
+        ({"settings": {"concurrentReconciles": 0}}, "/settings/concurrentReconciles"),
+        ({"settings": {"concurrentReconciles": "8"}}, "/settings/concurrentReconciles"),
         ({"settings": {"logLevel": "INFO"}}, "/settings/logLevel"),
         ({"settings": {"httpPort": 80}}, "/settings/httpPort"),
         ({"settings": {"httpPort": None}}, "missing property 'httpPort'"),
         ({"image": {"repository": "example.org/operator:1.0"}}, "/image/repository"),
-        ({"image": {"tag": "latest"}}, 'image.tag: "latest" names no version'),
+        ({"image": {"tag": "latest"}}, 'image.tag: "latest" is no version'),
         ({"image": {"digest": "sha256:12"}}, "/image/digest"),
         ({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy"),
         ({"imagePullSecrets": ["mirror"]}, "/imagePullSecrets/0"),
@@ -47,12 +47,12 @@ KEY = {"name": "proxy", "key": "url"}
         ({"resources": {"requests": {"cpu": "1.5"}, "limits": {"cpu": "1499m"}}}, "of 1.5 cpu is more than the limit"),
         ({"tolerations": [{"effect": "Never"}]}, "/tolerations/0/effect"),
         ({"tolerations": [{"key": "a b", "operator": "Exists"}]}, "/tolerations/0/key"),
-        ({"tolerations": [{}]}, "tolerations: one without a key is for every taint: say operator: Exists"),
-        ({"tolerations": [{"operator": "Exists", "value": "x"}]}, "tolerations: operator Exists asks for no value"),
+        ({"tolerations": [{}]}, "tolerations: one without a key tolerates every taint: add operator: Exists"),
+        ({"tolerations": [{"operator": "Exists", "value": "x"}]}, "tolerations: operator Exists takes no value"),
         ({"tolerations": [{"key": "a", "operator": "Gt", "value": "1"}]}, "/tolerations/0/operator"),
         (
             {"tolerations": [{"key": "a", "operator": "Exists", "tolerationSeconds": 5}]},
-            "tolerations: tolerationSeconds is of effect: NoExecute alone",
+            "tolerations: tolerationSeconds needs effect: NoExecute",
         ),
         ({"affinity": {"nodeAffinity": {"foo": 1}}}, "'/affinity/nodeAffinity': additional properties 'foo'"),
         (
@@ -60,8 +60,8 @@ KEY = {"name": "proxy", "key": "url"}
             f"'/affinity/podAffinity/{REQUIRED}/0': additional properties 'selector'",
         ),
         ({"topologySpreadConstraints": [{**SPREAD, "foo": 1}]}, "additional properties 'foo' not allowed"),
-        ({"topologySpreadConstraints": [{**SPREAD, "minDomains": 2}]}, "minDomains is of whenUnsatisfiable"),
-        ({"topologySpreadConstraints": [SPREAD, SPREAD]}, "zone with ScheduleAnyway stands there twice"),
+        ({"topologySpreadConstraints": [{**SPREAD, "minDomains": 2}]}, "minDomains needs whenUnsatisfiable"),
+        ({"topologySpreadConstraints": [SPREAD, SPREAD]}, "zone with ScheduleAnyway is there twice"),
         ({"agent": {"image": "!!!"}}, "/agent/image"),
         ({"image": {"repository": "a/..../b"}}, "/image/repository"),
         ({"metrics": {"podMonitor": {"port": "123"}}}, "/metrics/podMonitor/port"),
@@ -75,37 +75,37 @@ KEY = {"name": "proxy", "key": "url"}
         ),
         (
             {"metrics": {"podMonitor": {"enabled": True}}, "networkPolicy": {"jobs": {"enabled": True}}},
-            "metrics.podMonitor: networkPolicy.jobs.enabled lets nobody scrape workers",
+            "metrics.podMonitor: networkPolicy.jobs.enabled blocks scrapes of workers",
         ),
         (
             {"serviceAccount": {"create": False}, "watchNamespaces": ["lab"]},
-            "serviceAccount: the operator's rights would go to the account `default`",
+            "serviceAccount: the account `default`",
         ),
         (
             {"serviceAccount": {"name": "default"}, "admission": {"enabled": True, "guardServiceAccounts": True}},
-            "serviceAccount: the operator's rights would go to the account `default`",
+            "serviceAccount: the account `default`",
         ),
         ({"commonLabels": {"team": "a/b"}}, "/commonLabels/team"),
         ({"podAnnotations": {"answer": 42}}, "/podAnnotations/answer"),
         ({"metrics": {"service": {"port": 0}}}, "/metrics/service/port"),
         ({"rbac": {"create": 1}}, "/rbac/create"),
         ({"replicas": 0}, "/replicas"),
-        ({"leaderElection": {"leaseSeconds": 1}}, "/leaderElection/leaseSeconds"),
-        ({"leaderElection": {"leaseSeconds": None}}, "missing property 'leaseSeconds'"),
+        ({"leaderElection": {"leaseDurationSeconds": 1}}, "/leaderElection/leaseDurationSeconds"),
+        ({"leaderElection": {"leaseDurationSeconds": None}}, "missing property 'leaseDurationSeconds'"),
         (
             {"leaderElection": {"enabled": False}},
-            "replicas: 2 operators without an election would all act on the same jobs: set 1, or leaderElection.enabled",
+            "replicas: 2 operators without an election would all reconcile the same jobs: set 1, or leaderElection.enabled",
         ),
         ({"coordinator": {"port": 443}}, "/coordinator/port"),
         ({"coordinator": {"tls": {"secret": "mine"}}}, "'/coordinator/tls': additional properties 'secret'"),
         ({"coordinator": {"tls": {"existingSecret": "Mine"}}}, "/coordinator/tls/existingSecret"),
         (
             {"coordinator": {"tls": {"certManager": {"enabled": True}}}},
-            "coordinator.tls.certManager.issuerRef: name the",
+            "coordinator.tls.certManager.issuerRef: set the",
         ),
         (
             {"coordinator": {"tls": {"certManager": {"enabled": True, "issuerRef": {"kind": "ClusterIssuer"}}}}},
-            "coordinator.tls.certManager.issuerRef: name the",
+            "coordinator.tls.certManager.issuerRef: set the",
         ),
         (
             {"coordinator": {"tls": {"existingSecret": "mine", "certManager": {"enabled": True}}}},
@@ -117,12 +117,12 @@ KEY = {"name": "proxy", "key": "url"}
         ({"watchNamespaces": "a"}, "/watchNamespaces"),
         ({"extraEnv": [{"value": "nameless"}]}, "/extraEnv/0"),
         (
-            {"extraEnv": [{"name": "TRAINYARD_WORKERS", "value": "9"}]},
-            "extraEnv: TRAINYARD_WORKERS is set by the chart",
+            {"extraEnv": [{"name": "TRAINYARD_CONCURRENT_RECONCILES", "value": "9"}]},
+            "extraEnv: the chart sets TRAINYARD_CONCURRENT_RECONCILES itself",
         ),
         (
             {"extraEnv": [{"name": "TRAINYARD_POD_UID", "value": "mine"}]},
-            "extraEnv: TRAINYARD_POD_UID is set by the chart",
+            "extraEnv: the chart sets TRAINYARD_POD_UID itself",
         ),
         ({"extraEnv": [{"name": "A", "valueFrom": {}}]}, "/extraEnv/0/valueFrom"),
         (
@@ -132,11 +132,11 @@ KEY = {"name": "proxy", "key": "url"}
         ({"extraEnv": [{"name": "A", "valueFrom": {"secretRef": KEY}}]}, "'/extraEnv/0/valueFrom': additional"),
         (
             {"extraEnv": [{"name": "A", "value": "", "valueFrom": {"fieldRef": HOST}}]},
-            "extraEnv: A has value and valueFrom: leave one of them out",
+            "extraEnv: A has value and valueFrom: remove one of them",
         ),
     ],
 )
-def test_refused_with_the_field_named(chart: Chart, values: Mapping[str, Any], says: str) -> None:
+def test_invalid_value_names_its_field(chart: Chart, values: Mapping[str, Any], says: str) -> None:
     with pytest.raises(RefusedError, match=re.escape(says)):
         chart.render(values)
 
@@ -158,12 +158,12 @@ def test_refused_with_the_field_named(chart: Chart, values: Mapping[str, Any], s
         {"serviceAccount": {"create": False}},
     ],
 )
-def test_taken_though_it_is_close_to_what_is_refused(chart: Chart, values: Mapping[str, Any]) -> None:
+def test_borderline_values_are_accepted(chart: Chart, values: Mapping[str, Any]) -> None:
     assert chart.render(values).operator()
 
 
 def closed_objects(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every object of the schema whose fields it lists, with its path."""
+    """Yield each object of the schema with a closed list of fields, and its path."""
     if "properties" in schema:
         yield path, schema
         for name, field in schema["properties"].items():
@@ -172,60 +172,53 @@ def closed_objects(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[
         yield from closed_objects(schema["items"], f"{path}[]")
 
 
-def test_unknown_fields_are_errors_everywhere() -> None:
+def test_unknown_fields_are_refused() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     assert [path for path, item in closed_objects(schema) if item.get("additionalProperties") is not False] == []
 
 
-def test_schema_and_values_name_the_same_fields() -> None:
+def test_schema_and_values_have_the_same_fields() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     for path, item in closed_objects(schema):
         given = reduce(lambda field, name: field.get(name, {}), path.strip("/").split("/") if path else [], values)
-        # An empty one is the user's to fill: the schema alone says with what.
+        # An empty map has user-defined keys, which only the schema describes.
         if given:
             assert set(item["properties"]) - {"global"} == set(given), path
 
 
-def test_the_charts_defaults_are_the_operators(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chart_defaults_equal_operator_defaults(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in release.environment().items():
         monkeypatch.setenv(name, value or "a-pod")
     image = release.container()["image"]
     url = "https://trainyard-coordinator.trainyard-system.svc:8443"
-    own = {"instance": "a-pod", "pod_uid": "a-pod"}
+    own: dict[str, Any] = {"instance": "a-pod", "pod_uid": "a-pod"}
     assert Settings() == Settings.model_construct(**own, agent_image=image, coordinator_url=url)
 
 
-def test_the_operator_takes_the_whole_range_that_the_schema_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operator_accepts_the_schemas_range(monkeypatch: pytest.MonkeyPatch) -> None:
     properties = json.loads((CHART / "values.schema.json").read_text())["properties"]
     ranges = properties["settings"]["properties"]
-    lease = properties["leaderElection"]["properties"]["leaseSeconds"]
+    lease = properties["leaderElection"]["properties"]["leaseDurationSeconds"]
     for level in ranges["logLevel"]["enum"]:
         monkeypatch.setenv("TRAINYARD_LOG_LEVEL", level)
         assert Settings().log_level == level
     for bound in ("minimum", "maximum"):
-        monkeypatch.setenv("TRAINYARD_WORKERS", str(ranges["workers"][bound]))
+        monkeypatch.setenv("TRAINYARD_CONCURRENT_RECONCILES", str(ranges["concurrentReconciles"][bound]))
         monkeypatch.setenv("TRAINYARD_API_QPS", str(ranges["apiQps"][bound]))
         monkeypatch.setenv("TRAINYARD_API_BURST", str(ranges["apiBurst"][bound]))
         monkeypatch.setenv("TRAINYARD_HTTP_PORT", str(ranges["httpPort"][bound]))
-        monkeypatch.setenv("TRAINYARD_LEASE_SECONDS", str(lease[bound]))
+        monkeypatch.setenv("TRAINYARD_LEASE_DURATION_SECONDS", str(lease[bound]))
         settings = Settings()
         assert (settings.api_qps, settings.api_burst) == (ranges["apiQps"][bound], ranges["apiBurst"][bound])
-        assert settings.lease_seconds == lease[bound]
-        assert (settings.workers, settings.http_port) == (ranges["workers"][bound], ranges["httpPort"][bound])
+        assert settings.lease_duration_seconds == lease[bound]
+        assert (settings.concurrent_reconciles, settings.http_port) == (
+            ranges["concurrentReconciles"][bound],
+            ranges["httpPort"][bound],
+        )
 
 
-def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and defaults, as the README lists them; `resources` is one value to its reader."""
-    for name, value in values.items():
-        here = f"{path}{name}"
-        if isinstance(value, dict) and value and here != "resources":
-            yield from leaves(value, f"{here}.")
-        else:
-            yield here, value
-
-
-def test_the_readme_lists_every_value_with_its_default() -> None:
+def test_readme_lists_every_value() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     rows = re.findall(r"^\| `([\w.]+)` \| `(.*?)` \|", (CHART / "README.md").read_text(), flags=re.MULTILINE)
     assert [(name, json.loads(default)) for name, default in rows] == list(leaves(values))

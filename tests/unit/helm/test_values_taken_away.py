@@ -1,4 +1,4 @@
-"""Each value of the chart taken away by `null`: the chart does without it, or the schema says that it cannot. No template stumbles over it."""
+"""`null` for each value of the chart: the chart renders without it, or the schema refuses it. No template fails."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -28,7 +28,7 @@ EVERYTHING = {
 
 
 def paths(values: Mapping[str, Any], before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Of each value, and of each map of them."""
+    """Yield the path of each value, and of each map of values."""
     for name, value in values.items():
         yield (*before, name)
         if isinstance(value, dict):
@@ -36,13 +36,13 @@ def paths(values: Mapping[str, Any], before: tuple[str, ...] = ()) -> Iterator[t
 
 
 def without(values: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-    """These values, of which the one is null."""
+    """Return the values with `null` at this path."""
     first, *rest = path
     return {**values, first: without(values.get(first) or {}, tuple(rest)) if rest else None}
 
 
 def nothings(manifest: Any, path: str = "") -> Iterator[str]:
-    """Where a manifest says nothing, or what Go writes for nothing."""
+    """Yield each empty field of a manifest, and each text that Go writes for a missing value."""
     if isinstance(manifest, dict):
         for name, each in manifest.items():
             yield from nothings(each, f"{path}.{name}")
@@ -55,7 +55,7 @@ def nothings(manifest: Any, path: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
 @pytest.mark.parametrize("path", list(paths(VALUES)), ids=".".join)
-def test_the_chart_does_without_it_or_the_schema_says_that_it_cannot(
+def test_removed_value_is_optional_or_refused(
     chart: Chart, values: Mapping[str, Any], path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     try:

@@ -38,7 +38,7 @@ def test_two_workers_fit_the_line_and_agree() -> None:
     assert told == [*range(1, worker.STEPS + 1)]
 
 
-def test_who_loses_the_other_one_says_so() -> None:
+def test_worker_that_loses_its_peer_reports_it() -> None:
     one, other = socket.socketpair()
     with one:
         other.close()
@@ -46,7 +46,7 @@ def test_who_loses_the_other_one_says_so() -> None:
             worker.mean(one, 1.0)
 
 
-def test_it_is_for_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_test_program_requires_two_workers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "3")):
         monkeypatch.setenv(name, value)
     assert worker.main() == 93
@@ -75,14 +75,14 @@ def test_it_follows_the_job_to_its_end(statuses: list[dict[str, Any]], code: int
     assert said in "\n".join(lines)
 
 
-def test_a_job_that_nobody_looks_at_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_without_controller_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainyard.helm_test.__main__.PATIENCE_SECONDS", -30.0)
     lines: list[str] = []
     assert follow(dict, lines.append, pause=0) == 1
     assert "is the operator ready, and does it watch this namespace?" in lines[-1]
 
 
-def test_an_api_server_that_does_not_answer_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unresponsive_api_server_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sign = tmp_path / "answered"
     told = {SIGN_OF_LIFE: str(sign)}
     assert alive.main(told) == 1

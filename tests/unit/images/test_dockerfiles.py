@@ -24,7 +24,7 @@ def instructions(path: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", ["operator", "trainer"])
-def test_the_base_is_an_argument_whose_default_is_a_dated_tag_and_a_digest(name: str) -> None:
+def test_base_image_defaults_to_dated_tag_and_digest(name: str) -> None:
     path = DOCKERFILES[name]
     (base,) = [rest for name, rest in instructions(path) if name == "ARG" and rest.startswith("BASE_IMAGE=")]
     assert re.fullmatch(r"BASE_IMAGE=debian:trixie-\d{8}-slim@sha256:[0-9a-f]{64}", base)
@@ -32,7 +32,7 @@ def test_the_base_is_an_argument_whose_default_is_a_dated_tag_and_a_digest(name:
 
 
 @ALL
-def test_every_stage_comes_from_the_base_or_a_stage_before(path: Path) -> None:
+def test_every_stage_derives_from_the_base(path: Path) -> None:
     known = {"${BASE_IMAGE}"}
     for rest in (rest for name, rest in instructions(path) if name == "FROM"):
         source, *alias = rest.split(" AS ")
@@ -52,7 +52,7 @@ def test_nothing_floats(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_what_pip_installs_is_pinned_or_locked_by_hash(path: Path) -> None:
+def test_pip_installs_pinned_or_hashed_packages(path: Path) -> None:
     commands = re.split(r"&&|\n(?!\s)", path.read_text().replace("\\\n", " "))
     installs = [command.split(" install ", 1)[1] for command in commands if "pip" in command and " install " in command]
     for install in installs:
@@ -74,7 +74,7 @@ def test_the_operators_image_starts_without_a_shell() -> None:
 
 
 @ALL
-def test_secrets_are_mounted_where_nothing_of_the_image_lies(path: Path) -> None:
+def test_secrets_are_mounted_outside_the_image(path: Path) -> None:
     # buildah removes the target of a secret's mount when the step is done, and with it what was there before.
     for mount in re.findall(r"--mount=type=secret,(\S+)", path.read_text()):
         assert "target=" not in mount

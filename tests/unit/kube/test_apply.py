@@ -10,7 +10,7 @@ from trainyard.kube.resource import PODS
 POD: dict[str, Any] = {"metadata": {"name": "x"}, "spec": {"containers": []}}
 
 
-async def test_a_create_is_answered_with_the_object_and_a_repeat_with_already_exists(api: FakeApi) -> None:
+async def test_repeated_create_fails_with_already_exists(api: FakeApi) -> None:
     writer = Writer(api.session())
     made = await writer.create(PODS, "ns", POD)
     assert made["metadata"]["resourceVersion"] == str(api.cluster.version)
@@ -40,7 +40,7 @@ async def test_a_graceful_delete_is_answered_with_the_object(api: FakeApi) -> No
     assert api.cluster.objects(PODS) == []
 
 
-async def test_a_forced_deletion_names_the_pod_by_its_uid(api: FakeApi) -> None:
+async def test_forced_deletion_names_the_uid(api: FakeApi) -> None:
     api.cluster.graceful.add("pods")
     api.cluster.create(PODS, "ns", POD)
     writer = Writer(api.session())
@@ -50,13 +50,13 @@ async def test_a_forced_deletion_names_the_pod_by_its_uid(api: FakeApi) -> None:
     assert len(api.cluster.objects(PODS)) == 1, "one of the same name is left alone"
 
 
-async def test_another_conflict_of_a_delete_is_told(api: FakeApi) -> None:
+async def test_other_conflict_of_a_delete_is_raised(api: FakeApi) -> None:
     api.fault(method="DELETE", status=409, reason="Conflict", message="the object has been modified")
     with pytest.raises(ApiError):
         await Writer(api.session()).delete(PODS, "ns", "x", uid="1")
 
 
-async def test_a_status_is_written_only_over_the_version_it_was_decided_on(api: FakeApi) -> None:
+async def test_status_write_requires_the_decided_version(api: FakeApi) -> None:
     writer = Writer(api.session())
     read = api.cluster.create(PODS, "ns", POD)
     written = await writer.replace_status(
@@ -71,7 +71,7 @@ async def test_a_status_is_written_only_over_the_version_it_was_decided_on(api: 
         await writer.replace_status(PODS, "ns", "x", {"metadata": {"name": "x"}, "status": {}})
 
 
-async def test_a_merge(api: FakeApi) -> None:
+async def test_merge_patch(api: FakeApi) -> None:
     api.cluster.create(PODS, "ns", POD)
     merged = await Writer(api.session()).merge(PODS, "ns", "x", {"metadata": {"labels": {"a": "b"}}})
     assert merged["metadata"]["labels"] == {"a": "b"}

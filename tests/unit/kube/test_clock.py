@@ -1,4 +1,4 @@
-"""The API server's clock, as its answers tell it."""
+"""The API server's clock, from the `Date` of its answers."""
 
 import logging
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.support.fake_api import FakeApi
-from trainyard.controller.metrics.collector import tell_of_clock
+from trainyard.controller.metrics.collector import register_clock_offset
 from trainyard.kube.clock import ServerClock
 from trainyard.kube.errors import ApiError
 from trainyard.kube.resource import PODS
@@ -30,12 +30,14 @@ class Machines:
         )
 
     def answers(self, *, after: float = 0.02, wrong: float = 0.0) -> None:
-        """The server answers after so many seconds, its clock for once wrong by some; half of the time is the way there."""
+        """The server answers after so many seconds, its clock for once wrong by some; half of the time is the way
+        there.
+        """
         asked = 50.0 + self.passed
         self.passed += after / 2
         date = format_datetime(START + timedelta(seconds=int(self.passed + wrong)), usegmt=True)
         self.passed += after / 2
-        self.clock.heard(date, asked)
+        self.clock.observe(date, asked)
 
     @property
     def error(self) -> float:
@@ -44,7 +46,7 @@ class Machines:
 
 
 @pytest.mark.parametrize("ahead", [-86_400.0, -600.0, -3.0, 3.0, 100.0, 600.0])
-def test_a_clock_that_is_wrong_does_not_matter(ahead: float) -> None:
+def test_wrong_machine_clock_does_not_matter(ahead: float) -> None:
     machines = Machines(ahead)
     assert machines.error == pytest.approx(ahead), "nothing has been heard yet"
     machines.answers()
@@ -53,22 +55,22 @@ def test_a_clock_that_is_wrong_does_not_matter(ahead: float) -> None:
 
 
 @pytest.mark.parametrize("ahead", [-1.4, -1.0, 0.0, 1.4])
-def test_a_second_or_two_are_noise(ahead: float) -> None:
+def test_two_seconds_are_noise(ahead: float) -> None:
     machines = Machines(ahead, passed=0.3)
     for _ in range(10):
         machines.answers(after=0.13)
     assert machines.clock.offset == pytest.approx(0, abs=1e-3)
 
 
-def test_an_offset_at_the_edge_of_the_noise_does_not_flicker() -> None:
-    machines, told = Machines(2.0), set()
+def test_offset_near_threshold_does_not_flicker() -> None:
+    machines, offsets = Machines(2.0), set()
     for _ in range(50):
         machines.answers(after=0.07)
-        told.add(round(machines.clock.offset, 2))
-    assert len(told) <= 2, "it is taken up once at most"
+        offsets.add(round(machines.clock.offset, 2))
+    assert len(offsets) <= 2, "it is taken up once at most"
 
 
-def test_a_clock_that_is_set_while_the_operator_runs_moves_nothing() -> None:
+def test_clock_step_of_the_machine_changes_nothing() -> None:
     machines = Machines()
     machines.answers()
     machines.ahead = 600.0
@@ -77,7 +79,7 @@ def test_a_clock_that_is_set_while_the_operator_runs_moves_nothing() -> None:
     assert abs(machines.error) < 1
 
 
-def test_the_servers_clock_may_be_set_too() -> None:
+def test_clock_step_of_the_server_is_followed() -> None:
     machines = Machines()
     machines.answers(wrong=300.0)
     assert machines.error == pytest.approx(300, abs=1)
@@ -85,7 +87,7 @@ def test_the_servers_clock_may_be_set_too() -> None:
     assert abs(machines.error) < 1
 
 
-def test_an_answer_that_took_long_says_less() -> None:
+def test_slow_answer_is_less_precise() -> None:
     machines = Machines(8.0)
     machines.answers(after=20.0)
     assert machines.error == pytest.approx(8), "it may have been written at the end of these seconds"
@@ -110,21 +112,21 @@ def test_an_answer_that_took_long_says_less() -> None:
         "Fri, 31 Dec 9999 23:59:59 GMT",
     ],
 )
-def test_a_header_that_is_missing_or_absurd_changes_nothing(date: str | None) -> None:
+def test_missing_or_absurd_date_changes_nothing(date: str | None) -> None:
     machines = Machines(600.0)
     machines.answers()
-    machines.clock.heard(date, 50.0)
+    machines.clock.observe(date, 50.0)
     assert abs(machines.error) < 1
 
 
 @pytest.mark.parametrize("date", ["Mon Nov 23 12:10:00 2026", "Monday, 23-Nov-26 12:10:00 GMT"])
-def test_the_old_forms_of_the_header_are_read_too(date: str) -> None:
+def test_obsolete_date_formats_are_read(date: str) -> None:
     machines = Machines()
-    machines.clock.heard(date, 50.0)
+    machines.clock.observe(date, 50.0)
     assert machines.clock.offset == pytest.approx(600, abs=1)
 
 
-def test_it_is_told_once_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+def test_offset_is_logged_once_with_the_fix(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "trainyard")
     machines = Machines(600.0)
     for _ in range(100):
@@ -137,10 +139,10 @@ def test_it_is_told_once_with_what_to_do(caplog: pytest.LogCaptureFixture) -> No
     assert "60 s behind" in caplog.messages[1]
     machines.ahead, machines.passed = 0.0, machines.passed + 60
     machines.answers()
-    assert caplog.messages[2:] == ["this machine's clock and the API server's agree again"]
+    assert caplog.messages[2:] == ["this machine's clock agrees with the API server's clock again"]
 
 
-def test_servers_with_different_clocks_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_different_server_clocks_do_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
     machines = Machines()
     for _ in range(60):
         machines.answers(after=0.5, wrong=30.0)
@@ -148,14 +150,14 @@ def test_servers_with_different_clocks_do_not_fill_the_log(caplog: pytest.LogCap
     assert len(caplog.messages) <= 2
 
 
-def test_the_metric_says_how_far_the_clocks_are_apart() -> None:
+def test_offset_of_the_clocks() -> None:
     machines, registry = Machines(-600.0), CollectorRegistry()
-    tell_of_clock(machines.clock, registry)
+    register_clock_offset(machines.clock, registry)
     machines.answers()
     assert registry.get_sample_value("trainyard_clock_offset_seconds") == pytest.approx(600, abs=1)
 
 
-async def test_a_session_learns_the_time_from_each_answer_and_from_the_begin_of_a_watch(api: FakeApi) -> None:
+async def test_answers_and_watches_correct_the_clock(api: FakeApi) -> None:
     """The fake API server's clock is this machine's; the operator's is ten minutes ahead."""
     for watch in (False, True):
         session = api.session(clock=ServerClock(wall=lambda: datetime.now(UTC).timestamp() + 600))
@@ -169,7 +171,7 @@ async def test_a_session_learns_the_time_from_each_answer_and_from_the_begin_of_
         assert session.clock.offset == pytest.approx(-600, abs=1.5)
 
 
-async def test_a_refusal_says_nothing_of_the_time(api: FakeApi) -> None:
+async def test_error_answer_does_not_correct_the_clock(api: FakeApi) -> None:
     """It may be a proxy's."""
     session = api.session(clock=ServerClock(wall=lambda: datetime.now(UTC).timestamp() + 600))
     api.fault(method="GET", status=502)

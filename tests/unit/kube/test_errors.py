@@ -5,7 +5,7 @@ import pytest
 from trainyard.kube.errors import ApiError
 
 TRAITS = (
-    "not_found", "conflict", "already_exists", "gone", "lacks_right", "quota_exceeded", "namespace_terminating", "retryable",
+    "not_found", "conflict", "already_exists", "gone", "permission_denied", "quota_exceeded", "namespace_terminating", "retryable",
 )  # fmt: skip
 
 
@@ -21,7 +21,7 @@ def answer(code: int, reason: str, message: str = "", **details: Any) -> ApiErro
         (answer(409, "Conflict", "the object has been modified"), {"conflict"}),
         (answer(410, "Expired", "too old resource version"), {"gone"}),
         (ApiError.from_status(0, {"code": 410, "reason": "Gone", "message": "in the stream"}), {"gone"}),
-        (answer(403, "Forbidden", 'User "x" cannot create resource "pods" in API group ""'), {"lacks_right"}),
+        (answer(403, "Forbidden", 'User "x" cannot create resource "pods" in API group ""'), {"permission_denied"}),
         (
             answer(403, "Forbidden", 'pods "x" is forbidden: exceeded quota: gpus, requested: pods=1, used: pods=1, limited: pods=1'),
             {"quota_exceeded"},
@@ -45,18 +45,18 @@ def answer(code: int, reason: str, message: str = "", **details: Any) -> ApiErro
     ],
     ids=lambda value: str(sorted(value)) if isinstance(value, set) else str(value),
 )  # fmt: skip
-def test_what_an_answer_means(error: ApiError, traits: set[str]) -> None:
+def test_properties_of_an_error(error: ApiError, traits: set[str]) -> None:
     assert {trait for trait in TRAITS if getattr(error, trait)} == traits
 
 
 @pytest.mark.parametrize("body", [{}, {"code": None, "details": None}, {"details": {"causes": None}}])
-def test_a_status_with_nothing_in_it(body: dict[str, Any]) -> None:
+def test_empty_status_object(body: dict[str, Any]) -> None:
     error = ApiError.from_status(500, body)
     assert error.status == 500
     assert "500" in str(error)
 
 
-def test_when_to_come_back() -> None:
+def test_retry_after() -> None:
     assert answer(429, "TooManyRequests", retryAfterSeconds=3).retry_after == 3
     assert ApiError.from_status(429, {"details": {"retryAfterSeconds": 3}}, retry_after=1).retry_after == 1
     assert answer(429, "TooManyRequests").retry_after is None

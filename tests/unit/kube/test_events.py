@@ -24,7 +24,7 @@ async def say(recorder: EventRecorder, key: str = "1", note: str = "worker 2 exi
     writer.cancel()
 
 
-async def test_an_event_has_all_that_the_api_asks_for(api: FakeApi, timers: FakeTimers) -> None:
+async def test_event_has_all_required_fields(api: FakeApi, timers: FakeTimers) -> None:
     await say(recorder(api, timers))
     [event] = api.cluster.objects(EVENTS)
     assert event["metadata"]["namespace"] == "ns"
@@ -50,7 +50,7 @@ async def test_an_event_has_all_that_the_api_asks_for(api: FakeApi, timers: Fake
     assert not {key for key in event if key.startswith("deprecated")}
 
 
-async def test_a_repeat_is_counted_and_not_told_again(api: FakeApi, timers: FakeTimers) -> None:
+async def test_repeated_event_raises_the_count(api: FakeApi, timers: FakeTimers) -> None:
     one = recorder(api, timers)
     for _ in range(3):
         await say(one)
@@ -59,7 +59,7 @@ async def test_a_repeat_is_counted_and_not_told_again(api: FakeApi, timers: Fake
     assert [call.method for call in api.calls] == ["POST", "PATCH", "PATCH"]
 
 
-async def test_a_repeat_after_a_crash_is_still_a_repeat(api: FakeApi, timers: FakeTimers) -> None:
+async def test_repeated_event_after_crash_raises_the_count(api: FakeApi, timers: FakeTimers) -> None:
     await say(recorder(api, timers))
     await say(recorder(api, timers))
     await say(recorder(api, timers))
@@ -75,7 +75,7 @@ async def test_another_key_is_another_event(api: FakeApi, timers: FakeTimers) ->
     assert len(api.cluster.objects(EVENTS)) == 3
 
 
-async def test_an_event_that_has_expired_is_told_anew(api: FakeApi, timers: FakeTimers) -> None:
+async def test_expired_event_is_created_again(api: FakeApi, timers: FakeTimers) -> None:
     one = recorder(api, timers)
     await say(one)
     api.cluster.delete(EVENTS, "ns", api.cluster.objects(EVENTS)[0]["metadata"]["name"])
@@ -83,7 +83,7 @@ async def test_an_event_that_has_expired_is_told_anew(api: FakeApi, timers: Fake
     assert len(api.cluster.objects(EVENTS)) == 1
 
 
-async def test_each_object_has_a_budget_of_its_own(api: FakeApi, timers: FakeTimers) -> None:
+async def test_each_object_has_its_own_limit(api: FakeApi, timers: FakeTimers) -> None:
     one = recorder(api, timers)
     for number in range(60):
         await say(one, key=str(number))
@@ -103,7 +103,7 @@ async def test_a_long_note_is_cut_between_characters(api: FakeApi, timers: FakeT
     assert note.lstrip("ü") == "…"
 
 
-async def test_a_long_name_leaves_room(api: FakeApi, timers: FakeTimers) -> None:
+async def test_long_object_name_is_cut(api: FakeApi, timers: FakeTimers) -> None:
     name = "a" * 199 + ".b" + "c" * 50
     await say(recorder(api, timers), regarding=ObjectReference("v1", "Pod", "ns", name, "u"))
     made = api.cluster.objects(EVENTS)[0]["metadata"]["name"]
@@ -121,7 +121,7 @@ async def test_a_long_name_leaves_room(api: FakeApi, timers: FakeTimers) -> None
         ({"status": 404, "reason": "NotFound"}, False),
     ],
 )
-async def test_a_failure_is_at_most_logged(
+async def test_write_failure_is_only_logged(
     api: FakeApi, timers: FakeTimers, caplog: pytest.LogCaptureFixture, fault: dict[str, Any], *, logged: bool
 ) -> None:
     api.fault(**fault)
@@ -129,10 +129,10 @@ async def test_a_failure_is_at_most_logged(
     assert bool(caplog.records) is logged
 
 
-async def test_events_of_an_object_stand_in_the_order_of_their_places(api: FakeApi, timers: FakeTimers) -> None:
+async def test_sort_key_orders_the_events(api: FakeApi, timers: FakeTimers) -> None:
     one = recorder(api, timers)
-    for place in ("0000100", "0000091", "0000090"):
-        one.record(JOB, "Normal", "Said", f"at {place}", action="Tell", key=place, place=place)
+    for position in ("0000100", "0000091", "0000090"):
+        one.record(JOB, "Normal", "Reported", f"at {position}", action="Report", key=position, sort_key=position)
     writer = asyncio.create_task(one.run())
     await one.drain()
     writer.cancel()

@@ -1,4 +1,4 @@
-"""How a Lease is spelt."""
+"""The format of a Lease."""
 
 import re
 
@@ -16,7 +16,7 @@ def client(api: FakeApi) -> LeaseClient:
     return LeaseClient(api.session(), "home", "trainyard")
 
 
-async def test_what_is_written_is_what_kubernetes_has_for_it(api: FakeApi, client: LeaseClient) -> None:
+async def test_lease_matches_the_kubernetes_format(api: FakeApi, client: LeaseClient) -> None:
     assert await client.read(within=5) is None
     lease = await client.take(None, "me", 15, within=5)
     spec = api.cluster.get(LEASES, "home", "trainyard")["spec"]
@@ -26,21 +26,21 @@ async def test_what_is_written_is_what_kubernetes_has_for_it(api: FakeApi, clien
     assert (lease.holder, lease.seconds, lease.transitions) == ("me", 15, 0)
 
 
-async def test_a_renewal_keeps_when_it_was_taken_and_is_always_something_new(client: LeaseClient) -> None:
+async def test_renewal_keeps_acquire_time(client: LeaseClient) -> None:
     taken = await client.take(None, "me", 15, within=5)
     renewed = await client.take(taken, "me", 15, within=5)
     assert renewed.record["acquireTime"] == taken.record["acquireTime"]
     assert renewed.record != taken.record
 
 
-async def test_taking_it_from_another_is_a_transition(client: LeaseClient) -> None:
+async def test_change_of_holder_is_a_transition(client: LeaseClient) -> None:
     taken = await client.take(None, "me", 15, within=5)
-    given = await client.give_back(taken, within=5)
+    given = await client.release(taken, within=5)
     assert given.holder == ""
     assert (await client.take(given, "you", 15, within=5)).transitions == 1
 
 
-async def test_only_one_of_two_can_take_what_both_have_seen(client: LeaseClient) -> None:
+async def test_only_one_of_two_writers_succeeds(client: LeaseClient) -> None:
     seen = await client.take(None, "me", 15, within=5)
     await client.take(seen, "you", 15, within=5)
     with pytest.raises(ApiError) as refused:
@@ -52,6 +52,6 @@ async def test_only_one_of_two_can_take_what_both_have_seen(client: LeaseClient)
 
 
 @pytest.mark.parametrize("raw", [{}, {"spec": None}, {"spec": {"holderIdentity": None, "leaseTransitions": None}}])
-def test_an_empty_lease_is_nobodys(raw: dict[str, object]) -> None:
+def test_empty_lease_has_no_holder(raw: dict[str, object]) -> None:
     lease = Lease(raw)
     assert (lease.holder, lease.seconds, lease.transitions) == ("", 0, 0)

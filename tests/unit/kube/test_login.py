@@ -113,13 +113,13 @@ def test_a_pods_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("context", ["nowhere", "there"])
-def test_a_context_that_is_not_there(use: Any, context: str) -> None:
+def test_unknown_context(use: Any, context: str) -> None:
     use("http://127.0.0.1:1", {"token": "x"})
     with pytest.raises(LoginError, match=context):
         endpoint(context)
 
 
-def test_no_kubeconfig_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_kubeconfig(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setattr(config.kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
     with pytest.raises(LoginError, match="Set KUBECONFIG"):

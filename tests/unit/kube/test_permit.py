@@ -1,4 +1,4 @@
-"""Writes that are bound to something that can be lost: asked for one by one, and over in time."""
+"""Writes that need a permit: one for each, with a deadline."""
 
 import asyncio
 
@@ -42,23 +42,23 @@ async def test_without_a_permit_nothing_is_sent(api: FakeApi) -> None:
                 await write
 
 
-async def test_reading_needs_none(api: FakeApi) -> None:
+async def test_reads_need_no_permit(api: FakeApi) -> None:
     assert await Writer(bound(api)).get(PODS, "lab", "a") is None
 
 
-async def test_it_is_asked_again_after_each_wait(api: FakeApi) -> None:
+async def test_permit_is_called_again_after_each_wait(api: FakeApi) -> None:
     api.fault(method="POST", status=429, retry_after=0, times=3)
     with pytest.raises(NotNowError):
         await Writer(bound(api, 5, 5)).create(PODS, "lab", {"metadata": {"name": "a"}})
     assert len(api.writes) == 2
 
 
-async def test_the_server_is_told_when_it_must_be_over(api: FakeApi) -> None:
+async def test_deadline_is_sent_to_the_server(api: FakeApi) -> None:
     await Writer(bound(api, 4.25)).create(PODS, "lab", {"metadata": {"name": "a"}})
     assert api.writes[0].query == {"timeout": "4250ms"}
 
 
-async def test_an_answer_that_comes_later_is_not_waited_for(api: FakeApi) -> None:
+async def test_answer_after_the_deadline_is_dropped(api: FakeApi) -> None:
     api.fault(method="POST", delay=5)
     async with asyncio.timeout(4):
         with pytest.raises(ApiError) as error:

@@ -1,4 +1,4 @@
-"""The reflector against a fake API server that goes wrong in every way a real one does."""
+"""The reflector against a fake API server with all faults of a real one."""
 
 import asyncio
 import json
@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from tests.support.fake_api import FakeApi
-from tests.support.reflecting import LIST, WATCH, pod, watching
+from tests.support.running_reflector import LIST, WATCH, pod, watching
 from tests.support.timers import FakeTimers
 from tests.support.waiting import until
 from trainyard.kube.resource import PODS
 
 
-async def test_lists_then_follows(api: FakeApi) -> None:
+async def test_lists_then_watches(api: FakeApi) -> None:
     api.cluster.create(PODS, "ns", pod("one"))
     async with watching(api) as scene:
         await asyncio.wait_for(scene.reflector.synced.wait(), 5)
@@ -39,7 +39,7 @@ async def test_a_list_comes_in_pages(api: FakeApi) -> None:
         assert scene.changes == ["a"], "one list, one look"
 
 
-async def test_only_what_the_selector_names(api: FakeApi) -> None:
+async def test_selector_limits_the_objects(api: FakeApi) -> None:
     api.cluster.create(PODS, "ns", pod("ours"))
     api.cluster.create(PODS, "ns", pod("theirs", job="b"))
     async with watching(api, label_selector="job=a") as scene:
@@ -51,7 +51,7 @@ async def test_only_what_the_selector_names(api: FakeApi) -> None:
         await scene.shows("ours")
 
 
-async def test_410_in_the_stream_is_a_gap_and_its_deletions_are_found(api: FakeApi) -> None:
+async def test_expired_watch_finds_missed_deletions(api: FakeApi) -> None:
     api.cluster.create(PODS, "ns", pod("stays"))
     api.cluster.create(PODS, "ns", pod("goes", job="b"))
     async with watching(api) as scene:
@@ -69,7 +69,7 @@ async def test_410_in_the_stream_is_a_gap_and_its_deletions_are_found(api: FakeA
         )
 
 
-async def test_410_as_the_answer_to_the_watch(api: FakeApi) -> None:
+async def test_watch_rejected_with_410(api: FakeApi) -> None:
     api.fault(**WATCH, status=410, reason="Expired")
     api.cluster.create(PODS, "ns", pod("one"))
     async with watching(api) as scene:
@@ -78,7 +78,7 @@ async def test_410_as_the_answer_to_the_watch(api: FakeApi) -> None:
         assert scene.count(watch=False) == 2
 
 
-async def test_a_dropped_stream_goes_on_where_it_was(api: FakeApi) -> None:
+async def test_dropped_stream_resumes(api: FakeApi) -> None:
     async with watching(api) as scene:
         await api.watching()
         api.cluster.create(PODS, "ns", pod("one"))
@@ -89,7 +89,7 @@ async def test_a_dropped_stream_goes_on_where_it_was(api: FakeApi) -> None:
         assert scene.count(watch=False) == 1, "no list: the history is still there"
 
 
-async def test_the_servers_own_end_of_a_watch_is_no_failure(api: FakeApi) -> None:
+async def test_normal_end_of_watch_is_no_failure(api: FakeApi) -> None:
     async with watching(api) as scene:
         for number in range(5):
             await api.watching()
@@ -101,7 +101,7 @@ async def test_the_servers_own_end_of_a_watch_is_no_failure(api: FakeApi) -> Non
 
 
 @pytest.mark.parametrize("text", ["", '{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"100"}}}\n'])
-async def test_a_watch_that_always_ends_at_once_is_not_asked_in_a_tight_loop(api: FakeApi, text: str) -> None:
+async def test_empty_watches_are_paused(api: FakeApi, text: str) -> None:
     api.fault(**WATCH, text=text, times=4)
     async with watching(api) as scene:
         await api.watching()
@@ -111,7 +111,7 @@ async def test_a_watch_that_always_ends_at_once_is_not_asked_in_a_tight_loop(api
 
 @pytest.mark.parametrize("status", [429, 500, 503, 504])
 @pytest.mark.parametrize("at", [LIST, WATCH], ids=["list", "watch"])
-async def test_a_server_in_trouble_is_outlived(api: FakeApi, at: dict[str, Any], status: int) -> None:
+async def test_failing_server_is_retried(api: FakeApi, at: dict[str, Any], status: int) -> None:
     api.fault(**at, status=status, reason="Trouble", times=6)
     api.cluster.create(PODS, "ns", pod("one"))
     async with watching(api) as scene:
@@ -120,7 +120,7 @@ async def test_a_server_in_trouble_is_outlived(api: FakeApi, at: dict[str, Any],
         assert max(scene.pauses) >= 3
 
 
-async def test_in_stream_error_other_than_410_is_outlived(api: FakeApi) -> None:
+async def test_other_error_in_stream_is_retried(api: FakeApi) -> None:
     error = {"type": "ERROR", "object": {"code": 500, "reason": "InternalError", "message": "etcd is away"}}
     async with watching(api) as scene:
         await api.watching()
@@ -132,7 +132,7 @@ async def test_in_stream_error_other_than_410_is_outlived(api: FakeApi) -> None:
         assert scene.count(watch=False) == 1
 
 
-async def test_429_says_when_to_come_back(api: FakeApi, timers: FakeTimers) -> None:
+async def test_retry_after_of_429_is_respected(api: FakeApi, timers: FakeTimers) -> None:
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -144,7 +144,7 @@ async def test_429_says_when_to_come_back(api: FakeApi, timers: FakeTimers) -> N
     assert waits == [7.0, 7.0]
 
 
-async def test_a_server_that_is_not_there_yet(api: FakeApi) -> None:
+async def test_unreachable_server_is_retried(api: FakeApi) -> None:
     api.fault(drop=True, times=3)
     async with watching(api) as scene:
         await api.watching()
@@ -153,7 +153,7 @@ async def test_a_server_that_is_not_there_yet(api: FakeApi) -> None:
         assert scene.reflector.synced.is_set()
 
 
-async def test_silence_is_a_dead_connection_and_costs_a_list(api: FakeApi) -> None:
+async def test_silent_watch_causes_a_list(api: FakeApi) -> None:
     api.fault(**WATCH, silent=True)
     async with watching(api, idle_timeout=0.05) as scene:
         await until(lambda: scene.count(watch=True) >= 2)
@@ -162,7 +162,7 @@ async def test_silence_is_a_dead_connection_and_costs_a_list(api: FakeApi) -> No
         assert scene.count(watch=False) >= 2
 
 
-async def test_age_is_the_time_since_the_last_sign_of_life(api: FakeApi, timers: FakeTimers) -> None:
+async def test_age_counts_from_the_last_activity(api: FakeApi, timers: FakeTimers) -> None:
     async with watching(api, clock=timers.time) as scene:
         await api.watching()
         timers.advance(40)
@@ -173,7 +173,7 @@ async def test_age_is_the_time_since_the_last_sign_of_life(api: FakeApi, timers:
         assert scene.reflector.age() == 100
 
 
-async def test_a_refusal_is_no_sign_of_life(api: FakeApi, timers: FakeTimers) -> None:
+async def test_rejection_does_not_reset_the_age(api: FakeApi, timers: FakeTimers) -> None:
     async with watching(api, clock=timers.time) as scene:
         await api.watching()
         timers.advance(40)
@@ -183,7 +183,7 @@ async def test_a_refusal_is_no_sign_of_life(api: FakeApi, timers: FakeTimers) ->
         assert scene.reflector.age() == 40
 
 
-async def test_bookmarks_move_the_point_from_which_a_watch_goes_on(api: FakeApi) -> None:
+async def test_watch_resumes_from_the_last_bookmark(api: FakeApi) -> None:
     async with watching(api) as scene:
         await api.watching()
         # Versions of other kinds: none of these comes to this watch as an event.
@@ -196,7 +196,7 @@ async def test_bookmarks_move_the_point_from_which_a_watch_goes_on(api: FakeApi)
         assert scene.count(watch=False) == 1
 
 
-async def test_a_page_token_that_runs_out(api: FakeApi) -> None:
+async def test_expired_continue_token(api: FakeApi) -> None:
     for number in range(9):
         api.cluster.create(PODS, "ns", pod(f"pod-{number}"))
     refusal = json.dumps({"metadata": {"resourceVersion": "1", "continue": "stale"}, "items": []})
@@ -208,7 +208,7 @@ async def test_a_page_token_that_runs_out(api: FakeApi) -> None:
         assert "limit" not in [call for call in api.calls if not call.watch][-1].query
 
 
-async def test_a_version_the_server_does_not_know_leads_to_a_list(api: FakeApi) -> None:
+async def test_unknown_version_causes_a_list(api: FakeApi) -> None:
     """After etcd was restored from a backup the server is behind us and answers 504 to each watch."""
     api.fault(**WATCH, status=504, reason="Timeout", message="Too large resource version", times=3)
     async with watching(api) as scene:
@@ -216,13 +216,13 @@ async def test_a_version_the_server_does_not_know_leads_to_a_list(api: FakeApi) 
         assert scene.count(watch=False) == 2
 
 
-async def test_cancellation_ends_it(api: FakeApi) -> None:
+async def test_cancellation_ends_the_reflector(api: FakeApi) -> None:
     async with watching(api):
         await api.watching()
     assert not [task for task in asyncio.all_tasks() if "run" in repr(task.get_coro())]
 
 
-async def test_a_list_in_between_shows_what_a_watch_that_is_behind_does_not(api: FakeApi) -> None:
+async def test_refresh_overtakes_a_lagging_watch(api: FakeApi) -> None:
     api.cluster.create(PODS, "ns", pod("old"))
     async with watching(api) as scene:
         await api.watching()

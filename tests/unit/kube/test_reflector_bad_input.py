@@ -1,4 +1,4 @@
-"""The reflector and what nobody should send: broken lines, stale events, objects that cannot be read; and what it says of it."""
+"""The reflector with malformed lines, stale events and unreadable objects, and its log."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_api import FakeApi
-from tests.support.reflecting import LIST, WATCH, Pod, pod, watching
+from tests.support.running_reflector import LIST, WATCH, Pod, pod, watching
 from tests.support.timers import FakeTimers
 from tests.support.waiting import until
 from trainyard.kube.reflector import Reflector, RestoredError
@@ -42,7 +42,7 @@ async def test_stale_and_repeated_events_change_nothing(api: FakeApi) -> None:
         b'{"type": "SOMETHING", "object": {"metadata": {"resourceVersion": "9"}}}\n',
     ],
 )
-async def test_a_malformed_line_costs_a_list_and_nothing_else(api: FakeApi, line: bytes) -> None:
+async def test_malformed_line_causes_a_list(api: FakeApi, line: bytes) -> None:
     async with watching(api) as scene:
         await api.watching()
         api.say(line)
@@ -52,7 +52,7 @@ async def test_a_malformed_line_costs_a_list_and_nothing_else(api: FakeApi, line
         await scene.shows("one")
 
 
-async def test_a_server_that_lags_behind_is_waited_for(api: FakeApi) -> None:
+async def test_lagging_server_is_retried(api: FakeApi) -> None:
     async with watching(api) as scene:
         await api.watching()
         api.cluster.create(PODS, "ns", pod("one"))
@@ -67,10 +67,12 @@ async def test_a_server_that_lags_behind_is_waited_for(api: FakeApi) -> None:
         await scene.shows("one", "two")
 
 
-async def test_a_server_with_another_past_ends_it(api: FakeApi, timers: FakeTimers) -> None:
-    """Lists from before what was heard, for half a minute, are the end."""
+async def test_restored_server_raises(api: FakeApi, timers: FakeTimers) -> None:
+    """Lists that are older than earlier ones for half a minute end the reflector."""
     store: Store[Pod, str] = Store(lambda pod: pod.job)
-    reflector = Reflector(api.session(), PODS, Pod.read, store, str, clock=timers.time, backoff=lambda _: 0.0)
+    reflector = Reflector(
+        api.session(), PODS, Pod.read, store, lambda _: None, clock=timers.time, backoff=lambda _: 0.0
+    )
     running = asyncio.create_task(reflector.run())
     await api.watching()
     store.observe(1000)
@@ -81,9 +83,9 @@ async def test_a_server_with_another_past_ends_it(api: FakeApi, timers: FakeTime
         await asyncio.wait_for(running, 10)
 
 
-async def test_an_object_that_is_older_again_is_of_another_past(api: FakeApi) -> None:
+async def test_older_object_in_list_means_restored_cluster(api: FakeApi) -> None:
     store: Store[Pod, str] = Store(lambda pod: pod.job)
-    reflector = Reflector(api.session(), PODS, Pod.read, store, str, backoff=lambda _: 0.0)
+    reflector = Reflector(api.session(), PODS, Pod.read, store, lambda _: None, backoff=lambda _: 0.0)
     running = asyncio.create_task(reflector.run())
     await api.watching()
     before = api.cluster.create(PODS, "ns", pod("one"))
@@ -95,7 +97,7 @@ async def test_an_object_that_is_older_again_is_of_another_past(api: FakeApi) ->
         await asyncio.wait_for(running, 10)
 
 
-async def test_lists_in_between_do_not_shorten_the_pauses(api: FakeApi, timers: FakeTimers) -> None:
+async def test_successful_lists_do_not_reset_backoff(api: FakeApi, timers: FakeTimers) -> None:
     api.fault(**WATCH, text="garbage\n", times=5)
     async with watching(api, clock=timers.time) as scene:
         await api.watching()
@@ -106,7 +108,7 @@ async def test_lists_in_between_do_not_shorten_the_pauses(api: FakeApi, timers: 
         assert scene.pauses[-1] == 1, "after a calm time it is the first failure again"
 
 
-async def test_a_bug_in_a_callback_is_logged_and_outlived(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
+async def test_bug_in_callback_is_logged_and_survived(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
     bugs = [ZeroDivisionError("a bug of ours")]
 
     def on_change(key: str) -> None:
@@ -124,14 +126,14 @@ async def test_a_bug_in_a_callback_is_logged_and_outlived(api: FakeApi, caplog: 
 
 
 @pytest.mark.parametrize("body", ["<html>hello</html>", "[]", "{}", '{"metadata": {"resourceVersion": "x"}}'])
-async def test_a_malformed_list_is_asked_for_again(api: FakeApi, body: str) -> None:
+async def test_malformed_list_is_retried(api: FakeApi, body: str) -> None:
     api.fault(**LIST, text=body)
     api.cluster.create(PODS, "ns", pod("one"))
     async with watching(api) as scene:
         await scene.shows("one")
 
 
-async def test_a_large_object_fits(api: FakeApi) -> None:
+async def test_large_object_is_read(api: FakeApi) -> None:
     async with watching(api) as scene:
         await api.watching()
         api.cluster.create(PODS, "ns", pod("large", spec={"text": "x" * 1_400_000}))
@@ -139,9 +141,7 @@ async def test_a_large_object_fits(api: FakeApi) -> None:
         assert scene.pauses == []
 
 
-async def test_an_unreadable_object_is_said_once_and_left_as_it_was(
-    api: FakeApi, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unreadable_object_is_logged_once_and_kept(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
     def read(raw: dict[str, Any]) -> Pod:
         if raw["metadata"].get("annotations"):
             raise ValueError("poison")
@@ -168,19 +168,22 @@ async def test_an_unreadable_object_is_said_once_and_left_as_it_was(
         await scene.shows("two")
 
 
-async def test_missing_rights_are_said_once_and_outlived(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
+async def test_missing_permission_is_logged_once_and_retried(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     message = 'pods is forbidden: User "x" cannot list resource "pods"'
     api.fault(**LIST, status=403, reason="Forbidden", message=message, times=20)
     async with watching(api):
         await api.watching()
-    said = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(said) == 1
-    assert "grant its service account the verb list on pods" in said[0]
-    assert any(record.message == "the operator may list pods in all namespaces now" for record in caplog.records)
+    logged = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(logged) == 1
+    assert "grant its service account the verb list on pods" in logged[0]
+    assert any(
+        record.message == "missing permission was granted permission='list pods in all namespaces'"
+        for record in caplog.records
+    )
 
 
-async def test_trouble_in_a_row_is_said_once(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
+async def test_consecutive_failures_are_logged_once(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
     api.fault(**LIST, status=503, times=20)
     async with watching(api):
         await api.watching()

@@ -1,4 +1,4 @@
-"""Requests as they go over the wire, and every way in which they can fail."""
+"""Requests on the wire, and every way in which they can fail."""
 
 import asyncio
 
@@ -25,18 +25,18 @@ JOBS = Resource("trainyard.dev", "v1alpha1", "trainingjobs", "TrainingJob")
         (JOBS.path("ns", "x", "status"), "/apis/trainyard.dev/v1alpha1/namespaces/ns/trainingjobs/x/status"),
     ],
 )
-def test_paths(path: str, expected: str) -> None:
+def test_resource_paths(path: str, expected: str) -> None:
     assert path == expected
 
 
-def test_names() -> None:
+def test_resource_names() -> None:
     assert (PODS.api_version, JOBS.api_version) == ("v1", "trainyard.dev/v1alpha1")
     assert (PODS.qualified, JOBS.qualified) == ("pods", "trainingjobs.trainyard.dev")
 
 
-async def test_each_request_is_told_with_its_outcome(api: FakeApi) -> None:
-    told: list[tuple[str, int]] = []
-    session = api.session(on_request=lambda method, status, _: told.append((method, status)))
+async def test_each_request_is_observed(api: FakeApi) -> None:
+    observed: list[tuple[str, int]] = []
+    session = api.session(on_request=lambda method, status, _: observed.append((method, status)))
     await session.request("POST", PODS.path("ns"), body={"metadata": {"name": "x"}})
     with pytest.raises(ApiError) as caught:
         await session.request("GET", PODS.path("ns", "y"))
@@ -45,10 +45,10 @@ async def test_each_request_is_told_with_its_outcome(api: FakeApi) -> None:
     with pytest.raises(ApiError) as caught:
         await session.request("DELETE", PODS.path("ns", "x"))
     assert caught.value.status == 0
-    assert told == [("POST", 201), ("GET", 404), ("DELETE", 0)]
+    assert observed == [("POST", 201), ("GET", 404), ("DELETE", 0)]
 
 
-async def test_a_refused_connection_is_an_error_one_may_retry() -> None:
+async def test_refused_connection_is_retryable() -> None:
     session = Session(Endpoint(server="http://127.0.0.1:1"))
     try:
         with pytest.raises(ApiError) as caught:
@@ -61,7 +61,7 @@ async def test_a_refused_connection_is_an_error_one_may_retry() -> None:
         await session.close()
 
 
-async def test_an_answer_that_is_late_is_an_error_of_its_own(api: FakeApi) -> None:
+async def test_late_answer_is_a_timeout(api: FakeApi) -> None:
     fault = api.fault(delay=60)
     with pytest.raises(ApiError) as caught:
         await api.session().request("GET", PODS.path(), timeout=0.02)
@@ -69,7 +69,7 @@ async def test_an_answer_that_is_late_is_an_error_of_its_own(api: FakeApi) -> No
     assert not fault.times
 
 
-async def test_a_write_whose_answer_is_lost_has_happened(api: FakeApi) -> None:
+async def test_write_with_lost_answer_was_carried_out(api: FakeApi) -> None:
     api.fault(method="POST", lose_answer=True)
     with pytest.raises(ApiError) as caught:
         await api.session().request("POST", PODS.path("ns"), body={"metadata": {"name": "x"}})
@@ -77,7 +77,7 @@ async def test_a_write_whose_answer_is_lost_has_happened(api: FakeApi) -> None:
     assert len(api.cluster.objects(PODS)) == 1
 
 
-async def test_polite_retries_end(api: FakeApi) -> None:
+async def test_retries_of_429_are_limited(api: FakeApi) -> None:
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -91,7 +91,7 @@ async def test_polite_retries_end(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize(("status", "retry_after"), [(429, 3600), (429, None), (503, 1)])
-async def test_nothing_else_is_retried(api: FakeApi, status: int, retry_after: float | None) -> None:
+async def test_other_errors_are_not_retried(api: FakeApi, status: int, retry_after: float | None) -> None:
     api.fault(status=status, retry_after=retry_after)
     with pytest.raises(ApiError):
         await api.session().request("GET", PODS.path())
@@ -105,7 +105,7 @@ async def test_a_proxys_error_page_becomes_one_line(api: FakeApi) -> None:
         await session.request("GET", PODS.path())
 
 
-async def test_a_rotated_token_is_used_in_the_next_request_of_every_client(api: FakeApi, timers: FakeTimers) -> None:
+async def test_rotated_token_is_used_at_once(api: FakeApi, timers: FakeTimers) -> None:
     token = ["Bearer one"]
     source = TokenSource(lambda: token[0], keep=30, clock=timers.time)
     session = Session(Endpoint(server=api.url, authorization=source))
@@ -124,9 +124,7 @@ async def test_a_rotated_token_is_used_in_the_next_request_of_every_client(api: 
     assert [call.headers["Authorization"][-3:] for call in api.calls] == ["one", "one", "two", "two"]
 
 
-async def test_a_token_that_cannot_be_read_again_stays_in_use(
-    timers: FakeTimers, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unreadable_token_keeps_the_last_one(timers: FakeTimers, caplog: pytest.LogCaptureFixture) -> None:
     answers: list[str | OSError] = ["Bearer one", OSError("no such file"), "Bearer two"]
 
     def read() -> str:
@@ -164,7 +162,7 @@ async def test_a_closed_watch_closes_its_connection(api: FakeApi) -> None:
     api.cluster.create(PODS, "ns", {"metadata": {"name": "x"}})
     assert (await anext(events))["type"] == "ADDED"
     assert len(api.watches) == 1
-    await events.aclose()  # type: ignore[attr-defined]  # it is a generator
+    await events.aclose()
     await until(lambda: api.watches[0].request.transport is None)
 
 
@@ -177,7 +175,7 @@ async def test_a_closed_watch_closes_its_connection(api: FakeApi) -> None:
         ("other.invalid", "http://proxy.invalid:3128"),
     ],
 )
-async def test_the_environments_proxy_is_used_unless_it_says_not_to(
+async def test_environment_proxy_respects_no_proxy(
     no_proxy: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.invalid:3128")
@@ -188,14 +186,14 @@ async def test_the_environments_proxy_is_used_unless_it_says_not_to(
     await client.close()
 
 
-async def test_the_kubeconfigs_proxy_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kubeconfig_proxy_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.invalid:3128")
     client = Endpoint(server="https://server.invalid", proxy="http://own.invalid:1").open_client()
     assert str(client._default_proxy) == "http://own.invalid:1"
     await client.close()
 
 
-async def test_only_metadata_is_asked_for_where_nothing_else_is_read(api: FakeApi) -> None:
+async def test_writes_request_metadata_only(api: FakeApi) -> None:
     session = api.session()
     await session.request("POST", PODS.path("ns"), body={"metadata": {"name": "x"}}, accept=METADATA)
     await session.request("GET", PODS.path("ns", "x"))
@@ -204,7 +202,7 @@ async def test_only_metadata_is_asked_for_where_nothing_else_is_read(api: FakeAp
     assert accepted[1] == "application/json"
 
 
-async def test_requests_above_the_budget_wait_for_their_turn(api: FakeApi) -> None:
+async def test_requests_above_the_budget_wait(api: FakeApi) -> None:
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -220,7 +218,7 @@ async def test_requests_above_the_budget_wait_for_their_turn(api: FakeApi) -> No
     assert len(waits) == 2
 
 
-async def test_watches_leave_requests_their_connections(api: FakeApi) -> None:
+async def test_watches_use_a_client_of_their_own(api: FakeApi) -> None:
     session = Session(Endpoint(server=api.url))
     params = {"watch": "true", "resourceVersion": "1"}
     tasks = []

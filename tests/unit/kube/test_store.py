@@ -1,4 +1,4 @@
-"""The store ends up like the server, whatever order and however often it hears of things."""
+"""The store reaches the server's state, in whatever order and however often events arrive."""
 
 import itertools
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ def store(*items: Item, version: int = 0) -> Store[Item, str]:
     return made
 
 
-def test_an_object_is_found_by_owner_and_by_uid() -> None:
+def test_objects_by_owner_and_uid() -> None:
     held = store(Item("1", 5), Item("2", 6), Item("3", 7, "b"), version=8)
     assert held.of("a") == (Item("1", 5), Item("2", 6))
     assert held.of("nobody") == ()
@@ -31,7 +31,7 @@ def test_an_object_is_found_by_owner_and_by_uid() -> None:
     assert sorted(held.keys()) == ["a", "b"]
 
 
-def test_it_knows_what_it_holds_or_is_older() -> None:
+def test_knows_current_and_older_versions() -> None:
     held = store(Item("1", 5), version=5)
     assert held.knows("1", 5)
     assert held.knows("1", 4)
@@ -39,7 +39,7 @@ def test_it_knows_what_it_holds_or_is_older() -> None:
     assert not held.knows("2", 1)
 
 
-def test_an_object_of_nobody_is_kept_but_belongs_to_no_key() -> None:
+def test_object_without_owner_is_stored() -> None:
     held = store()
     assert held.apply(Item("1", 5, None)) == set()
     assert held.get("1") is not None
@@ -48,14 +48,14 @@ def test_an_object_of_nobody_is_kept_but_belongs_to_no_key() -> None:
     assert len(held) == 0
 
 
-def test_a_change_of_owner_concerns_both() -> None:
+def test_change_of_owner_returns_both_keys() -> None:
     held = store(Item("1", 5), version=5)
     assert held.apply(Item("1", 6, "b")) == {"a", "b"}
     assert held.of("a") == ()
     assert held.of("b") == (Item("1", 6, "b"),)
 
 
-def test_the_same_and_the_older_change_nothing() -> None:
+def test_repeated_and_older_events_change_nothing() -> None:
     held = store(Item("1", 5), version=5)
     assert held.apply(Item("1", 7)) == {"a"}
     assert held.apply(Item("1", 7)) == set()
@@ -63,53 +63,53 @@ def test_the_same_and_the_older_change_nothing() -> None:
     assert held.get("1") == Item("1", 7)
 
 
-def test_a_late_event_does_not_bring_a_deleted_object_back() -> None:
+def test_late_event_does_not_revive_deleted_object() -> None:
     held = store(Item("1", 5), version=5)
     assert held.remove("1", 8) == {"a"}
     assert held.apply(Item("1", 7)) == set()
     held.observe(20)
     assert held.apply(Item("1", 7)) == set()
-    assert held.found(Item("1", 7)) == set(), "an answer can be late, too"
+    assert held.record_found(Item("1", 7)) == set(), "an answer can be late, too"
     assert len(held) == 0
 
 
-def test_what_was_found_is_there_though_nothing_was_heard_of_it() -> None:
+def test_found_object_is_stored_without_events() -> None:
     held = store(version=20)
     assert held.apply(Item("1", 7)) == set()
-    assert held.found(Item("1", 7)) == {"a"}
-    assert held.found(Item("1", 6)) == set()
+    assert held.record_found(Item("1", 7)) == {"a"}
+    assert held.record_found(Item("1", 6)) == set()
     assert held.get("1") == Item("1", 7)
     assert held.replace([], 30) == {"a"}
-    assert held.found(Item("1", 7)) == set(), "a list has told that it went"
+    assert held.record_found(Item("1", 7)) == set(), "a list has delivered that it went"
 
 
-def test_what_this_process_has_made_is_there_though_its_event_is_lost() -> None:
+def test_created_object_is_stored_without_events() -> None:
     held = store(version=20)
-    held.made(Item("1", 21))
+    held.record_created(Item("1", 21))
     assert (held.of("a"), held.seen) == ((Item("1", 21),), 20), "what was written before it may still be on its way"
     assert held.apply(Item("2", 22)) == {"a"}
     assert held.of("a") == (Item("1", 21), Item("2", 22))
 
 
-def test_of_what_it_has_made_it_is_told_once() -> None:
+def test_first_event_of_created_object_is_a_change() -> None:
     held = store(version=20)
-    held.made(Item("1", 21))
+    held.record_created(Item("1", 21))
     assert [held.apply(Item("1", 21)) for _ in range(2)] == [{"a"}, set()]
-    held.made(Item("1", 21))
-    assert held.apply(Item("1", 21)) == set(), "it was told of before the answer came"
+    held.record_created(Item("1", 21))
+    assert held.apply(Item("1", 21)) == set(), "it was delivered of before the answer came"
 
 
 @pytest.mark.parametrize("version", [25, None])
-def test_what_it_has_made_and_is_gone_when_the_answer_comes_stays_gone(version: int | None) -> None:
+def test_deletion_before_the_create_answer_wins(version: int | None) -> None:
     held = store(version=20)
     held.apply(Item("1", 21))
     held.remove("1", 25) if version else held.replace([], 25)
-    held.made(Item("1", 21))
+    held.record_created(Item("1", 21))
     assert held.of("a") == ()
 
 
-def test_the_memory_of_deletions_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "REMEMBERED", 2)
+def test_remembered_deletions_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "MAX_REMEMBERED_DELETIONS", 2)
     held = store()
     for uid in ("1", "2", "3"):
         held.remove(uid, int(uid))
@@ -117,7 +117,7 @@ def test_the_memory_of_deletions_has_an_end(monkeypatch: pytest.MonkeyPatch) -> 
     assert held._deleted == {"3": 3}
 
 
-def test_a_late_deletion_does_not_take_an_object_that_matches_the_selector_again() -> None:
+def test_late_deletion_keeps_newer_object() -> None:
     held = store(Item("1", 5), version=5)
     held.remove("1", 6)
     assert held.apply(Item("1", 7)) == {"a"}
@@ -125,19 +125,19 @@ def test_a_late_deletion_does_not_take_an_object_that_matches_the_selector_again
     assert held.get("1") == Item("1", 7)
 
 
-def test_a_list_drops_what_it_does_not_hold() -> None:
+def test_list_drops_missing_objects() -> None:
     held = store(Item("1", 5), Item("2", 6, "b"), version=6)
     assert held.replace([Item("1", 5)], 9) == {"b"}
     assert held.of("b") == ()
     assert held.keys() == ("a",)
 
 
-def test_a_list_that_says_nothing_new_concerns_nobody() -> None:
+def test_unchanged_list_returns_no_keys() -> None:
     held = store(Item("1", 5), Item("2", 6, "b"), version=6)
     assert held.replace([Item("1", 5), Item("2", 6, "b")], 9) == set()
 
 
-def test_a_list_from_a_lagging_server_takes_nothing_back() -> None:
+def test_list_from_lagging_server_is_ignored() -> None:
     held = store(Item("1", 5), Item("2", 6), version=6)
     held.apply(Item("1", 9))
     held.apply(Item("3", 10))
@@ -147,7 +147,7 @@ def test_a_list_from_a_lagging_server_takes_nothing_back() -> None:
     assert held.seen == 11
 
 
-def test_seen_is_the_newest_version_heard_of() -> None:
+def test_seen_is_the_newest_version() -> None:
     held = store(version=4)
     assert held.seen == 4
     held.apply(Item("1", 7))
@@ -197,7 +197,7 @@ def state(steps: list[Step]) -> dict[str, Item]:
     return alive
 
 
-def tell(held: Store[Item, str], step: Step) -> set[str]:
+def deliver(held: Store[Item, str], step: Step) -> set[str]:
     return held.remove(step.item.uid, step.at) if step.deletes else held.apply(step.item)
 
 
@@ -211,15 +211,15 @@ def content(held: Store[Item, str]) -> dict[str, Item]:
 
 @settings(deadline=None)
 @given(STEPS, st.data())
-def test_any_order_and_any_repeats_lead_to_the_servers_state(
-    steps: list[tuple[str, str, str]], data: st.DataObject
-) -> None:
+def test_any_event_order_reaches_the_server_state(steps: list[tuple[str, str, str]], data: st.DataObject) -> None:
     made = history(steps)
-    heard = data.draw(st.permutations(made + (data.draw(st.lists(st.sampled_from(made), max_size=10)) if made else [])))
+    events = data.draw(
+        st.permutations(made + (data.draw(st.lists(st.sampled_from(made), max_size=10)) if made else []))
+    )
     held = store()
-    for step in heard:
+    for step in events:
         before = content(held)
-        changed = tell(held, step)
+        changed = deliver(held, step)
         after = content(held)
         owners = {
             item.owner
@@ -228,34 +228,34 @@ def test_any_order_and_any_repeats_lead_to_the_servers_state(
             for item in (before.get(uid), after.get(uid))
             if item is not None
         }
-        assert changed == owners, "exactly those are told whose objects are others now"
+        assert changed == owners, "exactly those are delivered whose objects are others now"
     assert content(held) == state(made)
 
 
 @settings(deadline=None)
 @given(STEPS, st.data())
-def test_lists_and_bookmarks_in_between_do_not_matter(steps: list[tuple[str, str, str]], data: st.DataObject) -> None:
-    """In order as a watch tells it, but with repeats of anything earlier, gaps that a list closes, and bookmarks."""
+def test_lists_and_bookmarks_do_not_change_the_result(steps: list[tuple[str, str, str]], data: st.DataObject) -> None:
+    """Events in order, with repeats, bookmarks, and gaps that a list closes."""
     made = history(steps)
     held = store()
-    told = 0
+    delivered = 0
     for position, step in enumerate(made, start=1):
         lost = data.draw(st.booleans())
-        if not lost and told == position - 1:
-            tell(held, step)
-            told = position
+        if not lost and delivered == position - 1:
+            deliver(held, step)
+            delivered = position
         match data.draw(st.sampled_from(["", "repeat", "bookmark", "list", "old list"])):
-            case "repeat" if told:
-                tell(held, data.draw(st.sampled_from(made[:told])))
-            case "bookmark" if told:
-                held.observe(made[told - 1].at)
+            case "repeat" if delivered:
+                deliver(held, data.draw(st.sampled_from(made[:delivered])))
+            case "bookmark" if delivered:
+                held.observe(made[delivered - 1].at)
             case "list":
                 held.replace(state(made[:position]).values(), step.at)
-                told = position
+                delivered = position
             case "old list":
                 # Served by an API server that lags behind: it may say nothing new, but takes nothing back.
-                behind = data.draw(st.integers(0, told))
+                behind = data.draw(st.integers(0, delivered))
                 held.replace(state(made[:behind]).values(), made[behind - 1].at if behind else 1)
             case _:
                 pass
-        assert content(held) == state(made[:told])
+        assert content(held) == state(made[:delivered])

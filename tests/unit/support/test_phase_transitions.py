@@ -12,7 +12,7 @@ from trainyard.api.status import ConditionType as C, Phase, Restarts, TrainingJo
 
 def status(phase: Phase = Phase.RUNNING, **fields: Any) -> TrainingJobStatus:
     end = {Phase.COMPLETE: C.COMPLETE, Phase.FAILED: C.FAILED}.get(phase)
-    ended = {"conditions": [condition(end)], "completion_time": NOW} if end else {}
+    ended: dict[str, Any] = {"conditions": [condition(end)], "completion_time": NOW} if end else {}
     return TrainingJobStatus().evolve(phase=phase, start_time=NOW).evolve(**ended, **fields)
 
 

@@ -35,7 +35,7 @@ class Raw(System):
         pods = []
         for name in fleet.names():
             job = JobView(f"uid-of-{name}", NAMESPACE, name, 1, 1, spec, TrainingJobStatus())
-            pods += [worker_pod(Worker(job, index, 1)) for index in range(fleet.workers)]
+            pods += [worker_pod(Worker(job, index, 1, fleet.workers)) for index in range(fleet.workers)]
         for pod in pods:
             del pod["metadata"]["ownerReferences"]
         return PODS_PATH, pods

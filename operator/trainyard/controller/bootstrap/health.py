@@ -1,4 +1,4 @@
-"""Whether the operator still hears and still works: what the probes ask. Reads ages, changes nothing."""
+"""Check whether the operator still receives events and makes progress, for the probes. Reads ages, changes nothing."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -9,83 +9,92 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from trainyard.kube.permissions import Right, Rights, remedy
-from trainyard.kube.resource import place
+from trainyard.kube.permissions import Permission, PermissionTracker, remedy
+from trainyard.kube.resource import namespace_label
 
-_NEEDED_TO_KNOW = frozenset({"list", "watch"})
-"""Both are asked for all the time, so that a grant is noticed. What is only now and then asked for would count as missing until then."""
+_WATCH_VERBS = frozenset({"list", "watch"})
+"""Both are requested continuously, so a grant is noticed. A verb that is rarely requested would count as missing until
+its next request.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """One source of news."""
+    """The watch on one resource."""
 
     resource: str
     namespace: str | None
     """None: all namespaces."""
     synced: asyncio.Event
     age: Callable[[], float]
-    """Seconds since its last sign of life."""
-    rest: float = 0.0
-    """For so many seconds it is silent by its nature."""
+    """Seconds since the API server last answered."""
+    quiet_seconds: float = 0.0
+    """Seconds of silence that are normal for this watch."""
 
     @override
     def __str__(self) -> str:
-        return f"{self.resource} in {place(self.namespace)}"
+        return f"{self.resource} in {namespace_label(self.namespace)}"
 
-    def needs(self, right: Right) -> bool:
-        """Whether it hears nothing without this right."""
-        return (right.resource, right.namespace) == (self.resource, self.namespace) and right.verb in _NEEDED_TO_KNOW
+    def depends_on(self, permission: Permission) -> bool:
+        """Return whether this watch receives nothing without this permission."""
+        return (permission.resource, permission.namespace) == (
+            self.resource,
+            self.namespace,
+        ) and permission.verb in _WATCH_VERBS
 
-    def denied(self, rights: Rights) -> bool:
-        """Whether it is silent because the account may not hear."""
-        return any(map(self.needs, rights.missing()))
+    def is_forbidden(self, permissions: PermissionTracker) -> bool:
+        """Return whether this watch is silent because the account lacks a permission."""
+        return any(map(self.depends_on, permissions.missing()))
 
 
 @dataclass(frozen=True, eq=False)
 class Health(Collector):
-    """The state of all watches, of the slowest pass, and of the election."""
+    """The state of all watches, of the longest reconcile, and of the election."""
 
     watches: Sequence[Watch]
-    longest_pass: Callable[[], float]
+    longest_reconcile: Callable[[], float]
     stale_seconds: float
-    rights: Rights
-    standing: Callable[[], str]
-    """Whether this process leads, in a sentence; empty where there is no election."""
+    permissions: PermissionTracker
+    leadership: Callable[[], str]
+    """Describe this process's part in the election; empty if there is no election."""
     registry: CollectorRegistry = field(repr=False)
 
     def __post_init__(self) -> None:
         self.registry.register(self)
 
-    def troubles(self) -> list[str]:
-        """What a restart may mend, a sentence each; empty where all is well. Waiting for the first list is no trouble yet."""
-        stale = [
+    def problems(self) -> list[str]:
+        """Return one sentence for each problem that a restart may fix. Waiting for the first list is not one of them."""
+        problems = [
             f"the watch on {watch} has been silent for {watch.age():.0f} s"
             for watch in self.watches
-            if watch.age() > self.stale_seconds + watch.rest and not watch.denied(self.rights)
+            if watch.age() > self.stale_seconds + watch.quiet_seconds and not watch.is_forbidden(self.permissions)
         ]
-        if (seconds := self.longest_pass()) > self.stale_seconds:
-            stale.append(f"a pass has been running for {seconds:.0f} s")
-        return stale
+        if (seconds := self.longest_reconcile()) > self.stale_seconds:
+            problems.append(f"a reconcile has been running for {seconds:.0f} s")
+        return problems
 
-    def waiting(self) -> list[str]:
-        """What keeps it from its work and no restart can mend: rights that are missing, lists that are still to come."""
-        unheard = [f"{w} have not been listed yet" for w in self.watches if not w.synced.is_set()]
-        return [*map(remedy, filter(self._blinding, sorted(self.rights.missing(), key=str))), *unheard]
+    def obstacles(self) -> list[str]:
+        """Return one sentence for each obstacle that a restart cannot fix: missing permissions and pending first lists."""
+        unlisted = [f"{watch} have not been listed yet" for watch in self.watches if not watch.synced.is_set()]
+        return [*map(remedy, filter(self._is_essential, sorted(self.permissions.missing(), key=str))), *unlisted]
 
-    def _blinding(self, right: Right) -> bool:
-        """Without which it does not hear, or cannot lead. What else is missing stops one job or another, and their status says so."""
-        return right.resource == "leases.coordination.k8s.io" or any(watch.needs(right) for watch in self.watches)
+    def _is_essential(self, permission: Permission) -> bool:
+        """Return whether the operator cannot watch or lead without this permission. Any other missing one affects
+        single jobs, whose status reports it.
+        """
+        return permission.resource == "leases.coordination.k8s.io" or any(
+            watch.depends_on(permission) for watch in self.watches
+        )
 
     @override
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The ages, for alerts; of several namespaces the oldest. What is silent by its nature has an age only thereafter."""
+        """Yield the age of each resource's watch; of several namespaces the oldest. Normal silence does not count."""
         ages = GaugeMetricFamily(
             "trainyard_watch_age_seconds",
-            "Seconds since a watch was last heard; of TrainingJobs, since their next list was due",
+            "Seconds since the API server last answered a watch; for TrainingJobs, since their next list was due",
             labels=["resource"],
         )
         for resource in dict.fromkeys(watch.resource for watch in self.watches):
-            silent = max(watch.age() - watch.rest for watch in self.watches if watch.resource == resource)
-            ages.add_metric([resource], max(0.0, silent))
+            age = max(watch.age() - watch.quiet_seconds for watch in self.watches if watch.resource == resource)
+            ages.add_metric([resource], max(0.0, age))
         yield ages

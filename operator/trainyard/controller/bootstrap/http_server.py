@@ -1,4 +1,4 @@
-"""The HTTP side: /metrics for Prometheus, /healthz and /readyz for the kubelet."""
+"""Serve /metrics for Prometheus, and /healthz and /readyz for the kubelet."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -7,25 +7,25 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from trainyard.controller.bootstrap.health import Health
-from trainyard.coordinator.address import bound
+from trainyard.coordinator.address import open_listening_socket
 
 
 class ListenError(Exception):
-    """The address cannot be listened on; the message says why."""
+    """The process cannot listen on the address; the message says why."""
 
 
 @asynccontextmanager
 async def serve(host: str, port: int, registry: CollectorRegistry, health: Health) -> AsyncIterator[int]:
-    """Serve while inside. Yields the port."""
+    """Serve inside the context. Yields the port. Raises ListenError."""
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def healthz(_: web.Request) -> web.Response:
-        return _answer(health.troubles(), "")
+        return _respond(health.problems(), "")
 
     async def readyz(_: web.Request) -> web.Response:
-        return _answer([*health.waiting(), *health.troubles()], health.standing())
+        return _respond([*health.obstacles(), *health.problems()], health.leadership())
 
     application = web.Application()
     application.add_routes(
@@ -35,7 +35,7 @@ async def serve(host: str, port: int, registry: CollectorRegistry, health: Healt
     await runner.setup()
     try:
         try:
-            await web.SockSite(runner, bound(host, port)).start()
+            await web.SockSite(runner, open_listening_socket(host, port)).start()
         except (OSError, UnicodeError) as error:
             raise ListenError(
                 f"cannot listen on {host}, port {port}: {error}; set TRAINYARD_HTTP_HOST and TRAINYARD_HTTP_PORT"
@@ -45,6 +45,6 @@ async def serve(host: str, port: int, registry: CollectorRegistry, health: Healt
         await runner.cleanup()
 
 
-def _answer(troubles: Sequence[str], standing: str) -> web.Response:
-    lines = [*(troubles or ["ok"]), *([standing] if standing else [])]
-    return web.Response(text="\n".join(lines) + "\n", status=503 if troubles else 200)
+def _respond(problems: Sequence[str], leadership: str) -> web.Response:
+    lines = [*(problems or ["ok"]), *([leadership] if leadership else [])]
+    return web.Response(text="\n".join(lines) + "\n", status=503 if problems else 200)

@@ -1,9 +1,11 @@
-"""What the process may use of the kernel."""
+"""Raise the limits that the kernel sets for the process."""
 
 import resource
 
 
-def more_files() -> None:
-    """As many open files as it may have: each agent that waits for a word holds one, and container runtimes begin with 1,024."""
+def raise_open_file_limit() -> None:
+    """Raise the number of open files to the hard limit: each waiting agent holds one, and container runtimes start with
+    1,024.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""JSON logs on standard error, with the job and its attempt on each line written while looking at it."""
+"""Write JSON logs to standard error. Each line names the job and the attempt that it is about."""
 
 import logging
 import re
@@ -13,36 +13,36 @@ _job: ContextVar[str | None] = ContextVar("job", default=None)
 _attempt: ContextVar[int | None] = ContextVar("attempt", default=None)
 
 
-def about(job: str, attempt: int) -> None:
-    """All that this task logs from now on is about this attempt of this job, until it is told otherwise.
+def set_log_context(job: str, attempt: int) -> None:
+    """Mark all further log lines of this task with this job and attempt, until the next call.
 
-    Not a context manager: what the loop says of a failed pass belongs to the job too.
+    Not a context manager: a line of the loop about a failed reconcile needs the job too.
     """
     _job.set(job)
     _attempt.set(attempt)
 
 
-class _About(logging.Filter):
+class _AddContext(logging.Filter):
     @override
     def filter(self, record: logging.LogRecord) -> bool:
         record.job, record.attempt = _job.get(), _attempt.get()
         return True
 
 
-class _NoRepeats(logging.Filter):
-    """kopf tells of each of its attempts, a kilobyte each, for ever. What is wrong is said by those who look at it, once."""
+class _DropRepeats(logging.Filter):
+    """Drop kopf's lines about repeated requests, a kilobyte each. Whoever owns the request logs its failure once."""
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:
-        again = record.name.startswith("kopf.") and _ATTEMPT.match(record.getMessage())
-        return not again or again[1] == "1"
+        repeated = record.name.startswith("kopf.") and _ATTEMPT.match(record.getMessage())
+        return not repeated or repeated[1] == "1"
 
 
 def configure(level: str) -> None:
     """Send all logs through one handler."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(_About())
-    handler.addFilter(_NoRepeats())
+    handler.addFilter(_AddContext())
+    handler.addFilter(_DropRepeats())
     handler.setFormatter(
         JsonFormatter(
             ["asctime", "levelname", "name", "job", "attempt", "message"],
@@ -51,6 +51,6 @@ def configure(level: str) -> None:
         ),
     )
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # kopf and aiohttp tell of each event and each probe; what matters of that is in the metrics.
+    # kopf and aiohttp log each event and each probe; the metrics have what matters of that.
     for noisy in ("kopf", "aiohttp.access", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""The process: reads its settings, logs in, runs the operator, and ends with an exit code that says how it went."""
+"""Run the process: read settings, connect, run the operator, and return an exit code."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from trainyard.controller.bootstrap import logs
 from trainyard.controller.bootstrap.http_server import ListenError
-from trainyard.controller.bootstrap.limits import more_files
+from trainyard.controller.bootstrap.limits import raise_open_file_limit
 from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.kopf_adapter import shell
@@ -25,24 +25,26 @@ from trainyard.kube.token_bucket import TokenBucket
 
 _LOG = logging.getLogger(__name__)
 
-YOUNG_OBJECTS = 20_000
-"""After so many the collector of cycles looks at them. There are hardly any cycles, and its default of 700 is one event of a large pod."""
+GC_THRESHOLD_ALLOCATIONS = 20_000
+"""Allocations between two garbage collections. Cycles are rare, and the default of 700 is one event of a large pod."""
 
 
 def main() -> int:
-    """The console script: 0 after a signal, 1 where the operator died, 2 where it could not begin, 3 where it leads no more."""
+    """Run the console script. Returns 0 after a signal, 1 after a failure, 2 if it cannot start, 3 after a lost
+    leadership.
+    """
     try:
         settings = Settings()
         logs.configure(settings.log_level)
-        more_files()
+        raise_open_file_limit()
         registry = process_registry()
         metrics = EngineMetrics(registry, "trainingjob")
         budget = TokenBucket(settings.api_qps, settings.api_burst, time.monotonic)
         session = connect(settings.context, on_request=metrics.on_request, budget=budget)
     except ValidationError as error:
         for problem in error.errors():
-            name, *within = map(str, problem["loc"])
-            where = f"{'.'.join(within)}: " if within else ""
+            name, *path = map(str, problem["loc"])
+            where = f"{'.'.join(path)}: " if path else ""
             sys.stderr.write(f"trainyard-operator: TRAINYARD_{name.upper()}: {where}{problem['msg']}\n")
         return 2
     except LoginError as error:
@@ -51,34 +53,35 @@ def main() -> int:
 
     async def run() -> None:
         stop = asyncio.Event()
-        shell.hear_signals(stop)
+        shell.handle_signals(stop)
         await Operator.assemble(settings, session, metrics, registry).run(stop)
 
     try:
-        # What is imported by now stays: the collector of cycles would look through all of it again and again.
+        # Imported objects stay, so the garbage collector need not look at them.
         gc.freeze()
-        gc.set_threshold(YOUNG_OBJECTS)
+        gc.set_threshold(GC_THRESHOLD_ALLOCATIONS)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run())
     except (ListenError, CertificateError) as error:
-        _LOG.error(f"the operator cannot begin: {error}")
+        _LOG.error(f"cannot start: {error}")
         return 2
     except LeadershipLostError as error:
-        # Not to go on as a standby: a new process has nothing under way, and no memory of what it decided as the leader.
-        _LOG.error(f"the operator ends, to start anew: {error}")
+        # Exit instead of becoming a standby: a new process has no requests in flight, and no memory of its decisions as
+        # the leader.
+        _LOG.error(f"exiting: leadership lost: {error}")
         return 3
     except RestoredError as error:
-        _LOG.error(f"the operator ends, to start anew with what there is now: {error}")
+        _LOG.error(f"exiting: the cluster was restored from a backup: {error}")
         return 1
-    except Exception:  # noqa: BLE001 - the last place where it can be told in the log's own form
-        _LOG.exception("the operator ends because a part of it died")
+    except Exception:  # noqa: BLE001 - the last chance to log the error as JSON
+        _LOG.exception("exiting: a component failed")
         return 1
-    _LOG.info("the operator ends as it was told to")
+    _LOG.info("exiting: received a stop signal")
     return 0
 
 
 def process_registry() -> CollectorRegistry:
-    """A registry with what every process has to tell of itself."""
+    """Return a registry with the standard metrics of a process."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)

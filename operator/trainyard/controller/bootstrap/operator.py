@@ -1,4 +1,4 @@
-"""The operator: its parts put together, and run until it is told to stop or one of them dies."""
+"""Assemble the operator and run it until it is stopped or a component fails."""
 
 import asyncio
 import logging
@@ -11,67 +11,67 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter
 
 from trainyard.api.constants import CONTROLLER_NAME
-from trainyard.controller.bootstrap.election import ElectionMetrics, elector, tell_of_leader
+from trainyard.controller.bootstrap.election import ElectionMetrics, create_elector, record_leader_event
 from trainyard.controller.bootstrap.health import Health
 from trainyard.controller.bootstrap.http_server import serve
-from trainyard.controller.bootstrap.pod_lock import Seat, take_seat
+from trainyard.controller.bootstrap.pod_lock import PodLock, acquire_pod_lock
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.kopf_adapter import shell
 from trainyard.controller.kopf_adapter.watch_guard import guard
-from trainyard.controller.metrics.collector import CacheMetrics, JobMetrics, tell_of_clock
+from trainyard.controller.metrics.collector import CacheMetrics, JobMetrics, register_clock_offset
 from trainyard.controller.reconcile.caches import Caches
-from trainyard.controller.reconcile.container_restarts import ContainerRestarts
-from trainyard.controller.reconcile.coordination import contact, coordinator, serving
+from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
+from trainyard.controller.reconcile.coordination import coordinator_endpoint, create_coordinator, serving
 from trainyard.controller.reconcile.executor import Executor
 from trainyard.controller.reconcile.reconciler import Reconciler
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
-from trainyard.controller.reconcile.scope import Scope
 from trainyard.controller.reconcile.status_pace import StatusPace
-from trainyard.coordinator.server import Coordinator
+from trainyard.controller.reconcile.watch_scope import WatchScope
+from trainyard.coordinator.server import CoordinatorServer
 from trainyard.engine.leader import LeaderElector, NotLeadingError
 from trainyard.engine.loop import ReconcileLoop
 from trainyard.engine.queue import WorkQueue
 from trainyard.engine.queue_metrics import EngineMetrics
 from trainyard.engine.tracker import WriteTracker
-from trainyard.frameworks.agent_wrapper import Source
+from trainyard.frameworks.agent_wrapper import AgentImage
 from trainyard.kube.apply import Writer
 from trainyard.kube.events import EventRecorder
-from trainyard.kube.permissions import Rights
+from trainyard.kube.permissions import PermissionTracker
 from trainyard.kube.session import Session
 
 _LOG = logging.getLogger(__name__)
 
-LAST_EVENTS_SECONDS = 1.0
-"""How long a process that is told to stop goes on to write the events that wait."""
-LAST_WORDS_SECONDS = 4.0
-"""How long what is under way at the end may take: less than a leader's right to write lasts without a renewal."""
+EVENT_DRAIN_SECONDS = 1.0
+"""How long a stopping process continues to write queued events."""
+WRITE_DRAIN_SECONDS = 4.0
+"""How long a stopping process waits for requests in flight. Shorter than a leader may write without renewing its lease."""
 
 
-class KopfEndedError(Exception):
-    """kopf ends only of what it cannot go on after: the CRD is gone, say."""
+class KopfStoppedError(Exception):
+    """kopf stopped. It does so only after an error that it cannot survive, for example a deleted CRD."""
 
 
-def _say_port(port: int) -> None:
-    _LOG.info(f"serving /metrics, /healthz and /readyz on port {port}")
+def _log_port(port: int) -> None:
+    _LOG.info(f"serving /metrics, /healthz and /readyz port={port}")
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """The parts. Made inside a running event loop."""
+    """The components. Created inside a running event loop."""
 
     settings: Settings
     session: Session
     registry: CollectorRegistry
     caches: Caches
-    scopes: Sequence[Scope]
+    scopes: Sequence[WatchScope]
     reconciler: Reconciler
     loop: ReconcileLoop[str]
     health: Health
-    seat: Seat
+    pod_lock: PodLock
     elector: LeaderElector | None
-    """None: there is no election, and this process is the only one."""
-    coordinator: Coordinator | None
-    """None: the agents of workers have nobody to talk to."""
+    """None: leader election is off, and this process is the only one."""
+    coordinator: CoordinatorServer | None
+    """None: agents have no endpoint to connect to."""
     _listings: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     @classmethod
@@ -82,39 +82,39 @@ class Operator:
         metrics: EngineMetrics,
         registry: CollectorRegistry,
     ) -> "Operator":
-        """Make all parts; nothing runs yet."""
-        _count(session.rights, registry)
-        seat = take_seat(settings.instance, settings.pod_uid if settings.leader_election else None)
-        chosen = elector(settings, session, seat) if settings.leader_election else None
-        if chosen is not None:
-            session.permit = chosen.permit
-            ElectionMetrics(chosen, registry)
+        """Create all components; none of them runs yet."""
+        _count_forbidden_requests(session.permissions, registry)
+        pod_lock = acquire_pod_lock(settings.instance, settings.pod_uid if settings.leader_election else None)
+        elector = create_elector(settings, session, pod_lock) if settings.leader_election else None
+        if elector is not None:
+            session.permit = elector.permit
+            ElectionMetrics(elector, registry)
         caches = Caches.empty(settings.namespaces)
         queue: WorkQueue[str] = WorkQueue(observer=metrics.observer)
         scopes = [
-            Scope(session, namespace, cache, queue, settings.relist_seconds)
+            WatchScope(session, namespace, cache, queue, settings.relist_seconds)
             for namespace, cache in caches.by_namespace.items()
         ]
         tracker: WriteTracker[str] = WriteTracker()
         writer = Writer(session)
-        leading = (lambda: chosen.leading) if chosen is not None else lambda: True
+        leading = (lambda: elector.leading) if elector is not None else lambda: True
 
-        def acts(namespace: str) -> bool:
+        def is_reconciled(namespace: str) -> bool:
             return all(scope.opened for scope in scopes if scope.namespace in {None, namespace})
 
-        coordinates = coordinator(settings, session, caches, queue, registry, leading, acts)
+        coordinator = create_coordinator(settings, session, caches, queue, registry, leading, is_reconciled)
         pace = StatusPace(time.monotonic)
-        restarts = ContainerRestarts(writer)
+        restart_support = ContainerRestartSupport(writer)
         reconciler = Reconciler(
             caches=caches,
             executor=Executor(
                 writer,
                 tracker,
                 caches,
-                restarts,
-                _agent(settings),
-                lambda: contact(settings, coordinates),
-                _peers(settings),
+                restart_support,
+                _agent_source(settings),
+                lambda: coordinator_endpoint(settings, coordinator),
+                _job_peers(settings),
             ),
             writer=writer,
             tracker=tracker,
@@ -122,107 +122,116 @@ class Operator:
             metrics=JobMetrics(registry),
             pace=pace,
             now=session.clock.whole_second,
-            board=coordinates.board if coordinates else None,
-            attendance=coordinates.attendance if coordinates else None,
+            progress_store=coordinator.progress_store if coordinator else None,
+            agent_registry=coordinator.agent_registry if coordinator else None,
         )
         loop = ReconcileLoop(
-            queue, _while_leading(reconciler.reconcile), workers=settings.workers, observer=metrics.observer
+            queue,
+            _while_leading(reconciler.reconcile),
+            workers=settings.concurrent_reconciles,
+            observer=metrics.observer,
         )
         metrics.watch(queue, loop)
-        CacheMetrics(caches, registry, acting=leading)
-        tell_of_clock(session.clock, registry)
+        CacheMetrics(caches, registry, leading=leading)
+        register_clock_offset(session.clock, registry)
         watches = [watch for scope in scopes for watch in scope.watches()]
-        standing = chosen.standing if chosen is not None else str
-        health = Health(watches, queue.longest_work, settings.stale_seconds, session.rights, standing, registry)
-        return cls(settings, session, registry, caches, scopes, reconciler, loop, health, seat, chosen, coordinates)
+        leadership = elector.describe if elector is not None else str
+        health = Health(watches, queue.longest_work, settings.stale_seconds, session.permissions, leadership, registry)
+        return cls(
+            settings, session, registry, caches, scopes, reconciler, loop, health, pod_lock, elector, coordinator
+        )
 
-    async def run(self, stop: asyncio.Event, listening: Callable[[int], None] = _say_port) -> None:
-        """Run until `stop` is set or a signal comes; `listening` is told the HTTP port. Raises what a part died of."""
+    async def run(self, stop: asyncio.Event, on_listening: Callable[[int], None] = _log_port) -> None:
+        """Run until `stop` is set or a signal arrives, and call `on_listening` with the HTTP port. Raises the error of
+        a failed component.
+        """
         async with AsyncExitStack() as stack:
-            stack.callback(self.seat.leave)
+            stack.callback(self.pod_lock.release)
             stack.push_async_callback(self.session.close)
             if self.elector is not None:
                 stack.push_async_callback(self.elector.client.session.close)
             port = await stack.enter_async_context(
                 serve(self.settings.http_host, self.settings.http_port, self.registry, self.health)
             )
-            if (heard := await stack.enter_async_context(serving(self.settings, self.coordinator))) is not None:
-                _LOG.info(f"the agents of workers are heard on port {heard}")
-            listening(port)
-            await self._run_parts(stop)
+            agent_port = await stack.enter_async_context(serving(self.settings, self.coordinator))
+            if agent_port is not None:
+                _LOG.info(f"serving agents port={agent_port}")
+            on_listening(port)
+            await self._run_components(stop)
 
-    async def _run_parts(self, stop: asyncio.Event) -> None:
+    async def _run_components(self, stop: asyncio.Event) -> None:
         leaving, elected = asyncio.Event(), asyncio.Event()
-        parts = {
-            **{name: part for scope in self.scopes for name, part in scope.parts().items()},
-            "act": self._act(elected),
-            "elect": self._elect(elected),
-            "kopf": self._shell(stop, leaving),
-            "until it is told to stop": stop.wait(),
-            "until kopf leaves": _outlive(leaving),
+        components = {
+            **{name: component for scope in self.scopes for name, component in scope.components().items()},
+            "reconcile": self._reconcile_jobs(elected),
+            "leader election": self._elect(elected),
+            "kopf": self._run_kopf(stop, leaving),
+            "wait for a stop signal": stop.wait(),
+            "wait until kopf stops": _raise_when_kopf_stops(leaving),
         }
-        tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]
+        tasks = [asyncio.create_task(component, name=name) for name, component in components.items()]
         try:
-            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if not any(task.exception() for task in ended):
-                await self._finish()
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not any(task.exception() for task in done):
+                await self._shut_down()
         finally:
-            unanswered = self.session.under_way
+            in_flight = self.session.writes_in_flight
             stop.set()
-            # kopf too: it has nothing to finish, and would wait five seconds for every task younger than itself.
+            # Cancel kopf as well. It has nothing to finish, and would wait five seconds for every task younger than
+            # itself.
             for task in (*tasks, *self._listings):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if unanswered:
+            if in_flight:
                 _LOG.warning(
-                    f"{unanswered} writes are not answered and may yet be carried out: the lease is left to run out"
+                    f"keeping the lease until it expires: writes may still be carried out in_flight={in_flight}"
                 )
             elif self.elector is not None:
                 await self.elector.release()
-        for task in ended:
+        for task in done:
             task.result()
 
     async def _elect(self, elected: asyncio.Event) -> None:
-        # Only who has heard all of something can do something with the lease.
-        await self._some_scope()
+        # Campaign only after one cache has synced: a leader without a cache could do nothing.
+        await self._wait_for_first_scope()
         if self.elector is not None:
             await self.elector.acquire()
-            tell_of_leader(self.reconciler.events, self.elector)
+            record_leader_event(self.reconciler.events, self.elector)
         elected.set()
         if self.elector is not None:
             await self.elector.keep()
         await asyncio.Event().wait()
 
-    async def _act(self, elected: asyncio.Event) -> None:
+    async def _reconcile_jobs(self, elected: asyncio.Event) -> None:
         await elected.wait()
         try:
             async with asyncio.TaskGroup() as group:
                 for scope in self.scopes:
                     group.create_task(scope.open())
-                group.create_task(self._tell())
+                group.create_task(self._write_events())
                 group.create_task(self.loop.run())
-        except ExceptionGroup as ends:
-            # The first says it all, and may be one that the process has a sentence for.
-            raise ends.exceptions[0] from ends
+        except ExceptionGroup as failures:
+            # The first error is the cause, and `main` may have its own message for it.
+            raise failures.exceptions[0] from failures
 
-    async def _tell(self) -> None:
+    async def _write_events(self) -> None:
         try:
             await self.reconciler.events.run()
         except NotLeadingError:
-            _LOG.debug("the events that are still to be written are another's")
+            _LOG.debug("not writing queued events: another process leads")
 
-    async def _shell(self, stop: asyncio.Event, leaving: asyncio.Event) -> None:
-        # kopf asks once which kinds there are. A list that was answered means that the CRD is installed.
-        await self._some_scope()
-        heard = {scope.namespace: scope.feed.heard for scope in self.scopes}
+    async def _run_kopf(self, stop: asyncio.Event, leaving: asyncio.Event) -> None:
+        # kopf discovers resources once. An answered list shows that the CRD is installed.
+        await self._wait_for_first_scope()
+        on_event_by_namespace = {scope.namespace: scope.job_informer.on_event for scope in self.scopes}
 
-        def hear(kind: str | None, raw: Mapping[str, Any]) -> None:
-            heard[None if None in heard else raw["metadata"]["namespace"]](kind, raw)
+        def dispatch(kind: str | None, raw: Mapping[str, Any]) -> None:
+            on_event_by_namespace[None if None in on_event_by_namespace else raw["metadata"]["namespace"]](kind, raw)
 
         await shell.run(
             self.session.endpoint,
-            hear,
-            guard=guard(self.health.rights, self._list_jobs),
+            dispatch,
+            guard=guard(self.health.permissions, self._list_jobs),
             namespaces=self.settings.namespaces,
             instance=self.settings.instance,
             stop=stop,
@@ -236,62 +245,62 @@ class Operator:
                 self._listings.add(listing)
                 listing.add_done_callback(self._listings.discard)
 
-    async def _some_scope(self) -> None:
-        """Wait until one scope has been listed."""
-        waits = [asyncio.create_task(scope.synced()) for scope in self.scopes]
+    async def _wait_for_first_scope(self) -> None:
+        """Wait until one scope has synced."""
+        pending = [asyncio.create_task(scope.synced()) for scope in self.scopes]
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for wait in waits:
-                wait.cancel()
+            for task in pending:
+                task.cancel()
 
-    async def _finish(self) -> None:
-        """End in good order: tell what is still to be told, begin no more writes, and wait for the answers to those under way."""
+    async def _shut_down(self) -> None:
+        """Shut down in order: write queued events, start no more writes, and wait for the answers to those in flight."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_EVENTS_SECONDS):
+            async with asyncio.timeout(EVENT_DRAIN_SECONDS):
                 await self.reconciler.events.drain()
         if self.elector is not None:
             self.elector.resign()
-        end = time.monotonic() + LAST_WORDS_SECONDS
-        while self.session.under_way and time.monotonic() < end:  # noqa: ASYNC110 - once in a process's life
+        deadline = time.monotonic() + WRITE_DRAIN_SECONDS
+        while self.session.writes_in_flight and time.monotonic() < deadline:  # noqa: ASYNC110 - once in a process's life
             await asyncio.sleep(0.01)
 
 
-async def _outlive(leaving: asyncio.Event) -> None:
+async def _raise_when_kopf_stops(leaving: asyncio.Event) -> None:
     await leaving.wait()
-    # Before it is quite gone: on its way it waits for, and then cancels, every task that is younger than itself.
-    raise KopfEndedError("kopf has ended, and with it the watch on TrainingJobs; what it has logged says why")
+    # Raise before kopf has fully stopped: on its way it waits for every task younger than itself, and then cancels it.
+    raise KopfStoppedError("kopf stopped, and with it the watch on TrainingJobs; its log says why")
 
 
 def _while_leading(
     reconcile: Callable[[str], Awaitable[float | None]],
 ) -> Callable[[str], Awaitable[float | None]]:
-    """A pass that is told that it may not write any more ends without a word: the process is about to."""
+    """Wrap `reconcile` so that a reconcile that may no longer write returns silently. The process is about to exit."""
 
-    async def one(uid: str) -> float | None:
+    async def reconcile_or_stop(uid: str) -> float | None:
         try:
             return await reconcile(uid)
         except NotLeadingError:
             return None
 
-    return one
+    return reconcile_or_stop
 
 
-def _peers(settings: Settings) -> list[dict[str, Any]] | None:
+def _job_peers(settings: Settings) -> list[dict[str, Any]] | None:
     if not settings.isolate_jobs:
         return None
     return [{**peer} for peer in settings.job_peers]
 
 
-def _agent(settings: Settings) -> Source | None:
-    return Source(settings.agent_image, settings.agent_image_volume) if settings.agent_image else None
+def _agent_source(settings: Settings) -> AgentImage | None:
+    return AgentImage(settings.agent_image, settings.agent_image_volume) if settings.agent_image else None
 
 
-def _count(rights: Rights, registry: CollectorRegistry) -> None:
-    refused = Counter(
+def _count_forbidden_requests(permissions: PermissionTracker, registry: CollectorRegistry) -> None:
+    forbidden = Counter(
         "trainyard_forbidden_requests",
-        "Requests refused because the operator's account lacks a right",
+        "Requests refused because the operator's account lacks a permission",
         ["verb", "resource"],
         registry=registry,
     )
-    rights.on_refused = lambda right: refused.labels(right.verb, right.resource).inc()
+    permissions.on_refused = lambda permission: forbidden.labels(permission.verb, permission.resource).inc()

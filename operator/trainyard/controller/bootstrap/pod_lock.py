@@ -1,7 +1,8 @@
-"""A pod's place in the election: who has it is the only process of its pod, and so the heir of those that were there before it.
+"""Hold a lock that only one process of a pod can have. Its holder inherits the Lease from earlier holders in the pod.
 
-The kernel keeps it: a socket with an abstract name, which is one for all containers of a pod, needs no file that can be
-written, and is free again as soon as its process has ended, however that was. Decides nothing about the Lease.
+The kernel keeps the lock as a socket with an abstract name, which all containers of a pod share. It needs no writable
+file, and the kernel releases it when the process exits, however that happens. This module decides nothing about the
+Lease.
 """
 
 import logging
@@ -13,40 +14,40 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """Under which name this process stands for election, and whose Lease is its own by right."""
+class PodLock:
+    """The identity of this process in the election, and the earlier identities whose Lease it inherits."""
 
-    place: str
-    """How the names of all that have had this place begin."""
-    held: socket.socket | None = field(default=None, repr=False)
-    """Open for as long as the process lives. None: this process inherits nothing."""
-    name: str = field(init=False)
-    """One that no other process has: should an earlier one be alive after all, it finds that the Lease is not its own any more."""
+    prefix: str
+    """The common prefix of all identities that have held this lock."""
+    lock: socket.socket | None = field(default=None, repr=False)
+    """Open as long as the process lives. None: this process inherits nothing."""
+    identity: str = field(init=False)
+    """The unique identity of this process: an earlier one that is still alive finds that the Lease is no longer its
+    own.
+    """
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", f"{self.place}_{secrets.token_hex(4)}")
+        object.__setattr__(self, "identity", f"{self.prefix}_{secrets.token_hex(4)}")
 
     def inherits(self, holder: str) -> bool:
-        """Whether this holder had the same place before, and so has ended."""
-        return self.held is not None and holder.startswith(f"{self.place}_")
+        """Return whether this lease holder had the lock before, and so has exited."""
+        return self.lock is not None and holder.startswith(f"{self.prefix}_")
 
-    def leave(self) -> None:
-        """Nothing more is written under this name."""
-        if self.held is not None:
-            self.held.close()
+    def release(self) -> None:
+        """Release the lock. Nothing may be written under this identity afterwards."""
+        if self.lock is not None:
+            self.lock.close()
 
 
-def take_seat(instance: str, pod_uid: str | None) -> Seat:
-    """The one of this pod; where it cannot be had, one of this process's own. Never raises."""
+def acquire_pod_lock(instance: str, pod_uid: str | None) -> PodLock:
+    """Return the lock of this pod, or an identity without a lock if another process holds it. Never raises."""
     if pod_uid is None:
-        return Seat(instance)
-    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        return PodLock(instance)
+    lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        held.bind(f"\0trainyard-operator/{pod_uid}")
+        lock.bind(f"\0trainyard-operator/{pod_uid}")
     except (OSError, ValueError) as error:
-        held.close()
-        _LOG.warning(
-            f"this pod's place in the election is not to be had, so this process waits like a stranger: {error}"
-        )
-        return Seat(instance)
-    return Seat(f"{instance}_{pod_uid}", held)
+        lock.close()
+        _LOG.warning(f"cannot acquire the pod lock; waiting for lease expiry: {error}")
+        return PodLock(instance)
+    return PodLock(f"{instance}_{pod_uid}", lock)

@@ -1,7 +1,7 @@
-"""TrainingJobs into their cache: kopf's events, and every few minutes an own list.
+"""Keep the cache of TrainingJobs current, from kopf's watch and from a periodic list of our own.
 
-kopf has no list-and-compare: an object that is deleted while its watch is down stays for ever. The list finds it, and
-everything else that was missed.
+kopf does not compare lists: an object that is deleted while its watch is down would stay for ever. Our list finds it,
+and every other missed change.
 """
 
 import asyncio
@@ -15,20 +15,20 @@ from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord, j
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
 from trainyard.kube.listing import read_all
-from trainyard.kube.permissions import Right
-from trainyard.kube.resource import place
+from trainyard.kube.permissions import Permission
+from trainyard.kube.resource import namespace_label
 from trainyard.kube.session import Session
 from trainyard.kube.store import Store
 
 _LOG = logging.getLogger(__name__)
-PAGE = 500
-DEAF_SECONDS = 15.0
-"""How often the jobs are listed while the account may not watch them: nothing else tells of a change then."""
+PAGE_OBJECTS = 500
+WATCH_FORBIDDEN_RELIST_SECONDS = 15.0
+"""Seconds between two lists while the account may not watch: only a list finds changes then."""
 
 
 @dataclass(slots=True)
-class JobFeed:
-    """Keeps `jobs` equal to what the API server holds in one namespace (None: in all)."""
+class JobInformer:
+    """Keeps `jobs` equal to the API server's jobs of one namespace (None: of all)."""
 
     session: Session
     namespace: str | None
@@ -39,7 +39,7 @@ class JobFeed:
     backoff: Callable[[int], float] = field(default_factory=lambda: Backoff(cap=30.0))
     synced: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     missed: int = field(default=0, init=False)
-    """Changes that a list found and the watch had not told of."""
+    """Changes that a list found before the watch reported them."""
     _listed_at: float = field(init=False)
     _failures: int = field(default=0, init=False)
 
@@ -47,16 +47,16 @@ class JobFeed:
         self._listed_at = self.clock()
 
     def age(self) -> float:
-        """Seconds since the jobs were last listed (or since this was made)."""
+        """Return the seconds since the jobs were last listed, or since this informer was created."""
         return self.clock() - self._listed_at
 
-    def heard(self, kind: str | None, raw: Mapping[str, Any]) -> None:
-        """An event of kopf's watch; `kind` is None for what it finds at its start."""
+    def on_event(self, kind: str | None, raw: Mapping[str, Any]) -> None:
+        """Apply an event of kopf's watch; `kind` is None for an object of its first list."""
         uid, version = raw["metadata"]["uid"], int(raw["metadata"]["resourceVersion"])
         if kind == "DELETED":
-            self._tell(self.jobs.remove(uid, version))
+            self._notify(self.jobs.remove(uid, version))
         elif not self.jobs.knows(uid, version):
-            self._tell(self.jobs.apply(job_record(raw)))
+            self._notify(self.jobs.apply(job_record(raw)))
 
     async def run(self) -> None:
         """List for ever."""
@@ -64,18 +64,18 @@ class JobFeed:
             try:
                 await self.relist()
                 self._failures = 0
-                await self._rest()
+                await self._wait_until_due()
             except ApiError as error:
                 self._failures += 1
-                if self._failures == 1 and not error.lacks_right:
+                if self._failures == 1 and not error.permission_denied:
                     _LOG.warning(
-                        f"cannot list TrainingJobs in {place(self.namespace)}, trying again until it works: {_hint(error)}"
+                        f"retrying to list TrainingJobs in {namespace_label(self.namespace)}: {_describe(error)}"
                     )
                 await asyncio.sleep(self.backoff(self._failures))
 
     async def relist(self) -> None:
-        """List once, and compare with what is known."""
-        items, version = await read_all(self.session, TRAINING_JOBS.path(self.namespace), {}, PAGE)
+        """List once, and compare the result with the cache."""
+        items, version = await read_all(self.session, TRAINING_JOBS.path(self.namespace), {}, PAGE_OBJECTS)
         try:
             records = [job_record(raw) for raw in items]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -85,24 +85,24 @@ class JobFeed:
         if self.synced.is_set():
             self.missed += len(changed)
         self.synced.set()
-        self._tell(changed)
+        self._notify(changed)
 
-    async def _rest(self) -> None:
-        """Until the next list is due."""
-        end = self.clock() + self.relist_seconds
-        while (left := end - self.clock()) > 0:
-            await asyncio.sleep(min(left, DEAF_SECONDS))
-            if self._watch in self.session.rights.missing():
+    async def _wait_until_due(self) -> None:
+        """Wait until the next list is due."""
+        due = self.clock() + self.relist_seconds
+        while (left := due - self.clock()) > 0:
+            await asyncio.sleep(min(left, WATCH_FORBIDDEN_RELIST_SECONDS))
+            if self._watch_permission in self.session.permissions.missing():
                 return
 
     @property
-    def _watch(self) -> Right:
-        return Right("watch", TRAINING_JOBS.qualified, self.namespace)
+    def _watch_permission(self) -> Permission:
+        return Permission("watch", TRAINING_JOBS.qualified, self.namespace)
 
-    def _tell(self, changed: set[str]) -> None:
+    def _notify(self, changed: set[str]) -> None:
         for uid in changed:
             self.on_change(uid)
 
 
-def _hint(error: ApiError) -> str:
+def _describe(error: ApiError) -> str:
     return f"{error} (is the CRD installed?)" if error.not_found else str(error)

@@ -1,7 +1,8 @@
-"""kopf as the shell: process, signals, login and the watch on TrainingJobs. Nothing of kopf's that writes to the cluster.
+"""Run kopf as the shell: signals, login and the watch on TrainingJobs. No feature of kopf that writes to the cluster.
 
-Only `on.event`: kopf's change handlers, timers, daemons and finalizers write annotations and patches of their own, and
-its indexes neither forget what vanishes during a gap nor start in linear time. `docs/design/0001-kopf-as-the-shell.md`.
+Only `on.event` is used. kopf's change handlers, timers, daemons and finalizers write annotations and patches. Its
+indexes neither forget objects that vanish during a gap nor start in linear time. See
+`docs/design/0001-kopf-as-the-shell.md`.
 """
 
 import asyncio
@@ -20,11 +21,11 @@ from trainyard.api.constants import GROUP, PLURAL, VERSION
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.session import Endpoint
 
-Heard = Callable[[str | None, Mapping[str, Any]], None]
+EventHandler = Callable[[str | None, Mapping[str, Any]], None]
 
 
 class NoDiffBase(kopf.DiffBaseStorage):
-    """No memory of what was last handled: it would copy each object several times an event."""
+    """Stores no last-handled state: kopf would copy each object several times per event."""
 
     @override
     def build(self, *, body: Any, extra_fields: Any = None) -> Any:
@@ -39,7 +40,7 @@ class NoDiffBase(kopf.DiffBaseStorage):
 
 
 class NoProgress(kopf.ProgressStorage):
-    """No memory of handlers' progress: there is none."""
+    """Stores no progress of handlers: there is none."""
 
     @override
     def fetch(self, *, key: Any, body: Any) -> None:
@@ -59,16 +60,16 @@ class NoProgress(kopf.ProgressStorage):
         return essence
 
 
-class Endless(Iterable[float]):
-    """Back-offs without an end: where they run out kopf gives up, and with it the whole operator."""
+class EndlessBackoffs(Iterable[float]):
+    """Back-offs without an end: kopf stops when they are used up, and the operator with it."""
 
     @override
     def __iter__(self) -> Iterator[float]:
         return map(Backoff(cap=30.0), count(1))
 
 
-def hear_signals(stop: asyncio.Event) -> None:
-    """Let SIGTERM and Ctrl-C set `stop`."""
+def handle_signals(stop: asyncio.Event) -> None:
+    """Make SIGTERM and Ctrl-C set `stop`."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -76,60 +77,62 @@ def hear_signals(stop: asyncio.Event) -> None:
 
 def registry(
     endpoint: Endpoint,
-    heard: Heard,
+    on_event: EventHandler,
     guard: aiohttp.ClientMiddlewareType,
     stop: asyncio.Event,
     leaving: asyncio.Event,
     clients: AsyncExitStack,
 ) -> kopf.OperatorRegistry:
-    """Kopf's handlers: the login, one ear, and a last word. `guard` sees its requests, `clients` closes what the logins open."""
+    """Return kopf's handlers: login, events, and cleanup. `guard` sees its requests, `clients` closes the clients of
+    its logins.
+    """
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=handlers)
     async def login(**_: Any) -> kopf.AiohttpSession:
-        # kopf takes the signals when it begins, in this very turn of the loop. Back with them in the next: kopf would stop itself
-        # first, and then what writes.
-        asyncio.get_running_loop().call_soon(hear_signals, stop)
+        # kopf installs its signal handlers when it starts, in this turn of the loop. Ours replace them in the next:
+        # kopf would stop itself first, and only then the components that write.
+        asyncio.get_running_loop().call_soon(handle_signals, stop)
         client = endpoint.open_client(guard)
-        # kopf closes it too, unless it is cancelled on its own way out.
+        # kopf closes it too, unless it is cancelled while it stops.
         clients.push_async_callback(client.close)
         return kopf.AiohttpSession(aiohttp_session=client, server=endpoint.server)
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=handlers)
-    async def on_event(event: Mapping[str, Any], **_: Any) -> None:
-        heard(event["type"], event["object"])
+    async def handle_event(event: Mapping[str, Any], **_: Any) -> None:
+        on_event(event["type"], event["object"])
 
     @kopf.on.cleanup(registry=handlers)
-    async def on_cleanup(**_: Any) -> None:
+    async def handle_cleanup(**_: Any) -> None:
         leaving.set()
 
     return handlers
 
 
 def settings() -> kopf.OperatorSettings:
-    """Kopf's settings."""
-    chosen = kopf.OperatorSettings()
-    chosen.peering.standalone = True
-    chosen.scanning.disabled = True
-    chosen.posting.enabled = False
-    chosen.persistence.diffbase_storage = NoDiffBase()
-    chosen.persistence.progress_storage = NoProgress()
-    chosen.persistence.finalizer = f"{GROUP}/unused"
-    chosen.networking.error_backoffs = Endless()
-    chosen.networking.request_timeout = 30
-    chosen.networking.connect_timeout = 10
-    chosen.networking.enforce_retry_after = True
-    # A task for each job waits so long for its next event: five seconds are a thousand tasks where many jobs start.
-    chosen.queueing.idle_timeout = 0.5
-    chosen.watching.chunk_size = 500
-    chosen.watching.server_timeout = 290
-    chosen.process.ultimate_exiting_timeout = 30
-    return chosen
+    """Return kopf's settings."""
+    configured = kopf.OperatorSettings()
+    configured.peering.standalone = True
+    configured.scanning.disabled = True
+    configured.posting.enabled = False
+    configured.persistence.diffbase_storage = NoDiffBase()
+    configured.persistence.progress_storage = NoProgress()
+    configured.persistence.finalizer = f"{GROUP}/unused"
+    configured.networking.error_backoffs = EndlessBackoffs()
+    configured.networking.request_timeout = 30
+    configured.networking.connect_timeout = 10
+    configured.networking.enforce_retry_after = True
+    # How long the task of one job waits for its next event: five seconds are a thousand tasks when many jobs start.
+    configured.queueing.idle_timeout = 0.5
+    configured.watching.chunk_size = 500
+    configured.watching.server_timeout = 290
+    configured.process.ultimate_exiting_timeout = 30
+    return configured
 
 
 async def run(
     endpoint: Endpoint,
-    heard: Heard,
+    on_event: EventHandler,
     *,
     guard: aiohttp.ClientMiddlewareType,
     namespaces: Collection[str],
@@ -137,18 +140,19 @@ async def run(
     stop: asyncio.Event,
     leaving: asyncio.Event,
 ) -> None:
-    """Run kopf, on these namespaces or (none given) on all, until `stop` is set. It sets `leaving` as soon as it is on its way out.
+    """Run kopf on these namespaces, or on all if none is given, until `stop` is set. Sets `leaving` as soon as it
+    stops.
 
-    `guard` stands between it and the API server.
+    All of its requests pass through `guard`.
     """
     async with AsyncExitStack() as clients:
         await kopf.operator(
-            registry=registry(endpoint, heard, guard, stop, leaving, clients),
+            registry=registry(endpoint, on_event, guard, stop, leaving, clients),
             settings=settings(),
             clusterwide=not namespaces,
             namespaces=namespaces,
             standalone=True,
-            # Left to itself kopf looks up its user's name, which an arbitrary UID in a container does not have.
+            # Without an identity kopf looks up its user's name, which an arbitrary UID in a container does not have.
             identity=cast("Any", instance),
             stop_flag=stop,
         )

@@ -1,4 +1,4 @@
-"""Between kopf and the API server. What kopf takes for the end of all things, it does not get to see: the operator would end with it."""
+"""Hide answers from kopf that would make it stop, and the operator with it."""
 
 import asyncio
 import time
@@ -11,63 +11,64 @@ import orjson
 from trainyard.api.constants import PLURAL
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
-from trainyard.kube.permissions import Rights
+from trainyard.kube.permissions import PermissionTracker
 from trainyard.kube.session import read_lines
 
-FATAL: Final = frozenset({400, 404, 410})
-"""Answers that kopf does not try again. The CRD may come back, and so may the server's memory."""
-GOES_ON: Final = frozenset({"resourceVersion", "continue"})
-"""The parameters of a watch, or of a further page of a list, that takes up where another one ended."""
-SHORTEST_SECONDS: Final = 1.0
-"""Between the beginnings of two watches: kopf begins one anew at once, however soon the last one has ended."""
-LIST_ANEW: Final = b'{"type":"ERROR","object":{"code":410}}\n'
-"""The only error in a stream that kopf survives."""
+FATAL_STATUSES: Final = frozenset({400, 404, 410})
+"""Statuses that kopf does not retry. The CRD may come back, and so may the server's history."""
+CONTINUATION_PARAMETERS: Final = frozenset({"resourceVersion", "continue"})
+"""Parameters of a watch, or of a page of a list, that continues an earlier one."""
+MIN_WATCH_START_INTERVAL_SECONDS: Final = 1.0
+"""Between the starts of two watches: kopf restarts one at once, however soon the last one ended."""
+RELIST_EVENT: Final = b'{"type":"ERROR","object":{"code":410}}\n'
+"""The only error in a stream that kopf survives. It lists again."""
 
 
-def guard(rights: Rights, listed: Callable[[str], object]) -> aiohttp.ClientMiddlewareType:
-    """A middleware for kopf's client. `rights` hears whether kopf may list and watch: it tries again for ever and tells only the log.
+def guard(permissions: PermissionTracker, on_listed: Callable[[str], object]) -> aiohttp.ClientMiddlewareType:
+    """Return a middleware for kopf's client. It reports to `permissions` whether kopf may list and watch: kopf retries for
+    ever and only logs.
 
-    `listed` is called with the path where kopf has begun anew: it then knows what there is, and never finds out what was deleted
-    meanwhile.
+    `on_listed` is called with the path when kopf has listed again: kopf never finds out which objects were deleted before
+    that.
     """
-    begun: dict[str, float] = {}
+    started: dict[str, float] = {}
 
-    async def keep(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    async def intercept(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         path, watch = request.url.path, request.url.query.get("watch") == "true"
         if watch:
-            await asyncio.sleep(begun.get(path, 0.0) + SHORTEST_SECONDS - time.monotonic())
-            begun[path] = time.monotonic()
+            await asyncio.sleep(started.get(path, 0.0) + MIN_WATCH_START_INTERVAL_SECONDS - time.monotonic())
+            started[path] = time.monotonic()
         response = await handler(request)
         of_jobs = path.endswith(f"/{PLURAL}")
         if of_jobs:
-            response = await _insist(request, handler, response)
+            response = await _retry_fatal(request, handler, response)
         if response.status == 403:
             try:
                 body = orjson.loads(await response.read())  # kept by the response for kopf, too
             except ValueError:
                 return response
-            rights.refused(request.method, path, ApiError.from_status(403, body), watch=watch)
+            permissions.refused(request.method, path, ApiError.from_status(403, body), watch=watch)
         elif response.ok:
-            rights.granted(request.method, path, watch=watch)
-            if of_jobs and request.url.query.keys().isdisjoint(GOES_ON):
-                listed(path)
+            permissions.granted(request.method, path, watch=watch)
+            if of_jobs and request.url.query.keys().isdisjoint(CONTINUATION_PARAMETERS):
+                on_listed(path)
             if watch:
-                response.content = cast("aiohttp.StreamReader", SoundEvents(response.content))
+                response.content = cast("aiohttp.StreamReader", ValidatedWatchStream(response.content))
         return response
 
-    return keep
+    return intercept
 
 
-async def _insist(
+async def _retry_fatal(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType, response: aiohttp.ClientResponse
 ) -> aiohttp.ClientResponse:
-    """Ask until the answer is one that kopf knows what to do with."""
+    """Repeat the request until kopf can handle the answer."""
     delays, failures = Backoff(cap=30.0), 0
-    while response.status in FATAL:
+    while response.status in FATAL_STATUSES:
         response.release()
         if "resourceVersion" in request.url.query:
-            # Without a version a watch begins with all objects that there are, and what was deleted meanwhile is found by the
-            # next list of our own.
+            # A watch without a version starts with all existing objects. Our own next list finds what was deleted
+            # meanwhile.
             request.url = request.url.without_query_params("resourceVersion")
         else:
             failures += 1
@@ -76,8 +77,8 @@ async def _insist(
     return response
 
 
-class SoundEvents:
-    """The body of a watch, as far as it makes sense. From there on kopf is told to list anew."""
+class ValidatedWatchStream:
+    """The body of a watch up to the first malformed event, which is replaced by a request to list again."""
 
     def __init__(self, content: aiohttp.StreamReader) -> None:
         self._content = content
@@ -86,16 +87,16 @@ class SoundEvents:
         return getattr(self._content, name)
 
     async def iter_chunked(self, _: int) -> AsyncIterator[bytes]:
-        """What kopf reads: whole lines. The torso of one, before the end of a broken stream, is none."""
+        """Yield whole lines. A partial line at the end of a broken stream is dropped."""
         async for line in read_lines(self._content):
-            if not _is_sound(line):
-                yield LIST_ANEW
+            if not _is_valid_event(line):
+                yield RELIST_EVENT
                 return
             yield line + b"\n"
 
 
-def _is_sound(line: bytes) -> bool:
-    """Whether this is an event about an object, or the one error that is none of kopf's worries."""
+def _is_valid_event(line: bytes) -> bool:
+    """Return whether this is an event about an object, or the one error that kopf survives."""
     try:
         event: Any = orjson.loads(line)
         if event["type"] == "ERROR":

@@ -1,6 +1,8 @@
-"""How far each job is and how fast it gets on, as its status says it: for dashboards, and for alerts on one that stands still."""
+"""Collect the progress and speed of each job from its status, for dashboards and for alerts on stalled jobs."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
@@ -8,97 +10,119 @@ from trainyard.api.progress import MeasuredProgress, Progress
 from trainyard.api.status import Phase
 from trainyard.controller.reconcile.resources import JobRecord
 
-IDLE = frozenset({Phase.COMPLETE, Phase.FAILED, Phase.SUSPENDED})
-KNOWN: dict[str, tuple[str, Callable[[Progress], float | None]]] = {
-    "step": ("The last step that all ranks have done", lambda told: told.step),
-    "total_steps": ("The step at which the training means to end", lambda told: told.total_steps),
-    "loss": ("The mean of the losses that the ranks have told last", lambda told: told.loss),
+Source = TypeVar("Source")
+Readers = dict[str, tuple[str, Callable[[Source], float | None]]]
+"""By the name of a gauge, its help text and the function that reads its value."""
+IDLE_PHASES = frozenset({Phase.COMPLETE, Phase.FAILED, Phase.SUSPENDED})
+PROGRESS_READERS: Readers[Progress] = {
+    "step": ("Last step that all ranks have completed", lambda progress: progress.step),
+    "total_steps": ("Step at which the training finishes", lambda progress: progress.total_steps),
+    "loss": ("Mean of the losses that the ranks last reported", lambda progress: progress.loss),
     "progress_timestamp_seconds": (
-        "When the operator last heard of a change, in seconds since 1970",
-        lambda told: told.updated_at.timestamp(),
+        "When the operator last received a change of progress, in seconds since 1970",
+        lambda progress: progress.updated_at.timestamp(),
     ),
     "checkpoint_step": (
-        "The last step in the newest checkpoint that is stored",
-        lambda told: told.checkpoint.step if told.checkpoint else None,
+        "Last step in the newest stored checkpoint",
+        lambda progress: progress.checkpoint.step if progress.checkpoint else None,
     ),
     "checkpoint_seconds": (
-        "How long it took to be stored",
-        lambda told: told.checkpoint.seconds if told.checkpoint else None,
+        "Time that it took to store the newest checkpoint",
+        lambda progress: progress.checkpoint.seconds if progress.checkpoint else None,
     ),
     "checkpoint_timestamp_seconds": (
-        "When the operator heard of it, in seconds since 1970",
-        lambda told: told.checkpoint.time.timestamp() if told.checkpoint else None,
+        "When the operator received the report of the newest checkpoint, in seconds since 1970",
+        lambda progress: progress.checkpoint.time.timestamp() if progress.checkpoint else None,
     ),
 }
-"""Of each job that has not ended and is not suspended: what its program has told, of whichever attempt."""
-PACES: dict[str, tuple[str, Callable[[Progress], float | None]]] = {
+"""Of each job that is neither finished nor suspended: what its program last reported, in whichever attempt."""
+STEP_TIME_READERS: Readers[Progress] = {
     "step_seconds": (
-        "What a step takes as a rule: the median over the last steps and the ranks",
-        lambda told: told.step_seconds,
+        "Usual time of a step: the median over recent steps and ranks",
+        lambda progress: progress.step_seconds,
     ),
     "fastest_rank_seconds": (
-        "What it takes the fastest rank by itself, where ranks tell that",
-        lambda told: told.fastest_rank_seconds,
+        "Step time of the fastest rank without waiting for others, if ranks report it",
+        lambda progress: progress.fastest_rank_seconds,
     ),
     "slowest_rank_seconds": (
-        "What it takes the slowest rank by itself, where ranks tell that",
-        lambda told: told.slowest_rank_seconds,
+        "Step time of the slowest rank without waiting for others, if ranks report it",
+        lambda progress: progress.slowest_rank_seconds,
     ),
 }
-"""Of each job that runs, as the next ones."""
-FAST: dict[str, tuple[str, Callable[[MeasuredProgress], float | None]]] = {
-    "samples_per_second": ("Samples a second, of all ranks together", lambda told: told.samples_per_second),
-    "tokens_per_second": ("Tokens a second, of all ranks together", lambda told: told.tokens_per_second),
-    "mfu_ratio": ("Share of its device's peak that a rank uses, the mean over the ranks", lambda told: told.mfu),
-    "gradient_norm": ("The norm of the gradient, the mean of what ranks have told last", lambda told: told.grad_norm),
-    "communication_ratio": ("Share of the time with a collective under way", lambda told: told.communication_share),
-    "data_ratio": ("Share of the time in which ranks wait for data", lambda told: told.data_share),
+"""Of each running job."""
+SPEED_READERS: Readers[MeasuredProgress] = {
+    "samples_per_second": ("Samples per second of all ranks together", lambda progress: progress.samples_per_second),
+    "tokens_per_second": ("Tokens per second of all ranks together", lambda progress: progress.tokens_per_second),
+    "mfu_ratio": (
+        "Model FLOPs utilization: share of the device's peak, as the mean over the ranks",
+        lambda progress: progress.mfu,
+    ),
+    "gradient_norm": ("Gradient norm, as the mean of what ranks last reported", lambda progress: progress.grad_norm),
+    "communication_ratio": (
+        "Share of the time with a collective in flight",
+        lambda progress: progress.communication_share,
+    ),
+    "data_ratio": ("Share of the time that ranks wait for data", lambda progress: progress.data_share),
     "checkpoint_ratio": (
-        "Share of the time in which a checkpoint keeps ranks from training",
-        lambda told: told.checkpoint_share,
+        "Share of the time that a checkpoint blocks training",
+        lambda progress: progress.checkpoint_share,
     ),
-    "memory_bytes": ("Peak memory of the rank with the most", lambda told: told.memory_bytes),
-    "warm_bytes": (
-        "Memory of the processes from which ranks are started anew, of all workers together",
-        lambda told: told.warm_bytes,
+    "memory_bytes": ("Peak memory of the rank with the most", lambda progress: progress.memory_bytes),
+    "warm_start_memory_bytes": (
+        "Memory of the processes that ranks are restarted from, of all workers together",
+        lambda progress: progress.warm_bytes,
     ),
 }
-"""Of each job that runs: of one that does not, it would be the speed of a while ago."""
+"""Of each running job: a speed of an earlier time would mislead."""
+
+
+@dataclass(frozen=True, slots=True)
+class _GaugeGroup(Generic[Source]):
+    """Gauges that read their values from one source."""
+
+    readers: Readers[Source]
+    gauges: dict[str, GaugeMetricFamily] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gauges", {name: _gauge(name, text) for name, (text, _) in self.readers.items()})
+
+    def add(self, source: Source | None, job_labels: list[str]) -> None:
+        """Add a sample for each value that the source has."""
+        if source is None:
+            return
+        for name, (_, read) in self.readers.items():
+            if (value := read(source)) is not None:
+                self.gauges[name].add_metric(job_labels, value)
 
 
 def progress_metrics(records: Iterable[JobRecord]) -> Iterator[Metric]:
-    """A gauge for each number that can be told, with a sample of each job that tells it."""
-    known = {name: _gauge(name, text) for name, (text, _) in KNOWN.items()}
-    fast = {name: _gauge(name, text) for name, (text, _) in FAST.items()}
-    workers = _gauge("workers", "Workers that the group of the current attempt has")
+    """Yield a gauge for each number, with a sample of each job that reports it."""
+    progress_gauges, step_time_gauges = _GaugeGroup(PROGRESS_READERS), _GaugeGroup(STEP_TIME_READERS)
+    speed_gauges = _GaugeGroup(SPEED_READERS)
+    workers = _gauge("workers", "Workers in the group of the current attempt")
     active = _gauge(
         "active_timestamp_seconds",
-        "Since when a job that tells its progress has been active without a suspension between, in seconds since 1970",
+        "Since when a job that reports progress is active without a suspension, in seconds since 1970",
     )
-    paces = {name: _gauge(name, text) for name, (text, _) in PACES.items()}
     for record in records:
-        if record.sort is None or record.sort[0] in IDLE:
+        if record.category is None or record.category[0] in IDLE_PHASES:
             continue
-        who, told, runs = [record.namespace, record.name], record.progress, record.sort[0] is Phase.RUNNING
-        workers.add_metric(who, record.workers)
-        if told is None:
+        job_labels = [record.namespace, record.name]
+        workers.add_metric(job_labels, record.group_size)
+        if (progress := record.progress) is None:
             continue
-        _add(known, {name: number(told) for name, (_, number) in KNOWN.items()}, who)
-        # What was told before a suspension has the time of then: a job that has just been resumed is not late because of it.
+        progress_gauges.add(progress, job_labels)
+        # A resumed job still has the progress time from before its suspension, and is not late because of it.
         if record.active_since:
-            active.add_metric(who, record.active_since.timestamp())
-        if runs:
-            _add(paces, {name: number(told) for name, (_, number) in PACES.items()}, who)
-        if runs and (measured := told.measured):
-            _add(fast, {name: number(measured) for name, (_, number) in FAST.items()}, who)
-    yield from (workers, active, *paces.values(), *known.values(), *fast.values())
+            active.add_metric(job_labels, record.active_since.timestamp())
+        if record.category[0] is Phase.RUNNING:
+            step_time_gauges.add(progress, job_labels)
+            speed_gauges.add(progress.measured, job_labels)
+    yield from (workers, active)
+    for group in (step_time_gauges, progress_gauges, speed_gauges):
+        yield from group.gauges.values()
 
 
 def _gauge(name: str, text: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"trainyard_job_{name}", text, labels=["namespace", "name"])
-
-
-def _add(gauges: dict[str, GaugeMetricFamily], numbers: dict[str, float | None], who: list[str]) -> None:
-    for name, number in numbers.items():
-        if number is not None:
-            gauges[name].add_metric(who, number)

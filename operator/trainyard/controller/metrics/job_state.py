@@ -1,4 +1,4 @@
-"""What state each job is in, and how often it began anew, as its status says it: for dashboards of one job."""
+"""Collect the phase, attempt and restarts of each job from its status, for dashboards of one job."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,32 +10,32 @@ JOB = ["namespace", "name"]
 
 
 def state_metrics(records: Iterable[JobRecord]) -> Iterator[Metric]:
-    """Five series for each job, and one more where it holds accelerators."""
-    phase = GaugeMetricFamily("trainyard_job_phase", "1, under the phase that the job is in", labels=[*JOB, "phase"])
-    attempt = GaugeMetricFamily("trainyard_job_attempt", "The number of the current attempt", labels=JOB)
+    """Yield five series for each job, and one more if it holds accelerators."""
+    phase = GaugeMetricFamily("trainyard_job_phase", "1 for the phase of the job", labels=[*JOB, "phase"])
+    attempt = GaugeMetricFamily("trainyard_job_attempt", "Number of the current attempt", labels=JOB)
     restarts = CounterMetricFamily(
         "trainyard_job_restarts",
-        "Attempts of a job that ended before their time, hangs among the failures",
+        "Restarts of a job by cause; hangs count as failures",
         labels=[*JOB, "cause"],
     )
-    held = GaugeMetricFamily(
+    accelerators = GaugeMetricFamily(
         "trainyard_job_accelerators",
-        "GPUs and other accelerators that the pods of a job hold; of jobs that hold such alone",
+        "GPUs and other accelerators that the pods of a job hold; only for jobs that request any",
         labels=JOB,
     )
     for record in records:
-        if record.sort is None:
+        if record.category is None:
             continue
-        who = [record.namespace, record.name]
-        phase.add_metric([*who, record.sort[0]], 1)
-        attempt.add_metric(who, record.attempt)
+        job_labels = [record.namespace, record.name]
+        phase.add_metric([*job_labels, record.category[0]], 1)
+        attempt.add_metric(job_labels, record.attempt)
         counts = {
             "failure": record.restarts.failures,
             "disruption": record.restarts.disruptions,
             "resize": record.restarts.resizes,
         }
         for cause, count in counts.items():
-            restarts.add_metric([*who, cause], count)
+            restarts.add_metric([*job_labels, cause], count)
         if record.accelerators:
-            held.add_metric(who, record.accelerators)
-    yield from (phase, attempt, restarts, held)
+            accelerators.add_metric(job_labels, record.accelerators)
+    yield from (phase, attempt, restarts, accelerators)

@@ -1,4 +1,6 @@
-"""`python -m trainyard.controller.metrics.reference [ROOT]`: ROOT/docs/reference/metrics.md, from the metrics that the operator registers."""
+"""`python -m trainyard.controller.metrics.reference [ROOT]` writes ROOT/docs/reference/metrics.md from the registered
+metrics.
+"""
 
 import asyncio
 import sys
@@ -18,31 +20,39 @@ HEAD = """<!-- Made by `make generate`; do not edit. -->
 
 # Metrics
 
-What the operator tells at `/metrics` (port `settings.httpPort`, 8080; Service `trainyard-metrics`, where the release is called trainyard). Each of its processes tells of itself; gauges of jobs and
-pods are told by the one that acts, so that a sum over all counts each once. Where controller-runtime or client-go have a name for
-something it has that name here, so that existing dashboards fit. `trainyard_job_*` bear a job's name: five series of its state, and some twenty for each job that tells its
-steps, read from its [`status.goodput` and `status.progress`](trainingjob.md), which say what they mean and how exact they are. Those of the goodput are there as long as the job,
-what is known of its progress until it has ended or is suspended, and speeds while it runs. [Alerts](../runbooks/README.md) are made of these. Beside these there are `process_*` and `python_*`, the client library's own.
+The operator exports these metrics at `/metrics` (port `settings.httpPort`, 8080; Service
+`trainyard-metrics` for a release called trainyard). Each process exports its own; only the leader
+exports gauges of jobs and pods, so a sum over all processes counts each once. Where
+controller-runtime or client-go have a metric for something, it has the same name here, so that
+existing dashboards work.
 
-| Metric | Type | Labels | What it is |
+`trainyard_job_*` have the labels of one job: five series of its state, and about twenty for each
+job that reports steps. They repeat [`status.goodput` and `status.progress`](trainingjob.md), where
+their meaning and accuracy are documented. Goodput exists as long as the job. Progress exists until
+the job finishes or is suspended, and speeds only while it runs.
+
+[Alerts](../runbooks/README.md) are based on these metrics. The client library adds `process_*` and
+`python_*`.
+
+| Metric | Type | Labels | Meaning |
 |---|---|---|---|
 """
 
 
 def page() -> str:
-    """The page, whole."""
+    """Return the whole page."""
     return asyncio.run(_page())
 
 
 async def _page() -> str:
     rows: set[str] = set()
-    # One that stands by tells of its election, one that acts of the jobs.
+    # A standby registers its election, a leader the jobs.
     for election in (True, False):
         registry = CollectorRegistry()
         metrics = EngineMetrics(registry, "trainingjob")
         settings = Settings(leader_election=election, coordinator_url=None)
         Operator.assemble(settings, Session(Endpoint(server="https://localhost")), metrics, registry)
-        coordination.families(registry)
+        coordination.register_metrics(registry)
         rows.update(_rows(registry))
     return HEAD + "".join(sorted(rows))
 
@@ -57,7 +67,7 @@ def _rows(registry: CollectorRegistry) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the page below ROOT, or below this folder."""
+    """Write the page below ROOT, or below the current folder."""
     (Path(*arguments[:1]) / PAGE).write_text(page())
 
 

@@ -1,4 +1,4 @@
-"""The coordinator, joined to what the operator knows and to what it does."""
+"""Connect the coordinator to the caches, the queue and the metrics."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,99 +9,99 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from trainyard.controller.bootstrap.http_server import ListenError
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.reconcile.caches import Caches
-from trainyard.coordinator.agent_registry import Attendance
+from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.coordinator.certificate import Certificate
-from trainyard.coordinator.progress_store import Board
-from trainyard.coordinator.rejections import RefusedError, Why
-from trainyard.coordinator.server import Coordinator
-from trainyard.coordinator.tokens import KEYS_FORM, PodIdentity, Verifier
+from trainyard.coordinator.progress_store import ProgressStore
+from trainyard.coordinator.rejections import RefusedError, RejectionReason
+from trainyard.coordinator.server import CoordinatorServer
+from trainyard.coordinator.tokens import KEYS_MEDIA_TYPES, PodIdentity, TokenVerifier
 from trainyard.domain.state.snapshot import JobView, PodView
 from trainyard.engine.queue import WorkQueue
-from trainyard.frameworks.coordinator_endpoint import Contact
+from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
 from trainyard.kube.session import Session
 
 
-def coordinator(
+def create_coordinator(
     settings: Settings,
     session: Session,
     caches: Caches,
     queue: WorkQueue[str],
     registry: CollectorRegistry,
     leading: Callable[[], bool],
-    acts: Callable[[str], bool],
-) -> Coordinator | None:
-    """The coordinator, where the settings say how workers reach it. Raises CertificateError.
+    is_reconciled: Callable[[str], bool],
+) -> CoordinatorServer | None:
+    """Return the coordinator if the settings say how workers reach it. Raises CertificateError.
 
-    `acts`: whether all jobs of a namespace have been listed since this process leads, and are acted upon.
+    `is_reconciled`: whether this process leads and has listed all jobs of a namespace.
     """
     if settings.coordinator_url is None:
         return None
 
     async def fetch(path: str) -> Mapping[str, Any]:
-        return await session.request("GET", path, timeout=10.0, accept=KEYS_FORM)
+        return await session.request("GET", path, timeout=10.0, accept=KEYS_MEDIA_TYPES)
 
     def find(sender: PodIdentity) -> tuple[PodView, JobView] | None:
-        if not acts(sender.namespace):
-            # What an agent says asks for a pass, and is answered by the status: both from caches that may be behind.
-            raise RefusedError(Why.NOT_LEADING, "this process has only begun to lead; ask again")
+        if not is_reconciled(sender.namespace):
+            # A report triggers a reconcile, and the status answers it: both read caches that may be behind.
+            raise RefusedError(RejectionReason.NOT_LEADING, "this process has only just become the leader; retry")
         return _find(caches, sender)
 
     # Not in whole seconds: of two failures in one second the first is the cause.
     clock = session.clock
-    board = Board(find=find, news=queue.add_after, now=clock.now)
-    attendance = Attendance(now=clock.now, news=queue.add_after)
-    heard, called, workers, agents = families(registry)
-    workers.set_function(lambda: board.workers)
-    agents.set_function(lambda: attendance.connected)
-    return Coordinator(
-        verifier=Verifier(fetch, now=lambda: clock.now().timestamp()),
-        board=board,
-        attendance=attendance,
+    progress_store = ProgressStore(find=find, on_change=queue.add_after, now=clock.now)
+    agent_registry = AgentRegistry(now=clock.now, on_change=queue.add_after)
+    reports, sync_requests, reporting, connected = register_metrics(registry)
+    reporting.set_function(lambda: progress_store.workers)
+    connected.set_function(lambda: agent_registry.connected)
+    return CoordinatorServer(
+        verifier=TokenVerifier(fetch, now=lambda: clock.now().timestamp()),
+        progress_store=progress_store,
+        agent_registry=agent_registry,
         certificate=Certificate(settings.coordinator_tls),
         leading=leading,
-        heard=heard,
-        called=called,
+        report_counter=reports,
+        sync_counter=sync_requests,
     )
 
 
-def families(registry: CollectorRegistry) -> tuple[Counter, Counter, Gauge, Gauge]:
-    """The metrics: reports and calls by their result, the workers that report, and the agents that are there."""
-    heard = Counter(
-        "trainyard_agent_reports", "Reports of agents, by what became of them", ["result"], registry=registry
-    )
-    called = Counter(
-        "trainyard_agent_calls",
-        "Calls of agents that wait for a word, by what became of them",
+def register_metrics(registry: CollectorRegistry) -> tuple[Counter, Counter, Gauge, Gauge]:
+    """Register and return the metrics: reports and sync requests by result, reporting workers, connected agents."""
+    reports = Counter("trainyard_agent_reports", "Progress reports of agents by result", ["result"], registry=registry)
+    sync_requests = Counter(
+        "trainyard_agent_sync_requests",
+        "Long-poll requests of agents by result",
         ["result"],
         registry=registry,
     )
-    for why in Why:
-        heard.labels(why)
-        called.labels(why)
-    workers = Gauge("trainyard_reporting_workers", "Workers whose agents have told how far they are", registry=registry)
-    agents = Gauge("trainyard_connected_agents", "Agents that wait for a word of this process", registry=registry)
-    return heard, called, workers, agents
+    for why in RejectionReason:
+        reports.labels(why)
+        sync_requests.labels(why)
+    reporting = Gauge("trainyard_reporting_workers", "Workers whose agents have reported progress", registry=registry)
+    connected = Gauge(
+        "trainyard_connected_agents", "Agents with an open long-poll request to this process", registry=registry
+    )
+    return reports, sync_requests, reporting, connected
 
 
-def contact(settings: Settings, made: Coordinator | None) -> Contact | None:
-    """What a worker that is made now is told."""
-    if made is None or settings.coordinator_url is None:
+def coordinator_endpoint(settings: Settings, coordinator: CoordinatorServer | None) -> CoordinatorEndpoint | None:
+    """Return the endpoint that new workers connect to; None without a coordinator."""
+    if coordinator is None or settings.coordinator_url is None:
         return None
-    return Contact(settings.coordinator_url, made.certificate.authority)
+    return CoordinatorEndpoint(settings.coordinator_url, coordinator.certificate.authority)
 
 
 @asynccontextmanager
-async def serving(settings: Settings, made: Coordinator | None) -> AsyncIterator[int | None]:
-    """Serve while inside. Yields the port, where there is a coordinator. Raises ListenError."""
+async def serving(settings: Settings, coordinator: CoordinatorServer | None) -> AsyncIterator[int | None]:
+    """Serve inside the context. Yields the port; None without a coordinator. Raises ListenError."""
     port: int | None = None
     async with AsyncExitStack() as stack:
-        if made is not None:
-            host, wished = settings.coordinator_host, settings.coordinator_port
+        if coordinator is not None:
+            host, requested_port = settings.coordinator_host, settings.coordinator_port
             try:
-                port = await stack.enter_async_context(made.serve(host, wished))
+                port = await stack.enter_async_context(coordinator.serve(host, requested_port))
             except (OSError, UnicodeError) as error:
                 raise ListenError(
-                    f"cannot listen on {host}, port {wished}: {error}; "
+                    f"cannot listen on {host}, port {requested_port}: {error}; "
                     "set TRAINYARD_COORDINATOR_HOST and TRAINYARD_COORDINATOR_PORT"
                 ) from error
         yield port

@@ -1,4 +1,4 @@
-"""One pass over a job: look, plan, act, store the status once, tell."""
+"""Reconcile one job: read the caches, plan, act, store the status once, record events."""
 
 import logging
 from collections.abc import Callable
@@ -9,21 +9,21 @@ from typing import Any
 from trainyard.api.constants import KIND
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType, TrainingJobStatus
-from trainyard.controller.bootstrap.logs import about
+from trainyard.controller.bootstrap.logs import set_log_context
 from trainyard.controller.metrics.collector import JobMetrics
 from trainyard.controller.reconcile.caches import Caches
-from trainyard.controller.reconcile.executor import Executor, Result, without_right
+from trainyard.controller.reconcile.executor import ExecutionResult, Executor, permission_denied_message
 from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord, job_record
 from trainyard.controller.reconcile.status_pace import StatusPace
-from trainyard.coordinator.agent_registry import Attendance
-from trainyard.coordinator.progress_store import Board
+from trainyard.coordinator.agent_registry import AgentRegistry
+from trainyard.coordinator.progress_store import ProgressStore
 from trainyard.domain.actions import CreateService, Event, Plan
-from trainyard.domain.conditions import said, yes
+from trainyard.domain.conditions import apply_conditions, condition_true
 from trainyard.domain.plan import plan
-from trainyard.domain.state.snapshot import JobView
+from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.status.pod_rejections import refused
 from trainyard.engine.tracker import WriteTracker
-from trainyard.frameworks.environment import set_by_hand
+from trainyard.frameworks.environment import user_set_identity
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
@@ -32,12 +32,12 @@ from trainyard.kube.events import EventRecorder
 _LOG = logging.getLogger(__name__)
 
 CATCH_UP_SECONDS = 1.0
-"""When to look again while the caches do not show our own last write. Their next event comes first, as a rule."""
+"""When to look again while the caches lack our own last write. Usually its event arrives first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciler:
-    """Makes passes. Knows when, what and how; what for is decided in `domain`."""
+    """Decides when to reconcile and what to read and write. `domain` decides what should happen to the job."""
 
     caches: Caches
     executor: Executor
@@ -47,85 +47,93 @@ class Reconciler:
     metrics: JobMetrics
     pace: StatusPace
     now: Callable[[], datetime]
-    board: Board | None = None
-    """What the agents of workers have told; None: there is no coordinator."""
-    attendance: Attendance | None = None
-    """Which of them are there, likewise."""
+    progress_store: ProgressStore | None = None
+    """What agents have reported; None: there is no coordinator."""
+    agent_registry: AgentRegistry | None = None
+    """Which agents are connected; None: there is no coordinator."""
 
     async def reconcile(self, uid: str) -> float | None:
-        """One pass over the job with this UID. Returns after how many seconds to look again, if at all."""
+        """Reconcile the job with this UID. Returns the seconds until the next reconcile; None: no need for one."""
         record = self.caches.job(uid)
         if record is None:
             self.tracker.forget(uid)
             self.pace.forget(uid)
-            self._forget_reports(uid)
+            self._forget_agents(uid)
             return None
-        about(f"{record.namespace}/{record.name}", record.attempt)
+        set_log_context(f"{record.namespace}/{record.name}", record.attempt)
         cache = self.caches.of(record.namespace)
-        if not self.tracker.ready(uid, cache.seen(), cache.going):
+        if not self.tracker.ready(uid, cache.newest_versions(), cache.is_deleting):
             return CATCH_UP_SECONDS
         try:
-            return await self._pass(record)
+            return await self._reconcile_record(record)
         except ApiError as error:
             if error.namespace_terminating:
                 return None
             raise
 
-    async def _pass(self, record: JobRecord) -> float | None:
-        reports = self.board.of(record.uid) if self.board else ()
-        cache = self.caches.of(record.namespace)
-        brought = self.executor.agent is not None
-        snapshot = cache.snapshot(record, agent=brought, reports=reports, attendance=self.attendance)
+    async def _reconcile_record(self, record: JobRecord) -> float | None:
+        """Plan, act and store the status. Returns the seconds until the next reconcile, if any."""
+        snapshot = self._snapshot(record)
         if snapshot is None:
-            return await self._unreadable(record)
-        now = self.now()
+            return await self._report_invalid_spec(record)
+        job, now = snapshot.job, self.now()
         decided = plan(snapshot, now)
-        if snapshot.job.status.internal.launched_attempt and any(isinstance(a, CreateService) for a in decided.actions):
-            # It was there before. The job may be gone too, and its watch be away: others would collect each new one.
-            await self._read_again(record)
-            if self.caches.job(record.uid) is None:
-                return None
-        done = await self._act(record, snapshot.job, decided) if decided.actions else Result()
-        if done.refusal is not None:
-            _LOG.debug(f"refused: {done.refusal.reason}: {done.refusal.message}")
-            decided = refused(snapshot.job, decided, done.refusal, now)
-            again = await self._store(record, snapshot.job, decided)
-            # Not sooner than it was meant to be tried again, even where the refusal has other words each time.
-            return again if again is None else max(again, decided.requeue_after or 0.0)
-        if done.changed:
-            # What was done will be seen in a moment, and is told then: one status for both.
-            self.pace.acted(record.uid)
+        if _recreates_service(job, decided) and not await self._still_exists(record):
+            return None
+        result = await self._execute(record, job, decided) if decided.actions else ExecutionResult()
+        if result.refusal is not None:
+            _LOG.debug(f"pods rejected reason={result.refusal.reason}: {result.refusal.message}")
+            decided = refused(job, decided, result.refusal, now)
+            requeue_after = await self._store_status(record, job, decided)
+            # A rejection whose message changes each time must not shorten the retry delay.
+            return requeue_after if requeue_after is None else max(requeue_after, decided.requeue_after or 0.0)
+        if result.changed:
+            # The caches will soon show what was done. One status write reports both.
+            self.pace.mark_acted(record.uid)
             return CATCH_UP_SECONDS
-        return await self._store(record, snapshot.job, decided)
+        return await self._store_status(record, job, decided)
 
-    async def _act(self, record: JobRecord, job: JobView, decided: Plan) -> Result:
+    def _snapshot(self, record: JobRecord) -> Snapshot | None:
+        return self.caches.of(record.namespace).snapshot(
+            record,
+            agent=self.executor.agent is not None,
+            reports=self.progress_store.of(record.uid) if self.progress_store else (),
+            agent_registry=self.agent_registry,
+        )
+
+    async def _still_exists(self, record: JobRecord) -> bool:
+        """Ask the API server. The watch may be late, and the garbage collector deletes each Service of a deleted job."""
+        await self._read_again(record)
+        return self.caches.job(record.uid) is not None
+
+    async def _execute(self, record: JobRecord, job: JobView, decided: Plan) -> ExecutionResult:
         with self.pace.acting():
-            removed = await self.executor.remove(job, decided)
+            removed = await self.executor.remove_pods(job, decided)
             for removal in removed:
-                self._tell(record, decided, Event("Warning", Reason.FORCED_DELETION, removal.note))
-            done = await self.executor.carry_out(job, decided)
-        return replace(done, changed=done.changed or bool(removed))
+                self._record_event(record, decided, Event("Warning", Reason.FORCED_DELETION, removal.note))
+            result = await self.executor.execute(job, decided)
+        return replace(result, changed=result.changed or bool(removed))
 
-    async def _store(self, record: JobRecord, job: JobView, decided: Plan) -> float | None:
-        """Write the status if it changed, then tell of it. Somebody else's write in between means: decide again."""
-        again = decided.requeue_after
+    async def _store_status(self, record: JobRecord, job: JobView, decided: Plan) -> float | None:
+        """Write the status if it changed, then record events. A conflicting write means: decide again."""
+        requeue_after = decided.requeue_after
         if decided.status == job.status:
-            self.pace.told(record.uid)
+            self.pace.mark_clean(record.uid)
         else:
             if wait := self.pace.wait(job, decided.status):
                 return wait
-            if not await self._write(record, decided.status):
+            if not await self._write_status(record, decided.status):
                 return CATCH_UP_SECONDS
-            self.metrics.moved(job, decided.status)
+            self.metrics.status_changed(job, decided.status)
             if decided.status.finished:
-                self._forget_reports(record.uid)
+                self._forget_agents(record.uid)
             if self.caches.job(record.uid) is not record:
-                again = 0.0
-        for event in (*decided.events, *self._warnings(job, decided)):
-            self._tell(record, decided, event)
-        return again
+                requeue_after = 0.0
+        for event in (*decided.events, *self._environment_warnings(job, decided)):
+            self._record_event(record, decided, event)
+        return requeue_after
 
-    def _tell(self, record: JobRecord, decided: Plan, event: Event) -> None:
+    def _record_event(self, record: JobRecord, decided: Plan, event: Event) -> None:
         log = _LOG.info if event.type == "Normal" else _LOG.warning
         log(f"{event.reason}: {event.note}")
         attempt = decided.status.attempt
@@ -136,11 +144,11 @@ class Reconciler:
             event.note,
             action="Reconcile",
             key=f"{attempt}/{event.note}",
-            place=f"{attempt:06x}{_moment(event, decided, begun=attempt > record.attempt)}",
+            sort_key=f"{attempt:06x}{_position_in_attempt(event, decided, starts_attempt=attempt > record.attempt)}",
         )
 
-    async def _write(self, record: JobRecord, status: TrainingJobStatus) -> bool:
-        """Store the status, if the job is still as it was decided on; else read it again, for the next pass."""
+    async def _write_status(self, record: JobRecord, status: TrainingJobStatus) -> bool:
+        """Store the status if the job is unchanged since the decision; else read it again for the next reconcile."""
         metadata = {
             "name": record.name,
             "namespace": record.namespace,
@@ -159,29 +167,31 @@ class Reconciler:
             if error.conflict or error.not_found:
                 await self._read_again(record)
                 return False
-            if error.lacks_right:
-                # The one thing that the status cannot say.
-                note = without_right(error)
+            if error.permission_denied:
+                # The status itself cannot report this.
+                note = permission_denied_message(error)
                 self.events.record(
                     record.reference, "Warning", Reason.PERMISSION_DENIED, note, action="Reconcile", key="status"
                 )
             raise
-        # Known at once: the watch has nothing to add, and the next pass need not wait for it.
+        # Update the cache at once. The watch adds nothing, and the next reconcile need not wait for it.
         version = int(made["metadata"]["resourceVersion"])
         self.caches.of(record.namespace).jobs.apply(record.with_status(status, version))
-        self.pace.hold(record.uid)
-        if self.attendance:
-            self.attendance.wake(record.uid)
+        self.pace.mark_written(record.uid)
+        if self.agent_registry:
+            self.agent_registry.wake(record.uid)
         return True
 
-    def _forget_reports(self, uid: str) -> None:
-        if self.board:
-            self.board.forget(uid)
-        if self.attendance:
-            self.attendance.forget(uid)
+    def _forget_agents(self, uid: str) -> None:
+        if self.progress_store:
+            self.progress_store.forget(uid)
+        if self.agent_registry:
+            self.agent_registry.forget(uid)
 
     async def _read_again(self, record: JobRecord) -> None:
-        """The job is not what the cache says, and nobody may ever tell: a list can be older than the watch that goes on after it."""
+        """Read the job from the API server. The cache is wrong, and no event may ever correct it: a list can be older
+        than its watch.
+        """
         raw = await self.writer.get(TRAINING_JOBS, record.namespace, record.name)
         jobs = self.caches.of(record.namespace).jobs
         if raw is None or raw["metadata"]["uid"] != record.uid:
@@ -189,33 +199,41 @@ class Reconciler:
         else:
             jobs.apply(job_record(raw))
 
-    def _warnings(self, job: JobView, decided: Plan) -> list[Event]:
-        """Once an attempt, with the event that its workers are there: variables in the template that may not fit."""
+    def _environment_warnings(self, job: JobView, decided: Plan) -> list[Event]:
+        """Return a warning, once per attempt together with WorkersCreated, about template variables that may not fit
+        the group.
+        """
         if not any(event.reason is Reason.WORKERS_CREATED for event in decided.events):
             return []
-        names = set_by_hand(Worker(job, 0, decided.status.attempt))
+        names = user_set_identity(Worker(job, 0, decided.status.attempt, job.spec.replicas))
         note = f"the template sets {', '.join(names)}; these are kept and may not fit the real group"
         return [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note)] if names else []
 
-    async def _unreadable(self, record: JobRecord) -> float | None:
-        """Say that the spec cannot be read, keep what is known of the job, and wait for the spec to change."""
+    async def _report_invalid_spec(self, record: JobRecord) -> float | None:
+        """Store a condition that names the invalid field, keep the rest of the status, and wait for the spec to change."""
         if record.managed_elsewhere:
             return None
         message = f"the operator cannot read this TrainingJob: {record.problem}; correct the field"
         _LOG.error(message)
-        # A status that cannot be read was written by hand: it is begun anew, and the pods tell which attempt this is.
+        # An unreadable status was written by hand. It starts empty again, and the pods show which attempt this is.
         stored = record.status or TrainingJobStatus()
-        stalled = [yes(ConditionType.STALLED, Reason.INVALID_SPEC, message)]
-        conditions = said(stored, stalled, record.generation, self.now())
+        stalled = [condition_true(ConditionType.STALLED, Reason.INVALID_SPEC, message)]
+        conditions = apply_conditions(stored, stalled, record.generation, self.now())
         status = stored.evolve(conditions=conditions, observed_generation=record.generation)
         if status == record.status:
             return None
-        return 0.0 if await self._write(record, status) else CATCH_UP_SECONDS
+        return 0.0 if await self._write_status(record, status) else CATCH_UP_SECONDS
 
 
-def _moment(event: Event, decided: Plan, *, begun: bool) -> int:
-    """Which of an attempt's events it is: of its begin, of its pods, of its course, of the job's end."""
-    if begun:
+def _recreates_service(job: JobView, decided: Plan) -> bool:
+    """Return whether the plan creates a Service that has existed before."""
+    creates = any(isinstance(action, CreateService) for action in decided.actions)
+    return creates and bool(job.status.internal.launched_attempt)
+
+
+def _position_in_attempt(event: Event, decided: Plan, *, starts_attempt: bool) -> int:
+    """Return the sort position of an event within its attempt: start, pods created, course, finish of the job."""
+    if starts_attempt:
         return 0
     if event.reason is Reason.WORKERS_CREATED:
         return 1

@@ -1,7 +1,7 @@
-"""How often a status is written. A job's moves at once, unless it moves all the time; what only counts pods once a second, and less often
-where many jobs start.
+"""Limit how often a status is written. Decides nothing else.
 
-Decides nothing else. When a hundred jobs start at once, their pods come first.
+A change of phase, condition or attempt is written at once, within a budget. Changed counts of pods are written once a
+second, and less often while many jobs start: their pods come first.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,43 +12,47 @@ from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.status.report import is_news
 
-PERIOD = 1.0
-"""Seconds. A job of 500 workers would otherwise be written for each of them that gets ready, and each time be sent to all watchers."""
-SHARE = 0.05
-"""Seconds for each job that has counts to tell: up to a hundred of them are written twenty times a second together, more of them
-every `LONGEST` seconds each."""
-LONGEST = 20.0
-"""Seconds for which counts wait at most, however many jobs are being started. Most of a thousand lone workers run by then."""
-BURST = 60
-"""Writes of one job that nothing holds up: more than the worst minute of one that recovers takes."""
-BETWEEN = 0.5
-"""Seconds between two writes of a job that has had its burst. Its program, or whoever has got hold of a worker's token, could otherwise
-keep the API server busy for all: by failing at once after each start, or by asking for an end and taking it back."""
+COUNTS_PERIOD_SECONDS = 1.0
+"""Otherwise a job of 500 workers would be written, and sent to all watchers, for each worker that becomes ready."""
+COUNTS_PERIOD_PER_JOB_SECONDS = 0.05
+"""For each job with unwritten counts. Up to a hundred of them together cause twenty writes a second; more of them wait
+`MAX_COUNTS_PERIOD_SECONDS` each.
+"""
+MAX_COUNTS_PERIOD_SECONDS = 20.0
+"""The longest wait of changed counts, however many jobs start. Most of a thousand single-worker jobs run by then."""
+WRITE_BURST = 60
+"""Writes of one job without a delay: more than a recovering job needs in its worst minute."""
+WRITE_INTERVAL_SECONDS = 0.5
+"""Between two writes of a job that has used up its burst. A program that fails after each start, or a stolen worker
+token, could otherwise keep the API server busy for all.
+"""
 
 
 @dataclass(slots=True)
 class StatusPace:
-    """When each job was last written or acted upon by this process, who waits, and whether any is being acted upon now."""
+    """When this process last wrote or acted on each job, which jobs wait, and whether any is being acted on now."""
 
     clock: Callable[[], float]
-    _held: dict[str, float] = field(default_factory=dict, init=False)
-    _spent: dict[str, float] = field(default_factory=dict, init=False)
-    """By job the time at which its writes are worked off, one in `BETWEEN` seconds."""
+    _written_at: dict[str, float] = field(default_factory=dict, init=False)
+    _burst_full_at: dict[str, float] = field(default_factory=dict, init=False)
+    """The time at which the burst of each job is full again, at one write per `WRITE_INTERVAL_SECONDS`."""
     _waiting: set[str] = field(default_factory=set, init=False)
     _acting: int = field(default=0, init=False)
 
     @property
     def busy(self) -> bool:
-        """Whether pods are being created or deleted, for whichever job."""
+        """Whether pods of any job are being created or deleted."""
         return self._acting > 0
 
     def wait(self, job: JobView, status: TrainingJobStatus) -> float:
-        """Seconds after which to ask again whether to write `status`; 0 where it may be written now."""
+        """Return the seconds after which to ask again whether to write `status`; 0: it may be written now."""
         self._waiting.discard(job.uid)
         if is_news(job, status):
-            return max(0.0, self._spent.get(job.uid, 0.0) - BURST * BETWEEN - self.clock())
-        period = min(LONGEST, max(PERIOD, SHARE * len(self._waiting)))
-        left = self._held.get(job.uid, float("-inf")) + period - self.clock()
+            return max(0.0, self._burst_full_at.get(job.uid, 0.0) - WRITE_BURST * WRITE_INTERVAL_SECONDS - self.clock())
+        period = min(
+            MAX_COUNTS_PERIOD_SECONDS, max(COUNTS_PERIOD_SECONDS, COUNTS_PERIOD_PER_JOB_SECONDS * len(self._waiting))
+        )
+        left = self._written_at.get(job.uid, float("-inf")) + period - self.clock()
         if left <= 0:
             return 0.0
         self._waiting.add(job.uid)
@@ -56,29 +60,31 @@ class StatusPace:
 
     @contextmanager
     def acting(self) -> Iterator[None]:
-        """While in here, pods are created or deleted."""
+        """Mark that pods are created or deleted inside the context."""
         self._acting += 1
         try:
             yield
         finally:
             self._acting -= 1
 
-    def hold(self, uid: str) -> None:
-        """The job's status has just been written."""
-        now = self._held[uid] = self.clock()
-        self._spent[uid] = max(now, self._spent.get(uid, now)) + BETWEEN
+    def mark_written(self, uid: str) -> None:
+        """Record that the job's status has just been written."""
+        now = self._written_at[uid] = self.clock()
+        self._burst_full_at[uid] = max(now, self._burst_full_at.get(uid, now)) + WRITE_INTERVAL_SECONDS
 
-    def acted(self, uid: str) -> None:
-        """All was done that had to be, which can be told in a moment. Where that moment is long in coming, all the more jobs wait."""
-        self.hold(uid)
+    def mark_acted(self, uid: str) -> None:
+        """Record that all actions were carried out; the caches will show them soon. While they do not, other jobs wait
+        longer.
+        """
+        self.mark_written(uid)
         self._waiting.add(uid)
 
-    def told(self, uid: str) -> None:
-        """The job's status says all there is to say."""
+    def mark_clean(self, uid: str) -> None:
+        """Record that the job's stored status is up to date."""
         self._waiting.discard(uid)
 
     def forget(self, uid: str) -> None:
-        """The job is gone."""
-        self._held.pop(uid, None)
-        self._spent.pop(uid, None)
+        """Forget a job that is gone."""
+        self._written_at.pop(uid, None)
+        self._burst_full_at.pop(uid, None)
         self._waiting.discard(uid)

@@ -1,1 +1,1 @@
-"""Follow how far the training is, and what its time went into. Pure."""
+"""Follow the progress of the training: steps, goodput, stragglers and hung ranks. Pure."""

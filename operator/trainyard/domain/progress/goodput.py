@@ -1,12 +1,12 @@
-"""Goodput: what a job's active time went into, from the steps that agents tell. Pure.
+"""Account for a job's active time as goodput: productive steps and lost time, from the steps that agents report. Pure.
 
-Each step counts once, by its number, at what a step took as a rule when it was told; what is left of the time is lost, under the name
-of what the job did meanwhile. Time is settled where a step is told, and where the job stops: what is settled stands in the status and is
-never looked at again, so that an operator that starts anew goes on from there. All of it together is the active time, always.
+Each step counts once, by its number, at the usual duration of a step when it was reported. The rest of the time is lost, under the
+name of what the job did meanwhile. Time is accounted for when a step is reported, and when the job stops. The status keeps the sums,
+so that a restarted operator continues from there. All parts together are the active time, always.
 
-It is as exact as what is told. Steps done after an attempt's last report, those of five seconds as a rule, are known where a rank failed and
-has told its step, or where the next attempt begins behind them; otherwise their time is lost in recovery and not in repeated steps. A ratio
-is not concerned: whatever step a job comes to, it counts once.
+The result is as exact as the reports. Steps completed after an attempt's last report, usually those of five seconds, are known where a
+rank failed and reported its step, or where the next attempt starts behind them. Otherwise their time counts as lost in recovery and not
+in repeated steps. The ratio does not change: each step that a job reaches counts once.
 """
 
 from datetime import datetime, timedelta
@@ -16,25 +16,34 @@ from trainyard.api.progress import Goodput, LostSeconds, Progress
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.state.snapshot import Snapshot
 
-BEHIND = 60.0
-"""Seconds. What is settled further ahead than that was so by a clock that was set back since, or by hand: time goes on from now."""
+MAX_AHEAD_SECONDS = 60.0
+"""Accounting further ahead than that comes from a clock that was set back, or was edited by hand: it starts again from now."""
 
 
-def told_at(snapshot: Snapshot, now: datetime) -> datetime:
-    """When the step that the group has done was told: that of the rank furthest behind."""
-    told = [(rank.step, report.at or now) for report in snapshot.told for rank in report.ranks if rank.step is not None]
-    last = min((step for step, _ in told), default=None)
-    return max((at for step, at in told if step == last), default=now)
+def step_reported_at(snapshot: Snapshot, now: datetime) -> datetime:
+    """Return when the group's last completed step was reported: that of the rank furthest behind."""
+    steps = [
+        (rank.step, report.at or now)
+        for report in snapshot.attempt_reports
+        for rank in report.ranks
+        if rank.step is not None
+    ]
+    last = min((step for step, _ in steps), default=None)
+    return max((at for step, at in steps if step == last), default=now)
 
 
 def reported(snapshot: Snapshot, seen: Progress | None, active: timedelta) -> Goodput | None:
-    """The goodput after a report: that of the status before, where no step is new or it is not known how long one takes.
+    """Return the goodput after a report: the stored one where no step is new, or the duration of a step is not known.
 
-    `seen`: how far the group is; `active`: for how long the job had been active when that was told.
+    `seen`: the group's progress; `active`: for how long the job had been active when it was reported.
     """
     status = snapshot.job.status
     before, at = status.goodput, active.total_seconds()
-    if seen is None or seen.step is None or all(r.step is None for report in snapshot.told for r in report.ranks):
+    if (
+        seen is None
+        or seen.step is None
+        or all(r.step is None for report in snapshot.attempt_reports for r in report.ranks)
+    ):
         return before
     if before is None:
         before = _opened(snapshot, seen.step, at)
@@ -42,10 +51,10 @@ def reported(snapshot: Snapshot, seen: Progress | None, active: timedelta) -> Go
         return before
     usual = seen.step_seconds or (status.progress.step_seconds if status.progress else None)
     passed = at - before.accounted_seconds
-    if not usual or -BEHIND <= passed <= 0:
+    if not usual or -MAX_AHEAD_SECONDS <= passed <= 0:
         return before
     passed, new = max(0.0, passed), before.attempt != status.attempt
-    done = _begun(snapshot, min(seen.step, before.furthest_step)) if new else before.step
+    done = _continued_from(snapshot, min(seen.step, before.furthest_step)) if new else before.step
     reached = _reached(status, before) if new else before.furthest_step
     furthest = max(seen.step, reached)
     productive = min(passed, usual * (furthest - before.furthest_step))
@@ -56,22 +65,22 @@ def reported(snapshot: Snapshot, seen: Progress | None, active: timedelta) -> Go
 
 
 def settled(status: TrainingJobStatus, active: timedelta) -> Goodput | None:
-    """The goodput of a job that ends or is suspended, after so much active time."""
+    """Return the goodput of a job that finishes or is suspended, after so much active time."""
     before = status.goodput
     if before is None:
         return None
     at, until = active.total_seconds(), before.accounted_seconds
-    # A step may have been told within the second that `active` leaves out.
-    at = until if at < until <= at + BEHIND else at
+    # A step may have been reported within the second that `active` omits.
+    at = until if at < until <= at + MAX_AHEAD_SECONDS else at
     passed = max(0.0, at - until)
     lost = _lost(before, passed, trained=before.attempt == status.attempt)
     return _summed(before.evolve(accounted_seconds=at), before.productive_seconds, lost)
 
 
 def at_restart(status: TrainingJobStatus, active: timedelta) -> Goodput | None:
-    """The goodput as the current attempt makes room for another one.
+    """Return the goodput when the current attempt is over and another one starts.
 
-    The time of one that did no step was lost. How long one that did has trained is told by the step from which the next goes on.
+    The time of an attempt without steps is lost. For any other, the first step of the next attempt shows how long it trained.
     """
     before = status.goodput
     trained = before is not None and before.attempt == status.attempt
@@ -79,35 +88,35 @@ def at_restart(status: TrainingJobStatus, active: timedelta) -> Goodput | None:
 
 
 def _opened(snapshot: Snapshot, step: int, active: float) -> Goodput:
-    """Before the first step that is counted."""
+    """Return the goodput before the first step that counts."""
     status = snapshot.job.status
     if status.progress and status.progress.step is not None:
-        # It trained before anybody counted.
+        # It trained before the accounting started.
         return Goodput(accounted_seconds=active, furthest_step=step, attempt=status.attempt, step=step)
-    begun = _begun(snapshot, step)
-    return Goodput(furthest_step=begun, step=begun)
+    first = _continued_from(snapshot, step)
+    return Goodput(furthest_step=first, step=first)
 
 
-def _begun(snapshot: Snapshot, otherwise: int) -> int:
-    """The step from which the attempt went on, or this one where nobody has told."""
-    told = [
+def _continued_from(snapshot: Snapshot, otherwise: int) -> int:
+    """Return the step from which the attempt continued, or `otherwise` where none was reported."""
+    firsts = [
         rank.first
-        for report in snapshot.told
+        for report in snapshot.attempt_reports
         for rank in report.ranks
         if rank.first is not None and rank.step is not None and rank.first <= rank.step
     ]
-    return max(0, min(told) - 1) if told else otherwise
+    return max(0, min(firsts) - 1) if firsts else otherwise
 
 
 def _reached(status: TrainingJobStatus, before: Goodput) -> int:
-    """The furthest step of all attempts before this one. A rank that failed has told its last, which came too late for a report."""
+    """Return the furthest step of all earlier attempts. A failed rank names its last step, which came too late for a report."""
     last = status.last_failure
-    told = last.step if last is not None and last.attempt == before.attempt else None
-    return max(before.furthest_step, told or 0)
+    failed_at = last.step if last is not None and last.attempt == before.attempt else None
+    return max(before.furthest_step, failed_at or 0)
 
 
 def _lost(before: Goodput, rest: float, *, trained: bool, repeated: float = 0.0) -> LostSeconds:
-    """What was lost with `rest` seconds more. `trained`: whether the attempt had done a step before them."""
+    """Return the lost time with `rest` seconds more. `trained`: whether the attempt had completed a step before them."""
     lost = before.lost_seconds
     name = "other" if trained else "recovery" if before.attempt else "startup"
     after = {name: getattr(lost, name) + max(0.0, rest), "repeated": lost.repeated + repeated}
@@ -125,5 +134,5 @@ def _summed(goodput: Goodput, productive: float, lost: LostSeconds) -> Goodput:
 
 
 def _rounded(seconds: float) -> float:
-    """To milliseconds; and, whatever somebody has written into the status by hand, to what can be stored."""
+    """Round to milliseconds, and limit to what can be stored: the status may have been edited by hand."""
     return min(round(seconds, 3), float(MOST))

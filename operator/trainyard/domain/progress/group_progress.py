@@ -1,4 +1,4 @@
-"""How far the training of a job is, from what the agents of its workers have told. Pure."""
+"""Combine the reports of the workers' agents into the progress of the group. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -8,34 +8,34 @@ from typing import Final
 from trainyard.api.progress import Checkpointed, MeasuredProgress, Progress
 from trainyard.domain.state.snapshot import RankProgress, Snapshot
 
-_TOGETHER: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
+_COMBINED_BY: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
     "samples_per_second": sum,
     "tokens_per_second": sum,
     "memory_bytes": max,
     "warm_bytes": sum,
 }
-"""How the numbers of the ranks become that of the group, where that is not their mean."""
+"""How the numbers of the ranks are combined where that is not their mean."""
 
 
 def progress(snapshot: Snapshot, now: datetime) -> Progress | None:
-    """What the status is to say: what is told of the current attempt, or, until there is anything, what it says."""
+    """Return the progress that the current attempt has reported, or the stored one until there is a report."""
     before = snapshot.job.status.progress
-    ranks = [rank for report in snapshot.told for rank in report.ranks]
+    ranks = [rank for report in snapshot.attempt_reports for rank in report.ranks]
     if not ranks:
         return before
-    seen = _together(ranks, before.checkpoint if before else None, now)
+    seen = _combined(ranks, before.checkpoint if before else None, now)
     same = before is not None and before.evolve(updated_at=now) == seen
     return before if same else seen
 
 
-def reported_by(snapshot: Snapshot, worker: int) -> int | None:
-    """The furthest step that a rank of this worker has told in the current attempt."""
-    told = (report for report in snapshot.told if report.index == worker)
-    return max((rank.step for report in told for rank in report.ranks if rank.step is not None), default=None)
+def last_step_of(snapshot: Snapshot, worker: int) -> int | None:
+    """Return the furthest step that a rank of this worker has reported in the current attempt."""
+    reports = (report for report in snapshot.attempt_reports if report.index == worker)
+    return max((rank.step for report in reports for rank in report.ranks if rank.step is not None), default=None)
 
 
-def _together(ranks: Sequence[RankProgress], checkpoint: Checkpointed | None, now: datetime) -> Progress:
-    """The group is as far as its last: what one rank has done and another has not is done again after a restart."""
+def _combined(ranks: Sequence[RankProgress], checkpoint: Checkpointed | None, now: datetime) -> Progress:
+    """Combine the ranks. The group has the step of its last rank: what only some ranks have completed is repeated after a restart."""
     last = min(ranks, key=lambda rank: -1 if rank.step is None else rank.step)
     steps = [rank.step for rank in ranks if rank.step is not None]
     totals = [rank.total_steps for rank in ranks if rank.total_steps is not None]
@@ -59,7 +59,7 @@ def _together(ranks: Sequence[RankProgress], checkpoint: Checkpointed | None, no
 
 
 def _spread(ranks: Sequence[RankProgress]) -> tuple[float | None, float | None]:
-    """What a step takes the fastest and the slowest rank. Where ranks wait for each other, their own seconds alone differ."""
+    """Return the step time of the fastest and the slowest rank. Where ranks wait for each other, only their own seconds differ."""
     own = [rank.own_seconds for rank in ranks if rank.own_seconds is not None]
     took = own if len(own) == len(ranks) else [rank.step_seconds for rank in ranks if rank.step_seconds is not None]
     if len(took) < 2:
@@ -68,11 +68,11 @@ def _spread(ranks: Sequence[RankProgress]) -> tuple[float | None, float | None]:
 
 
 def _checkpoint(ranks: Sequence[RankProgress], before: Checkpointed | None, now: datetime) -> Checkpointed | None:
-    """That of the rank with the newest, and the one before where nobody tells of any: a new attempt has made none yet."""
-    told = [rank.measured for rank in ranks if "checkpoint_step" in rank.measured]
-    if not told:
+    """Return the newest checkpoint of the ranks, or the stored one where none is reported: a new attempt has written none yet."""
+    known = [rank.measured for rank in ranks if "checkpoint_step" in rank.measured]
+    if not known:
         return before
-    newest = max(told, key=lambda measured: measured["checkpoint_step"])
+    newest = max(known, key=lambda measured: measured["checkpoint_step"])
     step, took = int(newest["checkpoint_step"]), newest.get("checkpoint_seconds")
     if before is not None and before.step == step:
         return before
@@ -80,6 +80,6 @@ def _checkpoint(ranks: Sequence[RankProgress], before: Checkpointed | None, now:
 
 
 def _measured(ranks: Sequence[Mapping[str, float]]) -> MeasuredProgress | None:
-    told = {name: [rank[name] for rank in ranks if name in rank] for name in MeasuredProgress.model_fields}
-    known = {name: _TOGETHER.get(name, fmean)(numbers) for name, numbers in told.items() if numbers}
+    values = {name: [rank[name] for rank in ranks if name in rank] for name in MeasuredProgress.model_fields}
+    known = {name: _COMBINED_BY.get(name, fmean)(numbers) for name, numbers in values.items() if numbers}
     return MeasuredProgress(**{name: float(f"{number:.4g}") for name, number in known.items()}) if known else None

@@ -1,7 +1,7 @@
-"""Which ranks are slower than the others, from what the agents tell of their steps. Pure. Nothing is restarted because of it.
+"""Find stragglers, the ranks that are slower than the others, from the step times that agents report. Pure. They restart nothing.
 
-Where all ranks wait for each other in each step, all of them take the slowest one's time. So what is compared is how long each
-works itself, where the program tells that, else how long its steps take: right for work that is uneven by design, local SGD, say.
+Where all ranks wait for each other in each step, all of them have the slowest one's step time. So the ranks' own computing time is
+compared where the program reports it. Otherwise the step times are, which is right for uneven work, for example local SGD.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,51 +13,51 @@ from trainyard.api.progress import MOST_STRAGGLERS, Straggler
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.actions import Event
-from trainyard.domain.conditions import Saying, over, yes
+from trainyard.domain.conditions import ConditionUpdate, clear_conditions, condition_true
 from trainyard.domain.state.snapshot import PodView, Snapshot
 from trainyard.domain.wording import counted
 
-SLOW, WELL = 1.5, 1.25
-"""Times the median: from there on a rank is a straggler, and at this it is none any more. Between the two it stays what it was."""
+STRAGGLER_FACTOR, RECOVERED_FACTOR = 1.5, 1.25
+"""Times the median: at the first a rank becomes a straggler, at the second it is none any more. Between them it stays what it was."""
 WINDOW = timedelta(seconds=60)
-"""For so long a rank has to be slow. What agents tell is itself the median of up to 32 steps, so that one slow step is nothing."""
-MOST_TIMES = 1000.0
-"""Times the median that are told at most: of what an agent says each number may be anything."""
-SEVERAL = 3
-"""Of so many ranks a median means something. Of two, nobody knows which of them is as it should be."""
+"""How long a rank has to be slow. Agents report the median of up to 32 steps, so that one slow step does not count."""
+MAX_FACTOR = 1000.0
+"""The largest factor that is reported: an agent may send any number."""
+MIN_RANKS = 3
+"""The fewest ranks with a meaningful median. Of two, either may be the normal one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paces:
-    """How long the steps of the ranks take that train now, in seconds. Empty where too few tell."""
+    """The step times of the ranks that train now, in seconds. Empty where too few ranks report them."""
 
     seconds: Mapping[int, float]
     own: bool = False
-    """Whether those are the seconds in which each works itself."""
+    """Whether these are the ranks' own seconds, without those in which they wait for others."""
 
 
 def paces(snapshot: Snapshot) -> Paces:
-    """What is told of the current attempt. A rank that does something else than train is not measured meanwhile."""
-    ranks = [rank for report in snapshot.told for rank in report.ranks if rank.phase == "train"]
+    """Return the step times of the current attempt. A rank in another phase than training is not measured."""
+    ranks = [rank for report in snapshot.attempt_reports for rank in report.ranks if rank.phase == "train"]
     own = {rank.rank: rank.own_seconds for rank in ranks if rank.own_seconds}
-    if len(own) >= SEVERAL:
+    if len(own) >= MIN_RANKS:
         return Paces(own, own=True)
     steps = {rank.rank: rank.step_seconds for rank in ranks if rank.step_seconds}
-    return Paces(steps if len(steps) >= SEVERAL else {})
+    return Paces(steps if len(steps) >= MIN_RANKS else {})
 
 
 def stragglers(snapshot: Snapshot, now: datetime) -> list[Straggler]:
-    """The ranks that are slow now, by number; of more than can be told, those that have been so for longest."""
+    """Return the ranks that are slow now, by number; of more than the status holds, those that have been slow for longest."""
     known = {each.rank: each for each in snapshot.job.status.stragglers}
-    told = paces(snapshot)
-    # What nothing new is heard of stays what it was: a checkpoint is no recovery.
-    slow = [each for each in known.values() if each.rank not in told.seconds]
-    usual = median(told.seconds.values()) if told.seconds else 0.0
+    reported = paces(snapshot)
+    # A rank without a new report stays what it was: a checkpoint is no recovery.
+    slow = [each for each in known.values() if each.rank not in reported.seconds]
+    usual = median(reported.seconds.values()) if reported.seconds else 0.0
     pods = {pod.index: pod for pod in snapshot.current}
-    where = {rank.rank: pods.get(report.index) for report in snapshot.told for rank in report.ranks}
-    for rank, seconds in told.seconds.items():
-        before, factor = known.get(rank), min(MOST_TIMES, seconds / usual)
-        if factor >= SLOW or (before and before.confirmed and factor > WELL):
+    where = {rank.rank: pods.get(report.index) for report in snapshot.attempt_reports for rank in report.ranks}
+    for rank, seconds in reported.seconds.items():
+        before, factor = known.get(rank), min(MAX_FACTOR, seconds / usual)
+        if factor >= STRAGGLER_FACTOR or (before and before.confirmed and factor > RECOVERED_FACTOR):
             slow.append(_straggler(rank, where[rank], seconds, factor, before, now))
     first = sorted(slow, key=lambda each: (not each.confirmed, each.since, -each.factor))
     return sorted(first[:MOST_STRAGGLERS], key=lambda each: each.rank)
@@ -71,7 +71,7 @@ def _straggler(
         rank=rank,
         pod=pod.name if pod else "",
         node=pod.node if pod else None,
-        # As exact as people read it, so that noise is no news.
+        # Rounded, so that noise does not cause status writes.
         step_seconds=float(f"{seconds:.2g}"),
         factor=round(factor, 1),
         since=since,
@@ -80,39 +80,41 @@ def _straggler(
 
 
 def confirmed(status: TrainingJobStatus) -> Sequence[Straggler]:
-    """Those of which the condition tells."""
+    """Return the stragglers that the condition reports."""
     return [each for each in status.stragglers if each.confirmed]
 
 
-def saying(snapshot: Snapshot) -> Saying | None:
-    """The condition, where there is something to say: as a rule nothing was ever slow."""
+def straggling_condition(snapshot: Snapshot) -> ConditionUpdate | None:
+    """Return the condition Straggling; None where there is nothing to report, which is usual."""
     slow = confirmed(snapshot.job.status)
     if not slow:
-        ended = over(snapshot.job.status, [C.STRAGGLING], Reason.NO_STRAGGLERS, "all ranks keep the same pace")
+        ended = clear_conditions(
+            snapshot.job.status, [C.STRAGGLING], Reason.NO_STRAGGLERS, "no rank is slower than the others"
+        )
         return next(iter(ended), None)
-    told = paces(snapshot)
-    if not told.seconds:
+    reported = paces(snapshot)
+    if not reported.seconds:
         return None
     worst = max(slow, key=lambda each: each.factor)
-    who = f"rank {worst.rank} (pod {worst.pod}{f' on {worst.node}' if worst.node else ''})"
+    rank = f"rank {worst.rank} (pod {worst.pod}{f' on {worst.node}' if worst.node else ''})"
     several = f"{len(slow)} ranks are slower than the others; " if len(slow) > 1 else ""
-    alone = " by itself" if told.own else ""
-    factor = f"{worst.factor:g} times the median of {counted(len(told.seconds), 'rank')}"
-    return yes(
+    alone = " by itself" if reported.own else ""
+    factor = f"{worst.factor:g} times the median of {counted(len(reported.seconds), 'rank')}"
+    return condition_true(
         C.STRAGGLING,
         Reason.STRAGGLERS_DETECTED,
-        f"{several}{who} takes {worst.step_seconds:g} s a step{alone}, {factor}",
+        f"{several}{rank} takes {worst.step_seconds:g} s a step{alone}, {factor}",
     )
 
 
-def begun(snapshot: Snapshot) -> list[Event]:
-    """The event with which it begins."""
-    said = saying(snapshot)
-    news = said is not None and said.holds and not snapshot.job.status.holds(C.STRAGGLING)
-    return [Event("Warning", Reason.STRAGGLERS_DETECTED, said.message)] if said and news else []
+def straggler_events(snapshot: Snapshot) -> list[Event]:
+    """Return the event for a condition Straggling that has just become True."""
+    condition = straggling_condition(snapshot)
+    is_new = condition is not None and condition.holds and not snapshot.job.status.holds(C.STRAGGLING)
+    return [Event("Warning", Reason.STRAGGLERS_DETECTED, condition.message)] if condition and is_new else []
 
 
 def deadlines(status: TrainingJobStatus, now: datetime) -> list[float]:
-    """Seconds until a rank has been slow for long enough: where steps are long, nobody tells anything meanwhile."""
+    """Return the seconds until a rank has been slow for WINDOW: where steps are long, no report arrives before that."""
     ends = [(each.since - now + WINDOW).total_seconds() for each in status.stragglers if not each.confirmed]
     return [seconds for seconds in ends if seconds > 0]

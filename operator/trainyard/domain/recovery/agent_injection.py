@@ -6,7 +6,7 @@ from trainyard.api.constants import AGENT
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import NO_PYTHON_CODE, Agent
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain.conditions import Saying, no, yes
+from trainyard.domain.conditions import ConditionUpdate, condition_false, condition_true
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.termination import Kind
@@ -18,21 +18,21 @@ NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
 WITHOUT = "failures are recovered from all the same, and told by exit code and log alone"
 
 
-def supervised(job: JobView) -> bool:
+def wants_agent(job: JobView) -> bool:
     """Whether the agent is to be in the workers, where the operator can bring it."""
-    return job.spec.recovery.agent is Agent.AUTO and _has_command(job) and not _unfit(job.status)
+    return job.spec.recovery.agent is Agent.AUTO and _has_command(job) and not _is_unsupported(job.status)
 
 
-def accompanied(job: JobView, *, brought: bool) -> bool:
+def has_agent(job: JobView, *, brought: bool) -> bool:
     """Whether a worker that is made now has an agent: one that the operator brings, or its image's own."""
     command = job.spec.template["spec"]["containers"][0].get("command") or [""]
-    return (brought and supervised(job)) or str(command[0]).rpartition("/")[2] == AGENT
+    return (brought and wants_agent(job)) or str(command[0]).rpartition("/")[2] == AGENT
 
 
-def not_for(job: JobView, cause: Cause) -> str:
+def image_problem(job: JobView, cause: Cause) -> str:
     """Why the agent cannot run in this image, if that is what ended the attempt; else nothing."""
     ended = cause.pod.exit if cause.pod else None
-    if ended is None or ended.init_container or not supervised(job):
+    if ended is None or ended.init_container or not wants_agent(job):
         return ""
     if ended.code == NO_PYTHON_CODE and ended.kind is Kind.AGENT_UNABLE:
         return ended.message
@@ -40,12 +40,12 @@ def not_for(job: JobView, cause: Cause) -> str:
     return f"there is no {SHELL} in this image" if ended.reason in NOT_STARTED and SHELL in ended.message else ""
 
 
-def unfit(why: str) -> Saying:
+def cannot_run(why: str) -> ConditionUpdate:
     """The condition of a job in whose image the agent cannot run."""
-    return no(C.AGENT_INJECTED, Reason.NO_PYTHON, f"{why}, so that {AGENT} cannot run: {WITHOUT}")
+    return condition_false(C.AGENT_INJECTED, Reason.NO_PYTHON, f"{why}, so that {AGENT} cannot run: {WITHOUT}")
 
 
-def sayings(job: JobView, status: TrainingJobStatus, *, brought: bool) -> Sequence[Saying]:
+def agent_conditions(job: JobView, status: TrainingJobStatus, *, brought: bool) -> Sequence[ConditionUpdate]:
     """What is to be said of it now. Nothing, as a rule: only where the agent is expected and cannot be there, or that was said before.
 
     `brought`: whether the operator has an agent to bring.
@@ -53,19 +53,23 @@ def sayings(job: JobView, status: TrainingJobStatus, *, brought: bool) -> Sequen
     spoken = status.condition(C.AGENT_INJECTED) is not None
     if not brought or job.spec.recovery.agent is Agent.NONE:
         why = "recovery.agent is none" if brought else "the operator is set up without an agent"
-        return [no(C.AGENT_INJECTED, Reason.AGENT_DISABLED, f"{why}: {WITHOUT}")] if spoken else []
+        return [condition_false(C.AGENT_INJECTED, Reason.AGENT_DISABLED, f"{why}: {WITHOUT}")] if spoken else []
     if not _has_command(job):
         why = f"the main container has no command that {AGENT} could run: {WITHOUT}; to have more, give it a command"
-        return [no(C.AGENT_INJECTED, Reason.NO_COMMAND, why)]
-    if _unfit(status):
+        return [condition_false(C.AGENT_INJECTED, Reason.NO_COMMAND, why)]
+    if _is_unsupported(status):
         return []
-    return [yes(C.AGENT_INJECTED, Reason.AGENT_INJECTED, f"{AGENT} runs the command of each worker")] if spoken else []
+    return (
+        [condition_true(C.AGENT_INJECTED, Reason.AGENT_INJECTED, f"{AGENT} runs the command of each worker")]
+        if spoken
+        else []
+    )
 
 
 def _has_command(job: JobView) -> bool:
     return bool(job.spec.template["spec"]["containers"][0].get("command"))
 
 
-def _unfit(status: TrainingJobStatus) -> bool:
+def _is_unsupported(status: TrainingJobStatus) -> bool:
     said = status.condition(C.AGENT_INJECTED)
     return said is not None and said.status == "False" and said.reason == Reason.NO_PYTHON

@@ -1,61 +1,197 @@
-"""What follows from the end of an attempt: the group starts anew, or the job has failed. Pure."""
+"""Decide what follows a worker failure: the group restarts, or the job fails. Pure: no I/O, no clock.
 
-from dataclasses import replace
-from datetime import datetime
+The root cause is classified by the rules, counted once, and checked against each limit. The message is composed last.
+"""
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from trainyard.api.internal_status import Backoff
 from trainyard.api.reasons import Reason
-from trainyard.api.recovery import Action as Reaction
-from trainyard.domain.actions import Plan
+from trainyard.api.recovery import SAVED_CODE, Action, RestartScope
+from trainyard.api.status import StatusChanges, TrainingJobStatus
+from trainyard.domain.decisions import Fail, Restart
 from trainyard.domain.progress.hang import culprit
-from trainyard.domain.recovery import agent_reports, suspect_nodes
-from trainyard.domain.recovery.failure_rules import Ruling, doubted, restarts_after, ruling, starved, used
+from trainyard.domain.recovery.agent_reports import restarts_container
+from trainyard.domain.recovery.failure_rules import Ruling, ignored_too_often, match_rules, memory_advice
+from trainyard.domain.recovery.restart_budget import STABLE_RUN, CountedEnd, count_end, got_further, increment
+from trainyard.domain.recovery.restart_scope import choose_restart_scope, describe_restart, torchrun_rendezvous
 from trainyard.domain.recovery.root_cause import Cause, describe
-from trainyard.domain.state.snapshot import Snapshot
-from trainyard.domain.status import transitions
-from trainyard.domain.stop import coordinated_stop
+from trainyard.domain.recovery.stored_times import delay_after
+from trainyard.domain.recovery.suspect_nodes import can_avoid_node, describe_avoidance, record_failure
+from trainyard.domain.state.snapshot import JobView, Snapshot
 
 
-def settle(cause: Cause, snapshot: Snapshot, now: datetime) -> Plan:
-    """The verdict on a job whose attempt has ended because of `cause`."""
-    job, cause = snapshot.job, _blaming(cause, snapshot)
-    recovery, told = job.spec.recovery, describe(cause, job.status.attempt) + coordinated_stop.told(job.status)
-    ordered = coordinated_stop.ordered(job.status, cause)
-    ruled = Ruling(Reaction.IGNORE, "it was told to") if ordered else ruling(cause, recovery)
-    if doubted(ruled, job.status, cause, now):
-        ruled, told = Ruling(Reaction.RESTART), f"{told} (counted: the attempts before it ended early too)"
-    elsewhere = ruled.action is Reaction.RESTART_ELSEWHERE and suspect_nodes.can_go_elsewhere(job, cause.pod, now)
-    if ruled.action is Reaction.FAIL:
-        return transitions.fail(job, Reason.NON_RETRYABLE, f"{told}; {ruled.why}", now, cause)
-    if cause.failed and (elsewhere or ruled.action is Reaction.IGNORE):
-        cause, told = replace(cause, counts=False), f"{told} (not counted: {ruled.why})"
-    elif not cause.failed and ruled.why and ruled.action is Reaction.RESTART:
-        cause, told = replace(cause, counts=True), f"{told} (counted: {ruled.why})"
-    if not cause.charged:
-        limit = recovery.max_disruptions
-        free = ordered or (cause.pod is not None and agent_reports.restarts(job.status, cause.pod))
-        if limit is not None and job.status.restarts.disruptions >= limit and not free:
-            told += f"; recovery.maxDisruptions is {limit}"
-            return transitions.fail(job, Reason.DISRUPTIONS_EXHAUSTED, told, now, cause)
-        return transitions.restart(snapshot, cause, told, now, elsewhere=elsewhere)
-    restarts, after = restarts_after(job.status, recovery, cause, now)
-    if not ruled.why and (why := starved(after, job.spec, cause)):
-        return transitions.fail(job, Reason.NON_RETRYABLE, f"{told}; {why}", now, cause)
-    if after.at_same_step and after.at_same_step >= recovery.no_progress_limit:
-        told += f"; the last {after.at_same_step} failures were all after step {cause.step}"
-        told += f" (recovery.noProgressLimit is {recovery.no_progress_limit})"
-        return transitions.fail(job, Reason.NO_PROGRESS, told, now, cause)
-    count = used(restarts, after, recovery, now)
-    within = f" in {recovery.window_seconds} seconds" if recovery.window_seconds else ""
-    if count > recovery.max_restarts:
-        told += f"; recovery.maxRestarts is {recovery.max_restarts}{within}"
-        return transitions.fail(job, Reason.RESTARTS_EXHAUSTED, told, now, cause)
-    before = f"; {after.forgiven} before it are forgiven" if after.forgiven and not within else ""
-    told += f" ({count} of {recovery.max_restarts} restarts used{within}{before})"
-    return transitions.restart(snapshot, cause, told, now)
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A root cause with what the rules make of it."""
+
+    job: JobView
+    cause: Cause
+    ruling: Ruling
+    requested: bool
+    """Whether the worker exited because of a coordinated stop."""
+    repeated: bool
+    """Whether an exit code that is not counted by convention is counted because it came too often."""
+    avoid_node: bool
+    """Whether a rule asks for another node, and another one can be asked for."""
 
 
-def _blaming(cause: Cause, snapshot: Snapshot) -> Cause:
-    """The cause of a hang with the rank that the others wait for, unless the agent that ended first has named it."""
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit that the job has reached."""
+
+    reason: Reason
+    detail: str
+
+
+def apply_failure_policy(cause: Cause, snapshot: Snapshot, now: datetime) -> Fail | Restart:
+    """Return the cheapest restart that may help, or the limit that the job has reached.
+
+    Only the root cause counts against the budget; failures that it caused in other workers do not.
+    """
+    failure = _classify(_with_culprit(cause, snapshot), snapshot.job, now)
+    end = count_end(snapshot.job, failure.cause, now)
+    for check in LIMITS:
+        if limit := check(failure, end):
+            return Fail(limit.reason, f"{_describe(failure)}; {limit.detail}", end.changes)
+    return _restart(failure, end, snapshot, now)
+
+
+def _with_culprit(cause: Cause, snapshot: Snapshot) -> Cause:
+    """Return the cause of a hang with the rank that blocks the others, unless the agent that exited first has named it."""
     found = culprit(snapshot) if cause.hung else None
     named = cause.pod.exit.rank if cause.pod and cause.pod.exit else None
     return cause if found is None or found.rank == named else replace(cause, culprit=found)
+
+
+def _classify(cause: Cause, job: JobView, now: datetime) -> Failure:
+    """Return the failure with the rule that decides, and whether it is counted."""
+    requested = _exited_on_request(job.status, cause)
+    ruling = Ruling(Action.IGNORE, "coordinated stop") if requested else match_rules(cause, job.spec.recovery)
+    repeated = ignored_too_often(ruling, job.status, cause, now)
+    if repeated:
+        ruling = Ruling(Action.RESTART)
+    avoid = ruling.action is Action.RESTART_ELSEWHERE and can_avoid_node(job, cause.pod, now)
+    if cause.failed and (avoid or ruling.action is Action.IGNORE):
+        cause = replace(cause, counted_by_rule=False)
+    elif not cause.failed and ruling.why and ruling.action is Action.RESTART:
+        cause = replace(cause, counted_by_rule=True)
+    return Failure(job, cause, ruling, requested, repeated, avoid)
+
+
+def _exited_on_request(status: TrainingJobStatus, cause: Cause) -> bool:
+    """Return whether a worker exited because of a coordinated stop. Rules on its exit code are meant for other exits."""
+    stop, end = status.stopping, cause.pod.exit if cause.pod else None
+    return stop is not None and stop.step is not None and cause.failed and end is not None and end.code == SAVED_CODE
+
+
+def _forbidden(failure: Failure, _: CountedEnd) -> Limit | None:
+    """A rule, or the exit code, says that no restart helps."""
+    ruling = failure.ruling
+    return Limit(Reason.NON_RETRYABLE, ruling.why) if ruling.action is Action.FAIL else None
+
+
+def _disruptions_exhausted(failure: Failure, _: CountedEnd) -> Limit | None:
+    """The job has been disrupted more often than `maxDisruptions` allows."""
+    status, pod = failure.job.status, failure.cause.pod
+    limit = failure.job.spec.recovery.max_disruptions
+    if failure.cause.counted or limit is None or status.restarts.disruptions < limit:
+        return None
+    if failure.requested or (pod is not None and restarts_container(status, pod)):
+        return None
+    return Limit(Reason.DISRUPTIONS_EXHAUSTED, f"recovery.maxDisruptions is {limit}")
+
+
+def _out_of_memory(failure: Failure, end: CountedEnd) -> Limit | None:
+    """The job runs out of memory again and again, and no rule asks for a restart."""
+    if not failure.cause.counted or failure.ruling.why:
+        return None
+    advice = memory_advice(end.budget, failure.job.spec, failure.cause)
+    return Limit(Reason.NON_RETRYABLE, advice) if advice else None
+
+
+def _no_progress(failure: Failure, end: CountedEnd) -> Limit | None:
+    """Consecutive attempts failed at the same step."""
+    limit, failures = failure.job.spec.recovery.no_progress_limit, end.budget.at_same_step
+    if not failure.cause.counted or not failures or failures < limit:
+        return None
+    same = f"the last {failures} failures happened after step {failure.cause.step}"
+    return Limit(Reason.NO_PROGRESS, f"{same} (recovery.noProgressLimit is {limit})")
+
+
+def _restarts_exhausted(failure: Failure, end: CountedEnd) -> Limit | None:
+    """The job has failed more often than `maxRestarts` allows."""
+    limit = failure.job.spec.recovery.max_restarts
+    if not failure.cause.counted or end.used <= limit:
+        return None
+    return Limit(Reason.RESTARTS_EXHAUSTED, f"recovery.maxRestarts is {limit}{_window(failure.job)}")
+
+
+LIMITS: tuple[Callable[[Failure, CountedEnd], Limit | None], ...] = (
+    _forbidden,
+    _disruptions_exhausted,
+    _out_of_memory,
+    _no_progress,
+    _restarts_exhausted,
+)
+"""The first limit that is reached is the reason of the job's failure."""
+
+
+def _restart(failure: Failure, end: CountedEnd, snapshot: Snapshot, now: datetime) -> Restart:
+    """Return the restart with its backoff, its scope and the nodes that it avoids."""
+    job, status, cause = snapshot.job, snapshot.job.status, failure.cause
+    ran = now - status.running_time if status.running_time else timedelta()
+    progressed = ran >= STABLE_RUN or got_further(status.internal.restart_budget, cause)
+    count = 0 if progressed else status.internal.backoff.count
+    delay = delay_after(count)
+    nodes = record_failure(job, cause, now, elsewhere=failure.avoid_node)
+    chosen = choose_restart_scope(snapshot, cause, nodes, ran)
+    backoff = Backoff(
+        count=increment(count),
+        not_before=now + timedelta(seconds=delay),
+        scope=chosen.scope,
+        scope_attempts=chosen.attempts,
+    )
+    changes: StatusChanges = {
+        **end.changes,
+        "backoff": backoff,
+        "suspect_nodes": nodes,
+        "group": chosen.group,
+        **torchrun_rendezvous(job, chosen.group),
+    }
+    if chosen.scope in {RestartScope.PROCESS, RestartScope.CONTAINER}:
+        changes["launched_attempt"] = status.attempt + 1
+    message = f"{_describe(failure)}{_usage(failure, end)}{describe_avoidance(status.suspect_nodes, nodes)}"
+    return Restart(cause.reason, message, describe_restart(chosen, snapshot.size.desired), delay, changes)
+
+
+def _describe(failure: Failure) -> str:
+    """Return the cause, the coordinated stop that it followed, and why it is counted or not."""
+    status, cause = failure.job.status, failure.cause
+    stop = status.stopping
+    told = "" if stop is None or stop.step is None else f"; all ranks were requested to stop after step {stop.step}"
+    return f"{describe(cause, status.attempt)}{told}{_counting_note(failure)}"
+
+
+def _counting_note(failure: Failure) -> str:
+    if failure.repeated:
+        return " (counted: the previous attempts also ended early)"
+    if failure.cause.counted_by_rule is None:
+        return ""
+    return f" ({'counted' if failure.cause.counted_by_rule else 'not counted'}: {failure.ruling.why})"
+
+
+def _usage(failure: Failure, end: CountedEnd) -> str:
+    """Return how much of the restart budget is used; empty where the failure is not counted."""
+    if not failure.cause.counted:
+        return ""
+    within, limit = _window(failure.job), failure.job.spec.recovery.max_restarts
+    forgiven = f"; {end.budget.forgiven} earlier failures are forgiven" if end.budget.forgiven and not within else ""
+    return f" ({end.used} of {limit} restarts used{within}{forgiven})"
+
+
+def _window(job: JobView) -> str:
+    seconds = job.spec.recovery.window_seconds
+    return f" in {seconds} seconds" if seconds else ""

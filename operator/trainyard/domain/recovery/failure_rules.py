@@ -1,45 +1,39 @@
-"""What the end of a worker leads to: the user's rules, then the meaning of the exit code; and how many failures are left. Pure."""
+"""Match a root cause against the user's rules, then against the conventional meaning of its exit code. Pure."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from trainyard.api.base import MOST
 from trainyard.api.internal_status import RestartBudget
 from trainyard.api.recovery import MEANINGS, SIGBUS_CODE, Action, Recovery, Rule
 from trainyard.api.spec import TrainingJobSpec
-from trainyard.api.status import Restarts, TrainingJobStatus
+from trainyard.api.status import TrainingJobStatus
+from trainyard.domain.recovery.restart_budget import STABLE_RUN, got_further
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.snapshot import Exit, PodView
 
-MOST_OUT_OF_MEMORY = 2
-"""Failures in a row. Once may be chance: a batch longer than all others, say."""
-STEADY = timedelta(seconds=60)
-"""An attempt whose workers all ran for so long before one was taken away got further; and whatever ended it, the delay starts over."""
-MOST_AT_NO_CHARGE = 3
-"""Attempts in a row that ended early. A peer's loss is seen there, or comes as its own failure; what comes again is the program's."""
-LONG = timedelta(hours=1)
-"""An attempt whose workers all ran for so long before a failure of which no step is known got further: what comes again every few minutes is
-no progress, and to what comes once in hours a pod's start is nothing."""
+MAX_OUT_OF_MEMORY_FAILURES = 2
+"""Consecutive failures without progress. A single one may be chance: one batch may be longer than all others."""
+MAX_UNCOUNTED_EARLY_ENDS = 3
+"""Consecutive attempts that ended early. A lost peer is found within this number, or fails itself; after it, the program is the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What is to happen, and by which rule."""
+    """The action for a root cause, and the rule that asks for it."""
 
     action: Action
     why: str = ""
-    """Empty where there is no rule."""
+    """The rule. Empty: no rule matched."""
     by_code: bool = False
-    """Whether what exit codes mean by convention says so, and no rule of the user's."""
+    """Whether the conventional meaning of the exit code decides, not a rule of the user."""
 
 
-def ruling(cause: Cause, recovery: Recovery) -> Ruling:
-    """What follows from `cause`. The first rule that applies decides."""
+def match_rules(cause: Cause, recovery: Recovery) -> Ruling:
+    """Return the action of the first rule that matches `cause`; Restart if none does."""
     pod = cause.pod
     if pod is None:
         return Ruling(Action.RESTART)
-    # What a program did once it was asked to go says nothing of why that was.
+    # The exit of a program that was asked to stop says nothing about the reason for the request.
     end = pod.exit if cause.failed else None
     for number, rule in enumerate(recovery.rules):
         if _applies(rule, pod, end):
@@ -51,82 +45,21 @@ def ruling(cause: Cause, recovery: Recovery) -> Ruling:
     return Ruling(Action.RESTART)
 
 
-def doubted(ruled: Ruling, status: TrainingJobStatus, cause: Cause, now: datetime) -> bool:
-    """Whether an exit code that asks for a restart at no charge is not believed any more: attempts keep ending so, and none gets anywhere."""
-    ran = now - status.running_time if status.running_time else timedelta()
-    early = ran < STEADY and not got_further(status.internal.restart_budget, cause)
-    return (
-        ruled.by_code and ruled.action is Action.IGNORE and early and status.internal.backoff.count >= MOST_AT_NO_CHARGE
-    )
+def ignored_too_often(ruling: Ruling, status: TrainingJobStatus, cause: Cause, now: datetime) -> bool:
+    """Return whether an exit code that asks for an uncounted restart is counted all the same.
 
-
-def used(restarts: Restarts, budget: RestartBudget, recovery: Recovery, now: datetime) -> int:
-    """How many of these failures count towards `maxRestarts` now."""
-    if recovery.window_seconds is not None:
-        return len(_recent(budget, recovery, now))
-    # Whatever somebody has written into the status by hand.
-    return max(0, restarts.failures - (budget.forgiven or 0))
-
-
-def got_further(budget: RestartBudget, cause: Cause) -> bool:
-    """Whether the job has come further than at any end before."""
-    step, furthest = cause.step, budget.furthest_step
-    return step is not None and furthest is not None and step > furthest
-
-
-def restarts_after(
-    status: TrainingJobStatus, recovery: Recovery, cause: Cause, now: datetime
-) -> tuple[Restarts, RestartBudget]:
-    """The restarts with one end more, and what is left of the budget, at this moment.
-
-    One that comes further than all before, charged or not, shows that failures were overcome: they are forgiven.
+    That is so once attempts keep ending early with it and none makes progress.
     """
-    restarts, budget, step = status.restarts, status.internal.restart_budget, cause.step
-    further = got_further(budget, cause)
-    if step is not None:
-        budget = budget.evolve(furthest_step=max(step, budget.furthest_step or 0))
-    if further:
-        budget = budget.evolve(
-            forgiven=restarts.failures or budget.forgiven,
-            out_of_memory=None,
-            recent=None if budget.recent is None else [],
-        )
-    if step is None and status.running_time is not None and now - status.running_time >= LONG:
-        # A leak that takes hours to fill the memory can be lived with.
-        budget = budget.evolve(out_of_memory=None)
-    if not cause.charged:
-        return restarts.evolve(disruptions=more(restarts.disruptions)), budget
-    budget = _charged(restarts, budget, in_a_row(status, cause), recovery, cause, now)
-    hangs = more(restarts.hangs or 0) if cause.hung else restarts.hangs
-    return restarts.evolve(failures=more(restarts.failures), hangs=hangs), budget
+    ran = now - status.running_time if status.running_time else timedelta()
+    early = ran < STABLE_RUN and not got_further(status.internal.restart_budget, cause)
+    often = status.internal.backoff.count >= MAX_UNCOUNTED_EARLY_ENDS
+    return ruling.by_code and ruling.action is Action.IGNORE and early and often
 
 
-def _charged(
-    restarts: Restarts, budget: RestartBudget, in_a_row: int, recovery: Recovery, cause: Cause, now: datetime
-) -> RestartBudget:
-    windowed, forgiven = recovery.window_seconds is not None, budget.forgiven
-    if budget.recent is not None and not windowed:
-        # The window was taken away: what had left it does not come back.
-        forgiven = max(forgiven or 0, restarts.failures - len(budget.recent))
-    return budget.evolve(
-        forgiven=forgiven,
-        at_same_step=None if cause.step is None else more(in_a_row),
-        out_of_memory=more(budget.out_of_memory or 0) if cause.out_of_memory else None,
-        recent=[*_recent(budget, recovery, now), now] if windowed else None,
-    )
-
-
-def in_a_row(status: TrainingJobStatus, cause: Cause) -> int:
-    """How many failures in a row were at the step of `cause`, without it."""
-    last = status.last_failure
-    same = cause.step is not None and last is not None and last.step == cause.step
-    return (status.internal.restart_budget.at_same_step or 0) if same else 0
-
-
-def starved(budget: RestartBudget, spec: TrainingJobSpec, cause: Cause) -> str:
-    """What is to be said where there is no use in trying again with this memory; else nothing."""
+def memory_advice(budget: RestartBudget, spec: TrainingJobSpec, cause: Cause) -> str:
+    """Return how to fix a job that runs out of memory again and again; empty while a restart may help."""
     often, end = budget.out_of_memory or 0, cause.pod.exit if cause.pod else None
-    if often < MOST_OUT_OF_MEMORY or end is None:
+    if often < MAX_OUT_OF_MEMORY_FAILURES or end is None:
         return ""
     pod = spec.template["spec"]
     inits = [each for each in pod.get("initContainers") or () if each["name"] == end.init_container]
@@ -145,41 +78,30 @@ def starved(budget: RestartBudget, spec: TrainingJobSpec, cause: Cause) -> str:
     )
 
 
-def more(count: int) -> int:
-    """One more, unless somebody has set it as high as it goes."""
-    return min(count + 1, MOST)
-
-
 def contains(text: str, pattern: str) -> bool:
-    """Whether the parts of the pattern between its asterisks stand in the text one after another.
+    """Return whether the parts of the pattern between its asterisks occur in the text one after another.
 
     Takes time in proportion to the text, whatever the pattern: no regular expression of a user is run here.
     """
-    place = 0
+    position = 0
     for part in pattern.split("*"):
-        found = text.find(part, place)
+        found = text.find(part, position)
         if found < 0:
             return False
-        place = found + len(part)
+        position = found + len(part)
     return True
 
 
 def _applies(rule: Rule, pod: PodView, end: Exit | None) -> bool:
-    said = [end, pod.taken_by, pod.trouble]
-    reasons = {each.reason for each in said if each}
-    messages = [each.message for each in said if each]
+    sources = [end, pod.disruption, pod.issue]
+    reasons = {each.reason for each in sources if each}
+    messages = [each.message for each in sources if each]
     return (
         (rule.exit_codes is None or (end is not None and end.code in rule.exit_codes))
         and (rule.reasons is None or not reasons.isdisjoint(rule.reasons))
         and (rule.pod_conditions is None or not pod.conditions.isdisjoint(rule.pod_conditions))
         and (rule.message is None or any(contains(message, rule.message) for message in messages))
     )
-
-
-def _recent(budget: RestartBudget, recovery: Recovery, now: datetime) -> Sequence[datetime]:
-    """The times of the failures that still count."""
-    window = timedelta(seconds=recovery.window_seconds or 0)
-    return [time for time in budget.recent or () if now - time < window][-recovery.max_restarts - 1 :]
 
 
 def _lowered(sentence: str) -> str:

@@ -9,93 +9,135 @@ from trainyard.api.internal_status import MAX_REPLACEMENTS, Group, Rendezvous, R
 from trainyard.api.recovery import RestartScope
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import Avoidance, StatusChanges, SuspectNode, TrainingJobStatus
-from trainyard.domain.recovery.agent_injection import accompanied
-from trainyard.domain.recovery.agent_reports import stays
-from trainyard.domain.recovery.failure_rules import LONG, STEADY, got_further, in_a_row, more
+from trainyard.domain.decisions import ALL_WORKERS
+from trainyard.domain.recovery.agent_injection import has_agent
+from trainyard.domain.recovery.agent_reports import can_keep_pod
+from trainyard.domain.recovery.restart_budget import (
+    ASSUMED_PROGRESS,
+    STABLE_RUN,
+    failures_at_step,
+    got_further,
+    increment,
+)
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.object_names import worker_host
-from trainyard.domain.state.rank_layout import meets_by_itself
+from trainyard.domain.state.rank_layout import uses_torchrun_rendezvous
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
 from trainyard.domain.wording import counted
 
-ENOUGH = 2
+MAX_ATTEMPTS_PER_SCOPE = 2
 """So often a scope is tried without getting further."""
 SCOPES = tuple(RestartScope)
-FIXED = re.compile(r"\$\((?:TRAINYARD_ATTEMPT|(?:PET_)?MASTER_(?:ADDR|PORT)|PET_RDZV_(?:ENDPOINT|ID))\)")
+FIXED_PATTERN = re.compile(r"\$\((?:TRAINYARD_ATTEMPT|(?:PET_)?MASTER_(?:ADDR|PORT)|PET_RDZV_(?:ENDPOINT|ID))\)")
 """What the kubelet writes into a command or a variable once, when it starts the container: in a later attempt it would be wrong."""
-COUNTED = re.compile(r"\$\((?:TRAINYARD_REPLICAS|WORLD_SIZE|PET_NNODES)\)")
+SIZE_PATTERN = re.compile(r"\$\((?:TRAINYARD_REPLICAS|WORLD_SIZE|PET_NNODES)\)")
 """Likewise, in a group of another size."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """How the next attempt begins."""
+class RestartDecision:
+    """How the next attempt starts."""
 
     scope: RestartScope
-    tries: int
-    """How many attempts in a row begin so."""
+    attempts: int
+    """The number of consecutive attempts with this scope, the next one included."""
     group: Group | None
-    """The pods that it is made of; None: all are made anew."""
-    told: str
-    """What happens to the workers, in words."""
+    """The pods of the next attempt; None: all are created for it."""
+    new_pods: frozenset[int]
+    """The workers that get a new pod, where `scope` is Pod."""
+    container: int | None
+    """The worker whose container restarts, where `scope` is Container."""
 
 
-def climb(snapshot: Snapshot, cause: Cause, suspects: Sequence[SuspectNode], ran: timedelta) -> Step:
-    """The step after `cause`. `suspects`: with it; `ran`: for how long all workers did."""
-    job, status = snapshot.job, snapshot.job.status
-    everyone = set(range(job.spec.replicas))
-    bad = {node.name for node in suspects if node.avoidance is not Avoidance.NONE}
-    # Other nodes that are avoided where possible are not left: theirs were perhaps the only places.
-    left = cause.pod.node if cause.pod and cause.pod.node in bad else None
-    fit = {pod.index for pod in snapshot.current if _stays(snapshot, pod) and not (left and pod.node == left)}
-    further = _further(status, cause, ran)
-    lowest = RestartScope.GROUP if is_fixed(job.spec) else job.spec.recovery.min_restart_scope
-    failing = everyone - fit
-    least = max(lowest, _above(status, cause, further=further), key=SCOPES.index)
+def choose_restart_scope(
+    snapshot: Snapshot, cause: Cause, suspects: Sequence[SuspectNode], ran: timedelta
+) -> RestartDecision:
+    """Return the cheapest scope that is possible and may still help after `cause`.
+
+    `suspects`: the suspect nodes, that of `cause` included. `ran`: for how long all workers ran.
+    """
+    status, workers = snapshot.job.status, set(range(snapshot.size.desired))
     culprit = cause.culprit.pod.index if cause.culprit else cause.index
-    container = culprit if least is RestartScope.CONTAINER and not failing and _restartable(snapshot, culprit) else None
-    if least is not RestartScope.PROCESS and container is None:
-        failing.add(culprit)
-    scope = max(least, RestartScope.POD if failing else RestartScope.PROCESS, key=SCOPES.index)
-    alone = bool(failing) and not _can_be_joined(snapshot, failing)
-    group = (
-        None
-        if scope is RestartScope.GROUP or alone or failing >= everyone
-        else _group(job, dict.fromkeys(failing, status.attempt + 1), container)
-    )
+    progressed = _progressed(status, cause, ran)
+    least = _least_scope(snapshot.job, cause, progressed=progressed)
+    new_pods = workers - _reusable(snapshot, cause, suspects)
+    container = least is RestartScope.CONTAINER and not new_pods and _restartable(snapshot, culprit)
+    if least is not RestartScope.PROCESS and not container:
+        new_pods.add(culprit)
+    scope = max(least, RestartScope.POD if new_pods else RestartScope.PROCESS, key=SCOPES.index)
+    group = _next_group(snapshot, scope, new_pods, culprit if container else None)
     scope = scope if group else RestartScope.GROUP
-    again = not further and status.internal.backoff.scope is scope
-    told = _told(scope, failing, len(everyone)) if container is None else _told_of_container(container, len(everyone))
-    return Step(scope, more(status.internal.backoff.scope_attempts or 0) if again else 1, group, told)
+    repeated = not progressed and status.internal.backoff.scope is scope
+    attempts = increment(status.internal.backoff.scope_attempts or 0) if repeated else 1
+    return RestartDecision(scope, attempts, group, frozenset(new_pods), culprit if container else None)
 
 
-def resized(snapshot: Snapshot) -> tuple[Group | None, str]:
+def describe_restart(decision: RestartDecision, workers: int) -> str:
+    """Return what is restarted in a group of so many workers, as a verb phrase."""
+    if decision.scope is RestartScope.GROUP:
+        return ALL_WORKERS
+    if decision.container is not None:
+        others = " and the other workers' processes in place" if workers > 1 else ""
+        return f"restarting the container of worker {decision.container}{others}"
+    if decision.scope is RestartScope.PROCESS:
+        return "restarting processes in place"
+    return f"creating {_describe_new_pods(decision.new_pods)} and restarting the other workers' processes in place"
+
+
+def _reusable(snapshot: Snapshot, cause: Cause, suspects: Sequence[SuspectNode]) -> set[int]:
+    """Return the workers whose pods can be part of the next attempt."""
+    avoided = {node.name for node in suspects if node.avoidance is not Avoidance.NONE}
+    # Pods on other nodes whose avoidance is only preferred stay: there may be no other nodes.
+    left = cause.pod.node if cause.pod and cause.pod.node in avoided else None
+    return {pod.index for pod in snapshot.current if _can_keep(snapshot, pod) and not (left and pod.node == left)}
+
+
+def _least_scope(job: JobView, cause: Cause, *, progressed: bool) -> RestartScope:
+    """Return the smallest scope that the spec allows and that has not been tried in vain."""
+    allowed = RestartScope.GROUP if has_fixed_values(job.spec) else job.spec.recovery.min_restart_scope
+    return max(allowed, _escalated(job.status, cause, progressed=progressed), key=SCOPES.index)
+
+
+def _next_group(
+    snapshot: Snapshot, scope: RestartScope, new_pods: AbstractSet[int], container: int | None
+) -> Group | None:
+    """Return the pods of the next attempt; None where all have to be created for it."""
+    job = snapshot.job
+    if scope is RestartScope.GROUP or new_pods >= set(range(snapshot.size.desired)):
+        return None
+    if new_pods and not _can_be_joined(snapshot, new_pods):
+        return None
+    return _group(snapshot, dict.fromkeys(new_pods, job.status.attempt + 1), container)
+
+
+def choose_resized_group(snapshot: Snapshot) -> tuple[Group | None, str]:
     """The pods of an attempt with as many workers as `replicas` says now: those that stay, and new ones. And what happens to the workers, in words.
 
     None: all are made anew.
     """
-    job, wished = snapshot.job, snapshot.job.spec.replicas
-    kept = {pod.index for pod in snapshot.current if pod.index < wished and _stays(snapshot, pod)}
-    came = {pod.index: pod.attempt for pod in snapshot.joining if pod.index < wished and _stays(snapshot, pod)}
+    job, wished = snapshot.job, snapshot.size.desired
+    kept = {pod.index for pod in snapshot.current if pod.index < wished and _can_keep(snapshot, pod)}
+    came = {pod.index: pod.attempt for pod in snapshot.joining if pod.index < wished and _can_keep(snapshot, pod)}
     new = set(range(wished)) - kept - came.keys()
     joined = not new or _can_be_joined(snapshot, new)
     group = (
-        _group(job, came | dict.fromkeys(new, job.status.attempt + 1))
-        if kept and keeps_pods(job.spec) and joined
+        _group(snapshot, came | dict.fromkeys(new, job.status.attempt + 1))
+        if kept and can_keep_pods(job.spec) and joined
         else None
     )
     if group is None:
-        return None, "all workers start anew"
-    stay = f"{counted(len(kept), 'worker')} {'keeps its pod' if len(kept) == 1 else 'keep their pods'}"
-    join = f"{counted(len(came), 'worker')} {'joins' if len(came) == 1 else 'join'}"
-    return group, f"{', '.join([stay, *([join] if came else []), *([_few(new)] if new else [])])}, and all start anew"
+        return None, ALL_WORKERS
+    parts = [counted(len(kept), "existing pod")]
+    parts += [counted(len(came), "joining worker")] if came else []
+    parts += [_describe_new_pods(new)] if new else []
+    return group, f"restarting with {' and '.join([', '.join(parts[:-1]), parts[-1]] if parts[:-1] else parts)}"
 
 
-def _stays(snapshot: Snapshot, pod: PodView) -> bool:
+def _can_keep(snapshot: Snapshot, pod: PodView) -> bool:
     """Whether the next attempt can begin in this pod."""
-    if meets_by_itself(snapshot.job.spec):
-        return pod.running and not (pod.taken_by or pod.ended)
-    return stays(snapshot, pod)
+    if uses_torchrun_rendezvous(snapshot.job.spec):
+        return pod.running and not (pod.disruption or pod.ended)
+    return can_keep_pod(snapshot, pod)
 
 
 def _restartable(snapshot: Snapshot, index: int) -> bool:
@@ -105,42 +147,42 @@ def _restartable(snapshot: Snapshot, index: int) -> bool:
 
 def _can_be_joined(snapshot: Snapshot, new: AbstractSet[int]) -> bool:
     """Whether those that stay can begin together with these new ones: an agent can be told when, and torchrun meets at worker 0."""
-    by_itself = meets_by_itself(snapshot.job.spec) and 0 not in new
-    return by_itself or accompanied(snapshot.job, brought=snapshot.agent)
+    by_itself = uses_torchrun_rendezvous(snapshot.job.spec) and 0 not in new
+    return by_itself or has_agent(snapshot.job, brought=snapshot.agent)
 
 
-def keeps_pods(spec: TrainingJobSpec) -> bool:
+def can_keep_pods(spec: TrainingJobSpec) -> bool:
     """Whether a pod can belong to a group of another size than that for which it was made."""
-    return spec.recovery.min_restart_scope is not RestartScope.GROUP and not is_fixed(spec, COUNTED)
+    return spec.recovery.min_restart_scope is not RestartScope.GROUP and not has_fixed_values(spec, SIZE_PATTERN)
 
 
 def can_join(snapshot: Snapshot) -> bool:
     """Whether more workers could begin an attempt together with those that are there."""
     status = snapshot.job.status
     few = len(status.internal.group.replacements if status.internal.group else ()) < MAX_REPLACEMENTS
-    heard = snapshot.hearing_since is not None and accompanied(snapshot.job, brought=snapshot.agent)
-    return keeps_pods(snapshot.job.spec) and few and heard
+    heard = snapshot.coordinator_up_since is not None and has_agent(snapshot.job, brought=snapshot.agent)
+    return can_keep_pods(snapshot.job.spec) and few and heard
 
 
-def is_fixed(spec: TrainingJobSpec, also: re.Pattern[str] | None = None) -> bool:
+def has_fixed_values(spec: TrainingJobSpec, also: re.Pattern[str] | None = None) -> bool:
     """Whether the main container's command or environment holds what differs from attempt to attempt, or is like `also`."""
     main = spec.template["spec"]["containers"][0]
     words = [*(main.get("command") or ()), *(main.get("args") or ())]
     values = [variable.get("value") or "" for variable in main.get("env") or ()]
-    patterns = [FIXED, also] if also else [FIXED]
+    patterns = [FIXED_PATTERN, also] if also else [FIXED_PATTERN]
     return any(pattern.search(str(text)) for text in (*words, *values) for pattern in patterns)
 
 
-def known_group(snapshot: Snapshot, attempt: int) -> tuple[list[PodView], Group | None]:
+def observed_group(snapshot: Snapshot, attempt: int) -> tuple[list[PodView], Group | None]:
     """The newest pod of each worker, and the group that they are, where not all were made for this attempt."""
     newest = {pod.index: pod for pod in sorted(snapshot.pods, key=lambda pod: pod.attempt) if pod.attempt <= attempt}
-    pods = [newest[i] for i in sorted(newest) if i < snapshot.job.spec.replicas]
+    pods = [newest[i] for i in sorted(newest) if i < snapshot.size.desired]
     since = min((pod.attempt for pod in pods), default=attempt)
     replaced = {pod.index: pod.attempt for pod in pods if pod.attempt > since}
-    return pods, None if since == attempt else _made_of(since, replaced, snapshot.job.spec.replicas)
+    return pods, None if since == attempt else _made_of(since, replaced, snapshot.size.desired)
 
 
-def told_by_all(snapshot: Snapshot) -> int:
+def attempt_of_all_agents(snapshot: Snapshot) -> int:
     """The attempt at which the workers say they are, where it is a later one than is stored and none says otherwise; else 0.
 
     An agent speaks for its own worker. The word of one must not move the others, nor that of some while one has yet to call.
@@ -149,53 +191,53 @@ def told_by_all(snapshot: Snapshot) -> int:
     newest = max((agent.attempt for agent in snapshot.agents.values()), default=0)
     if newest <= stored:
         return 0
-    pods, _ = known_group(snapshot, newest)
+    pods, _ = observed_group(snapshot, newest)
     agents = [snapshot.agents.get(pod.uid) for pod in pods if not pod.ended]
     agreed = all(agent is not None and agent.attempt > stored for agent in agents)
-    return newest if agreed and len(pods) == snapshot.job.spec.replicas else 0
+    return newest if agreed and len(pods) == snapshot.size.desired else 0
 
 
-def met(job: JobView, group: Group | None) -> StatusChanges:
+def torchrun_rendezvous(job: JobView, group: Group | None) -> StatusChanges:
     """Where those that stay need no word of ours when the next attempt begins: torchrun has them meet."""
-    if group is None or not meets_by_itself(job.spec):
+    if group is None or not uses_torchrun_rendezvous(job.spec):
         return {}
     return {"rendezvous": Rendezvous(attempt=job.status.attempt + 1, address=worker_host(job.name, 0))}
 
 
-def opening(snapshot: Snapshot) -> str | None:
+def rendezvous_address(snapshot: Snapshot) -> str | None:
     """The address of worker 0, where the others find it; None until it has one."""
-    if snapshot.job.spec.replicas == 1:
+    if snapshot.size.desired == 1:
         return "localhost"
     first: PodView | None = next((pod for pod in snapshot.current if pod.index == 0), None)
     return first.ip or None if first else None
 
 
-def _further(status: TrainingJobStatus, cause: Cause, ran: timedelta) -> bool:
+def _progressed(status: TrainingJobStatus, cause: Cause, ran: timedelta) -> bool:
     """Whether the job has got further since the attempt before: by steps where they are known, else by time."""
     if cause.step is not None and status.internal.restart_budget.furthest_step is not None:
         return got_further(status.internal.restart_budget, cause)
-    return ran >= (LONG if cause.charged else STEADY)
+    return ran >= (ASSUMED_PROGRESS if cause.counted else STABLE_RUN)
 
 
-def _above(status: TrainingJobStatus, cause: Cause, *, further: bool) -> RestartScope:
+def _escalated(status: TrainingJobStatus, cause: Cause, *, progressed: bool) -> RestartScope:
     """The scope below which there is no use in trying."""
     tried = status.internal.backoff.scope
-    if further or tried is None:
+    if progressed or tried is None:
         return RestartScope.PROCESS
-    if tried is RestartScope.PROCESS and in_a_row(status, cause):
+    if tried is RestartScope.PROCESS and failures_at_step(status, cause):
         # What breaks at one step because of a container or a node is told from a bad batch by a new pod, before `noProgressLimit` is reached.
         return RestartScope.POD
-    if (status.internal.backoff.scope_attempts or 0) < ENOUGH or tried is SCOPES[-1]:
+    if (status.internal.backoff.scope_attempts or 0) < MAX_ATTEMPTS_PER_SCOPE or tried is SCOPES[-1]:
         return tried
     return SCOPES[SCOPES.index(tried) + 1]
 
 
-def _group(job: JobView, others: Mapping[int, int], container: int | None = None) -> Group | None:
+def _group(snapshot: Snapshot, others: Mapping[int, int], container: int | None = None) -> Group | None:
     """The pods of the next attempt, where `others` are made for which attempt, by worker; None where too many differ.
 
     `container`: the worker whose container starts anew.
     """
-    status, workers = job.status, job.spec.replicas
+    status, workers = snapshot.job.status, snapshot.size.desired
     replaced = status.internal.group.replacements if status.internal.group else ()
     before = {worker: each.attempt for each in replaced for worker in each.workers}
     since = status.internal.group.created_in_attempt if status.internal.group else status.attempt
@@ -216,21 +258,9 @@ def _made_of(since: int, replaced: Mapping[int, int], workers: int, container: i
     return Group(created_in_attempt=since, replacements=others, size=workers, restarting_container=container)
 
 
-def _told(scope: RestartScope, failing: AbstractSet[int], workers: int) -> str:
-    if scope is RestartScope.PROCESS:
-        return "all processes start anew in place" if workers > 1 else "its processes start anew in place"
-    if scope is RestartScope.GROUP:
-        return "all workers start anew"
-    return f"{_few(failing)}, the processes of the others start anew in place,"
-
-
-def _told_of_container(index: int, workers: int) -> str:
-    others = ", the processes of the others in place," if workers > 1 else ""
-    return f"the container of worker {index} starts anew{others}"
-
-
-def _few(new: AbstractSet[int]) -> str:
+def _describe_new_pods(new: AbstractSet[int]) -> str:
     few = sorted(new)
     if len(few) == 1:
-        return f"worker {few[0]} gets a new pod"
-    return f"{counted(len(few), 'worker')} ({', '.join(map(str, few[:8]))}{' …' if len(few) > 8 else ''}) get new pods"
+        return f"a new pod for worker {few[0]}"
+    listed = f"{', '.join(map(str, few[:8]))}{' …' if len(few) > 8 else ''}"
+    return f"new pods for {counted(len(few), 'worker')} ({listed})"

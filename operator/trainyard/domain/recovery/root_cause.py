@@ -1,4 +1,4 @@
-"""What ended an attempt: the first trouble, not those that followed from it."""
+"""What ended an attempt: the first issue, not those that followed from it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from trainyard.domain.state.snapshot import Exit, PodView
 from trainyard.domain.state.worker_state import State, state
 from trainyard.domain.wording import headline, raised_at
 
-FOLLOWS = frozenset({SAVED_CODE, PEER_LOST_CODE})
+CONSEQUENCE_CODES = frozenset({SAVED_CODE, PEER_LOST_CODE})
 """The exit codes of ranks that ended because of something elsewhere."""
 
-SETTLE = timedelta(seconds=3)
+SETTLE_TIME = timedelta(seconds=3)
 """How long a victim's own cause is waited for: the node of the real one may report a moment later."""
 
-LONG_AGO = datetime.min.replace(tzinfo=UTC)
+UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Cause:
     time: datetime
     victim: bool = False
     """Whether its message, or its exit code, says that it only lost a peer, or was asked to end."""
-    counts: bool | None = None
+    counted_by_rule: bool | None = None
     """Whether it is to be charged, where a rule says so; None: an error of the program is, a disruption is not."""
-    told: int | None = None
+    reported_step: int | None = None
     """The last step that its worker has reported, for where it has left no word of its own."""
     culprit: Culprit | None = None
     """Of a hang: the rank for which all others have waited, where another worker's agent was the first to notice."""
@@ -46,7 +46,7 @@ class Cause:
     def step(self) -> int | None:
         """The last step that the rank had done, where that is known."""
         said = self.pod.exit.step if self.pod and self.pod.exit else None
-        return self.told if said is None else said
+        return self.reported_step if said is None else said
 
     @property
     def hung(self) -> bool:
@@ -60,9 +60,9 @@ class Cause:
         return self.failed and end is not None and (end.reason == "OOMKilled" or end.code == SIGBUS_CODE)
 
     @property
-    def charged(self) -> bool:
+    def counted(self) -> bool:
         """Whether it counts towards `maxRestarts`."""
-        return self.failed if self.counts is None else self.counts
+        return self.failed if self.counted_by_rule is None else self.counted_by_rule
 
 
 def find_cause(pods: Sequence[PodView], created: Iterable[int]) -> Cause | None:
@@ -70,21 +70,21 @@ def find_cause(pods: Sequence[PodView], created: Iterable[int]) -> Cause | None:
 
     `created`: the workers whose pods had been there, so one that is missing was taken away.
     """
-    causes = [c for pod in pods if (c := _of(pod))]
+    causes = [c for pod in pods if (c := _cause_of(pod))]
     present = {p.index for p in pods}
-    causes += [Cause(Reason.WORKER_DISRUPTED, i, None, LONG_AGO) for i in created if i not in present]
-    return min(causes, key=lambda c: (c.victim, c.time, c.charged, c.index), default=None)
+    causes += [Cause(Reason.WORKER_DISRUPTED, i, None, UNKNOWN_TIME) for i in created if i not in present]
+    return min(causes, key=lambda c: (c.victim, c.time, c.counted, c.index), default=None)
 
 
-def follows(end: Exit) -> bool:
+def is_consequence(end: Exit) -> bool:
     """Whether it says that it is a consequence: of a peer that was lost, or of being asked to end."""
-    return end.code in FOLLOWS or end.peer_lost
+    return end.code in CONSEQUENCE_CODES or end.peer_lost
 
 
-def settling(cause: Cause, now: datetime) -> timedelta | None:
+def settle_time_left(cause: Cause, now: datetime) -> timedelta | None:
     """How much longer to wait before `cause` is believed to be the first, or None to believe it now."""
     # The time is the node's own. A clock that is minutes ahead must not hold up the restart for minutes.
-    left = SETTLE - abs(now - cause.time)
+    left = SETTLE_TIME - abs(now - cause.time)
     return left if cause.victim and left > timedelta() else None
 
 
@@ -97,13 +97,13 @@ def describe(cause: Cause, attempt: int) -> str:
     who = f"{who} (pod {pod.name}{where})"
     if cause.reason is Reason.WORKER_FAILED and pod.exit:
         if cause.culprit:
-            return f"{blame(cause.culprit)}; {who} was the first to notice: {summary(pod.exit)}"
+            return f"{describe_culprit(cause.culprit)}; {who} was the first to notice: {summary(pod.exit)}"
         inside = f" in init container {pod.exit.init_container}" if pod.exit.init_container else ""
         how = f"failed with exit code {pod.exit.code} ({pod.exit.reason}){inside}"
         told = f"{who} {how}: {summary(pod.exit)}".removesuffix(": ")
         return f"{told} (at {where})" if (where := _location(pod.exit)) else told
-    why = pod.taken_by or pod.trouble
-    verb = "was refused by its node" if cause.reason is Reason.ADMISSION_REJECTED else "was taken away"
+    why = pod.disruption or pod.issue
+    verb = "was rejected by its node" if cause.reason is Reason.ADMISSION_REJECTED else "was disrupted"
     return f"{who} {verb}: {why.reason}: {why.message}".removesuffix(": ") if why else f"{who} {verb}"
 
 
@@ -116,25 +116,25 @@ def _location(end: Exit) -> str:
     return raised_at(end.message) if end.kind is None else end.location
 
 
-def blame(culprit: Culprit) -> str:
+def describe_culprit(culprit: Culprit) -> str:
     """Who keeps a group waiting, and where it stands."""
     where = f" on {culprit.pod.node}" if culprit.pod.node else ""
     blocked = {
         "stopped": "is stopped by a signal",
         "uninterruptible": "is blocked in the kernel: a disk or file server",
     }
-    stands = blocked.get(culprit.blocked, f"is at {culprit.place}")
+    stands = blocked.get(culprit.blocked, f"is at {culprit.frame}")
     return f"all others wait for rank {culprit.rank} (pod {culprit.pod.name}{where}), which {stands}"
 
 
-def _of(pod: PodView) -> Cause | None:
+def _cause_of(pod: PodView) -> Cause | None:
     match state(pod):
         case State.FAILED if pod.exit:
             # Who has saved its work was asked to: by what, is told in a moment.
-            return Cause(Reason.WORKER_FAILED, pod.index, pod, pod.exit.time, follows(pod.exit))
-        case State.DISRUPTED if pod.taken_by:
-            return Cause(Reason.WORKER_DISRUPTED, pod.index, pod, pod.taken_at or LONG_AGO)
+            return Cause(Reason.WORKER_FAILED, pod.index, pod, pod.exit.time, is_consequence(pod.exit))
+        case State.DISRUPTED if pod.disruption:
+            return Cause(Reason.WORKER_DISRUPTED, pod.index, pod, pod.disrupted_at or UNKNOWN_TIME)
         case State.DISRUPTED:
-            return Cause(Reason.ADMISSION_REJECTED, pod.index, pod, LONG_AGO)
+            return Cause(Reason.ADMISSION_REJECTED, pod.index, pod, UNKNOWN_TIME)
         case _:
             return None

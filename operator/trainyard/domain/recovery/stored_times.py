@@ -3,15 +3,15 @@
 from datetime import datetime, timedelta
 
 from trainyard.api.status import StatusChanges, TrainingJobStatus
-from trainyard.domain.recovery.suspect_nodes import REMEMBERED
+from trainyard.domain.recovery.suspect_nodes import SUSPECT_NODE_TTL
 
-LONGEST_DELAY = 60
+MAX_DELAY_SECONDS = 60
 """Seconds between two attempts."""
 
 
 def delay_after(count: int) -> int:
     """Seconds before the next attempt: none before the first restart, then 2, 4, 8 … 60 while attempts keep ending early."""
-    return 0 if count <= 0 else min(LONGEST_DELAY, 2 ** min(count, 10))
+    return 0 if count <= 0 else min(MAX_DELAY_SECONDS, 2 ** min(count, 10))
 
 
 def startup_began(status: TrainingJobStatus) -> datetime | None:
@@ -23,7 +23,14 @@ def startup_began(status: TrainingJobStatus) -> datetime | None:
     )
 
 
-def believed(status: TrainingJobStatus, now: datetime) -> TrainingJobStatus:
+def active_time(status: TrainingJobStatus, now: datetime) -> timedelta:
+    """Return for how long the job has been active, without the time for which it was suspended."""
+    before = timedelta(seconds=status.internal.active_seconds)
+    # A clock that was set back, or a status that was edited by hand, must not make it less.
+    return before + max(timedelta(), now - status.internal.active_since) if status.internal.active_since else before
+
+
+def clamp_future_timestamps(status: TrainingJobStatus, now: datetime) -> TrainingJobStatus:
     """The status with what is yet to come no later than if it were written now; the same one where nothing is."""
     update: StatusChanges = {}
     internal = status.internal
@@ -43,7 +50,7 @@ def believed(status: TrainingJobStatus, now: datetime) -> TrainingJobStatus:
         update["scale_up_paused_since"] = now
     if joining and joining.ready_since and joining.ready_since > now:
         update["joining"] = joining.evolve(ready_since=now)
-    end = now + REMEMBERED
+    end = now + SUSPECT_NODE_TTL
     if any(node.until > end for node in status.suspect_nodes):
         update["suspect_nodes"] = [node.evolve(until=min(node.until, end)) for node in status.suspect_nodes]
     return status.evolve(**update) if update else status

@@ -6,13 +6,13 @@ from datetime import datetime, timedelta
 from trainyard.api.internal_status import MAX_REASON_LENGTH
 from trainyard.api.reasons import Reason
 from trainyard.api.status import MOST_SUSPECTS, Avoidance, SuspectNode
-from trainyard.domain.recovery.failure_rules import more
+from trainyard.domain.recovery.restart_budget import increment
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.snapshot import JobView, PodView
 
-REMEMBERED = timedelta(hours=24)
-ENOUGH = 2
-"""So often has a node to be the cause before it is avoided by itself: chance strikes once."""
+SUSPECT_NODE_TTL = timedelta(hours=24)
+FAILURES_BEFORE_AVOIDANCE = 2
+"""So often has a node to be the cause before it is avoided by itself: chance failures once."""
 HARDWARE_CODES = frozenset({128 + 11})
 """Of a segmentation fault: bugs make them too, broken hardware makes them again in the same place. Not of a hang: all workers notice
 it at the same time, and the first to say so need not be the one that the others wait for."""
@@ -22,71 +22,73 @@ LOSSES = frozenset({"DeletionByTaintManager", "ContainerStatusUnknown", AGENT_SI
 """Of a node that was not heard of for too long, or that restarted."""
 
 
-def known(job: JobView, now: datetime) -> list[SuspectNode]:
+def remembered(job: JobView, now: datetime) -> list[SuspectNode]:
     """Those that are still remembered, and count."""
     if not job.spec.recovery.avoid_nodes:
         return []
     return [node for node in job.status.suspect_nodes if now < node.until]
 
 
-def can_go_elsewhere(job: JobView, pod: PodView | None, now: datetime) -> bool:
+def can_avoid_node(job: JobView, pod: PodView | None, now: datetime) -> bool:
     """Whether to avoid the node of `pod` would be of use. Where all that can be remembered are avoided it is not the nodes."""
-    left = len(always(known(job, now)))
+    left = len(required(remembered(job, now)))
     return bool(job.spec.recovery.avoid_nodes and pod and pod.node and left < MOST_SUSPECTS)
 
 
-def struck(job: JobView, cause: Cause, now: datetime, *, elsewhere: bool) -> list[SuspectNode]:
+def record_failure(job: JobView, cause: Cause, now: datetime, *, elsewhere: bool) -> list[SuspectNode]:
     """The suspects after an attempt that ended because of `cause`. `elsewhere`: a rule says that its node is to be avoided."""
-    nodes, name = known(job, now), cause.pod.node if cause.pod else None
-    if not job.spec.recovery.avoid_nodes or name is None or not (elsewhere or _by_the_node(cause)):
+    nodes, name = remembered(job, now), cause.pod.node if cause.pod else None
+    if not job.spec.recovery.avoid_nodes or name is None or not (elsewhere or _is_node_failure(cause)):
         return nodes
     before = next((node for node in nodes if node.name == name), None)
-    strikes = more(before.failures) if before else 1
+    failures = increment(before.failures) if before else 1
     if elsewhere or (before and before.avoidance is Avoidance.REQUIRED):
-        avoided = Avoidance.REQUIRED
+        avoidance = Avoidance.REQUIRED
     else:
-        at_once = cause.pod is not None and cause.pod.taken_by is not None and cause.pod.taken_by.reason == AGENT_SILENT
-        avoided = Avoidance.PREFERRED if strikes >= ENOUGH or at_once else Avoidance.NONE
-    struck_now = SuspectNode(
-        name=name, failures=strikes, avoidance=avoided, reason=_reason(cause), until=now + REMEMBERED
+        at_once = (
+            cause.pod is not None and cause.pod.disruption is not None and cause.pod.disruption.reason == AGENT_SILENT
+        )
+        avoidance = Avoidance.PREFERRED if failures >= FAILURES_BEFORE_AVOIDANCE or at_once else Avoidance.NONE
+    this_node = SuspectNode(
+        name=name, failures=failures, avoidance=avoidance, reason=_reason(cause), until=now + SUSPECT_NODE_TTL
     )
     others = sorted((node for node in nodes if node.name != name), key=_weight, reverse=True)
-    return [struck_now, *others[: MOST_SUSPECTS - 1]]
+    return [this_node, *others[: MOST_SUSPECTS - 1]]
 
 
-def told(before: Sequence[SuspectNode], after: Sequence[SuspectNode]) -> str:
+def describe_avoidance(before: Sequence[SuspectNode], after: Sequence[SuspectNode]) -> str:
     """What a verdict says of a node that is avoided from now on; nothing where there is none."""
-    known_before = {(node.name, node.avoidance) for node in before}
+    stored = {(node.name, node.avoidance) for node in before}
     for node in after:
-        if node.avoidance is Avoidance.NONE or (node.name, node.avoidance) in known_before:
+        if node.avoidance is Avoidance.NONE or (node.name, node.avoidance) in stored:
             continue
         if node.avoidance is Avoidance.REQUIRED:
             return f"; node {node.name} is avoided for 24 hours"
-        often = f", the cause of {node.failures} ends," if node.failures > 1 else ""
+        often = f", the cause of {node.failures} failures," if node.failures > 1 else ""
         return f"; node {node.name}{often} is avoided where possible for 24 hours"
     return ""
 
 
-def released(job: JobView, pods: Sequence[PodView], now: datetime) -> list[str]:
+def released_nodes(job: JobView, pods: Sequence[PodView], now: datetime) -> list[str]:
     """Nodes that pods which wait for a place were told to avoid always, and need not any more."""
     if job.status.running_time or all(pod.scheduled for pod in pods):
         return []
-    still = {node.name for node in always(known(job, now))}
-    return [node.name for node in always(job.status.suspect_nodes) if node.name not in still]
+    still = {node.name for node in required(remembered(job, now))}
+    return [node.name for node in required(job.status.suspect_nodes) if node.name not in still]
 
 
-def always(nodes: Sequence[SuspectNode]) -> list[SuspectNode]:
+def required(nodes: Sequence[SuspectNode]) -> list[SuspectNode]:
     """Those of them where no worker may go."""
     return [node for node in nodes if node.avoidance is Avoidance.REQUIRED]
 
 
-def _by_the_node(cause: Cause) -> bool:
+def _is_node_failure(cause: Cause) -> bool:
     pod = cause.pod
     if pod is None or cause.victim:
         return False
     if cause.failed and pod.exit:
         return bool(pod.exit.hardware_error) or pod.exit.code in HARDWARE_CODES
-    return cause.reason is Reason.ADMISSION_REJECTED or bool(pod.taken_by and pod.taken_by.reason in LOSSES)
+    return cause.reason is Reason.ADMISSION_REJECTED or bool(pod.disruption and pod.disruption.reason in LOSSES)
 
 
 def _reason(cause: Cause) -> str:
@@ -95,7 +97,7 @@ def _reason(cause: Cause) -> str:
         return cause.reason
     if pod.exit and cause.failed:
         return f"exit code {pod.exit.code}"
-    why = pod.taken_by or pod.trouble
+    why = pod.disruption or pod.issue
     return why.reason[:MAX_REASON_LENGTH] if why else cause.reason
 
 

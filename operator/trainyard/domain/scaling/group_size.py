@@ -1,18 +1,19 @@
-"""Which sizes a group may have, by `spec.elastic` and `spec.parallelism`. Pure."""
+"""Choose among the sizes that `spec.elastic` and `spec.parallelism` allow. Pure."""
 
 from dataclasses import replace
 from math import gcd, lcm
 
 from trainyard.api.spec import TrainingJobSpec
-from trainyard.domain.state.rank_layout import misfit, processes
+from trainyard.domain.state.rank_layout import indivisible, processes
+from trainyard.domain.state.replicas import GroupSize
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.wording import counted
 
 
-def at_most(spec: TrainingJobSpec, workers: int) -> int | None:
-    """The largest size that an elastic group may have, of so many workers at most; None where there is none.
+def largest_allowed(spec: TrainingJobSpec, workers: int) -> int | None:
+    """Return the largest allowed size of an elastic group with at most so many workers; None where there is none.
 
-    Copies of the model are never split.
+    A copy of the model is never split.
     """
     if spec.elastic is None:
         return None
@@ -25,54 +26,58 @@ def at_most(spec: TrainingJobSpec, workers: int) -> int | None:
     return size if size >= spec.elastic.lowest else None
 
 
-def _smallest(spec: TrainingJobSpec) -> int | None:
-    """The smallest size that an elastic group may have; None where there is none."""
+def _smallest_allowed(spec: TrainingJobSpec) -> int | None:
+    """Return the smallest allowed size of an elastic group; None where there is none."""
     bounds = spec.elastic
     if bounds is None:
         return None
     sizes = bounds.sizes or range(bounds.lowest, bounds.highest + 1)
-    return next((size for size in sizes if at_most(spec, size) == size), None)
+    return next((size for size in sizes if largest_allowed(spec, size) == size), None)
 
 
-def fitted(snapshot: Snapshot) -> Snapshot:
-    """The snapshot as it is to be planned for: a group does not follow `replicas` to a size that it may not have.
+def allowed_size(snapshot: Snapshot) -> GroupSize:
+    """Return the group's size where all allowed workers are created at once: a size that is not allowed is not followed.
 
-    An elastic one gets the next smaller size that it may, or the smallest of all. Otherwise training would stop for what cannot be: the group keeps the size that
-    it was made for, and is recovered at it; where there is none yet, none is made.
+    An elastic group gets the next smaller allowed size, or the smallest of all. Any other group keeps the size for which
+    it was created, and is recovered at it; where there is none yet, no worker is created.
     """
-    spec = snapshot.job.spec
-    size = at_most(spec, spec.replicas)
-    if size is None and not misfit(planned(snapshot, snapshot.size).job.spec):
-        size = _smallest(spec)
-    if size is not None:
-        return snapshot if size == spec.replicas else replace(planned(snapshot, size), limit=_limit(spec, size))
-    if not (why := misfit(spec)):
-        return snapshot
-    kept = planned(snapshot, snapshot.size)
-    group = f"until then the group keeps its {counted(snapshot.size, 'worker')}"
-    then = "no worker is started" if misfit(kept.job.spec) else group
-    return replace(kept, misfit=f"{why}; {then}")
-
-
-def planned(snapshot: Snapshot, workers: int) -> Snapshot:
-    """The snapshot as if `replicas` were this number."""
-    spec = snapshot.job.spec.evolve(replicas=workers)
-    return replace(snapshot, job=replace(snapshot.job, spec=spec))
-
-
-def outgrown(snapshot: Snapshot) -> str:
-    """That a group which waits to grow has a size that it may not have, where `elastic` was changed meanwhile; empty where it may."""
     spec, size = snapshot.job.spec, snapshot.size
-    if spec.elastic is None or at_most(spec, size) == size:
+    allowed = largest_allowed(spec, size.requested)
+    if allowed is None and not indivisible(spec, size.current):
+        allowed = _smallest_allowed(spec)
+    if allowed is not None:
+        return size if allowed == size.requested else _limited(spec, size, allowed)
+    if not (why := indivisible(spec, size.requested)):
+        return size
+    group = f"until then the group keeps its {counted(size.current, 'worker')}"
+    then = "no worker is started" if indivisible(spec, size.current) else group
+    return replace(keep(size, size.current), allowed=size.current, invalid_because=f"{why}; {then}")
+
+
+def keep(size: GroupSize, workers: int) -> GroupSize:
+    """Return the size of a group that must have this number of workers now, and to which no others join."""
+    return replace(size, desired=workers, target=workers)
+
+
+def why_outside_limits(snapshot: Snapshot) -> str:
+    """Return that a group which waits to scale up has a size that `elastic` excludes since it was changed; empty otherwise."""
+    spec, size = snapshot.job.spec, snapshot.size.current
+    if spec.elastic is None or largest_allowed(spec, size) == size:
         return ""
-    return f"the group has {counted(size, 'worker')}, which elastic does not allow: it trains on with them until it can grow"
+    return f"the group has {counted(size, 'worker')}, which elastic does not allow: it keeps them until it can scale up"
 
 
-def _limit(spec: TrainingJobSpec, size: int) -> str:
+def _limited(spec: TrainingJobSpec, size: GroupSize, workers: int) -> GroupSize:
+    current = next(filter(None, size.created_for), workers)
+    limited = replace(size, allowed=workers, current=current, limited_because=_why_limited(spec, workers))
+    return keep(limited, workers)
+
+
+def _why_limited(spec: TrainingJobSpec, workers: int) -> str:
     elastic = spec.elastic
     if elastic and elastic.sizes:
         allowed = f"elastic.sizes are {', '.join(map(str, elastic.sizes))}"
     else:
         allowed = f"elastic.multipleOf is {elastic.multiple_of if elastic else 1}"
-    whole = f", and one copy of the model takes {spec.parallelism.ranks} ranks" if spec.parallelism else ""
-    return f"replicas is {spec.replicas}, and {allowed}{whole}: the group has {counted(size, 'worker')}"
+    whole = f", and one copy of the model needs {spec.parallelism.ranks} ranks" if spec.parallelism else ""
+    return f"replicas is {spec.replicas}, and {allowed}{whole}: the group has {counted(workers, 'worker')}"

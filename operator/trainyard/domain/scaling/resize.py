@@ -1,61 +1,62 @@
-"""Verdicts on the size of a group: as the user wishes it, and as the cluster has room for it. Pure."""
+"""Resize a group: to the requested size, or down to the capacity of the cluster. Pure."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from trainyard.api.internal_status import Backoff, Joining
 from trainyard.api.reasons import Reason
-from trainyard.domain.actions import Plan
-from trainyard.domain.recovery.failure_rules import more
-from trainyard.domain.recovery.restart_scope import met, resized
-from trainyard.domain.scaling.group_size import planned
+from trainyard.domain.decisions import Restart
+from trainyard.domain.recovery.restart_budget import increment, reset_streaks
+from trainyard.domain.recovery.restart_scope import choose_resized_group, torchrun_rendezvous
+from trainyard.domain.scaling.group_size import keep
 from trainyard.domain.state.snapshot import Snapshot
-from trainyard.domain.status.transitions import forget_rows, new_attempt
 from trainyard.domain.wording import counted
 
 if TYPE_CHECKING:
     from trainyard.api.status import StatusChanges
 
 
-def resize(snapshot: Snapshot, was: int, now: datetime) -> Plan:
-    """The group starts anew with another number of workers."""
-    elastic, size = snapshot.job.spec.elastic, snapshot.job.spec.replicas
-    # By whom it was wished for is not known of an elastic one: it may have lacked these workers.
+def resize(snapshot: Snapshot, was: int, now: datetime) -> Restart:
+    """Return the decision to restart the group with the desired number of workers."""
+    elastic, size = snapshot.job.spec.elastic, snapshot.size.desired
+    # An elastic group may also change its size by itself, so the reason is not always a new value of `replicas`.
     why = (
-        f"the group goes from {counted(was, 'worker')} to {size}"
+        f"the group is resized from {counted(was, 'worker')} to {size}"
         if elastic
         else f"replicas was changed from {was} to {size}"
     )
     return _resized(snapshot, was, Reason.RESIZED, why, None, now)
 
 
-def shrink(snapshot: Snapshot, size: int, why: str, now: datetime) -> Plan:
-    """The group goes on with fewer workers, because there is no room for the others."""
-    workers, elastic = snapshot.job.spec.replicas, snapshot.job.spec.elastic
+def shrink(snapshot: Snapshot, size: int, why: str, now: datetime) -> Restart:
+    """Return the decision to restart the group with fewer workers because the others are unschedulable."""
+    workers, elastic = snapshot.size.desired, snapshot.job.spec.elastic
     seconds = elastic.shrink_after_seconds if elastic else 0
     message = (
-        f"there was no room for all {workers} workers within {seconds} seconds ({why}): the group goes on with {size}"
+        f"not all {workers} workers were scheduled within {seconds} seconds ({why}): the group continues with {size}"
     )
     joining = Joining(current_size=size, target_size=size, attempt=snapshot.job.status.attempt + 1)
-    return _resized(planned(snapshot, size), workers, Reason.INSUFFICIENT_CAPACITY, message, joining, now)
+    smaller = replace(snapshot, decided_size=keep(snapshot.size, size))
+    return _resized(smaller, workers, Reason.INSUFFICIENT_CAPACITY, message, joining, now)
 
 
-def _resized(snapshot: Snapshot, was: int, reason: Reason, why: str, joining: Joining | None, now: datetime) -> Plan:
+def _resized(snapshot: Snapshot, was: int, reason: Reason, why: str, joining: Joining | None, now: datetime) -> Restart:
     job, status = snapshot.job, snapshot.job.status
-    restarts = status.restarts.evolve(resizes=more(status.restarts.resizes))
-    group, told = resized(snapshot)
+    restarts = status.restarts.evolve(resizes=increment(status.restarts.resizes))
+    group, scope = choose_resized_group(snapshot)
     update: StatusChanges = {
         "restarts": restarts,
-        "restart_budget": forget_rows(status),
+        "restart_budget": reset_streaks(status),
         "backoff": Backoff(),
         "group": group,
         "joining": joining,
         "previous_size": was,
-        **met(job, group),
+        **torchrun_rendezvous(job, group),
     }
     if job.spec.elastic:
         update["scale_up_paused_since"] = now
     if group and all(each.attempt <= status.attempt for each in group.replacements):
-        # No pod is to be made.
+        # No pod has to be created.
         update["launched_attempt"] = status.attempt + 1
-    return new_attempt(job, reason, why, update, now, how=f"{told} as attempt {{}}")
+    return Restart(reason, why, scope=scope, changes=update)

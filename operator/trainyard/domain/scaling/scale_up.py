@@ -1,166 +1,199 @@
-"""Workers that are to join a group which trains: their pods are made, started and have imported before the others stop for them. Pure."""
+"""Scale up a running group: new workers are created, started and prepared before the others stop for them. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import Joining
 from trainyard.api.reasons import Reason
 from trainyard.api.status import StatusChanges
 from trainyard.domain.actions import Action, CreateWorker, Event
 from trainyard.domain.recovery.restart_scope import can_join
-from trainyard.domain.scaling.capacity import aim, is_complete, is_placed, lacks, patience, pause
-from trainyard.domain.scaling.group_size import outgrown, planned
-from trainyard.domain.state.snapshot import Doing, PodView, Snapshot
+from trainyard.domain.scaling.capacity import (
+    all_scheduled,
+    capacity_timeout_expired,
+    is_scheduled,
+    join_timeout_left,
+    scale_up_cooldown_left,
+    target_size,
+)
+from trainyard.domain.scaling.group_size import allowed_size, keep, why_outside_limits
+from trainyard.domain.state.replicas import GroupSize
+from trainyard.domain.state.snapshot import PodView, Snapshot
 from trainyard.domain.state.worker_state import State, state
 from trainyard.domain.wording import counted
 
 
-def held_back(snapshot: Snapshot, now: datetime) -> Snapshot:
-    """The snapshot as it is to be planned for: the group keeps its size until those that join are ready, or one of them has failed.
+def decide_size(snapshot: Snapshot, now: datetime) -> GroupSize:
+    """Return the group's size for this reconcile: the allowed one, once the joining workers are ready."""
+    return gate_on_readiness(replace(snapshot, decided_size=allowed_size(snapshot)), now)
 
-    Where they could not begin together with pods that are there, nothing is held back for them: all are made anew.
+
+def gate_on_readiness(snapshot: Snapshot, now: datetime) -> GroupSize:
+    """Return the size of a group that keeps its workers until the joining ones are ready, or one of them has failed.
+
+    Where new workers cannot join the existing pods, nothing is gated: all pods are created again.
     """
-    status, size, wish = snapshot.job.status, snapshot.size, snapshot.job.spec.replicas
-    begun = status.internal.launched_attempt > 0 or status.internal.joining is not None
-    # With growAfterSeconds, several wishes become one change.
-    pauses = pause(snapshot, now) > timedelta()
-    if wish <= size or not begun or not (can_join(snapshot) or pauses):
-        return snapshot
-    # Who is on the way goes on. But none takes a place that the group itself has waited for in vain.
-    asked = (
-        status.internal.joining is not None
-        and status.internal.joining.current_size == size < status.internal.joining.target_size
-    )
-    stays = (pauses and not asked) or lacks(planned(snapshot, size), now)
-    target = size if stays else aim(snapshot, now)
-    if target > size and _may_grow(snapshot) and _is_settled(snapshot, range(size, target)):
-        return planned(snapshot, target)
-    return replace(planned(snapshot, size), wish=wish, aim=target, limit=snapshot.limit or outgrown(snapshot))
+    status, decided = snapshot.job.status, snapshot.size
+    current, allowed = decided.current, decided.allowed
+    launched = status.internal.launched_attempt > 0 or status.internal.joining is not None
+    # During elastic.growAfterSeconds, several requests become one change.
+    cooldown = scale_up_cooldown_left(snapshot, now) > timedelta()
+    if allowed <= current or not launched or not (can_join(snapshot) or cooldown):
+        return decided
+    # Workers that are joining already continue. But none takes a node that the group itself has requested in vain.
+    joining = status.internal.joining
+    requested = joining is not None and joining.current_size == current < joining.target_size
+    kept = keep(decided, current)
+    stays = (cooldown and not requested) or capacity_timeout_expired(replace(snapshot, decided_size=kept), now)
+    target = current if stays else target_size(snapshot, now)
+    if target > current and _may_scale_up(snapshot) and _joining_settled(snapshot, range(current, target)):
+        return keep(decided, target)
+    return replace(kept, target=target, limited_because=decided.limited_because or why_outside_limits(snapshot))
 
 
-def changes(snapshot: Snapshot, now: datetime) -> StatusChanges:
-    """What else the status is to say of those that join; nothing where it does."""
-    before, status, size = snapshot.job.status.internal.joining, snapshot.job.status, snapshot.size
-    if snapshot.wish is None or snapshot.aim is None:
-        # Nobody is to join any more: that is said until they are gone.
-        left = before is not None and any(pod.index >= before.current_size for pod in snapshot.pods)
-        after = (
-            Joining(current_size=before.current_size, target_size=before.current_size, attempt=before.attempt)
-            if before and left
-            else None
-        )
-        return {} if after == before else {"joining": after}
-    if snapshot.job.spec.elastic and any(map(_is_lost, snapshot.joining)):
-        # Tried again after a while, with all others: the group does not stop for those that did not come to it.
+def joining_update(snapshot: Snapshot, now: datetime) -> StatusChanges:
+    """Return the status changes on joining workers; empty where the status is up to date."""
+    before, size = snapshot.job.status.internal.joining, snapshot.size
+    if not size.scale_up_pending:
+        return _joining_ended(snapshot)
+    if snapshot.job.spec.elastic and any(map(_has_failed, snapshot.joining)):
+        # All are tried again after the cooldown: the group does not stop for workers that failed before they joined.
         return {
-            "joining": Joining(current_size=size, target_size=size, attempt=status.attempt),
+            "joining": Joining(
+                current_size=size.current, target_size=size.current, attempt=snapshot.job.status.attempt
+            ),
             "scale_up_paused_since": now,
         }
-    narrower = snapshot.job.spec.elastic is not None and size < snapshot.aim < snapshot.wish
-    of, since = snapshot.wish if narrower else None, _ready_since(snapshot, now)
-    if before is not None and (before.current_size, before.target_size) == (size, snapshot.aim):
-        after = before.evolve(ready_since=since, requested_size=of)
-        return {} if after == before else {"joining": after}
-    same = before is not None and before.current_size == size
-    attempt = before.attempt if before and same else status.attempt
-    # Whose turn comes later is not waited for; but another wish has those that are ready wait no longer.
-    kept = since if same and not narrower else None
-    return {
-        "joining": Joining(
-            current_size=size, target_size=snapshot.aim, attempt=attempt, ready_since=kept, requested_size=of
-        )
-    }
+    after = _joining(snapshot, now)
+    return {} if after == before else {"joining": after}
 
 
-def told(snapshot: Snapshot, changed: StatusChanges) -> Sequence[Event]:
-    """The event with which it begins, or ends before its time."""
-    begun, before = changed.get("joining"), snapshot.job.status.internal.joining
-    if "scale_up_paused_since" in changed:
-        lost = next(filter(_is_lost, snapshot.joining))
-        note = f"worker {lost.index} (pod {lost.name}) ended before it could join; the group trains on without it"
-        return [Event("Warning", Reason.WORKERS_JOINING, note)]
-    more = begun.target_size - begun.current_size if begun else 0
-    asked = (
-        before is not None
-        and begun is not None
-        and (before.current_size, before.target_size) == (begun.current_size, begun.target_size)
+def _joining_ended(snapshot: Snapshot) -> StatusChanges:
+    """Return the changes once no worker is to join any more: the status names their attempt until their pods are gone."""
+    before = snapshot.job.status.internal.joining
+    if before is None:
+        return {}
+    pods_left = any(pod.index >= before.current_size for pod in snapshot.pods)
+    unused = Joining(current_size=before.current_size, target_size=before.current_size, attempt=before.attempt)
+    after = unused if pods_left else None
+    return {} if after == before else {"joining": after}
+
+
+def _joining(snapshot: Snapshot, now: datetime) -> Joining:
+    """Return the joining workers as the status has to name them."""
+    before, size = snapshot.job.status.internal.joining, snapshot.size
+    narrower = snapshot.job.spec.elastic is not None and size.current < size.target < size.allowed
+    requested, since = size.allowed if narrower else None, _ready_since(snapshot, now)
+    if before is not None and (before.current_size, before.target_size) == (size.current, size.target):
+        return before.evolve(ready_since=since, requested_size=requested)
+    same = before is not None and before.current_size == size.current
+    return Joining(
+        current_size=size.current,
+        target_size=size.target,
+        attempt=before.attempt if before and same else snapshot.job.status.attempt,
+        # The join timeout starts again for a smaller target, and goes on where another size was requested.
+        ready_since=since if same and not narrower else None,
+        requested_size=requested,
     )
-    if begun is None or not more or asked:
+
+
+def scale_up_events(snapshot: Snapshot, changed: StatusChanges) -> Sequence[Event]:
+    """Return the event with which a scale-up starts, or fails."""
+    after, before = changed.get("joining"), snapshot.job.status.internal.joining
+    if "scale_up_paused_since" in changed:
+        failed = next(filter(_has_failed, snapshot.joining))
+        note = f"worker {failed.index} (pod {failed.name}) exited before it joined; the group continues without it"
+        return [Event("Warning", Reason.WORKERS_JOINING, note)]
+    more = after.target_size - after.current_size if after else 0
+    known = (
+        before is not None
+        and after is not None
+        and (before.current_size, before.target_size) == (after.current_size, after.target_size)
+    )
+    if after is None or not more or known:
         return []
-    those = "one that joins is" if more == 1 else f"{more} that join are"
-    why = "the group may grow" if snapshot.job.spec.elastic else "replicas was raised"
-    note = f"{why} to {begun.target_size}; the group of {begun.current_size} trains on until {those} ready"
+    why = "scaling up" if snapshot.job.spec.elastic else "replicas was raised: scaling up"
+    note = (
+        f"{why} from {after.current_size} to {counted(after.target_size, 'worker')};"
+        f" the group trains until {counted(more, 'joining worker')} {'is' if more == 1 else 'are'} ready"
+    )
     return [Event("Normal", Reason.WORKERS_JOINING, note)]
 
 
-def newcomers(snapshot: Snapshot) -> Sequence[Action]:
-    """The pods that are to be made for those that join."""
-    asked = snapshot.job.status.internal.joining
-    if asked is None or snapshot.wish is None:
+def create_joining_workers(snapshot: Snapshot) -> Sequence[Action]:
+    """Return the actions that create the pods of joining workers."""
+    joining = snapshot.job.status.internal.joining
+    if joining is None or not snapshot.size.scale_up_pending:
         return []
-    if not _may_grow(snapshot):
-        # They would take the place for which one of the group waits.
+    if not _may_scale_up(snapshot):
+        # They would take the node for which a worker of the group waits.
         return []
-    there = {pod.index for pod in snapshot.joining}
+    present = {pod.index for pod in snapshot.joining}
     return [
-        CreateWorker(i, asked.attempt, asked.target_size)
-        for i in range(asked.current_size, asked.target_size)
-        if i not in there
+        CreateWorker(i, joining.attempt, joining.target_size)
+        for i in range(joining.current_size, joining.target_size)
+        if i not in present
     ]
 
 
-def story(snapshot: Snapshot, now: datetime) -> str:
-    """How far they are, for people."""
-    wish, target = snapshot.wish or snapshot.size, snapshot.aim or snapshot.size
-    more = counted(wish - snapshot.size, "worker")
-    if target == snapshot.size and pause(snapshot, now) <= timedelta():
-        return f"{more} more {'is' if wish - target == 1 else 'are'} asked for when the group has places of its own"
-    if target == snapshot.size:
-        return f"{more} more {'is' if wish - target == 1 else 'are'} asked for at {now + pause(snapshot, now):%H:%M:%S} UTC (elastic.growAfterSeconds)"
-    ready, joins = sum(_is_ready(snapshot, pod) for pod in snapshot.joining), target - snapshot.size
-    troubled = [pod for pod in sorted(snapshot.joining, key=lambda pod: pod.index) if pod.trouble]
-    why = next(
-        (f": pod {pod.name}: {pod.trouble.message or pod.trouble.reason}" for pod in troubled if pod.trouble), ""
+def resizing_message(snapshot: Snapshot, now: datetime) -> str:
+    """Return the message of the condition Resizing: what the joining workers wait for."""
+    current, target, allowed = snapshot.size.current, snapshot.size.target, snapshot.size.allowed
+    if target == current:
+        more = counted(allowed - current, "more worker")
+        cooldown = scale_up_cooldown_left(snapshot, now)
+        if cooldown <= timedelta():
+            return f"scale-up by {more} is deferred until all current workers are scheduled"
+        return f"scale-up by {more} is deferred until {now + cooldown:%H:%M:%S} UTC (elastic.growAfterSeconds)"
+    ready, joining = sum(_is_ready(snapshot, pod) for pod in snapshot.joining), target - current
+    blocked = [pod for pod in sorted(snapshot.joining, key=lambda pod: pod.index) if pod.issue]
+    why = next((f": pod {pod.name}: {pod.issue.message or pod.issue.reason}" for pod in blocked if pod.issue), "")
+    later = f" ({allowed - target} more are requested after that)" if target < allowed else ""
+    left = join_timeout_left(snapshot, now)
+    until = (
+        f"; joining workers that are not running by {now + left:%H:%M:%S} UTC are dropped (elastic.shrinkAfterSeconds)"
+        if why and left > timedelta()
+        else ""
     )
-    later = f" ({wish - target} more have their turn after that)" if target < wish else ""
-    limit = patience(snapshot, now)
-    until = f"; who finds no place or cannot start is waited for until {now + limit:%H:%M:%S} UTC (elastic.shrinkAfterSeconds)"
-    those = f"{counted(joins, 'worker')} that {'joins' if joins == 1 else 'join'} {'is' if 1 in {ready, joins} else 'are'} ready"
-    waits = until if why and limit > timedelta() else ""
-    return f"{ready} of {those}{later}{why}; until all are, the others train on{waits}"
+    return (
+        f"{ready} of {counted(joining, 'joining worker')} {'is' if 1 in {ready, joining} else 'are'} ready{later}{why};"
+        f" the group trains until all are ready{until}"
+    )
 
 
-def _may_grow(snapshot: Snapshot) -> bool:
-    """Whether all workers that there are have a place, of a group that could do with fewer."""
-    return snapshot.job.spec.elastic is None or is_complete(snapshot)
+def _may_scale_up(snapshot: Snapshot) -> bool:
+    """Return whether an elastic group has nodes for all of its own workers; any other group may always scale up."""
+    return snapshot.job.spec.elastic is None or all_scheduled(snapshot)
 
 
 def _ready_since(snapshot: Snapshot, now: datetime) -> datetime | None:
-    """Since when some of those that join are ready, and wait for the others; None where none is, or nobody counts."""
+    """Return since when ready workers wait for other joining ones; None where none is ready, or the group is not elastic."""
     before = snapshot.job.status.internal.joining
-    if snapshot.job.spec.elastic is None or not any(map(is_placed, snapshot.joining)):
+    if snapshot.job.spec.elastic is None or not any(map(is_scheduled, snapshot.joining)):
         return None
     if before is not None and before.ready_since is not None:
-        # An operator that has just begun has yet to hear of them.
+        # After a change of the leader, the agents have yet to connect.
         return before.ready_since
     return now if any(_is_ready(snapshot, pod) for pod in snapshot.joining) else None
 
 
-def _is_settled(snapshot: Snapshot, wished: range) -> bool:
-    there = {pod.index: pod for pod in snapshot.joining}
-    if any(map(_is_lost, there.values())):
+def _joining_settled(snapshot: Snapshot, indexes: range) -> bool:
+    """Return whether the joining workers with these indexes are ready, or a group that is not elastic has lost one."""
+    pods = {pod.index: pod for pod in snapshot.joining}
+    if any(map(_has_failed, pods.values())):
         return snapshot.job.spec.elastic is None
-    return all(index in there and _is_ready(snapshot, there[index]) for index in wished)
+    return all(index in pods and _is_ready(snapshot, pods[index]) for index in indexes)
 
 
-def _is_lost(pod: PodView) -> bool:
-    """Whether it will not join any more: another container may run on where the main one has failed. One that is deleted is made anew."""
+def _has_failed(pod: PodView) -> bool:
+    """Return whether the worker cannot join any more. A deleted pod is created again; a sidecar may outlive the main container."""
     return pod.deletion_time is None and (pod.ended or state(pod) is State.FAILED)
 
 
 def _is_ready(snapshot: Snapshot, pod: PodView) -> bool:
     agent = snapshot.agents.get(pod.uid)
-    waits = agent is not None and agent.connected and agent.doing is Doing.WAITING and agent.prepared
-    # Of a container its agent may tell sooner than its node.
-    return waits and pod.running and not pod.taken_by
+    waiting = agent is not None and agent.connected and agent.state is AgentState.WAITING and agent.prepared
+    # The agent may connect before the node reports the container as running.
+    return waiting and pod.running and not pod.disruption

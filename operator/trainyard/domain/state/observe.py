@@ -1,6 +1,6 @@
-"""From the JSON of the API server to the views that decisions look at.
+"""Convert the JSON of the API server to the views that decisions use.
 
-Trusts the API server's schema, not the content: a pod that does not bear a worker's name raises ValueError and is left out.
+The schema of the API server is trusted, the content is not: a pod without a worker's name raises ValueError and is ignored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,30 +12,30 @@ from trainyard.api.recovery import PEER_LOST_CODE, RESTART_CODE, SAVED_CODE
 from trainyard.api.spec import LONGEST_GRACE, TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.state.object_names import parse_worker_pod
-from trainyard.domain.state.snapshot import UNSCHEDULABLE, Exit, JobView, PodView, Trouble
+from trainyard.domain.state.snapshot import UNSCHEDULABLE, Exit, JobView, PodIssue, PodView
 from trainyard.domain.state.termination import Kind, headline, read
 
 Json = Mapping[str, Any]
 
 FAR_AWAY = datetime.max.replace(tzinfo=UTC)
 MESSAGE_LIMIT = 2048
-ON_ITS_WAY = frozenset({"ContainerCreating", "PodInitializing"})
-"""What a container waits for where all is well."""
-USUAL = frozenset({"PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready"})
-"""The conditions of a pod that is well."""
-NOTHING: frozenset[str] = frozenset()
-"""One for all pods."""
-UNSEEN = frozenset({"ContainerStatusUnknown", "Unknown"})
-"""The kubelet's and containerd's words for a container that was lost, at a reboot say: its exit code is made up."""
+STARTING_REASONS = frozenset({"ContainerCreating", "PodInitializing"})
+"""The reasons for which a healthy container waits."""
+DEFAULT_CONDITIONS = frozenset({"PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready"})
+"""The conditions of every healthy pod."""
+NO_CONDITIONS: frozenset[str] = frozenset()
+"""Shared by all pods, to save memory."""
+LOST_CONTAINER_REASONS = frozenset({"ContainerStatusUnknown", "Unknown"})
+"""The reasons of the kubelet and of containerd for a container that was lost, for example at a reboot: its exit code is invented."""
 EVICTED = "Evicted"
-"""The kubelet's word for a pod that it ends, and for one that it does not let begin, where something runs short."""
-IN_ORDER = frozenset({0, SAVED_CODE, PEER_LOST_CODE})
-"""Exit codes that nobody is charged for."""
-KILLED = 128 + 9
+"""The reason of the kubelet for a pod that it terminates, or does not admit, because a resource is short."""
+UNCHARGED_CODES = frozenset({0, SAVED_CODE, PEER_LOST_CODE})
+"""Exit codes that do not count against the restart budget."""
+SIGKILL_CODE = 128 + 9
 
 
 def job_view(raw: Json) -> JobView:
-    """A TrainingJob. Raises pydantic.ValidationError where the spec or the status cannot be read."""
+    """Return a TrainingJob. Raises pydantic.ValidationError where the spec or the status is invalid."""
     metadata = raw["metadata"]
     return JobView(
         uid=metadata["uid"],
@@ -50,19 +50,19 @@ def job_view(raw: Json) -> JobView:
 
 
 def pod_view(raw: Json) -> PodView:
-    """A worker's pod. Raises KeyError or ValueError where it is none.
+    """Return a worker's pod. Raises KeyError or ValueError where the object is none.
 
-    Index and attempt are read from the name, which nobody can edit; the labels of the same meaning are for selectors.
+    Index and attempt come from the name, which cannot be edited; the labels of the same meaning are for selectors.
     """
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     index, attempt = parse_worker_pod(metadata["name"])
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     main, restartable = _main_container(spec, status), is_restartable(spec)
-    comes_back = restartable and _comes_back(main, status)
-    main = {} if comes_back else main
+    will_restart = restartable and _will_restart(main, status)
+    main = {} if will_restart else main
     end = _exit(main, spec, status)
     end = _evicted(status, conditions, main, end) or end
-    taken_at, taken_by = _taken(metadata, status, conditions, main, end)
+    disrupted_at, disruption = _disruption(metadata, status, conditions, main, end)
     return PodView(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
@@ -79,12 +79,13 @@ def pod_view(raw: Json) -> PodView:
         ready=conditions.get("Ready", {}).get("status") == "True",
         running="running" in main,
         running_since=_time(main["running"].get("startedAt")) if "running" in main else None,
-        ended=not comes_back and _ended(spec, status),
+        ended=not will_restart and _ended(spec, status),
         exit=end,
-        conditions=frozenset(kind for kind, c in conditions.items() if c.get("status") == "True") - USUAL or NOTHING,
-        trouble=_trouble(status, conditions),
-        taken_at=taken_at,
-        taken_by=taken_by,
+        conditions=frozenset(kind for kind, c in conditions.items() if c.get("status") == "True") - DEFAULT_CONDITIONS
+        or NO_CONDITIONS,
+        issue=_issue(status, conditions),
+        disrupted_at=disrupted_at,
+        disruption=disruption,
         deletion_time=_time(metadata.get("deletionTimestamp")),
         clock_behind=_clock_behind(status, conditions),
         removed="deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds") == 0,
@@ -94,7 +95,7 @@ def pod_view(raw: Json) -> PodView:
 
 
 def owner_uid(raw: Json) -> str | None:
-    """The UID of the object that controls this one."""
+    """Return the UID of the object that controls this one; None where there is none."""
     owners = raw["metadata"].get("ownerReferences") or ()
     return next((owner["uid"] for owner in owners if owner.get("controller")), None)
 
@@ -105,7 +106,7 @@ def _time(text: str | None) -> datetime | None:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        # A grace period of ten thousand years, say: the API server can write times that Python cannot read.
+        # The API server accepts times that Python cannot represent, for example after a grace period of ten thousand years.
         return FAR_AWAY
 
 
@@ -121,14 +122,14 @@ def _main_container(spec: Json, status: Json) -> Json:
 
 
 def is_restartable(spec: Json) -> bool:
-    """Whether the node of a pod with this `spec` starts the main container anew where it ends with RESTART_CODE."""
+    """Return whether the node of a pod with this `spec` restarts a main container that exits with RESTART_CODE."""
     rules = spec["containers"][0].get("restartPolicyRules") or ()
     codes = [rule.get("exitCodes") or {} for rule in rules]
     return any(each.get("operator") == "In" and RESTART_CODE in each.get("values", ()) for each in codes)
 
 
-def _comes_back(main: Json, status: Json) -> bool:
-    """Whether the main container has ended to start anew. A node that knows nothing of it lets the pod fail."""
+def _will_restart(main: Json, status: Json) -> bool:
+    """Return whether the main container has exited to be restarted. A node without that feature lets the pod fail."""
     ended = (main.get("terminated") or {}).get("exitCode")
     return ended == RESTART_CODE and status.get("phase") not in {"Succeeded", "Failed"}
 
@@ -141,41 +142,43 @@ def _ended(spec: Json, status: Json) -> bool:
 
 
 def _exit(main: Json, spec: Json, status: Json) -> Exit | None:
-    """The main container's end; else that of an init container whose failure keeps it from starting."""
-    if end := _seen_end(main):
+    """Return the main container's exit; else that of an init container whose failure keeps it from starting."""
+    if end := _reported_exit(main):
         return end
     if status.get("phase") != "Failed":
         return None
-    # A sidecar is ended with the pod; that is never why the pod failed.
+    # A sidecar is terminated with the pod; it is never why the pod failed.
     sidecars = {c["name"] for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"}
     inits = (s for s in status.get("initContainerStatuses") or () if s["name"] not in sidecars)
-    ends = (_seen_end(s.get("state") or {}, s["name"]) for s in inits)
+    ends = (_reported_exit(s.get("state") or {}, s["name"]) for s in inits)
     return next((e for e in ends if e and e.code != 0), None)
 
 
-def _seen_end(state: Json, init_container: str | None = None) -> Exit | None:
+def _reported_exit(state: Json, init_container: str | None = None) -> Exit | None:
     ended: Json = state.get("terminated") or {}
     finished = _time(ended.get("finishedAt"))
-    if finished is None or ended.get("reason") in UNSEEN:
+    if finished is None or ended.get("reason") in LOST_CONTAINER_REASONS:
         return None
     reason = ended.get("reason") or "Error"
-    return an_exit(finished, ended["exitCode"], ended.get("message") or "", reason, init_container)
+    return container_exit(finished, ended["exitCode"], ended.get("message") or "", reason, init_container)
 
 
-def an_exit(time: datetime, code: int, said: str, reason: str = "Error", init_container: str | None = None) -> Exit:
+def container_exit(
+    time: datetime, code: int, termination_message: str, reason: str = "Error", init_container: str | None = None
+) -> Exit:
     """Return the exit of a container or of its ranks, from its termination message."""
-    message = read(said)
+    message = read(termination_message)
     data, text = message.data, message.text
     if data is None:
         return Exit(time, code, reason, text[-MESSAGE_LIMIT:], init_container)
     line = headline(data, text)
     rest = "" if text.startswith(line) and len(text) <= MESSAGE_LIMIT else f"{line}\n"
-    room = MESSAGE_LIMIT - len(rest)
+    length = MESSAGE_LIMIT - len(rest)
     return Exit(
         time,
         code,
         "OOMKilled" if data.out_of_memory else reason,
-        (rest + text[-room:]).strip(),
+        (rest + text[-length:]).strip(),
         init_container,
         data.step,
         data.rank,
@@ -188,9 +191,9 @@ def an_exit(time: datetime, code: int, said: str, reason: str = "Error", init_co
 
 
 def _evicted(status: Json, conditions: Mapping[str, Json], main: Json, end: Exit | None) -> Exit | None:
-    """The end of a pod that was evicted for its own doing: it filled a volume, or used more of its node's disk than it may.
+    """Return the exit of a pod that was evicted for its own use of resources: a full volume, or too much of its node's disk.
 
-    The kubelet marks all other pods that it ends with DisruptionTarget, and those that it does not let begin have no containers.
+    The kubelet marks all other pods that it terminates with DisruptionTarget; a pod that it does not admit has no containers.
     """
     disrupted = conditions.get("DisruptionTarget", {}).get("status") == "True"
     ran = end is not None or "terminated" in main
@@ -199,18 +202,18 @@ def _evicted(status: Json, conditions: Mapping[str, Json], main: Json, end: Exit
     words = (status.get("message") or "").strip()[-MESSAGE_LIMIT:]
     if end:
         # The node's reason replaces what the agent reported, but for the rank and its step.
-        code = KILLED if end.code in IN_ORDER else end.code
+        code = SIGKILL_CODE if end.code in UNCHARGED_CODES else end.code
         return Exit(end.time, code, EVICTED, words, end.init_container, end.step, end.rank)
     over = _time(conditions.get("Ready", {}).get("lastTransitionTime"))
-    return Exit(over, KILLED, EVICTED, words) if over else None
+    return Exit(over, SIGKILL_CODE, EVICTED, words) if over else None
 
 
-def _taken(
+def _disruption(
     metadata: Json, status: Json, conditions: Mapping[str, Json], main: Json, end: Exit | None
-) -> tuple[datetime | None, Trouble | None]:
-    """When the pod was asked to go (None: not known), and by whom.
+) -> tuple[datetime | None, PodIssue | None]:
+    """Return when the pod was disrupted (None: not known), and by what.
 
-    Deletion counts from the request, not from the end of the grace period.
+    A deletion counts from the request, not from the end of the grace period.
     """
     target = conditions.get("DisruptionTarget", {})
     disrupted = _time(target.get("lastTransitionTime")) if target.get("status") == "True" else None
@@ -218,31 +221,31 @@ def _taken(
     grace = min(metadata.get("deletionGracePeriodSeconds") or 0, LONGEST_GRACE)
     deleted = deletion - timedelta(seconds=grace) if deletion else None
     if disrupted and not (deleted and deleted < disrupted):
-        return disrupted, Trouble(target.get("reason", "DisruptionTarget"), target.get("message", ""))
+        return disrupted, PodIssue(target.get("reason", "DisruptionTarget"), target.get("message", ""))
     if deleted:
-        return deleted, Trouble("Deleted", "somebody deleted the pod")
-    # A reason of the whole pod, not of a container, means that its node ended it, at a shutdown say.
+        return deleted, PodIssue("Deleted", "the pod was deleted")
+    # A reason of the whole pod, not of a container, means that its node terminated it, for example at a shutdown.
     if end and end.reason != EVICTED and status.get("phase") == "Failed" and status.get("reason"):
-        return None, Trouble(status["reason"], status.get("message", ""))
+        return None, PodIssue(status["reason"], status.get("message", ""))
     if not end and not status.get("reason") and "terminated" in main:
-        return None, Trouble("ContainerStatusUnknown", "its node lost the container, at a restart say")
+        return None, PodIssue("ContainerStatusUnknown", "the node lost the container, for example at a reboot")
     return None, None
 
 
 def _clock_behind(status: Json, conditions: Mapping[str, Json]) -> bool:
-    """Whether the node has taken the pod up, by its own clock, before it was placed there, by the API server's."""
+    """Return whether the node started the pod, by its own clock, before the pod was scheduled, by the API server's."""
     scheduled = conditions.get("PodScheduled", {})
-    placed = _time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None
-    taken_up = _time(status.get("startTime"))
-    return placed is not None and taken_up is not None and taken_up < placed
+    scheduled_at = _time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None
+    started = _time(status.get("startTime"))
+    return scheduled_at is not None and started is not None and started < scheduled_at
 
 
 def _node_lost_at(conditions: Mapping[str, Json]) -> datetime | None:
-    """When the pod was given up with its node, as far as pods tell: no right to read nodes is needed.
+    """Return when the pod was given up with its node, as far as the pod shows it: no permission to read nodes is needed.
 
     The taint manager deletes it, which it does for any NoExecute taint. The node controller makes Ready False and leaves
-    ContainersReady, which a kubelet never does but for a readiness gate, and then with a reason; the first word of the kubelet
-    makes it consistent again.
+    ContainersReady, which a kubelet does only for a readiness gate, and then with a reason. The next update of the kubelet makes it
+    consistent again.
     """
     ready, containers = conditions.get("Ready", {}), conditions.get("ContainersReady", {})
     silent = ready.get("status") == "False" and containers.get("status") == "True" and not ready.get("reason")
@@ -251,14 +254,14 @@ def _node_lost_at(conditions: Mapping[str, Json]) -> datetime | None:
     return _time(target.get("lastTransitionTime")) if silent and given_up else None
 
 
-def _trouble(status: Json, conditions: Mapping[str, Json]) -> Trouble | None:
+def _issue(status: Json, conditions: Mapping[str, Json]) -> PodIssue | None:
     if status.get("phase") == "Failed":
-        return Trouble(status["reason"], status.get("message", "")) if status.get("reason") else None
+        return PodIssue(status["reason"], status.get("message", "")) if status.get("reason") else None
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
-        return Trouble(scheduled.get("reason", UNSCHEDULABLE), scheduled.get("message", ""))
+        return PodIssue(scheduled.get("reason", UNSCHEDULABLE), scheduled.get("message", ""))
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason", "ContainerCreating") not in ON_ITS_WAY:
-            return Trouble(waiting["reason"], waiting.get("message", ""))
+        if waiting.get("reason", "ContainerCreating") not in STARTING_REASONS:
+            return PodIssue(waiting["reason"], waiting.get("message", ""))
     return None

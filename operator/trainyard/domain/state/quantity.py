@@ -1,4 +1,4 @@
-"""Kubernetes quantities ("500m", "2", "1k", "16Gi") as numbers. Only read, never written."""
+"""Parse Kubernetes quantities ("500m", "2", "1k", "16Gi"). Pure."""
 
 from decimal import Decimal
 
@@ -20,7 +20,7 @@ FACTORS = {suffix: Decimal(factor) for suffix, factor in DECIMAL.items()} | {
 
 
 def quantity(value: str | float | None) -> Decimal | None:
-    """The number that `value` stands for, or None where it stands for none: the API server refuses that pod."""
+    """Return the number that `value` represents; None where it is no quantity: the API server rejects that pod."""
     text = str(value).strip()
     suffix = next((s for s in FACTORS if text.endswith(s)), "")
     try:

@@ -1,6 +1,6 @@
-"""How many ranks a job has, and whether `spec.parallelism` fits them. Pure.
+"""Count the ranks of a job, and check that `spec.parallelism` divides them. Pure.
 
-The API server refuses numbers that do not fit, but it cannot count the accelerators for which `processesPerReplica: auto` stands.
+The API server rejects numbers that do not fit, but it cannot count the accelerators behind `processesPerReplica: auto`.
 """
 
 from collections.abc import Mapping
@@ -11,34 +11,34 @@ from trainyard.api.spec import RANKS_FIT, Framework, TrainingJobSpec
 from trainyard.domain.state.quantity import quantity
 
 ACCELERATORS = frozenset({"gpu", "gaudi", "neuron", "npu", "tpu"})
-"""The last part of the extended resources that stand for one accelerator each (nvidia.com/gpu, habana.ai/gaudi …)."""
+"""The last part of the names of extended resources that count single accelerators (nvidia.com/gpu, habana.ai/gaudi …)."""
 
 
 def processes(spec: TrainingJobSpec) -> int:
-    """Training processes a worker: what the user says, else the accelerators of the main container, else 1."""
+    """Return the training processes of a worker: the number in the spec, else the accelerators of the main container, else 1."""
     if isinstance(spec.processes_per_replica, int):
         return spec.processes_per_replica
     return max(1, accelerators(spec.template["spec"]["containers"][0]))
 
 
-def meets_by_itself(spec: TrainingJobSpec) -> bool:
-    """Whether torchrun finds a new group by itself when workers come and go: an elastic job without the agent."""
+def uses_torchrun_rendezvous(spec: TrainingJobSpec) -> bool:
+    """Return whether torchrun forms a new group by itself when workers join or exit: an elastic job without the agent."""
     return spec.elastic is not None and spec.framework is Framework.TORCH and spec.recovery.agent is Agent.NONE
 
 
 def accelerators(container: Mapping[str, Any]) -> int:
-    """The accelerators that a container asks for, MIG slices included. Kubernetes has them in `limits`, whole."""
+    """Return the accelerators that a container requests, MIG slices included. Kubernetes has them in `limits`, as integers."""
     limits: Mapping[str, Any] = (container.get("resources") or {}).get("limits") or {}
     return sum(int(quantity(count) or 0) for name, count in limits.items() if _is_accelerator(name))
 
 
-def misfit(spec: TrainingJobSpec) -> str:
-    """Why the ranks of a job cannot be divided into whole copies of the model; empty where they can."""
+def indivisible(spec: TrainingJobSpec, workers: int) -> str:
+    """Return why the ranks of so many workers cannot be divided into whole copies of the model; empty where they can."""
     split = spec.parallelism
-    if split is None or (spec.replicas * (each := processes(spec))) % split.ranks == 0:
+    if split is None or (workers * (each := processes(spec))) % split.ranks == 0:
         return ""
     one_copy = f"{split.tensor} x {split.pipeline} x {split.context} is {split.ranks}"
-    return f"{RANKS_FIT}: {spec.replicas} x {each} is {spec.replicas * each}, and {one_copy}"
+    return f"{RANKS_FIT}: {workers} x {each} is {workers * each}, and {one_copy}"
 
 
 def _is_accelerator(resource: str) -> bool:

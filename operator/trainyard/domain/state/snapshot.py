@@ -1,36 +1,23 @@
-"""What a decision looks at: a job, its pods and its Service at one moment, reduced to what matters."""
+"""The input of a decision: a job, its pods, its Service and its agents at one moment, reduced to what decisions use."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
-from trainyard.api.agent_protocol import AgentState as Doing, StopProgress as LeaveView
+from trainyard.api.agent_protocol import AgentState, StopProgress
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
+from trainyard.domain.state.replicas import GroupSize
 from trainyard.domain.state.termination import Kind as TerminationKind
 
-__all__ = [
-    "UNSCHEDULABLE",
-    "AgentView",
-    "Doing",
-    "Exit",
-    "JobView",
-    "LeaveView",
-    "PodView",
-    "RankProgress",
-    "Snapshot",
-    "Trouble",
-    "WorkerReport",
-]
-
 UNSCHEDULABLE = "Unschedulable"
-"""What the scheduler says of a pod for which it has looked for a node, and found none."""
+"""The reason of the condition PodScheduled where the scheduler has found no node for the pod."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why something waits, in the words of the scheduler or the node."""
+class PodIssue:
+    """Why a pod waits or is disrupted, as the scheduler, the node or the API server reports it."""
 
     reason: str
     message: str
@@ -38,16 +25,16 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The end of a container."""
+    """The exit of a container."""
 
     time: datetime
     code: int
     reason: str
     message: str
     init_container: str | None = None
-    """The init container that it was, if it was one."""
+    """The name of the init container, where one exited."""
     step: int | None = None
-    """The last step that the rank which ended it had done, where its program tells its progress."""
+    """The last step of the rank that caused the exit, where its program reports progress."""
     rank: int | None = None
     """That rank, where the agent names it."""
     kind: TerminationKind | None = None
@@ -74,7 +61,7 @@ class PodView:
     attempt: int
     index: int
     workers: int
-    """The size of the group that it was made for; 0 where its annotation was taken away by hand."""
+    """The size of the group for which it was created; 0 where its annotation was removed by hand."""
     phase: str
     """Pending, Running, Succeeded, Failed or Unknown."""
     node: str | None = None
@@ -87,27 +74,27 @@ class PodView:
     running_since: datetime | None = None
     """By its node's clock."""
     ended: bool = False
-    """Whether all its containers have ended. The node says so a moment before it moves the phase on."""
+    """Whether all its containers have exited. The node reports that a moment before it changes the phase."""
     exit: Exit | None = None
-    """How the main container ended, or the init container that kept it from starting."""
+    """The exit of the main container, or of the init container that kept it from starting."""
     conditions: frozenset[str] = frozenset()
     """The types of the conditions that are True, without those that every pod has."""
-    trouble: Trouble | None = None
-    """Why it is not placed, or its containers do not start."""
-    taken_by: Trouble | None = None
-    """Who or what has taken it away or asked for that: a deletion, an eviction, a preemption, a node that was lost."""
-    taken_at: datetime | None = None
-    """When that was, if it is known."""
+    issue: PodIssue | None = None
+    """Why it is not scheduled, or its containers do not start."""
+    disruption: PodIssue | None = None
+    """What has removed the pod, or has requested that: a deletion, an eviction, a preemption, a lost node."""
+    disrupted_at: datetime | None = None
+    """When that was; None where it is not known."""
     deletion_time: datetime | None = None
-    """When its grace period ends or ended; set as soon as its deletion was asked for."""
+    """When its grace period ends or ended; set as soon as its deletion was requested."""
     clock_behind: bool = False
-    """Whether its node's clock is behind that of the control plane, as far as the pod tells."""
+    """Whether its node's clock is behind that of the control plane, as far as the pod shows it."""
     removed: bool = False
-    """Whether its deletion waits for its node no longer: what keeps it is a finalizer."""
+    """Whether its deletion waits for a finalizer alone, and no longer for its node."""
     restartable: bool = False
-    """Whether its node starts the main container anew where the agent ends it for that."""
+    """Whether its node restarts the main container where the agent exits for that."""
     node_lost_at: datetime | None = None
-    """When the control plane gave it up because nothing is heard of its node; None where the node has told of it since."""
+    """When the control plane gave it up because its node is not ready; None where the node has reported it since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,128 +113,119 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class RankProgress:
-    """How far a rank is."""
+    """The progress of a rank, as its agent reports it."""
 
     rank: int
     step: int | None
-    """The last step that it has done; None where it has told its phase alone."""
+    """The last step that it has completed; None where it reports its phase alone."""
     phase: str
     total_steps: int | None = None
     loss: float | None = None
     step_seconds: float | None = None
-    """What a step takes as a rule."""
+    """The usual duration of a step."""
     stack: tuple[str, ...] = ()
-    """Where it stands, the innermost frame first: told where it hangs."""
+    """Its Python stack, the innermost frame first; reported while it hangs."""
     first: int | None = None
-    """The first step that it has told in this attempt, where its program uses our library."""
+    """The first step that it has reported in this attempt, where its program uses our library."""
     own_seconds: float | None = None
-    """Those of a step in which it works itself and does not wait for others, where its program tells."""
+    """The part of a step in which it computes and does not wait for other ranks, where its program reports that."""
     measured: Mapping[str, float] = field(default_factory=dict)
-    """What else its program measures, by the names of `MeasuredProgress`."""
+    """What else its program reports, by the names of `MeasuredProgress`."""
     blocked: str = ""
     """Why it cannot say where it is: `stopped` by a signal, or `uninterruptible` in the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What the agent of a worker has told last."""
+    """The last progress report of a worker's agent."""
 
     attempt: int
     index: int
     """The worker's."""
     ranks: tuple[RankProgress, ...]
     at: datetime | None = field(default=None, compare=False)
-    """When it was told, by the operator's clock and to the fraction of a second; None: now."""
+    """When it was received, by the operator's clock and to the fraction of a second; None: now."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """What the agent of a worker has said last, and whether it is still there."""
+    """The last state that the agent of a worker has reported, and whether it is still connected."""
 
     attempt: int
-    doing: Doing
+    state: AgentState
     exit: Exit | None = None
-    """How the rank ended that failed."""
-    said_at: datetime | None = None
-    """When it said that for the first time."""
+    """The exit of the rank that failed."""
+    reported_at: datetime | None = None
+    """When it first reported this state."""
     since: datetime | None = None
-    """Since when it has been there without a break."""
+    """Since when it has been connected without a break."""
     left_at: datetime | None = None
-    """When its connection was lost; None while it stands."""
+    """When its connection was lost; None while it is connected."""
     vanished: bool = False
-    """Whether that was because its node did not answer any more."""
-    leave: LeaveView | None = None
-    """None where its ranks cannot come to an end together with all others."""
+    """Whether its connection was lost because its node did not answer any more."""
+    leave: StopProgress | None = None
+    """Its progress in a coordinated stop; None where its ranks cannot take part in one."""
     prepared: bool = True
-    """Whether its ranks' next start is prepared, as far as it can be."""
+    """Whether the next start of its ranks is prepared as far as possible."""
 
     @property
     def connected(self) -> bool:
-        """Whether it is there."""
-        return self.left_at is None and self.doing not in {Doing.ENDED, Doing.RESTARTING}
+        """Whether the agent is connected and its container stays."""
+        return self.left_at is None and self.state not in {AgentState.ENDED, AgentState.RESTARTING}
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that a decision on a job rests on. Without slots, so that what is asked again and again is computed once."""
+    """All input of a decision on a job. Without slots, so that properties are computed once."""
 
     job: JobView
     pods: Sequence[PodView] = ()
     has_service: bool = False
     agent: bool = False
-    """Whether the operator has an agent to bring into workers."""
+    """Whether the operator injects an agent into workers."""
     reports: Sequence[WorkerReport] = ()
-    """What the workers' agents have told last of their ranks' progress."""
+    """The last progress reports of the workers' agents."""
     agents: Mapping[str, AgentView] = field(default_factory=dict)
-    """The agents that have called, by the UID of their pod."""
-    hearing_since: datetime | None = None
-    """Since when all agents can call; None where there is no coordinator. Begins anew where not all of them were let in."""
-    wish: int | None = None
-    """The number of workers that the user wishes for, where the group keeps a smaller one until those that join are ready."""
-    aim: int | None = None
-    """The number that it has with those: fewer where there was no room for all, and none more while it is not to grow yet."""
-    limit: str = ""
-    """Why the group is to have fewer workers than `replicas` says; empty where it is not."""
-    misfit: str = ""
-    """Why `replicas`, as the user wishes it, is not followed."""
+    """The agents that have connected, by the UID of their pod."""
+    coordinator_up_since: datetime | None = None
+    """Since when all agents can connect; None where there is no coordinator. It is reset when connections are refused."""
+    decided_size: GroupSize | None = None
+    """The group's size as `plan` has decided it; None before that."""
 
     @cached_property
     def current(self) -> tuple[PodView, ...]:
-        """The pods of which the current attempt is made, by index."""
+        """The pods of the current attempt, by index."""
         has = self.job.status.has
         return tuple(sorted((p for p in self.pods if has(p.index, p.attempt)), key=lambda p: p.index))
 
     @cached_property
-    def told(self) -> tuple[WorkerReport, ...]:
+    def attempt_reports(self) -> tuple[WorkerReport, ...]:
         """The reports of the current attempt."""
         return tuple(report for report in self.reports if report.attempt == self.job.status.attempt)
 
     @cached_property
-    def heard_since(self) -> datetime | None:
-        """Since when one agent at least has been there without a break; None where none is."""
+    def agents_connected_since(self) -> datetime | None:
+        """Since when at least one agent has been connected without a break; None where none is."""
         return min((each.since for each in self.agents.values() if each.connected and each.since), default=None)
 
     @cached_property
-    def size(self) -> int:
-        """The number of workers that the current attempt was made for, which `replicas` may have left behind."""
-        return self.job.status.size or next((p.workers for p in self.current if p.workers), self.job.spec.replicas)
-
-    @cached_property
-    def resized_from(self) -> int | None:
-        """The number of workers that the current attempt, or a pod of it, was made for, where `replicas` is another one now."""
+    def size(self) -> GroupSize:
+        """The group's size as decided, or as if the group followed `spec.replicas` where nothing is decided yet."""
+        if self.decided_size is not None:
+            return self.decided_size
         stored = self.job.status.size
-        made_for = [stored] if stored else [p.workers for p in self.current]
-        return next((workers for workers in made_for if workers not in {0, self.job.spec.replicas}), None)
+        created_for = (stored,) if stored else tuple(pod.workers for pod in self.current)
+        return GroupSize.following(self.job.spec.replicas, created_for)
 
     @cached_property
     def old(self) -> tuple[PodView, ...]:
-        """The pods of earlier attempts that are not used any more."""
+        """The pods of earlier attempts that are no longer used."""
         status = self.job.status
         used = {p.uid for p in (*self.current, *self.joining)}
         return tuple(p for p in self.pods if p.attempt <= status.attempt and p.uid not in used)
 
     @cached_property
     def joining(self) -> tuple[PodView, ...]:
-        """The pods of the workers that are to join the group."""
-        awaits = self.job.status.is_joining
-        return tuple(p for p in self.pods if awaits(p.index, p.attempt))
+        """The pods of the workers that join the group."""
+        is_joining = self.job.status.is_joining
+        return tuple(p for p in self.pods if is_joining(p.index, p.attempt))

@@ -1,13 +1,13 @@
-"""How a worker is, judged from its pod."""
+"""Derive the state of a worker from its pod. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from trainyard.api.reasons import Reason
-from trainyard.domain.state.snapshot import UNSCHEDULABLE, PodView, Trouble
+from trainyard.domain.state.snapshot import UNSCHEDULABLE, PodIssue, PodView
 
-IMAGE_TROUBLE = frozenset(
+IMAGE_ERRORS = frozenset(
     {
         "ErrImagePull",
         "ImagePullBackOff",
@@ -18,10 +18,10 @@ IMAGE_TROUBLE = frozenset(
         "SignatureValidationFailed",
     },
 )
-STOPPED = frozenset({128 + 9, 128 + 15})
-"""The exit codes of SIGKILL and SIGTERM, with which a pod that has to go is ended."""
-OWN_DOING = frozenset({"OOMKilled", "Evicted"})
-"""What the node says where it has ended a worker for what that did itself."""
+STOP_SIGNAL_CODES = frozenset({128 + 9, 128 + 15})
+"""The exit codes of SIGKILL and SIGTERM, the signals that terminate a deleted pod."""
+CAUSED_BY_WORKER = frozenset({"OOMKilled", "Evicted"})
+"""The reasons of a node that has terminated a worker for its own use of resources."""
 
 
 class State(StrEnum):
@@ -36,14 +36,14 @@ class State(StrEnum):
 
 
 def state(pod: PodView) -> State:
-    """The state of the worker in `pod`.
+    """Return the state of the worker in `pod`.
 
-    The main container's exit decides, whatever the other containers do, unless it only followed from the pod's being
-    taken away. A pod that failed without any container's exit never ran the program: its node refused it.
+    The main container's exit decides, whatever the other containers do, unless a disruption of the pod caused it. A pod
+    that failed without any container's exit never ran the program: its node rejected it.
     """
-    if pod.exit and not _followed(pod):
+    if pod.exit and not _caused_by_disruption(pod):
         return State.SUCCEEDED if pod.exit.code == 0 else State.FAILED
-    if pod.taken_by or pod.phase == "Failed":
+    if pod.disruption or pod.phase == "Failed":
         return State.DISRUPTED
     if pod.phase == "Succeeded":
         return State.SUCCEEDED
@@ -53,26 +53,26 @@ def state(pod: PodView) -> State:
 
 
 def has_stopped(pod: PodView) -> bool:
-    """Whether no rank runs in it any more: the containers beside the main one may go on until they are killed."""
+    """Return whether no rank runs in the pod any more. Its other containers may run until they are killed."""
     return pod.ended or pod.exit is not None
 
 
-def _followed(pod: PodView) -> bool:
-    """Whether the exit is a consequence of the pod's being taken away.
+def _caused_by_disruption(pod: PodView) -> bool:
+    """Return whether a disruption of the pod caused the exit.
 
-    The times have whole seconds and come from two clocks, the node's and the API server's; so in the same second, and where the
-    node's clock is behind, the worker gets the benefit of the doubt, and an end by the signals with which pods are ended gets it
-    always. What the node has ended it for is its own doing all the same.
+    Times have whole seconds and come from two clocks, the node's and the API server's. So an exit in the same second, or on
+    a node whose clock is behind, counts as caused by the disruption; an exit by the signals of a deletion always does. An
+    exit that the worker caused by its own use of resources never does.
     """
-    if pod.exit is None or pod.taken_by is None:
+    if pod.exit is None or pod.disruption is None:
         return False
-    doubt = (pod.exit.code in STOPPED or pod.clock_behind) and pod.exit.reason not in OWN_DOING
-    return doubt or pod.taken_at is None or pod.taken_at <= pod.exit.time
+    doubt = (pod.exit.code in STOP_SIGNAL_CODES or pod.clock_behind) and pod.exit.reason not in CAUSED_BY_WORKER
+    return doubt or pod.disrupted_at is None or pod.disrupted_at <= pod.exit.time
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the group is as a whole, with the reason for what it waits for."""
+    """The state of the group as a whole, and why it waits."""
 
     scheduled: bool
     running: bool
@@ -80,37 +80,41 @@ class Health:
     message: str
 
 
-def health(pods: Sequence[PodView], wished: int) -> Health:
-    """The state of a group of `wished` workers, of which `pods` exist, told by its least well member."""
+def health(pods: Sequence[PodView], desired: int) -> Health:
+    """Return the state of a group of `desired` workers, of which `pods` exist: that of its least healthy worker."""
     states = [state(p) for p in pods]
-    placed = sum(s is not State.PENDING for s in states)
+    scheduled_count = sum(s is not State.PENDING for s in states)
     started = sum(s in {State.RUNNING, State.SUCCEEDED} for s in states)
-    scheduled = everyone(pods, wished) and placed == len(pods)
+    scheduled = all_present(pods, desired) and scheduled_count == len(pods)
     waiting = {State.PENDING, State.STARTING}
-    if troubled := [(p, p.trouble) for p, s in zip(pods, states, strict=True) if p.trouble and s in waiting]:
-        pod, trouble = troubled[0]
-        others = f" (and {len(troubled) - 1} more)" if len(troubled) > 1 else ""
-        message = f"pod {pod.name}{others}: {trouble.reason}: {trouble.message}".removesuffix(": ")
-        return Health(scheduled, running=False, reason=_reason(pod, trouble), message=message)
+    if blocked := [(p, p.issue) for p, s in zip(pods, states, strict=True) if p.issue and s in waiting]:
+        pod, issue = blocked[0]
+        others = f" (and {len(blocked) - 1} more)" if len(blocked) > 1 else ""
+        message = f"pod {pod.name}{others}: {issue.reason}: {issue.message}".removesuffix(": ")
+        return Health(scheduled, running=False, reason=_reason(pod, issue), message=message)
     if not scheduled:
-        message = f"{placed} of {wished} workers have a node"
+        message = f"{scheduled_count} of {desired} workers are scheduled"
         return Health(scheduled, running=False, reason=Reason.WORKERS_PENDING, message=message)
-    if started < wished:
-        message = f"{started} of {wished} workers have started"
+    if started < desired:
+        message = f"{started} of {desired} workers have started"
         if late := next((p for p, s in zip(pods, states, strict=True) if s in waiting), None):
-            # A volume that cannot be mounted, say, stands in the pod's events alone.
-            message += f"; the events of pod {late.name} tell what the next one waits for"
+            # Only the events of the pod name, for example, a volume that cannot be mounted.
+            message += f"; see the events of pod {late.name}"
         return Health(scheduled, running=False, reason=Reason.WORKERS_STARTING, message=message)
-    message = f"all {wished} workers run or have succeeded" if wished > 1 else "worker 0 runs or has succeeded"
+    message = (
+        f"all {desired} workers are running or have succeeded"
+        if desired > 1
+        else "worker 0 is running or has succeeded"
+    )
     return Health(scheduled, running=True, reason=Reason.WORKERS_RUNNING, message=message)
 
 
-def everyone(pods: Sequence[PodView], wished: int) -> bool:
-    """Whether each of `wished` workers has a pod."""
-    return {p.index for p in pods} >= set(range(wished))
+def all_present(pods: Sequence[PodView], desired: int) -> bool:
+    """Return whether each of `desired` workers has a pod."""
+    return {p.index for p in pods} >= set(range(desired))
 
 
-def _reason(pod: PodView, trouble: Trouble) -> Reason:
+def _reason(pod: PodView, issue: PodIssue) -> Reason:
     if not pod.scheduled:
-        return Reason.UNSCHEDULABLE if trouble.reason == UNSCHEDULABLE else Reason.WORKERS_PENDING
-    return Reason.IMAGE_PULL_FAILED if trouble.reason in IMAGE_TROUBLE else Reason.CONTAINER_CREATE_FAILED
+        return Reason.UNSCHEDULABLE if issue.reason == UNSCHEDULABLE else Reason.WORKERS_PENDING
+    return Reason.IMAGE_PULL_FAILED if issue.reason in IMAGE_ERRORS else Reason.CONTAINER_CREATE_FAILED

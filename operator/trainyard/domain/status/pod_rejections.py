@@ -6,7 +6,8 @@ from datetime import datetime
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.actions import Event, Plan
-from trainyard.domain.conditions import no, said, yes
+from trainyard.domain.conditions import apply_conditions, condition_false, condition_true
+from trainyard.domain.decisions import Fail
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.status import transitions
 
@@ -32,21 +33,17 @@ def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
     over = plan.status.finished or plan.status.holds(C.SUSPENDED)
     if refusal.reason is Reason.INVALID_TEMPLATE and not over:
         # Not repeated: the template cannot be changed while the job is active, so the answer would stay the same.
-        return transitions.fail(
-            replace(job, status=plan.status),
-            refusal.reason,
-            f"no pod can be made of spec.template: {refusal.message}",
-            now,
-        )
+        decision = Fail(refusal.reason, f"no pod can be made of spec.template: {refusal.message}")
+        return transitions.fail(replace(job, status=plan.status), decision, now)
     # A group that trains goes on where those that are to join it are refused; and where only deletions are, why it does not run stays what it was.
     joins = plan.status.internal.joining is not None and plan.status.holds(C.RUNNING)
     kind = C.STALLED if over else C.RESIZING if joins else C.RUNNING
-    saying = (no if kind is C.RUNNING else yes)(kind, refusal.reason, refusal.message)
-    stored = job.status.condition(saying.kind)
+    update = (condition_false if kind is C.RUNNING else condition_true)(kind, refusal.reason, refusal.message)
+    stored = job.status.condition(update.kind)
     # The plan may have said that all is well again. That was never stored, so nothing has changed in between.
-    others = [c for c in plan.status.conditions if c.type != saying.kind]
+    others = [c for c in plan.status.conditions if c.type != update.kind]
     before = plan.status.evolve(conditions=[*others, *([stored] if stored else [])])
-    status = plan.status.evolve(conditions=said(before, [saying], job.generation, now))
+    status = plan.status.evolve(conditions=apply_conditions(before, [update], job.generation, now))
     told = stored is not None and stored.reason == refusal.reason
     events = [] if told else [Event("Warning", refusal.reason, refusal.message)]
     return replace(plan, status=status, events=[*plan.events, *events], requeue_after=wait)

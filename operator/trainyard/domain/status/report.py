@@ -7,16 +7,22 @@ from typing import Any
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus, WorkerStatus
 from trainyard.domain.actions import Event, Plan
-from trainyard.domain.conditions import Saying, no, over, said, yes
+from trainyard.domain.conditions import (
+    ConditionUpdate,
+    apply_conditions,
+    clear_conditions,
+    condition_false,
+    condition_true,
+)
 from trainyard.domain.progress import stragglers
-from trainyard.domain.recovery.agent_injection import sayings as of_agent
-from trainyard.domain.recovery.agent_reports import ready
-from trainyard.domain.recovery.suspect_nodes import always
+from trainyard.domain.recovery.agent_injection import agent_conditions
+from trainyard.domain.recovery.agent_reports import is_ready
+from trainyard.domain.recovery.suspect_nodes import required
 from trainyard.domain.scaling import scale_up
 from trainyard.domain.state.object_names import selector
-from trainyard.domain.state.rank_layout import misfit
+from trainyard.domain.state.rank_layout import indivisible
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
-from trainyard.domain.state.worker_state import State, everyone, has_stopped, health, state
+from trainyard.domain.state.worker_state import State, all_present, has_stopped, health, state
 from trainyard.domain.wording import counted
 
 LISTED = 16
@@ -34,7 +40,7 @@ def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
         "selector": selector(job.uid),
     }
     if not plan.status.finished:
-        update["ready"] = f"{well}/{snapshot.wish or job.spec.replicas}"
+        update["ready"] = f"{well}/{snapshot.size.allowed}"
     if plan.status.finished or plan.status.holds(C.SUSPENDED):
         update |= _at_rest(job, plan.status, now)
     else:
@@ -55,8 +61,8 @@ def unfollowed(snapshot: Snapshot) -> list[Event]:
     """The event with which it is told that `replicas` is not followed: once, with the condition."""
     events = []
     for kind, reason, why in (
-        (C.STALLED, Reason.INVALID_SPEC, snapshot.misfit),
-        (C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.limit),
+        (C.STALLED, Reason.INVALID_SPEC, snapshot.size.invalid_because),
+        (C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.size.limited_because),
     ):
         before = snapshot.job.status.condition(kind)
         if why and not (before is not None and before.status == "True" and before.message == why):
@@ -71,7 +77,7 @@ def is_news(job: JobView, after: TrainingJobStatus) -> bool:
     attempt, which to a lone worker is the same. The rest counts pods or says what one of them waits for, and half of it is out
     of date when it is stored.
     """
-    before, grouped = job.status, job.spec.replicas > 1
+    before, grouped = job.status, after.replicas > 1
     looked_at = before.observed_generation and before.observed_generation != after.observed_generation
     return bool(looked_at) or _moves(before, grouped=grouped) != _moves(after, grouped=grouped)
 
@@ -88,74 +94,74 @@ def _moves(status: TrainingJobStatus, *, grouped: bool) -> tuple[Any, ...]:
 def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> StatusChanges:
     """A job that has no more to do than to lose its pods stalls at nothing, or at what it has failed of; and it has no size."""
     ended = Reason.JOB_FINISHED if status.finished else Reason.SUSPENDED
-    sayings = over(status, [C.SCALING_LIMITED], ended, "nothing is in the way")
+    updates = clear_conditions(status, [C.SCALING_LIMITED], ended, "nothing is in the way")
     failed = status.condition(C.FAILED) if status.holds(C.FAILED) else None
     if failed is not None and status.holds(C.STALLED):
-        sayings.append(yes(C.STALLED, failed.reason, failed.message))
+        updates.append(condition_true(C.STALLED, failed.reason, failed.message))
     else:
-        sayings += over(status, [C.STALLED], ended, "nothing is in the way")
-    return {"conditions": said(status, sayings, job.generation, now)} if sayings else {}
+        updates += clear_conditions(status, [C.STALLED], ended, "nothing is in the way")
+    return {"conditions": apply_conditions(status, updates, job.generation, now)} if updates else {}
 
 
 def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> StatusChanges:
-    job, pods = snapshot.job, snapshot.current
-    seen = health(pods, job.spec.replicas)
+    job, pods, workers = snapshot.job, snapshot.current, snapshot.size.desired
+    seen = health(pods, workers)
     if seen.running and status.awaiting_rendezvous:
         seen = replace(seen, running=False, reason=Reason.WORKERS_STARTING, message=_meeting(snapshot, now))
-    if misfit(job.spec):
-        seen = replace(seen, running=False, reason=Reason.INVALID_SPEC, message=snapshot.misfit)
+    if indivisible(job.spec, workers):
+        seen = replace(seen, running=False, reason=Reason.INVALID_SPEC, message=snapshot.size.invalid_because)
     elif not pods and snapshot.old:
         seen = replace(seen, message=f"{len(snapshot.old)} pods of earlier attempts have yet to end")
-    sayings = [
-        yes(C.SCHEDULED, Reason.WORKERS_SCHEDULED, "all workers have a node")
+    updates = [
+        condition_true(C.SCHEDULED, Reason.WORKERS_SCHEDULED, "all workers have a node")
         if seen.scheduled
-        else no(C.SCHEDULED, _unplaced(seen.reason), f"{seen.message}{_avoiding(job, seen.reason)}")
+        else condition_false(C.SCHEDULED, _unplaced(seen.reason), f"{seen.message}{_avoiding(job, seen.reason)}")
     ]
     update: StatusChanges = {"workers": _unwell(pods)}
-    if everyone(pods, job.spec.replicas):
+    if all_present(pods, workers):
         update["launched_attempt"] = status.attempt
-    sayings += _stalled(snapshot, status, seen.reason)
-    sayings += _sized(snapshot, status, now)
-    sayings += of_agent(job, status, brought=snapshot.agent)
-    if straggling := stragglers.saying(snapshot):
-        sayings.append(straggling)
+    updates += _stalled(snapshot, status, seen.reason)
+    updates += _sized(snapshot, status, now)
+    updates += agent_conditions(job, status, brought=snapshot.agent)
+    if straggling := stragglers.straggling_condition(snapshot):
+        updates.append(straggling)
     restarting = status.condition(C.RESTARTING) if status.holds(C.RESTARTING) else None
     if seen.running:
-        sayings.append(yes(C.RUNNING, seen.reason, seen.message))
+        updates.append(condition_true(C.RUNNING, seen.reason, seen.message))
         if restarting:
             # Why it had to begin is of use while it runs, too.
             why = f"attempt {status.attempt} began because {restarting.message}"
-            sayings.append(no(C.RESTARTING, seen.reason, why))
+            updates.append(condition_false(C.RESTARTING, seen.reason, why))
         update |= {"phase": Phase.RUNNING, "running_time": status.running_time or now}
     elif restarting and not pods:
         # Until a pod of the new attempt is there, the reason for the restart says more than "0 of 3 workers".
-        sayings.append(no(C.RUNNING, restarting.reason, restarting.message))
+        updates.append(condition_false(C.RUNNING, restarting.reason, restarting.message))
         update["phase"] = Phase.RESTARTING
     else:
-        sayings.append(no(C.RUNNING, seen.reason, seen.message))
+        updates.append(condition_false(C.RUNNING, seen.reason, seen.message))
         update["phase"] = Phase.RESTARTING if restarting else Phase.PENDING
-    return {**update, "conditions": said(status, sayings, job.generation, now)}
+    return {**update, "conditions": apply_conditions(status, updates, job.generation, now)}
 
 
-def _sized(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> list[Saying]:
-    sayings = over(status, [C.SCALING_LIMITED], Reason.SIZE_ALLOWED, "replicas is a size that is allowed")
-    if snapshot.limit:
-        sayings = [yes(C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.limit)]
-    if snapshot.wish:
-        return [*sayings, yes(C.RESIZING, Reason.WORKERS_JOINING, scale_up.story(snapshot, now))]
-    size = counted(snapshot.job.spec.replicas, "worker")
-    return [*sayings, *over(status, [C.RESIZING], Reason.RESIZED, f"the group got {size}")]
+def _sized(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> list[ConditionUpdate]:
+    updates = clear_conditions(status, [C.SCALING_LIMITED], Reason.SIZE_ALLOWED, "replicas is a size that is allowed")
+    if snapshot.size.limited_because:
+        updates = [condition_true(C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.size.limited_because)]
+    if snapshot.size.scale_up_pending:
+        return [*updates, condition_true(C.RESIZING, Reason.WORKERS_JOINING, scale_up.resizing_message(snapshot, now))]
+    size = counted(snapshot.size.desired, "worker")
+    return [*updates, *clear_conditions(status, [C.RESIZING], Reason.RESIZED, f"the group got {size}")]
 
 
-def _stalled(snapshot: Snapshot, status: TrainingJobStatus, reason: Reason) -> list[Saying]:
-    if snapshot.misfit:
-        return [yes(C.STALLED, Reason.INVALID_SPEC, snapshot.misfit)]
-    return [no(C.STALLED, reason, "the job goes on")] if status.holds(C.STALLED) else []
+def _stalled(snapshot: Snapshot, status: TrainingJobStatus, reason: Reason) -> list[ConditionUpdate]:
+    if snapshot.size.invalid_because:
+        return [condition_true(C.STALLED, Reason.INVALID_SPEC, snapshot.size.invalid_because)]
+    return [condition_false(C.STALLED, reason, "the job goes on")] if status.holds(C.STALLED) else []
 
 
 def _meeting(snapshot: Snapshot, now: datetime) -> str:
     """What workers wait for that began before their attempt, or are to join such."""
-    count, wished = sum(ready(snapshot, pod) for pod in snapshot.current), snapshot.job.spec.replicas
+    count, wished = sum(is_ready(snapshot, pod) for pod in snapshot.current), snapshot.size.desired
     left = [pod.name for pod in snapshot.old if not has_stopped(pod)]
     until = f"; pod {left[0]} of an earlier attempt has yet to end" if left else ""
     begin = snapshot.job.status.internal.backoff.not_before
@@ -169,7 +175,9 @@ def _meeting(snapshot: Snapshot, now: datetime) -> str:
 
 def _avoiding(job: JobView, reason: Reason) -> str:
     """The scheduler only says that a node's name did not suit."""
-    nodes = ", ".join(node.name for node in always(job.status.suspect_nodes)) if reason is Reason.UNSCHEDULABLE else ""
+    nodes = (
+        ", ".join(node.name for node in required(job.status.suspect_nodes)) if reason is Reason.UNSCHEDULABLE else ""
+    )
     return f"; this job avoids {nodes} (status.suspectNodes says why)" if nodes else ""
 
 
@@ -183,7 +191,7 @@ def _unwell(pods: tuple[PodView, ...]) -> list[WorkerStatus]:
 
 def _unwell_worker(pod: PodView) -> WorkerStatus | None:
     seen = state(pod)
-    why = pod.trouble or pod.taken_by
+    why = pod.issue or pod.disruption
     if seen is State.FAILED and pod.exit:
         return WorkerStatus(
             name=pod.name, node=pod.node, state=seen, reason=pod.exit.reason, message=f"exit code {pod.exit.code}"

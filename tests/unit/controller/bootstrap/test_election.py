@@ -1,4 +1,6 @@
-"""Two operators: one acts, the other knows as much and waits."""
+"""Leader election with two operators: a leader and a hot standby."""
+
+from typing import Any
 
 import aiohttp
 import pytest
@@ -13,7 +15,7 @@ from trainyard.engine.leader import LeadershipLostError
 from trainyard.kube.lease import LEASES
 from trainyard.kube.resource import EVENTS, PODS
 
-VOTE = {"lease_namespace": "home"}
+VOTE: dict[str, Any] = {"lease_namespace": "home"}
 PODS_OF_BOTH = "job-worker-0-1", "job-worker-1-1"
 
 
@@ -35,7 +37,7 @@ def writes(api: FakeApi) -> list[str]:
     return [call.verb for call in api.writes if "leases" not in call.path]
 
 
-async def test_a_standby_knows_everything_and_writes_nothing(api: FakeApi, lab: Lab) -> None:
+async def test_standby_writes_nothing(api: FakeApi, lab: Lab) -> None:
     async with process(api, **VOTE, instance="one") as one:
         await until_leads(one)
         async with process(api, **VOTE, instance="two") as two:
@@ -49,7 +51,7 @@ async def test_a_standby_knows_everything_and_writes_nothing(api: FakeApi, lab: 
             assert len([verb for verb in writes(api) if verb == "POST pods"]) == 2
 
 
-async def test_an_event_of_the_lease_tells_who_leads(api: FakeApi) -> None:
+async def test_lease_event_names_the_leader(api: FakeApi) -> None:
     async with process(api, **VOTE, instance="one") as one:
         await until(lambda: api.cluster.objects(EVENTS, "home"))
         (event,) = api.cluster.objects(EVENTS, "home")
@@ -58,8 +60,8 @@ async def test_an_event_of_the_lease_tells_who_leads(api: FakeApi) -> None:
         assert event["note"] == f"{one.elector.identity if one.elector else None} became leader"
 
 
-async def test_a_container_that_is_started_again_goes_on_where_its_pod_was(api: FakeApi, lab: Lab) -> None:
-    """Of its predecessor it is told by the Lease alone, which is as a killed process leaves it."""
+async def test_restarted_container_keeps_leading(api: FakeApi, lab: Lab) -> None:
+    """It learns of its predecessor only from the Lease, in the state that a killed process leaves."""
     held = {"holderIdentity": "one_uid-1_11111111", "leaseDurationSeconds": 300, "leaseTransitions": 4}
     api.cluster.create(LEASES, "home", {"metadata": {"name": "trainyard"}, "spec": held})
     async with process(api, **VOTE, instance="one", pod_uid="uid-1") as one:
@@ -76,7 +78,7 @@ async def test_a_container_that_is_started_again_goes_on_where_its_pod_was(api: 
             assert not second.elector.leading
 
 
-async def test_a_clean_stop_hands_over_at_once(api: FakeApi, lab: Lab) -> None:
+async def test_clean_stop_hands_over_at_once(api: FakeApi, lab: Lab) -> None:
     async with process(api, **VOTE, instance="one") as one:
         await until_leads(one)
         lab.submit()
@@ -95,8 +97,8 @@ async def test_a_clean_stop_hands_over_at_once(api: FakeApi, lab: Lab) -> None:
     assert holder(api) == ""
 
 
-async def test_a_new_leader_does_not_trust_what_it_heard_as_a_standby(api: FakeApi, lab: Lab) -> None:
-    """Its watch on pods is behind: the pods of the job would look like taken away."""
+async def test_new_leader_lists_again(api: FakeApi, lab: Lab) -> None:
+    """Its watch on pods is behind, so the pods of the job would look deleted."""
     async with process(api, **VOTE, instance="one") as one:
         await until_leads(one)
         ears = len(api.watches)
@@ -120,9 +122,9 @@ async def test_a_new_leader_does_not_trust_what_it_heard_as_a_standby(api: FakeA
         await two.__aexit__(None, None, None)
 
 
-async def test_who_loses_the_lease_ends_and_writes_nothing_more(api: FakeApi, lab: Lab) -> None:
+async def test_lost_lease_stops_all_writes(api: FakeApi, lab: Lab) -> None:
     async def lose() -> None:
-        async with process(api, **VOTE, lease_seconds=3) as one:
+        async with process(api, **VOTE, lease_duration_seconds=3) as one:
             await until_leads(one)
             lab.submit()
             await lab.until_pods(*PODS_OF_BOTH)
@@ -137,9 +139,7 @@ async def test_who_loses_the_lease_ends_and_writes_nothing_more(api: FakeApi, la
     assert holder(api) == "somebody-else"
 
 
-async def test_a_request_under_way_at_the_end_is_answered_before_the_lease_is_given_back(
-    api: FakeApi, lab: Lab
-) -> None:
+async def test_lease_is_released_after_requests_in_flight(api: FakeApi, lab: Lab) -> None:
     slow = api.fault(method="POST", path=".*/pods", delay=0.3)
     async with process(api, **VOTE) as one:
         await until_leads(one)
@@ -152,11 +152,9 @@ async def test_a_request_under_way_at_the_end_is_answered_before_the_lease_is_gi
     assert len(api.cluster.objects(PODS, LAB)) == 1
 
 
-async def test_a_write_that_is_not_answered_by_the_end_keeps_the_lease(
-    api: FakeApi, lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may yet be carried out, and then nobody else may have begun to write."""
-    monkeypatch.setattr(operator_module, "LAST_WORDS_SECONDS", 0.1)
+async def test_unanswered_write_keeps_the_lease(api: FakeApi, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may still be carried out, and no other process may write before that."""
+    monkeypatch.setattr(operator_module, "WRITE_DRAIN_SECONDS", 0.1)
     slow = api.fault(method="POST", path=".*/pods", delay=20)
     async with process(api, **VOTE, instance="one") as one:
         await until_leads(one)
@@ -165,7 +163,7 @@ async def test_a_write_that_is_not_answered_by_the_end_keeps_the_lease(
     assert holder(api).startswith("one_")
 
 
-async def test_events_that_wait_are_written_before_the_end(api: FakeApi, lab: Lab) -> None:
+async def test_queued_events_are_written_before_exit(api: FakeApi, lab: Lab) -> None:
     slow = api.fault(method="POST", path=f".*/{LAB}/events", delay=0.3)
     async with process(api, **VOTE) as one:
         await until_leads(one)
@@ -177,11 +175,13 @@ async def test_events_that_wait_are_written_before_the_end(api: FakeApi, lab: La
                 and all(lab.status(name).get("internal", {}).get("launchedAttempt") for name in ("a", "b"))
             )
         )
-    told = [call for call in api.writes if call.verb == "POST events" and LAB in call.path and call.status < 300]
-    assert len(told) == 2
+    event_writes = [
+        call for call in api.writes if call.verb == "POST events" and LAB in call.path and call.status < 300
+    ]
+    assert len(event_writes) == 2
 
 
-async def test_probes_and_metrics_tell_who_leads(api: FakeApi) -> None:
+async def test_probes_and_metrics_name_the_leader(api: FakeApi) -> None:
     ports: list[int] = []
     async with (
         process(api, ports, **VOTE, instance="one") as one,
@@ -190,20 +190,20 @@ async def test_probes_and_metrics_tell_who_leads(api: FakeApi) -> None:
         await until_leads(one)
         async with process(api, ports, **VOTE, instance="two") as two:
             await until(lambda: two.elector is not None and two.elector.lease)
-            said = []
+            answers = []
             for port in ports:
                 for path in ("healthz", "readyz", "metrics"):
                     async with client.get(f"http://127.0.0.1:{port}/{path}") as answer:
                         assert answer.status == 200
-                        said.append(await answer.text())
-    assert (said[0], said[1]) == ("ok\n", "ok\nthis process leads\n")
-    assert (said[3], said[4].partition("_")[0]) == ("ok\n", "ok\nstanding by: one")
-    assert 'leader_election_master_status{name="trainyard"} 1.0' in said[2]
-    assert 'leader_election_master_status{name="trainyard"} 0.0' in said[5]
-    assert 'trainyard_leader_transitions{name="trainyard"} 0.0' in said[5]
+                        answers.append(await answer.text())
+    assert (answers[0], answers[1]) == ("ok\n", "ok\nthis process is the leader\n")
+    assert (answers[3], answers[4].partition("_")[0]) == ("ok\n", "ok\nstandby: one")
+    assert 'leader_election_master_status{name="trainyard"} 1.0' in answers[2]
+    assert 'leader_election_master_status{name="trainyard"} 0.0' in answers[5]
+    assert 'trainyard_leader_transitions{name="trainyard"} 0.0' in answers[5]
 
 
-async def test_a_missing_right_on_the_lease_stands_in_the_readiness(api: FakeApi) -> None:
+async def test_forbidden_lease_fails_readiness(api: FakeApi) -> None:
     message = 'leases is forbidden: User "x" cannot get resource "leases" in API group "coordination.k8s.io"'
     api.fault(path=".*/leases.*", status=403, reason="Forbidden", message=message, times=10_000)
     ports: list[int] = []
@@ -211,7 +211,7 @@ async def test_a_missing_right_on_the_lease_stands_in_the_readiness(api: FakeApi
         operator(api, ports, ready=False, leader_election=True, **VOTE) as one,
         aiohttp.ClientSession() as client,
     ):
-        await until(one.health.rights.missing)
+        await until(one.health.permissions.missing)
         async with client.get(f"http://127.0.0.1:{ports[0]}/readyz") as answer:
             text = await answer.text()
             assert answer.status == 503

@@ -1,4 +1,4 @@
-"""An operator of some namespaces: each is watched by itself, and none disturbs another."""
+"""An operator of some namespaces watches each separately, and none disturbs another."""
 
 import re
 from typing import Any
@@ -12,14 +12,14 @@ from tests.unit.controller.conftest import operator
 from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.resources import TRAINING_JOBS, job_record
 from trainyard.kube.errors import ApiError
-from trainyard.kube.permissions import Right
+from trainyard.kube.permissions import Permission
 from trainyard.kube.resource import PODS
 
 BOTH = ("lab", "office")
 
 
 def denied(api: FakeApi, namespace: str, times: int = 10_000) -> Any:
-    """Nothing of a namespace may be heard: its Role is missing, or the whole namespace."""
+    """Forbid all requests in a namespace, as if its Role or the whole namespace were missing."""
     message = f'x is forbidden: User "me" cannot list resource "x" in API group "" in the namespace "{namespace}"'
     path = f".*/namespaces/{namespace}/.*"
     return api.fault(method="GET", path=path, status=403, reason="Forbidden", message=message, times=times)
@@ -34,7 +34,7 @@ def pods(api: FakeApi, namespace: str) -> list[str]:
     return [pod["metadata"]["name"] for pod in api.cluster.objects(PODS, namespace)]
 
 
-async def test_only_its_own_namespaces_are_looked_at_and_only_one_by_one(api: FakeApi) -> None:
+async def test_only_configured_namespaces_are_watched(api: FakeApi) -> None:
     async with operator(api, namespaces=BOTH):
         for namespace in (*BOTH, "attic"):
             submit(api, namespace)
@@ -44,12 +44,12 @@ async def test_only_its_own_namespaces_are_looked_at_and_only_one_by_one(api: Fa
     assert [path for path in collections if not re.search(r"/namespaces/(lab|office)/", path)] == []
 
 
-async def test_a_list_of_one_namespace_says_nothing_about_another(api: FakeApi) -> None:
+async def test_list_affects_only_its_namespace(api: FakeApi) -> None:
     async with operator(api, namespaces=BOTH) as op:
         jobs = [submit(api, namespace) for namespace in BOTH]
         await until(lambda: all(len(op.caches.of(name).pods) == 1 for name in BOTH))
         for scope in op.scopes:
-            await scope.feed.relist()
+            await scope.job_informer.relist()
             await scope.pods.refresh()
             await scope.services.refresh()
         assert [op.caches.job(job["metadata"]["uid"]) is not None for job in jobs] == [True, True]
@@ -57,14 +57,14 @@ async def test_a_list_of_one_namespace_says_nothing_about_another(api: FakeApi) 
         assert len(op.caches.jobs()) == 2
 
 
-async def test_what_was_heard_in_one_namespace_proves_nothing_about_another(api: FakeApi) -> None:
-    """Else a job would be decided on before its own last write is seen."""
+async def test_versions_are_tracked_per_namespace(api: FakeApi) -> None:
+    """Otherwise a job would be decided on before its own last write is visible."""
     caches = Caches.empty(BOTH)
     caches.of("lab").pods.observe(500)
-    assert (caches.of("lab").seen()["pods"], caches.of("office").seen()["pods"]) == (500, 0)
+    assert (caches.of("lab").newest_versions()["pods"], caches.of("office").newest_versions()["pods"]) == (500, 0)
 
 
-async def test_a_namespace_that_is_closed_or_not_there_does_not_hold_up_the_other(api: FakeApi) -> None:
+async def test_inaccessible_namespace_does_not_block_others(api: FakeApi) -> None:
     ports: list[int] = []
     closed = denied(api, "office")
     async with operator(api, ports, ready=False, namespaces=BOTH) as op, aiohttp.ClientSession() as client:
@@ -85,10 +85,10 @@ async def test_a_namespace_that_is_closed_or_not_there_does_not_hold_up_the_othe
         assert pods(api, "office") == []
         closed.times = 0
         await until(lambda: pods(api, "office"))
-        await until(lambda: not op.health.waiting())
+        await until(lambda: not op.health.obstacles())
 
 
-def test_a_job_is_found_wherever_it_is() -> None:
+def test_job_is_found_in_any_namespace() -> None:
     caches = Caches.empty(BOTH)
     raw = {"metadata": {"uid": "u", "name": "job", "namespace": "office", "resourceVersion": "7", "generation": 1}}
     record = job_record({**raw, "spec": {}})
@@ -100,8 +100,8 @@ def test_a_job_is_found_wherever_it_is() -> None:
     assert everywhere.of("lab") is everywhere.of("office")
 
 
-async def test_a_namespace_that_was_away_while_a_job_was_read_again_is_served_as_before(api: FakeApi) -> None:
-    """Nothing of it is read one by one before the next conflict: that right would count as missing until then."""
+async def test_recreated_namespace_is_served_again(api: FakeApi) -> None:
+    """No single object of it is read before the next conflict: that permission would count as missing until then."""
     ports: list[int] = []
     async with operator(api, ports, namespaces=BOTH) as op, aiohttp.ClientSession() as client:
         job = submit(api, "lab")
@@ -112,6 +112,6 @@ async def test_a_namespace_that_was_away_while_a_job_was_read_again_is_served_as
         assert record is not None
         with pytest.raises(ApiError, match="forbidden"):
             await op.reconciler._read_again(record)
-        assert Right("get", TRAINING_JOBS.qualified, "lab") in op.health.rights.missing()
+        assert Permission("get", TRAINING_JOBS.qualified, "lab") in op.health.permissions.missing()
         async with client.get(f"http://127.0.0.1:{ports[0]}/readyz") as answer:
             assert (answer.status, await answer.text()) == (200, "ok\n")

@@ -1,7 +1,8 @@
-"""The operator as a whole, from TrainingJob to pods and back, with a fake API server that misbehaves."""
+"""The whole operator, from TrainingJob to pods and back, on a fake API server that misbehaves."""
 
 import asyncio
 import itertools
+from functools import partial
 
 import aiohttp
 import pytest
@@ -24,7 +25,7 @@ def reasons(api: FakeApi) -> list[str]:
     return [event["reason"] for event in api.cluster.objects(EVENTS, LAB)]
 
 
-async def test_the_service_comes_before_the_pods(api: FakeApi, lab: Lab) -> None:
+async def test_service_is_created_before_pods(api: FakeApi, lab: Lab) -> None:
     async with operator(api):
         lab.submit()
         await lab.until_pods("job-worker-0-1", "job-worker-1-1")
@@ -47,7 +48,7 @@ async def test_from_pending_to_complete(api: FakeApi, lab: Lab) -> None:
     assert lab.status()["restarts"] == {"failures": 0, "disruptions": 0, "resizes": 0}
 
 
-async def test_a_failure_is_stored_before_the_evidence_goes(api: FakeApi, lab: Lab) -> None:
+async def test_failure_is_stored_before_pods_are_deleted(api: FakeApi, lab: Lab) -> None:
     async with operator(api):
         lab.submit()
         await lab.until_pods("job-worker-0-1", "job-worker-1-1")
@@ -64,7 +65,7 @@ async def test_a_failure_is_stored_before_the_evidence_goes(api: FakeApi, lab: L
     assert lab.status()["restarts"]["failures"] == 1
 
 
-async def test_no_new_pod_before_the_old_ones_are_gone(api: FakeApi, lab: Lab) -> None:
+async def test_new_pods_wait_for_old_ones(api: FakeApi, lab: Lab) -> None:
     api.cluster.graceful = {"pods"}
     async with operator(api):
         lab.submit()
@@ -79,7 +80,7 @@ async def test_no_new_pod_before_the_old_ones_are_gone(api: FakeApi, lab: Lab) -
         await lab.until_pods("job-worker-0-2", "job-worker-1-2")
 
 
-async def test_a_new_operator_goes_on_where_the_old_one_died(api: FakeApi, lab: Lab) -> None:
+async def test_new_operator_continues_after_a_crash(api: FakeApi, lab: Lab) -> None:
     async with operator(api):
         lab.submit()
         await lab.until_pods("job-worker-0-1", "job-worker-1-1")
@@ -91,7 +92,7 @@ async def test_a_new_operator_goes_on_where_the_old_one_died(api: FakeApi, lab: 
     assert lab.status()["restarts"]["failures"] == 1
 
 
-async def test_an_idle_job_costs_no_call(api: FakeApi, lab: Lab) -> None:
+async def test_idle_job_causes_no_request(api: FakeApi, lab: Lab) -> None:
     async with operator(api) as op:
         lab.submit()
         await lab.until_pods("job-worker-0-1", "job-worker-1-1")
@@ -105,7 +106,7 @@ async def test_an_idle_job_costs_no_call(api: FakeApi, lab: Lab) -> None:
             await op.reconciler.reconcile(uid)
 
 
-async def test_a_job_of_another_controller_is_not_touched(api: FakeApi, lab: Lab) -> None:
+async def test_job_of_another_controller_is_ignored(api: FakeApi, lab: Lab) -> None:
     async with operator(api) as op:
         job = lab.submit(managedBy="example.com/other")
         await until(lambda: op.caches.job(job["metadata"]["uid"]))
@@ -113,7 +114,7 @@ async def test_a_job_of_another_controller_is_not_touched(api: FakeApi, lab: Lab
     assert api.writes == []
 
 
-async def test_a_lost_answer_to_a_create_makes_no_second_pod(api: FakeApi, lab: Lab) -> None:
+async def test_lost_create_response_makes_no_second_pod(api: FakeApi, lab: Lab) -> None:
     api.fault(method="POST", path=".*/pods", lose_answer=True)
     async with operator(api):
         lab.submit()
@@ -123,7 +124,7 @@ async def test_a_lost_answer_to_a_create_makes_no_second_pod(api: FakeApi, lab: 
     assert lab.status()["attempt"] == 1
 
 
-async def test_a_conflict_means_decide_again(api: FakeApi, lab: Lab) -> None:
+async def test_conflict_causes_another_decision(api: FakeApi, lab: Lab) -> None:
     api.fault(method="PUT", path=".*/status", status=409, reason="Conflict")
     async with operator(api):
         lab.submit()
@@ -131,14 +132,14 @@ async def test_a_conflict_means_decide_again(api: FakeApi, lab: Lab) -> None:
     assert lab.status()["attempt"] == 1
 
 
-async def test_a_failing_server_is_tried_again(api: FakeApi, lab: Lab) -> None:
+async def test_server_errors_are_retried(api: FakeApi, lab: Lab) -> None:
     api.fault(method="POST", path=".*/services", status=500, times=2)
     async with operator(api):
         lab.submit()
         await lab.until_pods("job-worker-0-1", "job-worker-1-1")
 
 
-async def test_a_quota_stands_in_the_status_within_one_pass(api: FakeApi, lab: Lab) -> None:
+async def test_exceeded_quota_is_reported_at_once(api: FakeApi, lab: Lab) -> None:
     message = 'pods "job-worker-0-1" is forbidden: exceeded quota: small'
     api.fault(method="POST", path=".*/pods", status=403, reason="Forbidden", message=message, times=100)
     async with operator(api):
@@ -146,11 +147,11 @@ async def test_a_quota_stands_in_the_status_within_one_pass(api: FakeApi, lab: L
         await until(lambda: lab.condition("Running").get("reason") == "QuotaExceeded")
         assert lab.condition("Running")["message"] == message
         await until(lambda: "QuotaExceeded" in reasons(api))
-    # One for the first pass and one for the pass after its own status write; not one a worker.
+    # One write after the first reconcile and one after its own status write; not one per worker.
     assert len([call for call in api.writes if call.verb == "POST pods"]) <= 2
 
 
-async def test_an_invalid_template_fails_the_job_and_is_not_tried_again(api: FakeApi, lab: Lab) -> None:
+async def test_invalid_template_fails_the_job(api: FakeApi, lab: Lab) -> None:
     api.fault(method="POST", path=".*/pods", status=422, reason="Invalid", message="spec.containers[0].image: Required")
     async with operator(api):
         lab.submit()
@@ -159,7 +160,7 @@ async def test_an_invalid_template_fails_the_job_and_is_not_tried_again(api: Fak
     assert (failed["reason"], "image: Required" in failed["message"]) == ("InvalidTemplate", True)
 
 
-async def test_a_template_that_the_builder_chokes_on_fails_its_job_alone(api: FakeApi, lab: Lab) -> None:
+async def test_unbuildable_template_fails_only_its_job(api: FakeApi, lab: Lab) -> None:
     container = {"name": "main", "image": "example.com/x:1", "env": [{"value": "a variable without a name"}]}
     async with operator(api):
         lab.submit(template={"spec": {"containers": [container]}})
@@ -169,7 +170,7 @@ async def test_a_template_that_the_builder_chokes_on_fails_its_job_alone(api: Fa
     assert lab.condition("Failed")["reason"] == "InvalidTemplate"
 
 
-async def test_a_status_that_cannot_be_read_is_begun_anew(api: FakeApi, lab: Lab) -> None:
+async def test_unreadable_status_is_reset(api: FakeApi, lab: Lab) -> None:
     async with operator(api):
         lab.submit()
         await lab.until_pods("job-worker-0-1", "job-worker-1-1")
@@ -181,7 +182,7 @@ async def test_a_status_that_cannot_be_read_is_begun_anew(api: FakeApi, lab: Lab
     assert lab.pods() == ["job-worker-0-1", "job-worker-1-1"]
 
 
-async def test_a_service_of_somebody_else_is_named(api: FakeApi, lab: Lab) -> None:
+async def test_service_name_conflict_is_reported(api: FakeApi, lab: Lab) -> None:
     api.cluster.create(SERVICES, LAB, {"metadata": {"name": "job"}})
     async with operator(api):
         lab.submit()
@@ -190,7 +191,7 @@ async def test_a_service_of_somebody_else_is_named(api: FakeApi, lab: Lab) -> No
     assert lab.pods() == []
 
 
-async def test_a_namespace_that_goes_away_is_left_in_peace(api: FakeApi, lab: Lab) -> None:
+async def test_terminating_namespace_is_left_alone(api: FakeApi, lab: Lab) -> None:
     api.fault(method="POST", status=403, reason="Forbidden", causes=("NamespaceTerminating",), times=100)
     async with operator(api):
         lab.submit()
@@ -198,7 +199,7 @@ async def test_a_namespace_that_goes_away_is_left_in_peace(api: FakeApi, lab: La
     assert [call.verb for call in api.writes] == ["POST services"]
 
 
-async def test_a_spec_that_cannot_be_read_is_said_once(api: FakeApi, lab: Lab) -> None:
+async def test_invalid_spec_is_reported_once(api: FakeApi, lab: Lab) -> None:
     async with operator(api) as op:
         job = lab.submit(replicas="three")
         await until(lambda: lab.condition("Stalled").get("reason") == "InvalidSpec")
@@ -212,7 +213,7 @@ async def test_a_spec_that_cannot_be_read_is_said_once(api: FakeApi, lab: Lab) -
         await until(lambda: lab.condition("Stalled")["status"] == "False")
 
 
-async def test_a_size_that_parallelism_does_not_divide_is_not_followed(api: FakeApi, lab: Lab) -> None:
+async def test_size_not_divisible_by_parallelism_is_ignored(api: FakeApi, lab: Lab) -> None:
     async with operator(api):
         lab.submit(replicas=3, parallelism={"tensor": 2})
         await until(lambda: lab.condition("Stalled").get("reason") == "InvalidSpec")
@@ -224,7 +225,7 @@ async def test_a_size_that_parallelism_does_not_divide_is_not_followed(api: Fake
     assert lab.pods() == ["job-worker-0-1", "job-worker-1-1"]
 
 
-async def test_an_unreadable_job_of_another_controller_is_not_touched(api: FakeApi, lab: Lab) -> None:
+async def test_invalid_job_of_another_controller_is_ignored(api: FakeApi, lab: Lab) -> None:
     async with operator(api) as op:
         job = lab.submit(replicas="three", managedBy="example.com/other")
         await until(lambda: op.caches.job(job["metadata"]["uid"]))
@@ -244,7 +245,7 @@ async def test_an_unreadable_job_of_another_controller_is_not_touched(api: FakeA
     ],
     ids=["a webhook", "an admission policy"],
 )
-async def test_a_policys_refusal_is_no_verdict_on_the_template(
+async def test_policy_refusal_does_not_fail_the_job(
     api: FakeApi, lab: Lab, status: int, reason: str, message: str
 ) -> None:
     api.fault(method="POST", path=".*/pods", status=status, reason=reason, message=message, times=100)
@@ -254,7 +255,7 @@ async def test_a_policys_refusal_is_no_verdict_on_the_template(
     assert lab.status()["phase"] == "Pending"
 
 
-async def test_a_pod_that_only_bears_our_labels_is_nobodys(api: FakeApi, lab: Lab) -> None:
+async def test_pod_without_owner_reference_is_ignored(api: FakeApi, lab: Lab) -> None:
     async with operator(api):
         lab.submit()
         await lab.until_pods("job-worker-0-1", "job-worker-1-1")
@@ -265,8 +266,8 @@ async def test_a_pod_that_only_bears_our_labels_is_nobodys(api: FakeApi, lab: La
         await lab.until_pods("a-copy")
 
 
-async def test_who_has_rights_elsewhere_cannot_touch_a_job_here(api: FakeApi, lab: Lab) -> None:
-    """An owner reference across namespaces is worth nothing, but anybody can write one."""
+async def test_pods_of_other_namespaces_are_ignored(api: FakeApi, lab: Lab) -> None:
+    """Anybody can write an owner reference across namespaces, but it has no effect."""
     async with operator(api) as op:
         job = lab.submit()
         await lab.until_pods("job-worker-0-1", "job-worker-1-1")
@@ -286,7 +287,7 @@ async def test_who_has_rights_elsewhere_cannot_touch_a_job_here(api: FakeApi, la
         assert (lab.status()["attempt"], lab.status()["replicas"]) == (1, 2)
 
 
-async def test_a_service_that_lost_its_label_holds_nothing_up(api: FakeApi, lab: Lab) -> None:
+async def test_service_without_label_blocks_nothing(api: FakeApi, lab: Lab) -> None:
     async with operator(api):
         lab.submit()
         await lab.until_pods("job-worker-0-1", "job-worker-1-1")
@@ -300,7 +301,7 @@ async def test_a_service_that_lost_its_label_holds_nothing_up(api: FakeApi, lab:
         assert len(api.writes) <= 1, "it is not asked for each second"
 
 
-async def test_a_pod_of_an_absurd_attempt_is_not_believed(api: FakeApi, lab: Lab) -> None:
+async def test_pod_of_an_absurd_attempt_is_ignored(api: FakeApi, lab: Lab) -> None:
     async with operator(api):
         lab.submit()
         await lab.until_pods("job-worker-0-1", "job-worker-1-1")
@@ -314,7 +315,7 @@ async def test_a_pod_of_an_absurd_attempt_is_not_believed(api: FakeApi, lab: Lab
         assert lab.status()["attempt"] == 2
 
 
-async def test_a_later_attempt_that_is_taken_up_is_told_of(api: FakeApi, lab: Lab) -> None:
+async def test_adopted_later_attempt_is_reported(api: FakeApi, lab: Lab) -> None:
     async with operator(api):
         lab.submit(replicas=1)
         await lab.until_pods("job-worker-0-1")
@@ -326,7 +327,7 @@ async def test_a_later_attempt_that_is_taken_up_is_told_of(api: FakeApi, lab: La
     assert note.startswith("workers are at attempt 9, the status knew of 1 only")
 
 
-async def test_a_refusal_in_other_words_each_time_is_not_tried_more_often(api: FakeApi, lab: Lab) -> None:
+async def test_changing_refusal_message_keeps_the_backoff(api: FakeApi, lab: Lab) -> None:
     for number in range(20):
         message = f'admission webhook "policy" denied the request: no {number}'
         api.fault(method="POST", path=".*/pods", status=403, reason="Forbidden", message=message, times=1)
@@ -334,7 +335,7 @@ async def test_a_refusal_in_other_words_each_time_is_not_tried_more_often(api: F
         lab.submit()
         await until(lambda: lab.condition("Running").get("reason") == "PodsForbidden")
         await asyncio.sleep(1.5)
-    # One more for the Service that was seen, and then not before the time.
+    # One more for the Service that was seen, and then none before the backoff is over.
     assert len([call for call in api.writes if call.verb == "POST pods"]) <= 2
 
 
@@ -353,18 +354,22 @@ async def test_probes_and_metrics(api: FakeApi, lab: Lab) -> None:
     assert 'trainyard_restarts_total{cause="failure"} 0.0' in text
 
 
-async def test_a_stale_watch_fails_the_probes_and_names_itself(api: FakeApi) -> None:
+async def test_stale_watch_fails_the_probes(api: FakeApi) -> None:
     ports: list[int] = []
     async with operator(api, ports) as op, aiohttp.ClientSession() as client:
-        op.scopes[0].pods.clock = itertools.count(1e12, 3600).__next__  # an hour since whatever it heard last
+        op.scopes[0].pods.clock = itertools.count(1e12, 3600).__next__  # an hour since its last event
         for path in ("healthz", "readyz"):
             async with client.get(f"http://127.0.0.1:{ports[0]}/{path}") as answer:
                 assert answer.status == 503
                 assert "the watch on pods in all namespaces has been silent" in await answer.text()
 
 
-async def test_workers_that_get_ready_one_by_one_do_not_cost_a_write_each(api: FakeApi, lab: Lab) -> None:
+async def test_ready_workers_share_status_writes(api: FakeApi, lab: Lab) -> None:
     names = sorted(f"job-worker-{index}-1" for index in range(30))
+
+    def running(name: str) -> bool:
+        return bool(api.cluster.get(PODS, LAB, name)["status"]["phase"] == "Running")
+
     async with operator(api):
         lab.submit(replicas=30)
         await lab.until_pods(*names)
@@ -372,7 +377,7 @@ async def test_workers_that_get_ready_one_by_one_do_not_cost_a_write_each(api: F
         before = len(api.writes)
         for name in names:
             lab.runs(name)
-            await until(lambda name=name: api.cluster.get(PODS, LAB, name)["status"]["phase"] == "Running")
+            await until(partial(running, name))
         await lab.until_phase("Running")
         writes = [call.verb for call in api.writes[before:] if "events" not in call.path]
     assert len(writes) < 10
@@ -380,9 +385,7 @@ async def test_workers_that_get_ready_one_by_one_do_not_cost_a_write_each(api: F
 
 
 @pytest.mark.parametrize("namesake", [True, False], ids=["a namesake is there", "nobody is there"])
-async def test_a_job_that_only_the_cache_knows_is_forgotten_when_it_is_written(
-    api: FakeApi, lab: Lab, *, namesake: bool
-) -> None:
+async def test_job_that_only_the_cache_has_is_forgotten(api: FakeApi, lab: Lab, *, namesake: bool) -> None:
     async with operator(api) as op:
         uid = lab.submit()["metadata"]["uid"]
         await lab.until_phase("Pending")
@@ -393,7 +396,7 @@ async def test_a_job_that_only_the_cache_knows_is_forgotten_when_it_is_written(
             lab.submit(replicas=3)
         record = op.caches.job(uid)
         assert record is not None
-        assert not await op.reconciler._write(record, TrainingJobStatus().evolve(attempt=2))
+        assert not await op.reconciler._write_status(record, TrainingJobStatus().evolve(attempt=2))
         assert op.caches.job(uid) is None
         with api.no_calls():
             assert await op.reconciler.reconcile(uid) is None

@@ -1,4 +1,4 @@
-"""What can be set from outside, and how a mistake in it is told."""
+"""Settings from the environment, and the messages for invalid ones."""
 
 import socket
 
@@ -22,7 +22,7 @@ from trainyard.controller.bootstrap.settings import Settings
         ("a,b,a", ("a", "b")),
     ],
 )
-def test_namespaces_stand_with_commas_between_them(
+def test_namespaces_are_separated_by_commas(
     monkeypatch: pytest.MonkeyPatch, text: str, namespaces: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("TRAINYARD_NAMESPACES", text)
@@ -30,8 +30,8 @@ def test_namespaces_stand_with_commas_between_them(
 
 
 @pytest.mark.parametrize("text", [" , ", ",", "Lab", "lab*", "!lab", "lab office", "-lab", "a" * 64])
-def test_what_is_no_namespace_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """kopf would take some of these for patterns."""
+def test_invalid_namespaces_are_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """kopf would read some of these as patterns."""
     monkeypatch.setenv("TRAINYARD_NAMESPACES", text)
     with pytest.raises(ValidationError):
         Settings()
@@ -41,7 +41,7 @@ def test_what_is_no_namespace_is_refused(monkeypatch: pytest.MonkeyPatch, text: 
     ("name", "value"),
     [
         ("TRAINYARD_NAMESPACES", "lab,Office"),
-        ("TRAINYARD_LEASE_SECONDS", "1"),
+        ("TRAINYARD_LEASE_DURATION_SECONDS", "1"),
         ("TRAINYARD_LEASE_NAME", "No Name"),
         ("TRAINYARD_INSTANCE", ""),
         ("TRAINYARD_INSTANCE", "ü"),
@@ -66,7 +66,7 @@ def test_what_is_no_namespace_is_refused(monkeypatch: pytest.MonkeyPatch, text: 
         ),
     ],
 )
-def test_a_mistake_ends_the_process_with_the_variable_named(
+def test_invalid_setting_names_its_variable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -75,7 +75,7 @@ def test_a_mistake_ends_the_process_with_the_variable_named(
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
-async def test_where_nothing_is_set_probes_come_by_ipv4_and_ipv6(api: FakeApi) -> None:
+async def test_default_address_serves_ipv4_and_ipv6(api: FakeApi) -> None:
     ports: list[int] = []
     async with operator(api, ports, http_host=Settings().http_host), aiohttp.ClientSession() as client:
         for host in ("127.0.0.1", "[::1]"):

@@ -1,4 +1,4 @@
-"""TrainingJobs into their cache."""
+"""The cache of TrainingJobs."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from tests.support.fake_api import FakeApi
 from tests.support.waiting import until
 from tests.unit.controller.kubelet import LAB, Lab
 from trainyard.controller.kopf_adapter import job_informer as feed_module
-from trainyard.controller.kopf_adapter.job_informer import JobFeed
+from trainyard.controller.kopf_adapter.job_informer import JobInformer
 from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord
 from trainyard.kube.errors import ApiError
 from trainyard.kube.session import Endpoint, Session
@@ -22,28 +22,28 @@ LIST = {"method": "GET", "path": ".*/trainingjobs"}
 
 
 @asynccontextmanager
-async def feeding(api: FakeApi) -> AsyncIterator[tuple[JobFeed, list[str]]]:
-    session, told = Session(Endpoint(server=api.url)), list[str]()
+async def feeding(api: FakeApi) -> AsyncIterator[tuple[JobInformer, list[str]]]:
+    session, queued = Session(Endpoint(server=api.url)), list[str]()
     jobs: Store[JobRecord, str] = Store(lambda job: job.uid)
     try:
-        yield JobFeed(session, None, jobs, told.append, 300), told
+        yield JobInformer(session, None, jobs, queued.append, 300), queued
     finally:
         await session.close()
 
 
-async def test_a_page_token_that_runs_out(api: FakeApi) -> None:
+async def test_expired_page_token_restarts_the_list(api: FakeApi) -> None:
     uids = {Lab(api).submit(f"job-{number}")["metadata"]["uid"] for number in range(3)}
     api.fault(**LIST, text=json.dumps({"metadata": {"resourceVersion": "1", "continue": "stale"}, "items": []}))
-    async with feeding(api) as (feed, told):
+    async with feeding(api) as (feed, queued):
         await feed.relist()
-    assert set(told) == uids
+    assert set(queued) == uids
     assert [len(call.query) for call in api.calls] == [1, 2, 0], "a page, the next one in vain, all of it at once"
 
 
 @pytest.mark.parametrize(
     "text", ["{}", '{"metadata": null}', "[]", "nonsense", '{"metadata": {"resourceVersion": ""}}']
 )
-async def test_a_malformed_list_changes_nothing(api: FakeApi, text: str) -> None:
+async def test_malformed_list_changes_nothing(api: FakeApi, text: str) -> None:
     Lab(api).submit()
     async with feeding(api) as (feed, _):
         await feed.relist()
@@ -53,31 +53,29 @@ async def test_a_malformed_list_changes_nothing(api: FakeApi, text: str) -> None
         assert len(feed.jobs) == 1
 
 
-async def test_without_the_right_to_watch_the_jobs_are_listed_more_often(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(feed_module, "DEAF_SECONDS", 0.01)
+async def test_jobs_are_listed_often_without_watch_permission(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "WATCH_FORBIDDEN_RELIST_SECONDS", 0.01)
     path = TRAINING_JOBS.path()
     refusal = 'trainingjobs is forbidden: User "me" cannot watch resource "trainingjobs" in API group "trainyard.dev"'
-    async with feeding(api) as (feed, told):
+    async with feeding(api) as (feed, queued):
         running = asyncio.create_task(feed.run())
         await feed.synced.wait()
-        feed.session.rights.refused("GET", path, ApiError(403, "Forbidden", refusal), watch=True)
+        feed.session.permissions.refused("GET", path, ApiError(403, "Forbidden", refusal), watch=True)
         uid = Lab(api).submit()["metadata"]["uid"]
-        await until(lambda: told == [uid])
+        await until(lambda: queued == [uid])
         running.cancel()
 
 
-async def test_what_is_known_already_is_not_told_again(api: FakeApi) -> None:
+async def test_known_versions_cause_no_reconcile(api: FakeApi) -> None:
     raw: dict[str, Any] = Lab(api).submit()
-    async with feeding(api) as (feed, told):
-        feed.heard("ADDED", raw)
-        feed.heard(None, raw)
-        assert told == [raw["metadata"]["uid"]]
+    async with feeding(api) as (feed, queued):
+        feed.on_event("ADDED", raw)
+        feed.on_event(None, raw)
+        assert queued == [raw["metadata"]["uid"]]
         changed = api.cluster.merge(TRAINING_JOBS, LAB, "job", {"spec": {"replicas": 3}})
-        feed.heard("MODIFIED", changed)
-        feed.heard("MODIFIED", raw)
-        assert len(told) == 2
-        feed.heard("DELETED", changed)
-        feed.heard("MODIFIED", changed)
-        assert (len(told), len(feed.jobs)) == (3, 0)
+        feed.on_event("MODIFIED", changed)
+        feed.on_event("MODIFIED", raw)
+        assert len(queued) == 2
+        feed.on_event("DELETED", changed)
+        feed.on_event("MODIFIED", changed)
+        assert (len(queued), len(feed.jobs)) == (3, 0)

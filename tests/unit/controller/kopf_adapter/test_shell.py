@@ -1,4 +1,4 @@
-"""kopf as a part of the process: when it may begin, and what becomes of the rest when it ends."""
+"""kopf inside the process: when it may start, and what happens to the rest when it stops."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from tests.support.fake_api import FakeApi
 from tests.support.waiting import until
 from tests.unit.controller.conftest import operator, process
 from tests.unit.controller.kubelet import LAB, Lab
-from trainyard.controller.bootstrap.operator import KopfEndedError
+from trainyard.controller.bootstrap.operator import KopfStoppedError
 from trainyard.controller.kopf_adapter import shell
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 
@@ -22,8 +22,8 @@ def jobs_are_watched(api: FakeApi) -> bool:
     return any(watch.place[2] == "trainingjobs" for watch in api.watches)
 
 
-async def test_a_crd_that_is_installed_after_the_operator_is_watched(api: FakeApi) -> None:
-    """kopf looks once for the kinds that there are."""
+async def test_crd_installed_after_start_is_watched(api: FakeApi) -> None:
+    """kopf discovers the kinds only once."""
     api._resources = [resource for resource in api._resources if resource != TRAINING_JOBS]
     missing = api.fault(method="GET", path=JOBS, status=404, reason="NotFound", times=10_000)
     async with operator(api, ready=False):
@@ -36,7 +36,7 @@ async def test_a_crd_that_is_installed_after_the_operator_is_watched(api: FakeAp
         await lab.until_pods("job-worker-0-1")
 
 
-async def test_when_kopf_ends_the_process_ends_and_says_so(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_process_exits_when_kopf_stops(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(*_: Any, leaving: asyncio.Event, **__: Any) -> None:
         leaving.set()
         await asyncio.Event().wait()
@@ -46,13 +46,13 @@ async def test_when_kopf_ends_the_process_ends_and_says_so(api: FakeApi, monkeyp
             await until(lambda: op.session._client is None or op.session._client.closed)
 
     monkeypatch.setattr(shell, "run", run)
-    with pytest.raises(KopfEndedError):
+    with pytest.raises(KopfStoppedError):
         await outlive()
 
 
 @pytest.mark.parametrize("status", [400, 404])
-async def test_a_crd_that_goes_and_comes_back_is_watched_again(api: FakeApi, status: int) -> None:
-    """kopf takes such an answer for the end."""
+async def test_recreated_crd_is_watched_again(api: FakeApi, status: int) -> None:
+    """kopf would stop after such an answer."""
     async with operator(api):
         await until(lambda: jobs_are_watched(api))
         away = api.fault(method="GET", path=JOBS, status=status, reason="NotFound", times=3)
@@ -80,7 +80,7 @@ async def test_a_crd_that_goes_and_comes_back_is_watched_again(api: FakeApi, sta
     ],
 )
 @pytest.mark.parametrize("end", ["\n", ""], ids=["a line", "a torso"])
-async def test_nonsense_in_the_watch_costs_a_list_and_no_more(api: FakeApi, line: str, end: str) -> None:
+async def test_malformed_event_causes_a_relist(api: FakeApi, line: str, end: str) -> None:
     async with operator(api):
         await until(lambda: jobs_are_watched(api))
         nonsense = api.fault(method="GET", path=JOBS, watch=True, text=line + end)
@@ -91,8 +91,8 @@ async def test_nonsense_in_the_watch_costs_a_list_and_no_more(api: FakeApi, line
         await lab.until_pods("job-worker-0-1")
 
 
-async def test_a_job_that_is_deleted_in_a_gap_of_the_watch_is_forgotten_at_once(api: FakeApi) -> None:
-    """kopf lists anew, and says nothing of what the list does not hold."""
+async def test_job_deleted_during_a_watch_gap_is_forgotten(api: FakeApi) -> None:
+    """kopf lists again, and reports nothing of objects that the list lacks."""
     async with operator(api) as op:
         await until(lambda: jobs_are_watched(api))
         lab = Lab(api)
@@ -105,7 +105,7 @@ async def test_a_job_that_is_deleted_in_a_gap_of_the_watch_is_forgotten_at_once(
         await until(lambda: op.caches.job(uid) is None)
 
 
-async def test_a_watch_that_ends_at_once_is_begun_once_a_second(api: FakeApi) -> None:
+async def test_short_watches_restart_once_a_second(api: FakeApi) -> None:
     bookmark = '{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1"}}}\n'
     async with operator(api):
         await until(lambda: jobs_are_watched(api))
@@ -116,8 +116,8 @@ async def test_a_watch_that_ends_at_once_is_begun_once_a_second(api: FakeApi) ->
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_a_signal_ends_it_whether_kopf_has_begun_or_not(api: FakeApi, *, begun: bool) -> None:
-    """The first process of a container is not ended by a signal that it does not listen to."""
+async def test_signal_stops_the_process_at_any_time(api: FakeApi, *, begun: bool) -> None:
+    """The first process of a container is not stopped by a signal without a handler."""
     missing = api.fault(method="GET", path=JOBS, status=404, reason="NotFound", times=0 if begun else 10_000)
     stop = asyncio.Event()
     async with operator(api, ready=begun, stop=stop):
@@ -126,7 +126,7 @@ async def test_a_signal_ends_it_whether_kopf_has_begun_or_not(api: FakeApi, *, b
         await until(stop.is_set)
 
 
-async def test_a_watch_that_is_answered_with_410_begins_anew_without_a_version(api: FakeApi) -> None:
+async def test_expired_watch_restarts_without_a_version(api: FakeApi) -> None:
     async with operator(api):
         await until(lambda: jobs_are_watched(api))
         lab = Lab(api)

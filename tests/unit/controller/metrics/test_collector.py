@@ -1,10 +1,10 @@
-"""What is counted of jobs: each end of an attempt once, by its cause."""
+"""Metrics of jobs: each restart counts once, by its cause."""
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.support.jobs import NOW, Scene, ago, job
-from tests.unit.controller.reconcile.test_resources import RAW
+from tests.unit.controller.raw_job import RAW
 from trainyard.api.base import MOST
 from trainyard.api.internal_status import Group
 from trainyard.api.progress import Goodput, LostSeconds, MeasuredProgress, Progress, Straggler
@@ -26,21 +26,21 @@ ALL = job(3).running()
         (ALL.wishing(replicas=5), "resize"),
     ],
 )
-def test_each_restart_has_one_cause(scene: Scene, cause: str) -> None:
+def test_each_restart_counts_one_cause(scene: Scene, cause: str) -> None:
     registry = CollectorRegistry()
-    JobMetrics(registry).moved(scene.job, plan(scene.snapshot, NOW).status)
+    JobMetrics(registry).status_changed(scene.job, plan(scene.snapshot, NOW).status)
     causes = ("failure", "hang", "disruption", "resize")
     counted = {each: registry.get_sample_value("trainyard_restarts_total", {"cause": each}) for each in causes}
     assert counted == {each: float(each == cause) for each in causes}
 
 
-def test_ranks_that_are_slow_are_told_of_by_job_until_they_or_it_are_gone() -> None:
+def test_straggling_ranks_are_exported_while_they_exist() -> None:
     registry, caches = CollectorRegistry(), Caches.empty()
     acting = True
-    CacheMetrics(caches, registry, acting=lambda: acting)
+    CacheMetrics(caches, registry, leading=lambda: acting)
     name = "trainyard_job_straggling_ranks"
 
-    def told() -> float | None:
+    def straggling() -> float | None:
         return registry.get_sample_value(name, {"namespace": "lab", "name": "job"})
 
     def know(version: int, *slow: Straggler) -> None:
@@ -48,19 +48,19 @@ def test_ranks_that_are_slow_are_told_of_by_job_until_they_or_it_are_gone() -> N
         caches.of("lab").jobs.apply(job_record(RAW).with_status(status, version))
 
     know(8)
-    assert told() is None, "as a rule there is nothing to tell, and no job's name is told"
+    assert straggling() is None, "a job without stragglers has no series"
     slow = Straggler(rank=3, pod="job-worker-3-1", step_seconds=0.4, factor=2.0, since=NOW)
     know(9, slow, slow.evolve(rank=4, confirmed=True))
-    assert told() == 1.0, "the other has not been slow for long enough"
+    assert straggling() == 1.0, "only confirmed stragglers count"
     acting = False
-    assert told() is None
+    assert straggling() is None
     acting = True
     caches.of("lab").jobs.remove("1")
-    assert told() is None
+    assert straggling() is None
 
 
-@pytest.mark.parametrize(("phase", "told"), [(Phase.RUNNING, 2.0), (Phase.RESTARTING, 2.0), (Phase.FAILED, None)])
-def test_nodes_that_a_job_keeps_away_from(phase: Phase, told: float | None) -> None:
+@pytest.mark.parametrize(("phase", "expected"), [(Phase.RUNNING, 2.0), (Phase.RESTARTING, 2.0), (Phase.FAILED, None)])
+def test_avoided_nodes_are_exported(phase: Phase, expected: float | None) -> None:
     registry, caches = CollectorRegistry(), Caches.empty()
     CacheMetrics(caches, registry, lambda: True)
     nodes = [SuspectNode(name=each, avoidance=each, until=NOW) for each in Avoidance]
@@ -68,15 +68,15 @@ def test_nodes_that_a_job_keeps_away_from(phase: Phase, told: float | None) -> N
         job_record(RAW).with_status(TrainingJobStatus().evolve(phase=phase, suspect_nodes=nodes), 9)
     )
     about = {"namespace": "lab", "name": "job"}
-    assert registry.get_sample_value("trainyard_job_avoided_nodes", about) == told
+    assert registry.get_sample_value("trainyard_job_avoided_nodes", about) == expected
 
 
-def test_numbers_beyond_all_that_can_be_do_no_harm() -> None:
+def test_out_of_range_counts_are_tolerated() -> None:
     scene = ALL.with_status(restarts=Restarts(failures=MOST)).failed(1, exit_code=91)
-    JobMetrics(CollectorRegistry()).moved(scene.job, plan(scene.snapshot, NOW).status)
+    JobMetrics(CollectorRegistry()).status_changed(scene.job, plan(scene.snapshot, NOW).status)
 
 
-def test_goodput_is_told_by_whoever_acts_as_long_as_there_is_the_job() -> None:
+def test_leader_exports_goodput_while_the_job_exists() -> None:
     registry, caches, acting = CollectorRegistry(), Caches.empty(), [True]
     CacheMetrics(caches, registry, lambda: acting[0])
     goodput = Goodput(ratio=0.75, productive_seconds=90, lost_seconds=LostSeconds(recovery=20.5, other=9.5))
@@ -115,7 +115,7 @@ def test_goodput_is_told_by_whoever_acts_as_long_as_there_is_the_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "told"),
+    ("phase", "expected"),
     [
         (
             Phase.RUNNING,
@@ -129,8 +129,8 @@ def test_goodput_is_told_by_whoever_acts_as_long_as_there_is_the_job() -> None:
         (Phase.FAILED, {}),
     ],
 )  # fmt: skip
-def test_how_far_a_job_is_and_how_fast_it_gets_on(phase: Phase, told: dict[str, float]) -> None:
-    """Its speed while it runs; nothing any more once it has ended, or while it rests."""
+def test_progress_and_speed_are_exported(phase: Phase, expected: dict[str, float]) -> None:
+    """Speeds are exported only while it runs, and nothing once it has finished or is suspended."""
     registry, caches = CollectorRegistry(), Caches.empty()
     CacheMetrics(caches, registry, lambda: True)
     measured = MeasuredProgress(samples_per_second=640, data_share=0.125, memory_bytes=2**30)
@@ -143,6 +143,6 @@ def test_how_far_a_job_is_and_how_fast_it_gets_on(phase: Phase, told: dict[str, 
     prefix, about = "trainyard_job_", {"namespace": "lab", "name": "job"}
     samples = [each for family in registry.collect() for each in family.samples if each.name.startswith(prefix)]
     assert {each.name.removeprefix(prefix): each.value for each in samples if each.labels == about} == {
-        **told,
+        **expected,
         "attempt": 1,
     }

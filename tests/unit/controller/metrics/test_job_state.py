@@ -1,4 +1,4 @@
-"""What is told of a job's state, and how long it takes to start, to notice faults and to run again."""
+"""Metrics of a job's state, and of the time to start, to detect failures and to recover."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.support.jobs import NOW, Scene, ago, condition, job
-from tests.unit.controller.reconcile.test_resources import RAW
+from tests.unit.controller.raw_job import RAW
 from trainyard.api.internal_status import Backoff, Group
 from trainyard.api.recovery import RestartScope
 from trainyard.api.status import ConditionType, LastFailure, Phase, Restarts, TrainingJobStatus
@@ -21,9 +21,9 @@ FAILED = LastFailure(time=ago(9), attempt=1, pod="job-worker-0-1", pod_uid="1", 
 
 
 def moved(before: TrainingJobStatus, after: TrainingJobStatus) -> dict[str, tuple[float, float]]:
-    """How many of each were counted, and the sum of their seconds."""
+    """Return the count of each histogram, and the sum of its seconds."""
     registry = CollectorRegistry()
-    Durations(registry).moved(replace(job(2).job, status=before), after)
+    Durations(registry).status_changed(replace(job(2).job, status=before), after)
     found = {}
     for family in registry.collect():
         count, total = (
@@ -39,7 +39,7 @@ def status(**fields: Any) -> TrainingJobStatus:
     return TrainingJobStatus().evolve(**fields)
 
 
-def test_a_start_takes_until_all_workers_run_and_counts_once() -> None:
+def test_startup_lasts_until_all_workers_run() -> None:
     begun = status(attempt_start_time=ago(40))
     runs = begun.evolve(running_time=NOW)
     assert moved(begun, begun) == {}
@@ -48,23 +48,23 @@ def test_a_start_takes_until_all_workers_run_and_counts_once() -> None:
 
 
 @pytest.mark.parametrize("scene", [job(3).running().failed(1), job(3).running().failed(1, exit_code=91)])
-def test_what_ends_before_its_time_is_noticed_as_soon_as_it_is_decided_on(scene: Scene) -> None:
+def test_detection_lasts_until_the_decision(scene: Scene) -> None:
     decided = plan(scene.snapshot, NOW).status
     assert decided.last_failure is not None
     seconds = (NOW - decided.last_failure.time).total_seconds()
-    assert moved(scene.status, decided) == {"detection": (1, seconds)}
+    assert moved(scene.status, decided) == {"failure_detection": (1, seconds)}
     assert moved(decided, decided) == {}
 
 
-def test_a_job_that_fails_for_good_was_noticed_too() -> None:
+def test_final_failure_counts_as_detected() -> None:
     over = status(last_failure=FAILED, phase=Phase.FAILED, completion_time=NOW, attempt_start_time=ago(500))
-    assert moved(status(attempt_start_time=ago(500)), over) == {"detection": (1, 9)}
+    assert moved(status(attempt_start_time=ago(500)), over) == {"failure_detection": (1, 9)}
 
 
 @pytest.mark.parametrize(
     ("group", "scope"), [(Group(created_in_attempt=1), RestartScope.PROCESS), (None, RestartScope.GROUP)]
 )
-def test_a_recovery_takes_from_the_fault_to_the_next_attempt(group: Group | None, scope: RestartScope) -> None:
+def test_recovery_lasts_until_the_next_attempt_runs(group: Group | None, scope: RestartScope) -> None:
     begun = status(
         attempt=2,
         last_failure=FAILED,
@@ -75,27 +75,27 @@ def test_a_recovery_takes_from_the_fault_to_the_next_attempt(group: Group | None
     runs = begun.evolve(running_time=NOW)
     assert moved(begun, runs) == {"recovery": (1, 9)}
     registry = CollectorRegistry()
-    Durations(registry).moved(replace(job(2).job, status=begun), runs)
+    Durations(registry).status_changed(replace(job(2).job, status=begun), runs)
     assert registry.get_sample_value("trainyard_recovery_seconds_count", {"scope": scope}) == 1
 
 
-def test_an_attempt_after_another_cause_is_a_start() -> None:
+def test_attempt_without_failure_counts_as_startup() -> None:
     begun = status(attempt=3, last_failure=FAILED, attempt_start_time=ago(4))
     assert moved(begun, begun.evolve(running_time=NOW)) == {"startup": (1, 4)}
 
 
-def test_clocks_that_disagree_take_nothing_off() -> None:
+def test_clock_skew_gives_no_negative_duration() -> None:
     begun = status(attempt_start_time=NOW)
     assert moved(begun, begun.evolve(running_time=ago(5))) == {"startup": (1, 0)}
 
 
-def test_phase_attempt_restarts_and_accelerators_of_each_job() -> None:
+def test_state_of_each_job_is_exported() -> None:
     registry, caches = CollectorRegistry(), Caches.empty()
     CacheMetrics(caches, registry, lambda: True)
     limits = {"resources": {"limits": {"nvidia.com/gpu": "8", "rdma/hca": 1}}}
     spec = {"replicas": 4, "template": {"spec": {"containers": [{"name": "main", "image": "trainer:1", **limits}]}}}
-    told = status(phase=Phase.RUNNING, attempt=3, replicas=4, restarts=Restarts(failures=1, hangs=1, resizes=1))
-    record = job_record({**RAW, "spec": spec}).with_status(told, 9)
+    running = status(phase=Phase.RUNNING, attempt=3, replicas=4, restarts=Restarts(failures=1, hangs=1, resizes=1))
+    record = job_record({**RAW, "spec": spec}).with_status(running, 9)
     caches.of("lab").jobs.apply(record)
 
     def value(name: str, **labels: str) -> float | None:
@@ -106,13 +106,13 @@ def test_phase_attempt_restarts_and_accelerators_of_each_job() -> None:
     assert value("attempt") == 3
     assert [value("restarts_total", cause=cause) for cause in ("failure", "disruption", "resize")] == [1, 0, 1]
     assert value("accelerators") == 32
-    caches.of("lab").jobs.apply(record.with_status(told.evolve(replicas=0), 10))
+    caches.of("lab").jobs.apply(record.with_status(running.evolve(replicas=0), 10))
     assert value("accelerators") is None
-    joining = told.evolve(replicas=6)
+    joining = running.evolve(replicas=6)
     caches.of("lab").jobs.apply(record.with_status(joining, 11))
     assert value("accelerators") == 32, "those that are to join may have no place"
     ended = [condition(ConditionType.COMPLETE)]
-    caches.of("lab").jobs.apply(record.with_status(told.evolve(phase=Phase.COMPLETE, conditions=ended), 12))
+    caches.of("lab").jobs.apply(record.with_status(running.evolve(phase=Phase.COMPLETE, conditions=ended), 12))
     assert value("accelerators") is None, "pods that have ended are kept for their logs"
     caches.of("lab").jobs.remove("1")
     assert value("attempt") is None

@@ -1,4 +1,4 @@
-"""The page of metrics says what there is."""
+"""The reference page lists the registered metrics."""
 
 import re
 from pathlib import Path
@@ -8,11 +8,11 @@ from trainyard.controller.metrics import reference
 ROOT = Path(__file__).parents[4]
 
 
-def test_the_page_is_current() -> None:
+def test_page_is_current() -> None:
     assert (ROOT / reference.PAGE).read_text() == reference.page(), "run `make generate`"
 
 
-def test_every_metric_has_a_name_by_the_conventions_and_a_meaning() -> None:
+def test_metrics_follow_naming_conventions_and_have_help() -> None:
     rows = re.findall(r"^\| `([^`]+)` \| (\w+) \| (.*?) \| (.+) \|$", reference.page(), re.MULTILINE)
     assert len(rows) > 20
     assert [name for name, kind, _, _ in rows if (kind == "counter") != name.endswith("_total")] == []

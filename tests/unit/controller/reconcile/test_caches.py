@@ -1,8 +1,8 @@
-"""What the operator knows of the cluster."""
+"""The operator's caches."""
 
 from typing import Any
 
-from tests.unit.controller.reconcile.test_resources import RAW
+from tests.unit.controller.raw_job import RAW
 from trainyard.controller.reconcile.caches import Cache
 from trainyard.controller.reconcile.resources import job_record
 from trainyard.kube.resource import PODS, SERVICES
@@ -24,28 +24,28 @@ def owned(name: str, namespace: str = "lab", labels: dict[str, str] = LABELS) ->
     }
 
 
-def test_what_was_found_is_known_from_then_on() -> None:
+def test_found_objects_are_cached() -> None:
     cache = Cache()
     job = job_record(RAW)
-    assert cache.notice(PODS, owned("job-worker-0-1"))
-    assert not cache.notice(PODS, owned("job-worker-0-1")), "it is known already"
-    assert cache.notice(SERVICES, owned("job"))
+    assert cache.add_found(PODS, owned("job-worker-0-1"))
+    assert not cache.add_found(PODS, owned("job-worker-0-1")), "it is known already"
+    assert cache.add_found(SERVICES, owned("job"))
     snapshot = cache.snapshot(job)
     assert snapshot is not None
     assert ([pod.name for pod in snapshot.pods], snapshot.has_service) == (["job-worker-0-1"], True)
 
 
-def test_what_lacks_our_label_or_name_stays_unknown() -> None:
+def test_objects_without_our_label_stay_unknown() -> None:
     cache = Cache()
-    assert not cache.notice(SERVICES, owned("job", labels={}))
-    assert not cache.notice(PODS, owned("job-worker-0-1", labels={}))
-    assert not cache.notice(PODS, owned("something"))
+    assert not cache.add_found(SERVICES, owned("job", labels={}))
+    assert not cache.add_found(PODS, owned("job-worker-0-1", labels={}))
+    assert not cache.add_found(PODS, owned("something"))
 
 
 def test_only_the_jobs_own_namespace_counts() -> None:
     cache = Cache()
-    cache.notice(PODS, owned("job-worker-0-1", namespace="mallory"))
-    cache.notice(SERVICES, owned("job", namespace="mallory"))
+    cache.add_found(PODS, owned("job-worker-0-1", namespace="mallory"))
+    cache.add_found(SERVICES, owned("job", namespace="mallory"))
     snapshot = cache.snapshot(job_record(RAW))
     assert snapshot is not None
     assert (snapshot.pods, snapshot.has_service) == ((), False)

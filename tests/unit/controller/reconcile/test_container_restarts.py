@@ -1,4 +1,4 @@
-"""The dry run that shows whether a cluster has rules by which containers start anew."""
+"""The dry run that shows whether a cluster supports restarts of containers."""
 
 import logging
 from typing import Any
@@ -7,20 +7,20 @@ import pytest
 
 from tests.support.fake_api import FakeApi
 from tests.support.jobs import SUPERVISED, job
-from tests.unit.frameworks.building import container, worker
+from tests.support.worker_pods import container, worker
 from trainyard.api.status import TrainingJobStatus
 from trainyard.controller.reconcile import container_restarts
 from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.container_restarts import (
-    KNOWN_SECONDS,
-    UNKNOWN_SECONDS,
-    ContainerRestarts,
+    ANSWER_VALID_SECONDS,
+    FAILED_PROBE_SKIP_SECONDS,
+    ContainerRestartSupport,
 )
 from trainyard.controller.reconcile.executor import Executor
 from trainyard.domain.actions import CreateWorker, Plan
 from trainyard.engine.tracker import WriteTracker
-from trainyard.frameworks.agent_wrapper import Source
-from trainyard.frameworks.coordinator_endpoint import Contact
+from trainyard.frameworks.agent_wrapper import AgentImage
+from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
@@ -34,19 +34,19 @@ NO_ALL = (
 
 
 def pod(*containers: dict[str, Any]) -> dict[str, Any]:
-    return worker_pod(worker(*containers), Source("operator:1"), Contact("https://trainyard:8443"))
+    return worker_pod(worker(*containers), AgentImage("operator:1"), CoordinatorEndpoint("https://trainyard:8443"))
 
 
 class Asking:
-    """A cluster that is asked, at a time that is set."""
+    """A cluster that is probed at a chosen time."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api, self.now = api, 0.0
-        self.restarts = ContainerRestarts(Writer(api.session()), lambda: self.now)
+        self.restarts = ContainerRestartSupport(Writer(api.session()), lambda: self.now)
 
     async def action(self, manifest: dict[str, Any]) -> str | None:
-        """What the granted pod has start anew; and nothing was stored."""
-        granted = await self.restarts.granted("lab", manifest)
+        """Return the restart rule of the resulting pod, and check that nothing was stored."""
+        granted = await self.restarts.with_supported_rule("lab", manifest)
         assert self.api.cluster.objects(PODS, "lab") == []
         rules = granted["spec"]["containers"][0].get("restartPolicyRules")
         return str(rules[0]["action"]) if rules else None
@@ -57,32 +57,32 @@ def asking(api: FakeApi) -> Asking:
     return Asking(api)
 
 
-async def test_a_cluster_that_has_them_is_asked_once_for_each(asking: Asking, caplog: pytest.LogCaptureFixture) -> None:
+async def test_supporting_cluster_is_probed_once_per_rule(asking: Asking, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     assert await asking.action(pod(TRAIN)) == "Restart"
     assert await asking.action(pod(TRAIN, container("logs"))) == "RestartAllContainers"
     with asking.api.no_calls():
         assert await asking.action(pod(TRAIN)) == "Restart"
-    assert "this cluster has Restart among its rules for containers" in caplog.text
-    asking.now = KNOWN_SECONDS
+    assert "probed the cluster for a container restart rule rule=Restart supported=true" in caplog.text
+    asking.now = ANSWER_VALID_SECONDS
     await asking.action(pod(TRAIN))
     assert [call.verb for call in asking.api.writes] == ["POST pods"] * 3
     assert {call.query["dryRun"] for call in asking.api.writes} == {"All"}
 
 
-async def test_one_that_refuses_or_drops_them_gets_pods_without(asking: Asking) -> None:
-    """What is refused with the rule is tried without: then it is the rule that the cluster does not take."""
+async def test_unsupported_rules_are_left_out(asking: Asking) -> None:
+    """A pod that is refused with the rule is tried without it. If that passes, the cluster does not support the rule."""
     asking.api.fault(method="POST", status=422, reason="Invalid", message=UNKNOWN)
     manifest = pod(TRAIN)
     assert await asking.action(manifest) is None
     with asking.api.no_calls():
-        assert await asking.restarts.granted("lab", manifest) == manifest
-    asking.now = KNOWN_SECONDS
+        assert await asking.restarts.with_supported_rule("lab", manifest) == manifest
+    asking.now = ANSWER_VALID_SECONDS
     asking.api.fault(method="POST", text='{"metadata": {}, "spec": {"containers": [{"name": "main"}]}}')
     assert await asking.action(manifest) is None
 
 
-async def test_one_that_has_the_older_rule_alone_gets_that(asking: Asking) -> None:
+async def test_older_rule_is_used_if_supported(asking: Asking) -> None:
     asking.api.fault(method="POST", status=422, reason="Invalid", message=NO_ALL)
     assert await asking.action(pod(TRAIN, container("logs"))) == "Restart"
 
@@ -101,20 +101,20 @@ async def test_one_that_has_the_older_rule_alone_gets_that(asking: Asking) -> No
         pytest.param({"text": "{}"}, id="nothing"),
     ],
 )
-async def test_what_does_not_come_to_it_is_asked_again_after_a_while(asking: Asking, fault: dict[str, Any]) -> None:
-    """In that namespace: what is in the way there is nothing to the others."""
+async def test_inconclusive_probe_is_repeated_later(asking: Asking, fault: dict[str, Any]) -> None:
+    """Only in that namespace: an obstacle there does not affect others."""
     for _ in range(2):
         asking.api.fault(method="POST", **fault)
     assert await asking.action(pod(TRAIN)) is None
     with asking.api.no_calls():
         assert await asking.action(pod(TRAIN)) is None
-    granted = await asking.restarts.granted("other", pod(TRAIN))
+    granted = await asking.restarts.with_supported_rule("other", pod(TRAIN))
     assert "restartPolicyRules" in granted["spec"]["containers"][0]
-    asking.now = UNKNOWN_SECONDS
+    asking.now = FAILED_PROBE_SKIP_SECONDS
     assert await asking.action(pod(TRAIN)) == "Restart"
 
 
-async def test_a_pod_that_has_no_use_for_them_costs_no_request(asking: Asking) -> None:
+async def test_unsuitable_pod_causes_no_probe(asking: Asking) -> None:
     with asking.api.no_calls():
         assert await asking.action(pod(container())) is None
 
@@ -129,34 +129,34 @@ async def test_a_pod_that_has_no_use_for_them_costs_no_request(asking: Asking) -
         (409, "it exists", False),
     ],
 )
-async def test_a_pod_that_is_refused_with_a_rule_is_made_without(
+async def test_pod_refused_with_rule_is_created_without(
     asking: Asking, status: int, message: str, *, without: bool
 ) -> None:
-    """By an API server of an older release, or a policy of the namespace."""
+    """By an older API server, or by a policy of the namespace."""
     assert await asking.action(pod(TRAIN)) == "Restart"
-    assert asking.restarts.refused("lab", ApiError(status, "Reason", message)) is without
+    assert asking.restarts.retries_without_rule("lab", ApiError(status, "Reason", message)) is without
     with asking.api.no_calls():
         assert (await asking.action(pod(TRAIN)) is None) is without
 
 
-async def test_namespaces_that_are_gone_are_forgotten(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container_restarts, "MOST_NAMESPACES", 2)
+async def test_expired_namespaces_are_forgotten(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container_restarts, "MAX_SKIPPED_NAMESPACES", 2)
     for name in ("a", "b", "c"):
-        asking.restarts.refused(name, ApiError(403, "Forbidden", "no"))
-        asking.now += KNOWN_SECONDS
-    assert [*asking.restarts._without] == ["c"]
+        asking.restarts.retries_without_rule(name, ApiError(403, "Forbidden", "no"))
+        asking.now += ANSWER_VALID_SECONDS
+    assert [*asking.restarts._skipped_until] == ["c"]
 
 
-async def test_no_worker_is_in_want_of_a_rule(api: FakeApi) -> None:
+async def test_worker_is_created_without_rule_after_refusal(api: FakeApi) -> None:
     writer = Writer(api.session())
-    rules = ContainerRestarts(writer)
-    await rules.granted("ns", pod(TRAIN))
-    contact = Contact("https://trainyard:8443")
-    executor = Executor(writer, WriteTracker(), Caches.empty(), rules, Source("operator:1"), lambda: contact)
+    rules = ContainerRestartSupport(writer)
+    await rules.with_supported_rule("ns", pod(TRAIN))
+    contact = CoordinatorEndpoint("https://trainyard:8443")
+    executor = Executor(writer, WriteTracker(), Caches.empty(), rules, AgentImage("operator:1"), lambda: contact)
     api.fault(
         method="POST", status=403, reason="Forbidden", message="policy 'no-rules' denied request: rules are not allowed"
     )
-    made = await executor.carry_out(job(1, template=SUPERVISED).job, Plan(TrainingJobStatus(), [CreateWorker(0, 1, 1)]))
+    made = await executor.execute(job(1, template=SUPERVISED).job, Plan(TrainingJobStatus(), [CreateWorker(0, 1, 1)]))
     assert (made.refusal, made.changed) == (None, True)
     [worker_] = api.cluster.objects(PODS, "ns")
     assert "restartPolicyRules" not in worker_["spec"]["containers"][0]

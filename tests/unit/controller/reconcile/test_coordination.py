@@ -1,4 +1,4 @@
-"""From what an agent tells to what `kubectl get` shows, through the whole operator."""
+"""From an agent's report to `kubectl get`, through the whole operator."""
 
 import asyncio
 import ssl
@@ -48,7 +48,7 @@ class Site:
     def pod(self, name: str) -> Json:
         return self.lab.cluster.get(PODS, LAB, name)
 
-    async def tell(self, pod: str, attempt: int, **rank: Any) -> int:
+    async def report(self, pod: str, attempt: int, **rank: Any) -> int:
         token = self.issuer.token(self.pod(pod)["metadata"]["uid"], LAB, pod)
         index = self.pod(pod)["metadata"]["labels"]["trainyard.dev/index"]
         async with (
@@ -63,7 +63,7 @@ class Site:
             return answer.status
 
     async def call(self, pod: str, body: Json) -> tuple[int, Json]:
-        """Wait for a word, as the pod's agent does."""
+        """Send a long-poll request, as the pod's agent does."""
         token = self.issuer.token(self.pod(pod)["metadata"]["uid"], LAB, pod)
         url, headers = f"https://localhost:{self.port}/v1/sync", {"Authorization": f"Bearer {token}"}
         async with (
@@ -83,19 +83,19 @@ class Site:
 
 @pytest.fixture
 def site(api: FakeApi, tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(progress_store, "STATUS_SECONDS", 0.01)
+    monkeypatch.setattr(progress_store, "MIN_STATUS_INTERVAL_SECONDS", 0.01)
     return Site(api, tmp_path / "tls", unused_tcp_port)
 
 
-async def test_what_agents_tell_is_seen_in_the_status(api: FakeApi, site: Site) -> None:
+async def test_agent_reports_appear_in_the_status(api: FakeApi, site: Site) -> None:
     async with operator(api, **site.settings):
         await site.running()
-        assert await site.tell("job-worker-0-1", 1, step=12, total=90, loss=0.5, seconds=0.2) == 200
+        assert await site.report("job-worker-0-1", 1, step=12, total=90, loss=0.5, seconds=0.2) == 200
         await until(lambda: site.lab.status().get("progress", {}).get("step") == 12)
-        assert await site.tell("job-worker-1-1", 1, step=11, loss=0.25) == 200
+        assert await site.report("job-worker-1-1", 1, step=11, loss=0.25) == 200
         await until(lambda: site.lab.status()["progress"]["step"] == 11)
-        told = site.lab.status()["progress"]
-        assert {**told, "updatedAt": ""} == {
+        progress = site.lab.status()["progress"]
+        assert {**progress, "updatedAt": ""} == {
             "step": 11,
             "totalSteps": 90,
             "percent": 12,
@@ -106,67 +106,67 @@ async def test_what_agents_tell_is_seen_in_the_status(api: FakeApi, site: Site) 
         }
 
 
-async def test_workers_are_told_where_to_report(api: FakeApi, site: Site) -> None:
+async def test_workers_get_the_coordinator_endpoint(api: FakeApi, site: Site) -> None:
     async with operator(api, **site.settings):
         await site.running()
         (main_,) = site.pod("job-worker-0-1")["spec"]["containers"]
-        told = {each["name"]: each["value"] for each in main_["env"]}
-        assert told["TRAINYARD_COORDINATOR"] == "https://localhost:8443"
-        assert told["TRAINYARD_COORDINATOR_CA"] == site.authority
+        environment = {each["name"]: each["value"] for each in main_["env"]}
+        assert environment["TRAINYARD_COORDINATOR"] == "https://localhost:8443"
+        assert environment["TRAINYARD_COORDINATOR_CA"] == site.authority
 
 
-async def test_a_report_that_tells_nothing_new_costs_no_write(api: FakeApi, site: Site) -> None:
+async def test_unchanged_report_causes_no_write(api: FakeApi, site: Site) -> None:
     async with operator(api, **site.settings) as op:
         await site.running()
-        assert await site.tell("job-worker-0-1", 1, step=12) == 200
+        assert await site.report("job-worker-0-1", 1, step=12) == 200
         await until(lambda: site.lab.status().get("progress"))
         await until(lambda: op.loop._queue.idle)
         with api.no_calls(writes_only=True):
             for _ in range(5):
-                assert await site.tell("job-worker-0-1", 1, step=12) == 200
+                assert await site.report("job-worker-0-1", 1, step=12) == 200
             await until(lambda: op.loop._queue.idle)
 
 
-async def test_a_report_of_an_attempt_that_is_over_changes_nothing(api: FakeApi, site: Site) -> None:
+async def test_report_of_an_old_attempt_is_ignored(api: FakeApi, site: Site) -> None:
     api.cluster.graceful = {"pods"}
     async with operator(api, **site.settings):
         await site.running()
-        assert await site.tell("job-worker-0-1", 1, step=12) == 200
+        assert await site.report("job-worker-0-1", 1, step=12) == 200
         await until(lambda: site.lab.status().get("progress"))
         site.lab.ends("job-worker-1-1", 1)
         await until(lambda: site.lab.status()["attempt"] == 2)
-        assert await site.tell("job-worker-0-1", 1, step=13) == 409
-        assert await site.tell("job-worker-0-1", 2, step=13) == 409
+        assert await site.report("job-worker-0-1", 1, step=13) == 409
+        assert await site.report("job-worker-0-1", 2, step=13) == 409
         assert site.lab.status()["progress"]["step"] == 12
 
 
-async def test_the_last_step_stands_in_the_finished_job_and_its_reports_are_forgotten(
-    api: FakeApi, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress_store, "STATUS_SECONDS", 60.0)
+async def test_finished_job_keeps_its_last_step(api: FakeApi, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_store, "MIN_STATUS_INTERVAL_SECONDS", 60.0)
     async with operator(api, **site.settings) as op:
         await site.running()
         for pod in ("job-worker-0-1", "job-worker-1-1"):
-            assert await site.tell(pod, 1, step=90, total=90) == 200
+            assert await site.report(pod, 1, step=90, total=90) == 200
             site.lab.ends(pod, 0)
         await site.lab.until_phase("Complete")
         assert site.lab.status()["progress"]["step"] == 90
         coordinator = op.coordinator
         assert coordinator is not None
-        # Once it has heard of what it has stored.
-        await until(lambda: coordinator.board.workers == 0)
-        assert await site.tell("job-worker-0-1", 1, step=91) == 409
+        # After it has received its own write.
+        await until(lambda: coordinator.progress_store.workers == 0)
+        assert await site.report("job-worker-0-1", 1, step=91) == 409
 
 
-async def test_a_rank_that_fails_starts_again_where_it_was(api: FakeApi, site: Site) -> None:
-    """The whole protocol: who runs waits, who failed says so, all are told of the next attempt, and begin it together."""
+async def test_failed_rank_restarts_in_place(api: FakeApi, site: Site) -> None:
+    """The whole protocol: running agents wait, a failed one reports, and all receive the next attempt and start it
+    together.
+    """
     names, failure = ["job-worker-0-1", "job-worker-1-1"], {"code": 3, "message": "rank 1 ended with exit code 3: boom"}
     async with operator(api, **site.settings) as op:
         await site.running()
         assert op.coordinator is not None
-        attendance = op.coordinator.attendance
+        agent_registry = op.coordinator.agent_registry
         runs = asyncio.create_task(site.call(names[0], {"attempt": 1, "state": "running"}))
-        await until(lambda: attendance.connected == 1)
+        await until(lambda: agent_registry.connected == 1)
         failed = await site.call(names[1], {"attempt": 1, "state": "failed", "failure": failure})
         joins = {"attempt": 2, "run": False, "environment": {}}
         assert (failed, await runs) == ((200, joins), (200, joins))
@@ -185,24 +185,24 @@ async def test_a_rank_that_fails_starts_again_where_it_was(api: FakeApi, site: S
     assert site.lab.pods() == names
 
 
-async def test_a_replacement_is_made_to_wait(api: FakeApi, site: Site) -> None:
+async def test_replacement_worker_waits_for_the_group(api: FakeApi, site: Site) -> None:
     api.cluster.graceful = {"pods"}
     async with operator(api, **site.settings) as op:
         await site.running()
         assert op.coordinator is not None
-        attendance = op.coordinator.attendance
+        agent_registry = op.coordinator.agent_registry
         stays = asyncio.create_task(site.call("job-worker-0-1", {"attempt": 1, "state": "running"}))
-        await until(lambda: attendance.connected == 1)
+        await until(lambda: agent_registry.connected == 1)
         site.lab.ends("job-worker-1-1", 1)
         assert (await stays)[1]["attempt"] == 2
         await until(lambda: "job-worker-1-2" in site.lab.pods())
         (main_,) = site.pod("job-worker-1-2")["spec"]["containers"]
-        told = {each["name"]: each.get("value") for each in main_["env"]}
-        assert (told["TRAINYARD_RENDEZVOUS"], told["TRAINYARD_ATTEMPT"]) == ("wait", "2")
+        environment = {each["name"]: each.get("value") for each in main_["env"]}
+        assert (environment["TRAINYARD_RENDEZVOUS"], environment["TRAINYARD_ATTEMPT"]) == ("wait", "2")
         assert (await site.call("job-worker-1-1", {"attempt": 1, "state": "running"}))[1]["reason"] == "Replaced"
 
 
-async def test_only_pods_that_are_looked_after_are_heard(api: FakeApi, site: Site) -> None:
+async def test_only_managed_pods_are_accepted(api: FakeApi, site: Site) -> None:
     async with operator(api, namespaces=(LAB,), **site.settings) as op:
         await site.running()
         uid = site.pod("job-worker-0-1")["metadata"]["uid"]
@@ -211,16 +211,16 @@ async def test_only_pods_that_are_looked_after_are_heard(api: FakeApi, site: Sit
         assert coordination._find(op.caches, _sender(LAB, "another")) is None
 
 
-async def test_a_standby_hears_nobody(api: FakeApi, site: Site) -> None:
-    lease = {"lease_namespace": "default", "leader_election": True, "lease_seconds": 30}
+async def test_standby_rejects_agents(api: FakeApi, site: Site) -> None:
+    lease: dict[str, Any] = {"lease_namespace": "default", "leader_election": True, "lease_duration_seconds": 30}
     async with operator(api, **lease, **{**site.settings, "coordinator_port": 0}):
         await site.running()
         async with operator(api, **lease, **site.settings):
-            assert await site.tell("job-worker-0-1", 1, step=12) == 503
+            assert await site.report("job-worker-0-1", 1, step=12) == 503
 
 
-async def test_who_begins_to_lead_hears_nobody_before_it_has_listed(api: FakeApi, site: Site) -> None:
-    """What it knows may be old: a pass that an agent's call asks for would decide on that."""
+async def test_new_leader_rejects_agents_before_listing(api: FakeApi, site: Site) -> None:
+    """Its caches may be stale: a reconcile that an agent triggers would decide on them."""
     async with operator(api, **site.settings):
         await site.running()
     site.lab.ends("job-worker-1-1", 1)
@@ -228,13 +228,13 @@ async def test_who_begins_to_lead_hears_nobody_before_it_has_listed(api: FakeApi
     listing = api.fault(path=".*/pods", watch=False, status=500, times=1000)
     async with operator(api, **site.settings) as op:
         with api.no_calls(writes_only=True):
-            status, said = await site.call("job-worker-0-1", {"attempt": 1, "state": "running"})
-            assert (status, said["reason"]) == (503, "NotLeading")
-            assert await site.tell("job-worker-0-1", 1, step=12) == 503
+            status, response = await site.call("job-worker-0-1", {"attempt": 1, "state": "running"})
+            assert (status, response["reason"]) == (503, "NotLeading")
+            assert await site.report("job-worker-0-1", 1, step=12) == 503
             await until(lambda: op.loop._queue.idle)
         listing.times = 0
         await until(lambda: site.lab.status()["attempt"] == 2)
-        assert await site.tell("job-worker-0-1", 1, step=12) != 503
+        assert await site.report("job-worker-0-1", 1, step=12) != 503
 
 
 def _sender(namespace: str, uid: str) -> Any:
@@ -242,7 +242,7 @@ def _sender(namespace: str, uid: str) -> Any:
 
 
 @pytest.mark.parametrize("url", ["http://a:1", "https://a", "https://a:1/", "https://A:1", "a:1"])
-def test_an_address_that_no_agent_can_use_is_refused(
+def test_unusable_coordinator_url_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
     monkeypatch.setenv("TRAINYARD_COORDINATOR_URL", url)
@@ -250,19 +250,17 @@ def test_an_address_that_no_agent_can_use_is_refused(
     assert "TRAINYARD_COORDINATOR_URL: " in capsys.readouterr().err
 
 
-def test_without_an_address_there_is_no_coordinator() -> None:
+def test_no_coordinator_without_a_url() -> None:
     assert Settings(coordinator_url="").coordinator_url is None
 
 
-async def test_files_that_are_missing_end_the_process_with_their_name(api: FakeApi, tmp_path: Path) -> None:
+async def test_missing_certificate_files_stop_the_process(api: FakeApi, tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match=r"tls\.crt cannot be read"):
         async with operator(api, coordinator_url="https://localhost:1", coordinator_tls=tmp_path):
             pass
 
 
-async def test_a_port_that_is_taken_ends_the_process_with_the_variable_to_set(
-    api: FakeApi, site: Site, tmp_path: Path
-) -> None:
+async def test_occupied_port_stops_the_process(api: FakeApi, site: Site, tmp_path: Path) -> None:
     assert isinstance(site, Site)
     async with operator(api, **site.settings) as first:
         assert isinstance(first, Operator)
@@ -271,7 +269,7 @@ async def test_a_port_that_is_taken_ends_the_process_with_the_variable_to_set(
                 pass
 
 
-async def test_a_worker_that_is_taken_away_has_all_stop_after_the_same_step(api: FakeApi, site: Site) -> None:
+async def test_evicted_worker_stops_all_after_one_step(api: FakeApi, site: Site) -> None:
     api.cluster.graceful = {"pods"}
     api.cluster.goes_at = lambda seconds: (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
     async with operator(api, **site.settings):

@@ -1,4 +1,4 @@
-"""A NetworkPolicy for each job, where it is asked for: it stands before the first worker, and before each that comes later."""
+"""A NetworkPolicy for each job, if enabled: it exists before the first worker, and before each later one."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.kube.resource import NETWORK_POLICIES, PODS
 
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
-ISOLATED = {"isolate_jobs": True, "job_peers": (PROMETHEUS,)}
+ISOLATED: dict[str, Any] = {"isolate_jobs": True, "job_peers": (PROMETHEUS,)}
 FIRST = ("job-worker-0-1", "job-worker-1-1")
 
 
@@ -25,7 +25,7 @@ def policies(api: FakeApi) -> list[dict[str, Any]]:
     return list(api.cluster.objects(NETWORK_POLICIES, LAB))
 
 
-async def test_it_stands_before_the_first_worker(api: FakeApi, lab: Lab) -> None:
+async def test_policy_exists_before_the_first_worker(api: FakeApi, lab: Lab) -> None:
     async with operator(api, **ISOLATED):
         uid = lab.submit()["metadata"]["uid"]
         await lab.until_pods(*FIRST)
@@ -36,7 +36,7 @@ async def test_it_stands_before_the_first_worker(api: FakeApi, lab: Lab) -> None
         assert made == ["POST services", "POST networkpolicies", "POST pods", "POST pods"]
 
 
-async def test_it_is_made_anew_for_the_next_workers_and_else_left_as_it_is(api: FakeApi, lab: Lab) -> None:
+async def test_deleted_policy_is_recreated_for_new_workers(api: FakeApi, lab: Lab) -> None:
     async with operator(api, **ISOLATED):
         lab.submit()
         await lab.until_pods(*FIRST)
@@ -53,7 +53,7 @@ async def test_it_is_made_anew_for_the_next_workers_and_else_left_as_it_is(api: 
         assert policies(api)[0]["spec"] == policy["spec"]
 
 
-async def test_one_that_is_somebody_elses_keeps_workers_away_and_is_named(api: FakeApi, lab: Lab) -> None:
+async def test_policy_of_another_owner_blocks_workers(api: FakeApi, lab: Lab) -> None:
     api.cluster.create(NETWORK_POLICIES, LAB, {"metadata": {"name": "job"}, "spec": {"podSelector": {}}})
     async with operator(api, **ISOLATED):
         lab.submit()
@@ -62,32 +62,32 @@ async def test_one_that_is_somebody_elses_keeps_workers_away_and_is_named(api: F
         assert lab.pods() == []
 
 
-async def test_without_the_right_no_worker_comes_unprotected(api: FakeApi, lab: Lab) -> None:
-    told = 'x is forbidden: User "me" cannot create resource "networkpolicies" in API group "networking.k8s.io" in the namespace "lab"'
-    api.fault(method="POST", path=".*/networkpolicies", status=403, reason="Forbidden", message=told, times=10_000)
+async def test_no_worker_is_created_without_policy_permission(api: FakeApi, lab: Lab) -> None:
+    message = 'x is forbidden: User "me" cannot create resource "networkpolicies" in API group "networking.k8s.io" in the namespace "lab"'
+    api.fault(method="POST", path=".*/networkpolicies", status=403, reason="Forbidden", message=message, times=10_000)
     async with operator(api, **ISOLATED):
         lab.submit()
         await until(lambda: lab.condition("Running").get("reason") == "PermissionDenied")
-        assert told in lab.condition("Running")["message"]
+        assert message in lab.condition("Running")["message"]
         assert not api.cluster.objects(PODS, LAB)
 
 
 INVALID = 'NetworkPolicy "job" is invalid: spec.ingress[0].from[1].ipBlock.cidr: Invalid value'
 
 
-async def test_one_that_the_server_refuses_holds_the_job_and_blames_nobody_s_template(api: FakeApi, lab: Lab) -> None:
+async def test_refused_policy_holds_the_job(api: FakeApi, lab: Lab) -> None:
     api.fault(method="POST", path=".*/networkpolicies", status=422, reason="Invalid", message=INVALID, times=10_000)
     async with operator(api, **ISOLATED):
         lab.submit()
         await until(lambda: lab.condition("Running").get("reason") == "NetworkPolicyRejected")
-        said = lab.condition("Running")["message"]
-        assert "networkPolicy.jobs" in said
-        assert INVALID in said
+        message = lab.condition("Running")["message"]
+        assert "networkPolicy.jobs" in message
+        assert INVALID in message
         assert not api.cluster.objects(PODS, LAB)
         assert not lab.condition("Failed")
 
 
-async def test_the_job_s_own_of_before_is_enough(api: FakeApi, lab: Lab) -> None:
+async def test_existing_policy_of_the_job_suffices(api: FakeApi, lab: Lab) -> None:
     async with operator(api, **ISOLATED):
         lab.submit()
         await lab.until_pods(*FIRST)
@@ -97,7 +97,7 @@ async def test_the_job_s_own_of_before_is_enough(api: FakeApi, lab: Lab) -> None
         await lab.until_pods("job-worker-0-2", "job-worker-1-2")
 
 
-async def test_nothing_of_it_unless_it_is_asked_for(api: FakeApi, lab: Lab) -> None:
+async def test_no_policy_unless_enabled(api: FakeApi, lab: Lab) -> None:
     async with operator(api):
         lab.submit()
         await lab.until_pods(*FIRST)

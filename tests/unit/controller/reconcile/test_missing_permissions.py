@@ -1,4 +1,6 @@
-"""A right that is missing at run time: said where people look, counted, and mended by granting it. Never a crash or a hot loop."""
+"""A permission that is missing at run time is reported and counted, and granting it is enough. Never a crash or a hot
+loop.
+"""
 
 import aiohttp
 import pytest
@@ -10,7 +12,7 @@ from tests.unit.controller.conftest import operator
 from tests.unit.controller.kubelet import LAB, Lab
 from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
-from trainyard.kube.permissions import Right
+from trainyard.kube.permissions import Permission
 from trainyard.kube.resource import EVENTS, PODS
 
 BOTH = ("job-worker-0-1", "job-worker-1-1")
@@ -31,26 +33,24 @@ def events(api: FakeApi) -> list[str]:
 
 
 async def again(op: Operator, api: FakeApi, job: str = "job") -> None:
-    """The pass that would come some seconds later."""
+    """Run the reconcile that would follow some seconds later."""
     op.loop._queue.add(api.cluster.get(TRAINING_JOBS, LAB, job)["metadata"]["uid"])
 
 
 @pytest.mark.parametrize(
     ("resource", "path"), [("pods", ".*/namespaces/lab/pods"), ("services", ".*/namespaces/lab/services")]
 )
-async def test_what_cannot_be_created_is_why_the_job_does_not_run(
-    api: FakeApi, lab: Lab, resource: str, path: str
-) -> None:
+async def test_forbidden_creation_is_the_condition_reason(api: FakeApi, lab: Lab, resource: str, path: str) -> None:
     fault = deny(api, "POST", "create", resource, path)
     ports: list[int] = []
     async with operator(api, ports) as op, aiohttp.ClientSession() as client:
         lab.submit()
         await until(lambda: lab.condition("Running").get("reason") == "PermissionDenied")
-        told = lab.condition("Running")["message"]
-        assert f'cannot create resource "{resource}"' in told
-        assert "whoever installed it has to grant" in told
-        await until(lambda: events(api) == [told])
-        assert list(op.health.rights.missing()) == [Right("create", resource, LAB)]
+        message = lab.condition("Running")["message"]
+        assert f'cannot create resource "{resource}"' in message
+        assert "grant it to continue" in message
+        await until(lambda: events(api) == [message])
+        assert list(op.health.permissions.missing()) == [Permission("create", resource, LAB)]
         async with client.get(f"http://127.0.0.1:{ports[0]}/metrics") as answer:
             count = f'trainyard_forbidden_requests_total{{resource="{resource}",verb="create"}}'
             assert count in await answer.text()
@@ -59,10 +59,10 @@ async def test_what_cannot_be_created_is_why_the_job_does_not_run(
         fault.times = 0
         await again(op, api)
         await lab.until_pods(*BOTH)
-        await until(lambda: not op.health.rights.missing())
+        await until(lambda: not op.health.permissions.missing())
 
 
-async def test_pods_of_an_old_attempt_that_cannot_be_deleted(api: FakeApi, lab: Lab) -> None:
+async def test_forbidden_deletion_of_old_pods(api: FakeApi, lab: Lab) -> None:
     async with operator(api) as op:
         lab.submit()
         await lab.until_pods(*BOTH)
@@ -78,7 +78,7 @@ async def test_pods_of_an_old_attempt_that_cannot_be_deleted(api: FakeApi, lab: 
         await lab.until_pods("job-worker-0-2", "job-worker-1-2")
 
 
-async def test_pods_of_a_finished_job_that_cannot_be_deleted(api: FakeApi, lab: Lab) -> None:
+async def test_forbidden_deletion_of_finished_pods(api: FakeApi, lab: Lab) -> None:
     async with operator(api) as op:
         lab.submit(lifecycle={"cleanPods": "All"})
         await lab.until_pods(*BOTH)
@@ -94,7 +94,7 @@ async def test_pods_of_a_finished_job_that_cannot_be_deleted(api: FakeApi, lab: 
         await until(lambda: lab.condition("Stalled")["status"] == "False")
 
 
-async def test_a_job_that_has_outlived_its_time_and_cannot_be_deleted(api: FakeApi, lab: Lab) -> None:
+async def test_forbidden_deletion_of_expired_job(api: FakeApi, lab: Lab) -> None:
     fault = deny(api, "DELETE", "delete", "trainingjobs", ".*/trainingjobs/.*")
     async with operator(api) as op:
         lab.submit(lifecycle={"ttlSecondsAfterFinished": 0})
@@ -108,35 +108,35 @@ async def test_a_job_that_has_outlived_its_time_and_cannot_be_deleted(api: FakeA
         await until(lambda: not api.cluster.objects(TRAINING_JOBS, LAB))
 
 
-async def test_a_status_that_cannot_be_written_is_told_by_an_event(api: FakeApi, lab: Lab) -> None:
+async def test_forbidden_status_write_records_an_event(api: FakeApi, lab: Lab) -> None:
     fault = deny(api, "PUT", "update", "trainingjobs/status", ".*/status")
     async with operator(api) as op:
         lab.submit()
         await until(lambda: len(events(api)) == 1)
         assert 'cannot update resource "trainingjobs/status"' in events(api)[0]
-        assert list(op.health.rights.missing()) == [Right("update", "trainingjobs.trainyard.dev/status", LAB)]
+        assert list(op.health.permissions.missing()) == [Permission("update", "trainingjobs.trainyard.dev/status", LAB)]
         fault.times = 0
         await lab.until_phase("Pending")
         lab.runs(*BOTH)
         await lab.until_phase("Running")
 
 
-async def test_without_the_right_to_write_events_everything_else_goes_on(api: FakeApi, lab: Lab) -> None:
+async def test_forbidden_events_stop_nothing_else(api: FakeApi, lab: Lab) -> None:
     deny(api, "POST", "create", "events", ".*/events")
     async with operator(api) as op:
         lab.submit()
         await lab.until_pods(*BOTH)
         lab.runs(*BOTH)
         await lab.until_phase("Running")
-        await until(op.health.rights.missing)
-        assert list(op.health.rights.missing()) == [Right("create", "events.events.k8s.io", LAB)]
+        await until(op.health.permissions.missing)
+        assert list(op.health.permissions.missing()) == [Permission("create", "events.events.k8s.io", LAB)]
 
 
 @pytest.mark.parametrize(
     ("verb", "resource"),
     [(verb, resource) for verb in ("list", "watch") for resource in ("pods", "services", "trainingjobs.trainyard.dev")],
 )
-async def test_what_cannot_be_heard_stands_in_the_readiness_and_a_restart_is_not_asked_for(
+async def test_forbidden_watch_fails_readiness_but_not_liveness(
     api: FakeApi, lab: Lab, verb: str, resource: str
 ) -> None:
     plural = resource.partition(".")[0]
@@ -152,22 +152,22 @@ async def test_what_cannot_be_heard_stands_in_the_readiness_and_a_restart_is_not
     )
     ports: list[int] = []
     async with operator(api, ports, ready=False, stale_seconds=1000) as op, aiohttp.ClientSession() as client:
-        missing = Right(verb, resource, None)
-        await until(lambda: missing in op.health.rights.missing())
+        missing = Permission(verb, resource, None)
+        await until(lambda: missing in op.health.permissions.missing())
         for scope in op.scopes:
-            scope.pods.clock = scope.services.clock = scope.feed.clock = lambda: 1e9
+            scope.pods.clock = scope.services.clock = scope.job_informer.clock = lambda: 1e9
         async with client.get(f"http://127.0.0.1:{ports[0]}/readyz") as answer:
             text = await answer.text()
             assert answer.status == 503
         assert f"grant its service account the verb {verb} on {resource}" in text
-        stale = [line for line in op.health.troubles() if f"the watch on {resource} in " in line]
+        stale = [line for line in op.health.problems() if f"the watch on {resource} in " in line]
         assert stale == [], "a restart would mend nothing"
         fault.times = 0
-        await until(lambda: missing not in op.health.rights.missing())
+        await until(lambda: missing not in op.health.permissions.missing())
         assert lab.pods() == []
 
 
-async def test_a_hundred_refusals_make_a_handful_of_requests(api: FakeApi, lab: Lab) -> None:
+async def test_many_refusals_cause_few_requests(api: FakeApi, lab: Lab) -> None:
     deny(api, "POST", "create", "pods", ".*/namespaces/lab/pods")
     async with operator(api):
         lab.submit(replicas=100)

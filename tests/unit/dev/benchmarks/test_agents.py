@@ -7,7 +7,7 @@ from dev.benchmarks.agents import __main__ as agents, waiting
 JOBS = 3
 
 
-async def test_all_agents_are_heard_and_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_agents_report_and_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "IDLE_SECONDS", 0.1)
     monkeypatch.setattr(waiting, "HELD_SECONDS", 0.1)
     monkeypatch.setattr(waiting, "PATIENCE", 20.0)

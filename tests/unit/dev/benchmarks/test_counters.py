@@ -16,19 +16,19 @@ apiserver_request_total{code="200",group="",resource="pods",scope="cluster",subr
 """
 
 
-def test_an_operators_calls_are_counted_by_verb_whatever_the_answer() -> None:
+def test_operator_calls_are_counted_by_verb() -> None:
     assert calls(OPERATOR) == {"POST": 6, "GET": 100}
 
 
-def test_of_the_servers_requests_the_writes_are_counted_by_resource() -> None:
+def test_server_writes_are_counted_by_resource() -> None:
     assert writes(SERVER) == {"POST pods/binding": 4, "POST pods": 6}
 
 
-def test_what_stood_still_is_not_listed() -> None:
+def test_unchanged_counters_are_not_listed() -> None:
     assert since({"GET": 3, "POST": 2}, {"GET": 3, "POST": 7, "PUT": 1}) == {"POST": 5, "PUT": 1}
 
 
-def test_calls_are_told_apart_where_nobody_else_makes_them() -> None:
+def test_calls_are_attributed_to_their_only_client() -> None:
     counted = {"GET": 2, "POST": 502, "PUT": 9, "PATCH": 1}
     written = {"POST pods": 500, "POST pods/binding": 500, "PUT trainingjobs/status": 6}
     own = frozenset({"POST pods", "PUT trainingjobs/status"})

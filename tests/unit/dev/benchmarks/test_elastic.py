@@ -34,7 +34,7 @@ def test_the_training_is_the_same_for_all() -> None:
         assert theirs["resources"]["limits"] == {"nvidia.com/gpu": GPUS}
 
 
-def test_our_job_is_one() -> None:
+def test_our_manifest_is_a_valid_job() -> None:
     made = SYSTEMS["trainyard"]
     spec = TrainingJobSpec.model_validate(made.manifest(JOB, 4)["spec"])
     assert spec.elastic
@@ -42,7 +42,7 @@ def test_our_job_is_one() -> None:
     assert made.scaled(2) == {"spec": {"replicas": 2}}
 
 
-def test_theirs_may_be_as_large_and_wait_as_briefly() -> None:
+def test_peers_get_equal_size_limits_and_wait_times() -> None:
     policy = SYSTEMS["training-operator-5s"].manifest(JOB, 4)["spec"]["elasticPolicy"]
     assert (policy["minReplicas"], policy["maxReplicas"]) == (1, 6)
     assert policy["rdzvConf"] == [{"key": "last_call_timeout", "value": "5"}]
@@ -58,7 +58,7 @@ def test_rows() -> None:
     assert "training-operator       3     1    50.0   never    30.0      4" in table(rows(CHANGES), {})
 
 
-def test_what_falls_short_is_said() -> None:
+def test_shortfalls_are_reported() -> None:
     assert shortfalls(rows(CHANGES)) == ["grow: seconds 20.0 is not ahead of training-operator with 12.0"]
     slow = [Change("shrink", "trainyard", 0, 11.0, 9.0, 2), Change("shrink", "training-operator", 0, 10.0, 9.0, 1)]
     assert shortfalls(rows(slow)) == [
@@ -72,7 +72,7 @@ def test_what_falls_short_is_said() -> None:
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
-def test_each_event_asks_for_a_size_that_there_are_places_for(event: Any) -> None:
+def test_each_event_requests_a_size_that_fits(event: Any) -> None:
     assert 1 <= event.size <= 6
 
 

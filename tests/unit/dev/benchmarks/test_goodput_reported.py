@@ -11,7 +11,7 @@ from dev.benchmarks.recovery.goodput import WITHIN_POINTS, earned
 from dev.benchmarks.recovery.milestones import Life
 from tests.support.jobs import NOW, job, stored
 from trainyard.api.status import LastFailure, TrainingJobStatus
-from trainyard.domain.progress.goodput import reported, told_at
+from trainyard.domain.progress.goodput import reported, step_reported_at
 from trainyard.domain.progress.group_progress import progress
 from trainyard.domain.state.snapshot import RankProgress, Snapshot, WorkerReport
 
@@ -57,7 +57,7 @@ def test_both_are_within_two_points(seed: int) -> None:
             report = told(life, min(at - random.uniform(0.0, 5.0), life.steps[-1][1]), attempt)
             snapshot = Snapshot(replace(job(1).job, status=status), reports=[report])
             seen = progress(snapshot, NOW)
-            goodput = reported(snapshot, seen, told_at(snapshot, NOW) - NOW)
+            goodput = reported(snapshot, seen, step_reported_at(snapshot, NOW) - NOW)
             status = stored(status.evolve(progress=seen, goodput=goodput))
     gained, again, usual = earned(found, 0, MINUTES * 60)
     assert again > 10

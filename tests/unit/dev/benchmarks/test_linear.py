@@ -6,11 +6,11 @@ def run(pods: int, cpu: float, status: float, *, peak: float = 90.0, note: str =
     return Run("linear", "trainyard", 0, pods, status, status, status, cpu_s=cpu, rss_mib=peak, note=note)
 
 
-def test_ten_times_the_pods_for_ten_times_the_cost_is_fine() -> None:
+def test_linear_growth_passes() -> None:
     assert Pair("one job", run(500, 1.0, 5.0), run(5000, 10.0, 50.0)).complaints() == []
 
 
-def test_what_grows_faster_is_named() -> None:
+def test_superlinear_growth_is_named() -> None:
     assert Pair("one job", run(500, 1.0, 5.0), run(5000, 21.0, 150.0)).complaints() == [
         "one job: CPU time a pod grows by 2.10 from 500 to 5,000 pods; 2.0 is allowed",
         "one job: time a pod grows by 3.00 from 500 to 5,000 pods; 2.0 is allowed",
@@ -23,7 +23,7 @@ def test_memory_has_a_limit() -> None:
     ]
 
 
-def test_one_that_did_not_end_is_a_failure() -> None:
+def test_unfinished_run_is_a_failure() -> None:
     pair = Pair("one job", run(500, 1.0, 5.0), Run("linear", "trainyard", 0, 5000, note="after 600 s nothing"))
     assert pair.complaints() == ["one job: after 600 s nothing"]
     assert "5,000 pods" not in pair.describe()

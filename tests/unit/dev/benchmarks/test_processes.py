@@ -106,14 +106,14 @@ async def test_what_is_sent_is_seen_with_the_moment(server: Server, tmp_path: Pa
     assert numbers["numbers"] == {"created": 200, "running": 0, "status": 1}
 
 
-async def test_what_the_server_refuses_is_told(server: Server, tmp_path: Path) -> None:
+async def test_rejected_requests_are_reported(server: Server, tmp_path: Path) -> None:
     words = (server.url, str(tmp_path), PODS_PATH, bodies(tmp_path, "pod-0", "refused"))
     with Child("dev.benchmarks.scale.load", *words) as load:
         await asyncio.to_thread(load.expect, "ready", SECONDS)
         assert (await say(load, "go", "began"))["refused"] == ["not here"]
 
 
-def test_a_process_that_has_died_is_told_of(tmp_path: Path) -> None:
+def test_dead_process_is_reported(tmp_path: Path) -> None:
     with (
         Child("dev.benchmarks.scale.load", "http://127.0.0.1:1", str(tmp_path), PODS_PATH, bodies(tmp_path)) as load,
         pytest.raises(BenchmarkError, match=r"benchmarks\.scale\.load has ended"),

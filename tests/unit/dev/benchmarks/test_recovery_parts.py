@@ -41,7 +41,7 @@ def write(folder: Path, name: str, lines: list[dict[str, Any]]) -> None:
     (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_processes_are_put_into_the_groups_that_they_formed(tmp_path: Path) -> None:
+def test_processes_are_assigned_to_the_groups_they_formed(tmp_path: Path) -> None:
     for rank in range(4):
         write(tmp_path, f"old-{rank}.jsonl", diary(rank, BEFORE, began=0, first=1))
         write(tmp_path, f"new-{rank}.jsonl", diary(rank, AFTER, began=20, first=3))
@@ -52,7 +52,7 @@ def test_processes_are_put_into_the_groups_that_they_formed(tmp_path: Path) -> N
     assert (new.first_step, new.last_step) == ((3, 23.6), 5)
 
 
-def test_a_group_is_complete_when_each_rank_has_made_a_step(tmp_path: Path) -> None:
+def test_group_is_complete_once_each_rank_steps(tmp_path: Path) -> None:
     for rank in range(4):
         write(tmp_path, f"{rank}.jsonl", diary(rank, AFTER, began=0, first=1, steps=0 if rank == 2 else 1))
     story = Story(tmp_path)
@@ -86,11 +86,9 @@ def test_the_parts_add_up_to_the_whole() -> None:
         # An operator that came back late tells of what has long happened without it.
         (Moments(10, noticed=11, decided=40, stopped=12), {"detect": 1, "decide": None, "stop": 1, "start": 8.3}),
     ],
-    ids=["nothing seen", "only the end", "job before pod", "stopped before decided", "told too late"],
+    ids=["nothing observed", "only the end", "job before pod", "stopped before decided", "reported too late"],
 )
-def test_what_is_not_seen_by_itself_counts_to_the_part_behind_it(
-    moments: Moments, expected: dict[str, float | None]
-) -> None:
+def test_unobserved_part_counts_toward_the_next_one(moments: Moments, expected: dict[str, float | None]) -> None:
     parts = split(moments, NEW)
     assert {name: parts[name] for name in expected} == pytest.approx(expected)
     assert sum(seconds or 0 for seconds in parts.values()) == pytest.approx(13.6)
@@ -122,7 +120,7 @@ RUNNING = {"state": {"running": {}}, "restartCount": 0}
         (event(phase="Running", containerStatuses=[{**RUNNING, "restartCount": 1}]), True),
         (event(containerStatuses=[RUNNING], conditions=[{"type": "Ready", "status": "False"}]), True),
     ],
-    ids=["runs", "waits", "unschedulable", "gone", "going", "failed", "ended", "restarted", "node lost"],
+    ids=["running", "waiting", "unschedulable", "gone", "terminating", "failed", "exited", "restarted", "node lost"],
 )
-def test_what_a_pod_tells_of_a_fault(seen: dict[str, Any], tells: bool) -> None:  # noqa: FBT001 - a column of the table
+def test_pod_status_reveals_the_fault(seen: dict[str, Any], tells: bool) -> None:  # noqa: FBT001 - a column of the table
     assert tells_of_fault(seen) is tells

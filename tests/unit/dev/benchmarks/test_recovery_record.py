@@ -7,7 +7,7 @@ from dev.benchmarks.recovery.record import Record
 from dev.benchmarks.recovery.results import Run
 from dev.benchmarks.scale.api import BenchmarkError
 
-MACHINE = {"cores": 2, "time": "then"}
+MACHINE: dict[str, int | str | None] = {"cores": 2, "time": "then"}
 
 
 def test_what_was_interrupted_goes_on(tmp_path: Path) -> None:
@@ -33,6 +33,6 @@ def test_nothing_to_go_on_with(tmp_path: Path, text: str | None) -> None:
         Record(tmp_path / "recovery.json", MACHINE, resume=True)
 
 
-def test_without_being_asked_it_begins_anew(tmp_path: Path) -> None:
+def test_run_starts_over_unless_resumed(tmp_path: Path) -> None:
     (tmp_path / "recovery-runs.json").write_text("nonsense")
     assert Record(tmp_path / "recovery.json", MACHINE).runs == []

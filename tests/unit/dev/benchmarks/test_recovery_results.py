@@ -29,7 +29,7 @@ def test_what_never_recovers_is_slower_than_everything() -> None:
     assert (row.p50_s, row.lost_steps) == (None, 4)
 
 
-def test_a_part_that_is_seldom_seen_is_not_told() -> None:
+def test_rarely_observed_part_is_omitted() -> None:
     (row,) = rows([run(3.0, stop=1.0, start=2.0), run(3.0, start=4.0)])
     assert (row.parts["stop"], row.parts["start"]) == (None, 3.0)
 
@@ -44,13 +44,13 @@ def test_rows_are_as_the_file_has_them() -> None:
     assert list(found[0]) == ["fault", "system", "n", "never", "p50_s", "p95_s", "lost_steps", "parts"]
 
 
-def test_the_rows_that_are_published_are_those_of_the_runs_that_are() -> None:
+def test_published_rows_match_the_published_runs() -> None:
     published = Path(__file__).parents[4] / "docs/benchmarks"
     runs = [Run(**each) for each in json.loads((published / "recovery-runs.json").read_text())["runs"]]
     assert json.loads((published / "recovery.json").read_text()) == [plain(row) for row in rows(runs)]
 
 
-def test_what_has_never_recovered_is_not_tried_for_ever() -> None:
+def test_system_that_never_recovers_is_abandoned() -> None:
     runs = [run(None), run(3.0, system="jobset"), run(None, system="jobset"), run(None)]
     assert hopeless(runs, "kill", "trainyard", 2)
     assert not hopeless(runs, "kill", "trainyard", 3)
@@ -92,7 +92,7 @@ def test_the_script_goes_round() -> None:
     assert script.pace == 60
 
 
-def test_while_the_operator_is_away_nothing_else_happens() -> None:
+def test_operator_outage_runs_without_other_faults() -> None:
     script = away(10)
     assert [fault.name for fault in script.faults] == ["away"]
     assert (script.undo, script.pace) == (600, 630)
@@ -110,7 +110,7 @@ def test_the_table_of_goodput() -> None:
     ]
 
 
-def test_the_file_has_what_was_reported_and_how_far_it_is_off() -> None:
+def test_file_contains_reported_goodput_and_its_error() -> None:
     row = goodput.plain(OURS)
     assert (row["goodput"], row["reported"], row["points_off"], row["lost_s"]) == (
         0.8765,
@@ -137,7 +137,7 @@ def test_two_points_are_within_two_points(share: float | None, words: str) -> No
     assert goodput.agrees(row) is ("is within" in words)
 
 
-def test_what_was_reported_of_a_stretch_is_what_came_between_two_readings() -> None:
+def test_reported_seconds_are_differences_between_two_readings() -> None:
     before, after = {"productive": 10.0, "recovery": 2.5}, {"productive": 100.04, "recovery": 2.5, "other": 7.0}
     assert reported(before, after) == {"productive": 90.0, "recovery": 0.0, "other": 7.0}
     assert reported(None, after) == reported(before, None) == {}

@@ -41,12 +41,12 @@ def test_the_training_is_the_same_for_all(name: str) -> None:
     assert all(variable in other["env"] for variable in own["env"])
 
 
-def test_nobody_waits_five_minutes_for_a_lost_node() -> None:
+def test_all_systems_tolerate_lost_nodes_equally_briefly() -> None:
     for name in PEERS:
         assert {each["tolerationSeconds"] for each in template(name)["spec"]["tolerations"]} == {30}
 
 
-def test_our_job_is_one() -> None:
+def test_our_manifest_is_a_valid_job() -> None:
     spec = TrainingJobSpec.model_validate(MANIFESTS["trainyard"]["spec"])
     assert (spec.replicas, spec.recovery.hang_timeout_seconds) == (WORKERS, 10)
 
@@ -61,11 +61,11 @@ def test_our_job_is_one() -> None:
         ("training-operator", {"conditions": [{"type": "Restarting"}]}, None),
     ],
 )
-def test_what_a_status_tells_of_restarts(system: str, status: dict[str, Any] | None, restarts: int | None) -> None:
+def test_status_reports_restarts(system: str, status: dict[str, Any] | None, restarts: int | None) -> None:
     assert SYSTEMS[system].restarts({"status": status} if status is not None else {}) == restarts
 
 
-def test_what_a_status_tells_of_goodput() -> None:
+def test_status_reports_goodput() -> None:
     told = Goodput(ratio=0.9, productive_seconds=90, lost_seconds=LostSeconds(recovery=10))
     job = {"status": {"goodput": told.dump()}}
     lost = {"startup": 0.0, "recovery": 10.0, "repeated": 0.0, "other": 0.0}
@@ -103,7 +103,7 @@ def test_the_command_line_knows_its_names(capsys: pytest.CaptureFixture[str]) ->
         (["--repeats", "3", "--out", "mine.json"], "mine.json"),
     ],
 )
-def test_a_part_does_not_take_the_place_of_the_whole(words: list[str], name: str) -> None:
+def test_partial_run_writes_a_separate_file(words: list[str], name: str) -> None:
     assert _out(_parser().parse_args(words)).name == name
 
 

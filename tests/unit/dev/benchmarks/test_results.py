@@ -36,7 +36,7 @@ def test_a_row_holds_the_medians_of_the_repeats() -> None:
     }
 
 
-def test_rows_come_by_case_and_in_the_order_of_the_first_repeat() -> None:
+def test_rows_are_ordered_by_case_and_first_repeat() -> None:
     runs = [run(system, repeat, case=case) for repeat in (0, 1) for case in "ba" for system in ("raw", "jobset")]
     assert [(row.case, row.system) for row in rows(runs)] == [
         ("a", "raw"),
@@ -46,7 +46,7 @@ def test_rows_come_by_case_and_in_the_order_of_the_first_repeat() -> None:
     ]
 
 
-def test_who_leans_on_the_controller_manager_pays_for_what_it_does_beyond_the_usual() -> None:
+def test_controller_manager_work_counts_toward_its_cause() -> None:
     runs = [
         run("trainyard", cpu_s=1.0, controller_manager_s=2.0, controller_manager_calls={"PUT": 100}),
         run(

@@ -64,7 +64,7 @@ def templates(system: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_everybody_gets_the_same_pod(system: str) -> None:
+def test_every_system_gets_the_same_pod(system: str) -> None:
     path, bodies = SYSTEMS[system].load(Fleet(3, 2))
     assert path.startswith(SYSTEMS[system].jobs_path or "/api/v1/namespaces/bench/pods")
     assert len(bodies) == (6 if system == "raw" else 3)
@@ -78,7 +78,7 @@ def test_our_own_job_is_a_valid_one() -> None:
     assert TrainingJobSpec.model_validate(job["spec"]).replicas == 500
 
 
-def test_the_plain_clients_pods_have_no_owner_that_they_would_be_collected_for() -> None:
+def test_plain_client_pods_have_no_owner() -> None:
     _, pods = SYSTEMS["raw"].load(Fleet(2, 2))
     assert not any("ownerReferences" in pod["metadata"] for pod in pods)
     assert len({pod["metadata"]["name"] for pod in pods}) == 4
@@ -97,7 +97,7 @@ def test_the_peers_are_pinned(module: Any, pin: str) -> None:
     assert (module.source / "go.sum").exists()
 
 
-def test_what_is_taken_along_decides_over_the_build_too(tmp_path: Path) -> None:
+def test_extra_files_change_the_build_folder(tmp_path: Path) -> None:
     without = replace(peers.JOBSET, files=())
     assert tools.folder_of(peers.JOBSET, Paths(tmp_path)) != tools.folder_of(without, Paths(tmp_path))
 

@@ -9,7 +9,7 @@ def row(system: str, created: float | None, *, case: str = "a", cpu: float = 1.0
     return Row(case, system, created, created, created, cpu, 87.4, named, "" if created else "too slow")
 
 
-def test_the_table_shows_ratios_to_raw_and_to_us() -> None:
+def test_table_shows_ratios_to_raw_and_to_trainyard() -> None:
     rows = [row("trainyard", 2.0, POST_pods=1500), row("raw", 1.6), row("jobset", 5.0), row("training-operator", None)]
     assert table(rows, {"a": "1 job"}, PODS).splitlines() == [
         "(a) 1 job",
@@ -38,7 +38,7 @@ def test_each_figure_that_is_missed_has_its_sentence() -> None:
     ]
 
 
-def test_an_idle_operator_renews_its_lease_and_writes_nothing_else() -> None:
+def test_idle_operator_writes_only_its_lease() -> None:
     assert shortfalls([row("trainyard", None, case="f", GET=3, PUT_leases=30)], PODS) == []
     assert shortfalls([row("trainyard", None, case="f", POST_events=2)], PODS) == [
         "(f) 2 x POST events, though nothing happened"

@@ -18,7 +18,7 @@ def tally() -> Tally:
     return Tally(pods=2, jobs=1, says=lambda job: bool(job["runs"]))
 
 
-def test_each_milestone_is_told_once_with_its_moment(tally: Tally) -> None:
+def test_each_milestone_is_recorded_once_with_its_time(tally: Tally) -> None:
     told = [
         tally.pod("ADDED", pod("p"), 1.0),
         tally.pod("ADDED", pod("q"), 2.0),
@@ -44,14 +44,14 @@ def test_each_milestone_is_told_once_with_its_moment(tally: Tally) -> None:
         ("MODIFIED", pod("p", "Running", deleting=True)),
     ],
 )
-def test_a_pod_that_is_over_or_on_its_way_out_does_not_count(tally: Tally, event: tuple[str, dict[str, Any]]) -> None:
+def test_finished_or_terminating_pod_does_not_count(tally: Tally, event: tuple[str, dict[str, Any]]) -> None:
     tally.pod("ADDED", pod("p", "Running"), 1.0)
     assert tally.numbers() == {"created": 1, "running": 1, "status": 0}
     tally.pod(*event, 2.0)
     assert tally.numbers() == {"created": 0, "running": 0, "status": 0}
 
 
-def test_after_a_failure_all_must_have_been_missed_before_they_are_there_again(tally: Tally) -> None:
+def test_recovery_counts_only_after_all_pods_were_lost(tally: Tally) -> None:
     for uid in "pq":
         tally.pod("ADDED", pod(uid, "Running"), 1.0)
     tally.again()
@@ -61,14 +61,14 @@ def test_after_a_failure_all_must_have_been_missed_before_they_are_there_again(t
     assert tally.pod("MODIFIED", pod("r", "Running"), 5.0) == ["running"]
 
 
-def test_a_job_takes_back_what_it_said(tally: Tally) -> None:
+def test_job_can_lose_its_running_state(tally: Tally) -> None:
     tally.job("ADDED", job("j", runs=True), 1.0)
     tally.again()
     assert tally.job("MODIFIED", job("j", runs=False), 2.0) == []
     assert tally.job("MODIFIED", job("j", runs=True), 3.0) == ["status"]
 
 
-def test_a_milestone_can_be_passed_in_one_leap() -> None:
+def test_milestone_can_be_reached_in_one_event() -> None:
     milestone = Milestone(3)
     assert milestone.look(5, 1.0)
     assert milestone.at == 1.0

@@ -32,7 +32,7 @@ def test_lines_are_what_is_written_and_read(source: str, lines: int) -> None:
     assert counted(source) == lines
 
 
-def test_a_ratio_is_of_medians_and_spreads_over_the_turns() -> None:
+def test_ratio_of_medians_has_the_range_of_rounds() -> None:
     found = ratio([2.0, 2.0, 9.0], [1.0, 2.0, 3.0])
     assert (found.value, found.low, found.high) == (1.0, 1.0, 3.0)
     assert str(found) == "1.000 (1.000 to 3.000)"
@@ -71,7 +71,7 @@ class Program:
         return Mark(self.turns * 100 + number * self.seconds + 1, 10 * number, number * 2.0)
 
 
-def test_one_at_a_time_and_each_first_in_turn() -> None:
+def test_systems_run_sequentially_in_alternating_order() -> None:
     programs: Any = {"plain": Program(0.5), "trainyard": Program(0.25)}
     found = [*measure(programs, "tiny", 2, repeats=2, segments=3)]
     assert [(turn.number, turn.system) for turn in found] == [
@@ -106,7 +106,7 @@ TURNS = [
 ]
 
 
-def test_loops_are_told_by_samples_a_second() -> None:
+def test_loops_are_compared_by_samples_per_second() -> None:
     by_system = {row.system: row for row in loops(TURNS)}
     plain, ours = by_system["plain"], by_system["trainyard"]
     assert (plain.step_ms, plain.samples_per_second, plain.overhead_us) == pytest.approx((40, 64 / 0.04, 0))
@@ -137,7 +137,7 @@ SAVED = [
 ]
 
 
-def test_checkpoints_cost_a_standstill_and_what_is_written_beside() -> None:
+def test_checkpoint_cost_includes_stall_and_background_writes() -> None:
     ours, theirs = saves(SAVED, interval=40)
     assert (ours.how, ours.stall_ms, ours.stall_share, ours.cost_ms) == pytest.approx(("trainyard", 200, 0.005, 500))
     assert (theirs.cost_share, theirs.cpu_ms, theirs.beside_ours.value) == pytest.approx((0.015, 1200, 3))
@@ -170,7 +170,7 @@ def test_ways_stand_beside_ddp_of_the_same_turn() -> None:
     assert link_table([never]).splitlines()[-1].endswith("never")
 
 
-def test_a_rate_without_ddp_has_nothing_to_stand_beside() -> None:
+def test_rate_without_ddp_baseline_is_omitted() -> None:
     assert links([gone("bf16", 0, 5, 10, 1.0)]) == []
 
 
@@ -181,7 +181,7 @@ def test_a_loss_is_reached_once() -> None:
 
 
 @pytest.mark.parametrize(("mbit", "size"), [(10, 65536), (500, 250_000)], ids=["a packet", "a tick"])
-def test_the_bucket_holds_a_packet_and_what_goes_in_a_tick(mbit: int, size: int) -> None:
+def test_bucket_holds_a_packet_or_one_tick(mbit: int, size: int) -> None:
     assert burst(mbit) == size
 
 

@@ -29,7 +29,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_who_stands_still_says_nothing_and_goes_on(path: Path) -> None:
+def test_paused_rank_prints_nothing_and_continues(path: Path) -> None:
     (path / "printing.py").write_text(PRINTING)
     (path / "errors").touch()
     with started(["printing"], Group(1), first_output=subprocess.PIPE) as processes:
@@ -45,7 +45,7 @@ def test_who_stands_still_says_nothing_and_goes_on(path: Path) -> None:
     assert processes[0].returncode == -9
 
 
-def test_who_has_ended_is_told_with_its_words(path: Path) -> None:
+def test_exited_rank_is_reported_with_its_output(path: Path) -> None:
     (path / "failing.py").write_text("import sys; sys.exit('there is no such thing')")
     with (path / "errors").open("w") as sink:
         group = Group(1)
@@ -55,7 +55,7 @@ def test_who_has_ended_is_told_with_its_words(path: Path) -> None:
                 one.line()
 
 
-def test_the_first_that_fails_ends_the_others(path: Path) -> None:
+def test_first_failure_stops_the_other_ranks(path: Path) -> None:
     (path / "uneven.py").write_text(
         "import os, signal, sys\nsys.exit(3) if os.environ['RANK'] == '3' else signal.pause()"
     )

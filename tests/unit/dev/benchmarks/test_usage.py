@@ -16,7 +16,7 @@ def process(proc: Path, pid: int, ticks: int, children: str = "") -> None:
     (folder / "task" / str(pid) / "children").write_text(children)
 
 
-def test_time_in_user_and_system_mode_counts_and_that_of_ended_children() -> None:
+def test_cpu_time_includes_system_mode_and_exited_children() -> None:
     assert usage.parse(STAT.format(3 * TICKS, 2 * TICKS, TICKS, TICKS), STATUS) == Usage(cpu_s=7.0, peak_mib=20.0)
 
 
@@ -30,5 +30,5 @@ def test_this_very_process_can_be_read() -> None:
     assert usage.of([os.getpid()]).peak_mib > 1
 
 
-def test_one_that_is_gone_counts_nothing(tmp_path: Path) -> None:
+def test_exited_process_counts_nothing(tmp_path: Path) -> None:
     assert usage.of([7], tmp_path) == Usage()

@@ -14,7 +14,7 @@ from dev.demo.commands import Cluster, DemoError
 
 
 @pytest.mark.parametrize(("value", "wished"), [(None, False), ("", False), ("0", False), ("1", True)])
-def test_it_is_for_who_asks(value: str | None, wished: bool) -> None:  # noqa: FBT001 - a row of the table
+def test_monitoring_is_optional(value: str | None, wished: bool) -> None:  # noqa: FBT001 - a row of the table
     assert monitoring.wished({} if value is None else {"MONITORING": value}) is wished
 
 
@@ -23,7 +23,7 @@ def test_neither_yes_nor_no_is_refused() -> None:
         monitoring.wished({"MONITORING": "on"})
 
 
-def test_somebodys_own_cluster_has_a_prometheus_of_its_own() -> None:
+def test_monitoring_refuses_a_cluster_it_did_not_create() -> None:
     theirs = Cluster(Path("kubectl"), Path("helm"), context="theirs", images={})
     with pytest.raises(DemoError, match=r"metrics\.serviceMonitor"):
         monitoring.start(theirs)
@@ -56,7 +56,7 @@ def prometheus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("prometheus")
-def test_it_ends_with_what_is_known_and_where_to_look(capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_shows_last_values_and_links(capsys: pytest.CaptureFixture[str]) -> None:
     monitoring.closing()
     said = capsys.readouterr().out
     assert "the last step that it was asked about: 400" in said

@@ -1,6 +1,7 @@
 """Which cluster the demo takes, and what it says where it cannot."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,14 @@ IMAGES = {"OPERATOR_IMAGE": "example.com/operator:1", "TRAINER_IMAGE": "example.
 
 
 def test_a_cluster_that_is_named_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     made = target.choose({"KUBE_CONTEXT": "mine", **IMAGES})
     assert made.kubectl_command("get", "tj") == ["/usr/bin/kubectl", "--context", "mine", "get", "tj"]
     assert made.images == {"operator": "example.com/operator:1", "trainer": "example.com/trainer:1"}
     assert (target.ROOT / made.job / "kustomization.yaml").exists()
 
 
-def test_a_cluster_that_is_named_needs_images_that_it_can_pull() -> None:
+def test_named_cluster_requires_image_references() -> None:
     with pytest.raises(DemoError, match="set OPERATOR_IMAGE too"):
         target.choose({"KUBE_CONTEXT": "mine", "TRAINER_IMAGE": "x"})
 

@@ -67,7 +67,7 @@ def test_version2_leaves_what_is_right(version2: Path) -> None:
     assert (version2 / "cgroup.subtree_control").read_text() == "cpuset cpu io memory hugetlb pids"
 
 
-def test_removal_takes_all_of_the_node_and_no_more(version1: Path) -> None:
+def test_removal_deletes_all_groups_of_one_node(version1: Path) -> None:
     for folder in ("memory/trainyard-node1/kubepods/pod1", "unified/trainyard-node1", "memory/trainyard-node12"):
         (version1 / folder).mkdir(parents=True)
     cgroups.remove(1, version1)

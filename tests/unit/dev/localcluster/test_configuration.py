@@ -35,7 +35,7 @@ def test_no_two_nodes_share_an_address() -> None:
     assert all(len(addresses.veth_name(number)) <= 15 for number in numbers)  # what the kernel takes
 
 
-def test_the_kubelet_is_told_to_accept_version_1_only_where_it_is() -> None:
+def test_kubelet_accepts_cgroup_v1_only_on_v1_hosts() -> None:
     assert node_config.kubelet(facts())["failCgroupV1"] is False
     assert "failCgroupV1" not in node_config.kubelet(facts(unified=True))
 
@@ -102,14 +102,14 @@ def test_which_chains_must_let_the_cluster_through(listing: str, frames: bool, c
     assert host_changes.needed_accepts(host_changes.parse_policies(listing), bridged_frames_pass=frames) == chains
 
 
-def test_client_limits_are_raised_for_the_scale_profile_only() -> None:
+def test_only_scale_profile_raises_client_limits() -> None:
     standard = control_plane.scheduler_configuration(Path("/k"), scale=False)["clientConnection"]
     raised = control_plane.scheduler_configuration(Path("/k"), scale=True)["clientConnection"]
     assert set(standard) == {"kubeconfig"}
     assert raised["qps"] >= 1000
 
 
-def test_a_played_node_has_the_gpus_that_were_asked_for() -> None:
+def test_simulated_node_has_the_requested_gpus() -> None:
     assert scale.node(2, 1000)["status"]["allocatable"]["nvidia.com/gpu"] == "1000"
     assert "nvidia.com/gpu" not in scale.node(2, 0)["status"]["allocatable"]
 

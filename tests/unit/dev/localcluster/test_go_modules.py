@@ -10,7 +10,7 @@ import pytest
 from dev.localcluster import go_modules, go_toolchain, tools
 from dev.localcluster.errors import LocalClusterError
 from dev.localcluster.paths import Paths, from_environment
-from tests.support import foreign, prefetch
+from tests.support import prefetch, third_party_crds
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +72,7 @@ def test_a_folder_that_is_missing_is_an_error(tmp_path: Path) -> None:
         go_modules.download(stub_go(tmp_path, answer), tmp_path, SMALL)
 
 
-def test_the_prefetch_names_each_module_that_it_cannot_get(folder: Path, tmp_path: Path) -> None:
+def test_prefetch_names_each_unavailable_module(folder: Path, tmp_path: Path) -> None:
     good = module_of(folder, "errors.go")
     bad = tools.Module(folder.name, {"absent": "example.org/absent"}, "1 s", root=folder.parent)
     [sentence] = prefetch.errors((good, bad), Paths(tmp_path / "cache"))
@@ -81,7 +81,7 @@ def test_the_prefetch_names_each_module_that_it_cannot_get(folder: Path, tmp_pat
 
 
 def test_the_prefetch_covers_all_but_the_long_tests() -> None:
-    assert foreign.MODULE in prefetch.MODULES
+    assert third_party_crds.MODULE in prefetch.MODULES
     left_out = {
         program for module in tools.MODULE_LIST if module not in prefetch.MODULES for program in module.packages
     }

@@ -27,7 +27,7 @@ def test_all_that_is_copied_is_hashed(image: images.Image) -> None:
         assert any(path == one or one in path.parents for one in hashed), path
 
 
-def test_the_context_holds_what_the_operators_dockerfile_copies_and_no_more() -> None:
+def test_build_context_holds_only_files_that_are_copied() -> None:
     lines = (images.REPOSITORY / ".dockerignore").read_text().splitlines()
     allowed = {line[1:] for line in lines if line.startswith("!")}
     assert "*" in lines
@@ -35,7 +35,7 @@ def test_the_context_holds_what_the_operators_dockerfile_copies_and_no_more() ->
 
 
 @ALL
-def test_an_image_that_is_there_is_not_built_again(image: images.Image, tmp_path: Path) -> None:
+def test_existing_image_is_not_rebuilt(image: images.Image, tmp_path: Path) -> None:
     paths = Paths(tmp_path)
     archive = image.archive(paths.images)
     archive.parent.mkdir()
@@ -47,7 +47,7 @@ def test_an_image_that_is_there_is_not_built_again(image: images.Image, tmp_path
     assert not old.exists()
 
 
-def test_an_unknown_name_is_refused_with_the_names_there_are(tmp_path: Path) -> None:
+def test_unknown_image_name_lists_the_valid_ones(tmp_path: Path) -> None:
     with pytest.raises(LocalClusterError, match="there is no image trainr; there are operator, trainer, frameworks"):
         images.build("operator", "trainr", paths=Paths(tmp_path))
 
@@ -68,7 +68,7 @@ def copy(root: Path) -> None:
         path.write_text(name)
 
 
-def test_an_image_is_another_one_when_what_it_stands_on_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_hash_changes_with_its_base_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy(tmp_path)
     monkeypatch.setattr(images, "REPOSITORY", tmp_path)
     before = {name: image.contents for name, image in images.IMAGES.items()}
@@ -80,7 +80,7 @@ def test_an_image_is_another_one_when_what_it_stands_on_is(tmp_path: Path, monke
     ]
 
 
-def test_an_image_that_stands_on_another_is_built_only_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_derived_image_is_built_only_on_request(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
     paths.images.mkdir()
     there = [images.IMAGES[name].archive(paths.images) for name in ("operator", "trainer")]

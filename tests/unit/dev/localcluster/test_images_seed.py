@@ -60,7 +60,7 @@ def test_a_missing_archive_is_named(tmp_path: Path) -> None:
         images_seed.archive(tmp_path / "none.tar")
 
 
-def test_a_store_remembers_the_newest_version_of_each_archive(tmp_path: Path) -> None:
+def test_store_records_newest_version_of_each_archive(tmp_path: Path) -> None:
     old, new, other = (images_seed.Archive(*entry) for entry in (("/a", 1, 1), ("/a", 2, 2), ("/b", 1, 1)))
     assert images_seed.recorded(tmp_path) == []
     images_seed.record(tmp_path, [old, other], [new])

@@ -8,7 +8,7 @@ from dev.localcluster import lock
 from dev.localcluster.errors import LocalClusterError
 
 
-def test_who_waits_says_for_what_and_gives_up(
+def test_waiting_command_names_the_lock_and_times_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(lock, "MOMENT_SECONDS", 0.1)

@@ -9,7 +9,7 @@ from dev.localcluster.addresses import GATEWAY
 from dev.localcluster.paths import from_environment
 
 
-def test_all_that_answers_for_an_api_has_a_service_an_address_and_a_name_in_the_certificate() -> None:
+def test_each_aggregated_api_has_service_address_and_certificate() -> None:
     (certificate,) = (each for each in pki.CONTROL_PLANE if each.name == "metrics")
     for group, version, name in monitoring.APIS:
         made = monitoring.api_service(group, version, name, "authority")
@@ -26,7 +26,7 @@ def test_all_that_answers_for_an_api_has_a_service_an_address_and_a_name_in_the_
         assert endpoints["ports"][0]["name"] == monitoring.service(name)["spec"]["ports"][0]["name"]
 
 
-def test_prometheus_asks_those_that_say_where_and_the_kubelets(tmp_path: Path) -> None:
+def test_prometheus_scrapes_annotated_targets_and_kubelets(tmp_path: Path) -> None:
     at = from_environment({"XDG_CACHE_HOME": str(tmp_path)})
     told = monitoring.scrapes(at, [tmp_path / "alerts.yaml"])
     assert told["rule_files"] == [str(tmp_path / "alerts.yaml")]
@@ -46,7 +46,7 @@ def test_prometheus_asks_those_that_say_where_and_the_kubelets(tmp_path: Path) -
     }
 
 
-def test_none_of_it_is_built_for_a_cluster_without() -> None:
+def test_monitoring_tools_are_built_only_when_needed() -> None:
     apart = {*tools.MONITORING, *tools.POLICIES, *tools.CHART, *tools.RELEASE}
     assert not apart & {*tools.EVERYDAY}
     assert {*apart, *tools.SCALE, *tools.EVERYDAY} == tools.MODULE_OF.keys()

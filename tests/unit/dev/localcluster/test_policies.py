@@ -16,7 +16,7 @@ def test_kube_router_does_policies_alone(tmp_path: Path) -> None:
     assert (told["hostname-override"], told["service-cluster-ip-range"]) == ("node2", str(SERVICE_NETWORK))
 
 
-def test_nodes_that_boot_later_are_asked_too(tmp_path: Path) -> None:
+def test_policies_also_apply_to_nodes_booted_later(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
     paths.state.mkdir()
     assert not policies.asked_for(paths)
@@ -25,6 +25,6 @@ def test_nodes_that_boot_later_are_asked_too(tmp_path: Path) -> None:
     assert policies.asked_for(paths)
 
 
-def test_who_does_not_ask_for_it_needs_nothing_more() -> None:
+def test_default_cluster_needs_no_policy_tools() -> None:
     assert policies.PROGRAM not in tools.EVERYDAY
     assert not host.POLICY_COMMANDS.keys() & host.CLUSTER_COMMANDS.keys()

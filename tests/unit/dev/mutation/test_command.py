@@ -34,7 +34,17 @@ def project(tmp_path: Path) -> Path:
 
 def mutate(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     accepted = project / "accepted.toml"
-    command = [sys.executable, "-m", "dev.mutation", "--root", project, "--accepted", accepted, "--mutants", "100"]
+    command = [
+        sys.executable,
+        "-m",
+        "dev.mutation",
+        "--root",
+        str(project),
+        "--accepted",
+        str(accepted),
+        "--mutants",
+        "100",
+    ]
     scope = ["--package", "src/tiny/rules", "--tests", "tests/unit"]
     return subprocess.run([*command, *scope, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
 

@@ -25,7 +25,7 @@ def test_all_else_stays() -> None:
     assert after == before
 
 
-def test_the_comment_does_not_say_that_there_is_no_image() -> None:
+def test_comment_describes_the_published_image() -> None:
     lines = with_image(VALUES, OPERATOR).splitlines()
     changed = [line for line in lines if line not in VALUES.splitlines()]
     assert changed == [

@@ -117,7 +117,7 @@ def test_what_was_released_can_be_read_again(tmp_path: Path) -> None:
     assert read(tmp_path) == released
 
 
-def test_the_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_foreign_folder_is_left_unchanged(tmp_path: Path) -> None:
     steps.require_ours(tmp_path / "new")
     steps.require_ours(tmp_path)
     (tmp_path / "registry").mkdir()

@@ -49,7 +49,7 @@ def test_it_names_commit_dockerfile_and_what_was_fetched() -> None:
     ]
 
 
-def test_it_says_which_run_of_the_workflow_it_was() -> None:
+def test_provenance_names_the_workflow_run() -> None:
     details = predicate(BUILD, SOURCE, provenance.builder(ACTIONS))["runDetails"]
     assert details["builder"] == {
         "id": "https://github.com/example/trainyard/.github/workflows/release.yml@refs/tags/v1.2.3"
@@ -60,14 +60,14 @@ def test_it_says_which_run_of_the_workflow_it_was() -> None:
     }
 
 
-def test_of_a_machine_of_somebody_s_nothing_is_told() -> None:
+def test_provenance_reveals_nothing_about_local_machines() -> None:
     by = provenance.builder({"HOSTNAME": "kitchen", "USER": "lovelace", "HOME": "/home/lovelace"})
     assert by == Builder(provenance.LOCAL_BUILDER)
     told = json.dumps(predicate(BUILD, SOURCE, by))
     assert not [word for word in ("kitchen", "lovelace", "invocationId") if word in told]
 
 
-def test_a_time_has_no_fractions_that_cosign_would_write_in_another_way() -> None:
+def test_timestamps_have_whole_seconds() -> None:
     assert to_the_second("2026-11-24T16:16:40.123456780Z") == "2026-11-24T16:16:40Z"
     assert to_the_second("2026-11-24T16:16:40Z") == "2026-11-24T16:16:40Z"
 
@@ -79,7 +79,7 @@ def test_files_that_differ_from_the_commit_are_named() -> None:
     ]
 
 
-def test_a_repository_without_an_address_is_told_by_its_commit_alone() -> None:
+def test_repository_without_url_is_identified_by_commit() -> None:
     local = replace(SOURCE, repository="")
     source = predicate(BUILD, local, Builder("me"))["buildDefinition"]["externalParameters"]["source"]
     assert source == {"digest": {"gitCommit": "c0ffee"}}

@@ -99,7 +99,7 @@ def test_a_release_of_another_version(asked: str | None, tags: tuple[str, ...], 
         require_version("1.2.3", asked=asked, tags=tags, must_be_tagged=True)
 
 
-def test_a_tag_is_needed_only_where_it_is_published() -> None:
+def test_tag_is_required_only_for_publishing() -> None:
     require_version("1.2.3", asked="1.2.3", tags=("v1.2.2", "v1.2.3"), must_be_tagged=True)
     require_version("1.2.3", asked=None, tags=(), must_be_tagged=False)
     with pytest.raises(ReleaseError, match="has the tag"):

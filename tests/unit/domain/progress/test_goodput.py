@@ -1,4 +1,4 @@
-"""What the active time of a job went into, as the steps that are told say."""
+"""Goodput: how a job's active time is accounted for, by the steps that agents report."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -20,7 +20,7 @@ NEW = TrainingJobStatus()
 def told(
     status: TrainingJobStatus, step: int | None, *, active: float, first: int | None = None, took: float | None = 1.0
 ) -> TrainingJobStatus:
-    """The status after a report, when the job had been active for so many seconds. A step takes one, if nothing else is said."""
+    """The status after a report, when the job had been active for so many seconds. A step takes one second by default."""
     rank = RankProgress(0, step, "train", step_seconds=took, first=first)
     snapshot = Snapshot(replace(job(1).job, status=status), reports=[WorkerReport(status.attempt, 0, (rank,))])
     seen = progress(snapshot, NOW)
@@ -29,7 +29,7 @@ def told(
 
 
 def ended(status: TrainingJobStatus, *, active: float, failed_at: int | None = None) -> TrainingJobStatus:
-    """The status with the next attempt, after a failure that told its step, or after something that told none."""
+    """The status with the next attempt, after a failure that reported its step, or a restart that reported none."""
     failure = LastFailure(time=NOW, attempt=status.attempt, pod="w", pod_uid="u", reason="Error", step=failed_at)
     return stored(
         status.evolve(
@@ -51,7 +51,7 @@ def parts(status: TrainingJobStatus) -> tuple[float, ...]:
 TRAINS = told(NEW, 10, first=1, active=30)
 
 
-def test_nothing_is_said_where_no_step_is_told() -> None:
+def test_no_goodput_without_reported_steps() -> None:
     assert told(NEW, None, active=30).goodput is None
     assert settled(NEW, timedelta(seconds=30)) is None
     assert at_restart(NEW, timedelta(seconds=30)) is None
@@ -64,7 +64,7 @@ def test_until_the_first_step_it_is_startup() -> None:
     assert parts(told(ended(NEW, active=40), 10, first=1, active=70)) == (10, 60, 0, 0, 0), "with all its attempts"
 
 
-def test_a_job_that_goes_on_from_the_checkpoint_of_another_has_done_its_own_steps_alone() -> None:
+def test_steps_of_an_earlier_job_do_not_count() -> None:
     assert parts(told(NEW, 5010, first=5001, active=30)) == (10, 20, 0, 0, 0)
 
 
@@ -72,11 +72,11 @@ def test_what_steps_do_not_take_is_other() -> None:
     assert parts(told(TRAINS, 40, first=1, active=70)) == (40, 20, 0, 0, 10)
 
 
-def test_the_same_again_says_nothing_new() -> None:
+def test_repeated_report_changes_nothing() -> None:
     assert told(TRAINS, 10, first=1, active=90) == TRAINS
 
 
-def test_after_a_failure_what_is_done_again_is_lost_and_what_was_not_reported_counts() -> None:
+def test_failure_counts_repeated_and_unreported_steps() -> None:
     # Step 15 was the last of the attempt; the checkpoint is of step 5, and the first step of the next was done at 51.
     again = told(ended(TRAINS, active=40, failed_at=15), 8, first=6, active=53)
     assert parts(again) == (15, 20, 15, 3, 0)
@@ -84,31 +84,31 @@ def test_after_a_failure_what_is_done_again_is_lost_and_what_was_not_reported_co
     assert parts(beyond) == (20, 20, 15, 10, 0)
 
 
-def test_after_a_disruption_the_steps_that_nobody_told_count_once_they_are_come_to() -> None:
+def test_disruption_counts_unreported_steps_later() -> None:
     """Five steps were done beyond the tenth; the checkpoint is of the fourteenth."""
     again = told(ended(TRAINS, active=35), 20, first=15, active=56)
     assert parts(again) == (20, 20, 16, 0, 0)
 
 
-def test_attempts_that_do_no_step_are_lost_at_once() -> None:
+def test_attempt_without_steps_is_lost() -> None:
     status = ended(ended(TRAINS, active=40), active=100)
     assert parts(status) == (10, 20, 70, 0, 0)
     assert parts(told(status, 8, first=6, active=113)) == (10, 20, 80, 3, 0)
 
 
-def test_a_program_that_begins_at_nought_again_repeats_all() -> None:
+def test_restart_from_zero_repeats_all_steps() -> None:
     again = told(ended(TRAINS, active=30), 10, first=1, active=50)
     assert parts(again) == (10, 20, 10, 10, 0)
     assert parts(told(again, 15, first=1, active=55)) == (15, 20, 10, 10, 0)
 
 
-def test_so_does_one_that_counts_each_epoch_anew_or_goes_back_by_itself() -> None:
+def test_step_counter_going_back_repeats_steps() -> None:
     back = told(TRAINS, 2, first=1, active=40)
     assert parts(back) == (10, 20, 0, 0, 10)
     assert parts(told(back, 12, first=1, active=50)) == (12, 20, 0, 8, 10)
 
 
-def test_without_our_library_it_is_not_known_from_where_an_attempt_went_on() -> None:
+def test_first_step_is_unknown_without_library() -> None:
     first = told(NEW, 10, active=30)
     assert parts(first) == (0, 30, 0, 0, 0)
     assert parts(told(first, 20, active=40)) == (10, 30, 0, 0, 0)
@@ -116,7 +116,7 @@ def test_without_our_library_it_is_not_known_from_where_an_attempt_went_on() -> 
     assert parts(told(ended(first, active=30), 5, active=45)) == (0, 30, 15, 0, 0)
 
 
-def test_what_comes_before_it_is_known_how_long_a_step_takes_is_counted_then() -> None:
+def test_steps_before_known_duration_count_later() -> None:
     early = told(NEW, 2, first=1, active=22, took=None)
     assert early.goodput is not None
     assert (early.goodput.ratio, early.goodput.accounted_seconds) == (None, 0)
@@ -124,21 +124,21 @@ def test_what_comes_before_it_is_known_how_long_a_step_takes_is_counted_then() -
     assert parts(told(early, 10, first=1, active=30)) == (10, 20, 0, 0, 0)
 
 
-def test_a_new_attempt_is_counted_at_what_a_step_took_in_the_last() -> None:
+def test_new_attempt_uses_previous_step_duration() -> None:
     assert parts(told(ended(TRAINS, active=30), 12, first=11, active=40, took=None)) == (12, 20, 8, 0, 0)
 
 
-def test_a_suspension_is_no_time_and_what_comes_after_it_is_recovery() -> None:
+def test_suspension_is_excluded_and_followed_by_recovery() -> None:
     status = TRAINS.evolve(goodput=settled(TRAINS, timedelta(seconds=33)))
     assert parts(status) == (10, 20, 0, 0, 3)
     assert parts(told(ended(status, active=33), 15, first=11, active=43)) == (15, 20, 5, 0, 3)
 
 
-def test_another_size_makes_steps_shorter_and_not_worth_more() -> None:
+def test_resize_changes_step_duration_alone() -> None:
     assert parts(told(ended(TRAINS, active=30), 30, first=11, active=45, took=0.5)) == (20, 20, 5, 0, 0)
 
 
-def test_an_operator_that_begins_to_count_in_the_middle_says_nothing_of_what_was() -> None:
+def test_accounting_started_late_ignores_earlier_time() -> None:
     middle = told(TRAINS.evolve(goodput=None), 500, first=1, active=900)
     assert parts(middle) == (0, 0, 0, 0, 0)
     assert middle.goodput is not None
@@ -146,33 +146,33 @@ def test_an_operator_that_begins_to_count_in_the_middle_says_nothing_of_what_was
     assert parts(told(middle, 505, first=1, active=910)) == (5, 0, 0, 0, 5)
 
 
-def test_a_status_that_was_lost_is_begun_anew_with_what_time_there_was() -> None:
+def test_lost_status_restarts_accounting() -> None:
     assert parts(told(NEW, 500, first=1, active=5)) == (5, 0, 0, 0, 0)
 
 
-def test_a_step_out_of_reach_takes_no_more_than_the_time_there_was() -> None:
+def test_impossible_step_is_bounded_by_time() -> None:
     assert parts(told(TRAINS, MOST, first=1, active=40, took=1e100)) == (20, 20, 0, 0, 0)
     assert parts(told(ended(TRAINS, active=30), MOST, first=MOST + 1, active=40)) == (20, 20, 0, 0, 0)
 
 
 @pytest.mark.parametrize("active", [20, 29.9, 30])
-def test_a_clock_that_is_set_back_a_little_is_waited_for(active: float) -> None:
+def test_clock_set_back_slightly_waits(active: float) -> None:
     assert told(TRAINS, 12, first=1, active=active).goodput == TRAINS.goodput
     assert parts(told(TRAINS, 20, first=1, active=40)) == (20, 20, 0, 0, 0)
 
 
-def test_a_step_that_was_told_within_the_second_of_the_end_is_not_settled_twice() -> None:
+def test_step_in_last_second_counts_once() -> None:
     assert settled(TRAINS, timedelta(seconds=29.5)) == TRAINS.goodput
 
 
-def test_from_one_that_is_set_back_far_time_goes_on_from_there() -> None:
+def test_clock_set_back_far_restarts_accounting() -> None:
     before = told(TRAINS, 1000, first=1, active=1020)
     back = told(before, 1010, first=1, active=20)
     assert parts(back) == (1000, 20, 0, 0, 0)
     assert parts(told(back, 1020, first=1, active=30)) == (1010, 20, 0, 0, 0)
 
 
-def test_whatever_was_written_by_hand_can_be_stored_again() -> None:
+def test_any_edited_status_can_be_stored() -> None:
     all_of_it = float(MOST)
     lost = LostSeconds(startup=all_of_it, recovery=all_of_it, repeated=all_of_it, other=all_of_it)
     by_hand = Goodput(
@@ -189,12 +189,13 @@ def test_whatever_was_written_by_hand_can_be_stored_again() -> None:
     assert after.goodput is not None
     assert (after.goodput.accounted_seconds, after.goodput.ratio) == (40, 0.2)
     assert ended(after, active=50).goodput == after.goodput
-    assert stored(status.evolve(goodput=settled(status, timedelta(seconds=50))))
+    over = status.evolve(goodput=settled(status, timedelta(seconds=50)))
+    assert stored(over) == over
 
 
 EVENTS = st.lists(
     st.tuples(
-        st.sampled_from(["told", "ended", "failed", "settled"]),
+        st.sampled_from(["reported", "ended", "failed", "settled"]),
         st.integers(0, 200),
         st.floats(0, 100),
         st.none() | st.integers(0, 200),
@@ -205,13 +206,13 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_all_parts_are_all_of_the_time_and_none_is_taken_back(
+def test_parts_add_up_and_never_decrease(
     events: list[tuple[str, int, float, int | None, float | None]],
 ) -> None:
     status, active = NEW, 0.0
     for what, step, passed, first, took in events:
         before, active = status, active + round(passed, 3)
-        if what == "told":
+        if what == "reported":
             status = told(status, step, active=active, first=first, took=took)
             assert told(status, step, active=active, first=first, took=took) == status
         elif what == "settled":

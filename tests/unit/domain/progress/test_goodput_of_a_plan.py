@@ -7,7 +7,7 @@ from tests.support.jobs import NOW, Scene, ago, job, stored
 from trainyard.api.progress import Goodput, LostSeconds
 from trainyard.api.status import Phase, TrainingJobStatus
 from trainyard.domain.plan import plan
-from trainyard.domain.progress.goodput import told_at
+from trainyard.domain.progress.goodput import step_reported_at
 from trainyard.domain.state.snapshot import RankProgress, WorkerReport
 from trainyard.domain.status.report import is_news
 
@@ -16,7 +16,7 @@ TOLD = ago(20)
 
 
 def told(scene: Scene, *steps: int, at: float = 0.0) -> TrainingJobStatus:
-    """The status that is planned when each worker has told of a step of one second, so many seconds ago."""
+    """Return the planned status after each worker reported a step of one second, so many seconds ago."""
     reports = [
         WorkerReport(
             scene.status.attempt, index, (RankProgress(index, step, "train", None, None, 1.0, (), 1),), ago(at)
@@ -32,7 +32,7 @@ def told(scene: Scene, *steps: int, at: float = 0.0) -> TrainingJobStatus:
 
 
 def trained(scene: Scene, attempt: int = 1) -> Scene:
-    """A hundred steps were told when the job had been active for 280 seconds."""
+    """A hundred steps were reported when the job had been active for 280 seconds."""
     goodput = Goodput(
         ratio=0.3571,
         productive_seconds=100,
@@ -50,29 +50,29 @@ def lost(status: TrainingJobStatus) -> LostSeconds:
     return status.goodput.lost_seconds
 
 
-def test_a_job_that_tells_no_step_has_none() -> None:
+def test_job_without_steps_has_no_goodput() -> None:
     assert plan(job(2).running().snapshot, NOW).status.goodput is None
     assert plan(job(2).running().failed(1).snapshot, NOW).status.goodput is None
     assert plan(job(2).running().succeeded(0, 1).snapshot, NOW).status.goodput is None
 
 
-def test_a_report_is_of_the_moment_at_which_it_was_told() -> None:
+def test_report_counts_at_its_own_time() -> None:
     status = told(job(1).running(), 100, at=20)
     assert status.goodput == trained(job(1)).status.goodput
 
 
-def test_the_group_was_as_far_as_its_last_when_that_one_told() -> None:
+def test_slowest_rank_dates_the_step() -> None:
     scene = job(3).running()
     steps = [(12, 1.5), (9, 4.0), (9, 3.25)]
     reports = [
         WorkerReport(1, index, (RankProgress(index, step, "train"), RankProgress(9, None, "start")), ago(seconds))
         for index, (step, seconds) in enumerate(steps)
     ]
-    assert told_at(replace(scene.snapshot, reports=reports), NOW) == ago(3.25)
-    assert told_at(scene.snapshot, NOW) == NOW
+    assert step_reported_at(replace(scene.snapshot, reports=reports), NOW) == ago(3.25)
+    assert step_reported_at(scene.snapshot, NOW) == NOW
 
 
-def test_while_nothing_new_is_told_nothing_is_written() -> None:
+def test_unchanged_reports_are_not_written() -> None:
     scene = replace(job(1).running(), status=told(job(1).running(), 100, at=20))
     later = plan(
         replace(
@@ -83,7 +83,7 @@ def test_while_nothing_new_is_told_nothing_is_written() -> None:
     assert later.status == scene.status
 
 
-def test_the_end_settles_what_came_after_the_last_step() -> None:
+def test_completion_accounts_for_remaining_time() -> None:
     status = told(trained(job(1).running().succeeded(0)), 105, at=10)
     assert status.phase is Phase.COMPLETE
     assert (status.goodput and status.goodput.productive_seconds, lost(status).other) == (105, 5 + 10)
@@ -91,7 +91,7 @@ def test_the_end_settles_what_came_after_the_last_step() -> None:
     assert lost(plan(failed.snapshot, NOW).status).recovery == 20, "this attempt has done no step"
 
 
-def test_a_suspension_settles_and_the_time_after_it_is_another() -> None:
+def test_suspension_accounts_for_remaining_time() -> None:
     suspended = plan(trained(job(1).running()).wishing(lifecycle={"suspend": True}).snapshot, NOW).status
     assert (lost(suspended).other, suspended.internal.active_seconds) == (20, 300)
     scene = trained(job(1).running(attempt=2)).with_status(
@@ -101,7 +101,7 @@ def test_a_suspension_settles_and_the_time_after_it_is_another() -> None:
     assert (lost(status).recovery, lost(status).other, lost(status).repeated) == (0, 20, 10), "in the 20 seconds since"
 
 
-def test_an_attempt_that_has_trained_is_settled_by_the_first_step_of_the_next() -> None:
+def test_next_attempt_accounts_for_the_last() -> None:
     fails = trained(job(1).running().failed(0, step=110))
     status = plan(fails.snapshot, NOW).status
     assert (status.attempt, status.goodput) == (2, fails.status.goodput)
@@ -109,6 +109,6 @@ def test_an_attempt_that_has_trained_is_settled_by_the_first_step_of_the_next() 
     assert (again.attempt, lost(again).recovery) == (3, 20)
 
 
-def test_so_is_one_that_is_made_anew_for_another_size() -> None:
+def test_resize_accounts_like_a_restart() -> None:
     before = trained(job(2).running())
     assert plan(before.wishing(replicas=3).snapshot, NOW).status.goodput == before.status.goodput

@@ -12,7 +12,7 @@ from trainyard.domain.plan import plan
 
 
 def after(*steps: int | None, **recovery: Any) -> tuple[TrainingJobStatus, str]:
-    """The status when attempts have failed after these steps, one after the other, and what the last verdict said."""
+    """The status when attempts have failed after these steps, one after the other, and the last message."""
     scene, note = job(3, recovery={"maxRestarts": 4, **recovery}), ""
     for number, step in enumerate(steps):
         now = NOW + timedelta(hours=number)
@@ -53,9 +53,9 @@ def test_what_a_row_of_failures_leads_to(steps: list[int | None], recovery: dict
     assert status.restarts.failures == len(steps)
 
 
-def test_the_verdict_says_at_which_step() -> None:
+def test_failure_message_names_the_step() -> None:
     status, note = after(120, 120, 120)
-    assert note.endswith("; the last 3 failures were all after step 120 (recovery.noProgressLimit is 3)")
+    assert note.endswith("; the last 3 failures happened after step 120 (recovery.noProgressLimit is 3)")
     assert status.last_failure is not None
     assert status.last_failure.step == 120
 
@@ -67,18 +67,18 @@ def test_those_before_progress_are_forgiven_and_stay_counted() -> None:
         status.internal.restart_budget.forgiven,
         status.internal.restart_budget.furthest_step,
     ) == (4, 3, 6)
-    assert "(1 of 4 restarts used; 3 before it are forgiven)" in note
+    assert "(1 of 4 restarts used; 3 earlier failures are forgiven)" in note
 
 
 @pytest.mark.parametrize("how", [{"replicas": 2}, {"lifecycle": {"suspend": True}}])
-def test_a_job_that_was_changed_may_fail_at_the_same_step_again(how: dict[str, Any]) -> None:
+def test_changed_job_restarts_the_step_count(how: dict[str, Any]) -> None:
     status, _ = after(120, 120)
     assert status.internal.restart_budget.at_same_step == 2
     changed = Scene(job(3).spec, status).running(attempt=status.attempt).wishing(**how)
     assert plan(changed.snapshot, NOW).status.internal.restart_budget.at_same_step is None
 
 
-def test_a_status_by_hand_does_not_give_more_than_there_is() -> None:
+def test_edited_status_forgives_no_extra_failures() -> None:
     status, _ = after(5, 4)
     odd = status.internal.restart_budget.evolve(forgiven=100)
     scene = Scene(job(3, recovery={"maxRestarts": 1}).spec, status.evolve(restart_budget=odd))

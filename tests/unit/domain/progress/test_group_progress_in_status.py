@@ -1,4 +1,4 @@
-"""What a status says of how far training is, from what the workers' agents tell."""
+"""The progress in the status, from the reports of the workers' agents."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from trainyard.domain.state.snapshot import RankProgress, WorkerReport
 
 
 def told(scene: Scene, *ranks: RankProgress, attempt: int | None = None) -> Progress | None:
-    """The progress in the status that is planned, when each worker tells of one rank."""
+    """Return the progress in the planned status, when each worker reports one rank."""
     reports = [
         WorkerReport(scene.status.attempt if attempt is None else attempt, index, (rank,))
         for index, rank in enumerate(ranks)
@@ -21,7 +21,7 @@ def told(scene: Scene, *ranks: RankProgress, attempt: int | None = None) -> Prog
     return status.progress
 
 
-def test_nothing_is_said_where_nothing_is_told() -> None:
+def test_no_progress_without_reports() -> None:
     assert told(job(2).running()) is None
 
 
@@ -42,7 +42,7 @@ def test_the_group_is_as_far_as_its_last() -> None:
     ("own", "spread"),
     [
         ((0.11, 0.127, 0.2), (0.11, 0.2)),
-        # Where one does not say it, what its steps take is all that can be compared.
+        # Where one rank does not report it, only step times can be compared.
         ((0.11, None, 0.2), (0.3, 0.3)),
         ((0.127,), (None, None)),
     ],
@@ -54,7 +54,7 @@ def test_how_far_ranks_are_apart(own: tuple[float | None, ...], spread: tuple[fl
     assert (seen.fastest_rank_seconds, seen.slowest_rank_seconds) == spread
 
 
-def test_what_ranks_measure_is_added_up_or_is_their_mean_or_the_most_of_them() -> None:
+def test_measurements_of_ranks_are_combined() -> None:
     names = tuple(MeasuredProgress.model_fields)
     seen = told(
         job(3).running(),
@@ -80,7 +80,7 @@ def test_what_ranks_measure_is_added_up_or_is_their_mean_or_the_most_of_them() -
     )
 
 
-def test_the_newest_checkpoint_is_that_of_who_knows_and_outlives_its_attempt() -> None:
+def test_newest_checkpoint_outlives_its_attempt() -> None:
     def after(step: float, before: Progress | None = None, attempt: int = 1) -> Progress:
         scene = job(2).running(attempt=attempt).with_status(progress=before)
         knows = RankProgress(
@@ -94,12 +94,12 @@ def test_the_newest_checkpoint_is_that_of_who_knows_and_outlives_its_attempt() -
     assert first.checkpoint == Checkpointed(step=100, seconds=4.25, time=NOW)
     assert first.measured is None
     earlier = first.evolve(checkpoint=first.checkpoint.evolve(time=ago(60)))
-    assert after(100, earlier).checkpoint == earlier.checkpoint, "it is no newer for being told again"
+    assert after(100, earlier).checkpoint == earlier.checkpoint, "a repeated report is no newer"
     assert after(0, earlier, attempt=2).checkpoint == earlier.checkpoint, "none was made yet in this attempt"
     assert after(200, earlier).checkpoint == Checkpointed(step=200, seconds=4.25, time=NOW)
 
 
-def test_a_phase_is_told_before_there_is_a_step() -> None:
+def test_phase_is_reported_before_first_step() -> None:
     seen = told(job(2).running(), RankProgress(0, None, "compile"), RankProgress(0, 3, "train"))
     assert seen is not None
     assert (seen.step, seen.phase) == (3, "compile")
@@ -114,7 +114,7 @@ def test_what_has_not_changed_keeps_its_time() -> None:
     assert (changed.loss, changed.updated_at) == (0.4, NOW)
 
 
-def test_what_an_earlier_attempt_told_is_kept_and_not_told_again() -> None:
+def test_progress_of_earlier_attempt_is_kept() -> None:
     before = Progress(step=7, phase="train", updated_at=ago(100))
     scene = job(1).running(attempt=2).with_status(progress=before)
     assert told(scene, RankProgress(0, 8, "train"), attempt=1) == before
@@ -122,7 +122,7 @@ def test_what_an_earlier_attempt_told_is_kept_and_not_told_again() -> None:
     assert resumed.step == 5
 
 
-def test_the_last_word_stands_in_the_status_of_the_end() -> None:
+def test_finished_job_keeps_last_progress() -> None:
     ended = told(job(1).running().succeeded(0), RankProgress(0, 90, "train", 90))
     assert ended is not None
     assert ended.step == 90
@@ -131,7 +131,7 @@ def test_the_last_word_stands_in_the_status_of_the_end() -> None:
     assert failed.step == 60
 
 
-def test_a_finished_job_says_nothing_new() -> None:
+def test_finished_job_ignores_reports() -> None:
     assert told(job(1).running().finished(), RankProgress(0, 90, "train")) is None
 
 

@@ -1,4 +1,4 @@
-"""Who of a group that hangs is to blame, when its agents have told where their ranks stand."""
+"""The rank on which a hung group is blocked, from the stacks that agents report."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -55,21 +55,21 @@ def hung(replicas: int = 4, first: int = 0, rank: int | None = None, **spec: obj
         ({}, None),
     ],
 )
-def test_the_only_rank_that_stands_elsewhere(places: Mapping[int, str], rank: int | None) -> None:
+def test_only_rank_with_another_stack(places: Mapping[int, str], rank: int | None) -> None:
     snapshot = told(hung(), places)
     found = culprit(snapshot)
     assert (found.rank if found else None) == rank
     if found:
-        assert (found.place or found.blocked, found.pod.index) == (places[found.rank], rank)
+        assert (found.frame or found.blocked, found.pod.index) == (places[found.rank], rank)
 
 
-def test_what_an_earlier_attempt_told_blames_nobody() -> None:
+def test_reports_of_earlier_attempt_name_no_culprit() -> None:
     scene = job(4).running(attempt=2)
     snapshot = told(scene, {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS})
     assert culprit(snapshot) is None
 
 
-def test_the_failure_names_the_rank_that_the_others_wait_for_and_its_node() -> None:
+def test_failure_names_hung_rank_and_node() -> None:
     status = plan(told(hung(rank=0), {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}), NOW).status
     assert status.last_failure is not None
     assert (status.last_failure.rank, status.last_failure.pod, status.last_failure.node) == (
@@ -85,7 +85,7 @@ def test_the_failure_names_the_rank_that_the_others_wait_for_and_its_node() -> N
     assert stored(status) == status
 
 
-def test_the_event_says_the_same() -> None:
+def test_event_names_hung_rank() -> None:
     (event,) = plan(told(hung(), {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}), NOW).events
     assert event.note.startswith(
         f"all others wait for rank 2 (pod train-worker-2-1 on node2), which is at {LOADS}; worker 0 of attempt 1"
@@ -93,19 +93,19 @@ def test_the_event_says_the_same() -> None:
     )
 
 
-def test_a_rank_without_an_answer_is_told_of_in_a_sentence() -> None:
+def test_unresponsive_rank_is_named() -> None:
     (event,) = plan(told(hung(), {0: WAITS, 1: WAITS, 2: STOPPED, 3: WAITS}), NOW).events
     assert "rank 2 (pod train-worker-2-1 on node2), which is stopped by a signal; " in event.note
 
 
-def test_of_several_ranks_a_worker_the_one_is_found() -> None:
+def test_culprit_among_several_ranks_per_worker() -> None:
     places = dict.fromkeys(range(8), WAITS) | {5: LOADS}
     status = plan(told(hung(processesPerReplica=2), places, each=2), NOW).status
     assert status.last_failure is not None
     assert (status.last_failure.rank, status.last_failure.pod) == (5, "train-worker-2-1")
 
 
-def test_what_its_own_agent_has_said_is_not_said_twice() -> None:
+def test_rank_named_by_agent_is_not_repeated() -> None:
     places = {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}
     status = plan(told(hung(first=2, rank=2), places), NOW).status
     assert status.last_failure is not None

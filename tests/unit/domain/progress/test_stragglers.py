@@ -1,4 +1,4 @@
-"""Which ranks count as slower than the others, for how long, and what is said of them."""
+"""Which ranks count as stragglers, for how long, and how they are reported."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ LATE = [0.2, 0.2, 0.42, 0.2]
 
 
 class Training:
-    """A job of as many workers as are told of, one rank each, at which the operator looks now and then."""
+    """A job with one rank per reporting worker, reconciled now and then."""
 
     def __init__(self, ranks: int = 4, each: int = 1) -> None:
         self.scene = job(ranks // each, processesPerReplica=each).running()
@@ -32,7 +32,7 @@ class Training:
         return self.scene.status
 
     def look(self, *ranks: RankProgress, after: float = 0) -> Plan:
-        """So many seconds later, when this was told last."""
+        """Reconcile so many seconds later, after these reports."""
         self.seconds += after
         reports = [
             WorkerReport(self.status.attempt, index, tuple(r for r in ranks if r.rank // self.each == index))
@@ -46,11 +46,11 @@ class Training:
         assert (again.status, again.events) == (made.status, []), "what is stored is not decided again"
         return made
 
-    def hear(self, own: Own, after: float = 0, phases: Mapping[int, str] | None = None) -> Plan:
-        """Each rank tells how long it works itself; a step takes all the same time."""
-        told = own.items() if isinstance(own, Mapping) else enumerate(own)
+    def report(self, own: Own, after: float = 0, phases: Mapping[int, str] | None = None) -> Plan:
+        """Reconcile after each rank reported its own seconds; all have the same step time."""
+        reported = own.items() if isinstance(own, Mapping) else enumerate(own)
         phase = phases or {}
-        ranks = (RankProgress(r, 9, phase.get(r, "train"), step_seconds=0.5, own_seconds=s) for r, s in told)
+        ranks = (RankProgress(r, 9, phase.get(r, "train"), step_seconds=0.5, own_seconds=s) for r, s in reported)
         return self.look(*ranks, after=after)
 
     @property
@@ -59,8 +59,8 @@ class Training:
 
     @property
     def message(self) -> str:
-        said = self.status.condition(C.STRAGGLING)
-        return said.message if said else ""
+        condition = self.status.condition(C.STRAGGLING)
+        return condition.message if condition else ""
 
     @property
     def named(self) -> list[int]:
@@ -70,21 +70,26 @@ class Training:
 def straggling(own: Own = LATE) -> Training:
     """A job in which a rank has been slow for a minute."""
     training = Training(len(own))
-    training.hear(own)
-    training.hear(own, after=60)
+    training.report(own)
+    training.report(own, after=60)
     assert training.straggling
     return training
 
 
-def test_slow_for_a_minute_is_told_once_with_rank_pod_node_and_factor() -> None:
+def test_straggler_is_reported_once_after_a_minute() -> None:
     training = Training()
-    assert training.hear(LATE).events == []
-    assert training.hear(LATE, after=59).events == []
+    assert training.report(LATE).events == []
+    assert training.report(LATE, after=59).events == []
     assert not training.straggling
-    (event,) = training.hear(LATE, after=1).events
-    told = "rank 2 (pod train-worker-2-1 on node2) takes 0.42 s a step by itself, 2.1 times the median of 4 ranks"
-    assert (event.type, event.reason, event.note, training.message) == ("Warning", "StragglersDetected", told, told)
-    assert training.hear(LATE, after=600).events == []
+    (event,) = training.report(LATE, after=1).events
+    reported = "rank 2 (pod train-worker-2-1 on node2) takes 0.42 s a step by itself, 2.1 times the median of 4 ranks"
+    assert (event.type, event.reason, event.note, training.message) == (
+        "Warning",
+        "StragglersDetected",
+        reported,
+        reported,
+    )
+    assert training.report(LATE, after=600).events == []
     (slow,) = training.status.stragglers
     assert slow == Straggler(
         rank=2, pod="train-worker-2-1", node="node2", step_seconds=0.42, factor=2.1, since=NOW, confirmed=True
@@ -92,11 +97,11 @@ def test_slow_for_a_minute_is_told_once_with_rank_pod_node_and_factor() -> None:
     assert training.status.attempt == 1, "nothing is restarted because of it"
 
 
-def test_somebody_looks_when_the_minute_is_over_though_nothing_new_is_told() -> None:
+def test_reconciles_when_the_window_ends() -> None:
     training = Training()
-    assert training.hear(LATE).requeue_after == 60
-    assert training.hear(LATE, after=45).requeue_after == 15
-    assert training.hear(LATE, after=15).requeue_after is None
+    assert training.report(LATE).requeue_after == 60
+    assert training.report(LATE, after=45).requeue_after == 15
+    assert training.report(LATE, after=15).requeue_after is None
     assert training.straggling
 
 
@@ -110,21 +115,21 @@ def test_somebody_looks_when_the_minute_is_over_though_nothing_new_is_told() -> 
         pytest.param([0.4, 0.2, 0.2, 0.2, 0.5], [0, 4], id="two of five"),
         pytest.param([0.4, 0.4, 0.4, 0.2, 0.2], [], id="most are as slow: then that is the pace"),
         pytest.param([0.2, 0.6, 0.2], [1], id="three are enough"),
-        pytest.param([0.2, 9.0], [], id="of two nobody knows which is right"),
+        pytest.param([0.2, 9.0], [], id="of two ranks, either may be normal"),
         pytest.param([9.0], [], id="one alone"),
-        pytest.param([0.2, 9.0, None, None], [], id="two tell, and of all the steps take the same"),
+        pytest.param([0.2, 9.0, None, None], [], id="two report own seconds; all step times are equal"),
         pytest.param([0.2, 9.0, 0.0, 0.2], [1], id="nothing is no time"),
         pytest.param([1e100, 5e-324, 5e-324], [0], id="numbers beyond all measure"),
     ],
 )
-def test_who_is_slow(ranks: Own, slow: list[int]) -> None:
+def test_slow_ranks(ranks: Own, slow: list[int]) -> None:
     training = Training(len(ranks))
-    training.hear(ranks)
-    training.hear(ranks, after=60)
+    training.report(ranks)
+    training.report(ranks, after=60)
     assert (training.named, training.straggling) == (slow, bool(slow))
 
 
-def test_where_nobody_tells_its_own_share_steps_are_compared() -> None:
+def test_compares_step_times_without_own_seconds() -> None:
     training = Training()
     ranks = [RankProgress(rank, 9, "train", step_seconds=seconds) for rank, seconds in enumerate(LATE)]
     training.look(*ranks)
@@ -138,87 +143,87 @@ def test_several_are_counted_and_the_worst_is_named() -> None:
     assert training.message.startswith("2 ranks are slower than the others; rank 3 (pod train-worker-3-1 on node3) ")
 
 
-def test_of_several_ranks_a_worker_its_pod_is_named() -> None:
+def test_straggler_names_pod_among_several_ranks() -> None:
     training = Training(8, each=2)
     for after in (0, 60):
-        training.hear({rank: 0.5 if rank == 5 else 0.2 for rank in range(8)}, after=after)
+        training.report({rank: 0.5 if rank == 5 else 0.2 for rank in range(8)}, after=after)
     assert training.message.startswith("rank 5 (pod train-worker-2-1 on node2) ")
 
 
-def test_a_spike_is_nothing_and_begins_no_minute() -> None:
+def test_single_slow_step_starts_no_window() -> None:
     training = Training()
     for _ in range(10):
-        training.hear(LATE, after=30)
-        training.hear(EVEN, after=20)
+        training.report(LATE, after=30)
+        training.report(EVEN, after=20)
         assert training.status.stragglers == []
-    assert training.status.condition(C.STRAGGLING) is None, "never said, so not taken back"
+    assert training.status.condition(C.STRAGGLING) is None, "never reported, so never cleared"
 
 
-def test_it_ends_well_below_where_it_begins() -> None:
+def test_straggler_clears_below_lower_threshold() -> None:
     training = straggling()
-    training.hear([0.2, 0.2, 0.27, 0.2], after=10)
+    training.report([0.2, 0.2, 0.27, 0.2], after=10)
     assert training.straggling, "between the two it stays what it was"
     assert "1.4 times" in training.message
-    assert training.hear([0.2, 0.2, 0.25, 0.2], after=10).events == []
-    assert (training.straggling, training.message) == (False, "all ranks keep the same pace")
-    training.hear([0.2, 0.2, 0.27, 0.2], after=10)
+    assert training.report([0.2, 0.2, 0.25, 0.2], after=10).events == []
+    assert (training.straggling, training.message) == (False, "no rank is slower than the others")
+    training.report([0.2, 0.2, 0.27, 0.2], after=10)
     assert training.status.stragglers == []
-    training.hear(LATE, after=10)
-    assert training.hear(LATE, after=60).events != [], "slow again, told again"
+    training.report(LATE, after=10)
+    assert training.report(LATE, after=60).events != [], "slow again, reported again"
 
 
 def test_another_one_joins() -> None:
     training = straggling([*LATE, 0.2])
-    training.hear([0.2, 0.5, 0.42, 0.2, 0.2], after=10)
+    training.report([0.2, 0.5, 0.42, 0.2, 0.2], after=10)
     assert training.named == [2]
-    assert training.hear([0.2, 0.5, 0.42, 0.2, 0.2], after=60).events == []
+    assert training.report([0.2, 0.5, 0.42, 0.2, 0.2], after=60).events == []
     assert training.message.startswith("2 ranks are slower than the others; rank 1 ")
 
 
 def test_other_phases_are_no_steps_and_no_recovery() -> None:
     training = Training()
     busy = dict.fromkeys(range(4), "checkpoint")
-    training.hear(LATE, after=1)
-    training.hear(LATE, after=100, phases=busy)
+    training.report(LATE, after=1)
+    training.report(LATE, after=100, phases=busy)
     assert (training.named, len(training.status.stragglers)) == ([], 1), "not measured, so not confirmed"
-    training.hear(LATE, after=1)
+    training.report(LATE, after=1)
     assert training.named == [2]
-    training.hear(EVEN, after=10, phases={2: "evaluate"})
+    training.report(EVEN, after=10, phases={2: "evaluate"})
     assert (training.named, training.straggling) == ([2], True)
 
 
 def test_a_rank_that_evaluates_alone_is_not_slow() -> None:
     training = Training()
     for _ in range(4):
-        training.hear(LATE, after=60, phases={2: "evaluate"})
+        training.report(LATE, after=60, phases={2: "evaluate"})
     assert training.status.stragglers == []
 
 
-def test_of_whom_nothing_is_heard_any_more_it_stays_so() -> None:
-    """A new leader knows what is stored, and hears the workers one after the other."""
+def test_silent_rank_stays_straggler() -> None:
+    """A new leader has the stored status, and receives the reports one after the other."""
     training = straggling()
     training.look(after=60)
-    training.hear({0: 0.2, 1: 0.2}, after=1)
-    training.hear({0: 0.2, 1: 0.2, 3: 0.2}, after=1)
+    training.report({0: 0.2, 1: 0.2}, after=1)
+    training.report({0: 0.2, 1: 0.2, 3: 0.2}, after=1)
     assert (training.named, training.straggling) == ([2], True)
     assert training.message.startswith("rank 2 ")
 
 
-def test_more_than_can_be_told_are_counted_up_to_there() -> None:
+def test_number_of_stragglers_is_bounded() -> None:
     own = [0.2] * 40 + [0.5] * 30
     training = straggling(own)
     assert len(training.named) == MOST_STRAGGLERS
     first = training.named
-    training.hear([0.2] * 40 + [0.9] * 30, after=10)
+    training.report([0.2] * 40 + [0.9] * 30, after=10)
     assert training.named == first
 
 
-def test_a_clock_that_was_set_back_begins_the_minute_anew() -> None:
+def test_clock_set_back_restarts_window() -> None:
     training = Training()
-    training.hear(LATE, after=1000)
-    training.hear(LATE, after=-1000)
-    assert training.hear(LATE, after=59).requeue_after == 1
-    training.hear(LATE, after=1)
+    training.report(LATE, after=1000)
+    training.report(LATE, after=-1000)
+    assert training.report(LATE, after=59).requeue_after == 1
+    training.report(LATE, after=1)
     assert training.straggling
 
 
@@ -236,17 +241,17 @@ def test_it_ends_with_the_attempt(end: Any, reason: Reason) -> None:
     training = straggling()
     scene: Scene = end(training.scene)
     status = plan(scene.snapshot, NOW).status
-    said = status.condition(C.STRAGGLING)
-    assert said is not None
-    assert (said.status, said.reason, status.stragglers) == ("False", reason, [])
+    condition = status.condition(C.STRAGGLING)
+    assert condition is not None
+    assert (condition.status, condition.reason, status.stragglers) == ("False", reason, [])
 
 
-def test_what_is_said_of_an_earlier_attempt_is_not_counted() -> None:
+def test_reports_of_earlier_attempt_do_not_count() -> None:
     scene = job(4).running(attempt=2)
     ranks = [WorkerReport(1, r, (RankProgress(r, 9, "train", own_seconds=s),)) for r, s in enumerate(LATE)]
     assert plan(replace(scene.snapshot, reports=ranks), NOW).status.stragglers == []
 
 
-def test_a_time_at_the_end_of_time_breaks_nothing() -> None:
+def test_latest_possible_time_is_handled() -> None:
     far = Straggler(rank=0, pod="x", step_seconds=1, factor=2, since=datetime.max.replace(tzinfo=UTC, microsecond=0))
     assert plan(job(1).running().with_status(stragglers=[far]).snapshot, NOW).status.attempt == 1

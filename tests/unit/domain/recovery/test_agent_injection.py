@@ -10,7 +10,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Restarts
 from trainyard.domain.actions import Plan
 from trainyard.domain.plan import plan
-from trainyard.domain.recovery.agent_injection import supervised
+from trainyard.domain.recovery.agent_injection import wants_agent
 from trainyard.domain.state.termination import Kind
 
 COMMAND: dict[str, Any] = {
@@ -36,14 +36,14 @@ def decided(scene: Scene, *, agent: bool = True) -> Plan:
         ({"exit_code": 128, "reason": "StartError", "message": NO_SHELL}, "there is no /bin/sh in this image"),
     ],
 )
-def test_in_an_image_where_it_cannot_run_it_is_left_out_at_no_charge(failure: dict[str, Any], why: str) -> None:
+def test_agent_is_disabled_uncounted_in_unsupported_image(failure: dict[str, Any], why: str) -> None:
     scene = job(3, **COMMAND).running()
     after = decided(scene.failed(0, **failure).failed(1, **failure).failed(2, **failure))
     assert (after.status.attempt, after.status.restarts, after.status.last_failure) == (2, Restarts(), None)
     assert told(after.status.conditions)[C.AGENT_INJECTED] == because(Reason.NO_PYTHON, holds=False)
     (event,) = after.events
-    assert event.note == f"{why}: trainyard-agent is left out; all workers start anew as attempt 2"
-    assert not supervised(scene.with_status(conditions=after.status.conditions).job)
+    assert event.note == f"{why}: trainyard-agent is left out; restarting all workers as attempt 2"
+    assert not wants_agent(scene.with_status(conditions=after.status.conditions).job)
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,18 @@ def test_in_an_image_where_it_cannot_run_it_is_left_out_at_no_charge(failure: di
         pytest.param(job(3), True, id="there was nothing to wrap"),
     ],
 )
-def test_the_same_end_without_the_agent_is_a_failure(scene: Scene, *, agent: bool) -> None:
+def test_same_exit_without_agent_is_a_failure(scene: Scene, *, agent: bool) -> None:
     """Whatever a program says of itself: it costs one attempt at no charge, once."""
     after = decided(scene.running().failed(1, **NO_PYTHON), agent=agent)
     assert after.status.restarts.failures == 1
 
 
 def test_other_ends_with_the_same_code_are_failures() -> None:
-    for failure in ({"exit_code": 96, "message": "my own"}, {"exit_code": 128, "reason": "StartError", "message": "x"}):
+    failures: list[dict[str, Any]] = [
+        {"exit_code": 96, "message": "my own"},
+        {"exit_code": 128, "reason": "StartError", "message": "x"},
+    ]
+    for failure in failures:
         assert decided(job(3, **COMMAND).running().failed(1, **failure)).status.restarts.failures == 1
 
 
@@ -104,4 +108,4 @@ def test_after_a_suspension_it_is_tried_again() -> None:
     scene = job(3, **COMMAND).suspended().saying(UNFIT)
     resumed = decided(scene).status
     assert resumed.condition(C.AGENT_INJECTED) is None
-    assert supervised(scene.with_status(conditions=resumed.conditions).job)
+    assert wants_agent(scene.with_status(conditions=resumed.conditions).job)

@@ -2,22 +2,24 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from tests.support.jobs import NOW, SUPERVISED, Scene, ago, job
 from tests.unit.domain.recovering import RUNS, act, after, made_in
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.status import (
     Avoidance,
     ConditionType as C,
     Phase,
 )
 from trainyard.domain.plan import plan
-from trainyard.domain.state.snapshot import AgentView, Doing
+from trainyard.domain.state.snapshot import AgentView
 
 
-def test_a_node_that_does_not_answer_is_given_up_while_others_do() -> None:
+def test_silent_node_is_lost_while_others_answer() -> None:
     meets = after(RUNS.vanished(1))
     assert (made_in(meets), meets.status.restarts.disruptions) == ([1, 2, 1], 1)
-    assert "AgentSilent: nothing is heard of it any more" in str(meets.status.condition(C.RESTARTING))
+    assert "AgentSilent: its agent is silent" in str(meets.status.condition(C.RESTARTING))
 
 
 def test_not_before_it_is_certain() -> None:
@@ -25,7 +27,7 @@ def test_not_before_it_is_certain() -> None:
     assert (soon.status.attempt, soon.requeue_after) == (1, 3.0)
 
 
-def test_silence_of_all_is_the_silence_of_our_own_network() -> None:
+def test_silence_of_all_agents_is_no_failure() -> None:
     assert act(RUNS.vanished(0).vanished(1).vanished(2)).status.attempt == 1
 
 
@@ -48,26 +50,26 @@ def test_where_one_has_done_its_work_its_end_is_heard_before_a_verdict_on_anothe
     assert made_in(after(RUNS.said_good_bye(0, seconds_ago=12).told_failed(1))) == [2, 1, 1]
 
 
-def test_one_that_ends_well_just_after_the_verdict_gets_a_new_pod() -> None:
-    meets = after(RUNS.told_failed(1)).attended(Doing.WAITING, 1, 2).succeeded(0)
+def test_success_just_after_restart_gets_a_new_pod() -> None:
+    meets = after(RUNS.told_failed(1)).attended(AgentState.WAITING, 1, 2).succeeded(0)
     again = after(meets)
     assert (made_in(again), again.status.restarts.disruptions) == ([3, 1, 1], 1)
 
 
 def test_when_our_network_is_back_nobody_is_given_up_for_it() -> None:
     cut = RUNS.vanished(0, 30).vanished(1, 30).vanished(2, 30)
-    first = AgentView(1, Doing.RUNNING, since=ago(1))
+    first = AgentView(1, AgentState.RUNNING, since=ago(1))
     back = replace(cut, agents={**(cut.agents or {}), "pod-2-1": first})
     assert (act(back).status.attempt, act(back).requeue_after) == (1, 7.0)
 
 
 def test_who_could_not_come_in_is_not_given_up_for_it() -> None:
     """The coordinator had no room: since then it listens anew."""
-    crowded = replace(RUNS.hung_up(1, seconds_ago=60), hearing_since=ago(5))
+    crowded = replace(RUNS.hung_up(1, seconds_ago=60), coordinator_up_since=ago(5))
     assert (act(crowded).status.attempt, act(crowded).requeue_after) == (1, 7.0)
-    vanished = replace(RUNS.vanished(1, 60), hearing_since=ago(5))
+    vanished = replace(RUNS.vanished(1, 60), coordinator_up_since=ago(5))
     assert (act(vanished).status.attempt, act(vanished).requeue_after) == (1, 3.0)
-    assert made_in(after(replace(crowded, hearing_since=ago(12)))) == [1, 2, 1]
+    assert made_in(after(replace(crowded, coordinator_up_since=ago(12)))) == [1, 2, 1]
 
 
 def test_who_has_done_its_work_is_no_witness() -> None:
@@ -85,28 +87,28 @@ def test_the_failed_worker_s_own_connection_is_not_waited_for() -> None:
 def test_a_joiner_that_saw_a_second_verdict_while_it_started_may_take_its_time_too() -> None:
     meets = after(RUNS.deleted(1))
     starts = job(3).running(2).pods[1]
-    again = after(replace(meets, pods=(*meets.pods, starts)).attended(Doing.WAITING, 0, 2).told_failed(0))
-    calls_late = again.attended(Doing.WAITING, 0, 2)
+    again = after(replace(meets, pods=(*meets.pods, starts)).attended(AgentState.WAITING, 0, 2).told_failed(0))
+    calls_late = again.attended(AgentState.WAITING, 0, 2)
     late = plan(calls_late.snapshot, NOW + timedelta(seconds=90))
     assert late.status.attempt == again.status.attempt
 
 
-def test_without_an_agent_to_bring_all_pods_are_made_anew() -> None:
+def test_without_agent_all_pods_are_replaced() -> None:
     scene = RUNS.deleted(1)
     assert plan(replace(scene.snapshot, agent=False), NOW).status.internal.group is None
 
 
 def test_a_fraction_of_a_second_is_not_waited_for_again_and_again() -> None:
-    left = AgentView(1, Doing.RUNNING, left_at=ago(7.999), vanished=True)
+    left = AgentView(1, AgentState.RUNNING, left_at=ago(7.999), vanished=True)
     assert act(replace(RUNS, agents={**(RUNS.agents or {}), "pod-1-1": left})).requeue_after == 1.0
 
 
-def test_a_silent_node_is_avoided_at_once_where_possible() -> None:
+def test_silent_node_is_avoided_at_once() -> None:
     (node,) = after(RUNS.vanished(1)).status.suspect_nodes
     assert (node.name, node.avoidance) == ("node1", Avoidance.PREFERRED)
 
 
-def test_who_lost_a_peer_that_is_silent_is_not_the_cause() -> None:
+def test_worker_that_lost_silent_peer_is_no_cause() -> None:
     lost = RUNS.told_failed(0, message="Connection closed by peer", peer_lost=True, seconds_ago=4).hung_up(
         1, seconds_ago=5
     )
@@ -120,12 +122,12 @@ PEER = "RuntimeError: Read error [10.0.0.7]:9123: Connection reset by peer"
 
 def with_a_new_leader(seconds_ago: float, message: str = PEER) -> Scene:
     """The leader before died with the node of worker 1: the others call the new one, and tell that they have lost a peer."""
-    told = {"message": message, "peer_lost": message == PEER, "seconds_ago": 20}
+    told: dict[str, Any] = {"message": message, "peer_lost": message == PEER, "seconds_ago": 20}
     scene = RUNS.told_failed(0, **told).told_failed(2, **told)
     agents = {
         uid: replace(agent, since=ago(seconds_ago)) for uid, agent in (scene.agents or {}).items() if uid != "pod-1-1"
     }
-    return replace(scene, agents=agents, hearing_since=ago(seconds_ago))
+    return replace(scene, agents=agents, coordinator_up_since=ago(seconds_ago))
 
 
 def test_who_was_lost_with_the_leader_is_the_cause_and_not_those_that_tell_of_it() -> None:
@@ -134,11 +136,11 @@ def test_who_was_lost_with_the_leader_is_the_cause_and_not_those_that_tell_of_it
     status = act(with_a_new_leader(13)).status
     assert (status.attempt, status.restarts.failures, status.restarts.disruptions) == (2, 0, 1)
     (event,) = act(with_a_new_leader(13)).events
-    assert "worker 1 of attempt 1 (pod train-worker-1-1 on node1) was taken away: AgentSilent" in event.note
+    assert "worker 1 of attempt 1 (pod train-worker-1-1 on node1) was disrupted: AgentSilent" in event.note
 
 
 def test_who_cannot_call_and_trains_is_left_alone() -> None:
-    calm = replace(RUNS, hearing_since=ago(600))
+    calm = replace(RUNS, coordinator_up_since=ago(600))
     agents = {uid: agent for uid, agent in (calm.agents or {}).items() if uid != "pod-1-1"}
     assert act(replace(calm, agents=agents)).status.attempt == 1
     status = act(with_a_new_leader(13, "ValueError: boom")).status

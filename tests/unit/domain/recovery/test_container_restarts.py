@@ -8,12 +8,13 @@ import pytest
 from tests.support.jobs import NOW, SUPERVISED, Scene, ago, job
 from tests.unit.domain.observing import AT, Json, containers, ended, pod
 from tests.unit.domain.recovering import act, after, made_in
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import Backoff, Group
 from trainyard.api.recovery import RESTART_CODE, RestartScope
 from trainyard.coordinator.assignments import assignment
 from trainyard.domain.plan import plan
 from trainyard.domain.state.observe import pod_view
-from trainyard.domain.state.snapshot import AgentView, Doing, Exit, PodView
+from trainyard.domain.state.snapshot import AgentView, Exit, PodView
 
 RULE = {"action": "Restart", "exitCodes": {"operator": "In", "values": [RESTART_CODE]}}
 NOT_THIS = {"action": "Restart", "exitCodes": {"operator": "NotIn", "values": [RESTART_CODE]}}
@@ -27,15 +28,15 @@ def restartable(replicas: int = 3, **recovery: object) -> Scene:
 
 def restarting(index: int = 1) -> Scene:
     """Worker `index` was told that its container starts anew, and says so."""
-    meets = after(restartable().with_status(backoff=TRIED).told_failed(index)).attended(Doing.WAITING)
-    return meets.hung_up(index, doing=Doing.RESTARTING)
+    meets = after(restartable().with_status(backoff=TRIED).told_failed(index)).attended(AgentState.WAITING)
+    return meets.hung_up(index, state=AgentState.RESTARTING)
 
 
 def the_pod(scene: Scene, index: int) -> PodView:
     return next(each for each in scene.pods if each.index == index)
 
 
-def test_the_container_of_the_worker_that_failed_starts_anew_and_all_pods_stay() -> None:
+def test_failed_container_restarts_and_all_pods_stay() -> None:
     decided = plan(restartable().with_status(backoff=TRIED).told_failed(1).snapshot, NOW)
     status = decided.status
     assert status.internal.group == Group(created_in_attempt=1, size=3, restarting_container=1)
@@ -45,14 +46,14 @@ def test_the_container_of_the_worker_that_failed_starts_anew_and_all_pods_stay()
         status.internal.launched_attempt,
     ) == (RestartScope.CONTAINER, 1, 2)
     assert decided.events[0].note.endswith(
-        "; the container of worker 1 starts anew, the processes of the others in place, as attempt 2, in 2 seconds"
+        "; restarting the container of worker 1 and the other workers' processes in place as attempt 2, in 2 seconds"
     )
 
 
 def test_it_alone_is_told_so_and_only_until_the_attempt_begins() -> None:
     meets = after(restartable().with_status(backoff=TRIED).told_failed(1))
     assert [assignment(each, meets.job).restart for each in meets.pods] == [False, True, False]
-    opened = replace(meets.attended(Doing.WAITING), status=meets.status.evolve(backoff=Backoff()))
+    opened = replace(meets.attended(AgentState.WAITING), status=meets.status.evolve(backoff=Backoff()))
     begun = replace(opened, status=act(opened).status)
     assert not begun.status.awaiting_rendezvous
     assert [assignment(each, begun.job).restart for each in begun.pods] == [False] * 3
@@ -79,8 +80,8 @@ def test_it_may_be_the_lowest(scene: Scene) -> None:
         pytest.param(replace(restartable().failed(1), agents=None), [2, 2, 2], id="nobody can be told"),
     ],
 )
-def test_where_it_cannot_be_the_next_means_is_tried(scene: Scene, made: list[int]) -> None:
-    ended = scene.told_failed(1) if scene.agents and not the_pod(scene, 2).taken_by else scene
+def test_impossible_container_restart_escalates(scene: Scene, made: list[int]) -> None:
+    ended = scene.told_failed(1) if scene.agents and not the_pod(scene, 2).disruption else scene
     decided = after(ended.with_status(backoff=TRIED))
     assert decided.status.internal.group is None or decided.status.internal.group.restarting_container is None
     assert made_in(decided) == made
@@ -88,7 +89,7 @@ def test_where_it_cannot_be_the_next_means_is_tried(scene: Scene, made: list[int
 
 def test_who_starts_anew_is_waited_for_and_not_missed() -> None:
     scene = replace(restarting(), status=restarting().status.evolve(backoff=Backoff()))
-    away = scene.pod(1, running=False, ready=False).hung_up(1, seconds_ago=40, doing=Doing.RESTARTING)
+    away = scene.pod(1, running=False, ready=False).hung_up(1, seconds_ago=40, state=AgentState.RESTARTING)
     recent = away.with_status(attempt_start_time=ago(40))
     waits = act(recent)
     assert (waits.actions, waits.status.attempt, waits.status.awaiting_rendezvous, waits.requeue_after) == (
@@ -100,7 +101,7 @@ def test_who_starts_anew_is_waited_for_and_not_missed() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["it was heard", "the operator is new"])
-def test_who_does_not_come_back_gets_a_new_pod_at_no_charge(*, known: bool) -> None:
+def test_container_that_stays_down_gets_a_new_pod(*, known: bool) -> None:
     away = restarting().pod(1, running=False, ready=False)
     if not known:
         away = replace(away, agents={uid: agent for uid, agent in (away.agents or {}).items() if uid != "pod-1-1"})
@@ -108,10 +109,10 @@ def test_who_does_not_come_back_gets_a_new_pod_at_no_charge(*, known: bool) -> N
     status = act(late).status
     assert (status.attempt, [status.created_in_attempt(index) for index in range(3)]) == (3, [1, 3, 1])
     assert (status.restarts.failures, status.restarts.disruptions) == (1, 1)
-    assert "its container did not start anew within 60 seconds" in act(late).events[0].note
+    assert "its container did not restart within 60 seconds" in act(late).events[0].note
 
 
-def test_a_node_that_knows_no_such_rule_lets_the_pod_fail_and_the_worker_gets_a_new_one() -> None:
+def test_node_without_restart_rules_gets_a_new_pod() -> None:
     end = Exit(ago(1), RESTART_CODE, "Error", "the container starts anew for attempt 2")
     failed = restarting().pod(1, phase="Failed", running=False, ready=False, ended=True, exit=end)
     status = plan(failed.snapshot, NOW + timedelta(seconds=1)).status
@@ -125,7 +126,7 @@ def test_a_node_that_knows_no_such_rule_lets_the_pod_fail_and_the_worker_gets_a_
 def test_all_begin_once_it_is_back() -> None:
     scene = replace(restarting(), status=restarting().status.evolve(backoff=Backoff()))
     assert act(scene).status.awaiting_rendezvous
-    back = replace(scene, agents={**(scene.agents or {}), "pod-1-1": AgentView(2, Doing.WAITING, since=NOW)})
+    back = replace(scene, agents={**(scene.agents or {}), "pod-1-1": AgentView(2, AgentState.WAITING, since=NOW)})
     assert not act(back).status.awaiting_rendezvous
 
 
@@ -134,9 +135,9 @@ def seen(state: Json, phase: str, rules: list[Json]) -> PodView:
     return pod_view(pod({"phase": phase, "containerStatuses": containers(state)}, {"containers": [main]}))
 
 
-def test_a_container_that_is_about_to_start_anew_has_not_ended() -> None:
+def test_restarting_container_has_not_finished() -> None:
     view = seen(ended(RESTART_CODE), "Running", [RULE])
-    assert (view.restartable, view.exit, view.ended, view.running, view.taken_by) == (True, None, False, False, None)
+    assert (view.restartable, view.exit, view.ended, view.running, view.disruption) == (True, None, False, False, None)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_any_other_end_is_one(code: int, phase: str, rules: list[Json]) -> None:
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["it does not come back", "its node lets the pod fail"])
-def test_nobody_took_it_away_so_no_budget_of_disruptions_is_touched(*, late: bool) -> None:
+def test_container_restart_uses_no_disruption_budget(*, late: bool) -> None:
     away = restarting().pod(1, running=False, ready=False).wishing(recovery={"maxDisruptions": 0})
     end = Exit(ago(1), RESTART_CODE, "Error", "the container starts anew for attempt 2")
     ended = away.with_status(attempt_start_time=ago(61)) if late else away.pod(1, phase="Failed", ended=True, exit=end)
@@ -163,16 +164,16 @@ def test_nobody_took_it_away_so_no_budget_of_disruptions_is_touched(*, late: boo
     assert (status.attempt, status.finished) == (3, False)
 
 
-def test_a_node_that_is_lost_meanwhile_is_noticed_and_holds_up_nobody() -> None:
+def test_node_lost_during_container_restart_is_detected() -> None:
     lost = restarting()
-    gone = AgentView(2, Doing.RESTARTING, since=ago(200), left_at=ago(10), vanished=True)
+    gone = AgentView(2, AgentState.RESTARTING, since=ago(200), left_at=ago(10), vanished=True)
     lost = replace(lost, agents={**(lost.agents or {}), "pod-1-1": gone})
     status = act(lost).status
     assert [status.created_in_attempt(index) for index in range(3)] == [1, 3, 1]
     # What is left of it on a node that does not answer is not waited for: its last word was that nothing runs there.
-    replaced = replace(lost, status=status.evolve(backoff=Backoff())).attended(Doing.WAITING)
+    replaced = replace(lost, status=status.evolve(backoff=Backoff())).attended(AgentState.WAITING)
     new = replace(the_pod(restartable(), 1), uid="pod-1-3", attempt=3)
-    waiting = {uid: AgentView(3, Doing.WAITING, since=NOW) for uid in ("pod-0-1", "pod-1-3", "pod-2-1")}
+    waiting = {uid: AgentView(3, AgentState.WAITING, since=NOW) for uid in ("pod-0-1", "pod-1-3", "pod-2-1")}
     taken = tuple(replace(each, deletion_time=NOW) if each.uid == "pod-1-1" else each for each in replaced.pods)
     whole = replace(replaced, pods=(*taken, new), agents={"pod-1-1": replace(gone, vanished=False), **waiting})
     assert not act(whole).status.awaiting_rendezvous
@@ -181,10 +182,10 @@ def test_a_node_that_is_lost_meanwhile_is_noticed_and_holds_up_nobody() -> None:
 def test_what_ended_instead_is_told() -> None:
     end = Exit(ago(1), 3, "Error", "no data", "fetch")
     failed = restarting().pod(1, phase="Failed", running=False, ready=False, ended=True, exit=end)
-    assert "it ended before this attempt began: exit code 3: no data" in act(failed).events[0].note
+    assert "it exited before this attempt started: exit code 3: no data" in act(failed).events[0].note
 
 
-def test_a_program_that_ends_with_the_code_itself_has_failed() -> None:
+def test_program_that_exits_with_restart_code_has_failed() -> None:
     failed = restartable(maxRestarts=0).told_failed(1, exit_code=RESTART_CODE)
     status = act(failed).status
     assert (status.finished, status.restarts.failures) == (True, 1)

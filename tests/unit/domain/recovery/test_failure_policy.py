@@ -46,11 +46,11 @@ def test_an_attempt_that_ends_is_counted_once(scene: Scene, restarts: Restarts) 
     assert told(decided.status.conditions)[C.RUNNING] == because(event.reason, holds=False)
 
 
-def test_the_sentence_names_the_cause_the_charge_and_what_comes_next() -> None:
+def test_event_names_cause_count_and_scope() -> None:
     (event,) = plan(ALL.failed(1, exit_code=3, message="boom").snapshot, NOW).events
     assert event.note == (
         "worker 1 of attempt 1 (pod train-worker-1-1 on node1) failed with exit code 3 (Error): boom"
-        " (1 of 10 restarts used); all workers start anew as attempt 2"
+        " (1 of 10 restarts used); restarting all workers as attempt 2"
     )
 
 
@@ -69,7 +69,7 @@ def test_the_rank_is_the_agents_where_it_names_one() -> None:
     assert (failure.pod, failure.rank) == ("train-worker-2-1", 19)
 
 
-def test_of_a_launcher_with_several_ranks_none_is_named() -> None:
+def test_launcher_failure_names_no_rank() -> None:
     last = plan(job(2, processesPerReplica=2).running().failed(1, exit_code=1).snapshot, NOW).status.last_failure
     assert last is not None
     assert (last.pod, last.rank) == ("train-worker-1-1", None)
@@ -122,7 +122,7 @@ def test_refusal_by_the_node_stands_in_the_status_while_the_next_attempt_waits()
     running = decided.status.condition(C.RUNNING)
     assert running is not None
     assert running.reason == Reason.ADMISSION_REJECTED
-    assert "was refused by its node: UnexpectedAdmissionError: no device is healthy" in running.message
+    assert "was rejected by its node: UnexpectedAdmissionError: no device is healthy" in running.message
 
 
 def test_victim_is_waited_for_without_a_write() -> None:

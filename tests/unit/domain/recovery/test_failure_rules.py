@@ -63,7 +63,7 @@ def test_an_exit_code_without_a_rule(code: int, expected: str) -> None:
         ({"exitCodes": [3], "reasons": ["Error"]}, False),
     ],
 )
-def test_a_rule_applies_where_all_that_it_names_is_so(rule: dict[str, Any], *, applies: bool) -> None:
+def test_rule_applies_if_all_conditions_match(rule: dict[str, Any], *, applies: bool) -> None:
     scene = running({"action": "Fail", **rule}).pod(1, conditions=frozenset({"MemoryLow"}))
     message = "RuntimeError: CUDA out of memory"
     assert outcome(scene.failed(1, exit_code=3, reason="OOMKilled", message=message)) == (
@@ -71,7 +71,7 @@ def test_a_rule_applies_where_all_that_it_names_is_so(rule: dict[str, Any], *, a
     )
 
 
-def test_the_first_rule_that_applies_decides_and_comes_before_the_exit_codes() -> None:
+def test_first_matching_rule_precedes_exit_codes() -> None:
     rules = {"action": "Restart", "exitCodes": [127]}, {"action": "Fail", "exitCodes": [127, 1]}
     assert outcome(running(*rules).failed(1, exit_code=127)) == "Restart"
     assert outcome(running(*rules).failed(1, exit_code=1)) == "Fail"
@@ -149,10 +149,10 @@ def test_the_rule_speaks_of_the_cause_and_not_of_its_victims() -> None:
         (running({"action": "Fail", "exitCodes": [7]}).failed(1, exit_code=7), "; recovery.rules[0] says Fail"),
         (
             running({"action": "Ignore", "exitCodes": [7]}).failed(1, exit_code=7),
-            " (not counted: recovery.rules[0] says Ignore); all",
+            " (not counted: recovery.rules[0] says Ignore); restarting",
         ),
         (running().failed(1, exit_code=127), "; exit code 127: the command cannot be executed, or is not in the image"),
-        (running().failed(1, exit_code=90), " (not counted: exit code 90: ended in good order because"),
+        (running().failed(1, exit_code=90), " (not counted: exit code 90: exited on request, with"),
     ],
 )
 def test_the_event_names_the_rule(scene: Scene, words: str) -> None:
@@ -176,7 +176,7 @@ def test_only_the_failures_of_the_window_count() -> None:
     assert decided.status.internal.restart_budget.recent == [ago(3599), ago(60), NOW]
 
 
-def test_one_more_than_the_window_allows_is_the_end() -> None:
+def test_one_failure_beyond_the_window_fails_the_job() -> None:
     recent = [ago(3599), ago(60), ago(5)]
     scene = running(maxRestarts=3, windowSeconds=3600).with_status(
         restarts=Restarts(failures=3), restart_budget=RestartBudget(recent=recent)
@@ -195,7 +195,7 @@ def test_a_window_that_is_set_later_begins_then() -> None:
     assert status.internal.restart_budget.recent == [NOW]
 
 
-def test_a_window_that_is_taken_away_brings_nothing_back() -> None:
+def test_removed_window_restores_no_failures() -> None:
     """Of forty failures in half a year two counted: those, and the ones to come."""
     scene = running(maxRestarts=3).with_status(
         restarts=Restarts(failures=40), restart_budget=RestartBudget(recent=[ago(60), ago(5)])
@@ -203,7 +203,7 @@ def test_a_window_that_is_taken_away_brings_nothing_back() -> None:
     decided = plan(scene.failed(1).snapshot, NOW)
     assert decided.status.restarts == Restarts(failures=41)
     assert decided.status.internal.restart_budget == RestartBudget(forgiven=38)
-    assert "(3 of 3 restarts used; 38 before it are forgiven)" in decided.events[0].note
+    assert "(3 of 3 restarts used; 38 earlier failures are forgiven)" in decided.events[0].note
     more = running(maxRestarts=3).with_status(restarts=decided.status.restarts)
     assert plan(more.failed(1).snapshot, NOW).status.finished
 

@@ -46,7 +46,7 @@ def test_who_gets_no_further_waits_longer_each_time(code: int, steps: list[int],
     assert delays(code, *steps, first=failed_once) == expected
 
 
-def test_the_next_rung_is_tried_where_92_comes_again_and_again() -> None:
+def test_repeated_exit_92_escalates_the_scope() -> None:
     scene, scopes = RUNS.with_status(restarts=Restarts(failures=1), restart_budget=RestartBudget(furthest_step=5)), []
     for _ in range(6):
         status = plan(scene.told_failed(1, exit_code=92, step=6, seconds_ago=10).snapshot, NOW).status
@@ -57,17 +57,17 @@ def test_the_next_rung_is_tried_where_92_comes_again_and_again() -> None:
 
 
 @pytest.mark.parametrize("code", [90, 92])
-def test_who_asks_for_a_free_restart_time_and_again_and_gets_nowhere_is_charged(code: int) -> None:
+def test_repeated_uncounted_exits_are_counted_without_progress(code: int) -> None:
     scene, charged = job(3, recovery={"maxRestarts": 2}).running(), []
     for _ in range(6):
-        decided = plan(scene.failed(1, exit_code=code, seconds_ago=10).snapshot, NOW)
-        charged.append(decided.status.restarts.failures)
-        scene = Scene(scene.spec, decided.status).running(attempt=decided.status.attempt)
+        status = plan(scene.failed(1, exit_code=code, seconds_ago=10).snapshot, NOW).status
+        charged.append(status.restarts.failures)
+        scene = Scene(scene.spec, status).running(attempt=status.attempt)
     assert charged == [0, 0, 0, 1, 2, 3]
-    assert decided.status.phase is Phase.FAILED
-    (failed,) = (each for each in decided.status.conditions if each.type == ConditionType.FAILED)
+    assert scene.status.phase is Phase.FAILED
+    (failed,) = (each for each in scene.status.conditions if each.type == ConditionType.FAILED)
     assert failed.reason == Reason.RESTARTS_EXHAUSTED
-    assert "(counted: the attempts before it ended early too)" in failed.message
+    assert "(counted: the previous attempts also ended early)" in failed.message
 
 
 @pytest.mark.parametrize(

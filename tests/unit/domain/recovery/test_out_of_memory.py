@@ -64,7 +64,7 @@ def test_it_fails_the_second_time_in_a_row(ends: list[dict[str, Any]], spec: dic
     assert failed is None or failed.reason == Reason.NON_RETRYABLE
 
 
-def test_a_leak_that_takes_hours_can_be_lived_with() -> None:
+def test_leak_over_hours_is_tolerated() -> None:
     scene = job(3)
     for _ in range(4):
         hit = scene.running(attempt=scene.status.attempt, seconds_ago=3600).failed(1, **OOM)
@@ -80,7 +80,7 @@ def test_a_job_that_was_changed_may_run_out_of_memory_again(how: dict[str, Any])
     assert plan(changed.snapshot, NOW).status.internal.restart_budget.out_of_memory is None
 
 
-def test_shared_memory_that_is_full_is_told_by_its_name() -> None:
+def test_message_names_full_shared_memory() -> None:
     failed = after(BUS, BUS, template=LIMITED).condition(C.FAILED)
     assert failed is not None
     assert failed.message.endswith(

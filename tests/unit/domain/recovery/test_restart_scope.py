@@ -7,13 +7,14 @@ import pytest
 
 from tests.support.jobs import NOW, SUPERVISED, Scene, ago, job, stored
 from tests.unit.domain.recovering import RUNS, act, after, made_in
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import MAX_REPLACEMENTS, Backoff, Group, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import RestartScope
 from trainyard.api.status import ConditionType as C, Phase
 from trainyard.domain.actions import CreateWorker, DeletePod
 from trainyard.domain.plan import plan
-from trainyard.domain.state.snapshot import AgentView, Doing, Exit
+from trainyard.domain.state.snapshot import AgentView, Exit
 
 
 def test_a_failed_process_leaves_all_pods_in_place() -> None:
@@ -29,7 +30,7 @@ def test_a_failed_process_leaves_all_pods_in_place() -> None:
     assert (status.last_failure.exit_code, status.last_failure.pod) == (3, "train-worker-1-1")
     assert decided.events[0].note == (
         "worker 1 of attempt 1 (pod train-worker-1-1 on node1) failed with exit code 3 (Error): rank 1 ended with exit code 3: boom "
-        "(1 of 10 restarts used); all processes start anew in place as attempt 2"
+        "(1 of 10 restarts used); restarting processes in place as attempt 2"
     )
 
 
@@ -40,32 +41,32 @@ def test_nothing_is_made_or_deleted_for_it() -> None:
 
 def test_all_begin_once_all_are_ready() -> None:
     meets = after(RUNS.told_failed(1))
-    most = meets.attended(Doing.WAITING, 0, 2)
+    most = meets.attended(AgentState.WAITING, 0, 2)
     assert act(most).status.awaiting_rendezvous
     said = act(most).status.condition(C.RUNNING)
     assert said is not None
     assert said.message == "2 of 3 workers are ready for attempt 2"
-    opened = act(meets.attended(Doing.WAITING)).status
+    opened = act(meets.attended(AgentState.WAITING)).status
     assert opened.internal.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
     assert (opened.phase, opened.holds(C.RUNNING), opened.holds(C.RESTARTING)) == (Phase.RUNNING, True, False)
-    assert act(replace(meets.attended(Doing.RUNNING), status=stored(opened))).status == stored(opened)
+    assert act(replace(meets.attended(AgentState.RUNNING), status=stored(opened))).status == stored(opened)
 
 
 def test_an_agent_that_is_ready_for_another_attempt_is_not() -> None:
-    meets = after(RUNS.told_failed(1)).attended(Doing.WAITING)
+    meets = after(RUNS.told_failed(1)).attended(AgentState.WAITING)
     early = {uid: replace(agent, attempt=1) for uid, agent in (meets.agents or {}).items()}
     assert act(replace(meets, agents=early)).status.awaiting_rendezvous
 
 
 def test_an_agent_that_has_hung_up_is_not_ready() -> None:
-    meets = after(RUNS.told_failed(1)).attended(Doing.WAITING)
+    meets = after(RUNS.told_failed(1)).attended(AgentState.WAITING)
     agents = dict(meets.agents or {})
     agents["pod-2-1"] = replace(agents["pod-2-1"], left_at=ago(1))
     assert act(replace(meets, agents=agents)).status.awaiting_rendezvous
 
 
 def test_the_delay_is_kept_before_they_begin() -> None:
-    meets = after(RUNS.with_status(backoff=Backoff(count=2)).told_failed(1)).attended(Doing.WAITING)
+    meets = after(RUNS.with_status(backoff=Backoff(count=2)).told_failed(1)).attended(AgentState.WAITING)
     waits = act(meets)
     assert (waits.status.awaiting_rendezvous, waits.requeue_after) == (True, 4.0)
     assert not plan(meets.snapshot, NOW + timedelta(seconds=4)).status.awaiting_rendezvous
@@ -77,7 +78,7 @@ def test_a_deleted_pod_is_replaced_alone() -> None:
     restarting = meets.status.condition(C.RESTARTING)
     assert restarting is not None
     assert restarting.message.endswith(
-        "; worker 1 gets a new pod, the processes of the others start anew in place, as attempt 2"
+        "; creating a new pod for worker 1 and restarting the other workers' processes in place as attempt 2"
     )
     # Without waiting for the old one to be gone.
     assert act(meets).actions == [CreateWorker(1, 2, 3)]
@@ -86,7 +87,7 @@ def test_a_deleted_pod_is_replaced_alone() -> None:
 def test_its_replacement_joins_when_the_old_one_has_ended() -> None:
     meets = after(RUNS.deleted(1))
     new = job(3).running(2).pods[1]
-    joined = replace(meets, pods=(*meets.pods, new)).attended(Doing.WAITING)
+    joined = replace(meets, pods=(*meets.pods, new)).attended(AgentState.WAITING)
     waits = act(joined)
     assert (waits.status.awaiting_rendezvous, waits.actions) == (True, [])
     said = waits.status.condition(C.RUNNING)
@@ -98,20 +99,20 @@ def test_its_replacement_joins_when_the_old_one_has_ended() -> None:
     ended = tuple(replace(pod, ended=pod.uid == "pod-1-1") for pod in joined.pods)
     assert act(replace(joined, pods=ended)).status.internal.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
     # Nobody can ask a pod on a node that is gone; what it cannot reach it cannot harm.
-    silent = AgentView(1, Doing.RUNNING, left_at=ago(9), vanished=True)
+    silent = AgentView(1, AgentState.RUNNING, left_at=ago(9), vanished=True)
     lost = replace(joined, agents={**(joined.agents or {}), "pod-1-1": silent})
     assert not act(lost).status.awaiting_rendezvous
 
 
 def test_a_sidecar_of_the_old_one_holds_nobody_up() -> None:
     meets = after(RUNS.deleted(1))
-    joined = replace(meets, pods=(*meets.pods, job(3).running(2).pods[1])).attended(Doing.WAITING)
+    joined = replace(meets, pods=(*meets.pods, job(3).running(2).pods[1])).attended(AgentState.WAITING)
     runs_on = tuple(
         replace(pod, running=False, exit=Exit(NOW, 143, "Error", "")) if pod.uid == "pod-1-1" else pod
         for pod in joined.pods
     )
     assert act(replace(joined, pods=runs_on)).status.internal.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
-    late = act(replace(joined, pods=runs_on).attended(Doing.RUNNING, 0)).status.condition(C.RUNNING)
+    late = act(replace(joined, pods=runs_on).attended(AgentState.RUNNING, 0)).status.condition(C.RUNNING)
     assert late is not None
     assert late.message == "2 of 3 workers are ready for attempt 2"
 
@@ -119,18 +120,18 @@ def test_a_sidecar_of_the_old_one_holds_nobody_up() -> None:
 def test_worker_0_is_found_where_it_is_now() -> None:
     meets = after(RUNS.deleted(0))
     new = replace(job(3).running(2).pods[0], ip="10.0.9.9")
-    joined = replace(meets.gone(0), pods=(*(p for p in meets.pods if p.index), new)).attended(Doing.WAITING)
+    joined = replace(meets.gone(0), pods=(*(p for p in meets.pods if p.index), new)).attended(AgentState.WAITING)
     assert act(joined).status.internal.rendezvous == Rendezvous(attempt=2, address="10.0.9.9")
 
 
 def test_a_lone_worker_finds_itself() -> None:
-    alone = after(job(1).running().attended().told_failed(0)).attended(Doing.WAITING)
+    alone = after(job(1).running().attended().told_failed(0)).attended(AgentState.WAITING)
     assert act(alone).status.internal.rendezvous == Rendezvous(attempt=2, address="localhost")
 
 
 def test_who_is_replaced_twice_counts_once() -> None:
     meets = after(RUNS.deleted(1))
-    more = replace(meets, pods=(*meets.pods, job(3).running(2).pods[1])).attended(Doing.WAITING)
+    more = replace(meets, pods=(*meets.pods, job(3).running(2).pods[1])).attended(AgentState.WAITING)
     again = after(replace(more, status=act(more).status.evolve(backoff=Backoff())).deleted(1))
     assert again.status.internal.group == Group(
         created_in_attempt=1, size=3, replacements=[Replacement(worker=1, attempt=3)]
@@ -152,7 +153,7 @@ def test_without_agents_all_pods_are_made_anew() -> None:
 
 
 def test_a_worker_whose_agent_is_not_there_is_replaced_too() -> None:
-    assert made_in(after(job(3, template=SUPERVISED).running().attended(Doing.RUNNING, 0, 1).told_failed(1))) == [
+    assert made_in(after(job(3, template=SUPERVISED).running().attended(AgentState.RUNNING, 0, 1).told_failed(1))) == [
         1,
         1,
         2,
@@ -166,11 +167,11 @@ def test_one_that_has_done_its_work_is_replaced() -> None:
 @pytest.mark.parametrize(
     ("scope", "tries", "made", "told"),
     [
-        (RestartScope.PROCESS, 1, [1, 1, 1], "all processes start anew in place"),
-        (RestartScope.PROCESS, 2, [1, 2, 1], "worker 1 gets a new pod"),
-        (RestartScope.POD, 1, [1, 2, 1], "worker 1 gets a new pod"),
-        (RestartScope.POD, 2, [2, 2, 2], "all workers start anew"),
-        (RestartScope.GROUP, 7, [2, 2, 2], "all workers start anew"),
+        (RestartScope.PROCESS, 1, [1, 1, 1], "restarting processes in place"),
+        (RestartScope.PROCESS, 2, [1, 2, 1], "creating a new pod for worker 1"),
+        (RestartScope.POD, 1, [1, 2, 1], "creating a new pod for worker 1"),
+        (RestartScope.POD, 2, [2, 2, 2], "restarting all workers"),
+        (RestartScope.GROUP, 7, [2, 2, 2], "restarting all workers"),
     ],
 )
 def test_what_failed_twice_makes_room_for_the_next(scope: RestartScope, tries: int, made: list[int], told: str) -> None:
@@ -223,13 +224,13 @@ def test_what_the_kubelet_has_written_into_a_container_asks_for_new_ones(
     assert made_in(after(job(3, template=template).running().attended().told_failed(1))) == made
 
 
-def test_where_a_node_is_to_be_avoided_its_workers_leave() -> None:
+def test_workers_leave_an_avoided_node() -> None:
     rule = {"action": "RestartElsewhere", "exitCodes": [9]}
     scene = job(3, recovery={"rules": [rule]}, template=SUPERVISED).running().attended().pod(2, node="node1")
     assert made_in(after(scene.told_failed(1, exit_code=9))) == [1, 2, 2]
 
 
-def test_where_too_many_differ_the_group_is_made_anew() -> None:
+def test_too_many_replacements_restart_the_group() -> None:
     many = [Replacement(worker=2 * index, attempt=2) for index in range(MAX_REPLACEMENTS)]
     scene = job(2 * MAX_REPLACEMENTS + 2, template=SUPERVISED).running()
     old = tuple(
@@ -257,12 +258,12 @@ def test_workers_in_a_row_are_remembered_as_one() -> None:
 
 def test_a_pod_that_was_replaced_long_ago_is_deleted() -> None:
     meets = after(RUNS.deleted(1))
-    back = replace(meets, pods=tuple(replace(p, deletion_time=None, taken_by=None) for p in meets.pods))
+    back = replace(meets, pods=tuple(replace(p, deletion_time=None, disruption=None) for p in meets.pods))
     assert DeletePod("train-worker-1-1", "pod-1-1", Reason.STALE_ATTEMPT) in act(back).actions
 
 
-def test_processes_that_do_not_end_go_with_their_pod() -> None:
-    meets = after(RUNS.told_failed(1)).attended(Doing.WAITING, 0, 2)
+def test_stuck_processes_are_removed_with_their_pod() -> None:
+    meets = after(RUNS.told_failed(1)).attended(AgentState.WAITING, 0, 2)
     waits = act(meets)
     assert (waits.status.attempt, waits.requeue_after) == (2, 60.0)
     late = plan(meets.snapshot, NOW + timedelta(seconds=60))
@@ -275,40 +276,41 @@ def test_a_replacement_may_take_its_time_to_start() -> None:
     meets = after(RUNS.deleted(1))
     new = job(3).running(2).pods[1]
     ended = tuple(replace(pod, ended=pod.uid == "pod-1-1") for pod in meets.pods)
-    joins = replace(meets, pods=(*ended, new)).attended(Doing.WAITING, 0, 2)
+    joins = replace(meets, pods=(*ended, new)).attended(AgentState.WAITING, 0, 2)
     assert plan(joins.snapshot, NOW + timedelta(minutes=20)).status.attempt == 2
 
 
-def test_a_replacement_that_cannot_reach_the_operator_does_not_hold_the_others_up_for_ever() -> None:
+def test_unreachable_replacement_times_out() -> None:
     meets = after(RUNS.deleted(1))
     new = replace(job(3).running(2).pods[1], running_since=ago(20))
     ended = tuple(replace(pod, ended=pod.uid == "pod-1-1") for pod in meets.pods)
-    joins = replace(meets, pods=(*ended, new)).attended(Doing.WAITING, 0, 2)
+    joins = replace(meets, pods=(*ended, new)).attended(AgentState.WAITING, 0, 2)
     assert act(joins).requeue_after == 40.0
     late = plan(joins.snapshot, NOW + timedelta(seconds=40))
     assert late.status.restarts.failures == 0
     assert [late.status.created_in_attempt(index) for index in range(3)] == [1, 3, 1]
-    assert "has not reached the operator" in late.events[0].note
+    assert "did not connect" in late.events[0].note
 
 
 def test_a_new_leader_gives_agents_time_to_call() -> None:
     scene = replace(
-        job(3, template=SUPERVISED).running().attended(Doing.RUNNING, 0).told_failed(0), hearing_since=ago(2)
+        job(3, template=SUPERVISED).running().attended(AgentState.RUNNING, 0).told_failed(0),
+        coordinator_up_since=ago(2),
     )
     assert (act(scene).status.attempt, act(scene).requeue_after) == (1, 4.0)
-    assert made_in(after(replace(scene, hearing_since=ago(6)))) == [1, 2, 2]
+    assert made_in(after(replace(scene, coordinator_up_since=ago(6)))) == [1, 2, 2]
 
 
 def begun(seconds_ago: float) -> Scene:
     """A worker was taken away, and the container of another has run for so long without a word of its agent."""
-    scene = job(3, template=SUPERVISED).running().attended(Doing.RUNNING, 0).deleted(2)
+    scene = job(3, template=SUPERVISED).running().attended(AgentState.RUNNING, 0).deleted(2)
     return scene.pod(1, running_since=ago(seconds_ago))
 
 
 def test_an_agent_that_has_only_just_been_started_is_given_time_to_call() -> None:
     waits = act(begun(2))
     assert (waits.status.attempt, waits.requeue_after) == (1, 4.0)
-    assert made_in(after(begun(2).attended(Doing.RUNNING, 0, 1))) == [1, 1, 2]
+    assert made_in(after(begun(2).attended(AgentState.RUNNING, 0, 1))) == [1, 1, 2]
     assert made_in(after(begun(6))) == [1, 2, 2]
 
 
@@ -325,7 +327,7 @@ def test_without_a_coordinator_nobody_waits_for_its_word() -> None:
     meets = after(RUNS.told_failed(1))
     decided = plan(replace(meets, agents=None).snapshot, NOW)
     assert (decided.status.attempt, decided.status.internal.group) == (3, None)
-    assert "without a coordinator" in decided.events[0].note
+    assert "the coordinator is disabled" in decided.events[0].note
 
 
 def test_a_suspension_in_between_ends_all() -> None:
@@ -358,6 +360,6 @@ def test_a_failed_worker_whose_sidecar_runs_on_is_cleaned() -> None:
 
 
 def test_one_that_failed_earlier_and_trains_on_is_cleaned_like_all_others() -> None:
-    meets = after(RUNS.told_failed(1)).attended(Doing.WAITING)
+    meets = after(RUNS.told_failed(1)).attended(AgentState.WAITING)
     over = replace(meets, status=act(meets).status).finished(C.FAILED)
     assert len(act(over).actions) == 3

@@ -25,7 +25,7 @@ def begun(scene: Scene, ran: float) -> Scene:
     status = scene.status
     made = [status.created_in_attempt(pod.index) for pod in scene.pods]
     pods = tuple(
-        replace(pod, attempt=attempt, uid=f"pod-{pod.index}-{attempt}", taken_by=None, taken_at=None)
+        replace(pod, attempt=attempt, uid=f"pod-{pod.index}-{attempt}", disruption=None, disrupted_at=None)
         for pod, attempt in zip(scene.pods, made, strict=True)
     )
     running = scene.with_status(
@@ -91,7 +91,7 @@ def test_a_row_of_failures_where_containers_can_start_anew(
 
 
 @pytest.mark.parametrize("ran", [20, 90])
-def test_the_second_at_the_same_step_gets_a_new_pod_before_the_third_fails_the_job(ran: float) -> None:
+def test_second_failure_at_a_step_gets_new_pod(ran: float) -> None:
     scopes, scene = climbed(ran, lambda _: 104)
     failed = scene.status.condition(C.FAILED)
     assert (scopes, failed and failed.reason) == ([P, F], Reason.NO_PROGRESS)
@@ -102,7 +102,7 @@ def test_where_more_of_them_are_allowed_all_means_are_tried() -> None:
     assert climbed(90, lambda _: 104, noProgressLimit=20)[0] == [P, F, F, A, A, A, A, A]
 
 
-def test_a_row_that_was_begun_anew_begins_with_the_cheapest() -> None:
+def test_new_streak_starts_with_the_cheapest_scope() -> None:
     scene = begun(after(RUNS.told_failed(1, step=104)), 20)
     budget = scene.status.internal.restart_budget.evolve(at_same_step=None)
     changed = scene.with_status(restart_budget=budget, backoff=Backoff())
@@ -118,7 +118,7 @@ def test_disruptions_are_no_tries() -> None:
     assert scopes == [F] * 4
 
 
-def test_the_delay_begins_over_after_a_minute_whatever_the_steps_say() -> None:
+def test_backoff_resets_after_a_stable_minute() -> None:
     scene = begun(after(RUNS.told_failed(1, step=104)), 60).with_status(
         backoff=Backoff(count=5, scope=P, scope_attempts=1)
     )
@@ -160,7 +160,7 @@ def test_the_others_stay_where_they_are_while_something_else_fails() -> None:
     assert made_in(after(scene.told_failed(0, message="boom"))) == [1, 1, 1]
 
 
-def test_of_a_hang_the_worker_gets_the_new_pod_for_which_all_others_wait() -> None:
+def test_hang_culprit_gets_the_new_pod() -> None:
     scene = job(4, template=SUPERVISED).running().attended().told_failed(0, exit_code=91, step=9)
     tried = scene.with_status(backoff=Backoff(count=1, scope=P, scope_attempts=2))
     stands = [RankProgress(rank, 9, "train", stack=("load" if rank == 2 else "all_reduce",)) for rank in range(4)]
@@ -178,7 +178,7 @@ END = st.tuples(
 
 
 @given(st.lists(END, min_size=3, max_size=10))
-def test_no_job_fails_for_want_of_progress_before_a_new_pod_was_tried(
+def test_no_progress_fails_only_after_a_new_pod(
     ends: list[tuple[int | None, int, str, int]],
 ) -> None:
     """An end without words is a disruption."""
@@ -190,8 +190,8 @@ def test_no_job_fails_for_want_of_progress_before_a_new_pod_was_tried(
         ended = failed if message else scene.disrupted(index)
         before = scene.status.internal.backoff.scope
         scene = replace(scene, status=plan(ended.snapshot, NOW).status)
-        failed = scene.status.condition(C.FAILED)
-        if failed and failed.reason == Reason.NO_PROGRESS:
+        condition = scene.status.condition(C.FAILED)
+        if condition and condition.reason == Reason.NO_PROGRESS:
             assert before in {F, A}
         if scene.status.finished:
             break

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.jobs import NOW, Scene, ago, job
 from trainyard.api.reasons import Reason
-from trainyard.domain.recovery.root_cause import SETTLE, Cause, describe, find_cause, settling
+from trainyard.domain.recovery.root_cause import SETTLE_TIME, Cause, describe, find_cause, settle_time_left
 from trainyard.domain.state.snapshot import Exit
 from trainyard.domain.state.termination import Kind
 
@@ -66,7 +66,7 @@ def test_first_trouble_is_the_cause(scene: Scene, index: int, reason: Reason) ->
     cause = find_cause(scene.pods, range(3))
     assert cause is not None
     assert (cause.index, cause.reason) == (index, reason)
-    assert cause.charged is (reason is Reason.WORKER_FAILED)
+    assert cause.counted is (reason is Reason.WORKER_FAILED)
 
 
 @pytest.mark.parametrize(
@@ -81,14 +81,14 @@ def test_no_trouble_no_cause(scene: Scene) -> None:
     assert find_cause(scene.pods, range(3)) is None
 
 
-def test_missing_pod_of_a_group_that_was_never_complete_is_no_cause() -> None:
+def test_missing_pod_of_incomplete_group_is_no_cause() -> None:
     assert find_cause(ALL.gone(1).pods, ()) is None
 
 
 @pytest.mark.parametrize(
     ("message", "seconds_ago", "left"),
     [
-        pytest.param(PEER, 0, SETTLE, id="a victim that ended just now"),
+        pytest.param(PEER, 0, SETTLE_TIME, id="a victim that ended just now"),
         pytest.param(PEER, 1, timedelta(seconds=2), id="a second ago"),
         pytest.param(PEER, 3, None, id="long enough ago"),
         pytest.param(PEER, 600, None, id="long ago"),
@@ -97,12 +97,12 @@ def test_missing_pod_of_a_group_that_was_never_complete_is_no_cause() -> None:
         pytest.param("ValueError: lr", 0, None, id="no victim"),
     ],
 )
-def test_only_a_victim_is_waited_for_and_not_for_long(message: str, seconds_ago: float, left: timedelta | None) -> None:
+def test_only_a_victim_delays_the_decision(message: str, seconds_ago: float, left: timedelta | None) -> None:
     cause = find_cause(
         ALL.failed(1, seconds_ago=seconds_ago, message=message, peer_lost=message == PEER).pods, range(3)
     )
     assert cause is not None
-    assert settling(cause, NOW) == left
+    assert settle_time_left(cause, NOW) == left
 
 
 TRACEBACK = (
@@ -138,13 +138,13 @@ TRACEBACK = (
         ),
         pytest.param(
             ALL.disrupted(2),
-            "worker 2 of attempt 1 (pod train-worker-2-1 on node2) was taken away: PreemptionByScheduler:"
+            "worker 2 of attempt 1 (pod train-worker-2-1 on node2) was disrupted: PreemptionByScheduler:"
             " a pod of higher priority",
             id="a disruption",
         ),
         pytest.param(
             ALL.rejected(0),
-            "worker 0 of attempt 1 (pod train-worker-0-1 on node9) was refused by its node: UnexpectedAdmissionError:"
+            "worker 0 of attempt 1 (pod train-worker-0-1 on node9) was rejected by its node: UnexpectedAdmissionError:"
             " no device is healthy",
             id="a refusal",
         ),

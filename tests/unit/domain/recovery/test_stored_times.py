@@ -1,4 +1,4 @@
-"""Times in the status that are yet to come, by a clock that was set back or by hand: nothing is believed that could not be written now."""
+"""Times in the status that are yet to come, by a clock that was set back or by hand: no timestamp is kept that could not be written now."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -8,7 +8,7 @@ from tests.support.jobs import NOW, ago, job, stored
 from trainyard.api.internal_status import Backoff, RestartBudget
 from trainyard.api.status import Avoidance, Restarts, SuspectNode
 from trainyard.domain.plan import plan
-from trainyard.domain.recovery.stored_times import believed
+from trainyard.domain.recovery.stored_times import clamp_future_timestamps
 
 FAR = datetime(9000, 1, 1, tzinfo=UTC)
 DAY = timedelta(hours=24)
@@ -64,4 +64,4 @@ def test_what_could_have_been_written_now_is_left_as_it_is() -> None:
             restart_budget=RestartBudget(recent=[ago(5), NOW]),
         )
     )
-    assert believed(status, NOW) is status
+    assert clamp_future_timestamps(status, NOW) is status

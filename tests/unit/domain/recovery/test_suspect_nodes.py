@@ -73,8 +73,9 @@ def test_twice_is_avoided_where_possible_and_said() -> None:
     made = plan(running(suspect()).failed(1, exit_code=139).snapshot, NOW)
     (node,) = made.status.suspect_nodes
     assert (node.failures, node.avoidance, node.until) == (2, Avoidance.PREFERRED, NOW + DAY)
-    assert "node node1, the cause of 2 ends, is avoided where possible for 24 hours; all workers start anew" in _note(
-        made
+    assert (
+        "node node1, the cause of 2 failures, is avoided where possible for 24 hours; restarting all workers"
+        in _note(made)
     )
     assert made.status.restarts.failures == 1
 
@@ -92,13 +93,13 @@ def test_a_day_later_it_is_chance_again() -> None:
         pytest.param(running(rules=[ELSEWHERE]).failed(1, exit_code=7), id="by the user's rule"),
     ],
 )
-def test_who_asks_to_go_elsewhere_does_at_no_charge(scene: Scene) -> None:
+def test_restart_elsewhere_is_not_counted(scene: Scene) -> None:
     made = plan(scene.snapshot, NOW)
     (node,) = made.status.suspect_nodes
     assert (node.name, node.avoidance) == ("node1", Avoidance.REQUIRED)
     assert (made.status.restarts.failures, made.status.restarts.disruptions) == (0, 1)
     assert "(not counted: " in _note(made)
-    assert "; node node1 is avoided for 24 hours; all workers" in _note(made)
+    assert "; node node1 is avoided for 24 hours; restarting all workers" in _note(made)
 
 
 def test_a_disruption_can_be_made_a_reason_to_go_elsewhere() -> None:
@@ -107,7 +108,7 @@ def test_a_disruption_can_be_made_a_reason_to_go_elsewhere() -> None:
     assert (node.name, node.avoidance, node.reason) == ("node9", Avoidance.REQUIRED, "UnexpectedAdmissionError")
 
 
-def test_who_was_to_be_avoided_always_is_so_after_a_lesser_strike() -> None:
+def test_required_avoidance_survives_a_lesser_failure() -> None:
     (node,) = after(running(suspect(avoidance=Avoidance.REQUIRED)).failed(1, exit_code=139)).suspect_nodes
     assert node.avoidance is Avoidance.REQUIRED
 
@@ -122,7 +123,7 @@ def test_who_was_to_be_avoided_always_is_so_after_a_lesser_strike() -> None:
         ),
     ],
 )
-def test_where_elsewhere_is_of_no_use_it_is_charged(scene: Scene) -> None:
+def test_useless_restart_elsewhere_is_counted(scene: Scene) -> None:
     """Otherwise a program that always ends with 94 would go round for ever."""
     status = after(scene.failed(1, exit_code=94))
     assert (status.restarts.failures, status.restarts.disruptions) == (1, 0)
@@ -153,11 +154,11 @@ def test_the_end_of_a_day_is_waited_for_and_frees_workers_without_a_place() -> N
     assert (made.status.phase, made.status.attempt, made.status.suspect_nodes) == (Phase.RESTARTING, 2, [])
     assert (made.status.restart_count, made.events[0].reason) == (0, Reason.NODES_RELEASED)
     assert _note(made) == (
-        "workers wait for a node, and bad is not avoided any more; all workers start anew as attempt 2"
+        "workers wait for a node, and bad is not avoided any more; restarting all workers as attempt 2"
     )
 
 
-def test_to_switch_it_off_frees_workers_without_a_place_at_once() -> None:
+def test_disabled_avoidance_releases_unscheduled_workers() -> None:
     scene = _unplaced(suspect("bad", avoidance=Avoidance.REQUIRED)).wishing(recovery={"avoidNodes": False})
     assert after(scene).attempt == 2
 

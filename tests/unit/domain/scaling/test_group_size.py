@@ -8,7 +8,7 @@ from tests.support.jobs import NOW, SUPERVISED, because, job, spec, told
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.plan import plan
-from trainyard.domain.scaling.group_size import at_most, fitted
+from trainyard.domain.scaling.group_size import allowed_size, largest_allowed
 
 PAIRS = {"parallelism": {"tensor": 2}, "processesPerReplica": 1}
 
@@ -26,59 +26,57 @@ PAIRS = {"parallelism": {"tensor": 2}, "processesPerReplica": 1}
         ({"maxReplicas": 7, "multipleOf": 3}, PAIRS, [None, None, None, None, None, None, 6, 6]),
     ],
 )
-def test_the_largest_size_of_so_many_workers_at_most(
-    elastic: dict[str, Any], more: dict[str, Any], sizes: list[int | None]
-) -> None:
-    assert [at_most(spec(2, elastic=elastic, **more), workers) for workers in range(8)] == sizes
+def test_largest_allowed_size(elastic: dict[str, Any], more: dict[str, Any], sizes: list[int | None]) -> None:
+    assert [largest_allowed(spec(2, elastic=elastic, **more), workers) for workers in range(8)] == sizes
 
 
-def test_a_job_that_is_not_elastic_has_no_other_size() -> None:
-    assert at_most(spec(4), 4) is None
+def test_fixed_size_job_has_no_other_size() -> None:
+    assert largest_allowed(spec(4), 4) is None
 
 
-def test_a_wish_in_between_is_followed_as_far_as_is_allowed_and_the_condition_says_so() -> None:
+def test_disallowed_size_is_rounded_down_and_reported() -> None:
     elastic = {"maxReplicas": 6, "multipleOf": 2}
     scene = job(4, template=SUPERVISED, elastic=elastic).running().attended().wishing(replicas=5)
-    decided = plan(fitted(scene.snapshot), NOW)
-    said = decided.status.condition(C.SCALING_LIMITED)
+    decided = plan(scene.snapshot, NOW)
+    limited = decided.status.condition(C.SCALING_LIMITED)
     assert told(decided.status.conditions)["ScalingLimited"] == because(Reason.SIZE_NOT_ALLOWED)
-    assert said is not None
-    assert said.message == "replicas is 5, and elastic.multipleOf is 2: the group has 4 workers"
-    assert [(event.type, event.note) for event in decided.events] == [("Warning", said.message)]
+    assert limited is not None
+    assert limited.message == "replicas is 5, and elastic.multipleOf is 2: the group has 4 workers"
+    assert [(event.type, event.note) for event in decided.events] == [("Warning", limited.message)]
     assert (decided.status.attempt, decided.status.internal.joining, decided.actions) == (1, None, [])
     scene = scene.with_status(**dict(decided.status))
-    assert plan(fitted(scene.snapshot), NOW).events == [], "told once"
-    decided = plan(fitted(scene.wishing(replicas=4).snapshot), NOW)
+    assert plan(scene.snapshot, NOW).events == [], "reported once"
+    decided = plan(scene.wishing(replicas=4).snapshot, NOW)
     assert told(decided.status.conditions)["ScalingLimited"] == because(Reason.SIZE_ALLOWED, holds=False)
 
 
 @pytest.mark.parametrize(("replicas", "size"), [(7, 6), (3, 2), (5, 4)])
 def test_copies_of_the_model_are_never_split(replicas: int, size: int) -> None:
     scene = job(2, template=SUPERVISED, elastic={"maxReplicas": 8}, **PAIRS).running().attended()
-    seen = fitted(scene.wishing(replicas=replicas).snapshot)
-    assert seen.job.spec.replicas == size
-    assert "one copy of the model takes 2 ranks" in seen.limit
+    seen = allowed_size(scene.wishing(replicas=replicas).snapshot)
+    assert seen.desired == size
+    assert "one copy of the model needs 2 ranks" in seen.limited_because
 
 
-def test_below_the_smallest_size_the_group_has_that_one() -> None:
+def test_too_small_request_gets_smallest_size() -> None:
     model = {"processesPerReplica": 1, "parallelism": {"tensor": 4}}
     scene = job(4, template=SUPERVISED, elastic={"maxReplicas": 8}, **model).running().attended()
-    seen = fitted(scene.wishing(replicas=3).snapshot)
-    assert (seen.job.spec.replicas, seen.misfit) == (4, "")
-    assert seen.limit.endswith("one copy of the model takes 4 ranks: the group has 4 workers")
-    none = fitted(scene.wishing(replicas=3, elastic={"sizes": [1, 3]}).snapshot)
-    assert "ranks" in none.misfit
+    seen = allowed_size(scene.wishing(replicas=3).snapshot)
+    assert (seen.desired, seen.invalid_because) == (4, "")
+    assert seen.limited_because.endswith("one copy of the model needs 4 ranks: the group has 4 workers")
+    none = allowed_size(scene.wishing(replicas=3, elastic={"sizes": [1, 3]}).snapshot)
+    assert "ranks" in none.invalid_because
 
 
 @pytest.mark.parametrize("end", ["suspended", "finished"])
-def test_who_has_no_group_has_no_size_that_is_not_allowed(end: str) -> None:
+def test_inactive_job_has_no_scaling_limit(end: str) -> None:
     scene = job(4, template=SUPERVISED, elastic={"maxReplicas": 6, "multipleOf": 2}).running().attended()
     scene = scene.wishing(replicas=5)
-    scene = scene.with_status(**dict(plan(fitted(scene.snapshot), NOW).status))
+    scene = scene.with_status(**dict(plan(scene.snapshot, NOW).status))
     stops = scene.wishing(lifecycle={"suspend": True})
     scene = stops if end == "suspended" else scene.succeeded(0, 1, 2, 3)
     for _ in range(3):
-        scene = scene.with_status(**dict(plan(fitted(scene.snapshot), NOW).status))
-    said = scene.status.condition(C.SCALING_LIMITED)
-    assert said is not None
-    assert said.status == "False"
+        scene = scene.with_status(**dict(plan(scene.snapshot, NOW).status))
+    limited = scene.status.condition(C.SCALING_LIMITED)
+    assert limited is not None
+    assert limited.status == "False"

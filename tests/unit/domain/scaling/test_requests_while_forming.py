@@ -1,15 +1,15 @@
-"""Other sizes that are wished for while a group meets after a fault: it comes to the last one, by one attempt after the one that formed."""
+"""Requests for other sizes while a group forms after a failure: it gets the last one, by one more attempt."""
 
+from tests.support.elastic_jobs import joining_ready
 from tests.support.jobs import Scene
-from tests.unit.domain.passing import act, names, running
-from tests.unit.domain.scaling.test_scale_up import ready
+from tests.support.reconciles import act, names, running
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import Group, Joining
 from trainyard.api.status import Phase
-from trainyard.domain.state.snapshot import Doing
 
 
 def forming() -> Scene:
-    """Four workers, of which a rank has failed: attempt 2 is decided, and nobody waits for the others yet."""
+    """Four workers, of which a rank has failed: attempt 2 is stored, and no worker waits for the others yet."""
     scene = act(running(4).told_failed(1))
     assert where(scene) == (2, Phase.RESTARTING, 1, 0)
     return scene
@@ -22,21 +22,21 @@ def where(scene: Scene) -> tuple[int, Phase | None, int, int]:
 
 
 def formed(scene: Scene, workers: int) -> Scene:
-    """So many have met."""
-    scene = act(act(scene.attended(Doing.WAITING, *range(workers))))
-    return act(scene.attended(Doing.RUNNING, *range(workers)))
+    """So many workers have formed a group."""
+    scene = act(act(scene.attended(AgentState.WAITING, *range(workers))))
+    return act(scene.attended(AgentState.RUNNING, *range(workers)))
 
 
 def joined(scene: Scene) -> Scene:
-    """Those who have got pods for it are ready."""
+    """All joining workers are ready."""
     joining = scene.status.internal.joining
     assert joining is not None
     for index in range(joining.current_size, joining.target_size):
-        scene = ready(scene, index, joining.attempt)
+        scene = joining_ready(scene, index, joining.attempt)
     return act(scene)
 
 
-def test_a_wish_that_was_changed_before_it_was_seen_costs_nothing() -> None:
+def test_unobserved_request_costs_nothing() -> None:
     scene = act(act(forming().wishing(replicas=2).wishing(replicas=6)))
     assert scene.status.internal.joining == Joining(current_size=4, target_size=6, attempt=2)
     scene = formed(scene, 4)
@@ -48,7 +48,7 @@ def test_a_wish_that_was_changed_before_it_was_seen_costs_nothing() -> None:
     assert where(formed(scene, 6)) == (3, Phase.RUNNING, 1, 1), "and that is all"
 
 
-def test_fewer_that_were_seen_take_the_place_of_what_forms() -> None:
+def test_observed_scale_down_replaces_forming_group() -> None:
     """Nothing is lost by it: attempt 2 has done no step. What comes after is one attempt more, as before."""
     scene = act(act(forming().wishing(replicas=2)))
     assert (where(scene), scene.status.internal.group) == (

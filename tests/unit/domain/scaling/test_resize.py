@@ -1,4 +1,4 @@
-"""Another number of workers: those that are there keep their pods, and the group starts anew in place."""
+"""A resize: remaining workers keep their pods, and the group restarts in place."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import NOW, SUPERVISED, Scene, job
-from tests.unit.domain.passing import decided, running
+from tests.support.reconciles import decided, running
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import Group, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
 from trainyard.api.status import Phase, TrainingJobStatus
 from trainyard.coordinator.assignments import assignment
-from trainyard.coordinator.rejections import RefusedError, Why
+from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.domain.actions import DeletePod
-from trainyard.domain.state.snapshot import AgentView, Doing
+from trainyard.domain.state.snapshot import AgentView
 
 
 def after(scene: Scene) -> Scene:
@@ -27,21 +28,21 @@ def group(since: int, workers: int, **replaced: int) -> Group:
     return Group(created_in_attempt=since, size=workers, replacements=others)
 
 
-def test_who_is_left_keeps_its_pod() -> None:
+def test_remaining_workers_keep_their_pods() -> None:
     scene = running(3).wishing(replicas=2)
     verdict = decided(scene)
     assert verdict.status.internal.group == group(1, 2)
     assert (verdict.status.attempt, verdict.status.internal.launched_attempt) == (2, 2), "no pod is to be made"
     assert (verdict.status.restarts.resizes, verdict.status.restart_count) == (1, 0)
     assert [event.note for event in verdict.events] == [
-        "replicas was changed from 3 to 2; 2 workers keep their pods, and all start anew as attempt 2"
+        "replicas was changed from 3 to 2; restarting with 2 existing pods as attempt 2"
     ]
     scene = after(scene)
     assert [*decided(scene).actions] == [DeletePod("train-worker-2-1", "pod-2-1", Reason.STALE_ATTEMPT)]
     assert decided(scene).status.phase is Phase.RESTARTING
 
 
-def test_a_worker_that_is_lost_at_the_same_time_gets_a_pod_too() -> None:
+def test_lost_worker_is_replaced_in_resize() -> None:
     scene = running(3).gone(0).wishing(replicas=2)
     assert decided(scene).status.internal.group == group(1, 2, w0=2)
 
@@ -61,15 +62,15 @@ def test_a_worker_that_is_lost_at_the_same_time_gets_a_pod_too() -> None:
             }
         },
     ],
-    ids=["by the user's wish", "without agents", "the command was written for so many"],
+    ids=["by the spec", "without agents", "the command was written for so many"],
 )
-def test_where_that_cannot_be_all_are_made_anew(spec: dict[str, Any]) -> None:
+def test_recreates_all_pods_where_none_can_stay(spec: dict[str, Any]) -> None:
     scene = job(2, **{"template": SUPERVISED, **spec}).running()
     if spec.get("recovery", {}).get("agent") != "none":
         scene = scene.attended()
     verdict = decided(scene.wishing(replicas=3))
     assert verdict.status.internal.group is None
-    assert verdict.events[0].note.endswith("from 2 to 3; all workers start anew as attempt 2")
+    assert verdict.events[0].note.endswith("from 2 to 3; restarting all workers as attempt 2")
 
 
 def told(scene: Scene, index: int, attempt: int = 1) -> Any:
@@ -77,33 +78,33 @@ def told(scene: Scene, index: int, attempt: int = 1) -> Any:
     return assignment(pod, scene.job)
 
 
-def test_each_is_told_of_the_group_and_not_of_the_wish() -> None:
+def test_assignments_contain_current_size() -> None:
     scene = after(running(3).wishing(replicas=2))
     scene = scene.with_status(rendezvous=Rendezvous(attempt=2, address="10.0.0.0"))
-    for wish in (2, 5):
-        word = told(scene.wishing(replicas=wish), 1)
+    for replicas in (2, 5):
+        word = told(scene.wishing(replicas=replicas), 1)
         assert (word.attempt, word.run, word.environment["TRAINYARD_REPLICAS"]) == (2, True, "2")
     with pytest.raises(RefusedError) as refused:
         told(scene, 2)
-    assert refused.value.why is Why.REPLACED
+    assert refused.value.reason is RejectionReason.REPLACED
 
 
-def test_all_are_ready_when_those_of_the_new_size_are() -> None:
+def test_rendezvous_opens_at_new_size() -> None:
     scene = after(running(3).wishing(replicas=2))
-    ready = AgentView(2, Doing.WAITING, said_at=NOW, since=NOW)
+    ready = AgentView(2, AgentState.WAITING, reported_at=NOW, since=NOW)
     scene = replace(scene, agents={"pod-0-1": ready, "pod-1-1": ready})
     assert decided(scene).status.internal.rendezvous is None, "worker 2 has yet to end"
     scene = replace(scene, pods=scene.pods[:2])
     assert decided(scene).status.internal.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
 
 
-def test_a_group_of_an_earlier_release_is_as_large_as_its_pods_say() -> None:
+def test_size_of_older_release_comes_from_pods() -> None:
     scene = running(3).with_status(attempt=2, launched_attempt=2, group=Group(created_in_attempt=1))
-    assert scene.snapshot.size == 3
-    assert scene.snapshot.resized_from is None
+    assert scene.snapshot.size.current == 3
+    assert scene.snapshot.size.resized_from is None
     assert decided(scene.wishing(replicas=2)).status.restarts.resizes == 1
 
 
-def test_whatever_stands_in_the_status_a_worker_is_in_the_group_or_is_not() -> None:
+def test_membership_follows_group_size() -> None:
     status = TrainingJobStatus().evolve(attempt=3, group=group(1, 2, w7=9))
     assert [status.includes(index) for index in (0, 1, 2, 7)] == [True, True, False, False]

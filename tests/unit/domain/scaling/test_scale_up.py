@@ -1,36 +1,23 @@
-"""Workers that join a group: it trains on until they are ready."""
+"""Scale-up: the group trains until the joining workers are ready."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.support.elastic_jobs import joining_ready
 from tests.support.jobs import NOW, Scene, because, told
-from tests.unit.domain.passing import act, decided, names, running
+from tests.support.reconciles import act, decided, names, running
 from trainyard.api.internal_status import MAX_REPLACEMENTS, Group, Joining, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase
 from trainyard.coordinator.assignments import assignment
 from trainyard.domain.actions import CreateWorker
-from trainyard.domain.state.snapshot import AgentView, Doing
 from trainyard.domain.status.pod_rejections import Refusal, refused
-from trainyard.frameworks.agent_wrapper import Source
-from trainyard.frameworks.coordinator_endpoint import Contact
+from trainyard.frameworks.agent_wrapper import AgentImage
+from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.frameworks.worker_spec import Worker
-
-
-def ready(scene: Scene, index: int, attempt: int = 1) -> Scene:
-    """The pod of this worker runs, and its agent waits."""
-    uid = f"pod-{index}-{attempt}"
-    pods = [
-        replace(pod, scheduled=True, phase="Running", running=True, ready=True, node="node9", ip="10.0.0.9")
-        if pod.uid == uid
-        else pod
-        for pod in scene.pods
-    ]
-    agent = AgentView(attempt, Doing.WAITING, since=NOW, said_at=NOW)
-    return replace(scene, pods=tuple(pods), agents={**(scene.agents or {}), uid: agent})
 
 
 def growing() -> Scene:
@@ -40,19 +27,19 @@ def growing() -> Scene:
     return act(scene)
 
 
-def test_the_others_train_on_until_all_that_join_are_ready() -> None:
+def test_group_trains_until_joining_workers_are_ready() -> None:
     scene = growing()
     assert names(scene) == ["0-1", "1-1", "2-1", "3-1"]
     assert [pod.workers for pod in scene.pods] == [2, 2, 4, 4]
-    scene = ready(act(scene), 2)
+    scene = joining_ready(act(scene), 2)
     seen = decided(scene).status
     assert (seen.attempt, seen.phase, seen.ready, seen.restarts.resizes) == (1, Phase.RUNNING, "2/4", 0)
     assert told(seen.conditions)["Running"] == because(Reason.WORKERS_RUNNING)
     assert told(seen.conditions)["Resizing"] == because(Reason.WORKERS_JOINING)
     saying = seen.condition(C.RESIZING)
     assert saying is not None
-    assert saying.message == "1 of 2 workers that join is ready; until all are, the others train on"
-    scene = act(ready(scene, 3))
+    assert saying.message == "1 of 2 joining workers is ready; the group trains until all are ready"
+    scene = act(joining_ready(scene, 3))
     assert (scene.status.attempt, scene.status.internal.launched_attempt, scene.status.internal.joining) == (2, 2, None)
     others = [Replacement(worker=2, last_worker=3, attempt=1)]
     assert scene.status.internal.group == Group(created_in_attempt=1, size=4, replacements=others)
@@ -60,25 +47,25 @@ def test_the_others_train_on_until_all_that_join_are_ready() -> None:
     assert told(act(scene).status.conditions)["Resizing"] == because(Reason.RESIZED, holds=False)
 
 
-def test_imports_that_are_not_done_are_waited_for() -> None:
-    scene = ready(ready(growing(), 2), 3)
+def test_waits_for_unprepared_workers() -> None:
+    scene = joining_ready(joining_ready(growing(), 2), 3)
     agents = {**(scene.agents or {})}
     agents["pod-3-1"] = replace(agents["pod-3-1"], prepared=False)
     assert decided(replace(scene, agents=agents)).status.attempt == 1
     assert decided(scene).status.attempt == 2
 
 
-def test_events_say_who_does_what() -> None:
+def test_scale_up_events() -> None:
     assert [event.note for event in decided(running(2).wishing(replicas=3)).events] == [
-        "replicas was raised to 3; the group of 2 trains on until one that joins is ready"
+        "replicas was raised: scaling up from 2 to 3 workers; the group trains until 1 joining worker is ready"
     ]
-    verdict = decided(ready(ready(growing(), 2), 3))
+    verdict = decided(joining_ready(joining_ready(growing(), 2), 3))
     assert [event.note for event in verdict.events] == [
-        "replicas was changed from 2 to 4; 2 workers keep their pods, 2 workers join, and all start anew as attempt 2"
+        "replicas was changed from 2 to 4; restarting with 2 existing pods and 2 joining workers as attempt 2"
     ]
 
 
-def test_a_wish_that_is_taken_back_costs_nothing() -> None:
+def test_withdrawn_request_costs_nothing() -> None:
     scene = act(growing().wishing(replicas=2))
     assert (scene.status.internal.joining, scene.status.attempt) == (
         Joining(current_size=2, target_size=2, attempt=1),
@@ -90,7 +77,7 @@ def test_a_wish_that_is_taken_back_costs_nothing() -> None:
     assert told(scene.status.conditions)["Resizing"] == because(Reason.RESIZED, holds=False)
 
 
-def test_a_wish_that_changes_is_followed() -> None:
+def test_changed_request_is_followed() -> None:
     scene = act(act(growing().wishing(replicas=3)))
     assert scene.status.internal.joining == Joining(current_size=2, target_size=3, attempt=1)
     assert names(scene) == ["0-1", "1-1", "2-1"]
@@ -100,8 +87,8 @@ def test_a_wish_that_changes_is_followed() -> None:
     assert names(act(scene)) == ["0-1"]
 
 
-def test_one_that_fails_before_it_has_begun_is_not_waited_for() -> None:
-    scene = ready(growing(), 2)
+def test_failed_joining_worker_ends_the_wait() -> None:
+    scene = joining_ready(growing(), 2)
     ended = [replace(pod, ended=True, phase="Failed") if pod.index == 3 else pod for pod in scene.pods]
     scene = act(replace(scene, pods=tuple(ended)))
     others = [Replacement(worker=2, attempt=1), Replacement(worker=3, attempt=2)]
@@ -110,7 +97,7 @@ def test_one_that_fails_before_it_has_begun_is_not_waited_for() -> None:
     assert names(act(scene)) == ["0-1", "1-1", "2-1", "3-2"]
 
 
-def test_a_failure_meanwhile_is_recovered_from_at_the_old_size() -> None:
+def test_failure_meanwhile_recovers_at_old_size() -> None:
     scene = act(growing().told_failed(1))
     assert (scene.status.attempt, scene.status.restarts.failures) == (2, 1)
     assert scene.status.internal.group == Group(created_in_attempt=1, size=2)
@@ -118,7 +105,7 @@ def test_a_failure_meanwhile_is_recovered_from_at_the_old_size() -> None:
     assert names(act(scene)) == ["0-1", "1-1", "2-1", "3-1"]
 
 
-def test_where_all_pods_are_made_anew_the_group_keeps_its_size_too() -> None:
+def test_group_restart_meanwhile_keeps_size() -> None:
     scene = growing()
     assert scene.agents is not None
     alone = replace(scene, agents={uid: agent for uid, agent in scene.agents.items() if uid != "pod-0-1"})
@@ -129,22 +116,22 @@ def test_where_all_pods_are_made_anew_the_group_keeps_its_size_too() -> None:
     assert [(pod.index, pod.attempt, pod.workers) for pod in scene.pods] == [(2, 1, 4), (3, 1, 4), (0, 2, 2), (1, 2, 2)]
 
 
-def test_a_pod_that_is_left_on_a_dead_node_is_removed_and_made_anew() -> None:
+def test_joining_pod_on_lost_node_is_replaced() -> None:
     scene = growing()
-    lost = [replace(p, deletion_time=NOW, taken_by=None) if p.index == 3 else p for p in scene.pods]
+    lost = [replace(p, deletion_time=NOW, disruption=None) if p.index == 3 else p for p in scene.pods]
     assert names(act(replace(scene, pods=tuple(lost)))) == ["0-1", "1-1", "2-1", "3-1"], "its name is taken"
     scene = act(replace(scene, pods=scene.pods[:3]))
     assert names(scene) == ["0-1", "1-1", "2-1", "3-1"]
 
 
-def test_a_suspended_job_has_none_that_join() -> None:
+def test_suspended_job_has_no_joining_workers() -> None:
     scene = act(growing().wishing(replicas=4, lifecycle={"suspend": True}))
     assert (scene.status.internal.joining, scene.status.phase) == (None, Phase.SUSPENDED)
     assert told(scene.status.conditions)["Resizing"] == because(Reason.SUSPENDED, holds=False)
     assert names(act(scene)) == []
 
 
-def test_those_that_join_wait_whatever_is_told_to_the_others() -> None:
+def test_joining_workers_wait_during_restart() -> None:
     scene = growing()
     for index, runs in ((0, True), (2, False)):
         word = assignment(next(pod for pod in scene.pods if pod.index == index), scene.job)
@@ -154,16 +141,16 @@ def test_those_that_join_wait_whatever_is_told_to_the_others() -> None:
     assert (word.attempt, word.run) == (1, False)
 
 
-def test_their_pods_are_made_to_wait() -> None:
+def test_joining_pods_wait_for_rendezvous() -> None:
     scene = act(running(2).wishing(replicas=3))
-    made = worker_pod(Worker(scene.job, 2, 1), Source("operator:1"), Contact("https://operator"))
+    made = worker_pod(Worker(scene.job, 2, 1, 3), AgentImage("operator:1"), CoordinatorEndpoint("https://operator"))
     variables = {each["name"]: each.get("value") for each in made["spec"]["containers"][0]["env"]}
     assert (variables["TRAINYARD_RENDEZVOUS"], variables["TRAINYARD_REPLICAS"]) == ("wait", "3")
-    made = worker_pod(Worker(scene.job, 1, 1), Source("operator:1"), Contact("https://operator"))
+    made = worker_pod(Worker(scene.job, 1, 1, 2), AgentImage("operator:1"), CoordinatorEndpoint("https://operator"))
     assert "TRAINYARD_RENDEZVOUS" not in {each["name"] for each in made["spec"]["containers"][0]["env"]}
 
 
-def test_a_quota_keeps_them_out_and_nobody_else() -> None:
+def test_quota_rejects_joining_workers_alone() -> None:
     scene = act(running(2).wishing(replicas=3))
     asked = decided(scene)
     assert [*asked.actions] == [CreateWorker(2, 1, 3)]
@@ -179,9 +166,9 @@ def test_a_quota_keeps_them_out_and_nobody_else() -> None:
         {"recovery": {"agent": "none"}},
         {"template": {"spec": {"containers": [{"name": "main", "image": "i", "command": ["a", "$(WORLD_SIZE)"]}]}}},
     ],
-    ids=["by the user's wish", "without agents", "the command was written for so many"],
+    ids=["by the spec", "without agents", "the command was written for so many"],
 )
-def test_where_they_could_not_join_all_are_made_anew(spec: dict[str, Any]) -> None:
+def test_recreates_all_where_workers_cannot_join(spec: dict[str, Any]) -> None:
     scene = act(running(2, **spec).wishing(replicas=3))
     assert (scene.status.attempt, scene.status.internal.group, scene.status.internal.joining) == (2, None, None)
 
@@ -197,12 +184,12 @@ def of_rows(number: int) -> Scene:
     return scene.with_status(rendezvous=Rendezvous(attempt=2, address="10.0.0.0"))
 
 
-def test_where_the_group_is_of_too_many_rows_all_are_made_anew() -> None:
+def test_recreates_all_after_too_many_replacements() -> None:
     assert act(of_rows(MAX_REPLACEMENTS - 1).wishing(replicas=1000)).status.internal.joining
     scene = act(of_rows(MAX_REPLACEMENTS).wishing(replicas=1000))
     assert (scene.status.attempt, scene.status.internal.group) == (3, None)
 
 
-def test_without_a_coordinator_all_are_made_anew() -> None:
+def test_recreates_all_without_coordinator() -> None:
     scene = act(replace(running(2), agents=None).wishing(replicas=3))
     assert (scene.status.attempt, scene.status.internal.group) == (2, None)

@@ -33,7 +33,7 @@ def evicted(main: Json, *conditions: Json, reason: str = "Evicted", message: str
                 )
             ),
             Exit(AT, 137, "Evicted", FULL, step=7, rank=2),
-            id="its agent could still tell the step",
+            id="its agent could still report the step",
         ),
         pytest.param(evicted(ended(0, "Completed")), Exit(AT, 137, "Evicted", FULL), id="that is no success"),
         pytest.param(evicted(ended(90)), Exit(AT, 137, "Evicted", FULL), id="nor free, though it saved its work"),
@@ -46,7 +46,7 @@ def evicted(main: Json, *conditions: Json, reason: str = "Evicted", message: str
 )
 def test_a_pod_that_fills_its_disk_has_failed(raw: Json, end: Exit) -> None:
     seen = pod_view(raw)
-    assert (seen.exit, seen.taken_by, state(seen)) == (end, None, State.FAILED)
+    assert (seen.exit, seen.disruption, state(seen)) == (end, None, State.FAILED)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_pod_that_fills_its_disk_has_failed(raw: Json, end: Exit) -> None:
         pytest.param(evicted(ended(137), reason="Terminated"), id="the node shut down"),
         pytest.param(evicted(ended(137), reason="NodeShutdown"), id="it did, in an older version"),
         pytest.param(evicted(ended(137), reason="Shutdown"), id="and in one before"),
-        pytest.param(evicted(ended(137), reason="Preempting"), id="a critical pod needed the place"),
+        pytest.param(evicted(ended(137), reason="Preempting"), id="a critical pod needed the node"),
         pytest.param(evicted(ended(137), reason="NodeLost"), id="the node was lost"),
         *(
             pytest.param(pod({"phase": "Failed", "reason": reason, "message": "no"}), id=f"refused: {reason}")
@@ -71,13 +71,13 @@ def test_what_is_nobodys_fault(raw: Json) -> None:
 @pytest.mark.parametrize(
     ("deletion", "expected"), [("2026-01-02T12:00:31Z", State.FAILED), ("2026-01-02T12:00:29Z", State.DISRUPTED)]
 )
-def test_who_deletes_it_afterwards_does_not_excuse_it(deletion: str, expected: State) -> None:
+def test_later_deletion_does_not_excuse_eviction(deletion: str, expected: State) -> None:
     raw = evicted(ended(137))
     raw["metadata"] |= {"deletionTimestamp": deletion, "deletionGracePeriodSeconds": 30}
     assert state(pod_view(raw)) is expected
 
 
-def test_it_is_charged_told_and_tried_again_later_each_time() -> None:
+def test_eviction_counts_and_backs_off() -> None:
     seen = pod_view(evicted(ended(143, finishedAt=SOME_TIME)))
     scene = job(3).running().with_status(backoff=Backoff(count=2)).pod(1, phase="Failed", exit=seen.exit, ended=True)
     cause = find_cause(scene.pods, range(3))

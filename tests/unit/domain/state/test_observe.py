@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from tests.unit.domain.observing import AT, SOME_TIME, Json, condition, containers, ended, pod
 from trainyard.api.status import Phase
 from trainyard.domain.state.observe import MESSAGE_LIMIT, job_view, owner_uid, pod_view
-from trainyard.domain.state.snapshot import Exit, PodView, Trouble
+from trainyard.domain.state.snapshot import Exit, PodIssue, PodView
 from trainyard.domain.state.termination import Kind
 from trainyard.domain.state.worker_state import State, state
 
@@ -29,7 +29,7 @@ def test_running_pod() -> None:
     )
     seen = pod_view(raw)
     assert (seen.node, seen.scheduled, seen.running, seen.ready) == ("node1", True, True, True)
-    assert (seen.exit, seen.trouble, seen.taken_by) == (None, None, None)
+    assert (seen.exit, seen.issue, seen.disruption) == (None, None, None)
     assert seen.running_since == datetime.fromisoformat(SOME_TIME)
 
 
@@ -126,7 +126,7 @@ def test_exit(raw: Json, expected: Exit | None) -> None:
         pytest.param({}, False, id="not begun"),
         pytest.param({"phase": "Failed"}, True, id="refused"),
         pytest.param(
-            {"phase": "Running", "containerStatuses": containers(ended())}, True, id="before the phase says so"
+            {"phase": "Running", "containerStatuses": containers(ended())}, True, id="before the phase changes"
         ),
         pytest.param(
             {"phase": "Running", "containerStatuses": containers(ended(), proxy={"running": {}})},
@@ -218,7 +218,7 @@ WELL: Json = {"type": "ContainersReady", "status": "True"}
         pytest.param([UNSEEN, NOT_READY, WELL], True, id="as the control plane leaves it"),
         pytest.param([UNSEEN, {**NOT_READY, "status": "True"}, WELL], False, id="a taint on a node that is there"),
         pytest.param(
-            [UNSEEN, NOT_READY, {**WELL, "status": "False"}], False, id="the kubelet has told that containers ended"
+            [UNSEEN, NOT_READY, {**WELL, "status": "False"}], False, id="the kubelet has reported exited containers"
         ),
         pytest.param(
             [UNSEEN, {**NOT_READY, "reason": "ReadinessGatesNotReady"}, WELL], False, id="the kubelet waits for a gate"
@@ -226,12 +226,12 @@ WELL: Json = {"type": "ContainersReady", "status": "True"}
         pytest.param([NOT_READY, WELL], False, id="for less than the toleration"),
         pytest.param([{**UNSEEN, "status": "False"}, NOT_READY, WELL], False, id="called off"),
         pytest.param([{**UNSEEN, "reason": "EvictionByEvictionAPI"}, NOT_READY, WELL], False, id="drained"),
-        pytest.param([{**UNSEEN, "lastTransitionTime": None}, NOT_READY, WELL], False, id="at a time nobody knows"),
+        pytest.param([{**UNSEEN, "lastTransitionTime": None}, NOT_READY, WELL], False, id="at an unknown time"),
         pytest.param([UNSEEN], False, id="it never ran"),
         pytest.param([], False, id="nothing is known"),
     ],
 )
-def test_a_pod_that_was_given_up_with_its_node(conditions: list[Json], *, lost: bool) -> None:
+def test_pod_lost_with_its_node(conditions: list[Json], *, lost: bool) -> None:
     assert pod_view(pod({"conditions": conditions})).node_lost_at == (AT if lost else None)
 
 
@@ -256,7 +256,7 @@ def test_a_pod_that_only_a_finalizer_keeps(metadata: Json, *, removed: bool) -> 
         pytest.param("2026-01-02T11:59:59Z", True, id="a second before"),
         pytest.param(SOME_TIME, False, id="in the same second"),
         pytest.param("2026-01-02T12:10:00Z", False, id="later, as its node came to it, or by a clock that is ahead"),
-        pytest.param(None, False, id="nobody has said when"),
+        pytest.param(None, False, id="at no known time"),
     ],
 )
 def test_a_node_whose_clock_is_behind(started: str | None, *, behind: bool) -> None:
@@ -315,7 +315,7 @@ DELETED: Json = {"deletionTimestamp": "2026-01-02T12:00:40Z", "deletionGracePeri
 )
 def test_taken_away(raw: Json, at: datetime | None, by: str | None) -> None:
     seen = pod_view(raw)
-    assert (seen.taken_at, seen.taken_by and seen.taken_by.reason) == (at, by)
+    assert (seen.disrupted_at, seen.disruption and seen.disruption.reason) == (at, by)
     assert (state(seen) is State.DISRUPTED) == (by is not None or (seen.phase == "Failed" and seen.exit is None))
 
 
@@ -324,23 +324,23 @@ def test_taken_away(raw: Json, at: datetime | None, by: str | None) -> None:
     [
         pytest.param(
             pod({"conditions": [condition("PodScheduled", "False", reason="Unschedulable", message="0/3 nodes")]}),
-            Trouble("Unschedulable", "0/3 nodes"),
+            PodIssue("Unschedulable", "0/3 nodes"),
             id="no node",
         ),
         pytest.param(
             pod({"containerStatuses": containers({"waiting": {"reason": "ImagePullBackOff", "message": "no image"}})}),
-            Trouble("ImagePullBackOff", "no image"),
+            PodIssue("ImagePullBackOff", "no image"),
             id="no image",
         ),
         pytest.param(
             pod({"initContainerStatuses": [{"name": "i", "state": {"waiting": {"reason": "ErrImagePull"}}}]}),
-            Trouble("ErrImagePull", ""),
+            PodIssue("ErrImagePull", ""),
             id="no image of an init container",
         ),
         pytest.param(
             pod({"containerStatuses": containers({"waiting": {"reason": "SomethingNew"}})}),
-            Trouble("SomethingNew", ""),
-            id="a reason that nobody has heard of",
+            PodIssue("SomethingNew", ""),
+            id="an unknown reason",
         ),
         pytest.param(
             pod({"containerStatuses": containers({"waiting": {"reason": "ContainerCreating"}})}), None, id="on its way"
@@ -348,14 +348,14 @@ def test_taken_away(raw: Json, at: datetime | None, by: str | None) -> None:
         pytest.param(pod({"containerStatuses": containers({"waiting": {}})}), None, id="waiting for no reason"),
         pytest.param(
             pod({"phase": "Failed", "reason": "OutOfcpu", "message": "node has 2"}),
-            Trouble("OutOfcpu", "node has 2"),
+            PodIssue("OutOfcpu", "node has 2"),
             id="refused",
         ),
         pytest.param(pod({"phase": "Failed"}), None, id="failed for no reason"),
     ],
 )
-def test_trouble(raw: Json, expected: Trouble | None) -> None:
-    assert pod_view(raw).trouble == expected
+def test_pod_issue(raw: Json, expected: PodIssue | None) -> None:
+    assert pod_view(raw).issue == expected
 
 
 def test_owner_is_the_controller() -> None:
@@ -395,7 +395,7 @@ def test_spec_of_a_newer_operator_cannot() -> None:
 
 
 @pytest.mark.parametrize("grace", [10**11, 2**63 - 1])
-def test_a_grace_period_beyond_all_dates_is_read_all_the_same(grace: int) -> None:
+def test_grace_period_beyond_all_dates_is_read(grace: int) -> None:
     view = pod_view(pod(deletionTimestamp="5195-01-02T12:00:00Z", deletionGracePeriodSeconds=grace))
     assert view.deletion_time is not None
     far = pod_view(pod(deletionTimestamp="12345-01-02T12:00:00Z", deletionGracePeriodSeconds=grace))
@@ -403,5 +403,5 @@ def test_a_grace_period_beyond_all_dates_is_read_all_the_same(grace: int) -> Non
     assert state(far) is State.DISRUPTED
 
 
-def test_an_annotation_of_thousands_of_digits_says_nothing() -> None:
+def test_annotation_of_thousands_of_digits_is_ignored() -> None:
     assert pod_view(pod(annotations={"trainyard.dev/workers": "9" * 5000})).workers == 0

@@ -31,5 +31,5 @@ def test_quantity(text: Any, number: Decimal | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["1e5000", "1e999999", "1e99999999", "9" * 20])
-def test_quantities_beyond_kubernetes_own_are_none_and_cost_no_time(text: str) -> None:
+def test_quantities_beyond_kubernetes_limits_are_none(text: str) -> None:
     assert quantity(text) is None

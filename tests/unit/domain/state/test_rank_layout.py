@@ -11,8 +11,7 @@ from trainyard.api.spec import RANKS_FIT
 from trainyard.api.status import ConditionType as C, Phase
 from trainyard.domain.actions import CreateService, CreateWorker, DeletePod, Plan
 from trainyard.domain.plan import plan
-from trainyard.domain.scaling.group_size import fitted
-from trainyard.domain.state.rank_layout import misfit, processes
+from trainyard.domain.state.rank_layout import indivisible, processes
 
 
 def asking(*limits: Any) -> dict[str, Any]:
@@ -48,7 +47,7 @@ def test_auto_counts_the_accelerators_of_the_main_container(limits: Any, count: 
     assert processes(spec(template=asking(limits, {"nvidia.com/gpu": 5}))) == count
 
 
-def test_number_that_is_said_is_the_number() -> None:
+def test_explicit_number_of_processes() -> None:
     assert processes(spec(template=asking({"nvidia.com/gpu": 8}), processesPerReplica=2)) == 2
 
 
@@ -69,26 +68,24 @@ def test_number_that_is_said_is_the_number() -> None:
         (4, {"parallelism": {"tensor": 8, "pipeline": 3}, "template": asking({"nvidia.com/gpu": 8})}, False),
     ],
 )
-def test_the_ranks_are_divided_into_whole_copies_of_the_model(
-    replicas: int, fields: dict[str, Any], *, fits: bool
-) -> None:
-    assert (misfit(spec(replicas, **fields)) == "") is fits
+def test_ranks_divide_into_model_copies(replicas: int, fields: dict[str, Any], *, fits: bool) -> None:
+    assert (indivisible(spec(replicas, **fields), replicas) == "") is fits
 
 
-def test_the_sentence_has_the_numbers() -> None:
+def test_message_contains_the_numbers() -> None:
     wrong = spec(3, parallelism={"tensor": 4, "pipeline": 2}, processesPerReplica=5)
-    assert misfit(wrong) == f"{RANKS_FIT}: 3 x 5 is 15, and 4 x 2 x 1 is 8"
+    assert indivisible(wrong, 3) == f"{RANKS_FIT}: 3 x 5 is 15, and 4 x 2 x 1 is 8"
 
 
 PAIRS = {"parallelism": {"tensor": 2}}
 
 
 def decided(scene: Scene) -> Plan:
-    return plan(fitted(scene.snapshot), NOW)
+    return plan(scene.snapshot, NOW)
 
 
-def told_once(scene: Scene, message: str) -> None:
-    """It is said in the condition, and by one event; the next look at the same finds nothing new."""
+def reported_once(scene: Scene, message: str) -> None:
+    """The condition and one event report it; the next reconcile changes nothing."""
     first = decided(scene)
     stalled = first.status.condition(C.STALLED)
     assert stalled is not None
@@ -98,16 +95,16 @@ def told_once(scene: Scene, message: str) -> None:
     assert (again.status, list(again.events)) == (first.status, [])
 
 
-def test_of_a_size_that_does_not_fit_no_worker_is_made() -> None:
+def test_indivisible_size_creates_no_worker() -> None:
     scene = job(3, **PAIRS)
     first = decided(scene)
     assert list(first.actions) == []
     assert first.status.phase is Phase.PENDING
     assert told(first.status.conditions)[C.RUNNING] == because(Reason.INVALID_SPEC, holds=False)
-    told_once(scene, f"{RANKS_FIT}: 3 x 1 is 3, and 2 x 1 x 1 is 2; no worker is started")
+    reported_once(scene, f"{RANKS_FIT}: 3 x 1 is 3, and 2 x 1 x 1 is 2; no worker is started")
 
 
-def test_once_it_fits_the_job_begins() -> None:
+def test_job_starts_once_size_is_divisible() -> None:
     stalled = decided(job(3, **PAIRS))
     mended = replace(job(3, **PAIRS), status=stored(stalled.status)).wishing(replicas=4)
     begun = decided(mended)
@@ -115,7 +112,7 @@ def test_once_it_fits_the_job_begins() -> None:
     assert told(begun.status.conditions)[C.STALLED][0] is False
 
 
-def test_a_deadline_holds_for_a_job_that_waits_for_another_size() -> None:
+def test_startup_deadline_applies_to_indivisible_size() -> None:
     scene = job(3, **PAIRS, lifecycle={"startupDeadlineSeconds": 60})
     begun = replace(scene, status=stored(decided(scene).status))
     assert decided(begun).requeue_after == 60.0
@@ -132,18 +129,20 @@ class TestAGroupThatIsThere:
         went_on = decided(self.scaled)
         assert (list(went_on.actions), went_on.status.attempt, went_on.status.phase) == ([], 1, Phase.RUNNING)
         assert (went_on.status.ready, told(went_on.status.conditions)[C.RUNNING][0]) == ("4/4", True)
-        told_once(self.scaled, f"{RANKS_FIT}: 5 x 1 is 5, and 2 x 1 x 1 is 2; until then the group keeps its 4 workers")
+        reported_once(
+            self.scaled, f"{RANKS_FIT}: 5 x 1 is 5, and 2 x 1 x 1 is 2; until then the group keeps its 4 workers"
+        )
 
     def test_is_recovered_at_its_size(self) -> None:
         lost = decided(self.scaled.failed(1))
         assert (lost.status.attempt, lost.status.restarts.failures, lost.status.restarts.resizes) == (2, 1, 0)
 
-    def test_is_not_made_anew_at_another(self) -> None:
+    def test_is_not_resized(self) -> None:
         gone = self.scaled.started(attempt=2)
         assert list(decided(replace(gone, pods=())).actions) == []
         assert {type(action) for action in decided(gone).actions} == {DeletePod}
 
-    def test_gets_all_its_workers_if_it_was_just_being_made(self) -> None:
+    def test_missing_workers_are_created(self) -> None:
         half = job(4, **PAIRS).started().wishing(replicas=5)
         half = replace(half, pods=job(4).created().pods[:2], has_service=True)
         assert list(decided(half).actions) == [CreateWorker(2, 1, 4), CreateWorker(3, 1, 4)]

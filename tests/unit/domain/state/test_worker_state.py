@@ -7,11 +7,11 @@ import pytest
 
 from tests.support.jobs import Scene, ago, job, worker
 from trainyard.api.reasons import Reason
-from trainyard.domain.state.snapshot import Exit, PodView, Trouble
+from trainyard.domain.state.snapshot import Exit, PodIssue, PodView
 from trainyard.domain.state.worker_state import Health, State, health, state
 
 RUNS: dict[str, Any] = {"scheduled": True, "phase": "Running", "running": True}
-EVICTED = Trouble("Evicted", "the node is short of memory")
+EVICTED = PodIssue("Evicted", "the node is short of memory")
 
 
 def ended(code: int, seconds_ago: float = 10, reason: str = "Error") -> Exit:
@@ -32,9 +32,9 @@ def ended(code: int, seconds_ago: float = 10, reason: str = "Error") -> Exit:
         pytest.param(worker(0, phase="Succeeded"), State.SUCCEEDED, id="succeeded, its containers forgotten"),
         pytest.param(worker(0, phase="Failed"), State.DISRUPTED, id="refused by its node"),
         pytest.param(worker(0, phase="Unknown", scheduled=True), State.STARTING, id="its node does not answer"),
-        pytest.param(worker(0, taken_by=EVICTED, taken_at=ago(5)), State.DISRUPTED, id="deleted while pending"),
-        pytest.param(worker(0, **RUNS, taken_by=EVICTED, taken_at=ago(5)), State.DISRUPTED, id="evicted"),
-        pytest.param(worker(0, **RUNS, taken_by=EVICTED), State.DISRUPTED, id="evicted, nobody knows when"),
+        pytest.param(worker(0, disruption=EVICTED, disrupted_at=ago(5)), State.DISRUPTED, id="deleted while pending"),
+        pytest.param(worker(0, **RUNS, disruption=EVICTED, disrupted_at=ago(5)), State.DISRUPTED, id="evicted"),
+        pytest.param(worker(0, **RUNS, disruption=EVICTED), State.DISRUPTED, id="evicted at an unknown time"),
     ],
 )
 def test_state_of_a_pod(pod: PodView, expected: State) -> None:
@@ -51,23 +51,23 @@ def test_state_of_a_pod(pod: PodView, expected: State) -> None:
         pytest.param(ended(137, 11), State.DISRUPTED, id="SIGKILL, by the clock of a node that is late"),
         pytest.param(ended(137, 11, "OOMKilled"), State.FAILED, id="out of memory is its own fault"),
         pytest.param(ended(0, 11), State.SUCCEEDED, id="it succeeded before"),
-        pytest.param(ended(0, 9), State.DISRUPTED, id="it ended well because it was told to go"),
+        pytest.param(ended(0, 9), State.DISRUPTED, id="it exited well because of the disruption"),
     ],
 )
-def test_exit_of_a_pod_that_was_taken_away_ten_seconds_ago(end: Exit, expected: State) -> None:
-    assert state(worker(0, exit=end, taken_by=EVICTED, taken_at=ago(10))) is expected
+def test_exit_of_disrupted_pod(end: Exit, expected: State) -> None:
+    assert state(worker(0, exit=end, disruption=EVICTED, disrupted_at=ago(10))) is expected
 
 
 @pytest.mark.parametrize("end", [ended(1, 600), ended(0, 600), ended(1, 9)])
-def test_a_node_whose_clock_is_behind_cannot_tell_which_was_first(end: Exit) -> None:
-    pod = worker(0, exit=end, taken_by=EVICTED, taken_at=ago(10), clock_behind=True)
+def test_clock_behind_excuses_exit(end: Exit) -> None:
+    pod = worker(0, exit=end, disruption=EVICTED, disrupted_at=ago(10), clock_behind=True)
     assert state(pod) is State.DISRUPTED
     assert state(replace(pod, exit=ended(137, 600, "OOMKilled"))) is State.FAILED
-    assert state(replace(pod, taken_by=None, taken_at=None, exit=ended(1, 600))) is State.FAILED
+    assert state(replace(pod, disruption=None, disrupted_at=None, exit=ended(1, 600))) is State.FAILED
 
 
-def test_exit_of_a_pod_that_was_taken_away_at_no_known_time_followed_from_that() -> None:
-    assert state(worker(0, exit=ended(1), taken_by=EVICTED)) is State.DISRUPTED
+def test_disruption_without_time_excuses_exit() -> None:
+    assert state(worker(0, exit=ended(1), disruption=EVICTED)) is State.DISRUPTED
 
 
 PLACED = job(3).created().pod(0, scheduled=True).pod(1, scheduled=True).pod(2, scheduled=True)
@@ -79,12 +79,16 @@ RUNNING = job(3).running()
     [
         pytest.param(
             job(3),
-            Health(scheduled=False, running=False, reason=Reason.WORKERS_PENDING, message="0 of 3 workers have a node"),
+            Health(
+                scheduled=False, running=False, reason=Reason.WORKERS_PENDING, message="0 of 3 workers are scheduled"
+            ),
             id="no pods at all",
         ),
         pytest.param(
             PLACED.gone(2),
-            Health(scheduled=False, running=False, reason=Reason.WORKERS_PENDING, message="2 of 3 workers have a node"),
+            Health(
+                scheduled=False, running=False, reason=Reason.WORKERS_PENDING, message="2 of 3 workers are scheduled"
+            ),
             id="one missing",
         ),
         pytest.param(
@@ -93,8 +97,7 @@ RUNNING = job(3).running()
                 scheduled=True,
                 running=False,
                 reason=Reason.WORKERS_STARTING,
-                message="0 of 3 workers have started;"
-                " the events of pod train-worker-0-1 tell what the next one waits for",
+                message="0 of 3 workers have started; see the events of pod train-worker-0-1",
             ),
             id="all placed",
         ),
@@ -104,8 +107,7 @@ RUNNING = job(3).running()
                 scheduled=True,
                 running=False,
                 reason=Reason.WORKERS_STARTING,
-                message="2 of 3 workers have started;"
-                " the events of pod train-worker-1-1 tell what the next one waits for",
+                message="2 of 3 workers have started; see the events of pod train-worker-1-1",
             ),
             id="one starting",
         ),
@@ -115,7 +117,7 @@ RUNNING = job(3).running()
                 scheduled=True,
                 running=True,
                 reason=Reason.WORKERS_RUNNING,
-                message="all 3 workers run or have succeeded",
+                message="all 3 workers are running or have succeeded",
             ),
             id="running",
         ),
@@ -125,7 +127,7 @@ RUNNING = job(3).running()
                 scheduled=True,
                 running=True,
                 reason=Reason.WORKERS_RUNNING,
-                message="all 3 workers run or have succeeded",
+                message="all 3 workers are running or have succeeded",
             ),
             id="one has succeeded",
         ),
@@ -154,7 +156,7 @@ RUNNING = job(3).running()
                 reason=Reason.CONTAINER_CREATE_FAILED,
                 message="pod train-worker-1-1 (and 1 more): CreateContainerConfigError: no such secret",
             ),
-            id="two in trouble, the first is told",
+            id="two have issues, the first is reported",
         ),
         pytest.param(
             PLACED.waiting(0, "Unschedulable", "0/3 nodes are available", scheduled=False),

@@ -6,16 +6,17 @@ import pytest
 
 from tests.support.jobs import Scene, job
 from tests.unit.domain.recovering import RUNS, act, after
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import Group, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
 from trainyard.api.status import Phase
-from trainyard.domain.state.snapshot import AgentView, Doing
+from trainyard.domain.state.snapshot import AgentView
 
 
 def at(scene: Scene, *attempts: int | None) -> Scene:
     """The agents of workers 0, 1, … say that they are at these attempts; None: it has yet to call."""
     newest = {pod.index: pod.uid for pod in scene.pods}
-    agents = {newest[i]: AgentView(attempt, Doing.RUNNING) for i, attempt in enumerate(attempts) if attempt}
+    agents = {newest[i]: AgentView(attempt, AgentState.RUNNING) for i, attempt in enumerate(attempts) if attempt}
     return replace(scene, agents=agents)
 
 
@@ -46,13 +47,13 @@ def test_agents_know_the_attempt_where_the_status_was_lost() -> None:
         pytest.param(at(RUNS, *[10**11] * 3), 1, id="absurd"),
     ],
 )
-def test_an_attempt_that_is_not_stored_is_believed_of_all_workers_alone(scene: Scene, attempt: int) -> None:
+def test_unstored_attempt_needs_unanimous_agents(scene: Scene, attempt: int) -> None:
     decided = act(scene)
     assert decided.status.attempt == attempt
     told = [event.reason for event in decided.events]
     assert (Reason.ATTEMPT_ADOPTED in told) is (attempt == 7)
 
 
-def test_who_says_so_alone_changes_nothing_for_the_others() -> None:
+def test_single_agent_does_not_change_attempt() -> None:
     said = at(RUNS, 1, 900_000_000, 1)
     assert act(said) == act(at(RUNS, 1, 1, 1))

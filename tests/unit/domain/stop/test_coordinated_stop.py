@@ -7,32 +7,33 @@ import pytest
 
 from tests.support.jobs import NOW, Scene, ago, job
 from tests.unit.domain.recovering import RUNS, act, after, made_in
+from trainyard.api.agent_protocol import AgentState, StopProgress
 from trainyard.api.base import MOST
 from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.plan import plan
-from trainyard.domain.state.snapshot import AgentView, Doing, LeaveView
-from trainyard.domain.stop.coordinated_stop import hold
+from trainyard.domain.state.snapshot import AgentView
+from trainyard.domain.stop.coordinated_stop import plan_coordinated_stop
 
-ASKED = CoordinatedStop(attempt=1, time=ago(1), reason="worker 1 (pod train-worker-1-1) is taken away: Deleted")
+ASKED = CoordinatedStop(attempt=1, time=ago(1), reason="worker 1 (pod train-worker-1-1) is being disrupted: Deleted")
 KNOWN = ASKED.evolve(step=8)
 SAVED = "rank 0 ended with exit code 90"
 
 
-def part(scene: Scene, *leaves: LeaveView | None, doing: Doing = Doing.RUNNING) -> Scene:
+def part(scene: Scene, *leaves: StopProgress | None, state: AgentState = AgentState.RUNNING) -> Scene:
     """The workers, from the first on, as far as this on the way."""
-    made = {f"pod-{i}-1": AgentView(1, doing, since=ago(60), leave=leave) for i, leave in enumerate(leaves)}
+    made = {f"pod-{i}-1": AgentView(1, state, since=ago(60), leave=leave) for i, leave in enumerate(leaves)}
     return replace(scene, agents={**(scene.agents or {}), **made})
 
 
-ABLE = part(RUNS, LeaveView(), LeaveView(), LeaveView())
+ABLE = part(RUNS, StopProgress(), StopProgress(), StopProgress())
 LEAVES = ABLE.deleted(1, seconds_ago=1, grace=30)
 WAITS = LEAVES.with_status(coordinated_stop=ASKED)
 
 
-def waiting(*passed: int | None) -> list[LeaveView]:
-    return [LeaveView(asked=True, passed=step) for step in passed]
+def waiting(*passed: int | None) -> list[StopProgress]:
+    return [StopProgress(asked=True, passed=step) for step in passed]
 
 
 STOPS = part(LEAVES, *waiting(7, 7, 7)).with_status(coordinated_stop=KNOWN)
@@ -44,7 +45,7 @@ def saved(scene: Scene, *indexes: int) -> Scene:
     return scene
 
 
-def test_a_worker_that_is_taken_away_has_all_stop_together_before_anything_else() -> None:
+def test_disruption_triggers_a_coordinated_stop_first() -> None:
     decided = act(LEAVES)
     assert (decided.status.attempt, decided.actions) == (1, ())
     stop = decided.status.internal.coordinated_stop
@@ -53,7 +54,7 @@ def test_a_worker_that_is_taken_away_has_all_stop_together_before_anything_else(
 
 
 def test_so_has_one_that_was_asked_to_end_and_a_suspension_and_another_size() -> None:
-    asked = part(ABLE, LeaveView(), LeaveView(), LeaveView(leaving=True))
+    asked = part(ABLE, StopProgress(), StopProgress(), StopProgress(leaving=True))
     reasons = [
         act(scene).status.internal.coordinated_stop
         for scene in (asked, ABLE.wishing(lifecycle={"suspend": True}), ABLE.wishing(replicas=2))
@@ -68,10 +69,10 @@ def test_so_has_one_that_was_asked_to_end_and_a_suspension_and_another_size() ->
 @pytest.mark.parametrize(
     "scene",
     [
-        part(LEAVES, LeaveView(), LeaveView(), None),
-        part(LEAVES, LeaveView(), doing=Doing.FAILED),
+        part(LEAVES, StopProgress(), StopProgress(), None),
+        part(LEAVES, StopProgress(), state=AgentState.FAILED),
         LEAVES.vanished(2),
-        part(LEAVES, LeaveView(), LeaveView(), LeaveView()).hung_up(2),
+        part(LEAVES, StopProgress(), StopProgress(), StopProgress()).hung_up(2),
         replace(LEAVES, agents={}),
         LEAVES.gone(2),
     ],
@@ -122,13 +123,13 @@ def test_an_agent_that_hangs_up_to_tell_what_is_new_is_waited_for(scene: Scene) 
 
 def test_a_new_leader_hears_the_agents_first() -> None:
     for scene in (ABLE.deleted(1), WAITS, ABLE.wishing(lifecycle={"suspend": True})):
-        fresh = replace(scene, agents={}, hearing_since=ago(1))
+        fresh = replace(scene, agents={}, coordinator_up_since=ago(1))
         assert (act(fresh).status, act(fresh).requeue_after) == (scene.status, 5.0)
 
 
 def test_a_rank_that_is_beyond_the_step_already_is_not_waited_for() -> None:
-    beyond = LeaveView(asked=True)
-    assert act(part(STOPS, LeaveView(asked=True, passed=7, at=8), beyond)).status.attempt == 2
+    beyond = StopProgress(asked=True)
+    assert act(part(STOPS, StopProgress(asked=True, passed=7, at=8), beyond)).status.attempt == 2
 
 
 def test_ranks_that_cannot_wait_are_not_waited_for() -> None:
@@ -139,7 +140,7 @@ def test_ranks_that_cannot_wait_are_not_waited_for() -> None:
 def test_an_occasion_that_is_over_before_the_step_is_known() -> None:
     again = ABLE.with_status(coordinated_stop=ASKED)
     assert act(again).status.internal.coordinated_stop is None
-    known = part(ABLE.with_status(coordinated_stop=KNOWN), *(3 * [LeaveView(asked=True, passed=7, at=8)]))
+    known = part(ABLE.with_status(coordinated_stop=KNOWN), *(3 * [StopProgress(asked=True, passed=7, at=8)]))
     assert act(known).status.internal.coordinated_stop == KNOWN, "they will end, whatever becomes of the occasion"
 
 
@@ -153,8 +154,8 @@ def test_the_verdict_waits_until_all_have_ended() -> None:
     assert (made_in(meets), meets.status.internal.coordinated_stop) == ([1, 2, 1], None)
     story = str(meets.status.condition(C.RESTARTING))
     assert "worker 1 of attempt 1" in story
-    assert "was taken away: Deleted" in story
-    assert "; all ranks were told to stop after step 8; worker 1 gets a new pod" in story
+    assert "was disrupted: Deleted" in story
+    assert "; all ranks were requested to stop after step 8; creating a new pod for worker 1" in story
 
 
 def test_it_waits_no_longer_than_the_pod_that_has_to_go_may() -> None:
@@ -187,7 +188,7 @@ def test_a_worker_that_fails_on_the_way_ends_the_wait() -> None:
     assert decided.status.restarts.disruptions == 1, "the deletion came first"
 
 
-def test_all_that_end_with_90_and_nobody_is_taken_away_is_no_failure() -> None:
+def test_exit_90_of_all_workers_is_no_failure() -> None:
     ended = saved(ABLE.with_status(coordinated_stop=KNOWN), 0, 1, 2)
     assert act(ended).requeue_after == 2, "whoever asked for it may be told of yet"
     restarts = plan(ended.snapshot, NOW + timedelta(seconds=2)).status.restarts
@@ -205,13 +206,13 @@ LONG = part(ABLE.deleted(1, seconds_ago=1, grace=3600), *waiting(7, 7, 7)).with_
 )
 
 
-def test_a_worker_that_is_lost_on_the_way_is_not_waited_for_to_the_end() -> None:
+def test_lost_worker_ends_the_stop_wait() -> None:
     assert act(LONG).status.attempt == 1
     assert act(LONG.vanished(2, seconds_ago=60)).status.attempt == 2
     assert act(LONG.hung_up(2, seconds_ago=60)).status.attempt == 2
 
 
-def test_a_deadline_of_the_job_ends_the_wait_too() -> None:
+def test_active_deadline_ends_the_stop_wait() -> None:
     soon = LONG.wishing(lifecycle={"activeDeadlineSeconds": 310})
     assert act(soon).requeue_after == 10
     assert act(LONG.wishing(lifecycle={"activeDeadlineSeconds": 300})).status.holds(C.FAILED)
@@ -228,21 +229,21 @@ def test_a_time_that_is_yet_to_come_is_taken_for_now(time: datetime, step: int |
 def test_a_clock_that_was_set_back_makes_no_moment_of_an_hour(left: datetime, waits: float | None) -> None:
     agents = LEAVES.agents or {}
     hung_up = replace(LEAVES, agents={**agents, "pod-2-1": replace(agents["pod-2-1"], left_at=left)})
-    held = hold(hung_up.snapshot, NOW)
+    held = plan_coordinated_stop(hung_up.snapshot, NOW)
     assert (held and held.requeue_after) == waits
 
 
 @pytest.mark.parametrize("grace", [0, 2, 30])
-def test_a_pod_that_has_no_time_left_gets_to_no_common_end(grace: float) -> None:
-    late = part(ABLE.deleted(1, seconds_ago=grace - 1, grace=grace), *(3 * [LeaveView()]))
+def test_pod_without_time_gets_no_coordinated_stop(grace: float) -> None:
+    late = part(ABLE.deleted(1, seconds_ago=grace - 1, grace=grace), *(3 * [StopProgress()]))
     assert act(late).status.attempt == 2
 
 
 def test_an_agreement_takes_no_longer_than_the_pod_has() -> None:
-    assert act(part(ABLE.deleted(1, seconds_ago=1, grace=5), *(3 * [LeaveView()]))).requeue_after == 4
+    assert act(part(ABLE.deleted(1, seconds_ago=1, grace=5), *(3 * [StopProgress()]))).requeue_after == 4
 
 
-def test_what_was_ordered_is_charged_to_nobody_whatever_the_rules_say() -> None:
+def test_requested_exit_is_not_counted_despite_rules() -> None:
     taken_back = saved(ABLE.with_status(coordinated_stop=KNOWN), 0, 1, 2)
     for recovery in ({"maxDisruptions": 0}, {"maxRestarts": 0, "rules": [{"exitCodes": [90], "action": "Restart"}]}):
         status = plan(taken_back.wishing(recovery=recovery).snapshot, NOW + timedelta(seconds=3)).status
@@ -265,6 +266,6 @@ def test_words_without_an_end_are_cut() -> None:
 
 
 def test_a_job_without_agents_does_not_wait_for_them() -> None:
-    fresh = replace(job(1).running(), agents={}, hearing_since=ago(1))
+    fresh = replace(job(1).running(), agents={}, coordinator_up_since=ago(1))
     assert act(fresh.wishing(lifecycle={"suspend": True})).status.holds(C.SUSPENDED)
     assert act(fresh.deleted(0)).status.attempt == 2

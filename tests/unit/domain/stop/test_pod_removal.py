@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import NOW, Scene, ago, job
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.actions import RemovePod
 from trainyard.domain.plan import plan
 from trainyard.domain.state.observe import FAR_AWAY
-from trainyard.domain.state.snapshot import Doing
 from trainyard.domain.stop.pod_removal import TRY_AGAIN
 
 GRACE = 30
@@ -83,7 +83,7 @@ def test_it_names_this_very_pod_and_says_why() -> None:
 
 
 def test_a_worker_whose_agent_calls_is_there_whatever_the_control_plane_says() -> None:
-    heard = replaced(dead(RUNNING.attended(Doing.RUNNING)))
+    heard = replaced(dead(RUNNING.attended(AgentState.RUNNING)))
     assert removed(heard) == []
     assert plan(heard.snapshot, NOW).requeue_after == TRY_AGAIN, "it may fall silent without a word"
     assert removed(replace(heard, agents={})) == ["train-worker-1-1"]

@@ -1,4 +1,4 @@
-"""The schema of the chart's values is that of the model, and says what `values.yaml` says."""
+"""The chart's schema follows the model, with the descriptions of `values.yaml`."""
 
 import json
 from typing import Any
@@ -17,11 +17,11 @@ def made() -> dict[str, Any]:
     return schema(VALUES)
 
 
-def test_the_committed_schema_is_current() -> None:
+def test_committed_schema_is_current() -> None:
     assert json.loads((CHART / "values.schema.json").read_text()) == made(), "run `make generate`"
 
 
-def test_the_committed_readme_is_what_helm_docs_makes() -> None:
+def test_committed_readme_is_current() -> None:
     assert (CHART / "README.md").read_text() == readme(CHART), "run `make generate`"
 
 
@@ -29,15 +29,15 @@ def test_the_committed_readme_is_what_helm_docs_makes() -> None:
     ("value", "setting"),
     [
         ("settings/logLevel", "log_level"),
-        ("settings/workers", "workers"),
+        ("settings/concurrentReconciles", "concurrent_reconciles"),
         ("settings/apiQps", "api_qps"),
         ("settings/apiBurst", "api_burst"),
-        ("leaderElection/leaseSeconds", "lease_seconds"),
+        ("leaderElection/leaseDurationSeconds", "lease_duration_seconds"),
         ("networkPolicy/jobs/from/items", "job_peers/items"),
         ("watchNamespaces/items", "namespaces/items"),
     ],
 )
-def test_what_the_operator_reads_is_bounded_as_its_settings_are(value: str, setting: str) -> None:
+def test_values_have_the_bounds_of_settings(value: str, setting: str) -> None:
     chart, operator = made(), written_out(Settings.model_json_schema())
     for name in value.split("/"):
         chart = chart[name] if name == "items" else chart["properties"][name]
@@ -49,7 +49,7 @@ def test_what_the_operator_reads_is_bounded_as_its_settings_are(value: str, sett
     assert bounds[0] == bounds[1]
 
 
-def test_no_reference_is_left_and_each_value_has_words() -> None:
+def test_schema_has_no_references() -> None:
     text = json.dumps(made())
     assert "$ref" not in text
     assert "$defs" not in text
@@ -57,11 +57,11 @@ def test_no_reference_is_left_and_each_value_has_words() -> None:
         assert said.strip(), path
 
 
-def test_comments_that_go_on_are_one_text_and_those_without_a_mark_are_none() -> None:
+def test_only_marked_comments_are_descriptions() -> None:
     text = "# of all\na:\n  # -- first\n  # and second.\n  b: 1\n  c: 2\n# -- last\nd: []\n"
     assert descriptions(text) == {"a.b": "first and second.", "d": "last"}
 
 
-def test_a_value_that_the_model_does_not_know_is_named() -> None:
+def test_unknown_value_is_named() -> None:
     with pytest.raises(ValueError, match=r"values.yaml: image.colour is not in dev/codegen/chart/values.py"):
         schema("image:\n  # -- of what?\n  colour: red\n")

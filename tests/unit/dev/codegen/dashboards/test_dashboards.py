@@ -1,4 +1,6 @@
-"""The dashboards by the rules of Grafana's own linter, and by ours. Their queries run in tests/cluster/test_dashboards.py."""
+"""The dashboards comply with the rules of Grafana's linter and with ours. tests/cluster/test_dashboards.py runs their
+queries.
+"""
 
 import json
 import re
@@ -20,8 +22,8 @@ WORDS = re.compile(r"\b(?:[a-z]+_)+[a-z0-9_]+\b|\bDCGM_FI_\w+")
 every_board = pytest.mark.parametrize("board", BOARDS, ids=[board.uid for board in BOARDS])
 
 
-def told() -> set[str]:
-    """All metrics that the docs list, histograms with the names of their series."""
+def documented_metrics() -> set[str]:
+    """Return all documented metrics, histograms with the names of their series."""
     pages = ("docs/reference/metrics.md", "docs/training/watching.md")
     rows = [line for page in pages for line in (ROOT / page).read_text().splitlines() if line.startswith("| `")]
     names = {row.split("`")[1]: row for row in rows}
@@ -35,17 +37,17 @@ def panels(board: Board) -> Iterator[dict[str, Any]]:
 
 
 @every_board
-def test_what_is_committed_is_what_the_code_makes(board: Board) -> None:
+def test_committed_dashboard_is_current(board: Board) -> None:
     assert (ROOT / FOLDER / f"{board.uid}.json").read_text() == text(board), "run `make generate`"
 
 
-def test_they_are_written_where_one_says(tmp_path: Path) -> None:
+def test_dashboards_are_written_below_the_root(tmp_path: Path) -> None:
     main([str(tmp_path)])
     assert {path.name for path in (tmp_path / FOLDER).iterdir()} == {f"{board.uid}.json" for board in BOARDS}
 
 
 @every_board
-def test_a_dashboard_is_found_chosen_and_left_alone(board: Board) -> None:
+def test_dashboard_metadata_and_variables(board: Board) -> None:
     made = json.loads(text(board))
     assert made["title"].startswith("Trainyard / ")
     assert made["description"]
@@ -59,7 +61,7 @@ def test_a_dashboard_is_found_chosen_and_left_alone(board: Board) -> None:
 
 
 @every_board
-def test_each_panel_says_what_it_shows_in_which_unit_and_from_when_on_it_is_bad(board: Board) -> None:
+def test_panels_have_description_unit_and_thresholds(board: Board) -> None:
     titles = [panel["title"] for panel in panels(board)]
     for row in board.rows:
         assert len({panel.title for panel in row.panels}) == len(row.panels)
@@ -76,7 +78,7 @@ def test_each_panel_says_what_it_shows_in_which_unit_and_from_when_on_it_is_bad(
 
 
 @every_board
-def test_lines_can_be_told_apart(board: Board) -> None:
+def test_series_have_distinct_legends(board: Board) -> None:
     for panel in board.panels:
         if panel.kind is not Kind.NUMBER:
             legends = [query.legend for query in panel.queries]
@@ -85,13 +87,13 @@ def test_lines_can_be_told_apart(board: Board) -> None:
 
 
 @every_board
-def test_a_panel_shows_that_all_is_well_too(board: Board) -> None:
+def test_panels_have_data_without_failures(board: Board) -> None:
     for panel in board.panels:
-        assert not all(query.rare for query in panel.queries) or panel.title == "Jobs that restart most", panel.title
+        assert not all(query.rare for query in panel.queries) or panel.title == "Jobs with most restarts", panel.title
 
 
 @every_board
-def test_no_panel_lies_on_another(board: Board) -> None:
+def test_panels_do_not_overlap(board: Board) -> None:
     taken = [
         (y, x)
         for panel in json.loads(text(board))["panels"]
@@ -106,8 +108,8 @@ def test_no_panel_lies_on_another(board: Board) -> None:
 
 
 @every_board
-def test_queries_are_of_metrics_that_there_are(board: Board) -> None:
-    known = told()
+def test_queries_use_known_metrics(board: Board) -> None:
+    known = documented_metrics()
     queries = [query.expr for panel in board.panels for query in panel.queries]
     queries += [variable.query for variable in board.variables] + [mark.query for mark in board.marks]
     for query in queries:
@@ -128,7 +130,7 @@ def test_queries_are_of_metrics_that_there_are(board: Board) -> None:
 
 
 @every_board
-def test_what_needs_more_than_a_cluster_has_says_so(board: Board) -> None:
+def test_gpu_panels_are_marked(board: Board) -> None:
     for panel, made in zip(board.panels, panels(board), strict=True):
         of_gpu = any("DCGM" in query.expr for query in panel.queries)
         assert (panel.needs == "GPU") == of_gpu

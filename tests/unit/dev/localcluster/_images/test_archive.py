@@ -26,7 +26,7 @@ def exported(tmp_path: Path) -> Path:
     return folder
 
 
-def test_every_blob_is_under_its_digest_and_the_index_names_the_image(exported: Path, tmp_path: Path) -> None:
+def test_blobs_are_named_by_digest_and_indexed(exported: Path, tmp_path: Path) -> None:
     archive = tmp_path / "trainer-abc.tar"
     pack(exported, REFERENCE, archive)
     with tarfile.open(archive) as tar:

@@ -12,7 +12,7 @@ from dev.localcluster.errors import LocalClusterError
 STORAGE = Storage(Path("/cache/buildah/overlay"), "overlay")
 
 
-def test_a_build_passes_arguments_and_secrets_and_no_environment() -> None:
+def test_build_passes_arguments_and_secrets_without_environment() -> None:
     command = STORAGE.build(
         context=Path("/repository"),
         dockerfile=Path("/repository/Dockerfile"),
@@ -36,7 +36,7 @@ def test_two_storages_do_not_share_their_mount_counts() -> None:
     assert STORAGE.command("info")[4] != other.command("info")[4]
 
 
-def test_the_base_takes_the_hosts_sources_or_the_tools_own() -> None:
+def test_base_uses_host_sources_or_the_default() -> None:
     sources = ["deb http://mirror.test/debian trixie main"]
     assert base.debootstrap(Path("/scratch/rootfs.tar"), sources)[-3:] == ["trixie", "/scratch/rootfs.tar", *sources]
     assert base.debootstrap(Path("/scratch/rootfs.tar"), [])[-2:] == ["trixie", "/scratch/rootfs.tar"]
@@ -46,7 +46,7 @@ def test_no_server_is_named_in_the_base() -> None:
     assert not any("://" in word for word in base.debootstrap(Path("rootfs.tar"), []))
 
 
-def test_a_step_that_works_leaves_its_words_in_the_log(tmp_path: Path) -> None:
+def test_successful_step_writes_its_output_to_log(tmp_path: Path) -> None:
     log = tmp_path / "build.log"
     run_logged([sys.executable, "-c", "print('hello')"], log, doing="greeting")
     assert log.read_text().splitlines()[-1] == "hello"
@@ -65,7 +65,7 @@ def test_a_step_that_works_leaves_its_words_in_the_log(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_failed_step_is_told_with_the_end_of_its_log(program: str, sentence: str, tmp_path: Path) -> None:
+def test_failed_step_shows_the_tail_of_log(program: str, sentence: str, tmp_path: Path) -> None:
     log = tmp_path / "build.log"
     log.write_text("".join(f"line {number}\n" for number in range(100)))
     with pytest.raises(LocalClusterError) as failure:

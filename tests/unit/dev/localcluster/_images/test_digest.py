@@ -21,9 +21,7 @@ def tree(tmp_path: Path) -> Path:
 INPUTS = ("Dockerfile", "source")
 
 
-def test_it_is_twelve_hex_digits_and_depends_on_contents_only(
-    tree: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_hash_is_short_and_depends_on_contents_only(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     first = content_hash(tree, INPUTS)
     copy = tmp_path_factory.mktemp("copy")
     for path in sorted(tree.rglob("*")):
@@ -38,13 +36,13 @@ def test_it_is_twelve_hex_digits_and_depends_on_contents_only(
     "change",
     [
         pytest.param(lambda root: (root / "Dockerfile").write_text("FROM other\n"), id="contents"),
-        pytest.param(lambda root: (root / "source" / "new.py").touch(), id="an empty file more"),
+        pytest.param(lambda root: (root / "source" / "new.py").touch(), id="an added empty file"),
         pytest.param(lambda root: (root / "source" / "main.py").rename(root / "source" / "start.py"), id="a name"),
         pytest.param(lambda root: (root / "source" / "main.py").chmod(0o755), id="the executable bit"),
-        pytest.param(lambda root: (root / "source" / "deep" / "more.py").unlink(), id="a file less"),
+        pytest.param(lambda root: (root / "source" / "deep" / "more.py").unlink(), id="a removed file"),
     ],
 )
-def test_any_change_changes_it(tree: Path, change: Callable[[Path], object]) -> None:
+def test_any_change_changes_the_hash(tree: Path, change: Callable[[Path], object]) -> None:
     before = content_hash(tree, INPUTS)
     change(tree)
     assert content_hash(tree, INPUTS) != before
@@ -58,7 +56,7 @@ def test_compiled_files_and_other_folders_do_not_count(tree: Path) -> None:
     assert content_hash(tree, INPUTS) == before
 
 
-def test_a_missing_input_is_an_error_not_an_empty_one(tree: Path) -> None:
+def test_missing_input_raises_an_error(tree: Path) -> None:
     with pytest.raises(FileNotFoundError, match="absent"):
         content_hash(tree, ("absent",))
 

@@ -78,7 +78,7 @@ def test_the_hosts_package_index(environ: dict[str, str], file: str, expected: s
     assert pip_conf(environ, [tmp_path / "absent.conf", path], with_ca_bundle=False) == expected
 
 
-def test_the_ca_bundle_is_named_as_the_build_sees_it() -> None:
+def test_pip_gets_the_ca_bundle_inside_the_build() -> None:
     assert pip_conf({}, [], with_ca_bundle=True) == "[global]\ncert = /run/secrets/ca-bundle\n"
 
 
@@ -87,7 +87,7 @@ def test_the_users_own_pip_conf_is_the_strongest(tmp_path: Path) -> None:
     assert pip_conf_files(environ)[-2:] == [Path("/home/me/.config/pip/pip.conf"), tmp_path / "own.conf"]
 
 
-def test_the_environment_names_the_ca_bundle_but_only_a_file_counts(tmp_path: Path) -> None:
+def test_ca_bundle_from_environment_must_exist(tmp_path: Path) -> None:
     bundle = tmp_path / "ca.crt"
     missing = ca_bundle({"SSL_CERT_FILE": str(bundle)})
     bundle.touch()

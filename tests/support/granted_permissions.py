@@ -1,0 +1,34 @@
+"""The permissions that the chart must grant to the operator, and those that a role grants."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from tests.unit.helm.chart import Manifest
+
+Grants = Mapping[tuple[str, str], set[str]]
+"""Verbs by group and resource."""
+
+OPERATOR: Grants = {
+    ("trainyard.dev", "trainingjobs"): {"get", "list", "watch", "delete"},
+    ("trainyard.dev", "trainingjobs/status"): {"update"},
+    ("trainyard.dev", "trainingjobs/finalizers"): {"update"},
+    ("", "pods"): {"get", "list", "watch", "create", "delete"},
+    ("", "services"): {"get", "list", "watch", "create"},
+    ("events.k8s.io", "events"): {"get", "create", "patch"},
+}
+ELECTION: Grants = {
+    ("coordination.k8s.io", "leases/trainyard"): {"get", "update"},
+    ("coordination.k8s.io", "leases"): {"create"},
+}
+
+
+def grants(role: Manifest) -> Grants:
+    """Return the verbs that a role grants on each resource. Rules of other shapes raise KeyError or AssertionError."""
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for rule in role["rules"]:
+        assert set(rule) - {"resourceNames"} == {"apiGroups", "resources", "verbs"}
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                for name in rule.get("resourceNames", [""]):
+                    found[group, f"{resource}/{name}" if name else resource] |= set(rule["verbs"])
+    return found
