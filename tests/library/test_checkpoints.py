@@ -113,7 +113,7 @@ def test_where_none_is_whole_nobody_begins_anew(tmp_path: Path) -> None:
     assert first == second
     assert "step-000000000002-000001: rank" in first
     assert "its checksum is another one" in first
-    assert "restore one, or begin in another folder" in first
+    assert "restore one, or start in another folder" in first
 
 
 def expect_misfit(folder: Path) -> str:

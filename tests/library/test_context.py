@@ -249,7 +249,7 @@ time.sleep(0.2)
 os.kill(child, signal.SIGTERM)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 time.sleep(1.5)
-print("alive", notice.given, flush=True)
+print("alive", notice.received, flush=True)
 """
 
 

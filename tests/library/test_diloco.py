@@ -52,8 +52,8 @@ class Training:
 def averages(islands: int) -> list[float]:
     """How far the model is from the mean over islands after each step, with an exchange in each."""
     far = []
-    ours = Training(islands, torch.optim.SGD, every=1, rate=1.0, momentum=0.0)
-    theirs = Training(islands, torch.optim.SGD, every=10**6)
+    ours = Training(islands, torch.optim.SGD, sync_every=1, outer_lr=1.0, outer_momentum=0.0)
+    theirs = Training(islands, torch.optim.SGD, sync_every=10**6)
     for step in range(5):
         ours.train(step, step + 1)
         theirs.train(step, step + 1)
@@ -72,8 +72,8 @@ def test_every_step_at_rate_1_without_momentum_is_averaging(tmp_path: Path, worl
 
 def against_the_paper() -> tuple[np.ndarray, np.ndarray, list[bool]]:
     """Two rounds of three steps: algorithm 1, with the outer step written out."""
-    one = Training(2, every=3, rate=0.7, momentum=0.9)
-    local = Training(2, every=10**6)
+    one = Training(2, sync_every=3, outer_lr=0.7, outer_momentum=0.9)
+    local = Training(2, sync_every=10**6)
     begin = one.weights
     velocity = np.zeros_like(begin)
     for first in (0, 3):
@@ -97,7 +97,7 @@ def test_a_round_is_that_of_the_paper(tmp_path: Path) -> None:
 def sent(every: int, islands: int) -> tuple[int, np.ndarray]:
     # So few at once that there are several messages.
     module.MESSAGE = 20
-    one = Training(islands, every=every).train(0, 12)
+    one = Training(islands, sync_every=every).train(0, 12)
     return one.outer.sent_bytes, one.weights
 
 
@@ -111,9 +111,9 @@ def test_the_bytes_fall_with_the_length_of_a_round(tmp_path: Path) -> None:
 
 
 def resumed(folder: str, saved: int) -> tuple[np.ndarray, np.ndarray]:
-    one = Training(2, every=4).train(0, saved)
+    one = Training(2, sync_every=4).train(0, saved)
     dcp.save({"outer": one.outer, "own": one.own}, checkpoint_id=folder)
-    other = Training(2, every=4)
+    other = Training(2, sync_every=4)
     dcp.load({"outer": other.outer, "own": other.own}, checkpoint_id=folder)
     return one.train(saved, 10).weights, other.train(saved, 10).weights
 
@@ -127,14 +127,14 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path, saved: int) -> None:
 
 
 def save(folder: str) -> np.ndarray:
-    one = Training(2, torch.optim.SGD, every=4).train(0, 4)
+    one = Training(2, torch.optim.SGD, sync_every=4).train(0, 4)
     assert one.outer.synchronized
     dcp.save({"model": one.model, "outer": one.outer, "own": one.own}, checkpoint_id=folder)
     return one.weights
 
 
 def load(folder: str) -> tuple[np.ndarray, int]:
-    one = Training(3, torch.optim.SGD, every=4)
+    one = Training(3, torch.optim.SGD, sync_every=4)
     dcp.load({"model": one.model, "outer": one.outer}, checkpoint_id=folder)
     return one.weights, one.outer.steps
 
@@ -153,9 +153,9 @@ def refused() -> list[str]:
     state = one.outer.state_dict()
     state["parameters"] = {"other": torch.zeros(1)}
     for act in (
-        lambda: Training(2, every=0),
-        lambda: Training(2, rate=0.0),
-        lambda: Training(2, momentum=1.0),
+        lambda: Training(2, sync_every=0),
+        lambda: Training(2, outer_lr=0.0),
+        lambda: Training(2, outer_momentum=1.0),
         lambda: DiLoCo(nn.Linear(1, 1), join_replica_group(1)),
         lambda: one.outer.load_state_dict(state),
         lambda: one.own.load_state_dict({}),
@@ -170,11 +170,11 @@ def refused() -> list[str]:
 def test_what_cannot_be_is_told(tmp_path: Path) -> None:
     every, rate, momentum, bare, other, own = run(2, tmp_path, refused)[0]
     assert every == "sync_every must be from 1 on, not 0"
-    assert rate == "outer_lr must be positive, and is 0.0"
+    assert rate == "outer_lr must be positive, not 0.0"
     assert momentum == "outer_momentum must be from 0 to less than 1, not 1.0"
     assert (
         "a replica group has 2: wrap it with DistributedDataParallel(model, process_group=replica_group.intra_group)"
         in bare
     )
     assert "of another model: 0.bias is in one of them only" in other
-    assert "has no island0: leave the state of islands out" in own
+    assert "has no replica_group_0: leave the state of replica groups out" in own

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-ZERO2, ZERO3 = {"reshard": False}, {"reshard": True}
+ZERO2, ZERO3 = {"reshard_after_forward": False}, {"reshard_after_forward": True}
 TENSOR, PIPELINE = Parallelism(tensor=2), Parallelism(pipeline=2)
 BOTH = Parallelism(tensor=2, pipeline=2)
 

@@ -170,7 +170,7 @@ def exported(folder: Path) -> None:
         model_factory=transformer,
         example_inputs=TOKENS,
     )
-    with pytest.raises(ExportError, match="this one is spread over processes: give plain"):
+    with pytest.raises(ExportError, match="this one is spread over processes: give model_factory"):
         export_model(own, str(folder / "none"), formats=("torch.export",), example_inputs=TOKENS)
 
 
@@ -345,23 +345,23 @@ def failing() -> nn.Module:
 @pytest.mark.parametrize(
     ("model", "more", "kind", "said"),
     [
-        (Choosy, {"formats": ("torch.export",), "example": torch.ones(2, 3)}, ExportError, "torch.export cannot follow the forward of Choosy: .*torch.cond"),
+        (Choosy, {"formats": ("torch.export",), "example_inputs": torch.ones(2, 3)}, ExportError, "torch.export cannot follow the forward of Choosy: .*torch.cond"),
         (Noted, {}, ExportError, "safetensors holds tensors alone, and _extra_state is a dict: take the format torch"),
         (on_meta, {}, ExportError, "first.weight is on the meta device and has no values"),
         (Net, {"formats": ("pickle",)}, ValueError, "formats must be of torch, safetensors, torch.export, onnx, and has pickle"),
         (Net, {"formats": ()}, ValueError, "formats is empty: name one or more of torch"),
-        (Net, {"formats": ("onnx",)}, ValueError, "example is missing: onnx need tensors to trace"),
-        (Net, {"formats": ("onnx",), "example": (1, 2)}, ValueError, "example must be a tensor, or a tuple of tensors"),
-        (Net, {"formats": ("onnx",), "example": 5}, ValueError, "example must be a tensor, or a tuple of tensors"),
+        (Net, {"formats": ("onnx",)}, ValueError, "example_inputs is missing: onnx need tensors to trace"),
+        (Net, {"formats": ("onnx",), "example_inputs": (1, 2)}, ValueError, "example_inputs must be a tensor, or a tuple of tensors"),
+        (Net, {"formats": ("onnx",), "example_inputs": 5}, ValueError, "example_inputs must be a tensor, or a tuple of tensors"),
         (list, {}, ValueError, "model is an empty list"),
-        (Net, {"formats": ("onnx",), "example": (*EXAMPLE, EXAMPLE[0])}, ValueError, "example has 3 tensors, and forward of Net takes x, bias"),
-        (Net, {"formats": ("onnx",), "example": EXAMPLE, "dynamic": {"y": {0: "n"}}}, ValueError, "dynamic names y, and example has x, bias"),
-        (Net, {"formats": ("onnx",), "example": EXAMPLE, "dynamic": {"bias": {1: "n"}}}, ValueError, "bias has 1 dimensions, from 0 on, and no dimension 1"),
-        (Net, {"formats": ("onnx",), "example": EXAMPLE, "dynamic": {"x": {0: "a b"}}}, ValueError, "dimension 0 of x needs a name such as batch, and has 'a b'"),
-        (Net, {"formats": ("onnx",), "example": (EXAMPLE[0][:1], EXAMPLE[1]), "dynamic": DYNAMIC}, ValueError, "dimension 0 of x has size 1 in example"),
-        (Net, {"formats": ("onnx",), "example": EXAMPLE, "plain": Tied}, ExportError, r"what plain\(\) makes is not the model that was trained: .*embedding"),
-        (Net, {"formats": ("onnx",), "example": EXAMPLE, "plain": failing}, ExportError, r"plain\(\) failed: no such weights"),
-        (Net, {"about": Provenance(configuration=7)}, ValueError, "configuration must be a mapping"),
+        (Net, {"formats": ("onnx",), "example_inputs": (*EXAMPLE, EXAMPLE[0])}, ValueError, "example_inputs has 3 tensors, and forward of Net takes x, bias"),
+        (Net, {"formats": ("onnx",), "example_inputs": EXAMPLE, "dynamic_shapes": {"y": {0: "n"}}}, ValueError, "dynamic_shapes names y, and example_inputs has x, bias"),
+        (Net, {"formats": ("onnx",), "example_inputs": EXAMPLE, "dynamic_shapes": {"bias": {1: "n"}}}, ValueError, "bias has 1 dimensions, from 0 on, and no dimension 1"),
+        (Net, {"formats": ("onnx",), "example_inputs": EXAMPLE, "dynamic_shapes": {"x": {0: "a b"}}}, ValueError, "dimension 0 of x needs a name such as batch, and has 'a b'"),
+        (Net, {"formats": ("onnx",), "example_inputs": (EXAMPLE[0][:1], EXAMPLE[1]), "dynamic_shapes": DYNAMIC}, ValueError, "dimension 0 of x has size 1 in example_inputs"),
+        (Net, {"formats": ("onnx",), "example_inputs": EXAMPLE, "model_factory": Tied}, ExportError, r"what model_factory\(\) makes is not the model that was trained: .*embedding"),
+        (Net, {"formats": ("onnx",), "example_inputs": EXAMPLE, "model_factory": failing}, ExportError, r"model_factory\(\) failed: no such weights"),
+        (Net, {"provenance": Provenance(configuration=7)}, ValueError, "configuration must be a mapping"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_exported_is_told(

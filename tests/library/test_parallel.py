@@ -156,7 +156,7 @@ WORDS = {
     "dimensions": "1 tensors have 0 dimensions here",
     "attention on CPUs": "context parallel needs GPUs",
     "max_norm": "max_norm must be positive",
-    "norm": "norm must be from 1 on",
+    "norm": "norm_type must be from 1 on",
 }
 
 

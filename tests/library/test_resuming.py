@@ -14,7 +14,7 @@ from trainyard_torch import Checkpoints, Parallelism, TrainState
 if TYPE_CHECKING:
     from pathlib import Path
 
-ZERO3, PIPELINE = {"reshard": True}, Parallelism(pipeline=2)
+ZERO3, PIPELINE = {"reshard_after_forward": True}, Parallelism(pipeline=2)
 DDP, ONE = Layout(), Layout(micro=12)
 FSDP, TENSOR = Layout(data=ZERO3), Layout(Parallelism(tensor=2), data=ZERO3)
 STAGES, INTERLEAVED = Layout(PIPELINE, micro=3), Layout(PIPELINE, micro=3, stages_per_rank=2)

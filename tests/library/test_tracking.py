@@ -349,8 +349,8 @@ def test_the_numbers_are_those_of_all_and_rank_0_tells_them(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("wrong", "kind", "said"),
     [
-        (MLflow, ValueError, "uri is missing: the server's address"),
-        (lambda: TensorBoard("s3://bucket/runs"), ValueError, "folder must be a path, and is s3://bucket/runs"),
+        (MLflow, ValueError, "tracking_uri is missing: the server's address"),
+        (lambda: TensorBoard("s3://bucket/runs"), ValueError, "log_dir must be a path, not s3://bucket/runs"),
         (lambda: Tracking(TensorBoard("runs"), log_every=0), ValueError, "log_every must be from 1 on, not 0"),
         (lambda: Tracking(TensorBoard("runs"), parameters=3), ValueError, "parameters must be a mapping"),
         (

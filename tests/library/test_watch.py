@@ -239,9 +239,12 @@ def test_the_share_of_the_peak(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda: Monitor(compute_phases=("data", "loading")), "own must be of the phases .*, and has loading"),
-        (lambda: Monitor(peak_flops=0), "peak must be positive, and is 0"),
-        (lambda: Monitor(peak_flops=float("inf")), "peak must be positive, and is inf"),
+        (
+            lambda: Monitor(compute_phases=("data", "loading")),
+            "compute_phases must be of the phases .*, and has loading",
+        ),
+        (lambda: Monitor(peak_flops=0), "peak_flops must be positive, not 0"),
+        (lambda: Monitor(peak_flops=float("inf")), "peak_flops must be positive, not inf"),
         (lambda: Monitor(total_steps=-1), "total_steps must be from 0 on, not -1"),
         (lambda: Monitor(port=0), "port must be from 1 to 65535, and is 0"),
         (lambda: Monitor(profiler=ProfilerConfig(steps=0)), "steps must be from 1 to 1000, and is 0"),

@@ -20,7 +20,7 @@ def test_every_process_has_its_place(tensor: int, pipeline: int, context: int, r
         (Parallelism(tensor=2, pipeline=2), 6, "6 processes cannot be laid out .* a multiple of 4"),
         (Parallelism(context=4), 2, "2 processes cannot be laid out .* a multiple of 4"),
         (Parallelism(tensor=2, replicate=2), 6, "replicate must divide 3"),
-        (Parallelism(), 0, "world must be from 1 on"),
+        (Parallelism(), 0, "world_size must be from 1 on"),
     ],
 )
 def test_worlds_that_do_not_fit(sizes: Parallelism, world_size: int, words: str) -> None:

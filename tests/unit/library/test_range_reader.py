@@ -142,8 +142,12 @@ def test_it_can_go_to_another_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
-        (lambda: RetryPolicy(attempts=0), ValueError, "tries must be from 1"),
-        (lambda: RetryPolicy(initial_seconds=3, max_seconds=2), ValueError, "first must be from 0 to most"),
+        (lambda: RetryPolicy(attempts=0), ValueError, "attempts must be from 1"),
+        (
+            lambda: RetryPolicy(initial_seconds=3, max_seconds=2),
+            ValueError,
+            "initial_seconds must be from 0 to max_seconds",
+        ),
         (lambda: RangeReader("s3:bucket"), ReadError, "neither a path nor a URL"),
         (lambda: RangeReader("nowhere://a"), ReadError, "nowhere"),
         (lambda: Blocks(bytes_of, lambda _: 1, -1, 1), ValueError, "memory must be from 0"),

@@ -77,13 +77,13 @@ class Parallelism:
         return cls(**sizes)
 
     def data(self, world_size: int) -> int:
-        """How many ways the samples are shared by `world` processes.
+        """How many ways the samples are shared by `world_size` processes.
 
         Raises:
             ValueError: they cannot be laid out like this.
         """
         if world_size < 1:
-            raise ValueError(f"world must be from 1 on, and is {world_size}")
+            raise ValueError(f"world_size must be from 1 on, not {world_size}")
         model = self.tensor * self.pipeline * self.context
         data, rest = divmod(world_size, model)
         if rest:

@@ -45,7 +45,7 @@ class Precision:
             16 bits; fp16 with a scaled loss. "fp8": as bf16, and linear layers in fp8, by torchao. None: "tf32" where the device has it, else
             "fp32".
         device: where the model is.
-        scale: fp16: what the loss is multiplied with at first.
+        init_scale: fp16: what the loss is multiplied with at first.
         growth_interval: fp16: steps without an overflow until the scale is doubled.
 
     Attributes:

@@ -27,7 +27,7 @@ class BackgroundSave:
     """One checkpoint, from the moment when its state is copied.
 
     Args:
-        write: does it, in a thread; asks `check` now and then, and sets `remembered` and `forgotten`.
+        write: does it, in a thread; asks `check` now and then, and sets `in_memory` and `memory_error`.
         store: where it goes.
         seconds: in which it is to be done, or `check` ends it.
         give_up_seconds: seconds from now until the save is abandoned, whatever its thread does.

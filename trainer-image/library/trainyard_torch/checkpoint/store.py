@@ -48,7 +48,7 @@ class Store:
     Raises:
         StoreError: this is no URL, or there is no such file system here. All methods raise it where the store cannot be used, or does
             not answer in time.
-        ValueError: patience is not positive.
+        ValueError: timeout_seconds is not positive.
     """
 
     def __init__(self, url: str, *, timeout_seconds: float | None = None, **options: object) -> None:

@@ -38,7 +38,7 @@ class PowerSGD:
     Attributes:
         rank: columns of each factor, from 1 on. More is nearer to the gradient, and more bytes; 1 to 4 is usual, 32 for language models.
         start_step: first step to be compressed, from 2 on. Gradients change fastest early; a tenth of all steps is a good first choice.
-        min_compression_rate: a matrix is compressed only where that makes it smaller than 1 / `saving`.
+        min_compression_rate: a matrix is compressed only where that makes it smaller than 1 / `min_compression_rate`.
         epsilon: added to the norms by which factors are divided: with 0, a gradient that is 0 becomes NaN.
 
     Raises:

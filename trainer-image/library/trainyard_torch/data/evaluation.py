@@ -44,7 +44,7 @@ class EvaluationLoader:
     `all_reduce`, over the data dimension of the mesh: sums of what was found, and of the second number, how many samples count.
 
     Args:
-        source: a list, a torch data set with numbers for keys, or one of `tokens.token_file` and `RecordDataset`. It stays open.
+        source: a list, a torch data set with numbers for keys, or one of `token_dataset` and `RecordDataset`. It stays open.
         batch_size: samples that a process puts through the model at once, from 1 on; the last batch may have fewer.
         data_shard: which of the processes that share the samples this is: `training.data_shard`.
         transform: `transform(sample, rng)` makes another sample of one, with a numpy generator that depends on (seed, sample) alone.

@@ -36,7 +36,7 @@ class Loader:
         that training continues with the next unseen sample, at any number of processes, from a `state_dict` taken between two steps.
 
     Args:
-        source: a list, a torch data set with numbers for keys, or one of `tokens.token_file` and `RecordDataset`.
+        source: a list, a torch data set with numbers for keys, or one of `token_dataset` and `RecordDataset`.
         batches: which samples a step has, and from where on.
         data_shard: which of the processes that share them this is.
         transform: `transform(sample, rng)` makes another sample of one, with a numpy generator that depends on (seed, epoch, sample) alone. It is called

@@ -44,9 +44,11 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
-            raise ValueError(f"tries must be from 1 on, and is {self.attempts}")
+            raise ValueError(f"attempts must be from 1 on, not {self.attempts}")
         if not 0 <= self.initial_seconds <= self.max_seconds:
-            raise ValueError(f"first must be from 0 to most ({self.max_seconds} s), and is {self.initial_seconds}")
+            raise ValueError(
+                f"initial_seconds must be from 0 to max_seconds ({self.max_seconds} s), not {self.initial_seconds}"
+            )
 
     def delays(self) -> Iterator[float]:
         """Seconds between the tries, the longest that they may be."""

@@ -100,10 +100,12 @@ def _check_example(
         raise ValueError("model is an empty list: give the model, or all stages of it that this process holds")
     if TRACED.intersection(formats) and not given:
         raise ValueError(
-            f"example is missing: {' and '.join(sorted(TRACED.intersection(formats)))} need tensors to trace"
+            f"example_inputs is missing: {' and '.join(sorted(TRACED.intersection(formats)))} need tensors to trace"
         )
     if given is not None and not (isinstance(given, tuple) and all(isinstance(each, torch.Tensor) for each in given)):
-        raise ValueError("example must be a tensor, or a tuple of tensors: what forward takes besides needs a default")
+        raise ValueError(
+            "example_inputs must be a tensor, or a tuple of tensors: what forward takes besides needs a default"
+        )
 
 
 def read_record(url: str, *, verify: bool = False, **options: Any) -> Record | None:

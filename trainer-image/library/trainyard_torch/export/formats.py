@@ -81,24 +81,24 @@ def inputs(
     names = parameters[: len(example)]
     if len(names) < len(example):
         raise ValueError(
-            f"example has {len(example)} tensors, and forward of {type(model).__name__} takes {', '.join(parameters) or 'none'}"
+            f"example_inputs has {len(example)} tensors, and forward of {type(model).__name__} takes {', '.join(parameters) or 'none'}"
         )
     if unknown := sorted(dynamic.keys() - set(names)):
-        raise ValueError(f"dynamic names {', '.join(unknown)}, and example has {', '.join(names)}")
+        raise ValueError(f"dynamic_shapes names {', '.join(unknown)}, and example_inputs has {', '.join(names)}")
     for name, tensor in zip(names, example, strict=True):
         for dimension, called in dynamic.get(name, {}).items():
             if not 0 <= dimension < tensor.ndim:
                 raise ValueError(
-                    f"dynamic: {name} has {tensor.ndim} dimensions, from 0 on, and no dimension {dimension}"
+                    f"dynamic_shapes: {name} has {tensor.ndim} dimensions, from 0 on, and no dimension {dimension}"
                 )
             if tensor.shape[dimension] < 2:
                 raise ValueError(
-                    f"dynamic: dimension {dimension} of {name} has size {tensor.shape[dimension]} in example, which torch takes for a "
+                    f"dynamic_shapes: dimension {dimension} of {name} has size {tensor.shape[dimension]} in example_inputs, which torch takes for a "
                     "constant: make it 2 or more"
                 )
             if not called.isidentifier():
                 raise ValueError(
-                    f"dynamic: dimension {dimension} of {name} needs a name such as batch, and has {called!r}"
+                    f"dynamic_shapes: dimension {dimension} of {name} needs a name such as batch, and has {called!r}"
                 )
     return tuple(
         Input(

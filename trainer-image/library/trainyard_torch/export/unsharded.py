@@ -43,23 +43,23 @@ def unsharded_model(
     if model_factory is None:
         if weights.spread or len(models) > 1:
             raise ExportError(
-                "a program needs the model in one piece, and this one is spread over processes: give plain, a function that makes it as it is in one"
+                "a program needs the model in one piece, and this one is spread over processes: give model_factory, a function that makes it as it is in one"
             )
         made = _copied(unwrapped(models[0]))
     else:
         try:
             made = model_factory()
         except Exception as error:
-            raise ExportError(f"plain() failed: {reason(error)}") from error
+            raise ExportError(f"model_factory() failed: {reason(error)}") from error
         try:
             made.load_state_dict(dict(weights.state), strict=True, assign=True)
         except RuntimeError as error:
             found = " ".join(str(error).split())[:300]
-            raise ExportError(f"what plain() makes is not the model that was trained: {found}") from None
+            raise ExportError(f"what model_factory() makes is not the model that was trained: {found}") from None
     for name, tensor in chain(made.named_parameters(), made.named_buffers()):
         if tensor.is_meta or isinstance(tensor, DTensor):
             raise ExportError(
-                f"{name} has no values in what plain() makes: make it on the CPU, as it is in one process"
+                f"{name} has no values in what model_factory() makes: make it on the CPU, as it is in one process"
             )
     return made.eval()
 
@@ -74,5 +74,5 @@ def _copied(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model, memo)
     except Exception as error:
         raise ExportError(
-            f"{type(model).__name__} cannot be copied ({reason(error)}): give plain, a function that makes it"
+            f"{type(model).__name__} cannot be copied ({reason(error)}): give model_factory, a function that makes it"
         ) from error

@@ -39,7 +39,9 @@ class ComputeTimer:
 
     def __init__(self, phases: Collection[str], device: torch.device) -> None:
         if unknown := set(phases) - set(PHASES):
-            raise ValueError(f"own must be of the phases {', '.join(PHASES)}, and has {', '.join(sorted(unknown))}")
+            raise ValueError(
+                f"compute_phases must be of the phases {', '.join(PHASES)}, and has {', '.join(sorted(unknown))}"
+            )
         self._on_device = frozenset(phases) - {"data"} if device.type == "cuda" else frozenset()
         self._on_host = frozenset(phases) - self._on_device
         self._spans: list[Span] = []

@@ -67,7 +67,7 @@ class Monitor:
         peak_flops: float | None = None,
     ) -> None:
         if peak_flops is not None and not 0 < peak_flops < math.inf:
-            raise ValueError(f"peak must be positive, and is {peak_flops}")
+            raise ValueError(f"peak_flops must be positive, not {peak_flops}")
         if total_steps is not None and total_steps < 0:
             raise ValueError(f"total_steps must be from 0 on, not {total_steps}")
         at = endpoint.configured_port(port, os.environ)
@@ -228,7 +228,7 @@ class Monitor:
         name = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "CPU"
         self._peak_flops = self._peak_flops or flop.peak(name)
         if self._peak_flops is None:
-            logger.warning("no MFU: the peak of a device named %r is not known; give Watch a peak, in FLOP/s", name)
+            logger.warning("no MFU: the peak of a device named %r is not known; pass peak_flops to Monitor", name)
         self._flops = flops
 
     def snapshot(self) -> RankMetrics:

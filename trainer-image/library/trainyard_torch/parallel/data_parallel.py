@@ -61,7 +61,7 @@ def replicate(
     if spread:
         # DDP would turn them into local tensors: norms, checkpoints and optimizers could no longer tell the shards apart.
         raise ValueError(
-            f"DDP cannot average parameters that are spread over processes ({spread[0]}): use shard, with reshard=False for little traffic"
+            f"DDP cannot average parameters that are spread over processes ({spread[0]}): use shard, with reshard_after_forward=False for little traffic"
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError("no parameter of the model is to be trained (requires_grad): it needs no replicate")

@@ -54,7 +54,7 @@ def shard(
     within = sharding(mesh)
     if cpu_offload and mesh.device_type == "cpu":
         raise ValueError(
-            "offload moves parameters to the host's memory, and on a mesh of CPUs they are there already: leave it out"
+            "cpu_offload moves parameters to the host's memory, and on a mesh of CPUs they are there already: leave it out"
         )
     chosen = _inner_first(model, list(blocks))
     policy = mixed_precision or MixedPrecisionPolicy()

@@ -201,7 +201,7 @@ class Pipeline:
         if inputs == 0 or inputs % self._n_microbatches:
             raise ValueError(
                 f"{inputs} samples cannot be cut into {self._n_microbatches} equal micro-batches: make the batch a multiple of "
-                "data-parallel processes x micro_batches"
+                "data-parallel processes x n_microbatches"
             )
         if self._samples not in (0, inputs):
             # Torch fixes the shapes in the first step; in a stage that receives others it would hang.

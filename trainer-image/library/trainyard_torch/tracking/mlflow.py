@@ -44,7 +44,7 @@ class MLflow(Sink):
         tracking_uri: of the server; by default MLFLOW_TRACKING_URI.
         experiment: its name, created if missing; by default MLFLOW_EXPERIMENT_NAME, or "Default".
         run_id: ID of the run to continue; by default MLFLOW_RUN_ID, or none.
-        name: of a new run; by default that of the job.
+        run_name: of a new run; by default that of the job.
 
     Raises:
         ValueError: there is no server's address.
@@ -64,7 +64,7 @@ class MLflow(Sink):
         self._tracking_uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
         if not self._tracking_uri:
             raise ValueError(
-                'uri is missing: the server\'s address, as MLflow("http://mlflow:5000") or MLFLOW_TRACKING_URI'
+                'tracking_uri is missing: the server\'s address, as MLflow("http://mlflow:5000") or MLFLOW_TRACKING_URI'
             )
         self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
         self._given, self._named = run_id or os.environ.get("MLFLOW_RUN_ID") or "", run_name

@@ -39,7 +39,7 @@ class TensorBoard(Sink):
             raise ModuleNotFoundError("tracking by TensorBoard needs its package: pip install tensorboard")
         path = os.fspath(log_dir)
         if "://" in path:
-            raise ValueError(f"folder must be a path, and is {path}: mount a volume, or take MLflow")
+            raise ValueError(f"log_dir must be a path, not {path}: mount a volume, or take MLflow")
         self._log_dir = Path(path)
         self._writer: Any = None
 
