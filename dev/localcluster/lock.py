@@ -21,7 +21,7 @@ LOCK: Final = Path("/run/trainyard-localcluster.lock")
 
 @contextmanager
 def exclusive(path: Path, *, patience: float, busy: str) -> Iterator[None]:
-    """Holds the lock file, which the kernel lets go with the process, however that ends.
+    """Hold the lock file. The kernel releases it when the process exits, in any way.
 
     Args:
         path: the lock file; it stays, since removing it would race with the next holder.

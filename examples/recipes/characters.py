@@ -49,7 +49,7 @@ class Sums:
 
 
 class Block(nn.Module):
-    """Attention to what stands before, and a layer of its own for each letter."""
+    """Causal attention, and a feed-forward layer for each letter."""
 
     def __init__(self) -> None:
         super().__init__()

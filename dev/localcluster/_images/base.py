@@ -49,7 +49,7 @@ def ensure(storage: Storage, scratch: Path, log: Path) -> str:
     if storage.identity(REFERENCE):
         return REFERENCE
     _require_keyring()
-    storage.clear()  # all that it holds stands on another base
+    storage.clear()  # its images are built on another base
     say(f"making the images' base, a minimal Debian {SUITE}: about 1 min")
     with tempfile.TemporaryDirectory(dir=scratch) as name:
         folder = Path(name)
