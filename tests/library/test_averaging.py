@@ -128,7 +128,7 @@ def refused() -> list[str]:
     return said
 
 
-def test_what_cannot_be_averaged_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_averaged_is_reported(tmp_path: Path) -> None:
     plain, small, norms, warmup, period, idle, islands = run(2, tmp_path, refused)[0]
     assert "must be wrapped in DistributedDataParallel, and is a Linear" in plain
     assert "wrapped over 1 of 2 processes" in small

@@ -96,7 +96,7 @@ def test_a_store_that_hangs_costs_one_checkpoint(tmp_path: Path) -> None:
     assert (tmp_path / "store/LATEST").read_text() == "step-000000000003-000001\n"
 
 
-def test_a_store_that_is_too_slow_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_slow_store_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints = Checkpoints(str(tmp_path), policy=CheckpointPolicy(save_timeout_seconds=0.2))
     state = own_state()
     checkpoints.load(state)
@@ -118,7 +118,7 @@ def test_a_store_that_is_too_slow_has_an_end(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "LATEST").exists(), "all its operations have ended, so it is tried again"
 
 
-def test_nothing_more_is_written_once_the_time_is_over(tmp_path: Path) -> None:
+def test_nothing_is_written_after_the_time_limit(tmp_path: Path) -> None:
     def over() -> None:
         raise StoreError("it is given up")
 
@@ -185,7 +185,7 @@ def no_memory(folder: Path) -> tuple[list[int], list[str]]:
     return copied, said
 
 
-def test_memory_that_fails_is_left_out_longer_and_longer(tmp_path: Path) -> None:
+def test_failing_memory_is_skipped_for_growing_pauses(tmp_path: Path) -> None:
     (copied, said), (others, quiet) = run(2, tmp_path, no_memory, tmp_path)
     assert copied == others == [1, 3, 7, 15, 31, 63, 64, 65, 66]
     told = [text for text in said if "in memory" in text]
@@ -194,7 +194,7 @@ def test_memory_that_fails_is_left_out_longer_and_longer(tmp_path: Path) -> None
     assert not [text for text in quiet if "in memory" in text]
 
 
-def test_memory_that_cannot_be_cleared_holds_nobody_up(
+def test_memory_that_cannot_be_cleared_delays_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def denied(*_: object) -> None:
@@ -230,7 +230,7 @@ with start() as training:
 """
 
 
-def test_the_last_checkpoint_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+def test_wait_for_the_last_checkpoint_is_bounded(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     with started(tmp_path / "program.py", 2, str(tmp_path / "store")) as ranks:
         for each in ranks:
@@ -261,11 +261,11 @@ def clocks(folder: Path) -> list[int]:
     return steps
 
 
-def test_all_agree_on_the_time_though_their_clocks_differ(tmp_path: Path) -> None:
+def test_ranks_with_different_clocks_agree_on_time(tmp_path: Path) -> None:
     assert run(3, tmp_path, clocks, tmp_path / "store") == [[4, 8, 12, 16]] * 3
 
 
-def test_the_thread_works_on_the_device_of_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_uses_the_device_of_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[tuple[int, str]] = []
     checkpoints = Checkpoints(str(tmp_path))
     checkpoints.load(own_state())
@@ -290,7 +290,7 @@ def test_torchs_writer_opens_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.gpu(count=2)
-def test_the_thread_works_on_the_second_of_two_gpus(tmp_path: Path) -> None:
+def test_thread_uses_the_second_of_two_gpus(tmp_path: Path) -> None:
     torch.cuda.set_device(1)
     torch.zeros(1, device="cuda")
     found: list[int] = []

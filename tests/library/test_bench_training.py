@@ -73,7 +73,7 @@ def exchanged(port: int, *words: str) -> list[dict[str, Any]]:
     return said(port, exchange, *words)
 
 
-def test_each_way_to_save_is_measured_and_nothing_is_left(tmp_path: Path) -> None:
+def test_each_save_mode_is_measured_and_cleaned_up(tmp_path: Path) -> None:
     (disk := tmp_path / "disk").mkdir()
     before = {*Path("/dev/shm").iterdir()}  # noqa: S108
     words = ("--repeats", "1", "--steps", "1000", "--width", "64", "--folder", str(disk))

@@ -73,9 +73,7 @@ def go_on(folder: Path, upto: int, shard: int = 0, memory: int = 0) -> tuple[int
     [((1, 0), (1, 0)), ((2, 1), (2, 1)), ((2, 1), (3, 1)), ((3, 1), (1, 0)), ((1, 0), (2, 1))],
     ids=["one", "two", "two to three", "three sharded to one", "one to two sharded"],
 )  # fmt: skip
-def test_it_goes_on_to_the_last_bit_at_any_world_size(
-    tmp_path: Path, before: tuple[int, int], after: tuple[int, int]
-) -> None:
+def test_resume_is_bit_exact_at_any_world_size(tmp_path: Path, before: tuple[int, int], after: tuple[int, int]) -> None:
     run(before[0], tmp_path, save_each, tmp_path, 3, before[1])
     expected = undisturbed(6)[3:]
     for step, losses, cursor in run(after[0], tmp_path, go_on, tmp_path, 6, after[1]):
@@ -92,7 +90,7 @@ def damage(folder: Path, step: int) -> None:
     victim.write_bytes(content)
 
 
-def test_a_flipped_bit_costs_one_checkpoint_and_is_told(tmp_path: Path) -> None:
+def test_flipped_bit_costs_one_checkpoint_and_is_reported(tmp_path: Path) -> None:
     run(2, tmp_path, save_each, tmp_path, 3, 1)
     damage(tmp_path, 3)
     assert [step for step, *_ in run(2, tmp_path, go_on, tmp_path, 3, 1)] == [2, 2]
@@ -105,7 +103,7 @@ def expect_none_whole(folder: Path) -> str:
     return str(raised.value)
 
 
-def test_where_none_is_whole_nobody_begins_anew(tmp_path: Path) -> None:
+def test_without_usable_checkpoint_training_does_not_restart(tmp_path: Path) -> None:
     run(2, tmp_path, save_each, tmp_path, 2)
     damage(tmp_path, 1)
     damage(tmp_path, 2)
@@ -151,7 +149,7 @@ def die_while_writing(folder: Path, victim: int) -> None:
     time.sleep(60)
 
 
-def test_a_rank_that_dies_amid_a_checkpoint_leaves_the_one_before(tmp_path: Path) -> None:
+def test_rank_death_while_saving_keeps_previous_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(RankError, match=LOST):
         run(2, tmp_path, die_while_writing, tmp_path, 2)
     assert sorted(each.name for each in (tmp_path / "store").glob("step-*")) == [
@@ -162,7 +160,7 @@ def test_a_rank_that_dies_amid_a_checkpoint_leaves_the_one_before(tmp_path: Path
     assert (step, losses) == (1, pytest.approx(undisturbed(4)[1:], rel=1e-12))
 
 
-def test_a_rank_that_dies_amid_the_first_checkpoint_has_them_begin_anew(tmp_path: Path) -> None:
+def test_rank_death_in_first_checkpoint_starts_from_scratch(tmp_path: Path) -> None:
     with pytest.raises(RankError, match=LOST):
         run(2, tmp_path, die_while_writing, tmp_path, 1)
     run(2, tmp_path, save_each, tmp_path, 2, 1)
@@ -222,7 +220,7 @@ def test_what_is_in_memory_outlives_the_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["a part", "all", "the store", "another world", "fewer"])
-def test_where_memory_is_of_no_use_the_store_is(tmp_path: Path, lost: str) -> None:
+def test_store_serves_where_memory_cannot(tmp_path: Path, lost: str) -> None:
     run(2, tmp_path, tiers, tmp_path)
     parts = sorted((tmp_path / "shm").rglob("rank-*"))
     if lost == "a part":
@@ -266,7 +264,7 @@ def test_metrics_are_numbers_of_any_kind(tmp_path: Path) -> None:
     assert [each.name[:17] for each in sorted(tmp_path.glob("step-*"))] == ["step-000000000002", "step-000000000004"]
 
 
-def test_the_training_does_not_change_what_is_being_written(tmp_path: Path) -> None:
+def test_training_does_not_alter_a_running_save(tmp_path: Path) -> None:
     weights = torch.zeros(1000)
     checkpoints = Checkpoints(str(tmp_path))
     checkpoints.load({"weights": {"w": weights}})
@@ -277,7 +275,7 @@ def test_the_training_does_not_change_what_is_being_written(tmp_path: Path) -> N
     assert weights.sum() == 0
 
 
-def test_a_step_that_is_stored_is_not_written_again(tmp_path: Path) -> None:
+def test_stored_step_is_not_written_again(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path))
     state = {"weights": {"w": torch.zeros(3)}}
     checkpoints.load(state)
@@ -301,7 +299,7 @@ def differ(folder: Path) -> tuple[float, float]:
     return float(found["buffers"]["mean"].mean()), float(found["buffers"]["count"])
 
 
-def test_where_ranks_differ_rank_0_is_what_is_stored(tmp_path: Path) -> None:
+def test_rank_0_is_stored_where_ranks_differ(tmp_path: Path) -> None:
     assert run(3, tmp_path, differ, tmp_path) == [(0.0, 0.0)] * 3
 
 
@@ -320,7 +318,7 @@ def away_while_verified(folder: Path) -> str:
     return str(raised.value)
 
 
-def test_a_store_that_does_not_answer_breaks_no_checkpoint(tmp_path: Path) -> None:
+def test_unresponsive_store_breaks_no_checkpoint(tmp_path: Path) -> None:
     run(2, tmp_path, save_each, tmp_path, 2)
     first, second = run(2, tmp_path, away_while_verified, tmp_path)
     assert first == second
@@ -328,7 +326,7 @@ def test_a_store_that_does_not_answer_breaks_no_checkpoint(tmp_path: Path) -> No
     assert [step for step, *_ in run(2, tmp_path, go_on, tmp_path, 2)] == [2, 2]
 
 
-def test_a_step_behind_that_of_the_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_step_behind_the_checkpoint_is_refused(tmp_path: Path) -> None:
     """The next start would go on from the other one, and this one would be tidied away."""
     state = {"weights": {"w": torch.zeros(3)}}
     first = Checkpoints(str(tmp_path))

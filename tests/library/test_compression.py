@@ -110,7 +110,7 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path, start: int) -> None:
         assert np.allclose(undisturbed, never_saved, atol=1e-5), "saving changes no more than the last digits"
 
 
-def test_the_same_bits_with_three_ranks_where_buckets_stay_as_they_are(tmp_path: Path) -> None:
+def test_three_ranks_match_bitwise_with_unchanged_buckets(tmp_path: Path) -> None:
     for _, undisturbed, after in run(3, tmp_path, resumed, str(tmp_path / "c"), EARLY, "fixed"):
         assert np.array_equal(undisturbed, after)
 
@@ -212,7 +212,7 @@ def refused() -> list[str]:
     return said
 
 
-def test_what_cannot_be_compressed_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_compressed_is_reported(tmp_path: Path) -> None:
     plain, twice, how, scalar = run(1, tmp_path, refused)[0]
     assert "wrapped in DistributedDataParallel, and is a Linear: with FSDP2" in plain
     assert "no (other) communication hook" in twice
@@ -254,7 +254,7 @@ def overflown(how: Any) -> tuple[list[int], float]:
     return left_out, float(loss.detach())
 
 
-def test_a_step_whose_loss_scale_was_too_large_is_left_out_and_forgotten(tmp_path: Path) -> None:
+def test_step_with_too_large_loss_scale_is_skipped(tmp_path: Path) -> None:
     """Of its gradients, which are infinite, nothing stays in the errors and factors."""
     for plain, compressed in zip(run(2, tmp_path, overflown, "none"), run(2, tmp_path, overflown, EARLY), strict=True):
         assert 0 < len(compressed[0]) < 2 * len(plain[0])

@@ -44,7 +44,7 @@ def test_one_process_by_itself() -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_what_is_drawn_is_a_function_of_seed_and_step() -> None:
+def test_random_draws_depend_on_seed_and_step() -> None:
     def drawn(seed: int, step: int | None) -> tuple[float, float, float]:
         with start(seed=seed) as training:
             if step is not None:
@@ -80,7 +80,7 @@ def test_what_is_drawn_is_a_function_of_seed_and_step() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_said_before_anything_is_set_up(
+def test_mismatch_is_reported_before_setup(
     monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], more: dict[str, str], said: str
 ) -> None:
     for name, value in environ.items():
@@ -90,7 +90,7 @@ def test_what_does_not_fit_is_said_before_anything_is_set_up(
     assert not dist.is_initialized()
 
 
-def test_the_agent_is_told_and_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_agent_receives_reports_and_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
     agent = SimpleNamespace(
         progress=lambda step, **more: told.append((step, more["loss"])), must_stop=lambda step: step == 2
@@ -126,7 +126,7 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert not dist.is_initialized()
 
 
-def test_groups_that_do_not_come_to_their_end_hold_no_exit_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_groups_do_not_delay_exit(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[int] = []
 
     def silent(*_: object) -> None:
@@ -168,7 +168,7 @@ with start() as training:
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_who_leaves_by_an_exit_code_has_that_one(tmp_path: Path, code: int) -> None:
+def test_exit_code_of_the_program_is_kept(tmp_path: Path, code: int) -> None:
     """With groups that it still had, gloo would abort one process or the other."""
     (tmp_path / "program.py").write_text(
         f"import sys, torch, torch.distributed as dist\nfrom trainyard_torch import start\n"
@@ -178,7 +178,7 @@ def test_who_leaves_by_an_exit_code_has_that_one(tmp_path: Path, code: int) -> N
         assert [each.wait(60) for each in ranks] == [code, code]
 
 
-def test_sigterm_to_one_of_them_ends_all_after_the_same_step(tmp_path: Path) -> None:
+def test_sigterm_to_one_stops_all_at_one_step(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     with started(tmp_path / "program.py", 2) as (one, other):
         for each in (one, other):
@@ -194,7 +194,7 @@ def test_sigterm_to_one_of_them_ends_all_after_the_same_step(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("grace", "more", "seconds"), [(None, {}, 20.0), ("600", {}, 400.0), ("600", {"stop_timeout_seconds": 7}, 7)]
 )
-def test_a_step_has_the_time_that_the_pod_has(
+def test_step_may_take_the_pods_grace_period(
     monkeypatch: pytest.MonkeyPatch, grace: str | None, more: dict[str, float], seconds: float
 ) -> None:
     given: list[float] = []
@@ -253,7 +253,7 @@ print("alive", notice.received, flush=True)
 """
 
 
-def test_what_a_forked_process_is_told_ends_that_one_alone(tmp_path: Path) -> None:
+def test_signal_to_a_forked_process_stops_it_alone(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(FORKS)
     with started(tmp_path / "program.py", 1) as (one,):
         out, errors = one.communicate(timeout=60)

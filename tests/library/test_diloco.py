@@ -66,7 +66,7 @@ def averages(islands: int) -> list[float]:
 
 
 @pytest.mark.parametrize(("world_size", "islands"), [(2, 2), (4, 2), (3, 1)])
-def test_every_step_at_rate_1_without_momentum_is_averaging(tmp_path: Path, world_size: int, islands: int) -> None:
+def test_rate_1_without_momentum_averages_each_step(tmp_path: Path, world_size: int, islands: int) -> None:
     assert np.max(run(world_size, tmp_path, averages, islands)) < 1e-14
 
 
@@ -101,7 +101,7 @@ def sent(every: int, islands: int) -> tuple[int, np.ndarray]:
     return one.outer.sent_bytes, one.weights
 
 
-def test_the_bytes_fall_with_the_length_of_a_round(tmp_path: Path) -> None:
+def test_bytes_decrease_with_round_length(tmp_path: Path) -> None:
     often, seldom = run(2, tmp_path, sent, 1, 2), run(2, tmp_path, sent, 6, 2)
     assert often[0][0] == 12 * 8 * ELEMENTS == 6 * seldom[0][0]
     shared = run(4, tmp_path, sent, 6, 2)
@@ -167,7 +167,7 @@ def refused() -> list[str]:
     return said
 
 
-def test_what_cannot_be_is_told(tmp_path: Path) -> None:
+def test_impossible_options_are_reported(tmp_path: Path) -> None:
     every, rate, momentum, bare, other, own = run(2, tmp_path, refused)[0]
     assert every == "sync_every must be from 1 on, not 0"
     assert rate == "outer_lr must be positive, not 0.0"

@@ -139,7 +139,7 @@ def validated() -> Any:
     return float(sums[0] / sums[1]), int(sums[1]), int(os.environ["RANK"])
 
 
-def test_with_a_sharded_model_all_take_part_to_the_end(tmp_path: Path) -> None:
+def test_sharded_model_involves_all_ranks_throughout(tmp_path: Path) -> None:
     ((alone, samples, _),) = run(1, tmp_path, validated)
     assert samples == 5
     for mean, count, _ in run(3, tmp_path, validated):

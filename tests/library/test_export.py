@@ -127,7 +127,7 @@ def test_each_format_gives_what_the_model_does(tmp_path: Path) -> None:
     assert said["parameters"] == sum(tensor.numel() for tensor in model.state_dict().values())
 
 
-def test_onnx_of_a_model_that_torchs_own_exporter_knows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_onnx_of_a_model_torchs_exporter_supports(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     import onnxruntime  # noqa: PLC0415
 
     words, model = torch.tensor([[1, 2], [5, 6], [0, 3]]), Tied()
@@ -364,7 +364,7 @@ def failing() -> nn.Module:
         (Net, {"provenance": Provenance(configuration=7)}, ValueError, "configuration must be a mapping"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_exported_is_told(
+def test_what_cannot_be_exported_is_reported(
     tmp_path: Path, model: Callable[[], nn.Module], more: dict[str, Any], kind: type[Exception], said: str
 ) -> None:
     with pytest.raises(kind, match=f"(?s){said}"):

@@ -91,7 +91,7 @@ def aborted(rank: subprocess.Popen[str]) -> str:
     ],
     ids=lambda program: program.name,
 )
-def test_a_program_learns_and_goes_on_from_its_last_whole_checkpoint(tmp_path: Path, program: Program) -> None:
+def test_program_learns_and_resumes_from_newest_usable_checkpoint(tmp_path: Path, program: Program) -> None:
     kept = ("--checkpoints", str(tmp_path))
     assert "goes on" not in output(program.name, *kept, *program.first)
     half = tmp_path / program.half

@@ -48,7 +48,7 @@ def full_disk(folder: Path) -> tuple[list[str], int]:
     return said, found.step if found else 0
 
 
-def test_a_full_disk_is_told_and_the_training_goes_on(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_training_continues(tmp_path: Path) -> None:
     (said, step), (quiet, _) = run(2, tmp_path, full_disk, tmp_path)
     assert step == 1
     assert (tmp_path / "store/LATEST").read_text() == "step-000000000004-000003\n"
@@ -64,9 +64,7 @@ def test_a_full_disk_is_told_and_the_training_goes_on(tmp_path: Path) -> None:
     assert [text for text in quiet if "not written" in text] == []
 
 
-def test_a_store_that_is_full_at_the_last_moment_gives_the_room_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_full_at_the_end_releases_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = {"weights": {"w": torch.zeros(3)}}
     checkpoints = Checkpoints(str(tmp_path))
     checkpoints.load(state)

@@ -45,7 +45,7 @@ def test_the_checkpoint_that_is_under_way_is_finished(tmp_path: Path, how: str, 
     assert kept(tmp_path / "checkpoints") == [3]
 
 
-def test_the_best_by_the_program_s_own_metrics_stays(tmp_path: Path) -> None:
+def test_best_by_own_metrics_is_kept(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     with started(tmp_path / "program.py", 1, str(tmp_path / "checkpoints"), "") as ranks:
         assert [each.wait(90) for each in ranks] == [0]

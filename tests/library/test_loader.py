@@ -85,7 +85,7 @@ def test_torchs_own_loader_gives_the_same(workers: int) -> None:
     runs=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=4),
 )
 @settings(deadline=None, max_examples=25, database=None)
-def test_no_sample_is_lost_or_seen_twice_at_any_sizes(batch: int, micro: int, runs: list[tuple[int, int, int]]) -> None:
+def test_no_sample_is_lost_or_repeated_when_resized(batch: int, micro: int, runs: list[tuple[int, int, int]]) -> None:
     """Of each run: processes, steps, steps ahead. Random numbers of a sample are the same too."""
     batches, state, seen = Batches(SampleOrder(40, 1, block=4, window=3), batch, micro), None, []
     for world_size, steps, ahead in runs:
@@ -110,7 +110,7 @@ def test_no_sample_is_lost_or_seen_twice_at_any_sizes(batch: int, micro: int, ru
     assert seen == wanted
 
 
-def test_random_numbers_belong_to_a_sample_in_an_epoch() -> None:
+def test_random_numbers_depend_on_sample_and_epoch() -> None:
     made = {randomness(seed, epoch, sample).random() for seed in range(5) for epoch in range(5) for sample in range(5)}
     assert len(made) == 125
     assert randomness(7, 3, 12).integers(1000, size=4).tolist() == PINNED
@@ -141,7 +141,7 @@ class Fragile(list[int]):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_comes_with_its_traceback_and_loses_no_step(workers: int) -> None:
+def test_error_keeps_its_traceback_and_every_step(workers: int) -> None:
     source = Fragile(NUMBERS)
     loader = Loader(
         source, Batches(SampleOrder(40, shuffled=False), 4, 4), ALONE, transform=noisy, prefetch=3, num_workers=workers
@@ -186,7 +186,7 @@ def test_closing_ends_threads_that_wait_for_a_store(bucket: str) -> None:
     assert threading.active_count() == before
 
 
-def test_who_waits_for_a_step_is_told_of_closing(bucket: str) -> None:
+def test_closing_wakes_a_waiting_reader(bucket: str) -> None:
     write_records(bucket, [b"1"] * 40, block=10)
     fsspec.filesystem("memory").pipe_file("/bucket/data/shard-000000", b"")
     source = RecordDataset(bucket, read_options=ReadOptions(retry=RetryPolicy(initial_seconds=60, max_seconds=60)))
@@ -198,7 +198,7 @@ def test_who_waits_for_a_step_is_told_of_closing(bucket: str) -> None:
     closer.join()
 
 
-def test_the_end_of_a_loader_is_the_end_of_its_threads() -> None:
+def test_threads_end_with_their_loader() -> None:
     before = threading.active_count()
     loader = Loader(NUMBERS, Batches(SampleOrder(40), 4, 4), ALONE)
     next(loader)
@@ -226,7 +226,7 @@ def test_what_is_waited_for_is_measured() -> None:
         assert ahead.waited < 0.1
 
 
-def test_an_epoch_from_a_store_reads_each_block_once(bucket: str) -> None:
+def test_store_epoch_reads_each_block_once(bucket: str) -> None:
     write_records(bucket, (bytes([number % 256, number // 256]) for number in range(2000)), block=16)
     source = RecordDataset(bucket, lambda raw: raw[0] + 256 * raw[1], read_options=ReadOptions(memory=40 * 168))
     batches = Batches(SampleOrder(2000, 5, block=16, window=8), 50, 50)
@@ -255,7 +255,7 @@ def test_a_data_set_of_torch_is_a_source() -> None:
     assert (x.tolist(), y.tolist()) == ([0, 1, 2, 3], [0, 1, 2, 3])
 
 
-def test_each_tensor_of_a_batch_goes_to_the_device() -> None:
+def test_each_tensor_of_a_batch_is_moved() -> None:
     part = LoadedMicroBatch(torch.ones(1), 1.0, last=True)
     batch = {"x": [torch.ones(2), (torch.ones(3), "name")], "part": part}
     there = moved(batch, torch.device("meta"))
@@ -312,7 +312,7 @@ class Stubborn:
         self.numbers = numbers
 
 
-def test_a_step_that_could_not_be_moved_is_the_next_one_still(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_that_failed_to_move_remains_next(monkeypatch: pytest.MonkeyPatch) -> None:
     def move(batch: Stubborn, _: torch.device) -> list[int]:
         if batch.numbers[0] == 8 and Stubborn.left:
             Stubborn.left -= 1
@@ -344,7 +344,7 @@ class Foreign(list[int]):
     check = prepare
 
 
-def test_a_data_set_of_the_users_is_left_alone() -> None:
+def test_user_owned_data_set_is_untouched() -> None:
     source = Foreign(NUMBERS)
     with Loader(source, Batches(SampleOrder(40), 4, 4), ALONE) as loader:
         loader.load_state_dict(loader.state_dict())

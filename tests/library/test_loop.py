@@ -176,7 +176,7 @@ def test_what_does_not_go_together(wrong: dict[str, Any], said: str) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_the_best_are_kept_by_numbers_that_somebody_gives(tmp_path: Path) -> None:
+def test_best_checkpoints_are_kept_by_given_numbers(tmp_path: Path) -> None:
     with start() as training:
         plan = CheckpointPolicy(keep=Retention(best=1, metric="accuracy"))
         with pytest.raises(ValueError, match="no metric is reported: pass checkpoint_metrics"):
@@ -184,7 +184,7 @@ def test_the_best_are_kept_by_numbers_that_somebody_gives(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("alone")
-def test_what_is_saved_is_told(tmp_path: Path) -> None:
+def test_what_is_saved_is_reported(tmp_path: Path) -> None:
     with start() as training:
         model, loop = made(training, tmp_path, total_steps=3)
         for step in loop:
@@ -273,7 +273,7 @@ def test_a_step_looks_up_nothing_that_it_knows(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.usefixtures("alone")
-def test_one_process_exchanges_gradients_with_nobody_unless_a_hook_is_to_see_them(
+def test_single_process_exchanges_gradients_only_for_hooks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with start() as training:

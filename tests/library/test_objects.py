@@ -99,7 +99,7 @@ def test_a_store_that_does_not_answer() -> None:
         Store(URL, **options(url, patience=0.1)).read("a")
 
 
-def test_a_store_that_is_gone_costs_the_checkpoint_and_not_the_training(caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_store_costs_the_checkpoint_not_training(caplog: pytest.LogCaptureFixture) -> None:
     state = {"w": {"w": torch.zeros(3)}}
     with serving() as url:
         checkpoints = Checkpoints(URL, **options(url))

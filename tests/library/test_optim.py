@@ -150,7 +150,7 @@ def test_zeros_are_left_and_nothing_becomes_nan(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_a_rate_in_a_tensor_and_weights_in_16_bits(kind: Any) -> None:
+def test_tensor_rate_and_16_bit_weights(kind: Any) -> None:
     weights = [nn.Parameter(torch.full((300, 300), 3.0, dtype=torch.bfloat16)) for _ in range(2)]
     for weight, rate in zip(weights, (torch.tensor(0.5), 0.5), strict=True):
         optimizer = kind([weight], rate)
@@ -190,7 +190,7 @@ def test_numbers_that_make_no_sense(kind: Any, wrong: dict[str, Any], said: str)
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_a_sparse_gradient_is_told(kind: Any) -> None:
+def test_a_sparse_gradient_is_reported(kind: Any) -> None:
     table = nn.Embedding(4, 2, sparse=True)
     table(torch.tensor([1])).sum().backward()
     with pytest.raises(ValueError, match="make the embedding with sparse=False"):

@@ -218,7 +218,7 @@ def exchanged(technique: str) -> list[list[float]]:
     return found
 
 
-def test_gradients_are_exchanged_with_the_last_micro_batch_only(tmp_path: Path) -> None:
+def test_gradients_are_exchanged_after_last_micro_batch(tmp_path: Path) -> None:
     # FSDP keeps what it has not exchanged to itself; and gloo would add float32 where it is to average.
     fsdp = [[], [3, 3]]
     assert run(2, tmp_path, both_exchanged) == [[[[1, 1], [3, 3]], fsdp], [[[2, 2], [3, 3]], fsdp]]
@@ -269,7 +269,7 @@ def all_quarters() -> list[list[list[float]]]:
     return [quarters(*words) for words in (("replicate", 1), ("shard", 1), ("shard", 2))]
 
 
-def test_gradients_are_averaged_over_samples_and_parts_of_a_sequence(tmp_path: Path) -> None:
+def test_gradients_are_averaged_over_samples_and_sequence(tmp_path: Path) -> None:
     for found in run(4, tmp_path, all_quarters):
         assert all(wrong < 1e-12 < large for differences in found for wrong, large in differences)
 
@@ -287,7 +287,7 @@ def lengths() -> list[Any]:
     return [*found, bool(clip_grad_norm_([parameter], mesh, 1.0).isnan())]
 
 
-def test_a_gradient_is_as_long_as_all_stages_make_it(tmp_path: Path) -> None:
+def test_gradient_norm_covers_all_stages(tmp_path: Path) -> None:
     assert run(2, tmp_path, lengths) == [
         [(5.0, 0.6), (5.0, 3.0), (4.0, 1.5), (7.0, 3.0), True],
         [(5.0, 0.8), (5.0, 4.0), (4.0, 2.0), (7.0, 4.0), True],
@@ -306,7 +306,7 @@ def grouped() -> tuple[str, int]:
     return str(error.value), len(groups)
 
 
-def test_an_optimizer_takes_plain_and_spread_parameters_in_groups(tmp_path: Path) -> None:
+def test_optimizer_groups_plain_and_distributed_parameters(tmp_path: Path) -> None:
     for words, groups in run(2, tmp_path, grouped):
         assert "mixed torch.Tensor and DTensor" in words
         assert groups == 2

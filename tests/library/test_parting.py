@@ -70,6 +70,6 @@ def slowly_parted(groups: int, held: int) -> bool:
 
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("held", [0, 1])
-def test_a_thread_that_is_slow_to_let_go_is_waited_for(tmp_path: Path, groups: int, held: int) -> None:
+def test_slow_thread_is_waited_for(tmp_path: Path, groups: int, held: int) -> None:
     """`held`: by how many others too, which let go later, as a model does."""
     assert processes.run(2, tmp_path, slowly_parted, groups, held, patience=20) == [False, False]

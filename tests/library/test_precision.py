@@ -64,7 +64,7 @@ def test_nearly_what_fp32_does(name: str, far: float) -> None:
     assert {value.dtype for value in half.parameters()} == {torch.float32}
 
 
-def test_an_overflow_is_left_out_and_told() -> None:
+def test_an_overflow_is_skipped_and_reported() -> None:
     model = network()
     precision = Precision("fp16", "cpu", init_scale=2.0**40)
     before = model[0].weight.detach().clone()  # type: ignore[index, union-attr]
@@ -230,7 +230,7 @@ def test_fp16_over_split_tensors(tmp_path: Path) -> None:
                 assert scale == 512.0
 
 
-def test_unscaling_twice_is_told() -> None:
+def test_unscaling_twice_is_reported() -> None:
     model, precision = network(), Precision("fp16", "cpu")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     precision.backward(model(torch.ones(1, 8)).sum())

@@ -45,6 +45,6 @@ def test_a_rank_that_dies_ends_all(tmp_path: Path) -> None:
         run(2, tmp_path, die)
 
 
-def test_a_rank_that_hangs_is_told(tmp_path: Path) -> None:
+def test_a_rank_that_hangs_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RankError, match=r"ranks \[0, 1\] have not ended"):
         run(2, tmp_path, time.sleep, 60, patience=3)

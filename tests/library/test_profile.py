@@ -52,7 +52,7 @@ def marks(path: Path) -> list[str]:
     return [event["name"] for event in events if event.get("cat") == "user_annotation"]
 
 
-def test_at_a_signal_the_next_steps_are_profiled_and_again(tmp_path: Path) -> None:
+def test_each_signal_profiles_the_next_steps(tmp_path: Path) -> None:
     watch = Monitor(device="cpu", profiler=ProfilerConfig(folder=tmp_path / "traces", steps=2))
     trained(watch, range(3))
     assert not (tmp_path / "traces").exists()
@@ -157,7 +157,7 @@ with Monitor(device="cpu", profiler=ProfilerConfig(folder=folder)) as watch:
 """
 
 
-def test_a_signal_to_the_agent_reaches_all_its_ranks(tmp_path: Path) -> None:
+def test_signal_to_the_agent_reaches_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "rank.py").write_text(RANK)
     agent = Path(__file__).parents[2] / "trainer-image/agent"
     worker = {
@@ -197,7 +197,7 @@ def one_that_waits(seconds: float) -> tuple[Communication | None, float | None]:
     return watch._profiler.communication, watch.snapshot().exposed_communication
 
 
-def test_the_share_in_which_a_rank_waits_for_another_is_seen(tmp_path: Path) -> None:
+def test_share_of_waiting_for_ranks_is_seen(tmp_path: Path) -> None:
     (waits, told), (late, _) = run(2, tmp_path, one_that_waits, 0.1)
     assert waits
     assert late
@@ -219,7 +219,7 @@ class Device:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
 
-def test_under_nsight_it_alone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_nsight_only_nsight_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(monkeypatch)
     profiler = Profiler(
         ProfilerConfig(folder=tmp_path, steps=2, sample_every=10), 0, {"NSYS_PROFILING_SESSION_ID": "1"}

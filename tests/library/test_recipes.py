@@ -81,7 +81,7 @@ def test_a_parameter_server(pace: tuple[str, ...], below: float) -> None:
     assert losses(output("server.py", 3, *pace))[-1] < below
 
 
-def test_a_parameter_server_ends_when_it_is_asked_to_and_goes_on(tmp_path: Path) -> None:
+def test_parameter_server_stops_on_request_and_resumes(tmp_path: Path) -> None:
     kept = ("--checkpoints", str(tmp_path / "kept"))
     with started(RECIPES / "server.py", 3, *kept, "--steps", "1000000") as ranks:
         out = ranks[0].stdout
@@ -99,7 +99,7 @@ def test_a_parameter_server_ends_when_it_is_asked_to_and_goes_on(tmp_path: Path)
     assert losses(text)[-1] < 0.3
 
 
-def test_a_parameter_server_goes_on_with_other_trainers_at_another_pace(tmp_path: Path) -> None:
+def test_parameter_server_resumes_with_other_trainers_and_pace(tmp_path: Path) -> None:
     """The updates are counted on; the pace is the program's, and not the checkpoint's."""
     kept = ("--checkpoints", str(tmp_path / "kept"))
     assert losses(output("server.py", 3, *kept, "--steps", "100"))[-1] < 0.3

@@ -119,7 +119,7 @@ def apart(folder: str, bound: int) -> Any:
 
 
 @pytest.mark.parametrize("bound", [1, 4])
-def test_out_of_step_it_converges_and_nothing_is_too_stale(tmp_path: Path, bound: int) -> None:
+def test_asynchronous_training_converges_within_staleness_bound(tmp_path: Path, bound: int) -> None:
     (first, _), (second, counts), _ = run(3, tmp_path, apart, str(tmp_path), bound)
     assert first < 1e-2
     assert second < 1e-4
@@ -138,7 +138,7 @@ def pushed(held: Shard, trainer: int, value: float | None) -> Any:
     return held.push(trainer, {"w": None if value is None else torch.full((2,), value)})
 
 
-def test_a_step_waits_for_all_and_is_their_mean() -> None:
+def test_step_waits_for_and_averages_all() -> None:
     held = shard()
     assert [held.pull(trainer)[0] for trainer in range(2)] == [0, 0]
     first = pushed(held, 1, 1.0)
@@ -153,7 +153,7 @@ def test_a_step_waits_for_all_and_is_their_mean() -> None:
     assert held.status().missing == []
 
 
-def test_a_parameter_that_nobody_used_is_not_touched() -> None:
+def test_an_unused_parameter_is_not_touched() -> None:
     held = shard(make=partial(torch.optim.SGD, lr=0.1, weight_decay=0.5), at=1.0)
     held.pull(0), held.pull(1)
     pushed(held, 0, None)
@@ -162,7 +162,7 @@ def test_a_parameter_that_nobody_used_is_not_touched() -> None:
     assert pushed(held, 1, 1.0).wait()[1]["w"].tolist() == pytest.approx([0.9, 0.9]), "half of the gradient, and decay"
 
 
-def test_a_trainer_that_leaves_is_not_waited_for_out_of_step() -> None:
+def test_asynchronous_trainers_do_not_wait_for_departed() -> None:
     held = shard(staleness=1)
     held.pull(0), held.pull(1)
     assert pushed(held, 0, 1.0).done()
@@ -175,7 +175,7 @@ def test_a_trainer_that_leaves_is_not_waited_for_out_of_step() -> None:
         pushed(held, 1, 1.0)
 
 
-def test_a_trainer_that_rests_is_not_waited_for_out_of_step_and_may_come_back() -> None:
+def test_idle_asynchronous_trainer_may_come_back() -> None:
     shard = Shard({"w": torch.zeros(2)}, PLAIN, trainers=2, staleness=1)
     shard.begin(None)
     shard.pull(0)
@@ -195,7 +195,7 @@ def test_a_trainer_that_rests_is_not_waited_for_out_of_step_and_may_come_back() 
     assert shard.status().counts.stalest <= 1
 
 
-def test_a_trainer_that_leaves_is_told_in_step() -> None:
+def test_departed_trainer_is_reported_in_step() -> None:
     held = shard()
     held.pull(0), held.pull(1)
     waits = pushed(held, 0, 1.0)
@@ -206,7 +206,7 @@ def test_a_trainer_that_leaves_is_told_in_step() -> None:
             act()
 
 
-def test_nobody_is_let_in_before_the_first_trainer_has_loaded() -> None:
+def test_trainers_wait_until_the_first_has_loaded() -> None:
     held = Shard({"w": torch.zeros(2)}, PLAIN, 2, None)
     let_in = held.begun()
     assert not let_in.done()
@@ -223,7 +223,7 @@ def test_nobody_is_let_in_before_the_first_trainer_has_loaded() -> None:
     assert held.status().counts == Counts(1, 2, 0, 0)
 
 
-def test_all_are_told_to_stop_by_the_same_update() -> None:
+def test_one_update_stops_all_trainers() -> None:
     held = shard()
     held.pull(0), held.pull(1)
     first = pushed(held, 0, 1.0)
@@ -235,7 +235,7 @@ def test_all_are_told_to_stop_by_the_same_update() -> None:
     assert (held.status().here, held.status().stopped) == ([], True)
 
 
-def test_what_was_lost_is_told_to_who_waits_and_to_who_comes() -> None:
+def test_loss_is_reported_to_waiting_and_new_trainers() -> None:
     held = shard(3)
     for trainer in range(3):
         held.pull(trainer)
@@ -254,7 +254,7 @@ def test_what_was_lost_is_told_to_who_waits_and_to_who_comes() -> None:
         let_in.wait()
 
 
-def test_an_optimizer_that_fails_is_told_to_all() -> None:
+def test_an_optimizer_failure_is_reported_to_all() -> None:
     held = shard(make=torch.optim.LBFGS)
     held.pull(0), held.pull(1)
     answers = [pushed(held, 0, 1.0), pushed(held, 1, 1.0)]
@@ -297,7 +297,7 @@ def test_what_a_server_refuses(act: Callable[[Shard], object], said: str) -> Non
     ],
     ids=["groups", "another order", "not all"],
 )
-def test_an_optimizer_that_cannot_be_restored_is_refused_at_once(made_of: Callable[[Any], Any]) -> None:
+def test_optimizer_without_restore_is_refused_at_once(made_of: Callable[[Any], Any]) -> None:
     parameters = {"weight": torch.ones(2), "bias": torch.zeros(1)}
     with pytest.raises(ValueError, match="must have all parameters of its server in one group, in the order"):
         ParameterStore(parameters, made_of)

@@ -56,7 +56,7 @@ def test_in_step_all_stop_after_the_same_one(tmp_path: Path, whom: int) -> None:
     assert others == [(90, steps, 0), (90, 0, 0), (90, 0, 0)]
 
 
-def test_out_of_step_what_is_saved_has_all_gradients(tmp_path: Path) -> None:
+def test_asynchronous_checkpoint_has_all_gradients(tmp_path: Path) -> None:
     (code, steps, updates), (other, further, _), *servers = run(4, tmp_path, asked, str(tmp_path), 3, 1)
     assert (code, other, servers) == (90, 90, [(90, 0, 0)] * 2)
     assert updates == steps + further
@@ -81,7 +81,7 @@ def supervised(folder: str, bound: int | None) -> Any:
 
 
 @pytest.mark.parametrize("bound", [None, 3], ids=["in step", "out of step"])
-def test_where_agents_speak_for_all_servers_are_asked_too(tmp_path: Path, bound: int | None) -> None:
+def test_servers_take_part_in_the_agents_agreement(tmp_path: Path, bound: int | None) -> None:
     told: list[int] = []
     agents = threading.Thread(target=agree, args=(tmp_path, told), daemon=True)
     agents.start()
@@ -108,7 +108,7 @@ with join_parameter_server(model, partial(torch.optim.SGD, lr=0.1), Roles(4, 2),
 
 
 @pytest.mark.parametrize(("victim", "name"), [(1, "trainer-1"), (3, "server-1")])
-def test_where_one_is_killed_all_others_end_and_name_it(tmp_path: Path, victim: int, name: str) -> None:
+def test_others_exit_naming_the_killed_one(tmp_path: Path, victim: int, name: str) -> None:
     (tmp_path / "program.py").write_text(KILLED)
     with started(tmp_path / "program.py", 4, TP_SOCKET_IFNAME="lo") as ranks:
         for each in ranks[:2]:
@@ -135,7 +135,7 @@ def one_dies(folder: str) -> Any:
     return None
 
 
-def test_who_waits_for_a_dead_trainer_is_told_its_name(tmp_path: Path) -> None:
+def test_waiting_for_a_dead_trainer_names_it(tmp_path: Path) -> None:
     with pytest.raises(RankError, match="ServerError: server-0 has waited for trainer-1 for 3 s"):
         run(3, tmp_path, one_dies, str(tmp_path), patience=50)
 
@@ -153,7 +153,7 @@ def one_is_done(folder: str) -> Any:
     return None
 
 
-def test_who_waits_for_a_trainer_that_is_done_is_told(tmp_path: Path) -> None:
+def test_waiting_for_a_finished_trainer_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RankError, match=r"(?s)ServerError: server-0 .*trainer-1 has left"):
         run(3, tmp_path, one_is_done, str(tmp_path), patience=50)
 

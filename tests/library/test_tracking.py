@@ -66,7 +66,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_the_loss_of_all_processes_counts_each_sample_once() -> None:
+def test_global_loss_counts_each_sample_once() -> None:
     """Of six samples a step one process has four, the other two: its mean counts for less."""
     known = [({"loss": 1.0, "mfu": 0.4, "samples_per_second": 40.0}, 4 / 3), ({"loss": 4.0, "mfu": 0.2}, 2 / 3)]
     sums = [sum(numbers) for numbers in zip(*(packed(*each) for each in known), strict=True)]
@@ -122,7 +122,7 @@ def history(client: Any, run: str, key: str) -> dict[int, float]:
     return {each.step: each.value for each in sorted(found, key=lambda each: each.step)}
 
 
-def test_a_training_that_fails_and_goes_on_is_one_run(
+def test_training_resumed_after_failure_is_one_run(
     server: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient  # noqa: PLC0415 - takes seconds, and ranks import this file
@@ -187,7 +187,7 @@ def steps(watch: Monitor, numbers: range) -> float:
     return time.monotonic() - begin
 
 
-def test_a_server_that_is_killed_is_told_later(
+def test_a_killed_server_receives_records_later(
     server: Tracker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient  # noqa: PLC0415
@@ -334,7 +334,7 @@ def told_by_ranks(folder: Path) -> None:
             dist.barrier()
 
 
-def test_the_numbers_are_those_of_all_and_rank_0_tells_them(tmp_path: Path) -> None:
+def test_rank_0_reports_the_numbers_of_all(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     run(3, tmp_path, told_by_ranks, folder)
     assert len(list(folder.iterdir())) == 1

@@ -208,7 +208,7 @@ def test_two_optimizers_of_one_model(tmp_path: Path) -> None:
     assert stepped(model, *mine) == stepped(other, *theirs)
 
 
-def test_what_the_optimizer_did_not_have_is_new_in_it(tmp_path: Path) -> None:
+def test_optimizer_state_for_new_parameters_is_fresh(tmp_path: Path) -> None:
     """Layers that are frozen are often left out of the optimizer."""
     model, other = small(), small(1)
     first = torch.optim.AdamW(model[2].parameters(), lr=0.1)
@@ -312,13 +312,13 @@ def test_what_cannot_be_saved_is_refused_at_once(monkeypatch: pytest.MonkeyPatch
         TrainState(model, torch.optim.AdamW(model.parameters()))
 
 
-def test_what_could_not_be_loaded_is_refused_at_once() -> None:
+def test_unloadable_checkpoint_is_refused_at_once() -> None:
     model = small()
     with pytest.raises(ValueError, match="the state of LBFGS can be saved and not loaded: keep it out"):
         TrainState(model, torch.optim.LBFGS(model.parameters()))
 
 
-def test_hooks_of_steps_hear_of_no_load(tmp_path: Path) -> None:
+def test_step_hooks_do_not_see_loads(tmp_path: Path) -> None:
     model = small()
     optimizer = adam(model)
     stepped(model, optimizer)

@@ -77,7 +77,7 @@ def watched(rank: int, port: int, group: str, talk: Connection) -> None:
         talk.recv()
 
 
-def test_prometheus_is_told_of_all_ranks_that_live(tmp_path: Path) -> None:
+def test_prometheus_receives_all_live_ranks(tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", HERE])
@@ -116,7 +116,7 @@ def test_prometheus_is_told_of_all_ranks_that_live(tmp_path: Path) -> None:
             process.join()
 
 
-def test_the_agent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_to_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "progress")
     monkeypatch.setenv(report.FILE_VARIABLE, path)
 
@@ -151,7 +151,7 @@ def test_the_agent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             assert said().phase == "train"
 
 
-def test_the_newest_checkpoint_is_told_with_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_checkpoint_is_reported_with_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "progress")
     monkeypatch.setenv(report.FILE_VARIABLE, path)
     with Monitor(device="cpu") as watch:
@@ -167,7 +167,7 @@ def test_the_newest_checkpoint_is_told_with_the_next_step(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("names", [None, ("mfu", "memory_bytes")])
-def test_an_older_agent_is_told_what_it_has_names_for(
+def test_older_agent_receives_only_fields_it_knows(
     monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...] | None
 ) -> None:
     told: list[Mapping[str, float] | None] = []
@@ -183,7 +183,7 @@ def test_an_older_agent_is_told_what_it_has_names_for(
     assert [set(each or ()) for each in told] == [set() if names is None else {"memory_bytes"}]
 
 
-def test_without_an_agent_and_without_a_port_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_without_agent_and_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with Monitor(device="cpu") as watch:
         watch.step(0)
@@ -192,7 +192,7 @@ def test_without_an_agent_and_without_a_port_nothing_is_left(tmp_path: Path, mon
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_loss_that_is_no_number_is_told_once_until_it_is_one_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_non_finite_loss_is_reported_once_per_episode(caplog: pytest.LogCaptureFixture) -> None:
     nan, inf = float("nan"), float("inf")
     with Monitor(device="cpu", profiler=ProfilerConfig(signal=False)) as watch:
         for step, loss in enumerate((0.5, nan, nan, 0.4, torch.tensor(inf))):

@@ -32,7 +32,7 @@ class Later:
         return self._value
 
 
-def test_a_number_is_told_when_it_has_arrived() -> None:
+def test_a_number_is_reported_once_it_arrived() -> None:
     late, numbers = DeferredScalars(), [Later(float(number)) for number in range(3)]
     for number in numbers:
         late.wait(number)
@@ -52,7 +52,7 @@ def test_not_too_many_are_under_way() -> None:
     assert late.arrived() == [*range(WAITING)]
 
 
-def test_on_the_host_a_number_is_there_at_once() -> None:
+def test_host_number_is_available_at_once() -> None:
     late = DeferredScalars()
     for given, told in ((1.5, 1.5), (torch.tensor(2.5, requires_grad=True), 2.5), (None, 2.5), (torch.ones(1, 1), 1)):
         late.put("loss", given)
@@ -97,7 +97,7 @@ class Stream(Event):
         self.made.append(self)
 
 
-def test_what_a_rank_works_on_a_gpu_is_told_a_step_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_gpu_compute_time_is_reported_a_step_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Stream)
     monkeypatch.setattr(Stream, "made", [])
     monkeypatch.setenv(report.FILE_VARIABLE, str(tmp_path / "progress"))
@@ -136,7 +136,7 @@ def spread() -> str:
     return str(error.value)
 
 
-def test_a_number_that_is_spread_over_processes_is_none(tmp_path: Any) -> None:
+def test_number_distributed_over_processes_is_none(tmp_path: Any) -> None:
     assert run(1, tmp_path, spread) == [
         "norm is a DTensor, spread over processes: give norm.full_tensor(), on all of them"
     ]

@@ -70,7 +70,7 @@ def test_a_capture_of_nsight_waits_for_nothing() -> None:
     NsightWindow(1).abandon()
 
 
-def test_the_peak_of_the_device_is_found_by_its_name() -> None:
+def test_device_peak_is_found_by_its_name() -> None:
     watch = Monitor(profiler=ProfilerConfig(signal=False))
     watch.set_flops(1e9)
     train(watch, 5)

@@ -25,7 +25,7 @@ def test_a_file_holds_one_idea(path: Path) -> None:
     assert path.stem not in {"utils", "util", "helpers", "common"}
 
 
-def test_the_folder_operator_does_not_hide_the_standard_library() -> None:
+def test_operator_folder_does_not_hide_standard_library() -> None:
     assert not (ROOT / "operator/__init__.py").exists()
 
 
@@ -49,5 +49,5 @@ def test_the_map_names_every_folder(page: str) -> None:
     assert top | dev <= in_map(page)
 
 
-def test_the_map_of_contributors_names_every_package_of_the_operator() -> None:
+def test_contributor_map_names_every_operator_package() -> None:
     assert in_map("CONTRIBUTING.md") >= OPERATOR

@@ -10,7 +10,7 @@ def stored(*conditions: Condition) -> TrainingJobStatus:
     return TrainingJobStatus().evolve(conditions=list(conditions))
 
 
-def test_first_saying_is_timed_now() -> None:
+def test_first_condition_is_timed_now() -> None:
     (only,) = apply_conditions(stored(), [condition_true(C.RUNNING, Reason.WORKERS_RUNNING, "all")], 3, NOW)
     assert (only.type, only.status, only.reason, only.message) == ("Running", "True", "WorkersRunning", "all")
     assert (only.last_transition_time, only.observed_generation) == (NOW, 3)

@@ -35,7 +35,7 @@ def test_a_worker_without_others_needs_no_service() -> None:
     assert grown.actions == [CreateService(), CreateWorker(0, 2, 2), CreateWorker(1, 2, 2)]
 
 
-def test_status_is_decided_in_whole_seconds_as_it_is_stored() -> None:
+def test_status_uses_whole_seconds_as_it_is_stored() -> None:
     status = plan(job(3).snapshot, NOW.replace(microsecond=999_999)).status
     assert status == stored(status)
 
@@ -45,7 +45,7 @@ def test_pods_that_are_missing_are_made() -> None:
     assert plan(scene.snapshot, NOW).actions == [CreateWorker(0, 1, 3), CreateWorker(2, 1, 3)]
 
 
-def test_complete_group_is_told_of_once() -> None:
+def test_complete_group_is_reported_once() -> None:
     scene = job(3).created().with_status(launched_attempt=0)
     first = plan(scene.snapshot, NOW)
     assert first.actions == []

@@ -22,9 +22,7 @@ def seen(batches: Batches, world_size: int) -> list[tuple[int, int]]:
 
 @given(SIZES, st.integers(1, 24))
 @settings(deadline=None)
-def test_any_number_of_processes_sees_the_same_samples_in_a_step(
-    numbers: tuple[int, int, int, int], world_size: int
-) -> None:
+def test_step_has_same_samples_at_any_size(numbers: tuple[int, int, int, int], world_size: int) -> None:
     batches = made(numbers)
     world_size = min(world_size, batches.batch_size)
     assert seen(batches, world_size) == seen(batches, 1)
@@ -33,9 +31,7 @@ def test_any_number_of_processes_sees_the_same_samples_in_a_step(
 
 @given(SIZES, st.lists(st.integers(1, 24), min_size=1, max_size=12))
 @settings(deadline=None)
-def test_no_sample_is_skipped_or_seen_twice_whatever_the_sizes(
-    numbers: tuple[int, int, int, int], worlds: list[int]
-) -> None:
+def test_no_sample_is_skipped_or_repeated(numbers: tuple[int, int, int, int], worlds: list[int]) -> None:
     batches = made((*numbers[:3], 0))
     all_seen: list[tuple[int, int]] = []
     for world_size in worlds:
@@ -48,9 +44,7 @@ def test_no_sample_is_skipped_or_seen_twice_whatever_the_sizes(
 
 @given(SIZES, st.integers(1, 24))
 @settings(deadline=None)
-def test_the_mean_of_all_processes_is_the_mean_of_all_samples(
-    numbers: tuple[int, int, int, int], world_size: int
-) -> None:
+def test_mean_of_processes_equals_mean_of_samples(numbers: tuple[int, int, int, int], world_size: int) -> None:
     """With the number of a sample for its gradient."""
     batches = made(numbers)
     world_size = min(world_size, batches.batch_size)
@@ -62,7 +56,7 @@ def test_the_mean_of_all_processes_is_the_mean_of_all_samples(
     assert [[part.last for part in parts] for parts in ranks] == [[False] * (len(ranks[0]) - 1) + [True]] * world_size
 
 
-def test_who_has_no_sample_left_takes_part_at_no_weight() -> None:
+def test_process_without_samples_has_no_weight() -> None:
     first, second = (Batches(SampleOrder(10), 3, 1).step(DataShard(rank, 2)) for rank in range(2))
     assert [part.weight for part in first] == [2 / 3, 2 / 3]
     assert sorted(part.weight for part in second) == [0, 2 / 3]
@@ -75,7 +69,7 @@ def test_a_run_goes_on_where_it_stood() -> None:
     assert (again.cursor, again.batch_size, again.epoch) == (12, 8, 1.2)
 
 
-def test_what_has_no_effect_on_the_order_may_change() -> None:
+def test_settings_that_keep_the_order_may_change() -> None:
     assert Batches(SampleOrder(10, window=3), 4, 2).at(Batches(SampleOrder(10), 4, 2, 8).state()).cursor == 8
     assert (
         Batches(SampleOrder(10, 7, shuffled=False, block=5), 4, 2)

@@ -76,7 +76,7 @@ def test_without_a_collective_there_is_none() -> None:
     assert observed([*STEPS, event("aten::mm", 10, 30)]) == Communication(0, 0)
 
 
-def test_of_a_collective_that_was_not_seen_to_end_nothing_is_known() -> None:
+def test_unfinished_collective_is_unknown() -> None:
     assert observed([*STEPS, event("c10d::allreduce_", 20, 60)]) is None
 
 

@@ -74,7 +74,7 @@ def test_what_lay_there_before_counts(tmp_path: Path) -> None:
     assert held(tmp_path) == SIZE
 
 
-def test_what_a_process_has_seen_does_not_go_to_another(tmp_path: Path) -> None:
+def test_cached_knowledge_is_not_sent_to_processes(tmp_path: Path) -> None:
     disk = DiskCache(str(tmp_path), SIZE)
     for number in range(2 * FITS):
         get(disk, number)
@@ -93,7 +93,7 @@ ACTS = st.one_of(
 
 
 @given(st.lists(ACTS, max_size=120))
-def test_the_bound_holds_whoever_writes_and_whatever_becomes_of_the_files(acts: list[tuple[str, int]]) -> None:
+def test_bound_holds_for_any_writers_and_files(acts: list[tuple[str, int]]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         disks = {"one": DiskCache(name, SIZE), "other": DiskCache(name, SIZE)}

@@ -30,7 +30,7 @@ def scraped(port: int, host: str = "127.0.0.1") -> dict[str, float]:
     }
 
 
-def test_prometheus_is_told_what_is_known_now(port: int) -> None:
+def test_prometheus_receives_what_is_known_now(port: int) -> None:
     readings = [RankMetrics(rank=2, step=7, time=5.0, steps=3, phases={"data": 0.5}, loss=1.5)]
     end = endpoint.serve(port, lambda: readings)
     assert end
@@ -73,7 +73,7 @@ def test_without_ipv6_by_the_other_kind(port: int, monkeypatch: pytest.MonkeyPat
     end()
 
 
-def test_an_older_library_gives_nothing_to_end_it_by(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_library_offers_no_way_to_stop(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prometheus_client.start_http_server", lambda *_: None)
     end = endpoint.serve(port, list)
     assert end

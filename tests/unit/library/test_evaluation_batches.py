@@ -6,7 +6,7 @@ from trainyard_torch.data.evaluation_batches import evaluation_batches, length
 
 
 @given(size=st.integers(1, 200), batch=st.integers(1, 30), world_size=st.integers(1, 9))
-def test_each_sample_once_and_as_many_batches_for_all(size: int, batch: int, world_size: int) -> None:
+def test_each_sample_once_in_equal_batch_counts(size: int, batch: int, world_size: int) -> None:
     every = [list(evaluation_batches(size, batch, DataShard(rank, world_size))) for rank in range(world_size)]
     assert {len(mine) for mine in every} == {length(size, batch, world_size)}
     counted = [turn.samples for mine in every for turn in mine if turn.counted]

@@ -60,12 +60,12 @@ def test_it_comes_back() -> None:
         (changed(RECORD.text(), files={"a": {"size": 1}}), "lacks a field, or has one that is not known: .*sha256"),
     ],
 )
-def test_what_is_not_believed(text: str, said: str) -> None:
+def test_invalid_records_are_rejected(text: str, said: str) -> None:
     with pytest.raises(ExportError, match=said):
         Record.parse(text)
 
 
-def test_the_same_export_is_of_the_same_weights_and_has_all_files() -> None:
+def test_same_export_needs_equal_weights_and_all_files() -> None:
     back, only = Record.parse(RECORD.text()), {"model.safetensors"}
     assert back.fits(RECORD, only)
     assert back.fits(dataclasses.replace(RECORD, inputs=()), only), "no program is asked for"
@@ -123,11 +123,11 @@ def test_where_a_model_comes_from() -> None:
 @pytest.mark.parametrize(
     ("told", "code"), [("c0ffee", Code("c0ffee", dirty=False)), ("c0ffee-dirty", Code("c0ffee", dirty=True))]
 )
-def test_the_version_that_an_image_tells(told: str, code: Code, tmp_path: Path) -> None:
+def test_the_version_from_an_image(told: str, code: Code, tmp_path: Path) -> None:
     assert version({"TRAINYARD_COMMIT": told}, tmp_path) == code
 
 
-def test_the_version_that_git_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_from_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert version({}, tmp_path) == Code(), "no repository"
 
     def git(*words: str) -> str:

@@ -4,7 +4,7 @@ from trainyard_agent import recorder as agent
 from trainyard_torch.monitoring.flight_recorder import flight_recorder
 
 
-def test_without_the_agent_it_is_turned_on_as_the_agent_does_it() -> None:
+def test_enabled_without_the_agent_as_with_it() -> None:
     assert flight_recorder({}) == agent.defaults({}) != {}
 
 

@@ -19,7 +19,7 @@ def test_the_list_is_what_is_marked() -> None:
     assert len(ROWS) == len(marked) > 10
 
 
-def test_code_of_cuda_is_in_a_file_that_is_marked() -> None:
+def test_cuda_code_is_in_a_marked_file() -> None:
     # Text and tables alone.
     without = {"mesh.py", "number_formats.py"}
     found = {

@@ -86,7 +86,7 @@ def test_the_newest_that_is_whole(store: Store) -> None:
     ],
     ids=["missing", "truncated", "empty", "changed"],
 )
-def test_a_broken_one_is_passed_over_and_told_of(store: Store, broken: Any, said: str) -> None:
+def test_broken_checkpoint_is_skipped_and_reported(store: Store, broken: Any, said: str) -> None:
     committed(store, 10, 20)
     path = f"{Name(20, 1)}/__0_0.distcp"
     content = broken(store.read(path))
@@ -98,7 +98,7 @@ def test_a_broken_one_is_passed_over_and_told_of(store: Store, broken: Any, said
     assert (name, said in why) == (Name(20, 1), True)
 
 
-def test_of_foreign_files_nothing_is_believed(store: Store) -> None:
+def test_foreign_files_are_ignored(store: Store) -> None:
     committed(store, 10)
     for path in (
         "step-000000000099-000001/x",
@@ -133,7 +133,7 @@ def test_who_was_left_behind_commits_nothing(store: Store) -> None:
     assert step_of(History(store)) == 15
 
 
-def test_what_it_commits_between_the_look_and_the_write_does_not_count(store: Store) -> None:
+def test_commit_between_look_and_write_is_ignored(store: Store) -> None:
     old = committed(store, 10)
     committed(store, base=Name(10, 1))
     old._check = lambda: None  # type: ignore[method-assign]  # the look was a moment before the claim
@@ -141,7 +141,7 @@ def test_what_it_commits_between_the_look_and_the_write_does_not_count(store: St
     assert step_of(History(store)) == 10
 
 
-def test_where_that_is_all_there_is_the_next_begins_anew(store: Store) -> None:
+def test_next_starts_over_if_nothing_else_exists(store: Store) -> None:
     """None else would ever begin: there is a pointer, and nothing that it points to counts."""
     old = committed(store)
     committed(store)
@@ -154,7 +154,7 @@ def test_where_that_is_all_there_is_the_next_begins_anew(store: Store) -> None:
     assert late.has_any(), "somebody has written it"
 
 
-def test_a_claim_after_which_there_is_no_number_is_named(store: Store) -> None:
+def test_claim_followed_by_no_number_is_named(store: Store) -> None:
     committed(store, 10)
     store.write("attempts/999999-abcdef01.json", b"{}")
     with pytest.raises(StoreError, match=r"attempts has a file of attempt 999999, .* remove it"):
@@ -164,13 +164,13 @@ def test_a_claim_after_which_there_is_no_number_is_named(store: Store) -> None:
 @pytest.mark.parametrize(
     "text", [b'{"attempt": 1e999, "time": 0, "base": null}', b"[" * 100_000, b'{"time": 1' + b"0" * 400 + b"}"]
 )
-def test_claims_that_nobody_can_read_cost_nothing(store: Store, text: bytes) -> None:
+def test_unreadable_claims_cost_nothing(store: Store, text: bytes) -> None:
     committed(store, 10)
     store.write("attempts/000002-abcdef01.json", text)
     assert step_of(History(store)) == 10
 
 
-def test_an_earlier_attempt_of_the_same_job_cannot_begin_after_a_later_one(store: Store) -> None:
+def test_earlier_attempt_cannot_start_after_a_later_one(store: Store) -> None:
     slow = History(store, JobAttempt("job", 1))
     committed(store, 10, job_attempt=JobAttempt("job", 2))
     with pytest.raises(StaleAttemptError, match="attempt 2 of this job has started, and this is attempt 1"):
@@ -179,7 +179,7 @@ def test_an_earlier_attempt_of_the_same_job_cannot_begin_after_a_later_one(store
     assert step_of(History(store)) == 20
 
 
-def test_of_two_that_begin_at_the_same_moment_one_is_the_later(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simultaneous_starts_have_one_later_attempt(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = History(store), History(store)
     written: list[str] = []
     write_file = Store.write
@@ -198,7 +198,7 @@ def test_of_two_that_begin_at_the_same_moment_one_is_the_later(store: Store, mon
         other.commit(write(store, 10, other.attempt))
 
 
-def test_where_others_begin_all_the_time_none_goes_on_for_ever(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constant_new_starts_cause_no_endless_loop(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     write_file = Store.write
 
     def beside(self: Store, path: str, content: bytes) -> None:
@@ -212,7 +212,7 @@ def test_where_others_begin_all_the_time_none_goes_on_for_ever(store: Store, mon
 
 @pytest.mark.parametrize("last", [1, 2])
 @pytest.mark.parametrize("cause", ["a flipped bit", "a commit that came late"])
-def test_what_was_passed_over_is_not_kept_in_place_of_what_is_good(store: Store, last: int, cause: str) -> None:
+def test_skipped_checkpoint_is_not_kept_over_good_ones(store: Store, last: int, cause: str) -> None:
     old = committed(store, 10, 20, 30)
     if cause == "a flipped bit":
         store.write(f"{Name(30, 1)}/__0_0.distcp", b"?")
@@ -229,7 +229,7 @@ def test_what_was_passed_over_is_not_kept_in_place_of_what_is_good(store: Store,
     assert len([name for name in store.folders() if name.endswith("-000002")]) == last
 
 
-def test_who_looks_for_a_checkpoint_is_not_disturbed_by_who_was_left_behind(store: Store) -> None:
+def test_stale_attempt_does_not_disturb_a_reader(store: Store) -> None:
     old = committed(store, 10, 20)
     new = History(store)
     new.begin()
@@ -242,7 +242,7 @@ def test_who_looks_for_a_checkpoint_is_not_disturbed_by_who_was_left_behind(stor
     assert step_of(old) == 20, "a claim is read again until it says its base"
 
 
-def test_a_claim_that_is_torn_holds_the_attempts_before_it_back_all_the_same(store: Store) -> None:
+def test_torn_claim_still_blocks_earlier_attempts(store: Store) -> None:
     old = committed(store, 10)
     store.write("attempts/000002-0123abcd.json", b'{"ba')
     with pytest.raises(StaleAttemptError):
@@ -287,7 +287,7 @@ class Dying(Store):
             raise KeyboardInterrupt
 
 
-def test_killed_at_any_moment_the_newest_that_was_committed_is_there(tmp_path: Path) -> None:
+def test_newest_commit_survives_a_kill_at_any_moment(tmp_path: Path) -> None:
     for moment in range(200):
         folder = tmp_path / str(moment)
         dying = Dying(str(folder))
@@ -313,7 +313,7 @@ def test_killed_at_any_moment_the_newest_that_was_committed_is_there(tmp_path: P
     assert moment > 20
 
 
-def test_the_disk_is_full_or_not_to_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_or_unwritable_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history = committed(Store(str(tmp_path)), 10)
     ready = write(Store(str(tmp_path)), 20)
 
@@ -348,7 +348,7 @@ def test_a_look_at_the_sizes_reads_no_file(store: Store) -> None:
     assert History(store).listed(Name(10, 1)).step == 10
 
 
-def test_a_stream_is_there_whole_or_not_at_all(store: Store) -> None:
+def test_stream_is_stored_whole_or_not_at_all(store: Store) -> None:
     with store.writing("a/b") as stream:
         stream.write(b"abc")
         stream.write(b"def")

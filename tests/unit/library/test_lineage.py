@@ -13,7 +13,7 @@ def test_the_newest_is_the_best() -> None:
     assert usable([N(10, 1), N(30, 1), N(20, 1)], [Claim(1, None)], 2) == [N(30, 1), N(20, 1), N(10, 1)]
 
 
-def test_what_an_attempt_that_was_left_behind_still_commits_does_not_count() -> None:
+def test_commits_of_a_stale_attempt_are_ignored() -> None:
     claims = [Claim(1, None), Claim(2, N(10, 1))]
     assert usable([N(10, 1), N(20, 1), N(12, 2)], claims, 3) == [N(12, 2), N(10, 1)]
     assert usable([N(10, 1), N(20, 1)], claims, 2) == [N(20, 1), N(10, 1)], "its own claim says nothing to itself"
@@ -25,7 +25,7 @@ def test_who_fell_back_goes_on_from_there() -> None:
     assert usable(names, claims, 4) == [N(15, 3), N(10, 1)]
 
 
-def test_who_began_anew_leaves_all_behind() -> None:
+def test_starting_over_leaves_all_behind() -> None:
     assert usable([N(10, 1), N(5, 2)], [Claim(1, None), Claim(2, None)], 3) == [N(5, 2)]
 
 
@@ -58,7 +58,7 @@ def test_what_is_kept(keep: Retention, gone: list[int]) -> None:
     assert [name.step for name in keep.superfluous(NAMES, METRICS)] == gone
 
 
-def test_what_is_no_number_is_none_of_the_best() -> None:
+def test_what_is_no_number_is_never_best() -> None:
     """As an earlier release has written it."""
     metrics: Any = {N(50): {"loss": None}, N(40): {"loss": 0.1}, N(30): {"loss": "0.0"}}
     assert Retention(last=1, best=1, metric="loss").superfluous([N(50), N(40), N(30)], metrics) == [N(30)]
@@ -75,7 +75,7 @@ def test_rules_that_make_no_sense(bad: dict[str, int]) -> None:
         Retention(**bad)  # type: ignore[arg-type]  # numbers alone
 
 
-def test_how_long_a_job_has_run_and_how_often_it_began() -> None:
+def test_duration_and_number_of_starts() -> None:
     job, other = JobAttempt("job", 3), JobAttempt("other", 1)
     claims = [Claim(1, None, "a", JobAttempt("job", 1), 1000.0), Claim(2, None, "b", other, 500.0)]
     claims += [Claim(3, None, "c", JobAttempt("job", 2), 1500.0, legible=False), Claim(4, None, "d", job, 1600.0)]

@@ -44,7 +44,7 @@ def test_within_a_checkpoint_all_is_the_checkpoint() -> None:
     assert totals(meter) == {"evaluate": 7, "data": 8}
 
 
-def test_a_phase_goes_on_over_the_end_of_a_step() -> None:
+def test_phase_continues_across_steps() -> None:
     meter = metered("+data", 3, "step", 4, "-", "step")
     assert totals(meter) == {"data": 7}
 
@@ -65,7 +65,7 @@ def test_the_phases_add_up_to_all_time(story: Sequence[str | int]) -> None:
     assert not pace.shares or math.isclose(sum(pace.shares.values()), 1)
 
 
-def test_pace_is_that_of_the_last_steps_without_the_first_and_what_is_no_part_of_them() -> None:
+def test_pace_covers_recent_steps_without_the_first() -> None:
     slow_first = (50, "step")
     steps = [part for seconds in (1, 2, 6) for part in ("+data", seconds, "-", 1, "step")]
     aside = [part for phase in NOT_TRAINING for part in (f"+{phase}", 100, "-")]

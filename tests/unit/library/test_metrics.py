@@ -33,7 +33,7 @@ def test_what_differs_between_ranks_bears_their_number() -> None:
     }
 
 
-def test_what_is_one_number_for_a_pod_is_put_together() -> None:
+def test_numbers_of_a_pod_are_combined() -> None:
     two = (
         reading(0, samples_per_second=10, mfu=0.4, loss=2.0, grad_norm=1.0),
         reading(1, samples_per_second=30, mfu=0.5, loss=3.0, grad_norm=7.0),
@@ -45,7 +45,7 @@ def test_what_is_one_number_for_a_pod_is_put_together() -> None:
 
 @pytest.mark.parametrize("name", ["loss", "gradient_norm"])
 @pytest.mark.parametrize("order", [1, -1])
-def test_of_a_pod_in_which_one_has_no_number_any_more_this_is_seen(name: str, order: int) -> None:
+def test_missing_number_of_one_rank_is_visible(name: str, order: int) -> None:
     two = [reading(0, loss=1.0, grad_norm=1.0), reading(1, loss=math.nan, grad_norm=math.nan)][::order]
     assert math.isnan(told(name, *two)[()])
 

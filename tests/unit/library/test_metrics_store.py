@@ -87,7 +87,9 @@ def test_the_ranks_of_a_pod_see_each_other(board: MetricsStore, start: Start) ->
 
 
 @pytest.mark.parametrize("act", ["", "fork"])
-def test_what_a_killed_rank_has_left_is_not_told(board: MetricsStore, start: Start, tmp_path: Path, act: str) -> None:
+def test_leftovers_of_a_killed_rank_are_not_reported(
+    board: MetricsStore, start: Start, tmp_path: Path, act: str
+) -> None:
     rank = start(1, act)
     assert seen(board) == {1: 1}
     rank.kill()
@@ -109,9 +111,7 @@ def test_no_reading_is_torn(board: MetricsStore, start: Start) -> None:
         last = step
 
 
-def test_of_a_rank_that_is_just_writing_the_reading_before_is_told(
-    board: MetricsStore, start: Start, tmp_path: Path
-) -> None:
+def test_rank_mid_write_reports_the_previous_reading(board: MetricsStore, start: Start, tmp_path: Path) -> None:
     start(1)
     (tmp_path / "pod/1").write_bytes(b"half of i")
     assert seen(board) == {}, "there was none before"
@@ -121,7 +121,7 @@ def test_of_a_rank_that_is_just_writing_the_reading_before_is_told(
     assert seen(board) == {2: 1}
 
 
-def test_a_program_that_clears_the_folder_is_seen_again(start: Start, board: MetricsStore, tmp_path: Path) -> None:
+def test_program_is_seen_again_after_clearing_folder(start: Start, board: MetricsStore, tmp_path: Path) -> None:
     rank = start(1)
     (tmp_path / "pod/1").unlink()
     (tmp_path / "pod").rmdir()
@@ -139,7 +139,7 @@ def test_nothing_is_left_in_the_end(board: MetricsStore, start: Start, tmp_path:
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_folder_that_is_no_folder_of_ours_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_foreign_folder_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "pod").symlink_to("elsewhere")
     board = MetricsStore(tmp_path / "pod", 3)
@@ -161,7 +161,7 @@ def test_another_users_folder_is_not_used(
     assert "another user's" in caplog.text
 
 
-def test_groups_on_one_machine_have_folders_of_their_own() -> None:
+def test_groups_on_one_machine_use_separate_folders() -> None:
     one = {"TORCHELASTIC_RUN_ID": "uid-1", "MASTER_ADDR": "a", "RANK": "0"}
     assert store_folder(one) == store_folder({**one, "RANK": "1", "LOCAL_RANK": "1"})
     assert (

@@ -44,13 +44,15 @@ def test_what_devices_have(name: str, device: str, capability: tuple[int, int] |
         ("fp8", "cuda", None, "this one is not: take bf16"),
     ],
 )
-def test_what_they_have_not_is_told(name: str, device: str, capability: tuple[int, int] | None, said: str) -> None:
+def test_unsupported_formats_are_reported(
+    name: str, device: str, capability: tuple[int, int] | None, said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         checked(name, device, capability)
 
 
 @given(st.sampled_from(["tf32", "bf16", "fp16", "fp8"]), st.tuples(st.integers(3, 12), st.integers(0, 9)))
-def test_a_newer_device_has_what_an_older_one_has(name: str, capability: tuple[int, int]) -> None:
+def test_newer_device_supports_all_older_formats(name: str, capability: tuple[int, int]) -> None:
     try:
         checked(name, "cuda", capability)
     except ValueError as error:

@@ -41,7 +41,7 @@ def test_by_cost_and_failures() -> None:
     assert calm.due_by_time(time) is None
 
 
-def test_what_cannot_be_kept_in_memory_pauses_twice_as_long_each_time() -> None:
+def test_failing_memory_pauses_twice_as_long_each_time() -> None:
     pace = SaveSchedule(CheckpointPolicy(store=SaveInterval(steps=1000), memory=SaveInterval(steps=5)), 0)
     pace.began(0, 0, 0, step=100)
     tried = []
@@ -53,7 +53,7 @@ def test_what_cannot_be_kept_in_memory_pauses_twice_as_long_each_time() -> None:
     assert tried == [105, 115, 135, 175, 255]
 
 
-def test_the_pause_ends_and_is_over_once_it_works() -> None:
+def test_pause_expires_and_resets_after_success() -> None:
     pace = SaveSchedule(CheckpointPolicy(store=SaveInterval(steps=7), memory=SaveInterval(seconds=10)), 0)
     pace.made(M, 4, began=0, now=0)
     pace.memory_failed()

@@ -45,7 +45,7 @@ def test_what_is_not_understood(text: str) -> None:
         parse(text, 3)
 
 
-def test_a_file_asks_each_time_that_it_says_something_else(tmp_path: Path) -> None:
+def test_each_new_file_content_is_a_request(tmp_path: Path) -> None:
     file = tmp_path / "profile"
     file.write_text("steps=9")
     requests = ProfileRequests(3, file, Clock())
@@ -76,7 +76,7 @@ def test_a_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
     assert [requests.take(), requests.take()] == [None, ProfileRequest(3)]
 
 
-def test_nonsense_in_a_file_is_told_and_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_nonsense_in_a_file_is_only_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     requests = ProfileRequests(3, tmp_path / "profile", Clock())
     (tmp_path / "profile").write_bytes(b"\xff" * 5000)
     assert [requests.take(), requests.take()] == [None, None]
@@ -103,7 +103,7 @@ def test_a_signal_asks() -> None:
     assert again.take() == ProfileRequest(4)
 
 
-def test_a_signal_that_the_program_needs_stays_its_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_signal_used_by_the_program_is_untouched(caplog: pytest.LogCaptureFixture) -> None:
     heard: list[int] = []
     signal.signal(SIGNAL, lambda number, _: heard.append(number))
     requests = ProfileRequests(4)

@@ -96,26 +96,26 @@ def test_a_store_that_recovers_is_asked_again(shop: Shop, first: list[int | str]
     assert len(shop.asked) == len(first) + 1
 
 
-def test_a_store_that_does_not_recover_is_told(shop: Shop) -> None:
+def test_a_store_that_does_not_recover_is_reported(shop: Shop) -> None:
     shop.first = [503] * 9
     with pytest.raises(ReadError, match=rf"bytes 0 to 9 of {shop.url}: tried 4 times, and the answer was .*503"):
         RangeReader(shop.url, retry=AT_ONCE).range(0, 9)
     assert len(shop.asked) == 4
 
 
-def test_a_store_that_knows_no_ranges_is_told(shop: Shop) -> None:
+def test_a_store_without_ranges_is_reported(shop: Shop) -> None:
     shop.first = ["whole"] * 9
     with pytest.raises(ReadError, match=r"the answer was 200 bytes: .*or its store knows no ranges"):
         RangeReader(shop.url, retry=AT_ONCE).range(0, 9)
 
 
-def test_a_file_that_is_too_short_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_too_short_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(CONTENT)
     with pytest.raises(ReadError, match="the answer was 10 bytes: the file was cut off"):
         RangeReader(str(tmp_path / "file"), retry=AT_ONCE).range(190, 220)
 
 
-def test_what_is_not_there_is_not_asked_for_again(tmp_path: Path) -> None:
+def test_missing_object_is_not_requested_again(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match=r"cannot read all of .*/none: FileNotFoundError"):
         RangeReader(str(tmp_path), retry=RetryPolicy(initial_seconds=20)).whole("none")
 
@@ -125,7 +125,7 @@ def test_delays_grow() -> None:
     assert list(RetryPolicy(attempts=1).delays()) == []
 
 
-def test_who_waits_for_a_further_try_can_be_sent_home(tmp_path: Path) -> None:
+def test_wait_for_a_retry_can_be_cancelled(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     closed = threading.Event()
     closed.set()
@@ -183,7 +183,7 @@ class Asked:
         return bytes_of(number, closed)
 
 
-def test_a_block_is_read_once_whoever_asks() -> None:
+def test_a_block_is_read_once_for_all_readers() -> None:
     asked = Asked()
     blocks = Blocks(asked, lambda _: 10, 100, 2)
     asked.go.clear()
@@ -199,7 +199,7 @@ def test_a_block_is_read_once_whoever_asks() -> None:
     blocks.close()
 
 
-def test_what_was_not_wanted_for_longest_is_given_up() -> None:
+def test_least_recently_used_block_is_dropped() -> None:
     asked = Asked()
     blocks = Blocks(asked, lambda _: 10, 30, 1)
     for number in (1, 2, 3, 1, 4, 1, 3, 2):
@@ -209,7 +209,7 @@ def test_what_was_not_wanted_for_longest_is_given_up() -> None:
     blocks.close()
 
 
-def test_what_is_needed_at_once_is_held_however_large() -> None:
+def test_block_needed_at_once_is_held_however_large() -> None:
     blocks = Blocks(Asked(), lambda _: 10, 0, 2)
     assert list(blocks.get(range(5))) == [0, 1, 2, 3, 4]
     blocks.get([7])
@@ -217,7 +217,7 @@ def test_what_is_needed_at_once_is_held_however_large() -> None:
     blocks.close()
 
 
-def test_a_block_that_could_not_be_read_is_tried_anew() -> None:
+def test_unread_block_is_tried_again() -> None:
     asked = Asked()
     blocks = Blocks(asked, lambda _: 10, 100, 1)
     asked.broken = True
@@ -262,7 +262,7 @@ class Never:
     blocks = ()
 
 
-def test_a_disk_is_read_first_and_only_what_is_whole(tmp_path: Path) -> None:
+def test_disk_is_read_first_if_whole(tmp_path: Path) -> None:
     disk, read = DiskCache(str(tmp_path / "cache"), 100), Counted(b"content")
     for _ in range(2):
         assert disk.get("key", b"content".__eq__, read) == b"content"

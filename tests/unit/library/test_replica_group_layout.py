@@ -5,7 +5,7 @@ from trainyard_torch.communication.replica_group_layout import ReplicaGroupLayou
 
 
 @given(size=st.integers(1, 20), count=st.integers(1, 20))
-def test_each_process_is_in_one_island_and_in_one_row_across(size: int, count: int) -> None:
+def test_process_has_one_replica_group_and_one_row(size: int, count: int) -> None:
     islands = ReplicaGroupLayout(size * count, count)
     for groups, length in ((islands.intra_ranks, size), (islands.inter_ranks, count)):
         assert sorted(rank for group in groups for rank in group) == list(range(size * count))

@@ -27,7 +27,7 @@ def test_each_sample_comes_once_an_epoch(size: int, seed: int, block: int, windo
 
 @given(size=st.integers(1, 2**62), data=st.data(), block=st.sampled_from([1, 4096]))
 @settings(deadline=None)
-def test_of_any_size_a_few_are_found_at_once(size: int, data: st.DataObject, block: int) -> None:
+def test_few_positions_are_found_at_any_size(size: int, data: st.DataObject, block: int) -> None:
     positions = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20, unique=True))
     found = SampleOrder(size, 3, block=block).samples(5, np.array(positions))
     assert len(set(found.tolist())) == len(positions)

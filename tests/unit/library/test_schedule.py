@@ -37,7 +37,7 @@ def test_along_a_cosine() -> None:
     assert schedule.at(150) == pytest.approx(0.2 + 0.8 * (1 + math.cos(math.pi / 4)) / 2)
 
 
-def test_a_small_batch_does_not_begin_above_its_peak() -> None:
+def test_small_batch_does_not_start_above_peak() -> None:
     assert LRSchedule(base_lr=0.1, batch_size=64, warmup_samples=1000).at(0) == pytest.approx(0.025)
 
 

@@ -14,7 +14,7 @@ def test_the_last_ones_serve() -> None:
 
 @given(st.dictionaries(st.text(min_size=1), st.integers(0, 1000), min_size=1, max_size=30), st.integers(1, 30))
 @settings(deadline=None)
-def test_each_parameter_has_one_server_and_loads_are_alike(sizes: dict[str, int], servers: int) -> None:
+def test_each_parameter_has_one_evenly_loaded_server(sizes: dict[str, int], servers: int) -> None:
     servers = min(servers, len(sizes))
     held = shares(sizes, servers)
     assert sorted(name for names in held for name in names) == sorted(sizes)
@@ -26,9 +26,7 @@ def test_each_parameter_has_one_server_and_loads_are_alike(sizes: dict[str, int]
 
 @given(st.integers(1, 6), st.integers(0, 4), st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=80))
 @settings(deadline=None)
-def test_no_gradient_is_too_stale_and_somebody_can_always_go_on(
-    trainers: int, slack: int, acts: list[tuple[int, bool]]
-) -> None:
+def test_staleness_is_bounded_without_deadlock(trainers: int, slack: int, acts: list[tuple[int, bool]]) -> None:
     """Trainers push, or pull anew, in any order; a push that may not be applied waits."""
     bound, version, has = trainers - 1 + slack, 0, [0] * trainers
     waiting: set[int] = set()
@@ -52,7 +50,7 @@ def test_no_gradient_is_too_stale_and_somebody_can_always_go_on(
         assert len(waiting) < trainers, "all wait, and nobody for anything"
 
 
-def test_a_bound_of_the_others_number_is_the_least() -> None:
+def test_smallest_bound_is_the_number_of_others() -> None:
     assert may_apply(0, [0, 0], 2)
     assert not may_apply(0, [0, 0], 1)
     assert not may_apply(5, [3], 2)

@@ -72,7 +72,7 @@ def test_samples_of_tokens_overlap_by_one(count: int, length: int, block: int, d
     source.close()
 
 
-def test_tokens_of_this_machine_are_not_copied_to_a_process(tmp_path: Path) -> None:
+def test_local_tokens_are_not_copied_to_processes(tmp_path: Path) -> None:
     values = tokens(str(tmp_path / "tokens"), 100_001)
     source = token_dataset(str(tmp_path / "tokens"), 100)
     assert source[3].tolist() == values[300:401].tolist()
@@ -136,7 +136,7 @@ def test_records_are_decoded(url: str) -> None:
     assert source[13] == 6
 
 
-def test_sources_can_go_to_other_processes_and_hold_nothing_there(bucket: str) -> None:
+def test_sources_pickle_without_their_open_resources(bucket: str) -> None:
     write_records(bucket, SAMPLES, block=8)
     tokens("memory://tokens", 1001)
     for source in (RecordDataset(bucket, len), token_dataset("memory://tokens", 10, block=20)):
@@ -148,7 +148,7 @@ def test_sources_can_go_to_other_processes_and_hold_nothing_there(bucket: str) -
         assert np.array_equal(there[13], before)
 
 
-def test_writing_holds_one_shard_and_writes_the_index_last(bucket: str) -> None:
+def test_writer_holds_one_shard_and_ends_with_index(bucket: str) -> None:
     memory = fsspec.filesystem("memory")
     there: list[list[str]] = []
 
@@ -210,7 +210,7 @@ def test_a_shard_that_was_changed_is_named(bucket: str, change: Callable[[bytes]
         (lambda text: text.replace(b'"format": 1', b'"format": 2'), "has format 2, and this release reads 1"),
     ],
 )
-def test_an_index_that_was_changed_is_told(bucket: str, change: Callable[[bytes], bytes], said: str) -> None:
+def test_an_index_that_was_changed_is_reported(bucket: str, change: Callable[[bytes], bytes], said: str) -> None:
     write_records(bucket, SAMPLES, block=10)
     memory = fsspec.filesystem("memory")
     memory.pipe_file("/bucket/data/index.json", change(memory.cat_file("/bucket/data/index.json")))
@@ -218,7 +218,7 @@ def test_an_index_that_was_changed_is_told(bucket: str, change: Callable[[bytes]
         RecordDataset(bucket)
 
 
-def test_a_folder_without_an_index_is_no_data_set(url: str) -> None:
+def test_folder_without_index_is_no_data_set(url: str) -> None:
     with pytest.raises(ReadError, match=r"index\.json: FileNotFoundError"):
         RecordDataset(url)
 
@@ -235,7 +235,7 @@ def test_the_format_is_what_the_text_says(bucket: str) -> None:
     assert Index.parse(memory.cat_file("/bucket/data/index.json"), "").samples == 3
 
 
-def test_an_epoch_reads_each_block_once_and_holds_a_few(bucket: str) -> None:
+def test_epoch_reads_blocks_once_and_holds_few(bucket: str) -> None:
     """4000 samples in 125 shards, of which memory holds a tenth."""
     write_records(bucket, (number.to_bytes(8, "little") for number in range(4000)), block=32)
     source = RecordDataset(
@@ -290,9 +290,7 @@ def run_epoch(source: BlockSource, order: SampleOrder, data_shard: DataShard) ->
         (SampleOrder(50, shuffled=False), 10, None),
     ],
 )
-def test_an_order_that_would_read_blocks_twice_is_refused(
-    bucket: str, order: SampleOrder, reach: int, said: str | None
-) -> None:
+def test_order_that_rereads_blocks_is_refused(bucket: str, order: SampleOrder, reach: int, said: str | None) -> None:
     index = write_records(bucket, [b"12345"] * 50, block=10)
     source = RecordDataset(bucket, read_options=ReadOptions(memory=2 * index.shards[0].size))
     if said is None:
@@ -302,7 +300,7 @@ def test_an_order_that_would_read_blocks_twice_is_refused(
             source.check(order, reach)
 
 
-def test_a_source_that_gives_too_few_is_told() -> None:
+def test_a_source_that_gives_too_few_is_reported() -> None:
     class Short(list[int]):
         def __getitems__(self, numbers: list[int]) -> list[int]:
             return numbers[1:]
@@ -316,7 +314,7 @@ def no_matter(_: bytes) -> bool:
     return True
 
 
-def test_a_fork_while_a_lock_is_held_holds_nobody_up(tmp_path: Path) -> None:
+def test_fork_while_locked_causes_no_deadlock(tmp_path: Path) -> None:
     disk = DiskCache(str(tmp_path), 1000)
     gone_r, gone_w = os.pipe()
 
@@ -339,7 +337,7 @@ def test_a_fork_while_a_lock_is_held_holds_nobody_up(tmp_path: Path) -> None:
     os.close(gone_r)
 
 
-def test_what_goes_wrong_with_the_cache_is_told_once_and_ends_nothing(
+def test_cache_trouble_is_reported_once_and_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = DiskCache(str(tmp_path / "cache"), 10)
@@ -369,7 +367,7 @@ def test_what_is_not_of_the_cache_stays(tmp_path: Path) -> None:
     assert len(names) == 4, "two blocks fit"
 
 
-def test_a_store_that_fails_is_no_fault_of_the_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_store_is_not_blamed_on_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def away() -> bytes:
         raise OSError("the store is away")
 

@@ -38,7 +38,7 @@ def test_about_ten_times_a_second(seconds: float, between: int) -> None:
     assert {later - earlier for earlier, later in pairwise(asked[2:])} == {between}
 
 
-def test_all_leave_out_the_same_though_their_clocks_differ() -> None:
+def test_ranks_with_different_clocks_skip_the_same() -> None:
     asked = Training(0.02, 0.021, 0.001).asked(200)
     assert len(asked) < 30
 

@@ -40,7 +40,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return patient(request.param, tmp_path, 20)
 
 
-def test_what_comes_back_in_time_is_as_without_a_bound() -> None:
+def test_result_in_time_equals_an_unbounded_one() -> None:
     assert [run_with_timeout(seconds, lambda: 7) for seconds in (None, 20)] == [7, 7]
 
     def late() -> None:
@@ -94,7 +94,7 @@ def test_each_operation_has_a_bound(
 
 @pytest.mark.parametrize("step", ["write", "finish"])
 @pytest.mark.parametrize("kind", ["local", "objects"])
-def test_a_file_that_cannot_be_written_to_its_end_is_not_there(
+def test_partially_written_file_does_not_appear(
     kind: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: Callable[..., Any]
 ) -> None:
     store = patient(kind, tmp_path)
@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_written_to_its_end_is_not_there(
         assert store.read("a/b") is None
 
 
-def test_what_is_written_belongs_to_who_has_written_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_written_file_belongs_to_its_writer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that is left behind may look at it when the tensor is long gone."""
     taken: list[bytearray] = []
     monkeypatch.setattr(LocalOutput, "write", lambda _, content: taken.append(content))
@@ -121,9 +121,7 @@ def test_what_is_written_belongs_to_who_has_written_it(store: Store, monkeypatch
     assert {*b"".join(taken)} == {ord("x")}
 
 
-def test_why_it_could_not_be_written_is_told_behind_torchs_writer(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_error_is_reported_behind_torchs_writer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -156,7 +154,7 @@ def test_a_patience_that_is_none() -> None:
         Store("memory://x", timeout_seconds=0)
 
 
-def test_a_large_file_is_on_the_disk_before_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_file_is_flushed_while_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the end alone would take longer than an answer is waited for."""
     synced: list[int] = []
     monkeypatch.setattr(outputs, "SYNC", 2 * CHUNK)

@@ -26,7 +26,7 @@ def test_what_torch_has_not_written_to_its_end(tmp_path: Path, written: str | No
     assert [*tmp_path.iterdir()] == []
 
 
-def test_what_was_being_written_when_a_rank_was_killed_goes(tmp_path: Path) -> None:
+def test_partial_write_of_a_killed_rank_is_removed(tmp_path: Path) -> None:
     for left in (f".{trace.name(0, 1)}-x7", f".{trace.name(1, 1)}-x8", f".{trace.name(10, 1)}-x9"):
         (tmp_path / left).mkdir()
         (tmp_path / left / "plain.json").write_text("{")

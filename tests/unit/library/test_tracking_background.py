@@ -57,21 +57,21 @@ COURSE: list[Event] = [
 ]
 
 
-def test_all_is_told_in_its_order() -> None:
+def test_events_arrive_in_order() -> None:
     listener = Listener()
     told(listener, COURSE)
     assert listener.heard == COURSE
     assert listener.closed
 
 
-def test_nothing_to_tell_is_no_thread() -> None:
+def test_no_events_start_no_thread() -> None:
     before = threading.active_count()
     background = Background(Listener())
     assert threading.active_count() == before
     background.close(PATIENCE)
 
 
-def test_nobody_waits_for_a_slow_listener() -> None:
+def test_training_does_not_wait_for_slow_listener() -> None:
     go = threading.Event()
     listener = Listener(lambda _: go.wait(PATIENCE) and None)
     background = Background(listener, pause=0.0)
@@ -85,7 +85,7 @@ def test_nobody_waits_for_a_slow_listener() -> None:
     background.close(PATIENCE)
 
 
-def test_one_that_was_away_hears_all_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_recovered_listener_receives_all_once(caplog: pytest.LogCaptureFixture) -> None:
     tries = iter(range(5))
 
     def hear(_: Sequence[Event]) -> None:
@@ -106,7 +106,7 @@ def test_one_that_was_away_hears_all_once(caplog: pytest.LogCaptureFixture) -> N
     ]
 
 
-def test_one_that_stays_away_is_given_up_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreachable_listener_is_given_up_at_close(caplog: pytest.LogCaptureFixture) -> None:
     def hear(_: Sequence[Event]) -> None:
         raise ConnectionError
 

@@ -22,7 +22,7 @@ def test_each_phase_has_its_row() -> None:
 
 @pytest.mark.parametrize("before", Phase)
 @pytest.mark.parametrize("after", Phase)
-def test_a_move_is_legal_if_the_table_has_it(before: Phase, after: Phase) -> None:
+def test_move_is_legal_if_in_the_table(before: Phase, after: Phase) -> None:
     legal = before is after or after in LEGAL[before]
     assert (objection(status(before), status(after)) is None) is legal
 
@@ -40,9 +40,7 @@ def test_a_move_is_legal_if_the_table_has_it(before: Phase, after: Phase) -> Non
         ({}, {"phase": Phase.FAILED}, "the phase Failed contradicts the conditions"),
     ],
 )
-def test_the_attempt_grows_by_one_where_the_group_starts_anew(
-    before: dict[str, Any], after: dict[str, Any], told: str | None
-) -> None:
+def test_attempt_grows_by_one_on_group_restart(before: dict[str, Any], after: dict[str, Any], told: str | None) -> None:
     assert objection(status(**before), status().evolve(**after)) == told
 
 

@@ -31,17 +31,17 @@ def test_silence_of_all_agents_is_no_failure() -> None:
     assert act(RUNS.vanished(0).vanished(1).vanished(2)).status.attempt == 1
 
 
-def test_who_has_hung_up_has_an_end_that_its_node_tells_of_in_time() -> None:
+def test_disconnected_worker_gets_its_exit_from_the_node() -> None:
     soon = act(RUNS.hung_up(1, seconds_ago=5))
     assert (soon.status.attempt, soon.requeue_after) == (1, 7.0)
     assert made_in(after(RUNS.hung_up(1, seconds_ago=12))) == [1, 2, 1]
 
 
-def test_who_has_said_good_bye_is_waited_for() -> None:
+def test_worker_that_signed_off_is_waited_for() -> None:
     assert act(RUNS.said_good_bye(1, seconds_ago=300)).status.attempt == 1
 
 
-def test_where_one_has_done_its_work_its_end_is_heard_before_a_verdict_on_another() -> None:
+def test_exit_of_finished_worker_precedes_another_verdict() -> None:
     both = RUNS.said_good_bye(0).told_failed(1)
     assert (act(both).status.attempt, act(both).requeue_after) == (1, 11.0)
     by_worker_0 = job(3, template=SUPERVISED, lifecycle={"success": "Worker0"}).running().attended()
@@ -56,14 +56,14 @@ def test_success_just_after_restart_gets_a_new_pod() -> None:
     assert (made_in(again), again.status.restarts.disruptions) == ([3, 1, 1], 1)
 
 
-def test_when_our_network_is_back_nobody_is_given_up_for_it() -> None:
+def test_no_worker_is_lost_after_operator_network_outage() -> None:
     cut = RUNS.vanished(0, 30).vanished(1, 30).vanished(2, 30)
     first = AgentView(1, AgentState.RUNNING, since=ago(1))
     back = replace(cut, agents={**(cut.agents or {}), "pod-2-1": first})
     assert (act(back).status.attempt, act(back).requeue_after) == (1, 7.0)
 
 
-def test_who_could_not_come_in_is_not_given_up_for_it() -> None:
+def test_rejected_agent_is_not_taken_for_lost() -> None:
     """The coordinator had no room: since then it listens anew."""
     crowded = replace(RUNS.hung_up(1, seconds_ago=60), coordinator_up_since=ago(5))
     assert (act(crowded).status.attempt, act(crowded).requeue_after) == (1, 7.0)
@@ -77,14 +77,14 @@ def test_who_has_done_its_work_is_no_witness() -> None:
     assert act(alone).status.attempt == 1
 
 
-def test_the_failed_worker_s_own_connection_is_not_waited_for() -> None:
+def test_failed_workers_own_connection_is_not_awaited() -> None:
     lost = RUNS.told_failed(1, message="Connection reset by peer", peer_lost=True, seconds_ago=40)
     agents = dict(lost.agents or {})
     agents["pod-1-1"] = replace(agents["pod-1-1"], left_at=ago(20))
     assert act(replace(lost, agents=agents)).status.attempt == 2
 
 
-def test_a_joiner_that_saw_a_second_verdict_while_it_started_may_take_its_time_too() -> None:
+def test_joiner_starting_through_second_verdict_gets_full_time() -> None:
     meets = after(RUNS.deleted(1))
     starts = job(3).running(2).pods[1]
     again = after(replace(meets, pods=(*meets.pods, starts)).attended(AgentState.WAITING, 0, 2).told_failed(0))
@@ -98,7 +98,7 @@ def test_without_agent_all_pods_are_replaced() -> None:
     assert plan(replace(scene.snapshot, agent=False), NOW).status.internal.group is None
 
 
-def test_a_fraction_of_a_second_is_not_waited_for_again_and_again() -> None:
+def test_fractions_of_a_second_cause_no_loop() -> None:
     left = AgentView(1, AgentState.RUNNING, left_at=ago(7.999), vanished=True)
     assert act(replace(RUNS, agents={**(RUNS.agents or {}), "pod-1-1": left})).requeue_after == 1.0
 
@@ -130,7 +130,7 @@ def with_a_new_leader(seconds_ago: float, message: str = PEER) -> Scene:
     return replace(scene, agents=agents, coordinator_up_since=ago(seconds_ago))
 
 
-def test_who_was_lost_with_the_leader_is_the_cause_and_not_those_that_tell_of_it() -> None:
+def test_worker_lost_with_the_leader_is_the_cause() -> None:
     soon = act(with_a_new_leader(7))
     assert (soon.status.attempt, soon.requeue_after) == (1, 5.0)
     status = act(with_a_new_leader(13)).status
@@ -147,7 +147,7 @@ def test_who_cannot_call_and_trains_is_left_alone() -> None:
     assert (status.attempt, status.restarts.failures) == (2, 1), "an error of their own is one"
 
 
-def test_a_failure_that_was_told_before_the_pod_was_taken_away_is_the_cause() -> None:
+def test_failure_reported_before_pod_removal_is_the_cause() -> None:
     scene = RUNS.told_failed(1, message="rank 1 ended with exit code 1: boom", seconds_ago=9).deleted(1, seconds_ago=1)
     status = act(scene).status
     assert (status.restarts.failures, status.restarts.disruptions) == (1, 0)
@@ -157,7 +157,7 @@ def test_a_failure_that_was_told_before_the_pod_was_taken_away_is_the_cause() ->
     assert act(later).status.restarts.disruptions == 1, "it ended because it was taken away"
 
 
-def test_who_gives_up_waiting_is_not_charged_again_with_what_was() -> None:
+def test_giving_up_waiting_is_not_counted_again() -> None:
     """Nobody told it when to begin: the operator was away."""
     meets = after(RUNS.told_failed(1))
     assert (meets.status.attempt, meets.status.restarts.failures, meets.status.awaiting_rendezvous) == (2, 1, True)

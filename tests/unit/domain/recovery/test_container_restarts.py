@@ -50,7 +50,7 @@ def test_failed_container_restarts_and_all_pods_stay() -> None:
     )
 
 
-def test_it_alone_is_told_so_and_only_until_the_attempt_begins() -> None:
+def test_only_it_is_notified_until_the_attempt_starts() -> None:
     meets = after(restartable().with_status(backoff=TRIED).told_failed(1))
     assert [assignment(each, meets.job).restart for each in meets.pods] == [False, True, False]
     opened = replace(meets.attended(AgentState.WAITING), status=meets.status.evolve(backoff=Backoff()))
@@ -87,7 +87,7 @@ def test_impossible_container_restart_escalates(scene: Scene, made: list[int]) -
     assert made_in(decided) == made
 
 
-def test_who_starts_anew_is_waited_for_and_not_missed() -> None:
+def test_restarting_container_is_awaited_not_missing() -> None:
     scene = replace(restarting(), status=restarting().status.evolve(backoff=Backoff()))
     away = scene.pod(1, running=False, ready=False).hung_up(1, seconds_ago=40, state=AgentState.RESTARTING)
     recent = away.with_status(attempt_start_time=ago(40))
@@ -179,7 +179,7 @@ def test_node_lost_during_container_restart_is_detected() -> None:
     assert not act(whole).status.awaiting_rendezvous
 
 
-def test_what_ended_instead_is_told() -> None:
+def test_what_ended_instead_is_reported() -> None:
     end = Exit(ago(1), 3, "Error", "no data", "fetch")
     failed = restarting().pod(1, phase="Failed", running=False, ready=False, ended=True, exit=end)
     assert "it exited before this attempt started: exit code 3: no data" in act(failed).events[0].note

@@ -62,7 +62,7 @@ def test_last_failure_is_that_of_the_cause() -> None:
     assert (failure.attempt, failure.time) == (1, ago(10))
 
 
-def test_the_rank_is_the_agents_where_it_names_one() -> None:
+def test_rank_reported_by_the_agent_takes_precedence() -> None:
     """Of 8 ranks a worker, rank 19 runs in worker 2."""
     failure = plan(ALL.failed(2, rank=19).snapshot, NOW).status.last_failure
     assert failure is not None
@@ -75,7 +75,7 @@ def test_launcher_failure_names_no_rank() -> None:
     assert (last.pod, last.rank) == ("train-worker-1-1", None)
 
 
-def test_a_hang_is_a_failure_that_is_counted_apart_too() -> None:
+def test_hang_counts_as_failure_and_as_hang() -> None:
     after = plan(ALL.failed(2, exit_code=91).snapshot, NOW).status
     assert after.restarts == Restarts(failures=1, hangs=1)
     again = job(3).running(attempt=2).with_status(restarts=after.restarts)
@@ -113,7 +113,7 @@ def test_delay_grows_while_attempts_end_early(count: int, ran: float | None, del
     assert decided.status.internal.backoff.count == (1 if ran == 60 else count + 1)
 
 
-def test_refusal_by_the_node_stands_in_the_status_while_the_next_attempt_waits() -> None:
+def test_node_rejection_stays_in_status_during_backoff() -> None:
     scene = ALL.with_status(backoff=Backoff(count=3)).rejected(1)
     waiting = job(3).started(2).with_status(**dict(stored(plan(scene.snapshot, NOW).status)))
     decided = plan(waiting.snapshot, NOW)

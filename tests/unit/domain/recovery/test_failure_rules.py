@@ -94,14 +94,14 @@ PREEMPTED, TARGET = {"reasons": ["PreemptionByScheduler"]}, {"podConditions": ["
         ({"action": "Fail", "message": "terminating"}, "Ignore"),
     ],
 )
-def test_a_disruption_is_free_but_by_a_rule_that_speaks_of_it(rule: dict[str, Any], expected: str) -> None:
+def test_disruption_is_uncounted_unless_a_rule_matches(rule: dict[str, Any], expected: str) -> None:
     """What the program did once it was asked to go says nothing of it."""
     scene = running(rule).disrupted(1)
     pods = TAKEN.pod(1, conditions=frozenset({"DisruptionTarget"})).pods
     assert outcome(replace(scene, pods=pods)) == expected
 
 
-def test_a_disruption_that_is_charged_is_told_as_the_last_failure() -> None:
+def test_counted_disruption_becomes_the_last_failure() -> None:
     scene = running({"action": "Restart", **PREEMPTED}, maxRestarts=0).disrupted(1)
     decided = plan(scene.snapshot, NOW)
     failed, last = decided.status.condition(C.FAILED), decided.status.last_failure
@@ -128,11 +128,11 @@ def test_a_refusal_can_be_charged_too() -> None:
     assert (last.time, last.reason) == (NOW, "UnexpectedAdmissionError")
 
 
-def test_a_rule_knows_nothing_of_a_pod_that_is_gone() -> None:
+def test_rule_does_not_match_a_missing_pod() -> None:
     assert outcome(running({"action": "Fail", "message": "*"}).gone(1)) == "Ignore"
 
 
-def test_the_rule_speaks_of_the_cause_and_not_of_its_victims() -> None:
+def test_rule_matches_the_cause_not_its_victims() -> None:
     scene = running({"action": "Fail", "exitCodes": [1]}).failed(
         0, exit_code=1, seconds_ago=9, message="DistBackendError", peer_lost=True
     )

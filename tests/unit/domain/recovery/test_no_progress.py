@@ -78,7 +78,7 @@ def test_repeated_uncounted_exits_are_counted_without_progress(code: int) -> Non
         pytest.param(20, None, [{"exitCodes": [92], "action": "Ignore"}], id="the user says so"),
     ],
 )
-def test_else_it_is_believed(ran: int, step: int | None, rules: list[dict[str, object]]) -> None:
+def test_otherwise_it_is_accepted(ran: int, step: int | None, rules: list[dict[str, object]]) -> None:
     scene = job(3, recovery={"rules": rules}).running().with_status(running_time=ago(ran), backoff=Backoff(count=5))
     scene = scene.with_status(restarts=Restarts(disruptions=5), restart_budget=RestartBudget(furthest_step=8))
     after = plan(scene.failed(1, exit_code=92, step=step, seconds_ago=1).snapshot, NOW + timedelta(seconds=5)).status
@@ -99,7 +99,7 @@ def test_progress_that_an_uncharged_end_shows_forgives_too() -> None:
 
 
 @pytest.mark.parametrize("how", ["failed", "deleted", "gone"])
-def test_a_worker_that_leaves_no_word_is_taken_to_be_where_it_said_last(how: str) -> None:
+def test_silent_worker_counts_as_at_last_reported_step(how: str) -> None:
     scene = ALL.with_status(restart_budget=RestartBudget(furthest_step=4), backoff=Backoff(count=3))
     reports = [report(scene, 0, 9, 9), report(scene, 1, 7, 8, None)]
     snapshot = replace(getattr(scene, how)(1).snapshot, reports=reports)
@@ -109,7 +109,7 @@ def test_a_worker_that_leaves_no_word_is_taken_to_be_where_it_said_last(how: str
     assert (status.last_failure.step if status.last_failure else None) == (8 if how == "failed" else None)
 
 
-def test_its_own_last_word_is_believed_first_and_what_another_attempt_told_not_at_all() -> None:
+def test_last_report_wins_and_other_attempts_are_ignored() -> None:
     told = ALL.failed(1, step=12)
     assert (
         plan(replace(told.snapshot, reports=[report(told, 1, 7)]), NOW).status.internal.restart_budget.furthest_step

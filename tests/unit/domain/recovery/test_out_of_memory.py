@@ -73,7 +73,7 @@ def test_leak_over_hours_is_tolerated() -> None:
 
 
 @pytest.mark.parametrize("how", [{"replicas": 2}, {"lifecycle": {"suspend": True}}])
-def test_a_job_that_was_changed_may_run_out_of_memory_again(how: dict[str, Any]) -> None:
+def test_changed_job_may_run_out_of_memory_again(how: dict[str, Any]) -> None:
     status = after(OOM)
     assert status.internal.restart_budget.out_of_memory == 1
     changed = Scene(job(3).spec, status).running(attempt=status.attempt).wishing(**how)
@@ -91,7 +91,7 @@ def test_message_names_full_shared_memory() -> None:
 
 
 @pytest.mark.parametrize(("template", "limit"), [(LIMITED, " with a limit of 16Gi"), (job().spec.template, "")])
-def test_the_verdict_says_how_much_there_was_and_what_to_do(template: dict[str, Any], limit: str) -> None:
+def test_message_names_the_memory_limit_and_remedy(template: dict[str, Any], limit: str) -> None:
     failed = after(OOM, OOM, template=template).condition(C.FAILED)
     assert failed is not None
     assert failed.message.endswith(

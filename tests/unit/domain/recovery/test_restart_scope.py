@@ -52,13 +52,13 @@ def test_all_begin_once_all_are_ready() -> None:
     assert act(replace(meets.attended(AgentState.RUNNING), status=stored(opened))).status == stored(opened)
 
 
-def test_an_agent_that_is_ready_for_another_attempt_is_not() -> None:
+def test_agent_ready_for_another_attempt_is_not_ready() -> None:
     meets = after(RUNS.told_failed(1)).attended(AgentState.WAITING)
     early = {uid: replace(agent, attempt=1) for uid, agent in (meets.agents or {}).items()}
     assert act(replace(meets, agents=early)).status.awaiting_rendezvous
 
 
-def test_an_agent_that_has_hung_up_is_not_ready() -> None:
+def test_disconnected_agent_is_not_ready() -> None:
     meets = after(RUNS.told_failed(1)).attended(AgentState.WAITING)
     agents = dict(meets.agents or {})
     agents["pod-2-1"] = replace(agents["pod-2-1"], left_at=ago(1))
@@ -84,7 +84,7 @@ def test_a_deleted_pod_is_replaced_alone() -> None:
     assert act(meets).actions == [CreateWorker(1, 2, 3)]
 
 
-def test_its_replacement_joins_when_the_old_one_has_ended() -> None:
+def test_replacement_joins_once_the_old_pod_ended() -> None:
     meets = after(RUNS.deleted(1))
     new = job(3).running(2).pods[1]
     joined = replace(meets, pods=(*meets.pods, new)).attended(AgentState.WAITING)
@@ -104,7 +104,7 @@ def test_its_replacement_joins_when_the_old_one_has_ended() -> None:
     assert not act(lost).status.awaiting_rendezvous
 
 
-def test_a_sidecar_of_the_old_one_holds_nobody_up() -> None:
+def test_sidecar_of_the_old_pod_delays_nothing() -> None:
     meets = after(RUNS.deleted(1))
     joined = replace(meets, pods=(*meets.pods, job(3).running(2).pods[1])).attended(AgentState.WAITING)
     runs_on = tuple(
@@ -140,19 +140,19 @@ def test_who_is_replaced_twice_counts_once() -> None:
     assert made_in(other) == [1, 2, 3]
 
 
-def test_a_replacement_that_has_yet_to_start_is_waited_for() -> None:
+def test_replacement_that_has_not_started_is_awaited() -> None:
     meets = after(RUNS.deleted(1))
     placed = replace(job(3).created(2).pods[1], scheduled=True, node="node1")
     both = replace(meets, pods=(*meets.pods, placed)).deleted(2)
     assert made_in(after(both)) == [1, 2, 3]
 
 
-def test_without_agents_all_pods_are_made_anew() -> None:
+def test_without_agents_all_pods_are_recreated() -> None:
     meets = after(job(3).running().failed(1))
     assert (meets.status.internal.group, meets.status.internal.backoff.scope) == (None, RestartScope.GROUP)
 
 
-def test_a_worker_whose_agent_is_not_there_is_replaced_too() -> None:
+def test_worker_without_its_agent_is_replaced_too() -> None:
     assert made_in(after(job(3, template=SUPERVISED).running().attended(AgentState.RUNNING, 0, 1).told_failed(1))) == [
         1,
         1,
@@ -217,9 +217,7 @@ def test_the_user_says_where_to_begin(lowest: str, made: list[int]) -> None:
         ({"args": ["--rank=$(RANK)"]}, [1, 1, 1]),
     ],
 )
-def test_what_the_kubelet_has_written_into_a_container_asks_for_new_ones(
-    main: dict[str, object], made: list[int]
-) -> None:
+def test_variables_set_by_the_kubelet_require_new_pods(main: dict[str, object], made: list[int]) -> None:
     template = {"spec": {"containers": [{"name": "main", "image": "trainer:1", **main}]}}
     assert made_in(after(job(3, template=template).running().attended().told_failed(1))) == made
 
@@ -256,7 +254,7 @@ def test_workers_in_a_row_are_remembered_as_one() -> None:
     assert [status.created_in_attempt(index) for index in range(5)] == [1, 2, 2, 1, 2]
 
 
-def test_a_pod_that_was_replaced_long_ago_is_deleted() -> None:
+def test_pod_replaced_long_ago_is_deleted() -> None:
     meets = after(RUNS.deleted(1))
     back = replace(meets, pods=tuple(replace(p, deletion_time=None, disruption=None) for p in meets.pods))
     assert DeletePod("train-worker-1-1", "pod-1-1", Reason.STALE_ATTEMPT) in act(back).actions
@@ -307,7 +305,7 @@ def begun(seconds_ago: float) -> Scene:
     return scene.pod(1, running_since=ago(seconds_ago))
 
 
-def test_an_agent_that_has_only_just_been_started_is_given_time_to_call() -> None:
+def test_just_started_agent_gets_time_to_connect() -> None:
     waits = act(begun(2))
     assert (waits.status.attempt, waits.requeue_after) == (1, 4.0)
     assert made_in(after(begun(2).attended(AgentState.RUNNING, 0, 1))) == [1, 1, 2]
@@ -319,11 +317,11 @@ def test_an_agent_that_has_only_just_been_started_is_given_time_to_call() -> Non
     [begun(-3600), begun(2).wishing(recovery={"agent": "none"})],
     ids=["a node whose clock is ahead", "no agent to come"],
 )
-def test_nobody_waits_for_an_agent(scene: Scene) -> None:
+def test_no_worker_waits_for_an_agent(scene: Scene) -> None:
     assert made_in(after(scene))[1:] == [2, 2]
 
 
-def test_without_a_coordinator_nobody_waits_for_its_word() -> None:
+def test_no_worker_waits_for_a_missing_coordinator() -> None:
     meets = after(RUNS.told_failed(1))
     decided = plan(replace(meets, agents=None).snapshot, NOW)
     assert (decided.status.attempt, decided.status.internal.group) == (3, None)
@@ -337,13 +335,13 @@ def test_a_suspension_in_between_ends_all() -> None:
     assert len(act(stopped).actions) == 3
 
 
-def test_a_group_written_by_hand_ends_in_new_pods_and_not_in_circles() -> None:
+def test_hand_written_group_gets_new_pods_without_looping() -> None:
     absurd = Group(created_in_attempt=10**9, replacements=[Replacement(worker=10**6, attempt=10**9)])
     scene = RUNS.with_status(group=absurd, rendezvous=Rendezvous(attempt=1, address="x"))
     assert (act(scene).actions, act(scene).status.attempt) == ([], 1)
 
 
-def test_the_log_of_the_worker_that_a_job_has_failed_of_is_kept() -> None:
+def test_log_of_the_worker_that_failed_is_kept() -> None:
     failed = after(job(3, recovery={"maxRestarts": 0}).running().attended().told_failed(1))
     assert failed.status.phase is Phase.FAILED
     assert [action.name for action in act(failed).actions if isinstance(action, DeletePod)] == [
@@ -354,12 +352,12 @@ def test_the_log_of_the_worker_that_a_job_has_failed_of_is_kept() -> None:
     assert len(act(everything).actions) == 3
 
 
-def test_a_failed_worker_whose_sidecar_runs_on_is_cleaned() -> None:
+def test_failed_worker_with_running_sidecar_is_cleaned() -> None:
     failed = after(job(3, recovery={"maxRestarts": 0}).running().failed(1).pod(1, phase="Running", ended=False))
     assert "train-worker-1-1" in [action.name for action in act(failed).actions if isinstance(action, DeletePod)]
 
 
-def test_one_that_failed_earlier_and_trains_on_is_cleaned_like_all_others() -> None:
+def test_recovered_worker_is_cleaned_like_all_others() -> None:
     meets = after(RUNS.told_failed(1)).attended(AgentState.WAITING)
     over = replace(meets, status=act(meets).status).finished(C.FAILED)
     assert len(act(over).actions) == 3

@@ -84,7 +84,7 @@ def test_a_row_of_failures(ran: float, steps: Callable[[int], int | None], scope
         pytest.param(lambda _: 104, [P, F], id="at the same step a new pod comes first"),
     ],
 )
-def test_a_row_of_failures_where_containers_can_start_anew(
+def test_repeated_failures_with_container_restarts(
     steps: Callable[[int], int | None], scopes: list[RestartScope]
 ) -> None:
     assert climbed(20, steps, restartable=True)[0] == scopes
@@ -98,7 +98,7 @@ def test_second_failure_at_a_step_gets_new_pod(ran: float) -> None:
     assert made_in(scene) == [1, 3, 1]
 
 
-def test_where_more_of_them_are_allowed_all_means_are_tried() -> None:
+def test_more_allowed_restarts_try_all_scopes() -> None:
     assert climbed(90, lambda _: 104, noProgressLimit=20)[0] == [P, F, F, A, A, A, A, A]
 
 
@@ -155,7 +155,7 @@ def test_all_workers_leave_it_that_are_there() -> None:
     assert made_in(after(scene.told_failed(1, message=XID, hardware_error=XID))) == [1, 2, 2]
 
 
-def test_the_others_stay_where_they_are_while_something_else_fails() -> None:
+def test_other_workers_stay_put_during_another_failure() -> None:
     scene = RUNS.with_status(suspect_nodes=[struck(2, Avoidance.PREFERRED)])
     assert made_in(after(scene.told_failed(0, message="boom"))) == [1, 1, 1]
 

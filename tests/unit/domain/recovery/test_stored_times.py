@@ -23,16 +23,14 @@ DAY = timedelta(hours=24)
         pytest.param(9, FAR, 60.0, id="never longer than a minute"),
     ],
 )
-def test_the_next_attempt_waits_no_longer_than_it_would_by_this_clock(
-    count: int, not_before: datetime, wait: float
-) -> None:
+def test_backoff_is_bounded_by_this_clock(count: int, not_before: datetime, wait: float) -> None:
     scene = job(1).started(2).with_status(backoff=Backoff(count=count, not_before=not_before))
     decided = plan(scene.snapshot, NOW)
     assert (decided.actions, decided.requeue_after) == ([], wait)
     assert decided.status.internal.backoff.not_before == NOW + timedelta(seconds=wait)
 
 
-def test_a_node_is_avoided_for_a_day_at_most() -> None:
+def test_node_is_avoided_for_at_most_a_day() -> None:
     node = SuspectNode(name="bad", avoidance=Avoidance.REQUIRED, until=FAR)
     scene = job(3).created().with_status(suspect_nodes=[node]).waiting(1, "Unschedulable", scheduled=False)
     decided = plan(scene.snapshot, NOW)
@@ -41,7 +39,7 @@ def test_a_node_is_avoided_for_a_day_at_most() -> None:
     assert later.status.suspect_nodes == []
 
 
-def test_a_failure_to_come_leaves_the_window_as_if_it_were_of_now() -> None:
+def test_failure_in_the_future_ages_from_now() -> None:
     limited = job(3, recovery={"windowSeconds": 3600, "maxRestarts": 1}).running()
     decided = plan(
         limited.with_status(restarts=Restarts(failures=1), restart_budget=RestartBudget(recent=[FAR])).snapshot, NOW
@@ -52,7 +50,7 @@ def test_a_failure_to_come_leaves_the_window_as_if_it_were_of_now() -> None:
     assert plan(later.snapshot, NOW + timedelta(hours=1)).status.finished is False
 
 
-def test_what_could_have_been_written_now_is_left_as_it_is() -> None:
+def test_plausible_times_are_left_unchanged() -> None:
     node = SuspectNode(name="bad", until=NOW + DAY)
     status = (
         job(3)

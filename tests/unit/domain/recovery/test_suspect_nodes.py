@@ -69,7 +69,7 @@ def test_once_is_chance() -> None:
     assert "avoided" not in _note(made)
 
 
-def test_twice_is_avoided_where_possible_and_said() -> None:
+def test_second_failure_avoids_node_and_reports_it() -> None:
     made = plan(running(suspect()).failed(1, exit_code=139).snapshot, NOW)
     (node,) = made.status.suspect_nodes
     assert (node.failures, node.avoidance, node.until) == (2, Avoidance.PREFERRED, NOW + DAY)
@@ -102,7 +102,7 @@ def test_restart_elsewhere_is_not_counted(scene: Scene) -> None:
     assert "; node node1 is avoided for 24 hours; restarting all workers" in _note(made)
 
 
-def test_a_disruption_can_be_made_a_reason_to_go_elsewhere() -> None:
+def test_disruption_can_be_a_reason_to_move() -> None:
     rule = {"action": "RestartElsewhere", "reasons": ["UnexpectedAdmissionError"]}
     (node,) = after(running(rules=[rule]).rejected(1)).suspect_nodes
     assert (node.name, node.avoidance, node.reason) == ("node9", Avoidance.REQUIRED, "UnexpectedAdmissionError")
@@ -139,7 +139,7 @@ def test_so_many_are_remembered_those_avoided_always_longest() -> None:
     assert f"node-{MOST_SUSPECTS - 4}" not in names
 
 
-def test_while_it_has_no_place_the_job_says_whom_it_avoids() -> None:
+def test_unscheduled_job_names_the_avoided_nodes() -> None:
     scene = _unplaced(suspect("bad", avoidance=Avoidance.REQUIRED), suspect("node1"))
     assert told(after(scene).conditions)[C.SCHEDULED] == because(Reason.UNSCHEDULABLE, holds=False)
     said = after(scene).condition(C.SCHEDULED)
@@ -147,7 +147,7 @@ def test_while_it_has_no_place_the_job_says_whom_it_avoids() -> None:
     assert said.message.endswith("; this job avoids bad (status.suspectNodes says why)")
 
 
-def test_the_end_of_a_day_is_waited_for_and_frees_workers_without_a_place() -> None:
+def test_expired_avoidance_frees_unscheduled_workers() -> None:
     scene = _unplaced(suspect("bad", avoidance=Avoidance.REQUIRED, hours=23))
     assert plan(scene.snapshot, NOW).requeue_after == pytest.approx(3600)
     made = plan(scene.snapshot, NOW + timedelta(hours=1))

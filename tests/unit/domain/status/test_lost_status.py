@@ -20,7 +20,7 @@ def at(scene: Scene, *attempts: int | None) -> Scene:
     return replace(scene, agents=agents)
 
 
-def test_agents_know_the_attempt_where_the_status_was_lost() -> None:
+def test_agents_know_the_attempt_after_status_loss() -> None:
     pods = (*(pod for pod in RUNS.pods if pod.index != 1), job(3).running(4).pods[1])
     lost = at(replace(job(3), pods=pods, has_service=True), 7, 7, 7)
     adopted = after(lost).status

@@ -27,7 +27,7 @@ def after(scene: Scene, refusal: Refusal) -> Plan:
         (Reason.NAME_CONFLICT, NAMESAKE_GONE_AFTER),
     ],
 )
-def test_reason_stands_in_the_status_and_it_is_tried_again(reason: Reason, wait: float) -> None:
+def test_reason_is_in_the_status_and_retried(reason: Reason, wait: float) -> None:
     decided = after(job(3), Refusal(reason, "no"))
     assert told(decided.status.conditions)[C.RUNNING] == because(reason, holds=False)
     assert (decided.requeue_after, decided.status.finished) == (wait, False)
@@ -66,7 +66,7 @@ NO_RIGHT = Refusal(Reason.PERMISSION_DENIED, "cannot delete resource")
 
 @pytest.mark.parametrize("scene", OVER)
 @pytest.mark.parametrize("reason", [Reason.PERMISSION_DENIED, Reason.PODS_FORBIDDEN, Reason.INVALID_TEMPLATE])
-def test_a_refused_deletion_is_said_and_changes_nothing_else(scene: Scene, reason: Reason) -> None:
+def test_refused_deletion_is_reported_and_changes_nothing_else(scene: Scene, reason: Reason) -> None:
     before = scene.job.status
     decided = after(scene, Refusal(reason, "no"))
     others = told(before.conditions) | {C.STALLED: because(reason)}
@@ -86,7 +86,7 @@ def test_repeated_deletion_rejection_writes_nothing(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("scene", OVER[:3])
-def test_once_the_right_is_there_nothing_stalls_but_what_had_failed(scene: Scene) -> None:
+def test_granted_permission_resumes_all_but_failed_jobs(scene: Scene) -> None:
     first = after(scene, NO_RIGHT)
     again = replace(scene, status=stored(first.status))
     holds, reason = told(plan(again.snapshot, NOW).status.conditions)[C.STALLED]

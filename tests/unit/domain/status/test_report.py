@@ -79,12 +79,12 @@ def test_phase_and_conditions(
     assert told(status.conditions)[C.RUNNING] == running
 
 
-def test_reason_of_a_restart_may_be_one_that_this_operator_does_not_know() -> None:
+def test_restart_reason_may_be_unknown_to_this_operator() -> None:
     scene = job(3).started(attempt=2).saying(condition(C.RESTARTING, reason="HangDetected"))
     assert told(seen(scene).conditions)[C.RUNNING] == (False, "HangDetected")
 
 
-def test_job_that_goes_on_is_not_stalled_any_more() -> None:
+def test_job_that_continues_is_no_longer_stalled() -> None:
     scene = ALL.saying(condition(C.STALLED, reason=Reason.INVALID_SPEC))
     assert told(seen(scene).conditions)[C.STALLED] == because(Reason.WORKERS_RUNNING, holds=False)
 
@@ -94,7 +94,7 @@ def test_running_time_is_that_of_the_first_time() -> None:
     assert seen(ALL.with_status(running_time=None)).running_time == NOW
 
 
-def test_group_is_launched_when_each_worker_has_a_pod() -> None:
+def test_group_is_launched_once_all_pods_exist() -> None:
     scene = job(3).created().with_status(launched_attempt=0)
     assert seen(scene).internal.launched_attempt == 1
     assert seen(scene.gone(1)).internal.launched_attempt == 0

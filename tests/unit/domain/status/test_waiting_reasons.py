@@ -20,14 +20,14 @@ def told(scene: Scene) -> tuple[Scene, list[tuple[str, str]]]:
         ("CreateContainerConfigError", True, "ContainerCreateFailed"),
     ],
 )
-def test_it_is_told_once(why: str, reason: str, *, scheduled: bool) -> None:
+def test_it_is_reported_once(why: str, reason: str, *, scheduled: bool) -> None:
     scene = job(2).created().waiting(1, why, "it is so", scheduled=scheduled)
     after, events = told(scene)
     assert (reason, f"pod train-worker-1-1: {why}: it is so") in events
     assert told(after)[1] == []
 
 
-def test_another_trouble_is_told_anew() -> None:
+def test_another_trouble_is_reported_again() -> None:
     after, _ = told(job(2).created().waiting(1, "Unschedulable", "no node", scheduled=False))
     _, events = told(after.waiting(1, "ErrImagePull", "not found"))
     assert events == [("ImagePullFailed", "pod train-worker-1-1: ErrImagePull: not found")]

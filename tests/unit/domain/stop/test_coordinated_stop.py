@@ -53,7 +53,7 @@ def test_disruption_triggers_a_coordinated_stop_first() -> None:
     assert decided.requeue_after == 10
 
 
-def test_so_has_one_that_was_asked_to_end_and_a_suspension_and_another_size() -> None:
+def test_deletion_suspension_and_resize_stop_in_coordination_too() -> None:
     asked = part(ABLE, StopProgress(), StopProgress(), StopProgress(leaving=True))
     reasons = [
         act(scene).status.internal.coordinated_stop
@@ -78,13 +78,13 @@ def test_so_has_one_that_was_asked_to_end_and_a_suspension_and_another_size() ->
     ],
     ids=["one takes no part", "one has failed", "one is silent", "one is away", "no agents", "one is gone"],
 )
-def test_where_one_cannot_take_part_nobody_waits(scene: Scene) -> None:
+def test_incapable_worker_makes_no_worker_wait(scene: Scene) -> None:
     decided = act(scene)
     assert decided.status.internal.coordinated_stop is None
     assert decided.status.attempt == 2 or decided.requeue_after is not None
 
 
-def test_while_not_all_have_answered_they_are_waited_for() -> None:
+def test_missing_answers_are_waited_for() -> None:
     decided = act(part(WAITS, *waiting(7, 6)))
     assert (decided.status, decided.requeue_after) == (WAITS.status, 9.0)
     late = part(LEAVES.with_status(coordinated_stop=ASKED.evolve(time=ago(10))), *waiting(7, 6))
@@ -106,13 +106,13 @@ def test_the_first_step_and_the_last_of_all(passed: tuple[int, ...], step: int) 
     assert stop.step == step
 
 
-def test_a_step_is_named_in_time_or_not_at_all() -> None:
+def test_stop_step_is_named_in_time_or_never() -> None:
     late = LEAVES.with_status(coordinated_stop=ASKED.evolve(time=ago(10)))
     assert act(part(late, *waiting(7, 6, 5))).status.attempt == 2, "some may not wait any more when it reaches them"
 
 
 @pytest.mark.parametrize("scene", [LEAVES, WAITS, STOPS], ids=["before", "waiting", "stopping"])
-def test_an_agent_that_hangs_up_to_tell_what_is_new_is_waited_for(scene: Scene) -> None:
+def test_agent_reconnecting_to_report_is_waited_for(scene: Scene) -> None:
     def hung_up(seconds: float) -> Scene:
         agents = scene.agents or {}
         return replace(scene, agents={**agents, "pod-2-1": replace(agents["pod-2-1"], left_at=ago(seconds))})
@@ -121,13 +121,13 @@ def test_an_agent_that_hangs_up_to_tell_what_is_new_is_waited_for(scene: Scene) 
     assert act(hung_up(3)).requeue_after != 2.0
 
 
-def test_a_new_leader_hears_the_agents_first() -> None:
+def test_a_new_leader_receives_agent_reports_first() -> None:
     for scene in (ABLE.deleted(1), WAITS, ABLE.wishing(lifecycle={"suspend": True})):
         fresh = replace(scene, agents={}, coordinator_up_since=ago(1))
         assert (act(fresh).status, act(fresh).requeue_after) == (scene.status, 5.0)
 
 
-def test_a_rank_that_is_beyond_the_step_already_is_not_waited_for() -> None:
+def test_rank_past_the_step_is_not_waited_for() -> None:
     beyond = StopProgress(asked=True)
     assert act(part(STOPS, StopProgress(asked=True, passed=7, at=8), beyond)).status.attempt == 2
 
@@ -137,7 +137,7 @@ def test_ranks_that_cannot_wait_are_not_waited_for() -> None:
     assert (decided.status.attempt, decided.status.internal.coordinated_stop) == (2, None)
 
 
-def test_an_occasion_that_is_over_before_the_step_is_known() -> None:
+def test_cause_that_vanishes_before_the_step() -> None:
     again = ABLE.with_status(coordinated_stop=ASKED)
     assert act(again).status.internal.coordinated_stop is None
     known = part(ABLE.with_status(coordinated_stop=KNOWN), *(3 * [StopProgress(asked=True, passed=7, at=8)]))
@@ -158,12 +158,12 @@ def test_the_verdict_waits_until_all_have_ended() -> None:
     assert "; all ranks were requested to stop after step 8; creating a new pod for worker 1" in story
 
 
-def test_it_waits_no_longer_than_the_pod_that_has_to_go_may() -> None:
+def test_wait_is_bounded_by_the_deleted_pod() -> None:
     late = ABLE.deleted(1, seconds_ago=30, grace=30).with_status(coordinated_stop=KNOWN)
     assert act(late).status.attempt == 2
 
 
-def test_without_such_a_pod_as_long_as_pods_get_to_end() -> None:
+def test_wait_is_otherwise_the_pods_grace_period() -> None:
     knows = part(ABLE, *waiting(7, 7, 7)).with_status(coordinated_stop=KNOWN)
     suspended = knows.wishing(lifecycle={"suspend": True})
     assert (act(suspended).status.attempt, act(suspended).requeue_after) == (1, 29.0)
@@ -171,7 +171,7 @@ def test_without_such_a_pod_as_long_as_pods_get_to_end() -> None:
     assert later.status.holds(C.SUSPENDED)
 
 
-def test_a_job_that_is_suspended_or_gets_another_size_goes_on_once_all_have_ended() -> None:
+def test_suspension_and_resize_proceed_once_all_exited() -> None:
     done = STOPS
     for index in range(3):
         done = done.told_failed(index, exit_code=90, message=SAVED)
@@ -181,7 +181,7 @@ def test_a_job_that_is_suspended_or_gets_another_size_goes_on_once_all_have_ende
     assert (resized.attempt, resized.restarts.resizes, resized.restarts.disruptions) == (2, 1, 0)
 
 
-def test_a_worker_that_fails_on_the_way_ends_the_wait() -> None:
+def test_failing_worker_ends_the_wait() -> None:
     failed = STOPS.told_failed(0, exit_code=7)
     decided = act(failed)
     assert decided.status.attempt == 2
@@ -220,13 +220,13 @@ def test_active_deadline_ends_the_stop_wait() -> None:
 
 @pytest.mark.parametrize("step", [None, 8])
 @pytest.mark.parametrize("time", [datetime.max.replace(tzinfo=UTC, microsecond=0), NOW + timedelta(hours=1)])
-def test_a_time_that_is_yet_to_come_is_taken_for_now(time: datetime, step: int | None) -> None:
+def test_time_in_the_future_counts_as_now(time: datetime, step: int | None) -> None:
     decided = act(LEAVES.with_status(coordinated_stop=ASKED.evolve(time=time, step=step)))
     assert decided.status.internal.coordinated_stop == ASKED.evolve(time=NOW, step=step)
 
 
 @pytest.mark.parametrize(("left", "waits"), [(ago(-3600), None), (ago(-0.9), 4)], ids=["set back", "rounded"])
-def test_a_clock_that_was_set_back_makes_no_moment_of_an_hour(left: datetime, waits: float | None) -> None:
+def test_clock_set_back_does_not_prolong_the_wait(left: datetime, waits: float | None) -> None:
     agents = LEAVES.agents or {}
     hung_up = replace(LEAVES, agents={**agents, "pod-2-1": replace(agents["pod-2-1"], left_at=left)})
     held = plan_coordinated_stop(hung_up.snapshot, NOW)
@@ -239,7 +239,7 @@ def test_pod_without_time_gets_no_coordinated_stop(grace: float) -> None:
     assert act(late).status.attempt == 2
 
 
-def test_an_agreement_takes_no_longer_than_the_pod_has() -> None:
+def test_agreement_is_bounded_by_the_pods_time() -> None:
     assert act(part(ABLE.deleted(1, seconds_ago=1, grace=5), *(3 * [StopProgress()]))).requeue_after == 4
 
 
@@ -265,7 +265,7 @@ def test_words_without_an_end_are_cut() -> None:
     assert len(stop.reason) == 1024
 
 
-def test_a_job_without_agents_does_not_wait_for_them() -> None:
+def test_job_without_agents_does_not_wait() -> None:
     fresh = replace(job(1).running(), agents={}, coordinator_up_since=ago(1))
     assert act(fresh.wishing(lifecycle={"suspend": True})).status.holds(C.SUSPENDED)
     assert act(fresh.deleted(0)).status.attempt == 2

@@ -81,13 +81,13 @@ def test_clean_pods(kind: C, policy: str, going: list[int]) -> None:
     assert plan(scene.snapshot, NOW).actions == expected
 
 
-def test_pods_of_old_attempts_are_cleaned_too_but_not_twice() -> None:
+def test_pods_of_old_attempts_are_cleaned_once() -> None:
     scene = replace(job(1).started(attempt=2).finished(), pods=(worker(0), worker(0, attempt=2, deletion_time=NOW)))
     assert plan(scene.snapshot, NOW).actions == [DeletePod("train-worker-0-1", "pod-0-1", Reason.JOB_FINISHED)]
 
 
 @pytest.mark.parametrize(("seconds", "goes"), [(10, False), (61, True)])
-def test_the_worker_that_the_job_has_failed_of_may_end_by_itself_for_a_while(seconds: float, *, goes: bool) -> None:
+def test_failed_worker_gets_time_to_exit_by_itself(seconds: float, *, goes: bool) -> None:
     """Where its container has a policy of its own, its node starts it again and again."""
     runs = job(1, template=SUPERVISED, recovery={"maxRestarts": 0}).running().attended().told_failed(0)
     over = replace(runs, status=stored(plan(runs.snapshot, NOW).status)).with_status(completion_time=ago(seconds))
@@ -96,7 +96,7 @@ def test_the_worker_that_the_job_has_failed_of_may_end_by_itself_for_a_while(sec
     assert decided.requeue_after == (None if goes else 50.0)
 
 
-def test_a_sidecar_that_runs_on_goes_with_its_pod() -> None:
+def test_running_sidecar_goes_with_its_pod() -> None:
     scene = ALL.succeeded(0, 1, 2).pod(1, phase="Running", ended=False).finished()
     assert plan(scene.snapshot, NOW).actions == [DeletePod("train-worker-1-1", "pod-1-1", Reason.JOB_FINISHED)]
 

@@ -55,7 +55,7 @@ class TestSuspend:
         after = plan(replace(scene, pods=()).snapshot, NOW)
         assert (after.actions, after.status.replicas, after.status.ready) == ([], 0, "0/2")
 
-    def test_comes_too_late_for_a_job_that_has_succeeded(self) -> None:
+    def test_comes_too_late_for_a_succeeded_job(self) -> None:
         scene = job(2).running().succeeded(0, 1).wishing(lifecycle=SUSPEND)
         assert told(plan(scene.snapshot, NOW).status.conditions)[C.COMPLETE] == because(Reason.WORKERS_SUCCEEDED)
 
@@ -63,7 +63,7 @@ class TestSuspend:
         scene = job(2).running().finished().wishing(lifecycle=SUSPEND)
         assert not plan(scene.snapshot, NOW).status.holds(C.SUSPENDED)
 
-    def test_taken_back_goes_on_with_the_attempt_that_was_decided(self) -> None:
+    def test_taken_back_continues_the_decided_attempt(self) -> None:
         scene = job(2).started(attempt=2).suspended()
         decided = plan(scene.snapshot, NOW)
         assert (list(decided.actions), decided.status.attempt, decided.status.phase) == ([], 2, Phase.PENDING)
@@ -74,7 +74,7 @@ class TestSuspend:
         goes_on = replace(scene, status=stored(decided.status), has_service=True)
         assert plan(goes_on.snapshot, NOW).actions == [CreateWorker(0, 2, 2), CreateWorker(1, 2, 2)]
 
-    def test_with_another_size_programs_are_told_of_the_old_one(self) -> None:
+    def test_with_another_size_programs_get_the_old(self) -> None:
         scene = job(3).running().wishing(replicas=2, lifecycle=SUSPEND)
         assert plan(scene.snapshot, NOW).status.internal.previous_size == 3
 
@@ -117,7 +117,7 @@ class TestActiveDeadline:
         scene = job(2, lifecycle={"activeDeadlineSeconds": 1}).running().succeeded(0, 1)
         assert plan(scene.snapshot, NOW).status.holds(C.COMPLETE)
 
-    def test_comes_before_another_attempt_and_is_no_failure_of_a_worker(self) -> None:
+    def test_precedes_another_attempt_and_fails_no_worker(self) -> None:
         status = plan(job(2, lifecycle={"activeDeadlineSeconds": 1}).running().failed(0).snapshot, NOW).status
         assert told(status.conditions)[C.FAILED] == because(Reason.DEADLINE_EXCEEDED)
         assert status.restarts == Restarts()
@@ -166,7 +166,7 @@ class TestStartupDeadline:
         assert plan(self.LIMIT.created().failed(1).snapshot, NOW).status.restarts.failures == 1
 
 
-def test_first_status_of_a_suspended_job_has_never_started() -> None:
+def test_suspended_jobs_first_status_has_never_started() -> None:
     status = plan(job(1, lifecycle=SUSPEND).snapshot, NOW).status
     assert status.start_time is None
     assert status.attempt == TrainingJobStatus().attempt

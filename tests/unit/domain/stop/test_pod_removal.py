@@ -82,7 +82,7 @@ def test_it_names_this_very_pod_and_says_why() -> None:
     )
 
 
-def test_a_worker_whose_agent_calls_is_there_whatever_the_control_plane_says() -> None:
+def test_calling_agent_outweighs_the_control_plane() -> None:
     heard = replaced(dead(RUNNING.attended(AgentState.RUNNING)))
     assert removed(heard) == []
     assert plan(heard.snapshot, NOW).requeue_after == TRY_AGAIN, "it may fall silent without a word"
@@ -107,6 +107,6 @@ def test_the_next_look_is_at_its_time(scene: Scene) -> None:
     assert later.requeue_after == TRY_AGAIN
 
 
-def test_a_time_to_live_is_not_put_off_by_a_dead_pod() -> None:
+def test_dead_pod_does_not_delay_time_to_live() -> None:
     scene = dead(job(3, lifecycle={"ttlSecondsAfterFinished": 60}).running(), seconds_ago=40).finished(seconds_ago=10)
     assert plan(scene.snapshot, NOW).requeue_after == 50
