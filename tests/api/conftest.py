@@ -27,7 +27,7 @@ def granted(plane: Plane, chart: Chart) -> None:
 
 
 @pytest.fixture(autouse=True)
-def nobody_leads(plane: Plane) -> None:
+def no_leader(plane: Plane) -> None:
     """What a test has killed is not waited for by the next."""
     plane.forget(f"/apis/coordination.k8s.io/v1/namespaces/{HOME}/leases/trainyard")
 

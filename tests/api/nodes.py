@@ -78,7 +78,7 @@ class Namespace:
 
     def ends(self, pod: str, code: int) -> None:
         end = {"exitCode": code, "reason": "Error" if code else "Completed", "finishedAt": ENDED}
-        self._tell(pod, "Failed" if code else "Succeeded", {"terminated": end}, ready="False")
+        self._report(pod, "Failed" if code else "Succeeded", {"terminated": end}, ready="False")
 
     def _work(self) -> None:
         while not self._end.wait(0.1):
@@ -97,9 +97,9 @@ class Namespace:
             if not pod["spec"].get("nodeName"):
                 binding = {"metadata": {"name": name}, "target": {"kind": "Node", "name": "node1"}}
                 self.plane.call("POST", f"{self._pods(name)}/binding", binding)
-            self._tell(name, "Running", {"running": {}}, ready="True")
+            self._report(name, "Running", {"running": {}}, ready="True")
 
-    def _tell(self, pod: str, phase: str, state: Json, *, ready: str) -> None:
+    def _report(self, pod: str, phase: str, state: Json, *, ready: str) -> None:
         image = {"image": "example.com/trainer:1", "imageID": "", "restartCount": 0, "ready": ready == "True"}
         conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": ready}]
         status = {

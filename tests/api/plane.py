@@ -59,7 +59,7 @@ class Plane(ControlPlane):
 
     @contextmanager
     def hung(self) -> Iterator[None]:
-        """Nobody gets an answer in here, and nobody is told so."""
+        """No request gets an answer inside this block, and no client receives an error."""
         server = self._running["kube-apiserver"]
         server.send_signal(signal.SIGSTOP)
         try:

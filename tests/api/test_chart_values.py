@@ -46,13 +46,13 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
 def judged(judge: Judge, chart: Chart, wanted: dict[str, Any]) -> list[str]:
     """Complaints of both."""
     release = chart.render(wanted)
-    said = judge.conforms(list(release.manifests))
+    findings = judge.conforms(list(release.manifests))
     for manifest in release.manifests:
         try:
             judge.take(manifest)
         except ServerRefusedError as error:
-            said.append(str(error))
-    return said
+            findings.append(str(error))
+    return findings
 
 
 @pytest.mark.parametrize("name", ["defaults", *sorted(path.name for path in (CHART / "ci").iterdir())])
@@ -65,17 +65,17 @@ def test_common_values_are_accepted_by_the_api_server(name: str, judge: Judge, c
 @given(wanted=values())
 def test_values_of_all_kinds(judge: Judge, chart: Chart, wanted: dict[str, Any]) -> None:
     try:
-        said = judged(judge, chart, wanted)
+        findings = judged(judge, chart, wanted)
     except RefusedError as error:
-        said = [] if any(sentence in str(error) for sentence in SENTENCES) else [str(error)]
-    assert said == []
+        findings = [] if any(sentence in str(error) for sentence in SENTENCES) else [str(error)]
+    assert findings == []
 
 
 def test_both_see_what_is_wrong(judge: Judge, chart: Chart) -> None:
     service: Any = dict(chart.render().one("Service", "trainyard-metrics"))
     wrong = {**service, "spec": {**service["spec"], "selektor": {}}}
-    (said,) = judge.conforms([wrong])
-    assert "selektor" in said
+    (findings,) = judge.conforms([wrong])
+    assert "selektor" in findings
     with pytest.raises(ServerRefusedError, match="selektor"):
         judge.take(wrong)
     (unknown,) = judge.conforms([{**service, "kind": "Servant"}])

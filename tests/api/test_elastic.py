@@ -14,7 +14,7 @@ EVEN = {"maxReplicas": 8, "multipleOf": 2}
 
 
 @pytest.mark.parametrize(
-    ("replicas", "elastic", "told"),
+    ("replicas", "elastic", "message"),
     [
         (1, {}, "give either maxReplicas"),
         (1, {"maxReplicas": 4, "sizes": [1, 2]}, "give either maxReplicas"),
@@ -55,9 +55,9 @@ EVEN = {"maxReplicas": 8, "multipleOf": 2}
     ],
 )
 def test_invalid_elastic_spec_names_field_and_fix(
-    lab: Namespace, replicas: int, elastic: dict[str, Any], told: str
+    lab: Namespace, replicas: int, elastic: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(RefusedError, match=told):
+    with pytest.raises(RefusedError, match=message):
         lab.submit("never", replicas=replicas, elastic=elastic)
 
 

@@ -45,9 +45,9 @@ def test_a_namespace_comes_goes_and_comes_again(plane: Plane, lab: Namespace, re
     try:
         lab.submit("first")
         lab.until_phase("Running", "first", within=40)
-        _, said = op.get("readyz")
-        assert "the operator may not list pods in the namespace annex" in said
-        assert "namespace lab" not in said
+        _, answer = op.get("readyz")
+        assert "the operator may not list pods in the namespace annex" in answer
+        assert "namespace lab" not in answer
         for round_ in ("one", "two"):
             plane.namespace("annex")
             grant(plane, release, "annex")

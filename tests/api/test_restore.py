@@ -1,4 +1,4 @@
-"""The whole cluster goes back to an older state, as after `etcdctl snapshot restore`: versions that were heard of never were."""
+"""The whole cluster goes back to an older state, as after `etcdctl snapshot restore`: versions that clients have seen never existed."""
 
 import pytest
 

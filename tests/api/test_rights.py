@@ -67,7 +67,7 @@ class Stage:
         name = ".".join(part for part in (plural, group) if part) + (f"/{subresource}" if subresource else "")
         return f'trainyard_forbidden_requests_total{{resource="{name}",verb="{verb}"}}' in op.get("metrics")[1]
 
-    def told(self, kind: str, *, words: str = "") -> None:
+    def reported(self, kind: str, *, words: str = "") -> None:
         """The condition says it, and so does an event."""
         _, resource, verb = self.right
         words = words or f'cannot {verb} resource "{resource}"'
@@ -83,7 +83,7 @@ class Stage:
 def creating(stage: Stage) -> None:
     op = stage.start_ready()
     stage.lab.submit(stage.job)
-    stage.told("Running")
+    stage.reported("Running")
     assert stage.counted(op)
     stage.heal()
     stage.lab.until_phase("Running", stage.job)
@@ -93,7 +93,7 @@ def owning(stage: Stage) -> None:
     """Only where an admission plugin looks at owner references, as on OpenShift."""
     stage.start_ready()
     stage.lab.submit(stage.job)
-    stage.told("Running", words="cannot set blockOwnerDeletion")
+    stage.reported("Running", words="cannot set blockOwnerDeletion")
     stage.heal()
     stage.lab.until_phase("Running", stage.job)
 
@@ -108,7 +108,7 @@ def finding(stage: Stage) -> None:
     stage.plane.call("POST", f"/api/v1/namespaces/lab/{plural}", manifest)
     op = stage.start_ready()
     stage.lab.submit(stage.job)
-    stage.told("Running")
+    stage.reported("Running")
     assert stage.counted(op)
     stage.heal()
     taken = lambda: stage.lab.condition("Running", stage.job).get("reason") == "NameConflict"  # noqa: E731 - see above
@@ -122,7 +122,7 @@ def deleting_pods(stage: Stage) -> None:
     stage.lab.submit(stage.job)
     stage.lab.until_phase("Running", stage.job)
     stage.lab.ends(f"{stage.job}-worker-1-1", 3)
-    stage.told("Running")
+    stage.reported("Running")
     assert stage.counted(op)
     assert set(stage.lab.pods(stage.job)) == {f"{stage.job}-worker-{i}-1" for i in range(2)}
     stage.heal()
@@ -135,7 +135,7 @@ def deleting_jobs(stage: Stage) -> None:
     stage.lab.submit(stage.job, replicas=1, lifecycle={"ttlSecondsAfterFinished": 0})
     stage.lab.until_phase("Running", stage.job)
     stage.lab.ends(f"{stage.job}-worker-0-1", 0)
-    stage.told("Stalled")
+    stage.reported("Stalled")
     assert stage.counted(op)
     stage.heal()
     until(lambda: not stage.lab.job(stage.job), 30, "the job to go")
@@ -199,7 +199,7 @@ def repeating_events(stage: Stage) -> None:
     stage.lab.until_phase("Running", stage.job, within=70)
 
 
-def hearing(stage: Stage) -> None:
+def watching(stage: Stage) -> None:
     group, resource, verb = stage.right
     name = f"{resource}.{group}" if group else resource
     op = stage.start(**ALONE)
@@ -244,8 +244,8 @@ PLAYS: dict[Right, Callable[[Stage], None]] = {
     ("events.k8s.io", "events", "create"): writing_events,
     ("events.k8s.io", "events", "get"): repeating_events,
     ("events.k8s.io", "events", "patch"): repeating_events,
-    **{("", what, verb): hearing for what in ("pods", "services") for verb in ("list", "watch")},
-    **{("trainyard.dev", "trainingjobs", verb): hearing for verb in ("list", "watch")},
+    **{("", what, verb): watching for what in ("pods", "services") for verb in ("list", "watch")},
+    **{("trainyard.dev", "trainingjobs", verb): watching for verb in ("list", "watch")},
     **{("coordination.k8s.io", "leases", verb): electing for verb in ("get", "update", "create")},
 }
 

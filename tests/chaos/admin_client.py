@@ -31,7 +31,7 @@ class AnswerError(Exception):
 
 
 class AdminClient:
-    """One client. A request is repeated while nobody answers, so a repeat may find that it was done."""
+    """One client. A request is repeated until a server answers, so a repeat may find that it was done."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._server = plane.server

@@ -11,7 +11,7 @@ from tests.chaos.proxy import Answer, Call, CutError, Event, Events
 from tests.chaos.scenario_run import ScenarioFault
 
 GAP_SECONDS: Final = 1.0
-"""For so long a watch is deaf before it is told that it has missed something."""
+"""Seconds for which a watch receives nothing before it learns that it has missed something."""
 EXPIRED: Final = {"type": "ERROR", "object": {"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired"}}
 
 
@@ -103,16 +103,16 @@ class AtEvent(ScenarioFault):
         return meant
 
     @override
-    async def tell(self, call: Call, events: Events) -> AsyncIterator[Event]:
+    async def stream(self, call: Call, events: Events) -> AsyncIterator[Event]:
         while (event := await events.get()) is not None:
             if self.due(event):
-                async for told in self.strike(event, events):
-                    yield told
+                async for delivered in self.strike(event, events):
+                    yield delivered
                 return
             yield event
 
     def strike(self, event: Event, events: Events) -> AsyncIterator[Event]:
-        """What is told from this event on. The watch ends after it."""
+        """Yield what is delivered from this event on. The watch ends after it."""
         raise NotImplementedError
 
 
@@ -122,7 +122,7 @@ async def _rest(events: Events) -> AsyncIterator[Event]:
 
 
 class Hide(AtEvent):
-    """The watch is deaf for a while and then learns that it has missed something: only a list can tell what."""
+    """The watch receives nothing for a while and then learns that it has missed something: only a list can show what."""
 
     @override
     async def strike(self, event: Event, events: Events) -> AsyncIterator[Event]:
@@ -159,7 +159,7 @@ class Refuse(AtEvent):
 
 
 class Repeat(AtEvent):
-    """The event is told twice, and once more after the next: late and out of order."""
+    """The event is delivered twice, and once more after the next: late and out of order."""
 
     @override
     async def strike(self, event: Event, events: Events) -> AsyncIterator[Event]:
@@ -169,8 +169,8 @@ class Repeat(AtEvent):
             return
         yield following
         yield event
-        async for told in _rest(events):
-            yield told
+        async for delivered in _rest(events):
+            yield delivered
 
 
 class Merge(AtEvent):
@@ -190,10 +190,10 @@ class Merge(AtEvent):
                         break
         except TimeoutError:
             pass
-        for told in held:
-            yield told
-        async for told in _rest(events):
-            yield told
+        for delivered in held:
+            yield delivered
+        async for delivered in _rest(events):
+            yield delivered
 
 
 def _uid(event: Event) -> Any:

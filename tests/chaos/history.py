@@ -91,19 +91,19 @@ class History:
 
     async def _read(self) -> None:
         key, end = (base64.b64encode(text.encode()).decode() for text in ("/registry/", "/registry0"))
-        wish = {"create_request": {"key": key, "range_end": end}}
+        watch = {"create_request": {"key": key, "range_end": end}}
         timeout = aiohttp.ClientTimeout(total=None)
         async with (
             aiohttp.ClientSession(timeout=timeout) as client,
-            client.post(f"{self.storage}/v3/watch", json=wish) as answer,
+            client.post(f"{self.storage}/v3/watch", json=watch) as answer,
         ):
             rest = b""
             async for chunk in answer.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
-                    self._hear(json.loads(line)["result"])
+                    self._record(json.loads(line)["result"])
 
-    def _hear(self, result: Json) -> None:
+    def _record(self, result: Json) -> None:
         if result.get("created"):
             self._open.set()
         for event in result.get("events", ()):

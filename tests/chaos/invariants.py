@@ -38,9 +38,9 @@ def violations(steps: Iterable[Step], user_writes: Collection[int]) -> list[str]
     state, found = ClusterState(), []
     for step in steps:
         if step.kind == "job":
-            found += [f"at version {step.version}: {told}" for told in _job(state, step, user_writes)]
+            found += [f"at version {step.version}: {message}" for message in _job(state, step, user_writes)]
         elif step.kind == "pod":
-            found += [f"at version {step.version}: {told}" for told in _pod(state, step)]
+            found += [f"at version {step.version}: {message}" for message in _pod(state, step)]
     return [*dict.fromkeys(found)]
 
 
@@ -58,7 +58,7 @@ def _job(state: ClusterState, step: Step, user_writes: Collection[int]) -> Itera
     state.jobs[uid] = step.new
     if step.old is None or step.old["metadata"]["uid"] != uid:
         return
-    if step.version not in user_writes and _wish(step.old) != _wish(step.new):
+    if step.version not in user_writes and _desired(step.old) != _desired(step.new):
         yield "somebody other than the user wrote the spec or the metadata of the job"
     before, after = step.old.get("status") or {}, step.new.get("status") or {}
     if after.get("phase") != before.get("phase") and after.get("phase") not in LEGAL[before.get("phase")]:
@@ -117,7 +117,7 @@ def _group(state: ClusterState, job_uid: str) -> Iterator[str]:
         yield f"{sum(map(len, ranks.values()))} live pods in a group of {max(sizes)}"
 
 
-def _wish(job: Json) -> Json:
+def _desired(job: Json) -> Json:
     metadata = {k: v for k, v in job["metadata"].items() if k not in {"resourceVersion", "managedFields", "generation"}}
     metadata.pop("deletionTimestamp", None)
     metadata.pop("deletionGracePeriodSeconds", None)

@@ -27,7 +27,7 @@ SETTINGS: Final = {
 
 @dataclass(slots=True)
 class OperatorProcess:
-    """One operator, replica `name`. It is started anew whenever it has ended, after `away` seconds where a test has
+    """One operator, replica `name`. It is started again whenever it has exited, after `away` seconds where a test has
     killed it.
     """
 
@@ -36,7 +36,7 @@ class OperatorProcess:
     log: Path
     settings: Mapping[str, str] = field(default_factory=dict)
     deaths: list[int] = field(default_factory=list)
-    """Exit codes of ends that nobody had asked for."""
+    """Exit codes of exits that no test had requested."""
     kills: int = field(default=0, init=False)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _away: float | None = field(default=None, init=False)

@@ -74,12 +74,12 @@ def difference(expected: Any, found: Any, place: str = "") -> list[str]:
     return [] if expected == found else [f"{place}: {found!r} in place of {expected!r}"]
 
 
-def story(steps: Iterable[Step]) -> list[str]:
-    """What happened, a line a step, for whoever has to find out why."""
-    return [line for step in steps if step.kind != "event" for line in _told(step)]
+def step_log(steps: Iterable[Step]) -> list[str]:
+    """Return what happened, one line a step, for the reader of a failed test."""
+    return [line for step in steps if step.kind != "event" for line in _lines(step)]
 
 
-def _told(step: Step) -> list[str]:
+def _lines(step: Step) -> list[str]:
     head = f"{step.version} {step.kind} {step.name}"
     if step.old is None or step.new is None:
         return [f"{head}: {'made' if step.old is None else 'gone'}"]

@@ -55,32 +55,34 @@ SAMPLE: Final = (
 class Plan:
     """One story with one fault."""
 
-    story: str
+    scenario_name: str
     fault: str
     number: int
     make: Callable[[int], ScenarioFault]
 
     @override
     def __str__(self) -> str:
-        return f"{self.story}/{self.fault}/{self.number}"
+        return f"{self.scenario_name}/{self.fault}/{self.number}"
 
     @property
     def scenario(self) -> Scenario:
-        return SCENARIOS[self.story]
+        return SCENARIOS[self.scenario_name]
 
 
 def every() -> Iterator[Plan]:
     """Each kind of fault at each write and stage, and one kind at each event, in turns."""
-    for turn, (story, scenario) in enumerate(SCENARIOS.items()):
+    for turn, (scenario_name, scenario) in enumerate(SCENARIOS.items()):
         for kinds, count in ((AT_WRITES, scenario.writes), (AT_STAGES, scenario.stages)):
             for number in range(1, count + 1):
-                yield from (Plan(story, fault, number, make) for fault, make in kinds.items())
+                yield from (Plan(scenario_name, fault, number, make) for fault, make in kinds.items())
         for number in range(1, scenario.events + 1):
             fault = [*AT_EVENTS][(number + turn) % len(AT_EVENTS)]
-            yield Plan(story, fault, number, AT_EVENTS[fault])
-        if story in {"fail", "suspend"}:
-            yield from (Plan(story, "depose", number, faults.Depose) for number in range(1, scenario.writes + 1))
-        yield Plan(story, "stall", 2, stage_faults.Stall)
+            yield Plan(scenario_name, fault, number, AT_EVENTS[fault])
+        if scenario_name in {"fail", "suspend"}:
+            yield from (
+                Plan(scenario_name, "depose", number, faults.Depose) for number in range(1, scenario.writes + 1)
+            )
+        yield Plan(scenario_name, "stall", 2, stage_faults.Stall)
 
 
 def chosen(pattern: str | None) -> list[Plan]:
@@ -97,10 +99,10 @@ def named(name: str) -> Plan:
     of this name.
     """
     kinds = {**AT_WRITES, **AT_EVENTS, **AT_STAGES, **RARE}
-    story, _, rest = name.partition("/")
+    scenario_name, _, rest = name.partition("/")
     fault, _, number = rest.partition("/")
-    if story not in SCENARIOS or fault not in kinds or not number.isdecimal():
+    if scenario_name not in SCENARIOS or fault not in kinds or not number.isdecimal():
         raise pytest.UsageError(
             f"PLAN={name} is no plan: it is story/fault/number, of the stories {', '.join(SCENARIOS)} and the faults {', '.join(kinds)}"
         )
-    return Plan(story, fault, int(number), kinds[fault])
+    return Plan(scenario_name, fault, int(number), kinds[fault])

@@ -19,14 +19,14 @@ LONG_AGO: Final = "0001-01-01T00:00:00Z"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One poison. `told` are words that the server's refusal, or the job's conditions and events, must hold; none:
+    """One poison. `messages` are texts that the server's refusal, or the job's conditions and events, must hold; none:
     it runs.
     """
 
     name: str
     change: Change
     refused: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
 
     @override
     def __str__(self) -> str:
@@ -118,21 +118,21 @@ JOBS: Final = (
     ),
     Case("two containers of one name", pod(containers=[{"name": "a", "image": "b"}] * 2), refused=("Duplicate",)),
     Case("a container's name that is none", main(name="Not A Name!"), refused=("containers[0].name",)),
-    Case("an image without a name", main(image=" "), told=("InvalidTemplate", "image")),
+    Case("an image without a name", main(image=" "), messages=("InvalidTemplate", "image")),
     Case("an image of 100 kB", main(image="x" * 100_000)),
-    Case("a variable without a name", env({"name": "", "value": "x"}), told=("InvalidTemplate", "env")),
-    Case("a variable's name with =", env({"name": "A=B", "value": "x"}), told=("InvalidTemplate", "env")),
+    Case("a variable without a name", env({"name": "", "value": "x"}), messages=("InvalidTemplate", "env")),
+    Case("a variable's name with =", env({"name": "A=B", "value": "x"}), messages=("InvalidTemplate", "env")),
     Case(
         "a variable named by every character",
         env({"name": EVERY_CHARACTER, "value": "x"}),
-        told=("InvalidTemplate", "env"),
+        messages=("InvalidTemplate", "env"),
     ),
     Case("a variable with every character", env({"name": "A", "value": EVERY_CHARACTER})),
     Case("a variable that is null", env(None), refused=("env",)),
     Case(
         "a variable with two values",
         env({"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
-        told=("InvalidTemplate", "valueFrom"),
+        messages=("InvalidTemplate", "valueFrom"),
     ),
     Case("a variable of 500 kB", env({"name": "A", "value": "x" * 500_000})),
     Case("five thousand variables", env(*({"name": f"A{n}", "value": "x"} for n in range(5000)))),
@@ -142,9 +142,9 @@ JOBS: Final = (
     ),
     Case("a million digits of GPUs", gpus(DIGITS), refused=("nvidia.com/gpu", "64")),
     Case("GPUs to the millionth power", gpus("1e1000000")),
-    Case("more GPUs than atoms", gpus("9" * 40), told=("InvalidTemplate", "nvidia.com/gpu")),
-    Case("half a GPU", gpus("500m"), told=("InvalidTemplate", "nvidia.com/gpu")),
-    Case("fewer than no GPUs", gpus("-1"), told=("InvalidTemplate", "nvidia.com/gpu")),
+    Case("more GPUs than atoms", gpus("9" * 40), messages=("InvalidTemplate", "nvidia.com/gpu")),
+    Case("half a GPU", gpus("500m"), messages=("InvalidTemplate", "nvidia.com/gpu")),
+    Case("fewer than no GPUs", gpus("-1"), messages=("InvalidTemplate", "nvidia.com/gpu")),
     Case("GPUs in words", gpus("eight"), refused=("limits.nvidia.com/gpu",)),
     Case("GPUs in every character", gpus(EVERY_CHARACTER[:64]), refused=("limits.nvidia.com/gpu",)),
     Case("GPUs as an object", gpus({"eight": 8}), refused=("nvidia.com/gpu",)),
@@ -157,7 +157,7 @@ JOBS: Final = (
     Case(
         "a template's label with a space",
         template(metadata={"labels": {"a": "not a label"}}),
-        told=("InvalidTemplate", "metadata.labels"),
+        messages=("InvalidTemplate", "metadata.labels"),
     ),
     Case("a template's labels of null", template(metadata={"labels": None, "annotations": None})),
     Case(
@@ -167,31 +167,31 @@ JOBS: Final = (
     Case(
         "a template's annotation of 300 kB",
         template(metadata={"annotations": {"note": "x" * 300_000}}),
-        told=("InvalidTemplate", "annotations"),
+        messages=("InvalidTemplate", "annotations"),
     ),
     Case("a template with our annotation", template(metadata={"annotations": {"trainyard.dev/workers": "many"}})),
-    Case("no such priority class", pod(priorityClassName="no-such-class"), told=("PodsForbidden", "no-such-class")),
-    Case("no such account", pod(serviceAccountName="no-such-account"), told=("PodsForbidden", "no-such-account")),
+    Case("no such priority class", pod(priorityClassName="no-such-class"), messages=("PodsForbidden", "no-such-class")),
+    Case("no such account", pod(serviceAccountName="no-such-account"), messages=("PodsForbidden", "no-such-account")),
     Case("a toleration that is null", pod(tolerations=[None]), refused=("tolerations",)),
     Case(
         "a toleration that is none",
         pod(tolerations=[{"operator": "Sometimes"}]),
-        told=("InvalidTemplate", "tolerations"),
+        messages=("InvalidTemplate", "tolerations"),
     ),
     Case(
         "a node selector with every character",
         pod(nodeSelector={"a": EVERY_CHARACTER}),
-        told=("InvalidTemplate", "nodeSelector"),
+        messages=("InvalidTemplate", "nodeSelector"),
     ),
     Case("two volumes of one name", pod(volumes=[{"name": "a", "emptyDir": {}}] * 2), refused=("Duplicate",)),
     Case("a volume for our own volume's name", pod(volumes=[{"name": "trainyard-shm", "emptyDir": {}}])),
     Case(
         "a mount of no volume",
         main(volumeMounts=[{"name": "none", "mountPath": "/x"}]),
-        told=("InvalidTemplate", "volumeMounts"),
+        messages=("InvalidTemplate", "volumeMounts"),
     ),
     Case("a mount without a path", main(volumeMounts=[{"name": "none"}]), refused=("mountPath",)),
-    Case("one port twice", main(ports=[{"containerPort": 70000}]), told=("InvalidTemplate", "containerPort")),
+    Case("one port twice", main(ports=[{"containerPort": 70000}]), messages=("InvalidTemplate", "containerPort")),
     Case("objects five hundred levels deep", lambda job: job["spec"]["template"]["spec"].update(affinity=deep(500))),
     Case("an unknown field of 100 kB", pod(nonsense="x" * 100_000)),
     Case(

@@ -91,7 +91,7 @@ def grace(seconds: int) -> Act:
     return lambda shared, _: shared.client.call("DELETE", f"{PODS}/{WORKER}", options)
 
 
-def said(kind: str, *, time: str = LONG_AGO, status: str = "True", message: str = "by hand") -> Json:
+def condition_of(kind: str, *, time: str = LONG_AGO, status: str = "True", message: str = "by hand") -> Json:
     """A condition of the job."""
     return {"type": kind, "status": status, "reason": "ByHand", "message": message, "lastTransitionTime": time}
 
@@ -205,21 +205,25 @@ DEEDS: Final = (
     Deed("an attempt past that", job_status(attempt=2**53 + 1), goes_on=True),
     Deed("an attempt that was launched before it was decided", job_status(launchedAttempt=99), goes_on=True),
     Deed("a phase of the job that is none", job_status(phase="Nonsense"), goes_on=True),
-    Deed("a condition of the job that nobody knows", job_status(conditions=[said("Nonsense")]), goes_on=True),
-    Deed("a condition of the job from the year 9999", job_status(conditions=[said("Running", time=FAR)]), goes_on=True),
+    Deed("an unknown condition of the job", job_status(conditions=[condition_of("Nonsense")]), goes_on=True),
+    Deed(
+        "a condition of the job from the year 9999",
+        job_status(conditions=[condition_of("Running", time=FAR)]),
+        goes_on=True,
+    ),
     Deed(
         "a condition of the job from the year 99999",
-        job_status(conditions=[said("Running", time="99999-01-01T00:00:00Z")]),
+        job_status(conditions=[condition_of("Running", time="99999-01-01T00:00:00Z")]),
         goes_on=True,
     ),
     Deed(
         "twenty conditions of 32 kB",
-        job_status(conditions=[said(f"C{n}", message="x" * 32_768) for n in range(20)]),
+        job_status(conditions=[condition_of(f"C{n}", message="x" * 32_768) for n in range(20)]),
         goes_on=True,
     ),
-    Deed("an end by hand", job_status(conditions=[said("Complete")])),
-    Deed("two ends by hand", job_status(conditions=[said("Complete"), said("Failed")])),
-    Deed("a suspension by hand", job_status(conditions=[said("Suspended")])),
+    Deed("an end by hand", job_status(conditions=[condition_of("Complete")])),
+    Deed("two ends by hand", job_status(conditions=[condition_of("Complete"), condition_of("Failed")])),
+    Deed("a suspension by hand", job_status(conditions=[condition_of("Suspended")])),
     Deed(
         "times at the end of all time",
         job_status(startTime=FAR, runningTime=FAR, activeSince=FAR, attemptStartTime=FAR),

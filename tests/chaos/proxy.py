@@ -30,7 +30,7 @@ class CutError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the client is told."""
+    """The response that the client receives."""
 
     status: int
     body: bytes
@@ -98,8 +98,8 @@ class Fault:
         """Before an answer is passed back. May raise CutError."""
         return answer
 
-    async def tell(self, call: Call, events: Events) -> AsyncIterator[Event]:  # noqa: ARG002 - for kinds that override it
-        """What is told in place of the events of a watch. To return ends the stream well, a CutError in the middle
+    async def stream(self, call: Call, events: Events) -> AsyncIterator[Event]:  # noqa: ARG002 - for kinds that override it
+        """Yield what is delivered in place of the events of a watch. To return ends the stream well, a CutError in the middle
         of an event."""
         while (event := await events.get()) is not None:
             yield event
@@ -172,10 +172,10 @@ class Proxy:
         answer = await self.fault.before(call)
         if answer is None:
             async with self._pass_on(request, call) as upstream:
-                told = [
+                passed_on = [
                     (key, upstream.headers[key]) for key in ("Content-Type", "Retry-After") if key in upstream.headers
                 ]
-                answer = Answer(upstream.status, await upstream.read(), tuple(told))
+                answer = Answer(upstream.status, await upstream.read(), tuple(passed_on))
         call.status = answer.status
         return await self.fault.after(call, answer)
 
@@ -192,7 +192,7 @@ class Proxy:
             events: Events = asyncio.Queue()
             pump = asyncio.create_task(_read(upstream.content, events))
             try:
-                async for event in self.fault.tell(call, events):
+                async for event in self.fault.stream(call, events):
                     await response.write(json.dumps(event).encode() + b"\n")
             except CutError:
                 await response.write(b'{"type":"MODIFIED","obj')

@@ -17,7 +17,7 @@ from tests.chaos.history import History, StuckError
 from tests.chaos.invariants import orphans, violations
 from tests.chaos.node_stand_in import NodeStandIn
 from tests.chaos.operator_process import OperatorProcess
-from tests.chaos.outcome import difference, outcome, story
+from tests.chaos.outcome import difference, outcome, step_log
 from tests.chaos.proxy import Call, Event, Events, Fault, Proxy
 from tests.chaos.scenario_context import ScenarioContext
 from tests.chaos.scenarios import Scenario
@@ -83,7 +83,7 @@ class Counting(ScenarioFault):
     seen = 0
 
     @override
-    async def tell(self, call: Call, events: Events) -> AsyncIterator[Event]:
+    async def stream(self, call: Call, events: Events) -> AsyncIterator[Event]:
         while (event := await events.get()) is not None:
             self.seen += event["type"] != "BOOKMARK"
             yield event
@@ -117,12 +117,12 @@ async def run_scenario(
         wrong += violations(history.steps, context.own_writes)
         wrong += orphans(history.jobs().values(), [*history.pods(), *history.now["service"].values()])
         wrong += _forbidden_writes(proxy, operators)
-        told = story(history.steps)
+        logged = step_log(history.steps)
         await clean(client, history)
     seen = fault.seen if isinstance(fault, Counting) else 0
     writes = [f"{call.number}: {call} -> {call.status}" for call in proxy.writes()]
     log = "\n".join(operator.log.read_text(errors="replace") for operator in operators)
-    return Result(found, wrong, writes, seen, told, log)
+    return Result(found, wrong, writes, seen, logged, log)
 
 
 async def _operator(

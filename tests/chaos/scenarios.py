@@ -60,7 +60,7 @@ async def exhaust(context: ScenarioContext) -> None:
 
 
 async def evict(context: ScenarioContext) -> None:
-    """Somebody deletes a pod: attempt 2, at no charge."""
+    """A user deletes a pod: attempt 2, not counted."""
     await _started(context)
     await context.delete_pod(1, 1)
     await context.created(2, 2)

@@ -81,17 +81,17 @@ class SharedOperator:
         deaths, self.operator.deaths[:] = [*self.operator.deaths], []
         assert not deaths, f"the operator ended by itself, with {deaths}"
         counted = Counter(f"{line['job']}: {line['message']}" for line in lines if line["level"] != "DEBUG")
-        again = [said for said, count in counted.items() if count > OFTEN]
+        again = [reports for reports, count in counted.items() if count > OFTEN]
         assert not again, f"said again and again: {again}"
 
-    async def told(self, job: Json, words: Sequence[str]) -> None:
+    async def until_reported(self, job: Json, words: Sequence[str]) -> None:
         """Wait until the conditions and events of a job (its metadata) contain these texts."""
         try:
-            await self.history.until(lambda: all(w in self.said(job) for w in words), f"{words} to be told", 30)
+            await self.history.until(lambda: all(w in self.reports(job) for w in words), f"{words} to be reported", 30)
         except StuckError as error:
-            raise StuckError(f"{error}; this was told:\n{self.said(job)[:3000]}\n{self.lines()[-3:]}") from None
+            raise StuckError(f"{error}; this was reported:\n{self.reports(job)[:3000]}\n{self.lines()[-3:]}") from None
 
-    def said(self, job: Json) -> str:
+    def reports(self, job: Json) -> str:
         """Return all conditions and events of a job, one a line."""
         conditions = self.context.status(job["name"]).get("conditions", ())
         events = [e for e in self.history.now["event"].values() if e["involvedObject"].get("uid") == job["uid"]]

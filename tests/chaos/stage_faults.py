@@ -87,7 +87,7 @@ class Breakdown(Storm):
         return Answer.refusal(500, "InternalError")
 
     @override
-    async def tell(self, call: Call, events: Events) -> AsyncIterator[Event]:
+    async def stream(self, call: Call, events: Events) -> AsyncIterator[Event]:
         while (event := await events.get()) is not None:
             if self.raging:
                 raise CutError
@@ -180,7 +180,7 @@ class Stall(AtStage):
         self._dead = {*self._open}
 
     @override
-    async def tell(self, call: Call, events: Events) -> AsyncIterator[Event]:
+    async def stream(self, call: Call, events: Events) -> AsyncIterator[Event]:
         self._open.add(id(call))
         try:
             while True:

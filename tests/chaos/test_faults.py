@@ -21,9 +21,9 @@ pytestmark = pytest.mark.chaos
 PLANS = chosen(os.environ.get("PLAN"))
 
 
-def undisturbed(runner: asyncio.Runner, plane: ControlPlane, folder: Path, story: str) -> dict[str, Any]:
+def undisturbed(runner: asyncio.Runner, plane: ControlPlane, folder: Path, scenario_name: str) -> dict[str, Any]:
     """Run the scenario without a fault. Return its outcome and length."""
-    result = runner.run(run_scenario(plane, folder, SCENARIOS[story], Counting()))
+    result = runner.run(run_scenario(plane, folder, SCENARIOS[scenario_name], Counting()))
     assert result.wrong == [], result.log
     return {"outcome": result.outcome, "writes": result.writes, "events": result.events}
 
@@ -32,7 +32,7 @@ def undisturbed(runner: asyncio.Runner, plane: ControlPlane, folder: Path, story
 def test_scenario_with_fault_ends_as_without(
     plan: Plan, runner: asyncio.Runner, plane: ControlPlane, once: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    expected = once(plan.story, lambda: undisturbed(runner, plane, tmp_path, plan.story))["outcome"]
+    expected = once(plan.scenario_name, lambda: undisturbed(runner, plane, tmp_path, plan.scenario_name))["outcome"]
     fault = plan.make(plan.number)
     result = runner.run(run_scenario(plane, tmp_path, plan.scenario, fault, expected))
     assert result.wrong == [], report(plan, result)

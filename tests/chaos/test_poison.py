@@ -44,8 +44,8 @@ async def _poisoned_job(case: Case, shared: SharedOperator) -> None:
         if refusal:
             return
         name = made["metadata"]["name"]
-        if case.told:
-            await shared.told(made["metadata"], case.told)
+        if case.messages:
+            await shared.until_reported(made["metadata"], case.messages)
         else:
             await shared.context.until(
                 lambda: shared.context.status(name).get("internal", {}).get("launchedAttempt") == 1, "its workers"

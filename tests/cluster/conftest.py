@@ -43,16 +43,16 @@ def kube(cluster: Cluster, kinds: str, request: pytest.FixtureRequest) -> Iterat
     broken = request.session.testsfailed > failed
     wrong = "" if broken else passes.too_many() or invariants.left_over(made, kinds)
     if broken or wrong:
-        print(said_of(cluster, name))  # noqa: T201 - pytest shows it below a failed test
+        print(logs_of(cluster, name))  # noqa: T201 - pytest shows it below a failed test
     cluster.kube("delete", "namespace", name, "--ignore-not-found", "--wait=false")
     assert not wrong, wrong
 
 
-def said_of(cluster: Cluster, namespace: str) -> str:
+def logs_of(cluster: Cluster, namespace: str) -> str:
     """The operators' log about a namespace. One that only starts has none, and that is no failure of the test."""
     command = cluster.kubectl_command("--namespace", install.NAMESPACE, "logs", *install.OPERATORS, "--tail=400")
     try:
-        said = capture(command, environment=cluster.environment)
+        output = capture(command, environment=cluster.environment)
     except DemoError as error:
         return f"the operator's log cannot be read: {error}"
-    return "\n".join(["the operator's log:", *(line for line in said.splitlines() if f"{namespace}/" in line)])
+    return "\n".join(["the operator's log:", *(line for line in output.splitlines() if f"{namespace}/" in line)])

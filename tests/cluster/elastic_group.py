@@ -33,13 +33,14 @@ def trains(kube: Kube, size: int, after: int = 0, seconds: float = 120) -> Json:
         status = kube.status("job")
         internal = status.get("internal", {})
         group = internal.get("group", {}).get("size") or internal.get("joining", {}).get("currentSize")
-        told = status.get("goodput", {}).get("attempt", 0)
+        reported = status.get("goodput", {}).get("attempt", 0)
         return (
             status.get("phase") == "Running"
             and status["attempt"] > after
-            and told == status["attempt"]
+            and reported == status["attempt"]
             and (group is None or group == size)
-            and f"attempt {told} at port {29499 + told} as one of {size}" in kube.run("logs", "-l", LABEL, "--tail=-1")
+            and f"attempt {reported} at port {29499 + reported} as one of {size}"
+            in kube.run("logs", "-l", LABEL, "--tail=-1")
         )
 
     kube.until(seen, seconds, f"{size} ranks to train in an attempt after {after}")

@@ -41,11 +41,11 @@ def runs(kube: Kube, attempt: int, seconds: float = 120) -> Json:
 
     def trains() -> bool:
         try:
-            said = kube.run("logs", "-l", "trainyard.dev/job-name=job", "--tail=-1")
+            output = kube.run("logs", "-l", "trainyard.dev/job-name=job", "--tail=-1")
         except DemoError:
             # A container that has yet to start has no log.
             return False
-        met = said.count(f"attempt {attempt} at port {29499 + attempt}")
+        met = output.count(f"attempt {attempt} at port {29499 + attempt}")
         return bool(met == kube.get("tj", "job")["spec"]["replicas"] and kube.status("job")["attempt"] == attempt)
 
     kube.until(trains, seconds, f"attempt {attempt} to train")

@@ -41,7 +41,7 @@ class Passes:
     def too_many(self) -> str:
         """Whether they have looked more often than anything in a test is a reason for: nothing, or a sentence."""
         seconds, now = time.monotonic() - self._began, self._read()
-        # The count of a process that has started anew begins at 0.
+        # The count of a restarted process starts at 0.
         made = sum(
             count - before if (before := self._before.get(uid, 0)) <= count else count for uid, count in now.items()
         )
@@ -50,11 +50,11 @@ class Passes:
 
     def _read(self) -> dict[str, float]:
         pods = self._home.find_all("pods", install.OPERATORS[1])
-        told = {pod["metadata"]["uid"]: _told(pod["status"].get("podIP", "")) for pod in pods}
-        return {uid: sum(map(float, counts)) for uid, counts in told.items() if counts}
+        reports = {pod["metadata"]["uid"]: _reports(pod["status"].get("podIP", "")) for pod in pods}
+        return {uid: sum(map(float, counts)) for uid, counts in reports.items() if counts}
 
 
-def _told(address: str) -> Sequence[str]:
+def _reports(address: str) -> Sequence[str]:
     """Of an operator. One that only starts, or ends, tells nothing."""
     try:
         with urllib.request.urlopen(f"http://{address}:8080/metrics", timeout=5) as answer:

@@ -110,7 +110,7 @@ def processes(pod: Json, word: str) -> list[int]:
         with suppress(OSError):
             groups, words = (folder / "cgroup").read_text(), (folder / "cmdline").read_text(errors="replace")
             if (uid in groups or uid.replace("-", "_") in groups) and word in words:
-                # PIDs begin anew when they have got too large; the time of the start tells the order.
+                # PIDs wrap around at their limit; the start time gives the order.
                 started = (folder / "stat").read_text().rpartition(")")[2].split()[19]
                 found[int(folder.name)] = int(started)
     return sorted(found, key=lambda pid: (found[pid], pid))

@@ -18,7 +18,7 @@ def main(folder: str) -> None:
         samples = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
         model = DistributedDataParallel(
             torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.1), torch.nn.Linear(16, 1)),
-            # Else DDP orders its sums anew after the first step of each start, and the last bit differs.
+            # Else DDP reorders its sums after the first step of each start, and the last bit differs.
             find_unused_parameters=True,
         )
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

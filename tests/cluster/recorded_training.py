@@ -44,9 +44,9 @@ def steps(folder: Path) -> dict[int, Step]:
         for line in path.read_text().splitlines(keepends=True):
             if not line.endswith("\n"):
                 continue
-            said = json.loads(line)
-            step = found[said["step"]]
+            record = json.loads(line)
+            step = found[record["step"]]
             step.attempts.add(int(path.stem.partition("-")[0]))
-            step.samples += said["samples"]
-            step.loss += said["loss"] / BATCH
+            step.samples += record["samples"]
+            step.loss += record["loss"] / BATCH
     return dict(sorted(found.items()))

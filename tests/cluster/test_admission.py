@@ -26,7 +26,7 @@ def named(name: str) -> Callable[[Json], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "messages"),
     [
         (spec(replicas=0), ["spec.replicas", "greater than or equal to 1"]),
         (spec(replicas=-1), ["spec.replicas", "greater than or equal to 1"]),
@@ -76,12 +76,12 @@ def named(name: str) -> Callable[[Json], None]:
         (pod(containers="none"), ["spec.template.spec.containers", "array"]),
     ],
 )
-def test_refused(kube: Kube, change: Callable[[Json], None], told: list[str]) -> None:
+def test_refused(kube: Kube, change: Callable[[Json], None], messages: list[str]) -> None:
     manifest = job()
     change(manifest)
-    said = kube.refused("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
-    for words in told:
-        assert words in said
+    rejection = kube.refused("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
+    for words in messages:
+        assert words in rejection
 
 
 def test_the_longest_name_works(kube: Kube) -> None:
@@ -91,7 +91,7 @@ def test_the_longest_name_works(kube: Kube) -> None:
 
 
 @pytest.mark.parametrize(
-    ("patch", "told"),
+    ("patch", "messages"),
     [
         ('{"spec":{"framework":"torch"}}', "framework cannot be changed"),
         ('{"spec":{"managedBy":"example.com/x"}}', "managedBy cannot be changed"),
@@ -101,10 +101,10 @@ def test_the_longest_name_works(kube: Kube) -> None:
         ('{"spec":{"template":{"spec":{"priority":1}}}}', "template can be changed only while the job is suspended"),
     ],
 )
-def test_running_job_rejects_changes_to_its_template(kube: Kube, patch: str, told: str) -> None:
+def test_running_job_rejects_changes_to_its_template(kube: Kube, patch: str, messages: str) -> None:
     kube.apply(job())
     kube.wait_phase("job", "Running")
-    assert told in kube.refused("patch", "tj", "job", "--type=merge", "-p", patch)
+    assert messages in kube.refused("patch", "tj", "job", "--type=merge", "-p", patch)
 
 
 def test_a_suspended_job_may_get_another_template(kube: Kube) -> None:

@@ -56,9 +56,9 @@ def test_launcher_failure_reports_the_traceback_of_its_rank(kube: Kube) -> None:
     script = f"cat > /tmp/t.py <<'E'\n{BOOM}\nE\ntorchrun /tmp/t.py"
     kube.apply(running("sh", "-c", script, processesPerReplica=2))
     status = kube.wait_phase("job", "Complete", 180)
-    told = status["lastFailure"]["message"]
-    assert told.startswith("the command exited with code 1: ValueError: boom\nTraceback")
-    assert "ChildFailedError" not in told
+    message = status["lastFailure"]["message"]
+    assert message.startswith("the command exited with code 1: ValueError: boom\nTraceback")
+    assert "ChildFailedError" not in message
     assert "the command exited with code 1: ValueError: boom" in kube.run("get", "events")
 
 
@@ -69,9 +69,9 @@ def test_image_without_python_runs_without_agent(kube: Kube, replicas: int) -> N
     kube.apply(manifest)
     status = kube.wait_phase("job", "Complete", 120)
     assert (status["attempt"], status["restarts"]) == (2, {"failures": 0, "disruptions": 0, "resizes": 0})
-    said = kube.condition("job", "AgentInjected")
-    assert (said["status"], said["reason"]) == ("False", "NoPython")
-    assert said["message"].startswith("there is no Python 3.9 or newer on the PATH of this image, so that")
+    injected = kube.condition("job", "AgentInjected")
+    assert (injected["status"], injected["reason"]) == ("False", "NoPython")
+    assert injected["message"].startswith("there is no Python 3.9 or newer on the PATH of this image, so that")
     assert all("initContainers" not in pod["spec"] for pod in kube.pods("job"))
     assert "NoPython" in kube.run("get", "events")
 
@@ -82,8 +82,11 @@ def test_image_without_shell_runs_without_agent(kube: Kube) -> None:
     kube.apply(manifest)
     status = kube.wait_phase("job", "Complete", 120)
     assert (status["attempt"], status["restarts"]["failures"]) == (2, 0)
-    said = kube.condition("job", "AgentInjected")
-    assert (said["reason"], said["message"].partition(",")[0]) == ("NoPython", "there is no /bin/sh in this image")
+    injected = kube.condition("job", "AgentInjected")
+    assert (injected["reason"], injected["message"].partition(",")[0]) == (
+        "NoPython",
+        "there is no /bin/sh in this image",
+    )
 
 
 def test_job_without_command_reports_that_agent_is_disabled(kube: Kube) -> None:

@@ -1,4 +1,4 @@
-"""An API server that says nothing for a minute: whoever trains goes on, and afterwards nobody has taken it for a fault of theirs."""
+"""An API server that says nothing for a minute: training continues, and afterwards no worker counts as failed."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def frozen() -> Iterator[None]:
 
 
 def step(agent: int) -> int:
-    """The last one of a worker's rank, read in its container: nobody else can tell while the API server does not."""
+    """The last one of a worker's rank, read in its container: no other source has it while the API server is frozen."""
     while not (text := Path(f"/proc/{agent}/root/tmp/step").read_text()):
         time.sleep(0.01)  # it is just being written
     return int(text)
@@ -74,4 +74,4 @@ def test_training_continues_while_the_api_server_is_frozen(kube: Kube) -> None:
     assert (kube.uids("job"), status["restarts"]["failures"]) == (before, 1)
     for pod in operators.home.find_all("pods", "app.kubernetes.io/name=trainyard"):
         path = f"/api/v1/namespaces/{operators.home.namespace}/pods/{pod['metadata']['name']}:8080/proxy/metrics"
-        assert 'code="429"' not in operators.home.run("get", "--raw", path), "nobody has asked too often"
+        assert 'code="429"' not in operators.home.run("get", "--raw", path), "no client has sent too many requests"

@@ -54,10 +54,10 @@ def training(name: str) -> Json:
 
 
 def steps(kube: Kube, attempt: int) -> None:
-    def told() -> bool:
+    def reported() -> bool:
         return bool(kube.status("job").get("goodput", {}).get("attempt") == attempt)
 
-    kube.until(told, 180, f"steps of attempt {attempt}")
+    kube.until(reported, 180, f"steps of attempt {attempt}")
 
 
 def test_no_panel_is_empty(kube: Kube) -> None:

@@ -7,13 +7,13 @@ from dev.demo.commands import Cluster, capture
 
 
 def test_the_demo(cluster: Cluster) -> None:
-    said = capture([sys.executable, "-m", "dev.demo"], environment=cluster.environment)
-    print(said)  # noqa: T201 - pytest shows it below a failed test
-    assert "killing the training process of worker 1" in said
-    recovered = re.search(r"attempt 2 resumed from step (\d+) and finished with a test accuracy of (0\.\d+)", said)
+    output = capture([sys.executable, "-m", "dev.demo"], environment=cluster.environment)
+    print(output)  # noqa: T201 - pytest shows it below a failed test
+    assert "killing the training process of worker 1" in output
+    recovered = re.search(r"attempt 2 resumed from step (\d+) and finished with a test accuracy of (0\.\d+)", output)
     assert recovered
     assert int(recovered[1]) > 0
     assert float(recovered[2]) >= 0.95
-    assert re.search(r"digits +torch +Complete +3/3 +2 +1 ", said), "kubectl get tj"
-    assert "WorkerFailed" in said
-    assert 'trainyard_restarts_total{cause="failure"}' in said
+    assert re.search(r"digits +torch +Complete +3/3 +2 +1 ", output), "kubectl get tj"
+    assert "WorkerFailed" in output
+    assert 'trainyard_restarts_total{cause="failure"}' in output

@@ -27,8 +27,8 @@ def test_4_2_4_6_by_hand(kube: Kube) -> None:
     assert kube.uids("job").keys() == {
         *("job-worker-0-1", "job-worker-1-1", "job-worker-2-2", "job-worker-3-2", "job-worker-4-3", "job-worker-5-3")
     }
-    said = kube.run("exec", "job-worker-0-1", "-c", "main", "--", "sh", "-c", "cat /proc/*/environ | tr '\\0' '\\n'")
-    assert "TRAINYARD_PREVIOUS_WORLD_SIZE=4" in said
+    output = kube.run("exec", "job-worker-0-1", "-c", "main", "--", "sh", "-c", "cat /proc/*/environ | tr '\\0' '\\n'")
+    assert "TRAINYARD_PREVIOUS_WORLD_SIZE=4" in output
     kube.run("scale", "tj/job", "--replicas=5")
     kube.until(lambda: kube.condition("job", "ScalingLimited").get("status") == "True", 30, "the condition")
     assert "replicas is 5, and elastic.multipleOf is 2: the group has 4 workers" in kube.run("describe", "tj", "job")
@@ -124,12 +124,12 @@ def test_the_example_goes_on_where_it_was(kube: Kube) -> None:
     def begun(rank: int, size: int) -> int:
         """After which step it goes on."""
 
-        def told() -> bool:
+        def reported() -> bool:
             status = kube.status("job")
             workers = status.get("internal", {}).get("group", {}).get("size", 2)
             return (status.get("goodput", {}).get("attempt"), workers) == (status.get("attempt"), size)
 
-        kube.until(told, 120, f"steps of {size} ranks")
+        kube.until(reported, 120, f"steps of {size} ranks")
         line = re.compile(rf"rank {rank} of {size} goes on after step (\d+)")
         return int(line.findall(kube.run("logs", f"job-worker-{rank}-1"))[-1])
 

@@ -118,8 +118,8 @@ def test_leaving_a_node_gracefully_loses_no_step(kube: Kube, calm: str, tmp_path
 
 
 def suspend(kube: Kube, name: str, *, on: bool) -> None:
-    wish = {"spec": {"lifecycle": {"suspend": on}}}
-    kube.run("patch", "tj", name, "--type=merge", "-p", json.dumps(wish))
+    change = {"spec": {"lifecycle": {"suspend": on}}}
+    kube.run("patch", "tj", name, "--type=merge", "-p", json.dumps(change))
 
 
 def test_suspended_training_resumes_at_the_next_step(kube: Kube, calm: str, tmp_path: Path) -> None:

@@ -71,7 +71,5 @@ def test_release_changes_do_not_disturb_a_running_job(by: Cluster, kube: Kube, t
     assert (kube.phase("job"), pods()) == ("Running", before), "the CRD, its objects and their pods stay"
     install.install(by)
     kube.delete_pod("job-worker-1-1")
-    kube.until(
-        lambda: kube.status("job").get("restarts", {}).get("disruptions") == 1, 60, "the operator to look after it"
-    )
+    kube.until(lambda: kube.status("job").get("restarts", {}).get("disruptions") == 1, 60, "the operator to manage it")
     kube.wait_phase("job", "Running")

@@ -21,22 +21,22 @@ KILLED = "was killed by SIGKILL"
 
 
 @pytest.mark.parametrize(
-    ("hit", "rank", "told"),
+    ("hit", "rank", "message"),
     [(fail, 2, RAISED), (kill, 2, KILLED), (kill, 0, KILLED)],
     ids=["rank raises", "rank is killed", "rank 0 is killed"],
 )
-def test_a_rank_that_fails_costs_no_pod(kube: Kube, hit: Callable[[Kube, str], None], rank: int, told: str) -> None:
+def test_a_rank_that_fails_costs_no_pod(kube: Kube, hit: Callable[[Kube, str], None], rank: int, message: str) -> None:
     kube.apply(training())
     runs(kube, 1)
     before = kube.uids("job")
-    # What is lost before a step was told is the start's.
+    # Time lost before the first reported step belongs to the start.
     kube.until(lambda: kube.status("job").get("progress", {}).get("step"), 60, "the steps of attempt 1")
     hit(kube, f"job-worker-{rank}-1")
     status = runs(kube, 2)
     assert kube.uids("job") == before
     assert {s["restartCount"] for pod in kube.pods("job") for s in pod["status"]["containerStatuses"]} == {0}
     assert (status["restarts"]["failures"], status["internal"]["backoff"]["scope"]) == (1, "Process")
-    assert status["lastFailure"]["message"].startswith(f"rank {rank} {told}")
+    assert status["lastFailure"]["message"].startswith(f"rank {rank} {message}")
     assert "restarting processes in place as attempt 2" in kube.run("get", "events")
     assert "RendezvousClosedError" not in kube.run("logs", "-l", "trainyard.dev/job-name=job", "--tail=-1")
 
@@ -130,8 +130,8 @@ def test_another_size_leaves_pods_where_they_are(kube: Kube) -> None:
     assert first.items() <= after.items()
     restarts = status["restarts"]
     assert (restarts["failures"], restarts["disruptions"], restarts["resizes"]) == (0, 0, 2)
-    said = kube.run("logs", "job-worker-0-1")
-    assert [f"one of {size}" in said for size in (3, 2, 4)] == [True] * 3
+    output = kube.run("logs", "job-worker-0-1")
+    assert [f"one of {size}" in output for size in (3, 2, 4)] == [True] * 3
     assert "restarting with 2 existing pods and 2 joining workers as attempt 3" in kube.run("get", "events")
 
 

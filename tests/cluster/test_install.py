@@ -91,15 +91,15 @@ def test_json_logs_name_the_job_and_attempt(kube: Kube, operator: Kube) -> None:
 
 def test_it_works_where_pod_security_is_restricted(operator: Kube) -> None:
     label = "pod-security.kubernetes.io/enforce=restricted"
-    said = operator.run("label", "namespace", install.NAMESPACE, label, "--overwrite", "--dry-run=server")
-    assert "warning" not in said.lower()
+    output = operator.run("label", "namespace", install.NAMESPACE, label, "--overwrite", "--dry-run=server")
+    assert "warning" not in output.lower()
 
 
 def test_helm_test_trains_and_removes_a_job(operator: Kube) -> None:
-    said = operator.cluster.helm_command("test", install.RELEASE, "--namespace", operator.namespace, "--logs")
-    assert "is created" in said
-    assert "the job completed: the installation works" in said
-    assert "Phase:          Succeeded" in said
+    output = operator.cluster.helm_command("test", install.RELEASE, "--namespace", operator.namespace, "--logs")
+    assert "is created" in output
+    assert "the job completed: the installation works" in output
+    assert "Phase:          Succeeded" in output
     assert not operator.find_all("tj")
     operator.run("delete", "pod", "trainyard-helm-test")
 

@@ -70,8 +70,8 @@ def test_the_leader_is_frozen_while_a_worker_fails(kube: Kube, operators: Operat
         os.kill(process, signal.SIGCONT)
     operators.home.until(lambda: operators.restarts(frozen) > before, 15, "the frozen one to end")
     assert operators.container(frozen)["exitCode"] == 3, "it found that it leads no more"
-    said = operators.home.run("logs", frozen, "--previous").splitlines()
-    assert "lost the lease" in said[-1]
+    logged = operators.home.run("logs", frozen, "--previous").splitlines()
+    assert "lost the lease" in logged[-1]
     kube.wait_phase("job", "Running")
     status = kube.status("job")
     assert (status["attempt"], status["restarts"]["failures"]) == (2, 1)

@@ -54,7 +54,7 @@ def test_spot_workers_are_reclaimed_first_and_return(kube: Kube) -> None:
             assert counts(status, before)[2] == 1
         status = trains(kube, 6, status["attempt"])
         assert {*places(kube, 6)[PLACES:]} == {*SPOT}
-        # By wish too.
+        # On request too.
         kube.run("scale", "tj/job", "--replicas=2")
         trains(kube, 2, status["attempt"])
         assert places(kube, 2) == [SAFE, SAFE]

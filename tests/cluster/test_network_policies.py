@@ -217,8 +217,8 @@ def test_operator_traffic_is_limited_to_its_known_peers(kube: Kube, other: Kube)
     for pod in asked:
         assert pod.reaches(*servers, *elsewhere) == servers, f"{pod.name} on {pod.node}"
     kube.run("delete", "tj", "job", "--timeout=30s")
-    said = kube.cluster.helm_command("test", install.RELEASE, "--namespace", install.NAMESPACE, "--logs")
-    assert "the job completed: the installation works" in said
+    output = kube.cluster.helm_command("test", install.RELEASE, "--namespace", install.NAMESPACE, "--logs")
+    assert "the job completed: the installation works" in output
     # The kubelet asks every few seconds, and from outside of the policy's peers.
     for made in operators(kube):
         [status] = made.kube.get("pod", made.name)["status"]["containerStatuses"]
@@ -228,12 +228,12 @@ def test_operator_traffic_is_limited_to_its_known_peers(kube: Kube, other: Kube)
 def test_policy_state_exists_only_inside_the_nodes() -> None:
     """So that it goes with them."""
 
-    def told(*command: str) -> str:
+    def output_of(*command: str) -> str:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     for command in (("ipset", "list", "-name"), ("iptables-save",)):
-        assert "KUBE-" not in told(*command)
-        assert "KUBE-" in told(*python("dev.localcluster"), "node", "exec", "1", "--", *command)
+        assert "KUBE-" not in output_of(*command)
+        assert "KUBE-" in output_of(*python("dev.localcluster"), "node", "exec", "1", "--", *command)
 
 
 def test_rebooted_node_enforces_policies_again(kube: Kube, other: Kube) -> None:

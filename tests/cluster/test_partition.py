@@ -1,4 +1,4 @@
-"""Workers that do not reach each other, while the operator reaches both: nothing fails, and nobody gets further."""
+"""Workers that do not reach each other, while the operator reaches both: nothing fails, and no worker advances."""
 
 import subprocess
 import time
@@ -10,8 +10,8 @@ from tests.cluster.partition import partition
 
 
 def step(kube: Kube) -> int:
-    told: int = (kube.status("job").get("progress") or {}).get("step", 0)
-    return told
+    reported: int = (kube.status("job").get("progress") or {}).get("step", 0)
+    return reported
 
 
 def rules(node: str) -> str:
@@ -37,7 +37,7 @@ def test_partitioned_workers_hang_and_continue_when_healed(kube: Kube) -> None:
         assert kube.status("job")["lastFailure"]["exitCode"] == 91
         stood = step(kube)
         time.sleep(8)
-        assert step(kube) == stood, "whoever starts anew does not reach the other either"
+        assert step(kube) == stood, "a restarted worker does not reach the other either"
         assert kube.status("job")["attempt"] == 2, "and is given the time to"
     assert not any(rules(node) for node in nodes)
     status = runs(kube, 2)

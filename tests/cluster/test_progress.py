@@ -50,7 +50,7 @@ for step in range(1_000):
     progress(step)
     time.sleep(0.1)
 """
-TELL = """
+REPORT = """
 import http.client, os, socket, ssl, sys
 from urllib.parse import urlsplit
 
@@ -78,8 +78,8 @@ def training(**spec: Any) -> Json:
 
 
 def step(kube: Kube) -> int:
-    told: int = (kube.status("job").get("progress") or {}).get("step", 0)
-    return told
+    reported: int = (kube.status("job").get("progress") or {}).get("step", 0)
+    return reported
 
 
 def test_progress_reaches_kubectl_get_after_leader_change(kube: Kube) -> None:
@@ -89,13 +89,13 @@ def test_progress_reaches_kubectl_get_after_leader_change(kube: Kube) -> None:
     assert int(row[head.index("STEP") :].split()[0]) > 0
 
     def both() -> bool:
-        told = kube.status("job")["progress"]
-        return told["loss"] == 1.5 and "stepSeconds" in told
+        reported = kube.status("job")["progress"]
+        return reported["loss"] == 1.5 and "stepSeconds" in reported
 
     kube.until(both, 60, "the mean of what both have told, and how long a step takes")
-    told = kube.status("job")["progress"]
-    assert (told["totalSteps"], told["phase"]) == (1_000_000, "train")
-    assert 0.04 < told["stepSeconds"] < 5
+    reported = kube.status("job")["progress"]
+    assert (reported["totalSteps"], reported["phase"]) == (1_000_000, "train")
+    assert 0.04 < reported["stepSeconds"] < 5
 
     kube.until(
         lambda: (kube.status("job").get("goodput") or {}).get("productiveSeconds", 0) > 0, 30, "steps that count"
@@ -112,7 +112,7 @@ def test_progress_reaches_kubectl_get_after_leader_change(kube: Kube) -> None:
     system.delete_pod(old)
     system.until(lambda: system.leader() not in {"", old}, 30, "another leader")
     seen = step(kube)
-    kube.until(lambda: step(kube) > seen, 90, "a step that the new leader was told")
+    kube.until(lambda: step(kube) > seen, 90, "a step that was reported to the new leader")
     assert kube.status("job")["attempt"] == 1, "training has not noticed"
 
     for pod in kube.pods("job"):
@@ -129,17 +129,17 @@ def test_a_pod_speaks_for_itself_alone(kube: Kube) -> None:
     kube.apply(job(framework="torch", replicas=2))
     kube.wait_phase("job", "Running")
 
-    def tell(file: str, *, attempt: int = 1, rank: int = 0) -> tuple[int, str | None]:
+    def report(file: str, *, attempt: int = 1, rank: int = 0) -> tuple[int, str | None]:
         body = json.dumps({"attempt": attempt, "ranks": {str(rank): {"step": 12}}})
-        answer = kube.run("exec", "job-worker-0-1", "-c", "main", "--", "python3", "-c", TELL, file, body)
+        answer = kube.run("exec", "job-worker-0-1", "-c", "main", "--", "python3", "-c", REPORT, file, body)
         status, _, text = answer.partition(" ")
         return int(status), json.loads(text).get("reason")
 
-    assert tell(OWN, rank=1) == (403, "ForeignRank")
-    assert tell(OWN, attempt=2) == (409, "StaleAttempt")
-    assert tell(API_SERVER_S) == (401, "BadToken")
+    assert report(OWN, rank=1) == (403, "ForeignRank")
+    assert report(OWN, attempt=2) == (409, "StaleAttempt")
+    assert report(API_SERVER_S) == (401, "BadToken")
     assert "progress" not in kube.status("job")
-    assert tell(OWN) == (200, None)
+    assert report(OWN) == (200, None)
     kube.until(lambda: step(kube) == 12, 30, "the step in the status")
 
 
@@ -151,9 +151,11 @@ def test_straggling_rank_is_named(kube: Kube) -> None:
     kube.until(lambda: kube.condition("job", "Straggling").get("status") == "True", 150, "a straggler")
     (slow,) = kube.status("job")["stragglers"]
     assert (slow["rank"], slow["pod"], slow["stepSeconds"], slow["factor"]) == (2, "job-worker-2-1", 0.5, 5)
-    told = f"rank 2 (pod job-worker-2-1 on {slow['node']}) takes 0.5 s a step by itself, 5 times the median of 4 ranks"
-    assert kube.condition("job", "Straggling")["message"] == told
-    kube.until(lambda: [event for event in kube.find_all("events") if event["message"] == told], 30, "its event")
+    reported = (
+        f"rank 2 (pod job-worker-2-1 on {slow['node']}) takes 0.5 s a step by itself, 5 times the median of 4 ranks"
+    )
+    assert kube.condition("job", "Straggling")["message"] == reported
+    kube.until(lambda: [event for event in kube.find_all("events") if event["message"] == reported], 30, "its event")
     for pod in kube.pods("job"):
         kube.run("exec", pod["metadata"]["name"], "-c", "main", "--", "touch", "/tmp/end")  # noqa: S108 - in the pod
     status = kube.wait_phase("job", "Complete", 60)
@@ -175,16 +177,16 @@ def test_hang_in_a_collective_names_the_blocking_rank(kube: Kube, does: str, pla
     failure = kube.wait_phase("job", "Failed", 90)["lastFailure"]
     assert (failure["rank"], failure["pod"], failure["exitCode"]) == (2, "job-worker-2-1", 91)
     # Where its own worker is the first to notice, that one names it.
-    told = re.compile(
+    reported = re.compile(
         r"all others wait for rank 2 \(pod job-worker-2-1 on node|rank 2 is hung.*: no progress for 3 seconds"
     )
-    assert told.match(failure["message"])
+    assert reported.match(failure["message"])
     assert place in failure["message"]
-    assert told.search(kube.condition("job", "Failed")["message"])
+    assert reported.search(kube.condition("job", "Failed")["message"])
     kube.until(lambda: all(pod["status"]["phase"] == "Failed" for pod in kube.pods("job")), 30, "all to end")
-    said = [kube.run("logs", f"job-worker-{index}-1") for index in range(3)]
-    assert [" in all_reduce" in log for log in said] == [True, True, False]
-    assert (" in load" in said[2]) == (does == "load"), "who is stopped writes no stack"
-    (begun,) = re.findall(r"waited for since (\S+)", said[2])
+    output = [kube.run("logs", f"job-worker-{index}-1") for index in range(3)]
+    assert [" in all_reduce" in log for log in output] == [True, True, False]
+    assert (" in load" in output[2]) == (does == "load"), "who is stopped writes no stack"
+    (begun,) = re.findall(r"waited for since (\S+)", output[2])
     ended = datetime.fromisoformat(failure["time"]).timestamp()
     assert ended - float(begun) < HANG_SECONDS + 5

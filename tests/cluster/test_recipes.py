@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 420
 
 
 class Fault(Enum):
-    """What happens to worker 1 when three losses have been told."""
+    """What happens to worker 1 once three losses are in its log."""
 
     KILL = "kill -9 of its process"
     DELETE = "its pod is deleted"
@@ -116,8 +116,8 @@ def test_a_recipe_learns(recipes: Kube, recipe: Recipe) -> None:
     recipes.apply(job)
     if recipe.fault:
         recipes.wait_phase(recipe.name, "Running", PATIENCE_SECONDS)
-        told = partial(re.findall, r"\bloss\W+\d")
-        recipes.until(lambda: len(told(recipes.run(*log_of_worker_0))) >= 3, PATIENCE_SECONDS, "three losses")
+        losses = partial(re.findall, r"\bloss\W+\d")
+        recipes.until(lambda: len(losses(recipes.run(*log_of_worker_0))) >= 3, PATIENCE_SECONDS, "three losses")
         strike(recipes, recipe)
     recipes.until(lambda: "completionTime" in recipes.status(recipe.name), PATIENCE_SECONDS, f"{recipe.name} to end")
     status, log = recipes.status(recipe.name), recipes.run(*log_of_worker_0)

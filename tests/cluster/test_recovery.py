@@ -18,8 +18,8 @@ def attempt_2_runs(kube: Kube, *new: int) -> Json:
         lambda: kube.status("job").get("attempt") == 2 and kube.phase("job") == "Running", 60, "attempt 2 to run"
     )
     workers = range(kube.get("tj", "job")["spec"]["replicas"])
-    wished = {f"job-worker-{index}-{2 if index in (new or workers) else 1}" for index in workers}
-    kube.until(lambda: kube.uids("job").keys() == wished, 30, f"the pods to be {wished}")
+    desired = {f"job-worker-{index}-{2 if index in (new or workers) else 1}" for index in workers}
+    kube.until(lambda: kube.uids("job").keys() == desired, 30, f"the pods to be {desired}")
     return kube.status("job")
 
 
@@ -93,8 +93,10 @@ def test_job_avoiding_all_its_nodes_can_be_released(kube: Kube) -> None:
     manifest = job(replicas=2, script=UNWELL)
     manifest["spec"]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node2"}
     kube.apply(manifest)
-    told = "this job avoids node2"
-    kube.until(lambda: told in kube.condition("job", "Scheduled").get("message", ""), 60, "the job to say why it waits")
+    message = "this job avoids node2"
+    kube.until(
+        lambda: message in kube.condition("job", "Scheduled").get("message", ""), 60, "the job to say why it waits"
+    )
     kube.run("patch", "tj", "job", "--type=merge", "-p", '{"spec": {"recovery": {"avoidNodes": false}}}')
     kube.until(lambda: kube.phase("job") == "Running", 60, "the job to run on node2")
     status = kube.status("job")

@@ -7,7 +7,7 @@ import pytest
 from tests.cluster.kube import Json, Kube, job, main_container
 
 SOON = 10
-"""Seconds until a job says what the API server or the scheduler has told of it. Nodes take longer."""
+"""Seconds until a job reports what the API server or the scheduler has reported about it. Nodes take longer."""
 
 
 def running_reason(kube: Kube, reason: str, *words: str, name: str = "job", seconds: float = 30) -> None:
@@ -37,7 +37,7 @@ def test_unpullable_image_is_reported(kube: Kube) -> None:
 
 
 def test_unpullable_image_fails_the_job_at_startup_deadline(kube: Kube) -> None:
-    # Before its node has tried, nobody knows what is wrong.
+    # Before its node has tried, the fault is unknown.
     manifest = job(lifecycle={"startupDeadlineSeconds": 20})
     main_container(manifest)["image"] = "localhost/no/such:image"
     kube.apply(manifest)

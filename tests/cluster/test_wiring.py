@@ -37,8 +37,8 @@ def test_torchrun_with_two_processes_a_worker(kube: Kube) -> None:
     main_container(manifest)["command"] = ["sh", "-c", f"cat > /tmp/sum.py <<'E'\n{SUM}\nE\nexec torchrun /tmp/sum.py"]
     kube.apply(manifest)
     kube.wait_phase("job", "Complete", 180)
-    said = kube.run("logs", "job-worker-0-1") + kube.run("logs", "job-worker-1-1")
-    assert sorted(re.findall(r"rank (\d) of 4: sum 10", said)) == ["0", "1", "2", "3"]
+    output = kube.run("logs", "job-worker-0-1") + kube.run("logs", "job-worker-1-1")
+    assert sorted(re.findall(r"rank (\d) of 4: sum 10", output)) == ["0", "1", "2", "3"]
 
 
 BOOM = """
@@ -86,8 +86,8 @@ def agent(script: str, replicas: int, processes: int = 2, **spec: Any) -> Json:
 def test_the_agent_with_two_processes_a_worker(kube: Kube) -> None:
     kube.apply(agent(SUM, 2))
     kube.wait_phase("job", "Complete", 180)
-    said = kube.run("logs", "job-worker-0-1") + kube.run("logs", "job-worker-1-1")
-    assert sorted(re.findall(r"rank (\d) of 4: sum 10", said)) == ["0", "1", "2", "3"]
+    output = kube.run("logs", "job-worker-0-1") + kube.run("logs", "job-worker-1-1")
+    assert sorted(re.findall(r"rank (\d) of 4: sum 10", output)) == ["0", "1", "2", "3"]
 
 
 def test_the_agent_names_the_rank_and_its_exception(kube: Kube) -> None:
@@ -113,9 +113,11 @@ def test_agent_detects_a_child_that_was_oom_killed(kube: Kube) -> None:
     )
     failure = status["lastFailure"]
     assert failure["reason"] == "OOMKilled"
-    told = failure["message"].splitlines()[0]
-    assert re.match(r"rank 0 .*: out of memory: the kernel killed 1 of its processes, peak use \d+ MiB, limit ", told)
-    assert told.endswith("limit 128 MiB")
+    message = failure["message"].splitlines()[0]
+    assert re.match(
+        r"rank 0 .*: out of memory: the kernel killed 1 of its processes, peak use \d+ MiB, limit ", message
+    )
+    assert message.endswith("limit 128 MiB")
 
 
 def test_hung_rank_is_named_and_the_group_restarts(kube: Kube) -> None:
@@ -136,9 +138,9 @@ def test_job_failing_repeatedly_at_one_step_fails(kube: Kube) -> None:
     status = kube.wait_phase("job", "Failed", 120)
     assert (status["attempt"], status["restarts"]["failures"], status["lastFailure"]["step"]) == (3, 3, 4)
     assert kube.condition("job", "Failed")["reason"] == "NoProgress"
-    told = kube.condition("job", "Failed")["message"]
-    assert "ValueError: NaN in the batch" in told
-    assert told.endswith("; the last 3 failures happened after step 4 (recovery.noProgressLimit is 3)")
+    message = kube.condition("job", "Failed")["message"]
+    assert "ValueError: NaN in the batch" in message
+    assert message.endswith("; the last 3 failures happened after step 4 (recovery.noProgressLimit is 3)")
 
 
 def test_the_environment_of_a_torch_worker(kube: Kube) -> None:

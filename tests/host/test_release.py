@@ -62,7 +62,7 @@ class Released:
 
     plan: Plan
     release: Release
-    said: str
+    message: str
     verifier: Verifier
 
     @property
@@ -139,7 +139,7 @@ def another_image(released: Released) -> bytes:
 def test_printed_commands_verify_the_release(released: Released, tmp_path: Path) -> None:
     programs = ensure("cosign", "helm")
     path = os.pathsep.join([*(str(program.parent) for program in programs.values()), os.environ["PATH"]])
-    lines = [line.strip() for line in released.said.splitlines() if line.startswith("  ")]
+    lines = [line.strip() for line in released.message.splitlines() if line.startswith("  ")]
     assert len(lines) == 10
     for line in lines:
         done = subprocess.run(
@@ -162,10 +162,10 @@ def test_the_sbom_lists_what_is_in_the_images(released: Released) -> None:
 
 
 def test_provenance_names_the_commit(released: Released) -> None:
-    [told] = released.verifier.predicates(released.operator.reference, SLSA)
+    [predicate] = released.verifier.predicates(released.operator.reference, SLSA)
     here = source.look()
-    assert told["buildDefinition"]["externalParameters"]["source"]["digest"] == {"gitCommit": here.commit}
-    named = {entry["name"]: entry["digest"] for entry in told["buildDefinition"]["resolvedDependencies"]}
+    assert predicate["buildDefinition"]["externalParameters"]["source"]["digest"] == {"gitCommit": here.commit}
+    named = {entry["name"]: entry["digest"] for entry in predicate["buildDefinition"]["resolvedDependencies"]}
     assert named["uv.lock"] == {"sha256": hashlib.sha256((REPOSITORY / "uv.lock").read_bytes()).hexdigest()}
     assert len(named["base"]["sha256"]) == 64
 
