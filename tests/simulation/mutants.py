@@ -47,7 +47,7 @@ def decides_before_it_sees_its_own_writes() -> Planted:
 
 
 def misses_deletions_that_fell_into_a_gap() -> Planted:
-    """A new list only adds: what went while nobody watched stays in the cache for ever."""
+    """A new list only adds: what was deleted while no watch ran stays in the cache for ever."""
     real = Store.replace
 
     def only_add(store: Any, objs: Any, version: int) -> object:
@@ -94,7 +94,7 @@ def relies_on_the_watch_alone() -> Planted:
 
 
 def goes_by_the_clock_of_its_machine() -> Planted:
-    """What the API server's answers say of the time is not heard: a pod that was told to go just now has been lost for minutes."""
+    """The time in the API server's answers is ignored: a pod that was deleted just now counts as lost for minutes."""
     return ServerClock, "observe", lambda *_: None
 
 
@@ -121,7 +121,7 @@ def removes_pods_that_a_node_is_about_to_end() -> Planted:
 
 
 def replaces_a_pod_of_a_running_group() -> Planted:
-    """A worker that is missing is made anew, and joins a group that has long begun without it."""
+    """A missing worker is recreated, and joins a group that has long started without it."""
     real = planning.plan
 
     def plan(snapshot: Snapshot, now: datetime) -> Plan:
@@ -163,12 +163,12 @@ def counts_the_victims_too() -> Planted:
     return failure_policy, "apply_failure_policy", apply_failure_policy
 
 
-def charges_those_that_were_told_to_go() -> Planted:
+def counts_pods_that_were_asked_to_stop() -> Planted:
     """A worker that ends because somebody ended it is taken for one that failed."""
     return worker_state, "_caused_by_disruption", lambda _: False
 
 
-def begins_a_finished_job_anew() -> Planted:
+def restarts_a_finished_job() -> Planted:
     """The end is a state like any other: a pod that goes afterwards was taken away."""
     return (
         planning,
@@ -239,7 +239,7 @@ def writes_without_a_look_at_the_lease() -> Planted:
 
 
 def takes_a_lease_that_has_not_run_out() -> Planted:
-    """The other has not been heard of for a moment, and that is enough."""
+    """The other has not reported for a moment, and that is enough."""
     return LeaderElector, "_is_available", lambda *_: True
 
 
@@ -256,8 +256,8 @@ MUTANTS: tuple[Callable[[], Planted], ...] = (
     replaces_a_pod_of_a_running_group,
     acts_in_the_pass_that_counts,
     counts_the_victims_too,
-    charges_those_that_were_told_to_go,
-    begins_a_finished_job_anew,
+    counts_pods_that_were_asked_to_stop,
+    restarts_a_finished_job,
     resumes_the_old_attempt,
     takes_a_size_that_is_not_allowed,
     deletes_by_name_alone,

@@ -30,7 +30,7 @@ class Attempt:
     struck: bool = False
     """A worker was taken away."""
     unwished: bool = False
-    """The user wished for something else meanwhile."""
+    """The user requested something else meanwhile."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class PlanSimulation:
     attempts: dict[int, Attempt] = field(default_factory=dict)
     wake_at: datetime | None = NOW
     dirty: bool = True
-    """Whether anything happened that the operator would be told of."""
+    """Whether anything happened that the operator receives as an event."""
     seen: Snapshot = field(init=False)
     own_write: bool = False
     """Whether the operator wrote something that it has not seen yet."""
@@ -121,7 +121,7 @@ class PlanSimulation:
         """The ledger's page of an attempt."""
         return self.attempts.setdefault(number, Attempt())
 
-    def wish(self, **fields: object) -> None:
+    def change_spec(self, **fields: object) -> None:
         """The user changes the spec, which disturbs the attempt of the moment."""
         changed = TrainingJobSpec.model_validate({**self.spec.model_dump(by_alias=True), **fields})
         if changed != self.spec:
@@ -149,7 +149,7 @@ class PlanSimulation:
         return decided
 
     def run_pass(self, survives: int | None = None) -> Plan | None:
-        """One pass, of which only the first `survives` writes happen before the operator dies and is started anew."""
+        """One pass, of which only the first `survives` writes happen before the operator dies and is restarted."""
         if self.own_write:
             return None
         self.dirty = False

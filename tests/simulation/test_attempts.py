@@ -36,10 +36,10 @@ def test_no_attempts_overlap_and_all_recover() -> None:
 def test_each_step_is_counted_once() -> None:
     """But for some that a faulty attempt could not tell of, and the next made no time for."""
     worlds = [play(seed) for seed in range(SCHEDULES // 2)]
-    told = [world.status.goodput for world in worlds if world.status.goodput]
-    assert len(told) > 0.9 * len(worlds)
-    assert sum(each.lost_seconds.repeated for each in told) > 0.01 * sum(world.furthest for world in worlds)
-    assert sum(each.productive_seconds for each in told) > 0.99 * sum(world.furthest for world in worlds)
+    goodputs = [world.status.goodput for world in worlds if world.status.goodput]
+    assert len(goodputs) > 0.9 * len(worlds)
+    assert sum(each.lost_seconds.repeated for each in goodputs) > 0.01 * sum(world.furthest for world in worlds)
+    assert sum(each.productive_seconds for each in goodputs) > 0.99 * sum(world.furthest for world in worlds)
 
 
 def always(_holds: object) -> Callable[..., object]:
@@ -61,7 +61,7 @@ BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
     "begins at once": (TrainingJobStatus, "awaiting_rendezvous", lambda _: False),
     "does not wait for the pods that were replaced": (agent_reports, "is_lost", lambda _: always("yes")),
     "never gives up what is stuck": (agent_reports, "AGENT_READY_TIMEOUT", lambda it: it * 10**6),
-    "a container that starts anew is waited for without an end": (
+    "a restarting container is waited for without an end": (
         agent_reports,
         "restarts_container",
         lambda _: always(""),
@@ -72,11 +72,11 @@ BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
     "names the step that the furthest has passed": (
         coordinated_stop,
         "_choose_step",
-        lambda it: lambda *said: one_less(it(*said)),
+        lambda it: lambda *arguments: one_less(it(*arguments)),
     ),
     "what was done before is forgotten": (goodput, "_reached", lambda _: always(0)),
     "what is lost is not counted": (goodput, "_lost", lambda _: lambda before, *_, **__: before.lost_seconds),
-    "workers are told of the wish in place of the group": (
+    "workers receive the requested size in place of the group's": (
         assignments,
         "_group_size",
         lambda _: lambda job, _pod: job.spec.replicas,

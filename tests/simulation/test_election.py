@@ -57,9 +57,9 @@ class Network:
             except RefusedError as error:
                 result = ApiError(error.status, error.reason, error.message)
             if fate != "lost answer":
-                self.time.after(back, lambda: self.loop.dead or self.loop.call_soon(settle, result))
+                self.time.after(back, lambda: self.loop.dead or self.loop.call_soon(resolve, result))
 
-        def settle(result: Json | Exception) -> None:
+        def resolve(result: Json | Exception) -> None:
             if answer.done():
                 return
             if isinstance(result, Exception):
@@ -69,7 +69,7 @@ class Network:
 
         if fate != "lost":
             self.time.after(there, arrive)
-        self.loop.call_later(timeout, settle, ApiError(0, "Timeout", path))
+        self.loop.call_later(timeout, resolve, ApiError(0, "Timeout", path))
         return await answer
 
     def _carry_out(self, method: str, body: Json | None) -> Json:
@@ -122,7 +122,7 @@ class Process:
                 left = self.elector.permit()
             except NotLeadingError:
                 return
-            # The server is told how long it has: what comes later is not carried out.
+            # The request carries its time limit: what arrives later is not carried out.
             latency = self.world.random.uniform(0, left * 1.2)
             if latency <= left:
                 self.world.time.after(latency, partial(self.world.write, self.elector.identity))

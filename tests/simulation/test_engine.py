@@ -10,7 +10,7 @@ import pytest
 from hypothesis import seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.simulation.engine.invariants import told
+from tests.simulation.engine.invariants import described
 from tests.simulation.engine.network_faults import Fault
 from tests.simulation.engine.search_settings import SETTINGS
 from tests.simulation.engine.state_machine import Schedule
@@ -57,7 +57,7 @@ def test_same_steps_give_same_history() -> None:
         schedule.operator_dies(35.0, 0, 17, 5, 1.0)
         schedule.user_scales(35.0, 0, 2)
         assert schedule.world is not None
-        history = told(schedule.world.laws.history)
+        history = described(schedule.world.laws.history)
         schedule.teardown()
         return history
 

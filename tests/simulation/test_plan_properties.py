@@ -146,13 +146,13 @@ class Faults(RuleBasedStateMachine):
 
     @rule(replicas=st.integers(1, 4))
     def job_is_scaled(self, replicas: int) -> None:
-        self.world.wish(replicas=replicas)
+        self.world.change_spec(replicas=replicas)
 
     @rule()
     def suspension_is_set_or_taken_back(self) -> None:
         lifecycle = self.world.spec.lifecycle
         changed = {**lifecycle.model_dump(by_alias=True), "suspend": not lifecycle.suspend}
-        self.world.wish(lifecycle=changed)
+        self.world.change_spec(lifecycle=changed)
 
     @precondition(lambda self: hasattr(self, "world"))
     @invariant()
@@ -169,8 +169,8 @@ class Faults(RuleBasedStateMachine):
         assert (status.completion_time is not None) is status.finished
         assert not (status.holds(C.RUNNING) and (status.finished or status.holds(C.SUSPENDED)))
         restarts = status.restarts
-        started_anew = restarts.failures + restarts.disruptions - status.restart_count
-        assert started_anew == int(status.holds(C.FAILED) and restarts.failures > self.world.spec.recovery.max_restarts)
+        counted = restarts.failures + restarts.disruptions - status.restart_count
+        assert counted == int(status.holds(C.FAILED) and restarts.failures > self.world.spec.recovery.max_restarts)
 
     @override
     def teardown(self) -> None:
@@ -191,7 +191,7 @@ class Faults(RuleBasedStateMachine):
             else:
                 break
         assert not world.dirty
-        # Rest is not a wait for something that nobody will tell of.
+        # Rest is not a wait for something of which no event will come.
         world.tick(3600)
         world.observe()
         decided = world.decide()

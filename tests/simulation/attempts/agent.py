@@ -1,4 +1,4 @@
-"""What is so of an agent, whether the operator has heard of it or not."""
+"""The true state of an agent, whether the operator knows it or not."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,11 +14,11 @@ class Agent:
     attempt: int
     state: AgentState
     ranks: int | None  # the attempt whose ranks run
-    size: int = 0  # of how many workers they have been told
+    size: int = 0  # the group size that they received
     has_run: bool = False
     restarted: bool = False  # whether its container is not the first of its pod, and has not run since
     exit: Exit | None = None
-    stubborn: bool = False  # whether its ranks do not end when they are told to
+    stubborn: bool = False  # whether its ranks do not exit when they are asked to
     leave: StopProgress | None = None
     """How far its ranks are on the way to an end together with all others; None where they take no part."""
     passed: int = -1  # the last step that its ranks have passed

@@ -1,6 +1,6 @@
 """Workers with agents, their pods, and an operator that can die at any moment: who begins which attempt, and when.
 
-Everything is told in the worst order: agents call when they like, connections break, pods go, nodes fall silent. What really runs is
+Everything is reported in the worst order: agents call when they like, connections break, pods go, nodes fall silent. What really runs is
 kept here, and each start of a rank is held against it.
 """
 
@@ -55,7 +55,7 @@ class AttemptSimulation(State):
                 case DeletePod(_, uid, _):
                     self.ask_to_go(uid)
                 case _:
-                    raise InvariantError(f"nobody asked for {action}")
+                    raise InvariantError(f"{action} was not requested")
         if not actions and decided.status != self.status:
             if why := objection(self.status, decided.status) or miscounted(self.status, decided.status, self.furthest):
                 raise InvariantError(why)
@@ -68,7 +68,7 @@ class AttemptSimulation(State):
 
     def die(self) -> None:
         """The operator's process ends, and another one begins: it knows what is stored."""
-        self.heard.clear()
+        self.agent_views.clear()
         self.reports.clear()
         self.coordinator_up_since = self.now
 
@@ -125,7 +125,7 @@ class AttemptSimulation(State):
                 if self.agents[uid].state is AgentState.RUNNING:
                     self._begin(uid, self.agents[uid].attempt, f"worker-0 of {self.agents[uid].attempt}")
             elif self.agents[uid].state is AgentState.RESTARTING and not pod.ended:
-                self._start_anew(uid, pod)
+                self._restart(uid, pod)
 
     def _end_in_time(self, uid: str, end: datetime) -> None:
         agent = self.agents[uid]
@@ -137,7 +137,7 @@ class AttemptSimulation(State):
         if self.random.random() < 0.7:
             self._remove(uid)
 
-    def _start_anew(self, uid: str, pod: PodView) -> None:
+    def _restart(self, uid: str, pod: PodView) -> None:
         """What a node makes of a container that has ended for that: it starts it, takes its time, or is too old to know."""
         agent = self.agents[uid]
         if agent.stubborn or (fate := self.random.random()) < 0.1:
@@ -150,7 +150,7 @@ class AttemptSimulation(State):
             self.pods[uid] = replace(pod, running=True, ready=True, running_since=self.now)
 
     def reclaim(self, room: int) -> None:
-        """The cluster takes places away, whoever holds them."""
+        """The cluster takes slots away, whichever worker holds them."""
         self.room = room
         placed = [uid for uid, pod in self.pods.items() if pod.scheduled and not (pod.ended or pod.deletion_time)]
         for uid in self.random.sample(placed, max(0, len(placed) - room)):
@@ -173,7 +173,7 @@ class AttemptSimulation(State):
         self.pods[uid] = replace(pod, disruption=by, disrupted_at=self.now, deletion_time=self.now + GRACE)
 
     def resize(self, workers: int) -> None:
-        """The user, or an autoscaler, wishes for another number of workers."""
+        """The user, or an autoscaler, requests another number of workers."""
         self.workers = workers
 
     def end(self, uid: str, code: int) -> None:
@@ -182,13 +182,15 @@ class AttemptSimulation(State):
             self._stop(uid, code)
 
     def fall_silent(self, node: str) -> None:
-        """A node is cut off; what runs there runs on, for nobody."""
+        """A node is cut off; what runs there runs on without effect."""
         self.silent.add(node)
         for uid, pod in self.pods.items():
             if pod.node == node:
                 self.cut_off.add(uid)
-            if pod.node == node and uid in self.heard:
-                self.heard[uid] = replace(self.heard[uid], left_at=self.now, vanished=self.random.random() < 0.5)
+            if pod.node == node and uid in self.agent_views:
+                self.agent_views[uid] = replace(
+                    self.agent_views[uid], left_at=self.now, vanished=self.random.random() < 0.5
+                )
 
     def answer(self, node: str) -> None:
         """It is there again."""
@@ -205,14 +207,14 @@ class AttemptSimulation(State):
 
     def _remove(self, uid: str) -> None:
         del self.pods[uid], self.agents[uid]
-        self.heard.pop(uid, None)
+        self.agent_views.pop(uid, None)
 
     # The agents.
 
     def hang_up(self, uid: str) -> None:
         """A connection is closed."""
-        if uid in self.heard:
-            self.heard[uid] = replace(self.heard[uid], left_at=self.now)
+        if uid in self.agent_views:
+            self.agent_views[uid] = replace(self.agent_views[uid], left_at=self.now)
 
     def fail(self, uid: str, *, victim: bool = False) -> None:
         """A rank fails; the agent notices and ends the others of its worker."""
@@ -247,25 +249,25 @@ class AttemptSimulation(State):
         self.cut_off.discard(uid)
         failed = Failure(code=agent.exit.code, message=agent.exit.message) if agent.exit else None
         leave = agent.leave
-        said = SyncRequest(attempt=agent.attempt, state=agent.state, failure=failed, leave=leave)
+        request = SyncRequest(attempt=agent.attempt, state=agent.state, failure=failed, leave=leave)
         if agent.ranks == self.trains == self.status.attempt:
             ran = RankProgress(pod.index, self.step, "train", step_seconds=1.0, first=self.first)
             self.reports[uid] = WorkerReport(self.trains, pod.index, (ran,), self.now)
-        before = self.heard.get(uid)
+        before = self.agent_views.get(uid)
         since = before.since if before and before.left_at is None else self.now
-        self.heard[uid] = AgentView(agent.attempt, agent.state, agent.exit, self.now, since, leave=leave)
+        self.agent_views[uid] = AgentView(agent.attempt, agent.state, agent.exit, self.now, since, leave=leave)
         try:
             word = assignments.assignment(pod, self.job)
         except RefusedError as refusal:
-            self.heard.pop(uid)
+            self.agent_views.pop(uid)
             agent.replaced_at = self.now
             if refusal.reason is not RejectionReason.REPLACED or agent.ranks is None:
                 self._stop(uid, agent.exit.code if agent.exit else 143)
             return
-        if word.is_news(said):
-            self._hear(uid, word)
+        if word.is_news(request):
+            self._receive(uid, word)
 
-    def _hear(self, uid: str, word: assignments.Assignment) -> None:
+    def _receive(self, uid: str, word: assignments.Assignment) -> None:
         pod, agent = self.pods[uid], self.agents[uid]
         if word.attempt > agent.attempt:
             if agent.stubborn and agent.ranks is not None:
@@ -274,7 +276,7 @@ class AttemptSimulation(State):
             agent.leave = None
             # Told by the next call; until then what was said before stands.
             if word.restart and self.random.random() < 0.9:
-                self._end_to_start_anew(uid)
+                self._end_to_restart(uid)
         elif word.run and agent.state is AgentState.WAITING:
             size = int(word.environment["TRAINYARD_REPLICAS"])
             self.in_place += pod.attempt < word.attempt
@@ -287,12 +289,14 @@ class AttemptSimulation(State):
         elif agent.leave:
             self._follow(agent, agent.leave, word.stop)
 
-    def _end_to_start_anew(self, uid: str) -> None:
+    def _end_to_restart(self, uid: str) -> None:
         """The agent says so, if the operator still hears it, and ends its container."""
         agent, pod = self.agents[uid], self.pods[uid]
         agent.state = AgentState.RESTARTING
-        if uid in self.heard and self.random.random() < 0.9:
-            self.heard[uid] = AgentView(agent.attempt, agent.state, reported_at=self.now, since=self.heard[uid].since)
+        if uid in self.agent_views and self.random.random() < 0.9:
+            self.agent_views[uid] = AgentView(
+                agent.attempt, agent.state, reported_at=self.now, since=self.agent_views[uid].since
+            )
         self.hang_up(uid)
         self.pods[uid] = replace(pod, running=False, ready=False)
 
@@ -357,7 +361,7 @@ class AttemptSimulation(State):
             self.furthest = max(self.furthest, self.step)
 
     def train(self, seconds: float) -> None:
-        """A group that is well trains for so long, tells of it, and the operator hears it."""
+        """A healthy group trains for so long, reports it, and the operator receives the report."""
         self.tick(seconds)
         for uid in self.pods:
             self.call(uid)

@@ -82,7 +82,7 @@ def _one_of(random: Random, world: AttemptSimulation, *, faults: bool) -> None:
             (0.2, lambda: world.fall_silent(world.pods[uid].node or NODES[0])),
         ]
     if world.min_restart_scope is RestartScope.CONTAINER and pods:
-        # Containers start anew where it is ranks that fail.
+        # Containers restart where it is ranks that fail.
         bad = [*((weight / 15, do) for weight, do in bad), (1.5, lambda: world.fail(random.choice(pods)))]
     if world.takes_part:
         # To come to an end together takes its time without other faults. Without an operator too, for longer than ranks wait.

@@ -28,7 +28,7 @@ class State:
     elastic: Mapping[str, object] | None = None
     min_restart_scope: RestartScope = RestartScope.PROCESS
     restartable: bool = False
-    """Whether the cluster has rules by which containers start anew."""
+    """Whether the cluster has rules by which containers restart."""
     room: int = PLENTY
     """So many pods find a place."""
     status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
@@ -37,27 +37,27 @@ class State:
     silent: set[str] = field(default_factory=set)
     """Nodes that do not answer."""
     cut_off: set[str] = field(default_factory=set)
-    """Pods that were on such, until their agents call again: they may be given up, and meet nobody at the rendezvous that they know."""
+    """Pods that were on such, until their agents call again: they may be given up, and meet no worker at the rendezvous that they know."""
     service: bool = False
     now: datetime = NOW
     made: int = 0
-    heard: dict[str, AgentView] = field(default_factory=dict)
+    agent_views: dict[str, AgentView] = field(default_factory=dict)
     """What the operator's process has in its memory."""
     coordinator_up_since: datetime = NOW
     begun: dict[int, set[str]] = field(default_factory=dict)
-    """Where the ranks of each attempt were told to meet."""
+    """The rendezvous that the ranks of each attempt received."""
     sizes: dict[int, int] = field(default_factory=dict)
-    """Of how many workers the ranks of each attempt were told."""
+    """The group size that the ranks of each attempt received."""
     resized_in_place: int = 0
     """Starts of ranks in a container that had run an attempt of another size."""
     joined: int = 0
     """Starts of ranks in a container that had waited while the others trained on."""
     shrunk: int = 0
-    """How often the group got well with fewer workers than were wished for."""
+    """How often the group became healthy with fewer workers than requested."""
     stopped: dict[int, set[int]] = field(default_factory=dict)
     """After which step ranks of each attempt have ended because all were to."""
     reports: dict[str, WorkerReport] = field(default_factory=dict)
-    """What it has been told of steps, likewise."""
+    """The reports of steps that the operator's process has in its memory."""
     trains: int = 0
     """The attempt that did the last step."""
     first: int = 0
@@ -67,7 +67,7 @@ class State:
     furthest: int = 0
     """The last that any attempt did."""
     restarted: int = 0
-    """Starts of ranks in a container that was started anew in its pod."""
+    """Starts of ranks in a container that was restarted in its pod."""
     in_place: int = 0
     """Starts of ranks in a container that had run an earlier attempt."""
 
@@ -93,14 +93,14 @@ class State:
     def snapshot(self) -> Snapshot:
         """What the operator sees."""
         pods = tuple(self.pods.values())
-        heard = {uid: agent for uid, agent in self.heard.items() if uid in self.pods}
+        agent_views = {uid: agent for uid, agent in self.agent_views.items() if uid in self.pods}
         return Snapshot(
             self.job,
             pods,
             self.service,
             agent=True,
             reports=tuple(self.reports.values()),
-            agents=heard,
+            agents=agent_views,
             coordinator_up_since=self.coordinator_up_since,
         )
 

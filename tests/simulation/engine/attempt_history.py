@@ -41,7 +41,7 @@ class AttemptHistory:
             return
         if change.place == PODS_PLACE and (job := stored_objects.labelled(old)):
             self._pod(self.page(job, stored_objects.attempt(old)), old, new, actor)
-        if change.place == JOBS_PLACE and new is not None and _wish(old) != _wish(new):
+        if change.place == JOBS_PLACE and new is not None and _desired(old) != _desired(new):
             self.page(stored_objects.uid(new), stored_objects.stored_attempt(new)).unwished = True
 
     def blur(self, job: str, newest: int) -> None:
@@ -75,5 +75,5 @@ class AttemptHistory:
                 page.culprits.add(stored_objects.uid(new))
 
 
-def _wish(job: Json) -> tuple[object, ...]:
+def _desired(job: Json) -> tuple[object, ...]:
     return job["spec"].get("replicas"), stored_objects.lifecycle(job, "suspend")

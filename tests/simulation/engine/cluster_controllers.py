@@ -28,7 +28,7 @@ class ClusterControllers:
     time: Time
     random: Random
     lost: set[str]
-    """The nodes that nobody hears of."""
+    """The nodes that report to no controller."""
     given_up: set[str]
     """UIDs of pods that were to go while their node was lost."""
     no_images: bool = False
@@ -105,13 +105,13 @@ class ClusterControllers:
         """A container ends. Its node says so, and a moment later that the pod is over."""
         node = stored_objects.node(pod)
         assert node is not None
-        said = {
+        terminated = {
             "exitCode": code,
             "reason": reason or ("Error" if code else "Completed"),
             "message": message,
             "finishedAt": self.server.stamp(SKEW[node]),
         }
-        statuses = [{"name": "main", "state": {"terminated": said}}]
+        statuses = [{"name": "main", "state": {"terminated": terminated}}]
         ready = {
             "condition": {"type": "Ready", "status": "False"},
             "also": {"type": "ContainersReady", "status": "False"},
@@ -133,14 +133,14 @@ class ClusterControllers:
         """The node is short of memory and ends the pod; `of_itself`: the pod has filled its volume."""
         node = stored_objects.node(pod)
         assert node is not None
-        said = {"exitCode": 137, "reason": "Error", "finishedAt": self.server.stamp(SKEW[node])}
+        terminated = {"exitCode": 137, "reason": "Error", "finishedAt": self.server.stamp(SKEW[node])}
         short = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
         self._say(
             pod,
             phase="Failed",
             reason="Evicted",
             message="Usage of EmptyDir volume exceeds the limit." if of_itself else "The node was low on memory.",
-            containerStatuses=[{"name": "main", "state": {"terminated": said}}],
+            containerStatuses=[{"name": "main", "state": {"terminated": terminated}}],
             condition={"type": "Ready", "status": "False"},
             also=None if of_itself else short,
         )
@@ -163,7 +163,7 @@ class ClusterControllers:
     # Nodes.
 
     def lose(self, node: str) -> None:
-        """A node is cut off, or without power. After a while its pods are told to go, which nobody hears."""
+        """A node is cut off, or without power. After a while its pods are deleted, which no kubelet receives."""
         self.lost.add(node)
         self._lost_since[node] = since = self.time.now
         self.given_up |= {stored_objects.uid(pod) for pod in self.pods_on(node) if stored_objects.going(pod)}
@@ -260,16 +260,16 @@ class ClusterControllers:
         if found is None:
             return
         if condition is not None:
-            told = [{"lastTransitionTime": self.server.stamp(), **each} for each in (condition, also) if each]
-            kinds = {each["type"] for each in told}
+            conditions = [{"lastTransitionTime": self.server.stamp(), **each} for each in (condition, also) if each]
+            kinds = {each["type"] for each in conditions}
             others = [c for c in found["status"].get("conditions", ()) if c["type"] not in kinds]
-            status["conditions"] = [*others, *told]
+            status["conditions"] = [*others, *conditions]
         actor = KUBELET if condition is None else CONTROLLER
         with self.server.acting(actor) as cluster:
             cluster.set_status(PODS, _namespace(pod), stored_objects.name(pod), **status)
 
     def _soon(self, longest: float, do: Callable[[], None]) -> None:
-        """In a while, `longest` seconds at most, as a rule much sooner."""
+        """In a while, `longest` seconds at most, usually much sooner."""
         self.time.after(longest * self.random.random() ** 3, do)
 
 

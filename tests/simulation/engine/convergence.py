@@ -1,4 +1,4 @@
-"""What must be true once everything has had its time: the cluster holds what the specs ask for, and nobody writes any more."""
+"""What must be true once everything has had its time: the cluster holds what the specs ask for, and no client writes any more."""
 
 from collections.abc import Iterator
 
@@ -59,7 +59,7 @@ def _job(job: Json, pods: list[Json], remains: list[Json], *, service: bool) -> 
     """`remains`: the pods that are to go, on nodes that never came back."""
     status = job.get("status", {})
     if any(stored_objects.forsaken(pod) for pod in remains if _unused(job, pod)):
-        yield "has pods on dead nodes that nobody removes"
+        yield "has pods on dead nodes that are not removed"
     if stored_objects.going(job):
         if not remains:
             yield "is still being deleted"
@@ -104,7 +104,7 @@ def _active(job: Json, pods: list[Json], *, service: bool) -> Iterator[str]:
         yield f"is {status.get('phase')}"
     if status.get("ready") != f"{replicas}/{replicas}" or status.get("internal", {}).get("launchedAttempt") != attempt:
         yield f"says it is ready {status.get('ready')}, launched {status.get('launchedAttempt')}"
-    if replicas > 1 and not service:  # one alone looks for nobody
+    if replicas > 1 and not service:  # a single worker looks up no other
         yield "has no Service"
 
 

@@ -25,11 +25,11 @@ CLOCKS = (0.0, -2.0, 3.0, 600.0, -600.0)
 
 
 class _ErrorLog(logging.Handler):
-    """What the operator logs with a traceback: an exception that nobody expected."""
+    """What the operator logs with a traceback: an unexpected exception."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.heard: list[str] = []
+        self.tracebacks: list[str] = []
         self._log = logging.getLogger("trainyard")
         self._before = self._log.level, self._log.propagate
         self._log.setLevel(logging.ERROR)
@@ -45,7 +45,7 @@ class _ErrorLog(logging.Handler):
     @override
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.exc_info[1] is not None:
-            self.heard.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
+            self.tracebacks.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
 
 class EngineSimulation:
@@ -105,8 +105,8 @@ class EngineSimulation:
     def _look_after(self, place: int, process: Process, made: int, *, fused: bool) -> None:
         if made >= MOST:
             raise InvariantError("the operator runs in circles")
-        if self._error_log.heard:
-            raise InvariantError(f"the operator logs a traceback: {self._error_log.heard[0]}")
+        if self._error_log.tracebacks:
+            raise InvariantError(f"the operator logs a traceback: {self._error_log.tracebacks[0]}")
         if process.ended:
             why = process.why()
             if why is not None and not isinstance(why, LeadershipLostError | RestoredError):
@@ -130,7 +130,7 @@ class EngineSimulation:
         self.processes[place] = Process(self.time, self.server, name, skew=skew, elected=elected)
 
     def stop(self, place: int) -> None:
-        """A process is told to end, and is started again: an update, say."""
+        """A process receives SIGTERM, and is started again: for example an update."""
         process = self.processes[place]
         if process is not None:
             process.stop()
@@ -163,7 +163,7 @@ class EngineSimulation:
     def break_watches(self, plural: str, how: str) -> None:
         """All watches on these are cut, ended, silent, or told that the history has been thrown away."""
         if how == "expired":
-            # Others have written meanwhile: whoever goes on from a version it knows is too late.
+            # Others have written meanwhile: a client that goes on from a version it knows is too late.
             self.server.cluster.version += 1
             self.server.cluster.compact()
         for stream in self.server.streams:

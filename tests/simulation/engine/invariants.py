@@ -19,7 +19,7 @@ BYSTANDERS = frozenset({"events", "leases"})
 NO_FAULT_OF_WORKERS = frozenset(
     {Reason.DEADLINE_EXCEEDED, Reason.STARTUP_DEADLINE_EXCEEDED, Reason.INVALID_TEMPLATE},
 )
-TOLD = 60
+HISTORY_WRITES = 60
 CLOCKS_DIFFER = 6
 """Seconds between what the operator takes for the time and the API server's clock, at most."""
 DEADLINES: Mapping[str, str] = {
@@ -27,7 +27,7 @@ DEADLINES: Mapping[str, str] = {
     Reason.STARTUP_DEADLINE_EXCEEDED: "startupDeadlineSeconds",
 }
 FORCED_AFTER = 300
-"""`recovery.forceDeleteAfterSeconds`, as it is where nobody sets it."""
+"""`recovery.forceDeleteAfterSeconds`, the default."""
 
 
 class InvariantError(AssertionError):
@@ -36,7 +36,7 @@ class InvariantError(AssertionError):
 
 @dataclass(slots=True)
 class Invariants:
-    """The judge. `on_change` is told of each write before anybody else is."""
+    """The judge. `on_change` receives each write before any client does."""
 
     server: Server
     ledger: AttemptHistory
@@ -45,13 +45,13 @@ class Invariants:
     elected: bool
     """Whether there are several processes, of which only the holder of the lease may write."""
     given_up: set[str] = field(default_factory=set)
-    """UIDs of pods that were to go while their node was lost: nobody waits for them."""
+    """UIDs of pods that were deleted while their node was lost: no job waits for them."""
     writes: int = 0
     """The operator's, events included."""
     _statuses: dict[str, TrainingJobStatus] = field(default_factory=dict)
     _made_at: dict[str, datetime] = field(default_factory=dict)
     """When each job was created."""
-    history: deque[tuple[str, Change]] = field(default_factory=lambda: deque(maxlen=TOLD))
+    history: deque[tuple[str, Change]] = field(default_factory=lambda: deque(maxlen=HISTORY_WRITES))
 
     def on_change(self, change: Change) -> None:
         """Hold a write against the laws."""
@@ -80,7 +80,7 @@ class Invariants:
 
     def on_repeat(self, call: Call) -> None:
         """It asks again for what it has: nothing comes of it but work for the API server."""
-        self._law(holds=False, broken=f"{call.session.name} makes what it was told that it has made: {call.verb}")
+        self._law(holds=False, broken=f"{call.session.name} creates what was reported to it as created: {call.verb}")
 
     # What the operator writes.
 
@@ -156,14 +156,14 @@ class Invariants:
         if not job.get("status"):
             return  # lost a moment ago
         ttl, ended = stored_objects.lifecycle(job, "ttlSecondsAfterFinished"), job["status"].get("completionTime")
-        self._law(isinstance(ttl, int) and ended is not None, "a job is deleted that nobody wanted deleted")
+        self._law(isinstance(ttl, int) and ended is not None, "a job is deleted that was not to be deleted")
         assert isinstance(ttl, int)
         past = self.now() >= datetime.fromisoformat(ended) + timedelta(seconds=ttl - CLOCKS_DIFFER)
         self._law(stored_objects.finished(job) and past, "a job is deleted before its time")
 
     def _moves(self, old: Json, new: Json) -> None:
         uid = stored_objects.uid(new)
-        # Nobody else writes a status here, so what was written last is what was stored before.
+        # No other client writes a status here, so what was written last is what was stored before.
         before = self._statuses.get(uid) or TrainingJobStatus.model_validate(old.get("status") or {})
         after = self._statuses[uid] = TrainingJobStatus.model_validate(new["status"])
         if wrong := objection(before, after):
@@ -174,10 +174,15 @@ class Invariants:
             due = self._made_at[uid] + timedelta(seconds=new["spec"]["lifecycle"][deadline] - CLOCKS_DIFFER)
             self._law(self.now() >= due, "a deadline is past before its time")
         for condition in before.conditions:
-            said = after.condition(C(condition.type))
-            self._law(said is not None, f"the condition {condition.type} is taken back")
-            moved = said is not None and said.last_transition_time != condition.last_transition_time
-            self._law(not moved or said is None or said.status != condition.status, "a time moves without its answer")
+            condition_after = after.condition(C(condition.type))
+            self._law(condition_after is not None, f"the condition {condition.type} is taken back")
+            moved = (
+                condition_after is not None and condition_after.last_transition_time != condition.last_transition_time
+            )
+            self._law(
+                not moved or condition_after is None or condition_after.status != condition.status,
+                "a time moves without its answer",
+            )
         self._counts(uid, before, after)
 
     def _contradicts(self, status: TrainingJobStatus) -> None:
@@ -187,7 +192,7 @@ class Invariants:
         self._law(not (status.holds(C.RUNNING) and (status.finished or status.holds(C.SUSPENDED))), broken)
 
     def _counts(self, job: str, before: TrainingJobStatus, after: TrainingJobStatus) -> None:
-        """A failure is counted once, at the end of the attempt that it ended; a disruption likewise."""
+        """A failure is counted once, at the end of the attempt that it ended; so is a disruption."""
         page = self.ledger.page(job, before.attempt)
         over = after.attempt != before.attempt or after.holds(C.FAILED) != before.holds(C.FAILED)
         charged = after.restarts.failures - before.restarts.failures
@@ -200,7 +205,7 @@ class Invariants:
             self._law(charged == 1, "a failure is not counted")
         if charged:
             last = after.last_failure
-            self._law(last is not None and last.pod_uid in page.culprits, "the failure of another pod is told")
+            self._law(last is not None and last.pod_uid in page.culprits, "the failure of another pod is reported")
 
     # What there is.
 
@@ -233,7 +238,7 @@ class Invariants:
             raise InvariantError(broken)
 
 
-def told(history: deque[tuple[str, Change]]) -> str:
+def described(history: deque[tuple[str, Change]]) -> str:
     """The last writes, a line each."""
     return "\n".join(f"  {change.at} {actor}: {_line(change)}" for actor, change in history)
 

@@ -1,6 +1,6 @@
 """kopf's watch on TrainingJobs, as far as the operator can tell it from kopf itself: a list, a watch, and their gaps.
 
-kopf lists anew only where its version has expired, tells of an object's last event within a tenth of a second and of none
+kopf lists again only where its version has expired, delivers an object's last event within a tenth of a second and of none
 before it, and never notices a deletion that fell into a gap.
 """
 
@@ -22,7 +22,7 @@ PARTING_SECONDS = 0.1
 IDLE_SECONDS = 90.0
 WATCH_SECONDS = 1200
 
-Heard = Callable[[str | None, Mapping[str, Any]], None]
+OnChange = Callable[[str | None, Mapping[str, Any]], None]
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Ear:
     """The watch, and what it has heard but not told yet."""
 
     session: Session
-    heard: Heard
+    on_change: OnChange
     _version: str | None = None
     _last: dict[str, tuple[str | None, Json]] = field(default_factory=dict)
 
@@ -66,13 +66,15 @@ class Ear:
     def _take(self, kind: str | None, item: Json) -> None:
         uid = item["metadata"]["uid"]
         if uid not in self._last:
-            asyncio.get_running_loop().call_later(BATCH_SECONDS, lambda: self.heard(*self._last.pop(uid)))
+            asyncio.get_running_loop().call_later(BATCH_SECONDS, lambda: self.on_change(*self._last.pop(uid)))
         self._last[uid] = kind, item
 
 
-async def run(endpoint: Session, heard: Heard, *, stop: asyncio.Event, leaving: asyncio.Event, **_: object) -> None:
+async def run(
+    endpoint: Session, on_change: OnChange, *, stop: asyncio.Event, leaving: asyncio.Event, **_: object
+) -> None:
     """In the shape of `trainyard.controller.kopf_adapter.shell.run`."""
-    listening = asyncio.create_task(Ear(endpoint, heard).listen())
+    listening = asyncio.create_task(Ear(endpoint, on_change).listen())
     try:
         await stop.wait()
         await asyncio.sleep(PARTING_SECONDS)

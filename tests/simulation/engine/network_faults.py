@@ -8,7 +8,7 @@ class Fault(StrEnum):
     """What can become of a request."""
 
     CONFLICT = auto()
-    """409: somebody wrote in between, though nobody did."""
+    """409: a client wrote in between, though none did."""
     TOO_MANY = auto()
     """429."""
     INTERNAL = auto()
@@ -52,9 +52,9 @@ class NetworkFaults:
     drops: dict[str, int] = field(default_factory=dict)
     """So many events to come are lost, unnoticed."""
     lossy: set[str] = field(default_factory=set)
-    """Where any were lost: nobody will ever tell of them, so in the end these watches are broken off."""
+    """Where any were lost: they are never delivered, so in the end these watches are broken off."""
     repeats: dict[str, int] = field(default_factory=dict)
-    """So many of the next events are followed by one that was told before."""
+    """So many of the next events are followed by one that was delivered before."""
     stale: dict[str, float] = field(default_factory=dict)
     """Lists are answered from what was so many seconds ago."""
     quota: int | None = None

@@ -58,7 +58,7 @@ class Process:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended of itself, or as it was told to."""
+        """Whether it has exited by itself, or on request."""
         return self._main.done()
 
     @property

@@ -38,7 +38,7 @@ SILENT = frozenset({Fault.TIMED_OUT, Fault.TIMED_OUT_AFTER_SUCCESS})
 
 
 class SharedCluster(FakeCluster):
-    """One whose objects are not copied for each who looks. Nobody here changes what it is given."""
+    """One whose objects are not copied for each reader. No reader here changes what it receives."""
 
     @override
     def _out(self, obj: Json) -> Json:
@@ -81,7 +81,7 @@ class Server:
         self.writer = ""
         """Which of the operator's processes it was."""
         self.on_repeat: Callable[[Call], None] = lambda _: None
-        """Told when a process makes what is there already, and it was told that it has made it."""
+        """Called when a process creates what exists already, and was reported to it as created."""
         self._time, self._network_faults, self._random = time, network_faults, random
         self._versions: list[tuple[float, int]] = []
         self._pages: dict[str, tuple[int, list[Json]]] = {}
@@ -149,7 +149,7 @@ class Server:
             call.answer.set_result(answer)
 
     def _made_it(self, call: Call) -> bool:
-        """Whether this process was told that it has made the very object that is in its way, and then could see it."""
+        """Whether the very object that is in its way was reported to this process as created, and then could be seen."""
         place, namespace, _, _ = parse(call.path)
         held = self.cluster.get(place, namespace, call.body["metadata"]["name"])
         owned = held["metadata"].get("ownerReferences") == call.body["metadata"].get("ownerReferences")
@@ -250,7 +250,7 @@ class Server:
             stream.error({"code": refused.status, "reason": refused.reason, "message": refused.message})
             return stream
         for change in past:
-            stream.tell(change, self._newest)
+            stream.publish(change, self._newest)
         self.streams = [other for other in self.streams if not other.over]
         self.streams.append(stream)
         self._time.after(float(params["timeoutSeconds"]), lambda: stream.finish(None))
@@ -263,7 +263,7 @@ class Server:
         """Something was written: watches tell of it."""
         self._versions.append((self._time.now, change.at))
         for stream in self.streams:
-            stream.tell(change, self._newest)
+            stream.publish(change, self._newest)
 
 
 @dataclass(slots=True, eq=False)
@@ -286,7 +286,7 @@ class Session:
     writes_in_flight: int = 0
     """Writes that were sent and not answered."""
     made: set[str] = field(default_factory=set)
-    """UIDs of what it was told that it has made."""
+    """UIDs of the objects that were reported to it as created."""
     _calls: list[Call] = field(default_factory=list)
 
     @property
@@ -335,7 +335,7 @@ class Session:
         """Nothing is held open."""
 
     def abandon(self, arrives: Callable[[], bool]) -> None:
-        """The client is dead. Of its requests on their way some arrive all the same, and nobody hears the answer."""
+        """The client is dead. Of its requests on their way some arrive all the same, and no client receives the answer."""
         for call in self._calls:
             if not call.done and arrives():
                 self.server.arrive_after_all(call)

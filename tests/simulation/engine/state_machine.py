@@ -14,7 +14,7 @@ from tests.simulation.engine import stored_objects
 from tests.simulation.engine.cluster_controllers import NODES
 from tests.simulation.engine.convergence import come_to_rest
 from tests.simulation.engine.engine_simulation import NAMESPACE, EngineSimulation
-from tests.simulation.engine.invariants import InvariantError, told
+from tests.simulation.engine.invariants import InvariantError, described
 from tests.simulation.engine.network_faults import ANY, Fault, Planned
 from tests.simulation.engine.server import INVALID_IMAGE
 from tests.simulation.engine.stored_objects import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE
@@ -104,7 +104,7 @@ class Schedule(RuleBasedStateMachine):
 
     @rule(pause=PAUSE, which=NUMBER, again=st.booleans(), foreground=st.booleans())
     def user_deletes(self, pause: float, which: int, *, again: bool, foreground: bool) -> None:
-        """And creates one with the same name anew, perhaps."""
+        """And creates one with the same name again, perhaps."""
 
         def act(world: EngineSimulation) -> None:
             job = self._picked(which, world.server.cluster.held(JOBS_PLACE))
@@ -338,7 +338,7 @@ class Schedule(RuleBasedStateMachine):
             world.run(pause)
         except InvariantError as broken:
             self.broken = True
-            broken.add_note(f"at {world.time.now:.3f} s; the last writes were\n{told(world.laws.history)}")
+            broken.add_note(f"at {world.time.now:.3f} s; the last writes were\n{described(world.laws.history)}")
             raise
 
     def _change(self, pause: float, which: int, fields: Callable[[Json], Json]) -> None:

@@ -1,4 +1,4 @@
-"""What the stored objects say, read anew from their JSON: the judge must not see with the operator's own eyes."""
+"""What the stored objects say, read again from their JSON: the judge must not see with the operator's own eyes."""
 
 from tests.support.fake_cluster import Json
 from trainyard.api.constants import ANNOTATION_WORKERS, LABEL_ATTEMPT, LABEL_INDEX, LABEL_JOB_UID
@@ -96,7 +96,7 @@ def overfull(pod: Json) -> bool:
 
 
 def forsaken(pod: Json) -> bool:
-    """Whether it was given up with its node, which has not told of it since."""
+    """Whether it was given up with its node, which has not reported it since."""
     conditions = {c["type"]: c for c in pod["status"].get("conditions", ())}
     says = [conditions.get(kind, {}).get("status") for kind in ("Ready", "ContainersReady")]
     by = conditions.get("DisruptionTarget", {}).get("reason")
@@ -121,7 +121,7 @@ def stored_attempt(job: Json) -> int:
 
 
 def size(job: Json) -> int:
-    """How many workers it is to have: the most that are allowed and wished for."""
+    """How many workers it is to have: the most that are allowed and requested."""
     replicas: int = job["spec"]["replicas"]
     sizes: list[int] = (job["spec"].get("elastic") or {}).get("sizes", [replicas])
     return max(n for n in sizes if n <= replicas)
@@ -132,7 +132,7 @@ def lifecycle(job: Json, field: str) -> object:
 
 
 def foreign(job: Json) -> bool:
-    """Whether another controller looks after it."""
+    """Whether another controller manages it."""
     return job["spec"].get("managedBy") is not None
 
 

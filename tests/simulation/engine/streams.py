@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 BOOKMARK_SECONDS = 60.0
 REMEMBERED = 4
-"""So many of the last events can be told again."""
+"""How many of the last events can be delivered again."""
 
 
 class Stream:
     """One watch. Events are sent in their order; `receive` is the client's end.
 
-    A bookmark follows on news, never on silence: a healthy watch that has nothing to tell is not asked to say so, which an
-    hour of quiet would be full of. A watch fallen silent is one that was told to be (`hush`).
+    A bookmark follows on news, never on silence: a healthy watch without events gets no bookmark, as an hour of quiet
+    would be full of them. A watch falls silent only by `hush`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Stream:
         self._idle = idle
         self._on_its_way: deque[tuple[float, Json]] = deque()
         self._arrived: deque[Json] = deque()
-        self._told: deque[Json] = deque(maxlen=REMEMBERED)
+        self._published: deque[Json] = deque(maxlen=REMEMBERED)
         self._waiter: asyncio.Future[None] | None = None
         self._end: ApiError | None = None
         self._silent = False
@@ -55,7 +55,7 @@ class Stream:
 
     # The server's end.
 
-    def tell(self, change: Change, newest: Callable[[], int]) -> None:
+    def publish(self, change: Change, newest: Callable[[], int]) -> None:
         """Something has changed; `newest` is the version that the server has come to."""
         if self.over or self._silent:
             return
@@ -67,9 +67,9 @@ class Stream:
             self._network_faults.lossy.add(self.plural)
             return
         self._send(event)
-        if self._told and self._network_faults.use_up(self._network_faults.repeats, self.plural):
-            self._send(self._told[0])
-        self._told.append(event)
+        if self._published and self._network_faults.use_up(self._network_faults.repeats, self.plural):
+            self._send(self._published[0])
+        self._published.append(event)
 
     def finish(self, end: ApiError | None) -> None:
         """The watch ends, in good order (None) or not. What has not arrived never will."""
@@ -85,7 +85,7 @@ class Stream:
         self.finish(None)
 
     def hush(self) -> None:
-        """Nothing comes any more, and nobody says so: after a while the client gives up."""
+        """Nothing arrives any more, without an error: after a while the client gives up."""
         if not self._silent:
             self._silent = True
             self._on_its_way.clear()

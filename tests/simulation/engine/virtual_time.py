@@ -1,6 +1,6 @@
 """Time that passes only where nothing is left to do, and an event loop on it that can be left for dead between any two callbacks.
 
-The order of everything is fixed: callbacks in the order in which they were asked for, timers by their time and then likewise.
+The order of everything is fixed: callbacks in the order in which they were asked for, timers by their time and then in that order.
 Without threads, sockets or a real clock. Knows nothing of what runs on it.
 """
 
@@ -103,7 +103,7 @@ class Handle:
 
 
 class Loop(asyncio.AbstractEventLoop):
-    """As much of an event loop as tasks, futures, locks and sleeps need. `run` makes as many callbacks as it is told to."""
+    """As much of an event loop as tasks, futures, locks and sleeps need. `run` makes the given number of callbacks."""
 
     def __init__(self, time: Time) -> None:
         self._time = time
