@@ -110,9 +110,9 @@ def test_finished_pods_keep_logs_during_backoff() -> None:
 
 def test_old_pods_that_are_waited_for_are_named() -> None:
     going = job(2).running().deleted(0).deleted(1).started(attempt=2)
-    told = plan(going.snapshot, NOW).status.condition(C.RUNNING)
-    assert told is not None
-    assert told.message == "2 pods of earlier attempts have yet to end"
+    running_condition = plan(going.snapshot, NOW).status.condition(C.RUNNING)
+    assert running_condition is not None
+    assert running_condition.message == "2 pods of earlier attempts have yet to end"
 
 
 def test_delay_between_attempts_is_kept() -> None:

@@ -17,7 +17,7 @@ from trainyard.domain.state.snapshot import RankProgress, Snapshot, WorkerReport
 NEW = TrainingJobStatus()
 
 
-def told(
+def after_report(
     status: TrainingJobStatus, step: int | None, *, active: float, first: int | None = None, took: float | None = 1.0
 ) -> TrainingJobStatus:
     """The status after a report, when the job had been active for so many seconds. A step takes one second by default."""
@@ -48,11 +48,11 @@ def parts(status: TrainingJobStatus) -> tuple[float, ...]:
 
 
 # Ten steps were done when the first report came, after 20 seconds without one.
-TRAINS = told(NEW, 10, first=1, active=30)
+TRAINS = after_report(NEW, 10, first=1, active=30)
 
 
 def test_no_goodput_without_reported_steps() -> None:
-    assert told(NEW, None, active=30).goodput is None
+    assert after_report(NEW, None, active=30).goodput is None
     assert settled(NEW, timedelta(seconds=30)) is None
     assert at_restart(NEW, timedelta(seconds=30)) is None
 
@@ -61,104 +61,106 @@ def test_until_the_first_step_it_is_startup() -> None:
     assert parts(TRAINS) == (10, 20, 0, 0, 0)
     assert TRAINS.goodput is not None
     assert (TRAINS.goodput.ratio, TRAINS.goodput.accounted_seconds) == (0.3333, 30)
-    assert parts(told(ended(NEW, active=40), 10, first=1, active=70)) == (10, 60, 0, 0, 0), "with all its attempts"
+    assert parts(after_report(ended(NEW, active=40), 10, first=1, active=70)) == (10, 60, 0, 0, 0), (
+        "with all its attempts"
+    )
 
 
 def test_steps_of_an_earlier_job_do_not_count() -> None:
-    assert parts(told(NEW, 5010, first=5001, active=30)) == (10, 20, 0, 0, 0)
+    assert parts(after_report(NEW, 5010, first=5001, active=30)) == (10, 20, 0, 0, 0)
 
 
 def test_what_steps_do_not_take_is_other() -> None:
-    assert parts(told(TRAINS, 40, first=1, active=70)) == (40, 20, 0, 0, 10)
+    assert parts(after_report(TRAINS, 40, first=1, active=70)) == (40, 20, 0, 0, 10)
 
 
 def test_repeated_report_changes_nothing() -> None:
-    assert told(TRAINS, 10, first=1, active=90) == TRAINS
+    assert after_report(TRAINS, 10, first=1, active=90) == TRAINS
 
 
 def test_failure_counts_repeated_and_unreported_steps() -> None:
     # Step 15 was the last of the attempt; the checkpoint is of step 5, and the first step of the next was done at 51.
-    again = told(ended(TRAINS, active=40, failed_at=15), 8, first=6, active=53)
+    again = after_report(ended(TRAINS, active=40, failed_at=15), 8, first=6, active=53)
     assert parts(again) == (15, 20, 15, 3, 0)
-    beyond = told(again, 20, first=6, active=65)
+    beyond = after_report(again, 20, first=6, active=65)
     assert parts(beyond) == (20, 20, 15, 10, 0)
 
 
 def test_disruption_counts_unreported_steps_later() -> None:
     """Five steps were done beyond the tenth; the checkpoint is of the fourteenth."""
-    again = told(ended(TRAINS, active=35), 20, first=15, active=56)
+    again = after_report(ended(TRAINS, active=35), 20, first=15, active=56)
     assert parts(again) == (20, 20, 16, 0, 0)
 
 
 def test_attempt_without_steps_is_lost() -> None:
     status = ended(ended(TRAINS, active=40), active=100)
     assert parts(status) == (10, 20, 70, 0, 0)
-    assert parts(told(status, 8, first=6, active=113)) == (10, 20, 80, 3, 0)
+    assert parts(after_report(status, 8, first=6, active=113)) == (10, 20, 80, 3, 0)
 
 
 def test_restart_from_zero_repeats_all_steps() -> None:
-    again = told(ended(TRAINS, active=30), 10, first=1, active=50)
+    again = after_report(ended(TRAINS, active=30), 10, first=1, active=50)
     assert parts(again) == (10, 20, 10, 10, 0)
-    assert parts(told(again, 15, first=1, active=55)) == (15, 20, 10, 10, 0)
+    assert parts(after_report(again, 15, first=1, active=55)) == (15, 20, 10, 10, 0)
 
 
 def test_step_counter_going_back_repeats_steps() -> None:
-    back = told(TRAINS, 2, first=1, active=40)
+    back = after_report(TRAINS, 2, first=1, active=40)
     assert parts(back) == (10, 20, 0, 0, 10)
-    assert parts(told(back, 12, first=1, active=50)) == (12, 20, 0, 8, 10)
+    assert parts(after_report(back, 12, first=1, active=50)) == (12, 20, 0, 8, 10)
 
 
 def test_first_step_is_unknown_without_library() -> None:
-    first = told(NEW, 10, active=30)
+    first = after_report(NEW, 10, active=30)
     assert parts(first) == (0, 30, 0, 0, 0)
-    assert parts(told(first, 20, active=40)) == (10, 30, 0, 0, 0)
-    assert parts(told(ended(first, active=30), 15, active=45)) == (5, 30, 10, 0, 0)
-    assert parts(told(ended(first, active=30), 5, active=45)) == (0, 30, 15, 0, 0)
+    assert parts(after_report(first, 20, active=40)) == (10, 30, 0, 0, 0)
+    assert parts(after_report(ended(first, active=30), 15, active=45)) == (5, 30, 10, 0, 0)
+    assert parts(after_report(ended(first, active=30), 5, active=45)) == (0, 30, 15, 0, 0)
 
 
 def test_steps_before_known_duration_count_later() -> None:
-    early = told(NEW, 2, first=1, active=22, took=None)
+    early = after_report(NEW, 2, first=1, active=22, took=None)
     assert early.goodput is not None
     assert (early.goodput.ratio, early.goodput.accounted_seconds) == (None, 0)
-    assert told(early, 8, first=1, active=28, took=0.0).goodput == early.goodput
-    assert parts(told(early, 10, first=1, active=30)) == (10, 20, 0, 0, 0)
+    assert after_report(early, 8, first=1, active=28, took=0.0).goodput == early.goodput
+    assert parts(after_report(early, 10, first=1, active=30)) == (10, 20, 0, 0, 0)
 
 
 def test_new_attempt_uses_previous_step_duration() -> None:
-    assert parts(told(ended(TRAINS, active=30), 12, first=11, active=40, took=None)) == (12, 20, 8, 0, 0)
+    assert parts(after_report(ended(TRAINS, active=30), 12, first=11, active=40, took=None)) == (12, 20, 8, 0, 0)
 
 
 def test_suspension_is_excluded_and_followed_by_recovery() -> None:
     status = TRAINS.evolve(goodput=settled(TRAINS, timedelta(seconds=33)))
     assert parts(status) == (10, 20, 0, 0, 3)
-    assert parts(told(ended(status, active=33), 15, first=11, active=43)) == (15, 20, 5, 0, 3)
+    assert parts(after_report(ended(status, active=33), 15, first=11, active=43)) == (15, 20, 5, 0, 3)
 
 
 def test_resize_changes_step_duration_alone() -> None:
-    assert parts(told(ended(TRAINS, active=30), 30, first=11, active=45, took=0.5)) == (20, 20, 5, 0, 0)
+    assert parts(after_report(ended(TRAINS, active=30), 30, first=11, active=45, took=0.5)) == (20, 20, 5, 0, 0)
 
 
 def test_accounting_started_late_ignores_earlier_time() -> None:
-    middle = told(TRAINS.evolve(goodput=None), 500, first=1, active=900)
+    middle = after_report(TRAINS.evolve(goodput=None), 500, first=1, active=900)
     assert parts(middle) == (0, 0, 0, 0, 0)
     assert middle.goodput is not None
     assert middle.goodput.ratio is None
-    assert parts(told(middle, 505, first=1, active=910)) == (5, 0, 0, 0, 5)
+    assert parts(after_report(middle, 505, first=1, active=910)) == (5, 0, 0, 0, 5)
 
 
 def test_lost_status_restarts_accounting() -> None:
-    assert parts(told(NEW, 500, first=1, active=5)) == (5, 0, 0, 0, 0)
+    assert parts(after_report(NEW, 500, first=1, active=5)) == (5, 0, 0, 0, 0)
 
 
 def test_impossible_step_is_bounded_by_time() -> None:
-    assert parts(told(TRAINS, MOST, first=1, active=40, took=1e100)) == (20, 20, 0, 0, 0)
-    assert parts(told(ended(TRAINS, active=30), MOST, first=MOST + 1, active=40)) == (20, 20, 0, 0, 0)
+    assert parts(after_report(TRAINS, MOST, first=1, active=40, took=1e100)) == (20, 20, 0, 0, 0)
+    assert parts(after_report(ended(TRAINS, active=30), MOST, first=MOST + 1, active=40)) == (20, 20, 0, 0, 0)
 
 
 @pytest.mark.parametrize("active", [20, 29.9, 30])
 def test_clock_set_back_slightly_waits(active: float) -> None:
-    assert told(TRAINS, 12, first=1, active=active).goodput == TRAINS.goodput
-    assert parts(told(TRAINS, 20, first=1, active=40)) == (20, 20, 0, 0, 0)
+    assert after_report(TRAINS, 12, first=1, active=active).goodput == TRAINS.goodput
+    assert parts(after_report(TRAINS, 20, first=1, active=40)) == (20, 20, 0, 0, 0)
 
 
 def test_step_in_last_second_counts_once() -> None:
@@ -166,10 +168,10 @@ def test_step_in_last_second_counts_once() -> None:
 
 
 def test_clock_set_back_far_restarts_accounting() -> None:
-    before = told(TRAINS, 1000, first=1, active=1020)
-    back = told(before, 1010, first=1, active=20)
+    before = after_report(TRAINS, 1000, first=1, active=1020)
+    back = after_report(before, 1010, first=1, active=20)
     assert parts(back) == (1000, 20, 0, 0, 0)
-    assert parts(told(back, 1020, first=1, active=30)) == (1010, 20, 0, 0, 0)
+    assert parts(after_report(back, 1020, first=1, active=30)) == (1010, 20, 0, 0, 0)
 
 
 def test_any_edited_status_can_be_stored() -> None:
@@ -185,7 +187,7 @@ def test_any_edited_status_can_be_stored() -> None:
         step=MOST,
     )
     status = TRAINS.evolve(goodput=by_hand)
-    after = told(status, 20, first=1, active=40)
+    after = after_report(status, 20, first=1, active=40)
     assert after.goodput is not None
     assert (after.goodput.accounted_seconds, after.goodput.ratio) == (40, 0.2)
     assert ended(after, active=50).goodput == after.goodput
@@ -213,8 +215,8 @@ def test_parts_add_up_and_never_decrease(
     for what, step, passed, first, took in events:
         before, active = status, active + round(passed, 3)
         if what == "reported":
-            status = told(status, step, active=active, first=first, took=took)
-            assert told(status, step, active=active, first=first, took=took) == status
+            status = after_report(status, step, active=active, first=first, took=took)
+            assert after_report(status, step, active=active, first=first, took=took) == status
         elif what == "settled":
             status = stored(status.evolve(goodput=settled(status, timedelta(seconds=active))))
         else:

@@ -11,11 +11,11 @@ from trainyard.domain.progress.goodput import step_reported_at
 from trainyard.domain.state.snapshot import RankProgress, WorkerReport
 from trainyard.domain.status.report import is_news
 
-TOLD = ago(20)
+REPORTED = ago(20)
 """The job has been active for 300 seconds at NOW."""
 
 
-def told(scene: Scene, *steps: int, at: float = 0.0) -> TrainingJobStatus:
+def reported(scene: Scene, *steps: int, at: float = 0.0) -> TrainingJobStatus:
     """Return the planned status after each worker reported a step of one second, so many seconds ago."""
     reports = [
         WorkerReport(
@@ -57,7 +57,7 @@ def test_job_without_steps_has_no_goodput() -> None:
 
 
 def test_report_counts_at_its_own_time() -> None:
-    status = told(job(1).running(), 100, at=20)
+    status = reported(job(1).running(), 100, at=20)
     assert status.goodput == trained(job(1)).status.goodput
 
 
@@ -73,10 +73,11 @@ def test_slowest_rank_dates_the_step() -> None:
 
 
 def test_unchanged_reports_are_not_written() -> None:
-    scene = replace(job(1).running(), status=told(job(1).running(), 100, at=20))
+    scene = replace(job(1).running(), status=reported(job(1).running(), 100, at=20))
     later = plan(
         replace(
-            scene.snapshot, reports=[WorkerReport(1, 0, (RankProgress(0, 100, "train", None, None, 1.0, (), 1),), TOLD)]
+            scene.snapshot,
+            reports=[WorkerReport(1, 0, (RankProgress(0, 100, "train", None, None, 1.0, (), 1),), REPORTED)],
         ),
         NOW + timedelta(seconds=60),
     )
@@ -84,7 +85,7 @@ def test_unchanged_reports_are_not_written() -> None:
 
 
 def test_completion_accounts_for_remaining_time() -> None:
-    status = told(trained(job(1).running().succeeded(0)), 105, at=10)
+    status = reported(trained(job(1).running().succeeded(0)), 105, at=10)
     assert status.phase is Phase.COMPLETE
     assert (status.goodput and status.goodput.productive_seconds, lost(status).other) == (105, 5 + 10)
     failed = trained(job(1, recovery={"maxRestarts": 0}).running(attempt=2).failed(0))
@@ -97,7 +98,7 @@ def test_suspension_accounts_for_remaining_time() -> None:
     scene = trained(job(1).running(attempt=2)).with_status(
         goodput=suspended.goodput, active_since=ago(30), active_seconds=300, attempt=2
     )
-    status = told(scene, 110, at=10)
+    status = reported(scene, 110, at=10)
     assert (lost(status).recovery, lost(status).other, lost(status).repeated) == (0, 20, 10), "in the 20 seconds since"
 
 

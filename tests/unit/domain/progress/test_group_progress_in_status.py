@@ -10,7 +10,7 @@ from trainyard.domain.plan import plan
 from trainyard.domain.state.snapshot import RankProgress, WorkerReport
 
 
-def told(scene: Scene, *ranks: RankProgress, attempt: int | None = None) -> Progress | None:
+def reported(scene: Scene, *ranks: RankProgress, attempt: int | None = None) -> Progress | None:
     """Return the progress in the planned status, when each worker reports one rank."""
     reports = [
         WorkerReport(scene.status.attempt if attempt is None else attempt, index, (rank,))
@@ -22,11 +22,11 @@ def told(scene: Scene, *ranks: RankProgress, attempt: int | None = None) -> Prog
 
 
 def test_no_progress_without_reports() -> None:
-    assert told(job(2).running()) is None
+    assert reported(job(2).running()) is None
 
 
 def test_the_group_is_as_far_as_its_last() -> None:
-    seen = told(
+    seen = reported(
         job(3).running(),
         RankProgress(0, 12, "train", 90, 0.5, 0.2),
         RankProgress(0, 11, "checkpoint", None, 0.25, 0.4),
@@ -49,14 +49,14 @@ def test_the_group_is_as_far_as_its_last() -> None:
 )
 def test_how_far_ranks_are_apart(own: tuple[float | None, ...], spread: tuple[float | None, float | None]) -> None:
     ranks = [RankProgress(0, 5, "train", step_seconds=0.3, own_seconds=seconds) for seconds in own]
-    seen = told(job(len(ranks)).running(), *ranks)
+    seen = reported(job(len(ranks)).running(), *ranks)
     assert seen is not None
     assert (seen.fastest_rank_seconds, seen.slowest_rank_seconds) == spread
 
 
 def test_measurements_of_ranks_are_combined() -> None:
     names = tuple(MeasuredProgress.model_fields)
-    seen = told(
+    seen = reported(
         job(3).running(),
         RankProgress(
             0, 1, "train", measured=dict(zip(names, (500.0, 8000.0, 0.4, 2.0, 0.25, 0.0, 0.125, 1e9, 2e8), strict=True))
@@ -86,7 +86,7 @@ def test_newest_checkpoint_outlives_its_attempt() -> None:
         knows = RankProgress(
             0, 107, "train", measured={"checkpoint_step": step, "checkpoint_seconds": 4.25} if step else {}
         )
-        seen = told(scene, knows, RankProgress(0, 107, "train"), attempt=attempt)
+        seen = reported(scene, knows, RankProgress(0, 107, "train"), attempt=attempt)
         assert seen is not None
         return seen
 
@@ -100,7 +100,7 @@ def test_newest_checkpoint_outlives_its_attempt() -> None:
 
 
 def test_phase_is_reported_before_first_step() -> None:
-    seen = told(job(2).running(), RankProgress(0, None, "compile"), RankProgress(0, 3, "train"))
+    seen = reported(job(2).running(), RankProgress(0, None, "compile"), RankProgress(0, 3, "train"))
     assert seen is not None
     assert (seen.step, seen.phase) == (3, "compile")
 
@@ -108,8 +108,8 @@ def test_phase_is_reported_before_first_step() -> None:
 def test_what_has_not_changed_keeps_its_time() -> None:
     before = Progress(step=7, phase="train", loss=0.5, updated_at=ago(100))
     scene = job(1).running().with_status(progress=before)
-    assert told(scene, RankProgress(0, 7, "train", loss=0.5)) == before
-    changed = told(scene, RankProgress(0, 7, "train", loss=0.4))
+    assert reported(scene, RankProgress(0, 7, "train", loss=0.5)) == before
+    changed = reported(scene, RankProgress(0, 7, "train", loss=0.4))
     assert changed is not None
     assert (changed.loss, changed.updated_at) == (0.4, NOW)
 
@@ -117,26 +117,26 @@ def test_what_has_not_changed_keeps_its_time() -> None:
 def test_progress_of_earlier_attempt_is_kept() -> None:
     before = Progress(step=7, phase="train", updated_at=ago(100))
     scene = job(1).running(attempt=2).with_status(progress=before)
-    assert told(scene, RankProgress(0, 8, "train"), attempt=1) == before
-    assert (resumed := told(scene, RankProgress(0, 5, "train")))
+    assert reported(scene, RankProgress(0, 8, "train"), attempt=1) == before
+    assert (resumed := reported(scene, RankProgress(0, 5, "train")))
     assert resumed.step == 5
 
 
 def test_finished_job_keeps_last_progress() -> None:
-    ended = told(job(1).running().succeeded(0), RankProgress(0, 90, "train", 90))
+    ended = reported(job(1).running().succeeded(0), RankProgress(0, 90, "train", 90))
     assert ended is not None
     assert ended.step == 90
-    failed = told(job(1, recovery={"maxRestarts": 0}).running().failed(0), RankProgress(0, 60, "train", 90))
+    failed = reported(job(1, recovery={"maxRestarts": 0}).running().failed(0), RankProgress(0, 60, "train", 90))
     assert failed is not None
     assert failed.step == 60
 
 
 def test_finished_job_ignores_reports() -> None:
-    assert told(job(1).running().finished(), RankProgress(0, 90, "train")) is None
+    assert reported(job(1).running().finished(), RankProgress(0, 90, "train")) is None
 
 
 @pytest.mark.parametrize("loss", [1e100, -1e100, 0.1 + 0.2, 1e-300])
 def test_losses_are_whole_after_a_round_trip(loss: float) -> None:
-    seen = told(job(3).running(), *[RankProgress(0, 1, "train", loss=loss)] * 3)
+    seen = reported(job(3).running(), *[RankProgress(0, 1, "train", loss=loss)] * 3)
     assert seen is not None
     assert seen.loss == pytest.approx(loss, rel=1e-5)

@@ -14,7 +14,7 @@ WAITS, LOADS, READS = "distributed_c10d.py:2806 in all_reduce", "data.py:12 in l
 STOPPED = "stopped"
 
 
-def told(scene: Scene, places: Mapping[int, str], *, each: int = 1, attempt: int = 1) -> Snapshot:
+def reported(scene: Scene, places: Mapping[int, str], *, each: int = 1, attempt: int = 1) -> Snapshot:
     """The job with reports of where its ranks stand, `each` of them a worker."""
     reports = [
         WorkerReport(
@@ -56,7 +56,7 @@ def hung(replicas: int = 4, first: int = 0, rank: int | None = None, **spec: obj
     ],
 )
 def test_only_rank_with_another_stack(places: Mapping[int, str], rank: int | None) -> None:
-    snapshot = told(hung(), places)
+    snapshot = reported(hung(), places)
     found = culprit(snapshot)
     assert (found.rank if found else None) == rank
     if found:
@@ -65,12 +65,12 @@ def test_only_rank_with_another_stack(places: Mapping[int, str], rank: int | Non
 
 def test_reports_of_earlier_attempt_name_no_culprit() -> None:
     scene = job(4).running(attempt=2)
-    snapshot = told(scene, {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS})
+    snapshot = reported(scene, {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS})
     assert culprit(snapshot) is None
 
 
 def test_failure_names_hung_rank_and_node() -> None:
-    status = plan(told(hung(rank=0), {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}), NOW).status
+    status = plan(reported(hung(rank=0), {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}), NOW).status
     assert status.last_failure is not None
     assert (status.last_failure.rank, status.last_failure.pod, status.last_failure.node) == (
         2,
@@ -86,7 +86,7 @@ def test_failure_names_hung_rank_and_node() -> None:
 
 
 def test_event_names_hung_rank() -> None:
-    (event,) = plan(told(hung(), {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}), NOW).events
+    (event,) = plan(reported(hung(), {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}), NOW).events
     assert event.note.startswith(
         f"all others wait for rank 2 (pod train-worker-2-1 on node2), which is at {LOADS}; worker 0 of attempt 1"
         " (pod train-worker-0-1 on node0) was the first to notice: rank 0 hangs: no progress for 30 seconds after step 9"
@@ -94,26 +94,26 @@ def test_event_names_hung_rank() -> None:
 
 
 def test_unresponsive_rank_is_named() -> None:
-    (event,) = plan(told(hung(), {0: WAITS, 1: WAITS, 2: STOPPED, 3: WAITS}), NOW).events
+    (event,) = plan(reported(hung(), {0: WAITS, 1: WAITS, 2: STOPPED, 3: WAITS}), NOW).events
     assert "rank 2 (pod train-worker-2-1 on node2), which is stopped by a signal; " in event.note
 
 
 def test_culprit_among_several_ranks_per_worker() -> None:
     places = dict.fromkeys(range(8), WAITS) | {5: LOADS}
-    status = plan(told(hung(processesPerReplica=2), places, each=2), NOW).status
+    status = plan(reported(hung(processesPerReplica=2), places, each=2), NOW).status
     assert status.last_failure is not None
     assert (status.last_failure.rank, status.last_failure.pod) == (5, "train-worker-2-1")
 
 
 def test_rank_named_by_agent_is_not_repeated() -> None:
     places = {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}
-    status = plan(told(hung(first=2, rank=2), places), NOW).status
+    status = plan(reported(hung(first=2, rank=2), places), NOW).status
     assert status.last_failure is not None
     assert status.last_failure.message == "rank 0 hangs: no progress for 30 seconds after step 9"
 
 
 def test_a_failure_of_another_kind_has_no_culprit() -> None:
     scene = job(4).running().failed(0, exit_code=1, message="boom")
-    status = plan(told(scene, {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}), NOW).status
+    status = plan(reported(scene, {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}), NOW).status
     assert status.last_failure is not None
     assert (status.last_failure.rank, status.last_failure.message) == (0, "boom")

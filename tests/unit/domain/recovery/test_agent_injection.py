@@ -56,7 +56,7 @@ def test_agent_is_disabled_uncounted_in_unsupported_image(failure: dict[str, Any
     ],
 )
 def test_same_exit_without_agent_is_a_failure(scene: Scene, *, agent: bool) -> None:
-    """Whatever a program says of itself: it costs one attempt at no charge, once."""
+    """Whatever a program reports of itself: it costs one attempt that is not counted, once."""
     after = decided(scene.running().failed(1, **NO_PYTHON), agent=agent)
     assert after.status.restarts.failures == 1
 

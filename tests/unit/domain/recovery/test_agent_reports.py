@@ -1,4 +1,4 @@
-"""Workers of which nothing is heard, or that have said good-bye: who is given up, when, and who is the cause."""
+"""Workers that report nothing, or have signed off: which are given up, when, and which one is the cause."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -64,7 +64,7 @@ def test_no_worker_is_lost_after_operator_network_outage() -> None:
 
 
 def test_rejected_agent_is_not_taken_for_lost() -> None:
-    """The coordinator had no room: since then it listens anew."""
+    """The coordinator had no free connection: since then it accepts calls again."""
     crowded = replace(RUNS.hung_up(1, seconds_ago=60), coordinator_up_since=ago(5))
     assert (act(crowded).status.attempt, act(crowded).requeue_after) == (1, 7.0)
     vanished = replace(RUNS.vanished(1, 60), coordinator_up_since=ago(5))
@@ -122,8 +122,8 @@ PEER = "RuntimeError: Read error [10.0.0.7]:9123: Connection reset by peer"
 
 def with_a_new_leader(seconds_ago: float, message: str = PEER) -> Scene:
     """The leader before died with the node of worker 1: the others call the new one, and tell that they have lost a peer."""
-    told: dict[str, Any] = {"message": message, "peer_lost": message == PEER, "seconds_ago": 20}
-    scene = RUNS.told_failed(0, **told).told_failed(2, **told)
+    report: dict[str, Any] = {"message": message, "peer_lost": message == PEER, "seconds_ago": 20}
+    scene = RUNS.told_failed(0, **report).told_failed(2, **report)
     agents = {
         uid: replace(agent, since=ago(seconds_ago)) for uid, agent in (scene.agents or {}).items() if uid != "pod-1-1"
     }
@@ -158,7 +158,7 @@ def test_failure_reported_before_pod_removal_is_the_cause() -> None:
 
 
 def test_giving_up_waiting_is_not_counted_again() -> None:
-    """Nobody told it when to begin: the operator was away."""
+    """It never received its start: the operator was away."""
     meets = after(RUNS.told_failed(1))
     assert (meets.status.attempt, meets.status.restarts.failures, meets.status.awaiting_rendezvous) == (2, 1, True)
     status = act(meets.failed(1, exit_code=1, seconds_ago=1)).status

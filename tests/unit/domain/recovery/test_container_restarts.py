@@ -1,4 +1,4 @@
-"""The scope of containers: whose starts anew, what its worker is told, and what follows where it does not come back."""
+"""The restart scope Container: which container restarts, what its worker receives, and what follows if it does not return."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -27,7 +27,7 @@ def restartable(replicas: int = 3, **recovery: object) -> Scene:
 
 
 def restarting(index: int = 1) -> Scene:
-    """Worker `index` was told that its container starts anew, and says so."""
+    """Worker `index` has received that its container restarts, and confirms it."""
     meets = after(restartable().with_status(backoff=TRIED).told_failed(index)).attended(AgentState.WAITING)
     return meets.hung_up(index, state=AgentState.RESTARTING)
 
@@ -77,7 +77,7 @@ def test_it_may_be_the_lowest(scene: Scene) -> None:
     [
         pytest.param(restartable().pod(1, restartable=False), [1, 2, 1], id="its node could not"),
         pytest.param(restartable().disrupted(2), [1, 1, 2], id="another worker needs a new pod anyway"),
-        pytest.param(replace(restartable().failed(1), agents=None), [2, 2, 2], id="nobody can be told"),
+        pytest.param(replace(restartable().failed(1), agents=None), [2, 2, 2], id="no agent is connected"),
     ],
 )
 def test_impossible_container_restart_escalates(scene: Scene, made: list[int]) -> None:
@@ -100,7 +100,7 @@ def test_restarting_container_is_awaited_not_missing() -> None:
     )
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["it was heard", "the operator is new"])
+@pytest.mark.parametrize("known", [True, False], ids=["it was reported", "the operator is new"])
 def test_container_that_stays_down_gets_a_new_pod(*, known: bool) -> None:
     away = restarting().pod(1, running=False, ready=False)
     if not known:
@@ -113,7 +113,7 @@ def test_container_that_stays_down_gets_a_new_pod(*, known: bool) -> None:
 
 
 def test_node_without_restart_rules_gets_a_new_pod() -> None:
-    end = Exit(ago(1), RESTART_CODE, "Error", "the container starts anew for attempt 2")
+    end = Exit(ago(1), RESTART_CODE, "Error", "the container restarts for attempt 2")
     failed = restarting().pod(1, phase="Failed", running=False, ready=False, ended=True, exit=end)
     status = plan(failed.snapshot, NOW + timedelta(seconds=1)).status
     assert ([status.created_in_attempt(index) for index in range(3)], status.internal.backoff.scope) == (
@@ -158,7 +158,7 @@ def test_any_other_end_is_one(code: int, phase: str, rules: list[Json]) -> None:
 @pytest.mark.parametrize("late", [True, False], ids=["it does not come back", "its node lets the pod fail"])
 def test_container_restart_uses_no_disruption_budget(*, late: bool) -> None:
     away = restarting().pod(1, running=False, ready=False).wishing(recovery={"maxDisruptions": 0})
-    end = Exit(ago(1), RESTART_CODE, "Error", "the container starts anew for attempt 2")
+    end = Exit(ago(1), RESTART_CODE, "Error", "the container restarts for attempt 2")
     ended = away.with_status(attempt_start_time=ago(61)) if late else away.pod(1, phase="Failed", ended=True, exit=end)
     status = act(ended).status
     assert (status.attempt, status.finished) == (3, False)

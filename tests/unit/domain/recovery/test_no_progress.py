@@ -1,4 +1,4 @@
-"""Ends that cost nothing, one after the other: they wait and climb like others, unless the job gets further between them."""
+"""Ends that cost nothing, one after the other: they wait and escalate like others, unless the job gets further between them."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -110,9 +110,11 @@ def test_silent_worker_counts_as_at_last_reported_step(how: str) -> None:
 
 
 def test_last_report_wins_and_other_attempts_are_ignored() -> None:
-    told = ALL.failed(1, step=12)
+    at_step_12 = ALL.failed(1, step=12)
     assert (
-        plan(replace(told.snapshot, reports=[report(told, 1, 7)]), NOW).status.internal.restart_budget.furthest_step
+        plan(
+            replace(at_step_12.snapshot, reports=[report(at_step_12, 1, 7)]), NOW
+        ).status.internal.restart_budget.furthest_step
         == 12
     )
     silent = job(3).running(attempt=2)

@@ -1,4 +1,4 @@
-"""The recovery ladder: by what means a group starts anew after which fault."""
+"""The restart scopes: by which one a group restarts after which fault."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -43,9 +43,9 @@ def test_all_begin_once_all_are_ready() -> None:
     meets = after(RUNS.told_failed(1))
     most = meets.attended(AgentState.WAITING, 0, 2)
     assert act(most).status.awaiting_rendezvous
-    said = act(most).status.condition(C.RUNNING)
-    assert said is not None
-    assert said.message == "2 of 3 workers are ready for attempt 2"
+    running_condition = act(most).status.condition(C.RUNNING)
+    assert running_condition is not None
+    assert running_condition.message == "2 of 3 workers are ready for attempt 2"
     opened = act(meets.attended(AgentState.WAITING)).status
     assert opened.internal.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
     assert (opened.phase, opened.holds(C.RUNNING), opened.holds(C.RESTARTING)) == (Phase.RUNNING, True, False)
@@ -90,15 +90,15 @@ def test_replacement_joins_once_the_old_pod_ended() -> None:
     joined = replace(meets, pods=(*meets.pods, new)).attended(AgentState.WAITING)
     waits = act(joined)
     assert (waits.status.awaiting_rendezvous, waits.actions) == (True, [])
-    said = waits.status.condition(C.RUNNING)
-    assert said is not None
+    running_condition = waits.status.condition(C.RUNNING)
+    assert running_condition is not None
     assert (
-        said.message
+        running_condition.message
         == "3 of 3 workers are ready for attempt 2; pod train-worker-1-1 of an earlier attempt has yet to end"
     )
     ended = tuple(replace(pod, ended=pod.uid == "pod-1-1") for pod in joined.pods)
     assert act(replace(joined, pods=ended)).status.internal.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
-    # Nobody can ask a pod on a node that is gone; what it cannot reach it cannot harm.
+    # A pod on a node that is gone cannot be asked; what it cannot reach it cannot harm.
     silent = AgentView(1, AgentState.RUNNING, left_at=ago(9), vanished=True)
     lost = replace(joined, agents={**(joined.agents or {}), "pod-1-1": silent})
     assert not act(lost).status.awaiting_rendezvous
@@ -165,7 +165,7 @@ def test_one_that_has_done_its_work_is_replaced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scope", "tries", "made", "told"),
+    ("scope", "tries", "made", "words"),
     [
         (RestartScope.PROCESS, 1, [1, 1, 1], "restarting processes in place"),
         (RestartScope.PROCESS, 2, [1, 2, 1], "creating a new pod for worker 1"),
@@ -174,11 +174,13 @@ def test_one_that_has_done_its_work_is_replaced() -> None:
         (RestartScope.GROUP, 7, [2, 2, 2], "restarting all workers"),
     ],
 )
-def test_what_failed_twice_makes_room_for_the_next(scope: RestartScope, tries: int, made: list[int], told: str) -> None:
+def test_what_failed_twice_makes_room_for_the_next(
+    scope: RestartScope, tries: int, made: list[int], words: str
+) -> None:
     failing = RUNS.with_status(backoff=Backoff(count=1, scope=scope, scope_attempts=tries)).told_failed(1)
     decided = after(failing)
     assert made_in(decided) == made
-    assert told in str(decided.status.condition(C.RESTARTING))
+    assert words in str(decided.status.condition(C.RESTARTING))
 
 
 @pytest.mark.parametrize("further", ["an hour", "a step"])

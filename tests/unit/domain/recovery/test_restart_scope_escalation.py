@@ -1,4 +1,4 @@
-"""How the ladder is climbed over a row of failures: by steps where they are known, and away from nodes that hurt."""
+"""How the restart scope escalates over a row of failures: by steps where they are known, and away from nodes that hurt."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +36,7 @@ def begun(scene: Scene, ran: float) -> Scene:
     return replace(running, pods=pods, agents=None).attended()
 
 
-def climbed(
+def escalated(
     ran: float,
     steps: Callable[[int], int | None],
     message: str = "",
@@ -72,7 +72,7 @@ def climbed(
     ],
 )
 def test_a_row_of_failures(ran: float, steps: Callable[[int], int | None], scopes: list[RestartScope]) -> None:
-    assert climbed(ran, steps)[0] == scopes
+    assert escalated(ran, steps)[0] == scopes
 
 
 @pytest.mark.parametrize(
@@ -87,19 +87,19 @@ def test_a_row_of_failures(ran: float, steps: Callable[[int], int | None], scope
 def test_repeated_failures_with_container_restarts(
     steps: Callable[[int], int | None], scopes: list[RestartScope]
 ) -> None:
-    assert climbed(20, steps, restartable=True)[0] == scopes
+    assert escalated(20, steps, restartable=True)[0] == scopes
 
 
 @pytest.mark.parametrize("ran", [20, 90])
 def test_second_failure_at_a_step_gets_new_pod(ran: float) -> None:
-    scopes, scene = climbed(ran, lambda _: 104)
+    scopes, scene = escalated(ran, lambda _: 104)
     failed = scene.status.condition(C.FAILED)
     assert (scopes, failed and failed.reason) == ([P, F], Reason.NO_PROGRESS)
     assert made_in(scene) == [1, 3, 1]
 
 
 def test_more_allowed_restarts_try_all_scopes() -> None:
-    assert climbed(90, lambda _: 104, noProgressLimit=20)[0] == [P, F, F, A, A, A, A, A]
+    assert escalated(90, lambda _: 104, noProgressLimit=20)[0] == [P, F, F, A, A, A, A, A]
 
 
 def test_new_streak_starts_with_the_cheapest_scope() -> None:

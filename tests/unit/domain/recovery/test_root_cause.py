@@ -1,4 +1,4 @@
-"""What ended an attempt, and how it is told."""
+"""What ended an attempt, and how it is reported."""
 
 from datetime import timedelta
 
@@ -56,7 +56,10 @@ ALL = job(3).running()
         ),
         pytest.param(ALL.rejected(1), 1, Reason.ADMISSION_REJECTED, id="refused by its node"),
         pytest.param(
-            ALL.failed(0).rejected(1), 1, Reason.ADMISSION_REJECTED, id="the others failed for want of the refused one"
+            ALL.failed(0).rejected(1),
+            1,
+            Reason.ADMISSION_REJECTED,
+            id="the others failed because the refused one is missing",
         ),
         pytest.param(ALL.gone(1), 1, Reason.WORKER_DISRUPTED, id="gone without a trace"),
         pytest.param(ALL.failed(0).gone(1), 1, Reason.WORKER_DISRUPTED, id="gone, and another failed"),

@@ -142,9 +142,9 @@ def test_so_many_are_remembered_those_avoided_always_longest() -> None:
 def test_unscheduled_job_names_the_avoided_nodes() -> None:
     scene = _unplaced(suspect("bad", avoidance=Avoidance.REQUIRED), suspect("node1"))
     assert told(after(scene).conditions)[C.SCHEDULED] == because(Reason.UNSCHEDULABLE, holds=False)
-    said = after(scene).condition(C.SCHEDULED)
-    assert said is not None
-    assert said.message.endswith("; this job avoids bad (status.suspectNodes says why)")
+    scheduled_condition = after(scene).condition(C.SCHEDULED)
+    assert scheduled_condition is not None
+    assert scheduled_condition.message.endswith("; this job avoids bad (status.suspectNodes says why)")
 
 
 def test_expired_avoidance_frees_unscheduled_workers() -> None:

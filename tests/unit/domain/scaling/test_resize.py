@@ -73,7 +73,7 @@ def test_recreates_all_pods_where_none_can_stay(spec: dict[str, Any]) -> None:
     assert verdict.events[0].note.endswith("from 2 to 3; restarting all workers as attempt 2")
 
 
-def told(scene: Scene, index: int, attempt: int = 1) -> Any:
+def reported(scene: Scene, index: int, attempt: int = 1) -> Any:
     pod = next(pod for pod in scene.pods if (pod.index, pod.attempt) == (index, attempt))
     return assignment(pod, scene.job)
 
@@ -82,10 +82,10 @@ def test_assignments_contain_current_size() -> None:
     scene = after(running(3).wishing(replicas=2))
     scene = scene.with_status(rendezvous=Rendezvous(attempt=2, address="10.0.0.0"))
     for replicas in (2, 5):
-        word = told(scene.wishing(replicas=replicas), 1)
+        word = reported(scene.wishing(replicas=replicas), 1)
         assert (word.attempt, word.run, word.environment["TRAINYARD_REPLICAS"]) == (2, True, "2")
     with pytest.raises(RefusedError) as refused:
-        told(scene, 2)
+        reported(scene, 2)
     assert refused.value.reason is RejectionReason.REPLACED
 
 

@@ -36,9 +36,9 @@ def test_group_trains_until_joining_workers_are_ready() -> None:
     assert (seen.attempt, seen.phase, seen.ready, seen.restarts.resizes) == (1, Phase.RUNNING, "2/4", 0)
     assert told(seen.conditions)["Running"] == because(Reason.WORKERS_RUNNING)
     assert told(seen.conditions)["Resizing"] == because(Reason.WORKERS_JOINING)
-    saying = seen.condition(C.RESIZING)
-    assert saying is not None
-    assert saying.message == "1 of 2 joining workers is ready; the group trains until all are ready"
+    resizing = seen.condition(C.RESIZING)
+    assert resizing is not None
+    assert resizing.message == "1 of 2 joining workers is ready; the group trains until all are ready"
     scene = act(joining_ready(scene, 3))
     assert (scene.status.attempt, scene.status.internal.launched_attempt, scene.status.internal.joining) == (2, 2, None)
     others = [Replacement(worker=2, last_worker=3, attempt=1)]

@@ -50,10 +50,10 @@ def test_agents_know_the_attempt_after_status_loss() -> None:
 def test_unstored_attempt_needs_unanimous_agents(scene: Scene, attempt: int) -> None:
     decided = act(scene)
     assert decided.status.attempt == attempt
-    told = [event.reason for event in decided.events]
-    assert (Reason.ATTEMPT_ADOPTED in told) is (attempt == 7)
+    event_reasons = [event.reason for event in decided.events]
+    assert (Reason.ATTEMPT_ADOPTED in event_reasons) is (attempt == 7)
 
 
 def test_single_agent_does_not_change_attempt() -> None:
-    said = at(RUNS, 1, 900_000_000, 1)
-    assert act(said) == act(at(RUNS, 1, 1, 1))
+    later = at(RUNS, 1, 900_000_000, 1)
+    assert act(later) == act(at(RUNS, 1, 1, 1))

@@ -6,7 +6,7 @@ from tests.support.jobs import NOW, Scene, job
 from trainyard.domain.plan import plan
 
 
-def told(scene: Scene) -> tuple[Scene, list[tuple[str, str]]]:
+def reported(scene: Scene) -> tuple[Scene, list[tuple[str, str]]]:
     decided = plan(scene.snapshot, NOW)
     after = scene.with_status(**{name: getattr(decided.status, name) for name in type(decided.status).model_fields})
     return after, [(event.reason, event.note) for event in decided.events]
@@ -22,16 +22,16 @@ def told(scene: Scene) -> tuple[Scene, list[tuple[str, str]]]:
 )
 def test_it_is_reported_once(why: str, reason: str, *, scheduled: bool) -> None:
     scene = job(2).created().waiting(1, why, "it is so", scheduled=scheduled)
-    after, events = told(scene)
+    after, events = reported(scene)
     assert (reason, f"pod train-worker-1-1: {why}: it is so") in events
-    assert told(after)[1] == []
+    assert reported(after)[1] == []
 
 
 def test_another_trouble_is_reported_again() -> None:
-    after, _ = told(job(2).created().waiting(1, "Unschedulable", "no node", scheduled=False))
-    _, events = told(after.waiting(1, "ErrImagePull", "not found"))
+    after, _ = reported(job(2).created().waiting(1, "Unschedulable", "no node", scheduled=False))
+    _, events = reported(after.waiting(1, "ErrImagePull", "not found"))
     assert events == [("ImagePullFailed", "pod train-worker-1-1: ErrImagePull: not found")]
 
 
 def test_what_is_on_its_way_is_no_trouble() -> None:
-    assert told(told(job(2).created())[0])[1] == []
+    assert reported(reported(job(2).created())[0])[1] == []

@@ -152,10 +152,10 @@ def test_the_verdict_waits_until_all_have_ended() -> None:
     restarts = meets.status.restarts
     assert (meets.status.attempt, restarts.failures, restarts.disruptions) == (2, 0, 1)
     assert (made_in(meets), meets.status.internal.coordinated_stop) == ([1, 2, 1], None)
-    story = str(meets.status.condition(C.RESTARTING))
-    assert "worker 1 of attempt 1" in story
-    assert "was disrupted: Deleted" in story
-    assert "; all ranks were requested to stop after step 8; creating a new pod for worker 1" in story
+    restarting = str(meets.status.condition(C.RESTARTING))
+    assert "worker 1 of attempt 1" in restarting
+    assert "was disrupted: Deleted" in restarting
+    assert "; all ranks were requested to stop after step 8; creating a new pod for worker 1" in restarting
 
 
 def test_wait_is_bounded_by_the_deleted_pod() -> None:
@@ -190,7 +190,7 @@ def test_failing_worker_ends_the_wait() -> None:
 
 def test_exit_90_of_all_workers_is_no_failure() -> None:
     ended = saved(ABLE.with_status(coordinated_stop=KNOWN), 0, 1, 2)
-    assert act(ended).requeue_after == 2, "whoever asked for it may be told of yet"
+    assert act(ended).requeue_after == 2, "the request for it may still arrive"
     restarts = plan(ended.snapshot, NOW + timedelta(seconds=2)).status.restarts
     assert (restarts.failures, restarts.disruptions) == (0, 1)
 

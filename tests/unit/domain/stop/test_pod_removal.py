@@ -59,14 +59,14 @@ class Case:
         Case("of a job that is being deleted", replace(dead(RUNNING), deleting=True)),
         Case("of another controller's job", replaced(dead(job(3, managedBy="example.com/x").running())), gone=False),
         Case("switched off", replaced(dead(job(3, recovery=NEVER).running())), gone=False),
-        Case("nobody has deleted it", replaced(RUNNING.pod(1, node_lost_at=ago(1000))), gone=False),
+        Case("it was not deleted", replaced(RUNNING.pod(1, node_lost_at=ago(1000))), gone=False),
         Case("its node is there, and slow to end it", replaced(RUNNING.deleted(1, seconds_ago=9999)), gone=False),
         Case("just before its time", replaced(dead(RUNNING, seconds_ago=GRACE + 299)), gone=False),
         Case("just in time", replaced(dead(RUNNING, seconds_ago=GRACE + 300))),
         Case("deleted long before the node was lost", replaced(dead(RUNNING, lost_ago=299)), gone=False),
         Case("and that is long ago, too", replaced(dead(RUNNING, seconds_ago=9999, lost_ago=300))),
         Case("removed before; a finalizer keeps it", replaced(dead(RUNNING, removed=True)), gone=False),
-        Case("a time that nobody can wait for", replaced(dead(RUNNING, deletion_time=FAR_AWAY)), gone=False),
+        Case("a time too far to wait for", replaced(dead(RUNNING, deletion_time=FAR_AWAY)), gone=False),
     ],
     ids=lambda case: case.name,
 )
@@ -83,10 +83,10 @@ def test_it_names_this_very_pod_and_says_why() -> None:
 
 
 def test_calling_agent_outweighs_the_control_plane() -> None:
-    heard = replaced(dead(RUNNING.attended(AgentState.RUNNING)))
-    assert removed(heard) == []
-    assert plan(heard.snapshot, NOW).requeue_after == TRY_AGAIN, "it may fall silent without a word"
-    assert removed(replace(heard, agents={})) == ["train-worker-1-1"]
+    connected = replaced(dead(RUNNING.attended(AgentState.RUNNING)))
+    assert removed(connected) == []
+    assert plan(connected.snapshot, NOW).requeue_after == TRY_AGAIN, "it may fall silent without a word"
+    assert removed(replace(connected, agents={})) == ["train-worker-1-1"]
 
 
 @pytest.mark.parametrize(
