@@ -11,7 +11,7 @@ OF_TORCH = (
     "TypedStorage is deprecated:UserWarning",
     "torch.distributed is (disabled, )?unavailable or uninitialized:UserWarning",
 )
-"""What it warns of that nobody but torch can mend."""
+"""What it warns of that only torch can fix."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

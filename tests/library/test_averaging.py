@@ -111,7 +111,7 @@ def refused() -> list[str]:
     small = DistributedDataParallel(nn.Linear(1, 1), process_group=alone.intra_group)
     norms = DistributedDataParallel(nn.BatchNorm1d(1))
     idle = local_sgd(wrapped(), pair, period=2)
-    said = []
+    logged = []
     for act in (
         lambda: local_sgd(nn.Linear(1, 1), pair, period=2),  # type: ignore[arg-type]  # that is the test
         lambda: local_sgd(small, alone, period=2),
@@ -124,8 +124,8 @@ def refused() -> list[str]:
         try:
             act()
         except ValueError as error:
-            said.append(str(error))
-    return said
+            logged.append(str(error))
+    return logged
 
 
 def test_what_cannot_be_averaged_is_reported(tmp_path: Path) -> None:

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def heard() -> list[str]:
+def messages() -> list[str]:
     """What the library says in this process from now on."""
-    said: list[str] = []
+    logged: list[str] = []
     handler = logging.Handler(logging.INFO)
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("trainyard_torch")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    return said
+    return logged
 
 
 def own_state() -> dict[str, Any]:
@@ -62,7 +62,7 @@ def until(what: Callable[[], bool]) -> None:
 
 def hangs_once(folder: Path) -> tuple[list[str], int, int, float]:
     """The volume of rank 1 hangs while a file of step 2 is finished, and is well again."""
-    said, state = heard(), own_state()
+    logged, state = messages(), own_state()
     checkpoints = Checkpoints(
         str(folder), policy=CheckpointPolicy(operation_timeout_seconds=0.5, save_timeout_seconds=20)
     )
@@ -82,14 +82,14 @@ def hangs_once(folder: Path) -> tuple[list[str], int, int, float]:
         checkpoints.save(2, state, wait=True)
     checkpoints.save(2, state)
     checkpoints.save(3, state, wait=True)
-    return said, checkpoints.failures, checkpoints._store.unanswered, took
+    return logged, checkpoints.failures, checkpoints._store.unanswered, took
 
 
 def test_a_store_that_hangs_costs_one_checkpoint(tmp_path: Path) -> None:
     first, second = run(2, tmp_path, hangs_once, tmp_path / "store")
-    (told,) = [text for text in first[0] if "not written" in text]
-    assert told.startswith("the checkpoint of step 2 was not written: rank 1: cannot write ")
-    assert told.endswith("/__1_0.distcp: no answer for 0.5 s; failures so far: 1; training continues")
+    (warning,) = [text for text in first[0] if "not written" in text]
+    assert warning.startswith("the checkpoint of step 2 was not written: rank 1: cannot write ")
+    assert warning.endswith("/__1_0.distcp: no answer for 0.5 s; failures so far: 1; training continues")
     assert not [text for text in second[0] if "not written" in text]
     assert [(failures, silent) for _, failures, silent, _ in (first, second)] == [(1, 0), (1, 1)]
     assert max(first[3], second[3]) < 10
@@ -134,7 +134,7 @@ def test_nothing_is_written_after_the_time_limit(tmp_path: Path) -> None:
 def parts(folder: Path) -> tuple[list[str], bool, float]:
     """Rank 1 loses its connections amid a checkpoint; rank 0 waits for its word."""
     policy.SLACK_SECONDS = 0.5
-    said, state = heard(), own_state()
+    logged, state = messages(), own_state()
     checkpoints = Checkpoints(
         str(folder), policy=CheckpointPolicy(operation_timeout_seconds=0.5, save_timeout_seconds=2)
     )
@@ -151,21 +151,21 @@ def parts(folder: Path) -> tuple[list[str], bool, float]:
     checkpoints.save(2, state)
     took = time.monotonic() - began
     checkpoints.close()
-    return said, checkpoints._background is before, took
+    return logged, checkpoints._background is before, took
 
 
 def test_processes_that_have_parted_find_each_other_again(tmp_path: Path) -> None:
     first, second = run(2, tmp_path, parts, tmp_path / "store")
     assert [kept for _, kept, _ in (first, second)] == [False, False], "the group is the old one"
-    (told,) = [text for text in first[0] if "not written" in text]
-    assert "step 1 was not written: it did not finish within 3 s, and is abandoned; failures so far: 1" in told
+    (warning,) = [text for text in first[0] if "not written" in text]
+    assert "step 1 was not written: it did not finish within 3 s, and is abandoned; failures so far: 1" in warning
     assert 2.9 < first[2] < 12
     assert (tmp_path / "store/LATEST").read_text() == "step-000000000002-000001\n"
 
 
 def no_memory(folder: Path) -> tuple[list[int], list[str]]:
     """Steps whose state was copied, where rank 1 has no place in memory until step 40, and what was said."""
-    said, state, copied = heard(), own_state(), []
+    logged, state, copied = messages(), own_state(), []
     own = folder / f"shm{dist.get_rank()}"
     blocked = own / "trainyard-checkpoints"
     own.mkdir()
@@ -182,15 +182,15 @@ def no_memory(folder: Path) -> tuple[list[int], list[str]]:
         if tier := checkpoints.should_save(step):
             checkpoints.save(step, state, tier=tier)
     checkpoints.close()
-    return copied, said
+    return copied, logged
 
 
 def test_failing_memory_is_skipped_for_growing_pauses(tmp_path: Path) -> None:
-    (copied, said), (others, quiet) = run(2, tmp_path, no_memory, tmp_path)
+    (copied, logged), (others, quiet) = run(2, tmp_path, no_memory, tmp_path)
     assert copied == others == [1, 3, 7, 15, 31, 63, 64, 65, 66]
-    told = [text for text in said if "in memory" in text]
-    assert told[0].startswith("checkpoints are not kept in memory for now: rank 1: cannot write ")
-    assert told[1:] == ["checkpoints are kept in memory again"]
+    warning = [text for text in logged if "in memory" in text]
+    assert warning[0].startswith("checkpoints are not kept in memory for now: rank 1: cannot write ")
+    assert warning[1:] == ["checkpoints are kept in memory again"]
     assert not [text for text in quiet if "in memory" in text]
 
 

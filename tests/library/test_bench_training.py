@@ -30,9 +30,9 @@ def losses(system: str, folder: Path, until: int) -> dict[int, float]:
     words += [word for name, value in numbers.items() for word in (f"--{name}", str(value))]
     group = Group(2, count=2, port=free_port())
     with started([*words, "--folder", str(folder)], group, first_output=subprocess.PIPE) as processes:
-        said, _ = processes[0].communicate(timeout=300)
+        records_of, _ = processes[0].communicate(timeout=300)
         assert wait(processes) == 0
-    return {int(step): float(loss) for step, loss in re.findall(r"step (\d+) loss ([\d.]+)", said)}
+    return {int(step): float(loss) for step, loss in re.findall(r"step (\d+) loss ([\d.]+)", records_of)}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_all_do_the_same_task_in_two_starts(by_hand: dict[int, float], tmp_path:
     assert first | then == pytest.approx(by_hand, rel=2e-5)
 
 
-def said(port: int, module: Any, *words: str) -> list[dict[str, Any]]:
+def records_of(port: int, module: Any, *words: str) -> list[dict[str, Any]]:
     """What it prints, run in a rank of the harness."""
     # The harness has made a group; the program makes its own.
     dist.destroy_process_group()
@@ -59,25 +59,25 @@ def said(port: int, module: Any, *words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
-def told(world_size: int, folder: Path, act: Any, *words: str) -> list[dict[str, Any]]:
+def records_of_all(world_size: int, folder: Path, act: Any, *words: str) -> list[dict[str, Any]]:
     first, *others = run(world_size, folder, act, free_port(), *words)
     assert not any(others), "the first alone speaks"
     return list(first)
 
 
 def save(port: int, *words: str) -> list[dict[str, Any]]:
-    return said(port, saving, *words)
+    return records_of(port, saving, *words)
 
 
 def exchanged(port: int, *words: str) -> list[dict[str, Any]]:
-    return said(port, exchange, *words)
+    return records_of(port, exchange, *words)
 
 
 def test_each_save_mode_is_measured_and_cleaned_up(tmp_path: Path) -> None:
     (disk := tmp_path / "disk").mkdir()
     before = {*Path("/dev/shm").iterdir()}  # noqa: S108
     words = ("--repeats", "1", "--steps", "1000", "--width", "64", "--folder", str(disk))
-    found = told(2, tmp_path, save, *words)
+    found = records_of_all(2, tmp_path, save, *words)
     kinds = [kind for record in found for kind in record]
     assert [kinds.count(kind) for kind in ("state", "saved", "default", "restored")] == [1, 4, 1, 4]
     ours = [record["saved"]["stall"] for record in found if record.get("saved", {}).get("how") == "trainyard"]
@@ -87,7 +87,7 @@ def test_each_save_mode_is_measured_and_cleaned_up(tmp_path: Path) -> None:
 
 
 def test_each_way_to_communicate_trains_and_is_counted(tmp_path: Path) -> None:
-    found = told(4, tmp_path, exchanged, "--repeats", "1", "--steps", "32")
+    found = records_of_all(4, tmp_path, exchanged, "--repeats", "1", "--steps", "32")
     by_way = {record["exchanged"]["way"]: record["exchanged"] for record in found}
     assert [*by_way] == [*exchange.WAYS]
     for way in by_way.values():

@@ -114,7 +114,7 @@ def test_without_usable_checkpoint_training_does_not_restart(tmp_path: Path) -> 
     assert "restore one, or start in another folder" in first
 
 
-def expect_misfit(folder: Path) -> str:
+def expect_mismatch(folder: Path) -> str:
     model = torch.nn.Linear(6, 5).double()
     with pytest.raises(CheckpointError) as raised:
         Checkpoints(str(folder / "store")).load(
@@ -125,7 +125,7 @@ def expect_misfit(folder: Path) -> str:
 
 def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
     run(2, tmp_path, save_each, tmp_path, 1)
-    first, second = run(2, tmp_path, expect_misfit, tmp_path)
+    first, second = run(2, tmp_path, expect_mismatch, tmp_path)
     assert first == second
     assert first.startswith("checkpoint step-000000000001-000001 cannot be loaded into this program: rank 0: ")
     assert len(first) < 400
@@ -183,9 +183,9 @@ def left_behind(folder: Path) -> str:
 
 
 def test_a_stale_attempt_cannot_commit(tmp_path: Path) -> None:
-    said = run(2, tmp_path, left_behind, tmp_path)
-    assert "number 2 there, and this is number 1" in said[0]
-    assert said[0] == said[1]
+    outcomes = run(2, tmp_path, left_behind, tmp_path)
+    assert "number 2 there, and this is number 1" in outcomes[0]
+    assert outcomes[0] == outcomes[1]
     assert (tmp_path / "store/LATEST").read_text() == "step-000000000005-000002\n"
 
 
@@ -229,7 +229,7 @@ def test_store_serves_where_memory_cannot(tmp_path: Path, lost: str) -> None:
         for part in parts:
             part.unlink()
     elif lost == "the store":
-        # A store that was emptied by hand means to begin anew: the marks are gone too.
+        # A store that was emptied by hand means to start over: the marks are gone too.
         for file in sorted((tmp_path / "store").rglob("*"), reverse=True):
             file.unlink() if file.is_file() else file.rmdir()
         with pytest.raises(RankError, match="assert found"):
@@ -259,7 +259,7 @@ def test_metrics_are_numbers_of_any_kind(tmp_path: Path) -> None:
     for step, loss in ((1, None), (2, np.float32(0.5)), (3, torch.tensor(0.75)), (4, 1)):
         checkpoints.save(step, state, metrics={"loss": loss}, wait=True)  # type: ignore[dict-item]  # that is the test
     with pytest.raises(ValueError, match="metrics: loss must be a number, and is 'low'"):
-        checkpoints.save(5, state, metrics={"loss": "low"})  # type: ignore[dict-item]  # likewise
+        checkpoints.save(5, state, metrics={"loss": "low"})  # type: ignore[dict-item]  # a wrong type, too
     assert checkpoints.failures == 0
     assert [each.name[:17] for each in sorted(tmp_path.glob("step-*"))] == ["step-000000000002", "step-000000000004"]
 

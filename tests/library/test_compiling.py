@@ -1,4 +1,4 @@
-"""torch.compile: what it needs is told before it is missed, and what it has compiled is found again."""
+"""torch.compile: what it needs is reported before it is missed, and what it has compiled is found again."""
 
 import os
 import subprocess

@@ -124,25 +124,25 @@ def begun(folder: str) -> np.ndarray:
 
 
 def gone_on(folder: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    told = logging.getLogger("trainyard_torch.communication.powersgd")
-    said: list[str] = []
-    told.addFilter(lambda record: bool(said.append(record.getMessage())))
+    logger = logging.getLogger("trainyard_torch.communication.powersgd")
+    message: list[str] = []
+    logger.addFilter(lambda record: bool(message.append(record.getMessage())))
     reset = Training(EXACT, torch.float64).load(folder)
     reset.compression.reset()
-    return Training(EXACT, torch.float64).load(folder).train(6, 12).weights, reset.train(6, 12).weights, said
+    return Training(EXACT, torch.float64).load(folder).train(6, 12).weights, reset.train(6, 12).weights, message
 
 
 @pytest.mark.parametrize("world_size", [1, 3, 4])
 def test_another_number_of_processes_goes_on_alike(tmp_path: Path, world_size: int) -> None:
     folder = str(tmp_path / "c")
     expected = run(2, tmp_path, begun, folder)[0]
-    for rank, (found, reset, said) in enumerate(run(world_size, tmp_path, gone_on, folder)):
+    for rank, (found, reset, message) in enumerate(run(world_size, tmp_path, gone_on, folder)):
         assert np.allclose(found, expected, rtol=0, atol=1e-11)
         assert not np.allclose(reset, expected, rtol=0, atol=1e-5), "what a reset loses would be seen"
         sentence = (
             f"PowerSGD continues with {world_size} processes instead of 2: each starts with the mean of all errors"
         )
-        assert said == ([sentence] * 2 if rank == 0 else [])
+        assert message == ([sentence] * 2 if rank == 0 else [])
 
 
 def fed_back() -> tuple[float, float]:
@@ -193,7 +193,7 @@ def refused() -> list[str]:
             self.scale = nn.Parameter(torch.tensor(1.0))
 
     once = Training("bf16").model
-    said = []
+    message = []
     for model, how in [
         (nn.Linear(2, 2), "bf16"),
         (once, "bf16"),
@@ -202,14 +202,14 @@ def refused() -> list[str]:
     ]:
         with pytest.raises(ValueError, match=r".") as found:
             compress(model, how)  # type: ignore[arg-type]  # that is the test
-        said.append(str(found.value))
+        message.append(str(found.value))
     state = Training(EARLY).compression.state_dict()
     with pytest.raises(ValueError, match="rank 2, and this run has rank 3"):
         Training(PowerSGD(rank=3)).compression.load_state_dict(state)
     del state["errors"]["0.bias"]
     with pytest.raises(ValueError, match=r"of another model: 0\.bias is in one"):
         Training(EARLY).compression.load_state_dict(state)
-    return said
+    return message
 
 
 def test_what_cannot_be_compressed_is_reported(tmp_path: Path) -> None:
@@ -221,15 +221,15 @@ def test_what_cannot_be_compressed_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"rank": 0}, "rank"),
         ({"start_step": 1}, "start_step must be from 2"),
         ({"min_compression_rate": float("nan")}, "min_compression_rate"),
     ],
 )
-def test_options_that_make_no_sense(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_options_that_make_no_sense(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         PowerSGD(**wrong)
 
 

@@ -29,9 +29,9 @@ def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_process_by_itself() -> None:
     with start(seed=7) as training:
-        told = torch.ones(1)
-        dist.all_reduce(told)
-        assert (training.process.world_size, training.is_rank0, str(training.device), float(told)) == (
+        reported = torch.ones(1)
+        dist.all_reduce(reported)
+        assert (training.process.world_size, training.is_rank0, str(training.device), float(reported)) == (
             1,
             True,
             "cpu",
@@ -59,7 +59,7 @@ def test_random_draws_depend_on_seed_and_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "more", "said"),
+    ("environ", "more", "message"),
     [
         ({}, {"seed": -1}, "seed must be from 0"),
         ({}, {"device": "tpu"}, "device must be"),
@@ -81,19 +81,19 @@ def test_random_draws_depend_on_seed_and_step() -> None:
     ],
 )
 def test_mismatch_is_reported_before_setup(
-    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], more: dict[str, str], said: str
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], more: dict[str, str], message: str
 ) -> None:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=said), start(**more):  # type: ignore[arg-type]  # wrong ones too
+    with pytest.raises(ValueError, match=message), start(**more):  # type: ignore[arg-type]  # wrong ones too
         pass
     assert not dist.is_initialized()
 
 
 def test_the_agent_receives_reports_and_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
+    reported: list[object] = []
     agent = SimpleNamespace(
-        progress=lambda step, **more: told.append((step, more["loss"])), must_stop=lambda step: step == 2
+        progress=lambda step, **more: reported.append((step, more["loss"])), must_stop=lambda step: step == 2
     )
     monkeypatch.setattr(context, "agent", lambda: agent)
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "TRAINYARD_PROGRESS_FILE": "/x", "MASTER_PORT": "0"}.items():
@@ -103,7 +103,7 @@ def test_the_agent_receives_reports_and_requests(monkeypatch: pytest.MonkeyPatch
         training.progress(1, loss=0.5)
         assert [training.must_stop(step) for step in (1, 2)] == [False, True]
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "SIGTERM is the agent's"
-    assert told == [(1, 0.5)]
+    assert reported == [(1, 0.5)]
 
 
 @contextmanager

@@ -148,7 +148,7 @@ def test_another_number_of_islands_goes_on(tmp_path: Path) -> None:
 
 
 def refused() -> list[str]:
-    said = []
+    message = []
     one = Training(2)
     state = one.outer.state_dict()
     state["parameters"] = {"other": torch.zeros(1)}
@@ -163,8 +163,8 @@ def refused() -> list[str]:
         try:
             act()
         except ValueError as error:
-            said.append(str(error))
-    return said
+            message.append(str(error))
+    return message
 
 
 def test_impossible_options_are_reported(tmp_path: Path) -> None:

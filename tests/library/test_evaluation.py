@@ -111,7 +111,7 @@ def test_a_block_is_read_by_one_process_alone(bucket: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (lambda: EvaluationLoader(NUMBERS, 0, ALONE), "batch_size must be from 1 on, and is 0"),
         (lambda: EvaluationLoader(NUMBERS, 1, ALONE, prefetch=-1), "prefetch must be from 0 on, and is -1"),
@@ -120,8 +120,8 @@ def test_a_block_is_read_by_one_process_alone(bucket: str) -> None:
         (lambda: EvaluationLoader([], 1, ALONE), "the source has no samples"),
     ],
 )
-def test_values_that_make_no_sense(wrong: Callable[[], object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_values_that_make_no_sense(wrong: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         wrong()
 
 

@@ -119,12 +119,16 @@ def test_each_format_gives_what_the_model_does(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1, "who may read one may read all"
     assert read_record(url, verify=True) == records.Record.parse(record.text())
-    said = json.loads((tmp_path / "out" / "RECORD.json").read_text())
-    assert (said["model"], said["configuration"], said["metrics"]) == ("Net", {"lr": 0.1}, {"loss": 0.5})
-    assert said["data"] == {"source": "numbers", "cursor": 40}
-    assert said["environment"]["torch"] == torch.__version__
-    assert said["inputs"][0] == {"name": "x", "dtype": "float32", "shape": [4, 3], "dynamic": {"0": "batch"}}
-    assert said["parameters"] == sum(tensor.numel() for tensor in model.state_dict().values())
+    stored = json.loads((tmp_path / "out" / "RECORD.json").read_text())
+    assert (stored["model"], stored["configuration"], stored["metrics"]) == (
+        "Net",
+        {"lr": 0.1},
+        {"loss": 0.5},
+    )
+    assert stored["data"] == {"source": "numbers", "cursor": 40}
+    assert stored["environment"]["torch"] == torch.__version__
+    assert stored["inputs"][0] == {"name": "x", "dtype": "float32", "shape": [4, 3], "dynamic": {"0": "batch"}}
+    assert stored["parameters"] == sum(tensor.numel() for tensor in model.state_dict().values())
 
 
 def test_onnx_of_a_model_torchs_exporter_supports(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -343,7 +347,7 @@ def failing() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("model", "more", "kind", "said"),
+    ("model", "more", "kind", "expected_text"),
     [
         (Choosy, {"formats": ("torch.export",), "example_inputs": torch.ones(2, 3)}, ExportError, "torch.export cannot follow the forward of Choosy: .*torch.cond"),
         (Noted, {}, ExportError, "safetensors holds tensors alone, and _extra_state is a dict: take the format torch"),
@@ -365,9 +369,9 @@ def failing() -> nn.Module:
     ],
 )  # fmt: skip
 def test_what_cannot_be_exported_is_reported(
-    tmp_path: Path, model: Callable[[], nn.Module], more: dict[str, Any], kind: type[Exception], said: str
+    tmp_path: Path, model: Callable[[], nn.Module], more: dict[str, Any], kind: type[Exception], expected_text: str
 ) -> None:
-    with pytest.raises(kind, match=f"(?s){said}"):
+    with pytest.raises(kind, match=f"(?s){expected_text}"):
         export_model(model(), str(tmp_path / "out"), **more)
     assert read_record(str(tmp_path / "out")) is None
     assert not list(tmp_path.rglob("model.*"))

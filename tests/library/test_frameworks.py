@@ -41,11 +41,11 @@ def output(name: str, *words: str) -> str:
     """What the first of two processes has printed."""
     with started(FOLDER / name, 2, *words, **AGENT, PYTHONFAULTHANDLER="1") as ranks:
         try:
-            said = [rank.communicate(timeout=180) for rank in ranks]
+            outputs = [rank.communicate(timeout=180) for rank in ranks]
         except subprocess.TimeoutExpired:
             pytest.fail("\n".join(map(aborted, ranks)))
-        assert [rank.returncode for rank in ranks] == [0, 0], said
-    return said[0][0]
+        assert [rank.returncode for rank in ranks] == [0, 0], outputs
+    return outputs[0][0]
 
 
 def aborted(rank: subprocess.Popen[str]) -> str:

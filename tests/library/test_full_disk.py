@@ -16,9 +16,9 @@ from trainyard_torch import CheckpointError, Checkpoints, CheckpointSaveError, S
 
 def full_disk(folder: Path) -> tuple[list[str], int]:
     """What is said where a checkpoint cannot be written, and the last step that is stored then."""
-    said: list[str] = []
+    logged: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]  # of one object alone
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]  # of one object alone
     logging.getLogger("trainyard_torch").addHandler(handler)
     model, optimizer = built(shard=1)
     checkpoints = Checkpoints(str(folder / "store"))
@@ -45,11 +45,11 @@ def full_disk(folder: Path) -> tuple[list[str], int]:
         time.sleep(0.01)
     checkpoints._store.writing = stored  # type: ignore[method-assign]  # of one object alone
     checkpoints.save(4, state, wait=True)  # it says here what became of the last
-    return said, found.step if found else 0
+    return logged, found.step if found else 0
 
 
 def test_full_disk_is_reported_and_training_continues(tmp_path: Path) -> None:
-    (said, step), (quiet, _) = run(2, tmp_path, full_disk, tmp_path)
+    (logged, step), (quiet, _) = run(2, tmp_path, full_disk, tmp_path)
     assert step == 1
     assert (tmp_path / "store/LATEST").read_text() == "step-000000000004-000003\n"
     # What those that failed had written gives its room back.
@@ -57,10 +57,10 @@ def test_full_disk_is_reported_and_training_continues(tmp_path: Path) -> None:
         "step-000000000001-000001",
         "step-000000000004-000003",
     ]
-    said = [text for text in said if "not written" in text]
-    assert said[0].startswith("the checkpoint of step 3 was not written: rank 1: ")
-    assert "No space left on device" in said[0]
-    assert said[0].endswith("training continues")
+    logged = [text for text in logged if "not written" in text]
+    assert logged[0].startswith("the checkpoint of step 3 was not written: rank 1: ")
+    assert "No space left on device" in logged[0]
+    assert logged[0].endswith("training continues")
     assert [text for text in quiet if "not written" in text] == []
 
 

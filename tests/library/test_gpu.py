@@ -24,9 +24,9 @@ def train(folder: Path, until: int) -> list[float]:
     with start(seed=1) as training:
         assert training.device == torch.device("cuda", 0)
         for device in ("cuda", "cpu"):
-            told = torch.ones(1, device=device)
-            dist.all_reduce(told)
-            assert float(told) == 1
+            sent = torch.ones(1, device=device)
+            dist.all_reduce(sent)
+            assert float(sent) == 1
         samples = [(torch.randn(8), torch.ones(1)) for _ in range(64)]
         model = replicate(nn.Linear(8, 1).to(training.device), training.mesh)
         loop = Loop(

@@ -268,7 +268,7 @@ def test_each_tensor_of_a_batch_is_moved() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (
             lambda: Loader(NUMBERS, Batches(SampleOrder(41), 4, 4), ALONE),
@@ -282,8 +282,8 @@ def test_each_tensor_of_a_batch_is_moved() -> None:
         (lambda: StepDataset(NUMBERS, Batches(SampleOrder(40), 4, 4), DataShard(0, 5)), "5 processes cannot share"),
     ],
 )
-def test_what_cannot_be_loaded(make: Callable[[], object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_cannot_be_loaded(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make()
 
 

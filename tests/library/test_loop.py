@@ -148,30 +148,30 @@ def go(loop: Loop, body: Callable[[Step, nn.Module], None], model: nn.Module) ->
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
-    ("body", "kind", "said"),
+    ("body", "kind", "message"),
     [
         (careless, RuntimeError, "step 1 has 5 micro-batches, and gradients of 1: iterate over the step"),
         (each_sample, ValueError, r"one number, and has shape \(2, 1\)"),
     ],
 )
-def test_bodies_that_are_wrong(body: Callable[[Step, nn.Module], None], kind: type[Exception], said: str) -> None:
+def test_bodies_that_are_wrong(body: Callable[[Step, nn.Module], None], kind: type[Exception], message: str) -> None:
     with start() as training:
         model, loop = made(training, None)
-        with pytest.raises(kind, match=said):
+        with pytest.raises(kind, match=message):
             go(loop, body, model)
         assert not torch.is_autocast_enabled("cpu")
 
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"total_steps": 0}, "total_steps must be from 1 on"),
         ({"extra_state": {"train_state": 1}}, "extra_state has train_state, which the loop saves itself"),
     ],
 )
-def test_what_does_not_go_together(wrong: dict[str, Any], said: str) -> None:
-    with start() as training, pytest.raises(ValueError, match=said):
+def test_what_does_not_go_together(wrong: dict[str, Any], message: str) -> None:
+    with start() as training, pytest.raises(ValueError, match=message):
         made(training, None, **wrong)
 
 
@@ -246,8 +246,8 @@ def test_who_is_asked_to_end_has_saved(tmp_path: Path) -> None:
             assert each.stdout
             assert each.stdout.readline() == "five\n"
         ranks[0].terminate()
-        said = [each.communicate(timeout=60) for each in ranks]
-        assert [each.returncode for each in ranks] == [90, 90], said
+        message = [each.communicate(timeout=60) for each in ranks]
+        assert [each.returncode for each in ranks] == [90, 90], message
     latest = (tmp_path / "program.py.kept/LATEST").read_text()
     assert int(latest[5:17]) > 5
 

@@ -83,14 +83,14 @@ def test_a_truncated_one_is_passed_over(endpoint: str, tmp_path: Path) -> None:
 
 
 def test_a_bucket_that_there_is_not(endpoint: str) -> None:
-    store = Store("s3://nobody/x", **options(endpoint))
-    with pytest.raises(StoreError, match=r"cannot write s3://nobody/x/a: .*(bucket|Not Found)"):
+    store = Store("s3://missing/x", **options(endpoint))
+    with pytest.raises(StoreError, match=r"cannot write s3://missing/x/a: .*(bucket|Not Found)"):
         store.write("a", b"1")
 
 
-@pytest.mark.parametrize(("status", "said"), [(403, "Forbidden|denied"), (503, "503|Service Unavailable|reduce")])
-def test_a_store_that_refuses(status: int, said: str) -> None:
-    with answering(status) as url, pytest.raises(StoreError, match=rf"cannot write {URL}/a: .*({said})"):
+@pytest.mark.parametrize(("status", "message"), [(403, "Forbidden|denied"), (503, "503|Service Unavailable|reduce")])
+def test_a_store_that_refuses(status: int, message: str) -> None:
+    with answering(status) as url, pytest.raises(StoreError, match=rf"cannot write {URL}/a: .*({message})"):
         Store(URL, **options(url)).write("a", b"1")
 
 
@@ -110,9 +110,9 @@ def test_lost_store_costs_the_checkpoint_not_training(caplog: pytest.LogCaptureF
         while checkpoints._pending and not checkpoints._pending.done():
             time.sleep(0.01)
         checkpoints.save(3, state)
-    (said,) = [record.getMessage() for record in caplog.records if record.name.startswith("trainyard_torch")]
-    assert said.startswith("the checkpoint of step 2 was not written: ")
-    assert "Could not connect to the endpoint" in said
-    assert said.endswith("; training continues")
+    (message,) = [record.getMessage() for record in caplog.records if record.name.startswith("trainyard_torch")]
+    assert message.startswith("the checkpoint of step 2 was not written: ")
+    assert "Could not connect to the endpoint" in message
+    assert message.endswith("; training continues")
     with pytest.raises(CheckpointError, match="the checkpoint of step 3 was not written"):
         checkpoints.close()

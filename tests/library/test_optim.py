@@ -173,7 +173,7 @@ def test_biases_and_norms_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "wrong", "said"),
+    ("kind", "wrong", "message"),
     [
         (LARS, {"lr": -1}, "lr must be from 0"),
         (LARS, {"momentum": 1.0}, "momentum must be from 0 to less than 1, and is 1.0"),
@@ -184,8 +184,8 @@ def test_biases_and_norms_are_left_out() -> None:
         (LAMB, {"weight_decay": float("inf")}, "weight_decay must be"),
     ],
 )
-def test_numbers_that_make_no_sense(kind: Any, wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_numbers_that_make_no_sense(kind: Any, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         kind([nn.Parameter(torch.zeros(1))], **{"lr": 0.1} | wrong)
 
 

@@ -56,13 +56,13 @@ def tied() -> nn.Sequential:
 
 
 def refusals() -> dict[str, str]:
-    """What each wrong call was told."""
-    told = {}
+    """The error of each wrong call."""
+    errors = {}
 
     def refused(name: str, call: Callable[[], Any]) -> None:
         with pytest.raises(ValueError) as error:  # noqa: PT011 - the test looks at the words
             call()
-        told[name] = str(error.value)
+        errors[name] = str(error.value)
 
     tensor, pipeline, context, data = (
         Parallelism(**sizes).mesh(2, "cpu") for sizes in ({"tensor": 2}, {"pipeline": 2}, {"context": 2}, {})
@@ -117,7 +117,7 @@ def refusals() -> dict[str, str]:
     refused("attention on CPUs", lambda: context_parallel(context, [torch.zeros(2, 8)], [1]).__enter__())
     refused("max_norm", lambda: clip_grad_norm_([], data, 0))
     refused("norm", lambda: clip_grad_norm_([], data, 1, norm_type=nan))
-    return told
+    return errors
 
 
 WORDS = {
@@ -161,15 +161,15 @@ WORDS = {
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return run(2, tmp_path_factory.mktemp("told"), refusals)[1]
+def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return run(2, tmp_path_factory.mktemp("errors"), refusals)[1]
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_what_cannot_work_is_refused(name: str, told: dict[str, str]) -> None:
-    assert told.keys() == WORDS.keys()
+def test_what_cannot_work_is_refused(name: str, errors: dict[str, str]) -> None:
+    assert errors.keys() == WORDS.keys()
     with pytest.raises(ValueError, match=WORDS[name]):
-        raise ValueError(told[name])
+        raise ValueError(errors[name])
 
 
 @pytest.mark.parametrize(
@@ -238,9 +238,9 @@ def seeded() -> list[bool]:
         model = shard(model, mesh, blocks=[model[2]])
         whole = [parameter.full_tensor() for parameter in model.parameters()]
         # As another rank sees it: full_tensor asks none of those that hold a copy.
-        told: list[Any] = [None, None]
-        dist.all_gather_object(told, whole)
-        found.append(all(torch.equal(a, b) for own in told for a, b in zip(own, wanted.parameters(), strict=True)))
+        errors: list[Any] = [None, None]
+        dist.all_gather_object(errors, whole)
+        found.append(all(torch.equal(a, b) for own in errors for a, b in zip(own, wanted.parameters(), strict=True)))
     return found
 
 
@@ -319,6 +319,6 @@ def test_the_programs_of_the_page_run(number: int, world_size: int, tmp_path: Pa
     program.write_text(page.split("```python\n")[number].split("```")[0])
     chosen = '{"tensor":2,"pipeline":1,"context":1}' if world_size > 1 else ""
     with started(program, world_size, TRAINYARD_PARALLELISM=chosen) as ranks:
-        said = [rank.communicate(timeout=120) for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0] * world_size, said
-    assert all(0 < float(out.split("loss ")[1]) < 4 for out, _ in said)
+        output = [rank.communicate(timeout=120) for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0] * world_size, output
+    assert all(0 < float(out.split("loss ")[1]) < 4 for out, _ in output)

@@ -15,7 +15,7 @@ from tests.library.support import processes
 from trainyard_torch import process_group
 
 TIMES = 60
-"""Of which torch 2.6, left to itself, hangs in one, as a rule."""
+"""Of which torch 2.6, left to itself, usually hangs in one."""
 
 
 def parted(folder: Path) -> bool:

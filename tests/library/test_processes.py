@@ -1,4 +1,4 @@
-"""The harness: a rank that fails, dies or hangs is told, and all of its words arrive."""
+"""The harness: a rank that fails, dies or hangs is reported, and all of its output arrives."""
 
 import os
 import signal
@@ -13,9 +13,9 @@ from tests.library.support.processes import RankError, run
 
 
 def add(value: int) -> float:
-    told = torch.tensor([float(value + dist.get_rank())])
-    dist.all_reduce(told)
-    return float(told.item())
+    sent = torch.tensor([float(value + dist.get_rank())])
+    dist.all_reduce(sent)
+    return float(sent.item())
 
 
 def fail() -> None:

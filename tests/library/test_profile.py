@@ -198,24 +198,24 @@ def one_that_waits(seconds: float) -> tuple[Communication | None, float | None]:
 
 
 def test_share_of_waiting_for_ranks_is_seen(tmp_path: Path) -> None:
-    (waits, told), (late, _) = run(2, tmp_path, one_that_waits, 0.1)
+    (waits, reported), (late, _) = run(2, tmp_path, one_that_waits, 0.1)
     assert waits
     assert late
     # How much the late one waits itself is a matter of how busy the machine is.
     assert waits.exposed > 0.5
     assert waits.exposed > late.exposed + 0.2
-    assert waits.ratio >= waits.exposed == told
+    assert waits.ratio >= waits.exposed == reported
 
 
 class Device:
     """What torch would tell Nsight Systems."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.told: list[str] = []
-        monkeypatch.setattr(torch.cuda.profiler, "start", lambda: self.told.append("start"))
-        monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: self.told.append("stop"))
-        monkeypatch.setattr(torch.cuda.nvtx, "range_push", lambda name, *_: self.told.append(name))
-        monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: self.told.append("pop"))
+        self.reported: list[str] = []
+        monkeypatch.setattr(torch.cuda.profiler, "start", lambda: self.reported.append("start"))
+        monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: self.reported.append("stop"))
+        monkeypatch.setattr(torch.cuda.nvtx, "range_push", lambda name, *_: self.reported.append(name))
+        monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: self.reported.append("pop"))
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
 
@@ -233,9 +233,9 @@ def test_under_nsight_only_nsight_profiles(tmp_path: Path, monkeypatch: pytest.M
         pass
     for step in range(2, 30):
         profiler.step(step)
-    assert device.told == ["start", "data", "pop", "stop"]
+    assert device.reported == ["start", "data", "pop", "stop"]
     os.kill(os.getpid(), signal.SIGUSR2)
     profiler.step(30)
     profiler.close()
-    assert device.told[4:] == ["start", "stop"]
+    assert device.reported[4:] == ["start", "stop"]
     assert [*tmp_path.iterdir()] == []

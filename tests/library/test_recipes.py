@@ -13,9 +13,9 @@ RECIPES = Path(__file__).parents[2] / "examples/recipes"
 def output(name: str, world_size: int, *words: str, parallelism: str = "") -> str:
     """What the first process has printed."""
     with started(RECIPES / name, world_size, *words, TRAINYARD_PARALLELISM=parallelism) as ranks:
-        said = [rank.communicate(timeout=180) for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0] * world_size, said
-    return said[0][0]
+        outputs = [rank.communicate(timeout=180) for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0] * world_size, outputs
+    return outputs[0][0]
 
 
 def number(pattern: str, text: str) -> float:
@@ -51,7 +51,7 @@ def test_characters_sharded_and_then_by_tensors(tmp_path: Path) -> None:
     first = losses(output("characters.py", 2, *kept, "--steps", "20"))
     then = losses(output("characters.py", 2, *kept, "--steps", "40", parallelism='{"tensor": 2}'))
     assert (len(first), len(then)) == (1, 1), "it did not go on where the other one was"
-    # What is told by chance is 2.6, by how often a letter comes 2.3.
+    # A guess by chance has a loss of 2.6, by the frequency of letters 2.3.
     assert then[0] < 1.5 < first[0] < 2
 
 
@@ -87,10 +87,10 @@ def test_parameter_server_stops_on_request_and_resumes(tmp_path: Path) -> None:
         out = ranks[0].stdout
         assert out
         assert out.readline().startswith("step 50 ")
-        # The server: nobody told the trainers.
+        # The server: the trainers received no request.
         ranks[2].terminate()
-        said = [rank.communicate(timeout=60) for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [90, 90, 90], said
+        outputs = [rank.communicate(timeout=60) for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [90, 90, 90], outputs
     stopped = int((tmp_path / "kept/LATEST").read_text()[5:17])
     assert stopped >= 50
     further = stopped // 50 * 50 + 50
@@ -117,6 +117,6 @@ def test_the_program_of_the_page(tmp_path: Path, page: str, starts: int, step: i
     (tmp_path / "program.py").write_text(program)
     for _ in range(starts):
         with started(tmp_path / "program.py", 2) as ranks:
-            said = [rank.communicate(timeout=120) for rank in ranks]
-            assert [rank.returncode for rank in ranks] == [0, 0], said
+            outputs = [rank.communicate(timeout=120) for rank in ranks]
+            assert [rank.returncode for rank in ranks] == [0, 0], outputs
     assert (tmp_path / "kept/LATEST").read_text().startswith(f"step-{step:012}-")

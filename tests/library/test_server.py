@@ -1,4 +1,4 @@
-"""The parameter server: in step it is SGD of one process; out of step nothing is staler than its bound; who waits in vain is told for whom."""
+"""The parameter server: in step it is SGD of one process; out of step nothing is staler than its bound; a trainer that waits in vain learns for which other one."""
 
 import os
 import time
@@ -264,7 +264,7 @@ def test_an_optimizer_failure_is_reported_to_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "said"),
+    ("act", "message"),
     [
         (lambda held: held.push(0, {"v": torch.ones(2)}), "differ in v, w"),
         (lambda held: held.push(0, {"w": torch.ones(3)}), r"gradient of w is \(3,\)"),
@@ -281,10 +281,10 @@ def test_an_optimizer_failure_is_reported_to_all() -> None:
         (lambda _: shard(3, staleness=1), "staleness must be from 2 on"),
     ],
 )
-def test_what_a_server_refuses(act: Callable[[Shard], object], said: str) -> None:
+def test_what_a_server_refuses(act: Callable[[Shard], object], message: str) -> None:
     held = shard()
     held.pull(0)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         act(held)
 
 

@@ -62,16 +62,16 @@ def test_asynchronous_checkpoint_has_all_gradients(tmp_path: Path) -> None:
     assert updates == steps + further
 
 
-def agree(folder: Path, told: list[int]) -> None:
+def agree(folder: Path, stop_steps: list[int]) -> None:
     """What the agents do: they ask all ranks, and name the step after the furthest."""
     files = [folder / f"{rank}{STOP_SUFFIX}" for rank in range(4)]
     while not all(file.exists() and file.stat().st_size == LAYOUT.size for file in files):
         time.sleep(0.05)
     time.sleep(0.3)
     slots = [Slot(str(file)) for file in files]
-    told.append(1 + max(slot.ask() for slot in slots))
+    stop_steps.append(1 + max(slot.ask() for slot in slots))
     for slot in slots:
-        slot.settle(told[0])
+        slot.settle(stop_steps[0])
         slot.close()
 
 
@@ -82,15 +82,15 @@ def supervised(folder: str, bound: int | None) -> Any:
 
 @pytest.mark.parametrize("bound", [None, 3], ids=["in step", "out of step"])
 def test_servers_take_part_in_the_agents_agreement(tmp_path: Path, bound: int | None) -> None:
-    told: list[int] = []
-    agents = threading.Thread(target=agree, args=(tmp_path, told), daemon=True)
+    stop_steps: list[int] = []
+    agents = threading.Thread(target=agree, args=(tmp_path, stop_steps), daemon=True)
     agents.start()
     (code, steps, updates), (other, further, _), *servers = run(4, tmp_path, supervised, str(tmp_path), bound)
     assert (code, other, servers) == (90, 90, [(90, 0, 0)] * 2)
     if bound is None:
-        assert told == [steps] == [further] == [updates]
+        assert stop_steps == [steps] == [further] == [updates]
     else:
-        assert told[0] <= updates == steps + further
+        assert stop_steps[0] <= updates == steps + further
 
 
 KILLED = """
@@ -116,10 +116,12 @@ def test_others_exit_naming_the_killed_one(tmp_path: Path, victim: int, name: st
             assert each.stdout.readline() == "five\n"
         ranks[victim].kill()
         for rank, each in enumerate(ranks):
-            _, said = each.communicate(timeout=40)
+            _, output = each.communicate(timeout=40)
             if rank != victim:
-                assert each.returncode == 92, said
-                assert re.search(rf"WorkerLostError: [^\n]*{name}[^\n]* ((has|have) died|does not answer)", said), said
+                assert each.returncode == 92, output
+                assert re.search(rf"WorkerLostError: [^\n]*{name}[^\n]* ((has|have) died|does not answer)", output), (
+                    output
+                )
 
 
 def one_dies(folder: str) -> Any:

@@ -1,4 +1,4 @@
-"""A training is told to MLflow and TensorBoard: once, in full, over restarts, and whatever becomes of the server."""
+"""A training is reported to MLflow and TensorBoard: once, in full, over restarts, and whatever becomes of the server."""
 
 import logging
 import threading
@@ -81,7 +81,7 @@ class CrashError(Exception):
 def train(
     tracking: Tracking, folder: Path, until: int, *, crash: int | None = None, export: Path | None = None
 ) -> dict[int, float]:
-    """The losses of the steps, by hand beside what is told; checkpoints after each third step and the last."""
+    """The losses of the steps, by hand beside what is reported; checkpoints after each third step and the last."""
     losses = {}
     with start(seed=1) as training:
         model = replicate(nn.Linear(3, 1), training.mesh)
@@ -150,9 +150,9 @@ def test_training_resumed_after_failure_is_one_run(
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.status == "FINISHED"
     assert run.data.params == {"lr": "0.0001", "model.width": "3", "attempt-2/lr": "0.0002"}
-    told = history(client, run.info.run_id, "loss")
-    assert [*told] == [1, 2, 3, 4, 5, 6, 7]
-    assert {step: told[step] for step in losses} == pytest.approx(losses)
+    recorded = history(client, run.info.run_id, "loss")
+    assert [*recorded] == [1, 2, 3, 4, 5, 6, 7]
+    assert {step: recorded[step] for step in losses} == pytest.approx(losses)
     assert history(client, run.info.run_id, "checkpoint_attempt") == {3: 1, 6: 2, 7: 2}
     assert {"samples_per_second", "step_seconds", "share/forward"} <= run.data.metrics.keys()
     tags = {name: value for name, value in run.data.tags.items() if name.startswith("trainyard.dev/")}
@@ -211,8 +211,8 @@ def test_a_killed_server_receives_records_later(
     (run,) = client.search_runs(["0"], "tags.`trainyard.dev/job-uid` = 'uid-of-another'")
     assert [*history(client, run.info.run_id, "loss")] == [*range(1, 33)]
     assert run.info.status == "FINISHED"
-    said = [message for message in caplog.messages if "MLflow at " in message]
-    assert [message.partition(" (")[0] for message in said] == [
+    warnings = [message for message in caplog.messages if "MLflow at " in message]
+    assert [message.partition(" (")[0] for message in warnings] == [
         f"cannot send events to MLflow at {server.url}",
         f"MLflow at {server.url} answers again; 0 events were dropped",
         f"MLflow at {server.url} rejects some events",
@@ -298,7 +298,7 @@ def test_attempts_in_tensorboard_show_no_step_twice(tmp_path: Path) -> None:
             tracking.start(watch, found=found)
             for number in numbers:
                 watch.step(number, samples=2, loss=number + (100 if found else 0))
-        # Their files are told apart, and put in order, by the second.
+        # Their files are distinguished, and put in order, by the second.
         time.sleep(1.1 if found is None else 0)
     assert scalars(folder)["loss"] == {1: 1, 2: 2, 3: 3, 4: 104, 5: 105, 6: 106, 7: 107, 8: 108}
 
@@ -316,13 +316,13 @@ def test_a_folder_that_comes_later(tmp_path: Path, caplog: pytest.LogCaptureFixt
         folder.unlink()
         assert tracking._background.flush(30)
     assert [*scalars(folder)["loss"]] == [1, 2, 3, 4, 5]
-    said = [
+    warnings = [
         message for message in caplog.messages if message.startswith(f"cannot send events to TensorBoard in {folder}")
     ]
-    assert len(said) == 1, "it is logged once"
+    assert len(warnings) == 1, "it is logged once"
 
 
-def told_by_ranks(folder: Path) -> None:
+def report_from_ranks(folder: Path) -> None:
     tracking, watch = Tracking(TensorBoard(folder), log_every=2), Monitor()
     rank = dist.get_rank()
     with tracking:
@@ -336,7 +336,7 @@ def told_by_ranks(folder: Path) -> None:
 
 def test_rank_0_reports_the_numbers_of_all(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
-    run(3, tmp_path, told_by_ranks, folder)
+    run(3, tmp_path, report_from_ranks, folder)
     assert len(list(folder.iterdir())) == 1
     shown = scalars(folder)
     assert shown["loss"] == {2: 1.0, 4: 1.0, 5: 1.0}, "the mean of 0, 1 and 2"
@@ -347,7 +347,7 @@ def test_rank_0_reports_the_numbers_of_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "kind", "said"),
+    ("wrong", "kind", "message"),
     [
         (MLflow, ValueError, "tracking_uri is missing: the server's address"),
         (lambda: TensorBoard("s3://bucket/runs"), ValueError, "log_dir must be a path, not s3://bucket/runs"),
@@ -360,8 +360,8 @@ def test_rank_0_reports_the_numbers_of_all(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_makes_no_sense(wrong: Callable[[], object], kind: type[Exception], said: str) -> None:
-    with pytest.raises(kind, match=said):
+def test_what_makes_no_sense(wrong: Callable[[], object], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
         wrong()
 
 
@@ -374,17 +374,17 @@ def test_a_second_beginning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "make", "said"),
+    ("module", "make", "message"),
     [
         (ours, lambda: MLflow("http://mlflow"), r"pip install mlflow-skinny \(or mlflow\)"),
         (tensorboard, lambda: TensorBoard("runs"), "pip install tensorboard"),
     ],
 )
 def test_a_package_that_is_missing(
-    monkeypatch: pytest.MonkeyPatch, module: Any, make: Callable[[], object], said: str
+    monkeypatch: pytest.MonkeyPatch, module: Any, make: Callable[[], object], message: str
 ) -> None:
     monkeypatch.setattr(module, "find_spec", lambda _: None)
-    with pytest.raises(ModuleNotFoundError, match=said):
+    with pytest.raises(ModuleNotFoundError, match=message):
         make()
 
 

@@ -256,14 +256,14 @@ def test_a_checkpoint_before_the_first_step_changes_nothing(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "said"),
+    ("first", "then", "message"),
     [
         ("AdamW", "SGD", "the checkpoint has exp_avg, exp_avg_sq, step of [02].(weight|bias), which SGD does not keep"),
         ("SGD", "AdamW", "the checkpoint has momentum_buffer of [02].(weight|bias), which AdamW does not keep"),
         ("Adagrad", "AdamW", "the checkpoint has sum of [02].(weight|bias), which AdamW does not keep"),
     ],
 )
-def test_a_checkpoint_of_another_optimizer(tmp_path: Path, first: str, then: str, said: str) -> None:
+def test_a_checkpoint_of_another_optimizer(tmp_path: Path, first: str, then: str, message: str) -> None:
     def made(kind: str, model: nn.Module, momentum: float) -> torch.optim.Optimizer:
         more: dict[str, Any] = {"momentum": momentum} if kind == "SGD" else {}
         optimizer: torch.optim.Optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1, **more)
@@ -273,7 +273,7 @@ def test_a_checkpoint_of_another_optimizer(tmp_path: Path, first: str, then: str
     optimizer = made(first, model, 0.9)
     stepped(model, optimizer)
     saved(tmp_path, 1, model, optimizer)
-    with pytest.raises(CheckpointError, match=f"cannot be loaded into this program: .*{said}: it is of another"):
+    with pytest.raises(CheckpointError, match=f"cannot be loaded into this program: .*{message}: it is of another"):
         loaded(tmp_path, other, made(then, other, 0.0))
 
 
@@ -324,10 +324,10 @@ def test_step_hooks_do_not_see_loads(tmp_path: Path) -> None:
     stepped(model, optimizer)
     saved(tmp_path, 2, model, optimizer)
     other = small(1)
-    fresh, heard = adam(other), []
-    fresh.register_step_pre_hook(lambda *_: heard.append("before"))
-    fresh.register_step_post_hook(lambda *_: heard.append("after"))
+    fresh, loads = adam(other), []
+    fresh.register_step_pre_hook(lambda *_: loads.append("before"))
+    fresh.register_step_post_hook(lambda *_: loads.append("after"))
     loaded(tmp_path, other, fresh)
-    assert heard == []
+    assert loads == []
     stepped(other, fresh, count=1)
-    assert heard == ["before", "after"]
+    assert loads == ["before", "after"]

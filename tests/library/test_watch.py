@@ -1,4 +1,4 @@
-"""Ranks that are watched: what the agent, Prometheus and the one who asks for a profile are told."""
+"""Ranks that are watched: what the agent, Prometheus and the user who requests a profile receive."""
 
 import http.client
 import json
@@ -24,7 +24,7 @@ from trainyard_torch.monitoring.profiler import ProfilerConfig
 
 
 @pytest.fixture(autouse=True)
-def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in (
         "RANK",
         "WORLD_SIZE",
@@ -61,7 +61,7 @@ def scraped(port: int) -> dict[str, float]:
 
 
 def watched(rank: int, port: int, group: str, talk: Connection) -> None:
-    """A rank that has done four steps, and lives until it is told to end."""
+    """A rank that has done four steps, and lives until it is asked to exit."""
     os.environ.update(
         RANK=str(rank), WORLD_SIZE="3", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="3", TORCHELASTIC_RUN_ID=group,
         TRAINYARD_METRICS_PORT=str(port),
@@ -120,7 +120,7 @@ def test_progress_is_reported_to_the_agent(tmp_path: Path, monkeypatch: pytest.M
     path = str(tmp_path / "progress")
     monkeypatch.setenv(report.FILE_VARIABLE, path)
 
-    def said() -> report.RankState:
+    def message() -> report.RankState:
         found = report.read(path)
         assert found
         return found
@@ -132,23 +132,23 @@ def test_progress_is_reported_to_the_agent(tmp_path: Path, monkeypatch: pytest.M
             with watch.phase("backward"):
                 time.sleep(0.2)
             watch.step(step, samples=8, loss=torch.tensor(0.5), grad_norm=2.0)
-        assert said()._replace(pid=None, seconds=None, compute_seconds=None, measured={}) == report.RankState(
+        assert message()._replace(pid=None, seconds=None, compute_seconds=None, measured={}) == report.RankState(
             8, "train", 90, 0.5, first=7
         )
-        own = said().compute_seconds
+        own = message().compute_seconds
         assert own
         assert 0.02 <= own < 0.2, "what others take is not in it"
-        assert said().measured["grad_norm"] == 2, "told with the first step, and then once a second"
+        assert message().measured["grad_norm"] == 2, "told with the first step, and then once a second"
         time.sleep(1)
         watch.step(9, samples=8)
-        measured = said().measured
+        measured = message().measured
         assert 8 < measured["samples_per_second"] < 40
         assert 0 < measured["data_share"] < 0.2
         assert measured["memory_bytes"] > 1e6
         for phase in ("checkpoint", "evaluate", "compile"):
             with watch.phase(phase), watch.phase("data"):
-                assert said().phase == phase
-            assert said().phase == "train"
+                assert message().phase == phase
+            assert message().phase == "train"
 
 
 def test_newest_checkpoint_is_reported_with_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,17 +170,17 @@ def test_newest_checkpoint_is_reported_with_next_step(tmp_path: Path, monkeypatc
 def test_older_agent_receives_only_fields_it_knows(
     monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...] | None
 ) -> None:
-    told: list[Mapping[str, float] | None] = []
+    received: list[Mapping[str, float] | None] = []
 
     def progress(*_: object, measured: Mapping[str, float] | None = None, **__: object) -> None:
-        told.append(measured)
+        received.append(measured)
 
     older = SimpleNamespace(progress=progress, **({} if names is None else {"MEASURED": names}))
     monkeypatch.setattr("trainyard_torch.monitoring.monitor.agent", lambda: older)
     with Monitor(device="cpu") as watch:
         watch.record_checkpoint(100, 4.5)
         watch.step(101, grad_norm=1.0)
-    assert [set(each or ()) for each in told] == [set() if names is None else {"memory_bytes"}]
+    assert [set(each or ()) for each in received] == [set() if names is None else {"memory_bytes"}]
 
 
 def test_nothing_is_written_without_agent_and_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,8 +197,8 @@ def test_non_finite_loss_is_reported_once_per_episode(caplog: pytest.LogCaptureF
     with Monitor(device="cpu", profiler=ProfilerConfig(signal=False)) as watch:
         for step, loss in enumerate((0.5, nan, nan, 0.4, torch.tensor(inf))):
             watch.step(step, loss=loss, grad_norm=inf)
-    said = [record.getMessage() for record in caplog.records]
-    assert [text.split(", and later")[0] for text in said] == [
+    message = [record.getMessage() for record in caplog.records]
+    assert [text.split(", and later")[0] for text in message] == [
         "step 1: the loss is nan",
         "step 4: the loss is inf",
     ]
@@ -233,11 +233,11 @@ def test_the_share_of_the_peak(caplog: pytest.LogCaptureFixture) -> None:
     unknown.step(0)
     unknown.step(1)
     assert unknown.snapshot().mfu is None
-    assert [said for said in caplog.messages if "the peak of a device named 'CPU' is not known" in said]
+    assert [message for message in caplog.messages if "the peak of a device named 'CPU' is not known" in message]
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (
             lambda: Monitor(compute_phases=("data", "loading")),
@@ -256,8 +256,8 @@ def test_the_share_of_the_peak(caplog: pytest.LogCaptureFixture) -> None:
         (lambda: Monitor().phase("loading").__enter__(), "phase must be one of"),
     ],
 )
-def test_values_that_make_no_sense(wrong: Callable[[], object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_values_that_make_no_sense(wrong: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         wrong()
 
 
@@ -282,6 +282,6 @@ def test_the_example_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixt
     page = (Path(__file__).parents[2] / "docs/training/watching.md").read_text()
     program = page.split("```python\n")[1].split("```")[0].replace("/tmp/model.pt", str(tmp_path / "model.pt"))  # noqa: S108 - the page's
     exec(compile(program, "watching.md", "exec"), {})  # noqa: S102 - our own
-    said = capsys.readouterr().out
-    assert "RankMetrics(rank=0, step=199," in said
-    assert "'checkpoint'" in said
+    message = capsys.readouterr().out
+    assert "RankMetrics(rank=0, step=199," in message
+    assert "'checkpoint'" in message

@@ -54,9 +54,14 @@ def test_not_too_many_are_under_way() -> None:
 
 def test_host_number_is_available_at_once() -> None:
     late = DeferredScalars()
-    for given, told in ((1.5, 1.5), (torch.tensor(2.5, requires_grad=True), 2.5), (None, 2.5), (torch.ones(1, 1), 1)):
+    for given, expected in (
+        (1.5, 1.5),
+        (torch.tensor(2.5, requires_grad=True), 2.5),
+        (None, 2.5),
+        (torch.ones(1, 1), 1),
+    ):
         late.put("loss", given)
-        assert late.newest == told
+        assert late.newest == expected
     changed = torch.tensor(3.0)
     late.put("loss", changed)
     changed.add_(1)
@@ -112,9 +117,9 @@ def test_gpu_compute_time_is_reported_a_step_later(monkeypatch: pytest.MonkeyPat
         with watch.phase("evaluate"), watch.phase("forward"):
             pass
         watch.step(number)
-        said = report.read(str(tmp_path / "progress"))
-        assert said
-        return said.compute_seconds
+        message = report.read(str(tmp_path / "progress"))
+        assert message
+        return message.compute_seconds
 
     def arrive() -> None:
         for event in Stream.made:
@@ -124,7 +129,7 @@ def test_gpu_compute_time_is_reported_a_step_later(monkeypatch: pytest.MonkeyPat
     arrive()
     assert step(3) == pytest.approx(0.002, abs=0.0005), "two forwards of a millisecond each"
     assert len(Stream.made) == 12
-    assert len(watch._meter._compute) == 1, "of the first step nothing is told"
+    assert len(watch._meter._compute) == 1, "nothing is reported of the first step"
     assert watch.snapshot().compute_seconds == pytest.approx(0.002, abs=0.0005)
 
 
@@ -147,7 +152,7 @@ def test_what_a_step_computes_is_counted() -> None:
         torch.nn.Linear(16, 32, bias=False), torch.nn.ReLU(), torch.nn.Linear(32, 4, bias=False)
     )
     forward = 2 * 10 * (16 * 32 + 32 * 4)
-    # Backward: the gradient of each weight, and of the input of the second layer; nobody needs that of the first.
+    # Backward: the gradient of each weight, and of the input of the second layer; none is needed of the first.
     backward = forward + 2 * 10 * 32 * 4
     assert counted(lambda: model(torch.ones(10, 16)).sum().backward()) == forward + backward
 
@@ -188,7 +193,7 @@ def test_utilisation_is_a_share_of_the_peak() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (
             lambda: counted(lambda: None),
@@ -200,6 +205,6 @@ def test_utilisation_is_a_share_of_the_peak() -> None:
         (lambda: utilisation(1, 1, float("nan")), "peak must be positive, and is nan"),
     ],
 )
-def test_values_that_make_no_sense(wrong: Callable[[], object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_values_that_make_no_sense(wrong: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         wrong()

@@ -62,7 +62,7 @@ def test_a_profile_has_the_kernels(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("waiting_is_an_error")
 def test_a_capture_of_nsight_waits_for_nothing() -> None:
-    """Without nsys nobody listens."""
+    """Without nsys no profiler listens."""
     window = NsightWindow(2)
     with window.marked("forward"):
         torch.ones(8, device="cuda").add_(1)

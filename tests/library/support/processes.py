@@ -119,7 +119,7 @@ def _rank(
     try:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
         answer = (False, act(*words))
-    except BaseException:  # noqa: BLE001 - it is told
+    except BaseException:  # noqa: BLE001 - it is reported
         answer = (True, traceback.format_exc())
     with suppress(BrokenPipeError):
         out.send(answer)

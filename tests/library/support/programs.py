@@ -47,7 +47,7 @@ def started(program: Path, world_size: int, *words: str, **more: str) -> Iterato
 
 
 def free_port() -> int:
-    """One of this machine that nobody listens at."""
+    """A port of this machine on which no process listens."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])

@@ -32,7 +32,7 @@ class Tracker:
 
     def start(self) -> None:
         database = f"sqlite:///{self.folder / 'mlflow.db'}"
-        told = {
+        settings = {
             "_MLFLOW_SERVER_FILE_STORE": database,
             "_MLFLOW_SERVER_REGISTRY_STORE": database,
             "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
@@ -44,7 +44,7 @@ class Tracker:
         command = ["-m", "uvicorn", "--host", "127.0.0.1", "--port", str(self.port), "mlflow.server.fastapi_app:app"]
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, *command], env={**os.environ, **told}, stdout=log, stderr=log
+                [sys.executable, *command], env={**os.environ, **settings}, stdout=log, stderr=log
             )
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until and self._process.poll() is None:

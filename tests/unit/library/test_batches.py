@@ -87,7 +87,7 @@ def test_steps_follow_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Batches(SampleOrder(9), 0, 1), "batch_size must be from 1"),
         (lambda: Batches(SampleOrder(9), 1, 0), "micro_batch_size must be from 1"),
@@ -113,6 +113,6 @@ def test_steps_follow_each_other() -> None:
         (lambda: Batches(SampleOrder(9), 4, 1).at({"cursor": 1, "size": 9}), "lacks block, seed, shuffled, window"),
     ],
 )
-def test_what_cannot_be_shared(make: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_cannot_be_shared(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make()

@@ -34,10 +34,10 @@ def test_prometheus_receives_what_is_known_now(port: int) -> None:
     readings = [RankMetrics(rank=2, step=7, time=5.0, steps=3, phases={"data": 0.5}, loss=1.5)]
     end = endpoint.serve(port, lambda: readings)
     assert end
-    told = scraped(port)
-    assert told["trainyard_training_phase_seconds_total['2', 'data']"] == 0.5
-    assert (told["trainyard_training_steps_total['2']"], told["trainyard_training_loss[]"]) == (3, 1.5)
-    assert not [name for name in told if name.endswith("_created")]
+    scrape = scraped(port)
+    assert scrape["trainyard_training_phase_seconds_total['2', 'data']"] == 0.5
+    assert (scrape["trainyard_training_steps_total['2']"], scrape["trainyard_training_loss[]"]) == (3, 1.5)
+    assert not [name for name in scrape if name.endswith("_created")]
     readings.clear()
     assert scraped(port) == {}, "no series of a rank that is gone"
     end()
@@ -83,8 +83,8 @@ def test_older_library_offers_no_way_to_stop(port: int, monkeypatch: pytest.Monk
 def test_a_port_that_is_taken_ends_nothing(port: int, caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("0.0.0.0", port)):  # noqa: S104 - as another program would
         assert endpoint.serve(port, list) is None
-    (said,) = caplog.messages
-    assert said == (
+    (message,) = caplog.messages
+    assert message == (
         f"no metrics on port {port}: the port is taken: set TRAINYARD_METRICS_PORT to another one; training continues"
     )
 
@@ -96,17 +96,17 @@ def test_an_image_without_the_library(monkeypatch: pytest.MonkeyPatch, caplog: p
 
 
 @pytest.mark.parametrize(
-    ("given", "said", "meant"),
+    ("given", "message", "meant"),
     [(None, None, None), (None, "", None), (None, " 9400 ", 9400), (9500, "9400", 9500)],
 )
-def test_which_port_is_meant(given: int | None, said: str | None, meant: int | None) -> None:
-    assert endpoint.configured_port(given, {} if said is None else {endpoint.PORT: said}) == meant
+def test_which_port_is_meant(given: int | None, message: str | None, meant: int | None) -> None:
+    assert endpoint.configured_port(given, {} if message is None else {endpoint.PORT: message}) == meant
 
 
-@pytest.mark.parametrize(("given", "said"), [(0, ""), (70000, ""), (None, "http"), (None, "0"), (None, "99999")])
-def test_what_is_no_port(given: int | None, said: str) -> None:
+@pytest.mark.parametrize(("given", "message"), [(0, ""), (70000, ""), (None, "http"), (None, "0"), (None, "99999")])
+def test_what_is_no_port(given: int | None, message: str) -> None:
     with pytest.raises(ValueError, match=r"must be (a port )?from 1 to 65535"):
-        endpoint.configured_port(given, {endpoint.PORT: said})
+        endpoint.configured_port(given, {endpoint.PORT: message})
 
 
 def test_all_metrics_can_be_served() -> None:

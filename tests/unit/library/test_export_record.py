@@ -50,7 +50,7 @@ def test_it_comes_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "it is no JSON of ours"),
         ("[1]", "it is no JSON of ours"),
@@ -60,8 +60,8 @@ def test_it_comes_back() -> None:
         (changed(RECORD.text(), files={"a": {"size": 1}}), "lacks a field, or has one that is not known: .*sha256"),
     ],
 )
-def test_invalid_records_are_rejected(text: str, said: str) -> None:
-    with pytest.raises(ExportError, match=said):
+def test_invalid_records_are_rejected(text: str, message: str) -> None:
+    with pytest.raises(ExportError, match=message):
         Record.parse(text)
 
 
@@ -81,7 +81,7 @@ class Settings:
 
 
 @pytest.mark.parametrize(
-    ("configuration", "said"),
+    ("configuration", "message"),
     [
         (None, {"arguments": ["--lr", "0.1"]}),
         ({"a": {"b": (1, 2)}, 3: {"x", "y"}}, {"a": {"b": [1, 2]}, "3": ["x", "y"]}),
@@ -90,8 +90,8 @@ class Settings:
         ({"seed": np.int64(7), "rate": np.float32(0.5), "kind": int}, {"seed": 7, "rate": 0.5, "kind": str(int)}),
     ],
 )
-def test_configurations(configuration: Any, said: Any) -> None:
-    assert configured(configuration, ["--lr", "0.1"]) == said
+def test_configurations(configuration: Any, message: Any) -> None:
+    assert configured(configuration, ["--lr", "0.1"]) == message
 
 
 def test_a_configuration_that_is_none() -> None:
@@ -121,10 +121,10 @@ def test_where_a_model_comes_from() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "code"), [("c0ffee", Code("c0ffee", dirty=False)), ("c0ffee-dirty", Code("c0ffee", dirty=True))]
+    ("tag", "code"), [("c0ffee", Code("c0ffee", dirty=False)), ("c0ffee-dirty", Code("c0ffee", dirty=True))]
 )
-def test_the_version_from_an_image(told: str, code: Code, tmp_path: Path) -> None:
-    assert version({"TRAINYARD_COMMIT": told}, tmp_path) == code
+def test_the_version_from_an_image(tag: str, code: Code, tmp_path: Path) -> None:
+    assert version({"TRAINYARD_COMMIT": tag}, tmp_path) == code
 
 
 def test_the_version_from_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_the_newest_that_is_whole(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "message"),
     [
         (lambda _: None, "__0_0.distcp is missing"),
         (lambda old: old[:-1], "bytes instead of"),
@@ -86,7 +86,7 @@ def test_the_newest_that_is_whole(store: Store) -> None:
     ],
     ids=["missing", "truncated", "empty", "changed"],
 )
-def test_broken_checkpoint_is_skipped_and_reported(store: Store, broken: Any, said: str) -> None:
+def test_broken_checkpoint_is_skipped_and_reported(store: Store, broken: Any, message: str) -> None:
     committed(store, 10, 20)
     path = f"{Name(20, 1)}/__0_0.distcp"
     content = broken(store.read(path))
@@ -95,7 +95,7 @@ def test_broken_checkpoint_is_skipped_and_reported(store: Store, broken: Any, sa
     assert found.manifest
     assert found.manifest.step == 10
     ((name, why),) = found.passed_over
-    assert (name, said in why) == (Name(20, 1), True)
+    assert (name, message in why) == (Name(20, 1), True)
 
 
 def test_foreign_files_are_ignored(store: Store) -> None:
@@ -145,7 +145,7 @@ def test_next_starts_over_if_nothing_else_exists(store: Store) -> None:
     """None else would ever begin: there is a pointer, and nothing that it points to counts."""
     old = committed(store)
     committed(store)
-    old._check = lambda: None  # type: ignore[method-assign]  # likewise
+    old._check = lambda: None  # type: ignore[method-assign]  # as above
     old.commit(write(store, 20))
     late = History(store)
     late.begin()
@@ -329,15 +329,15 @@ def test_full_or_unwritable_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("nothing://bucket/x", "Protocol not known: nothing"),
         ("s3:/bucket/x", "neither a path nor a URL"),
         ("s3:x", "two slashes"),
     ],
 )
-def test_a_store_that_there_is_not(url: str, said: str) -> None:
-    with pytest.raises(StoreError, match=said):
+def test_a_store_that_there_is_not(url: str, message: str) -> None:
+    with pytest.raises(StoreError, match=message):
         Store(url)
 
 

@@ -58,7 +58,7 @@ def test_by_what_is_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "message"),
     [
         ({"steps": 1, "seconds": 1}, "two rules"),
         ({"steps": 0}, "steps must be positive"),
@@ -66,6 +66,6 @@ def test_by_what_is_measured() -> None:
         ({"overhead": math.nan}, "overhead must be positive"),
     ],
 )
-def test_rules_that_make_no_sense(rule: dict[str, float], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_rules_that_make_no_sense(rule: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         SaveInterval(**rule)  # type: ignore[arg-type]  # numbers of either kind

@@ -35,7 +35,7 @@ def resigned(drop: str = "", **fields: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "no JSON of ours"),
         ("[]", "no JSON of ours"),
@@ -56,8 +56,8 @@ def resigned(drop: str = "", **fields: Any) -> str:
         (resigned(step=121), "is of step-000000000121-000003: the folder was copied or renamed"),
     ],
 )
-def test_what_is_not_whole_is_refused(text: str | bytes, said: str) -> None:
-    with pytest.raises(CorruptCheckpointError, match=said):
+def test_what_is_not_whole_is_refused(text: str | bytes, message: str) -> None:
+    with pytest.raises(CorruptCheckpointError, match=message):
         Manifest.parse(text, WHOLE.name)
 
 

@@ -14,11 +14,11 @@ class Clock:
         return self.now
 
 
-def metered(*story: str | float, window: int = 64) -> Meter:
+def metered(*phases: str | float, window: int = 64) -> Meter:
     """`+data` and `-` open and close a phase, `step` ends a step, a number is seconds that pass."""
     clock = Clock()
     meter = Meter(window, clock)
-    for each in story:
+    for each in phases:
         if isinstance(each, float | int):
             clock.now += each
         elif each == "step":
@@ -50,9 +50,9 @@ def test_phase_continues_across_steps() -> None:
 
 
 @given(st.lists(st.one_of(st.sampled_from([*(f"+{phase}" for phase in PHASES), "-", "step"]), st.integers(0, 9))))
-def test_the_phases_add_up_to_all_time(story: Sequence[str | int]) -> None:
+def test_the_phases_add_up_to_all_time(phases: Sequence[str | int]) -> None:
     depth, sound, passed, counted = 0, [], 0, 0
-    for each in story:
+    for each in phases:
         if each == "-" and not depth:
             continue
         depth += (str(each)[0] == "+") - (each == "-")
@@ -100,7 +100,7 @@ def test_own_work_is_a_median() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (lambda: Meter(window=0), "window must be from 1 on, and is 0"),
         (lambda: Meter().enter("loading"), "phase must be one of data, .* and is 'loading'"),
@@ -108,6 +108,6 @@ def test_own_work_is_a_median() -> None:
         (lambda: Meter().step(tokens=-2), "are 0 and -2"),
     ],
 )
-def test_values_that_make_no_sense(wrong: object, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_values_that_make_no_sense(wrong: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         wrong()  # type: ignore[operator]  # a function

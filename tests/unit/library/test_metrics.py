@@ -17,17 +17,17 @@ def reading(rank: int = 0, **fields: Any) -> RankMetrics:
     return RankMetrics(**{"rank": rank, "step": 7, "time": 1.5, "steps": 5, **fields})
 
 
-def told(name: str, *readings: RankMetrics) -> dict[tuple[str, ...], float]:
+def exported(name: str, *readings: RankMetrics) -> dict[tuple[str, ...], float]:
     (metric,) = [metric for metric in METRICS if metric.name == PREFIX + name]
     return {sample.labels: sample.value for sample in metric.samples(readings)}
 
 
 def test_what_differs_between_ranks_bears_their_number() -> None:
     two = (reading(4, step_seconds=0.5, memory={"peak": 9.0}), reading(5, step=6))
-    assert told("step", *two) == {("4",): 7, ("5",): 6}
-    assert told("step_seconds", *two) == {("4",): 0.5}, "what is not known is not told"
-    assert told("device_memory_peak_bytes", *two) == {("4",): 9}
-    assert told("phase_seconds_total", reading(4, phases={"data": 1.0, "other": 2.0})) == {
+    assert exported("step", *two) == {("4",): 7, ("5",): 6}
+    assert exported("step_seconds", *two) == {("4",): 0.5}, "what is not known is not told"
+    assert exported("device_memory_peak_bytes", *two) == {("4",): 9}
+    assert exported("phase_seconds_total", reading(4, phases={"data": 1.0, "other": 2.0})) == {
         ("4", "data"): 1,
         ("4", "other"): 2,
     }
@@ -40,14 +40,14 @@ def test_numbers_of_a_pod_are_combined() -> None:
         reading(2),
     )
     names = ("samples_per_second", "mfu_ratio", "loss", "gradient_norm", "ranks", "tokens_per_second")
-    assert [told(name, *two).get(()) for name in names] == [40, 0.45, 2.5, 7, 3, None]
+    assert [exported(name, *two).get(()) for name in names] == [40, 0.45, 2.5, 7, 3, None]
 
 
 @pytest.mark.parametrize("name", ["loss", "gradient_norm"])
 @pytest.mark.parametrize("order", [1, -1])
 def test_missing_number_of_one_rank_is_visible(name: str, order: int) -> None:
     two = [reading(0, loss=1.0, grad_norm=1.0), reading(1, loss=math.nan, grad_norm=math.nan)][::order]
-    assert math.isnan(told(name, *two)[()])
+    assert math.isnan(exported(name, *two)[()])
 
 
 def test_names_are_as_prometheus_has_them() -> None:

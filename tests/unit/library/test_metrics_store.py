@@ -146,9 +146,9 @@ def test_foreign_folder_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFix
     for _ in range(3):
         board.put(RankMetrics(rank=3, step=1, time=0.0, steps=1))
     assert [*(tmp_path / "elsewhere").iterdir()] == []
-    (said,) = caplog.messages
-    assert "rank 3 cannot publish metrics" in said
-    assert "another user's, or no folder; training continues" in said
+    (message,) = caplog.messages
+    assert "rank 3 cannot publish metrics" in message
+    assert "another user's, or no folder; training continues" in message
 
 
 def test_another_users_folder_is_not_used(

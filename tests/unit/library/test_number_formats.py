@@ -26,7 +26,7 @@ def test_what_devices_have(name: str, device: str, capability: tuple[int, int] |
 
 
 @pytest.mark.parametrize(
-    ("name", "device", "capability", "said"),
+    ("name", "device", "capability", "message"),
     [
         ("int4", "cuda", H100, "must be one of fp32, tf32, bf16, fp16, fp8, and is 'int4'"),
         ("tf32", "cpu", None, "this device is a CPU: take bf16 or fp32"),
@@ -45,9 +45,9 @@ def test_what_devices_have(name: str, device: str, capability: tuple[int, int] |
     ],
 )
 def test_unsupported_formats_are_reported(
-    name: str, device: str, capability: tuple[int, int] | None, said: str
+    name: str, device: str, capability: tuple[int, int] | None, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         checked(name, device, capability)
 
 

@@ -20,7 +20,7 @@ def test_one_of_torchrun_and_one_of_the_agent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"RANK": "four"}, "RANK must be a non-negative integer, not 'four'"),
         ({"RANK": "-1"}, "RANK must be a non-negative integer, not '-1'"),
@@ -35,6 +35,6 @@ def test_one_of_torchrun_and_one_of_the_agent() -> None:
         ({"TRAINYARD_ATTEMPT": "x"}, "TRAINYARD_ATTEMPT must be a non-negative integer"),
     ],
 )
-def test_variables_that_do_not_fit(wrong: dict[str, str], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_variables_that_do_not_fit(wrong: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         ProcessInfo.of({**LAUNCHED, **wrong})

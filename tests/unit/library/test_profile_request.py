@@ -25,7 +25,7 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("text", "wish"),
+    ("text", "expected"),
     [
         ("id=1", ProfileRequest(3)),
         ("steps=5", ProfileRequest(5)),
@@ -33,8 +33,8 @@ def quiet() -> Iterator[None]:
         ("id=2026-11-23T05:00:00Z\n", ProfileRequest(3)),
     ],
 )
-def test_what_is_asked_for(text: str, wish: ProfileRequest) -> None:
-    assert parse(text, 3) == wish
+def test_what_is_asked_for(text: str, expected: ProfileRequest) -> None:
+    assert parse(text, 3) == expected
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_nonsense_in_a_file_is_only_reported(tmp_path: Path, caplog: pytest.LogC
     assert [requests.take(), requests.take()] == [None, None]
     (tmp_path / "profile").unlink()
     os.mkfifo(tmp_path / "profile")
-    assert requests.take() is None, "nobody writes into it, and nobody waits"
-    (said,) = caplog.messages
-    assert "ignored the profile request" in said
+    assert requests.take() is None, "no process writes into it, and none waits"
+    (message,) = caplog.messages
+    assert "ignored the profile request" in message
 
 
 def test_a_signal_asks() -> None:
@@ -104,13 +104,13 @@ def test_a_signal_asks() -> None:
 
 
 def test_signal_used_by_the_program_is_untouched(caplog: pytest.LogCaptureFixture) -> None:
-    heard: list[int] = []
-    signal.signal(SIGNAL, lambda number, _: heard.append(number))
+    received: list[int] = []
+    signal.signal(SIGNAL, lambda number, _: received.append(number))
     requests = ProfileRequests(4)
     requests.listen()
     requests.close()
     os.kill(os.getpid(), SIGNAL)
-    assert (heard, requests.take()) == ([SIGNAL], None)
+    assert (received, requests.take()) == ([SIGNAL], None)
     assert "the program handles that signal itself" in caplog.text
 
 

@@ -25,7 +25,7 @@ AT_ONCE = RetryPolicy(attempts=4, initial_seconds=0)
 
 
 class Shop(ThreadingHTTPServer):
-    """A store with one file, that answers what it is told first."""
+    """A store with one file, whose first answers are given."""
 
     daemon_threads = True
 
@@ -48,15 +48,15 @@ class Clerk(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         wanted = self.headers["Range"]
         self.server.asked.append(wanted)
-        said = self.server.first.pop(0) if self.server.first else 206
-        if said == "whole":
+        reply = self.server.first.pop(0) if self.server.first else 206
+        if reply == "whole":
             self._answer(CONTENT, 200)
-        elif isinstance(said, int) and said != 206:
-            self._answer(b"", said)
+        elif isinstance(reply, int) and reply != 206:
+            self._answer(b"", reply)
         else:
             begin, end = re.fullmatch(r"bytes=(\d+)-(\d+)", wanted).groups()  # type: ignore[union-attr]
             part = CONTENT[int(begin) : int(end) + 1]
-            self._answer(part[:-1] if said == "short" else part, 206)
+            self._answer(part[:-1] if reply == "short" else part, 206)
 
     def _answer(self, content: bytes, status: int, *, body: bool = True) -> None:
         self.send_response(status)
@@ -140,7 +140,7 @@ def test_it_can_go_to_another_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "said"),
+    ("make", "error", "message"),
     [
         (lambda: RetryPolicy(attempts=0), ValueError, "attempts must be from 1"),
         (
@@ -155,8 +155,8 @@ def test_it_can_go_to_another_process(tmp_path: Path) -> None:
         (lambda: DiskCache("cache", -1), ValueError, "size must be from 0"),
     ],
 )
-def test_numbers_that_make_no_sense(make: Callable[[], object], error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_numbers_that_make_no_sense(make: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         make()
 
 
@@ -300,7 +300,7 @@ def test_processes_of_a_node_read_a_block_once(tmp_path: Path) -> None:
     assert sum(ours.recv() for _ in processes) == 1
 
 
-def _one(folder: str, told: Connection, together: Barrier) -> None:
+def _one(folder: str, results: Connection, together: Barrier) -> None:
     read = Counted(b"content")
 
     def slowly() -> bytes:
@@ -309,7 +309,7 @@ def _one(folder: str, told: Connection, together: Barrier) -> None:
 
     together.wait()
     DiskCache(folder, 100).get("key", b"content".__eq__, slowly)
-    told.send(read.count)
+    results.send(read.count)
 
 
 def kept(folder: Path) -> list[Path]:

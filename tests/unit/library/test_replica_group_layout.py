@@ -21,9 +21,11 @@ def test_four_processes_on_two_islands() -> None:
     assert (islands.intra_ranks, islands.inter_ranks) == ([[0, 1], [2, 3]], [[0, 2], [1, 3]])
 
 
-@pytest.mark.parametrize(("world_size", "count", "said"), [(4, 0, "from 1 to 4"), (4, 5, "not 5"), (6, 4, "divides 6")])
-def test_islands_that_cannot_be(world_size: int, count: int, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+@pytest.mark.parametrize(
+    ("world_size", "count", "message"), [(4, 0, "from 1 to 4"), (4, 5, "not 5"), (6, 4, "divides 6")]
+)
+def test_islands_that_cannot_be(world_size: int, count: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         ReplicaGroupLayout(world_size, count)
 
 
@@ -33,7 +35,7 @@ def test_levels_in_any_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("levels", "said"),
+    ("levels", "message"),
     [
         ({}, "one entry at least"),
         ({0: 8}, "positive numbers, and has 0: 8"),
@@ -44,6 +46,6 @@ def test_levels_in_any_order() -> None:
         ({4: 4}, "must be all 8 processes, and is 4"),
     ],
 )
-def test_levels_that_cannot_be(levels: dict[int, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_levels_that_cannot_be(levels: dict[int, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         checked(levels, ReplicaGroupLayout(8, 4))

@@ -82,7 +82,7 @@ def test_without_a_shuffle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "message"),
     [
         (lambda: SampleOrder(0), "size must be from 1"),
         (lambda: SampleOrder(2**63), "size must be from 1"),
@@ -94,8 +94,8 @@ def test_without_a_shuffle() -> None:
         (lambda: SampleOrder(5).samples(-1, np.array([0])), "epoch must be from 0"),
     ],
 )
-def test_numbers_that_make_no_sense(made: object, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_numbers_that_make_no_sense(made: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         made()  # type: ignore[operator]  # a function
 
 

@@ -64,7 +64,7 @@ def test_an_optimizer_is_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"base_lr": 0}, "base_lr must be positive"),
         ({"base_lr": math.nan}, "base_lr must be positive"),
@@ -78,8 +78,8 @@ def test_an_optimizer_is_set() -> None:
         ({"total_samples": 5}, "a constant rate takes no total_samples"),
     ],
 )
-def test_what_makes_no_sense(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_makes_no_sense(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         LRSchedule(**{"base_lr": 0.1, "batch_size": 8} | wrong)
     with pytest.raises(ValueError, match="samples must be from 0"):
         LRSchedule(base_lr=0.1, batch_size=8).at(-1)

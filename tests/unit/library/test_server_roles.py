@@ -27,7 +27,7 @@ def test_each_parameter_has_one_evenly_loaded_server(sizes: dict[str, int], serv
 @given(st.integers(1, 6), st.integers(0, 4), st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=80))
 @settings(deadline=None)
 def test_staleness_is_bounded_without_deadlock(trainers: int, slack: int, acts: list[tuple[int, bool]]) -> None:
-    """Trainers push, or pull anew, in any order; a push that may not be applied waits."""
+    """Trainers push, or pull again, in any order; a push that may not be applied waits."""
     bound, version, has = trainers - 1 + slack, 0, [0] * trainers
     waiting: set[int] = set()
     for trainer, pulls in [(trainer % trainers, pulls) for trainer, pulls in acts]:
@@ -47,7 +47,7 @@ def test_staleness_is_bounded_without_deadlock(trainers: int, slack: int, acts: 
                     has[each], moved = version, True
                     waiting.remove(each)
                     break
-        assert len(waiting) < trainers, "all wait, and nobody for anything"
+        assert len(waiting) < trainers, "all wait, and none can go on"
 
 
 def test_smallest_bound_is_the_number_of_others() -> None:
@@ -59,7 +59,7 @@ def test_smallest_bound_is_the_number_of_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Roles(2, 2), "servers must be from 1 to 1, as there are 2 processes"),
         (lambda: Roles(2, 0), "servers must be from 1 to 1"),
@@ -67,6 +67,6 @@ def test_smallest_bound_is_the_number_of_others() -> None:
         (lambda: shares({"a": 1}, 2), "servers must be from 1 to 1, the number of parameters"),
     ],
 )
-def test_roles_that_make_no_sense(make: Callable[[], object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_roles_that_make_no_sense(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make()

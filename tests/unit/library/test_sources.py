@@ -100,7 +100,7 @@ def test_a_read_brings_a_block_and_no_more(bucket: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: token_dataset("memory://odd", 4), "has 5 bytes, which is no multiple of the 2 of uint16"),
         (lambda: token_dataset("memory://odd", 4, np.float32), "dtype must be a type of integers"),
@@ -108,9 +108,9 @@ def test_a_read_brings_a_block_and_no_more(bucket: str) -> None:
         (lambda: token_dataset("memory://odd", 1, "u1", block=0), "block must be from 1"),
     ],
 )
-def test_a_file_that_has_no_such_tokens(make: Callable[[], object], said: str) -> None:
+def test_a_file_that_has_no_such_tokens(make: Callable[[], object], message: str) -> None:
     put("memory://odd", b"12345")
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         make()
 
 
@@ -165,20 +165,20 @@ def test_writer_holds_one_shard_and_ends_with_index(bucket: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("samples", "block", "said"),
+    ("samples", "block", "message"),
     [
         ([], 1, "no sample to write"),
         ([b"1"], 0, "block must be"),
         ([b"1", "2"], 1, "sample 1 must be bytes, and is str"),
     ],
 )
-def test_what_cannot_be_written(bucket: str, samples: list[Any], block: int, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_cannot_be_written(bucket: str, samples: list[Any], block: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         write_records(bucket, samples, block=block)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             lambda content: content[:-1],
@@ -188,21 +188,21 @@ def test_what_cannot_be_written(bucket: str, samples: list[Any], block: int, sai
         (lambda content: content + b"?", None),
     ],
 )
-def test_a_shard_that_was_changed_is_named(bucket: str, change: Callable[[bytes], bytes], said: str | None) -> None:
+def test_a_shard_that_was_changed_is_named(bucket: str, change: Callable[[bytes], bytes], message: str | None) -> None:
     write_records(bucket, SAMPLES, block=10)
     memory = fsspec.filesystem("memory")
     memory.pipe_file("/bucket/data/shard-000001", change(memory.cat_file("/bucket/data/shard-000001")))
     source = RecordDataset(bucket, read_options=ReadOptions(retry=QUICK))
     assert source[9] == SAMPLES[9]
-    if said is None:
+    if message is None:
         assert source[10] == SAMPLES[10], "what follows the shard does no harm"
     else:
-        with pytest.raises(ReadError, match=said):
+        with pytest.raises(ReadError, match=message):
             source[10]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda text: text[:-9], "is no index of ours, or was cut off"),
         (lambda _: b"[]", "is no index of ours"),
@@ -210,11 +210,11 @@ def test_a_shard_that_was_changed_is_named(bucket: str, change: Callable[[bytes]
         (lambda text: text.replace(b'"format": 1', b'"format": 2'), "has format 2, and this release reads 1"),
     ],
 )
-def test_an_index_that_was_changed_is_reported(bucket: str, change: Callable[[bytes], bytes], said: str) -> None:
+def test_an_index_that_was_changed_is_reported(bucket: str, change: Callable[[bytes], bytes], message: str) -> None:
     write_records(bucket, SAMPLES, block=10)
     memory = fsspec.filesystem("memory")
     memory.pipe_file("/bucket/data/index.json", change(memory.cat_file("/bucket/data/index.json")))
-    with pytest.raises(ReadError, match=said):
+    with pytest.raises(ReadError, match=message):
         RecordDataset(bucket)
 
 
@@ -278,7 +278,7 @@ def run_epoch(source: BlockSource, order: SampleOrder, data_shard: DataShard) ->
 
 
 @pytest.mark.parametrize(
-    ("order", "reach", "said"),
+    ("order", "reach", "message"),
     [
         (SampleOrder(50, block=1), 4, r"reads 10 samples at a time.*Make it SampleOrder\(block=10\)"),
         (SampleOrder(50, block=25), 4, "reads 10 samples at a time"),
@@ -290,13 +290,13 @@ def run_epoch(source: BlockSource, order: SampleOrder, data_shard: DataShard) ->
         (SampleOrder(50, shuffled=False), 10, None),
     ],
 )
-def test_order_that_rereads_blocks_is_refused(bucket: str, order: SampleOrder, reach: int, said: str | None) -> None:
+def test_order_that_rereads_blocks_is_refused(bucket: str, order: SampleOrder, reach: int, message: str | None) -> None:
     index = write_records(bucket, [b"12345"] * 50, block=10)
     source = RecordDataset(bucket, read_options=ReadOptions(memory=2 * index.shards[0].size))
-    if said is None:
+    if message is None:
         source.check(order, reach)
     else:
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             source.check(order, reach)
 
 
@@ -348,8 +348,8 @@ def test_cache_trouble_is_reported_once_and_stops_nothing(
     monkeypatch.setattr(Path, "write_bytes", full)
     assert [disk.get(f"key-{number}", no_matter, lambda: b"block") for number in range(3)] == [b"block"] * 3
     monkeypatch.undo()
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said == (
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message == (
         f"the cache of blocks in {tmp_path}/cache is of no use: [Errno 28] No space left on device; blocks are read without it"
     )
     (tmp_path / "file").write_text("no folder")

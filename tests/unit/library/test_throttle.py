@@ -6,7 +6,7 @@ from trainyard_torch.throttle import MAX_SKIPPED_STEPS, Throttle
 
 
 class Training:
-    """Steps of some length, and what all of the processes agree on: the most that one of them wishes."""
+    """Steps of some length, and what all of the processes agree on: the most that one of them requests."""
 
     def __init__(self, *seconds: float) -> None:
         self.now = [0.0] * len(seconds)

@@ -61,7 +61,7 @@ def test_what_does_not_is_left_behind(gone: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "act", "said"),
+    ("name", "act", "message"),
     [
         ("cat_file", lambda store: store.read("a"), "cannot read .*/a: no answer for 0.1 s"),
         ("ls", lambda store: store.files(), "cannot list .*/: no answer"),
@@ -76,7 +76,7 @@ def test_each_operation_has_a_bound(
     kind: str,
     name: str,
     act: Callable[[Store], object],
-    said: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     gone: Callable[..., Any],
@@ -85,7 +85,7 @@ def test_each_operation_has_a_bound(
     store.write("a", b"1")
     # It may be one object for all stores of the process.
     monkeypatch.setattr(store._fs, name, gone)
-    with pytest.raises(StoreError, match=said):
+    with pytest.raises(StoreError, match=message):
         act(store)
     assert store.unanswered == 1
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Whoever is told of a training may be slow, away or unwilling: nobody waits, nothing is lost in silence, and the order stays."""
+"""A listener of a training may be slow, away or unwilling: no training waits, nothing is lost in silence, and the order stays."""
 
 import argparse
 import dataclasses
@@ -23,16 +23,16 @@ def measured(step: int) -> MetricsLogged:
 
 
 class Listener:
-    """Hears what it is told; `hear` may raise, or take its time."""
+    """A listener that stores what it receives; `receive` may raise, or take its time."""
 
     name = "the listener"
 
-    def __init__(self, hear: Callable[[Sequence[Event]], None] = lambda _: None) -> None:
-        self.hear, self.heard, self.closed = hear, list[Event](), False
+    def __init__(self, receive: Callable[[Sequence[Event]], None] = lambda _: None) -> None:
+        self.receive, self.received, self.closed = receive, list[Event](), False
 
     def write(self, events: Sequence[Event], /) -> None:
-        self.hear(events)
-        self.heard.extend(events)
+        self.receive(events)
+        self.received.extend(events)
 
     def register(self, *_: Any) -> str:
         return "1"
@@ -41,7 +41,9 @@ class Listener:
         self.closed = True
 
 
-def told(listener: Listener, events: Sequence[Event], *, seconds: float = PATIENCE, room: int = 4096) -> Background:
+def delivered(
+    listener: Listener, events: Sequence[Event], *, seconds: float = PATIENCE, room: int = 4096
+) -> Background:
     background = Background(listener, queue_size=room, pause=0.0, min_retry_seconds=0.01)
     for event in events:
         background.put(event)
@@ -59,8 +61,8 @@ COURSE: list[Event] = [
 
 def test_events_arrive_in_order() -> None:
     listener = Listener()
-    told(listener, COURSE)
-    assert listener.heard == COURSE
+    delivered(listener, COURSE)
+    assert listener.received == COURSE
     assert listener.closed
 
 
@@ -78,28 +80,28 @@ def test_training_does_not_wait_for_slow_listener() -> None:
     for event in COURSE:
         background.put(event)
     assert not background.flush(0.0), "it has heard nothing yet"
-    assert listener.heard == []
+    assert listener.received == []
     go.set()
     assert background.flush(PATIENCE)
-    assert listener.heard == COURSE
+    assert listener.received == COURSE
     background.close(PATIENCE)
 
 
 def test_a_recovered_listener_receives_all_once(caplog: pytest.LogCaptureFixture) -> None:
     tries = iter(range(5))
 
-    def hear(_: Sequence[Event]) -> None:
+    def receive(_: Sequence[Event]) -> None:
         if next(tries, None) is not None:
             raise ConnectionError("no route to host\nand a page of more")
 
-    listener = Listener(hear)
+    listener = Listener(receive)
     with caplog.at_level(logging.INFO):
         background = Background(listener, pause=0.0, min_retry_seconds=0.001)
         for event in COURSE:
             background.put(event)
         assert background.flush(PATIENCE)
         background.close(PATIENCE)
-    assert listener.heard == COURSE
+    assert listener.received == COURSE
     assert [record.getMessage() for record in caplog.records] == [
         "cannot send events to the listener (no route to host): training continues, events are kept and sent again",
         "the listener answers again; 0 events were dropped",
@@ -107,11 +109,11 @@ def test_a_recovered_listener_receives_all_once(caplog: pytest.LogCaptureFixture
 
 
 def test_unreachable_listener_is_given_up_at_close(caplog: pytest.LogCaptureFixture) -> None:
-    def hear(_: Sequence[Event]) -> None:
+    def receive(_: Sequence[Event]) -> None:
         raise ConnectionError
 
     begin = time.monotonic()
-    told(Listener(hear), COURSE, seconds=0.3)
+    delivered(Listener(receive), COURSE, seconds=0.3)
     assert time.monotonic() - begin < PATIENCE / 2
     assert caplog.messages[0].startswith("cannot send events to the listener")
     assert caplog.messages[1:] == ["the listener did not answer at the end: dropped 203 events"]
@@ -120,13 +122,13 @@ def test_unreachable_listener_is_given_up_at_close(caplog: pytest.LogCaptureFixt
 def test_what_is_refused_is_left_out_alone(caplog: pytest.LogCaptureFixture) -> None:
     unwanted = {measured(7).step, measured(150).step}
 
-    def hear(events: Sequence[Event]) -> None:
+    def receive(events: Sequence[Event]) -> None:
         if bad := [event for event in events if isinstance(event, MetricsLogged) and event.step in unwanted]:
             raise RefusedError(f"not step {bad[0].step}")
 
-    listener = Listener(hear)
-    told(listener, COURSE)
-    assert listener.heard == [
+    listener = Listener(receive)
+    delivered(listener, COURSE)
+    assert listener.received == [
         event for event in COURSE if not (isinstance(event, MetricsLogged) and event.step in unwanted)
     ]
     assert caplog.messages == ["the listener rejects some events (not step 7): they are dropped"]
@@ -140,11 +142,11 @@ def test_a_full_backlog_grows_coarser_and_not_shorter() -> None:
         background.put(event)
     go.set()
     background.close(PATIENCE)
-    steps = [event.step for event in listener.heard if isinstance(event, MetricsLogged)]
+    steps = [event.step for event in listener.received if isinstance(event, MetricsLogged)]
     assert steps == sorted(set(steps))
-    assert len(listener.heard) + background._backlog.left_out == len(COURSE)
-    assert isinstance(listener.heard[0], RunStarted)
-    assert isinstance(listener.heard[-1], RunEnded)
+    assert len(listener.received) + background._backlog.left_out == len(COURSE)
+    assert isinstance(listener.received[0], RunStarted)
+    assert isinstance(listener.received[-1], RunEnded)
 
 
 @st.composite
