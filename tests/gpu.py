@@ -48,8 +48,8 @@ def main() -> int:
     return int(pytest.main([*options, "-m", "gpu", *files]))
 
 
-def _end(code: int, said: str) -> int:
-    print(said, file=sys.stderr)  # noqa: T201 - as above
+def _end(code: int, output: str) -> int:
+    print(output, file=sys.stderr)  # noqa: T201 - as above
     return code
 
 

@@ -105,6 +105,8 @@ def test_last_failure_writes_uid_as_kubernetes_does() -> None:
 @pytest.mark.parametrize(("answer", "holds"), [("True", True), ("False", False), ("Unknown", False), (None, False)])
 def test_condition_holds_only_where_it_is_true(answer: Any, *, holds: bool) -> None:
     at = datetime(2026, 1, 2, tzinfo=UTC)
-    said = [] if answer is None else [Condition(type=C.COMPLETE, status=answer, reason="R", last_transition_time=at)]
-    status = TrainingJobStatus().evolve(conditions=said)
+    reported = (
+        [] if answer is None else [Condition(type=C.COMPLETE, status=answer, reason="R", last_transition_time=at)]
+    )
+    status = TrainingJobStatus().evolve(conditions=reported)
     assert (status.holds(C.COMPLETE), status.finished) == (holds, holds)

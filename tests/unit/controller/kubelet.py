@@ -44,12 +44,12 @@ class Lab:
     def runs(self, *pods: str) -> None:
         for pod in pods:
             self.bind(pod)
-            self._tell(pod, "Running", {"running": {}}, ready="True")
+            self._report(pod, "Running", {"running": {}}, ready="True")
 
     def ends(self, pod: str, code: int, message: str = "") -> None:
         reason = "Completed" if code == 0 else "Error"
         end = {"exitCode": code, "reason": reason, "message": message, "finishedAt": ENDED}
-        self._tell(pod, "Failed" if code else "Succeeded", {"terminated": end}, ready="False")
+        self._report(pod, "Failed" if code else "Succeeded", {"terminated": end}, ready="False")
 
     async def until_pods(self, *names: str) -> None:
         await until(lambda: self.pods() == sorted(names))
@@ -57,7 +57,7 @@ class Lab:
     async def until_phase(self, phase: str, name: str = "job") -> None:
         await until(lambda: self.status(name).get("phase") == phase)
 
-    def _tell(self, pod: str, phase: str, state: Json, *, ready: str) -> None:
+    def _report(self, pod: str, phase: str, state: Json, *, ready: str) -> None:
         self.cluster.set_status(
             PODS,
             LAB,

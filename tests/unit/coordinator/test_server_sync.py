@@ -167,7 +167,7 @@ async def test_replaced_worker_is_rejected(coordinator: RunningCoordinator) -> N
 
 
 async def test_worker_of_unknown_later_attempt_retries(coordinator: RunningCoordinator) -> None:
-    """The status was restored from a backup, say: it is set right in a moment."""
+    """The status was restored from a backup, for example: it is corrected in a moment."""
     coordinator.scene = (
         replace(coordinator.scene, pods=()).running(attempt=4).with_status(attempt=1, launched_attempt=1)
     )

@@ -67,7 +67,7 @@ async def test_late_successor_is_standby(api: FakeApi, timers: FakeTimers) -> No
 
 
 async def test_wrongly_succeeded_leader_exits_at_next_renewal(api: FakeApi, timers: FakeTimers) -> None:
-    """The runtime has lost a container that runs, say, and another was started in its place."""
+    """The runtime has lost a running container, for example, and another was started in its place."""
     async with election(api, timers) as vote:
         first = vote.join("pod_1")
         await vote.until_writes(first, 1)

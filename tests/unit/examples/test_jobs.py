@@ -149,11 +149,11 @@ def test_the_programs_fit_the_annotation_of_kubectl_apply() -> None:
 
 
 def test_page_lists_every_job_and_its_ranks() -> None:
-    told = re.findall(
+    losses = re.findall(
         r"^\| \[`([a-z0-9-]+)`\]\(\1\.yaml\) \| (\d+) \|", (RECIPES / "README.md").read_text(), re.MULTILINE
     )
     specs = {name: job["spec"] for name, job in OF_RECIPES.items()}
-    assert {name: int(ranks) for name, ranks in told} == {
+    assert {name: int(ranks) for name, ranks in losses} == {
         name: spec["replicas"] * spec["processesPerReplica"] for name, spec in specs.items()
     }
 

@@ -33,7 +33,7 @@ def made(*containers: dict[str, Any], contact: CoordinatorEndpoint | None = CONT
             id="beside a sidecar",
         ),
         pytest.param(made(TRAIN, pod={"initContainers": [container("fetch")]}), (ONE,), id="after another"),
-        pytest.param(made(TRAIN, contact=None), (), id="nobody would tell it"),
+        pytest.param(made(TRAIN, contact=None), (), id="no agent would receive it"),
         pytest.param(made(container()), (), id="without an agent"),
         pytest.param(made({**TRAIN, "restartPolicy": "OnFailure"}), (), id="the user has said how"),
         pytest.param(made({**TRAIN, "restartPolicyRules": [{"action": "Restart"}]}), (), id="the user has a rule"),

@@ -32,9 +32,9 @@ def kube_score(manifests: Path) -> list[str]:
     """Return the complaints of kube-score, including warnings."""
     options = ("--kubernetes-version", f"v{KUBERNETES.rpartition('.')[0]}", "--output-format", "ci")
     optional = ("--enable-optional-test", ",".join(OPTIONAL_CHECKS), "--disable-ignore-checks-annotations")
-    said = _run(ensure("kube-score")["kube-score"], "score", *options, *optional, manifests)
-    lines = said.splitlines()
-    assert any(line.startswith("[OK]") for line in lines), said
+    output = _run(ensure("kube-score")["kube-score"], "score", *options, *optional, manifests)
+    lines = output.splitlines()
+    assert any(line.startswith("[OK]") for line in lines), output
     return sorted({line for line in lines if not line.startswith(("[OK]", "[SKIPPED]"))})
 
 
@@ -50,10 +50,10 @@ def conftest(manifests: Path) -> list[str]:
 def checkov(framework: str, *files: Path) -> list[str]:
     """Return the complaints of checkov about these files."""
     paths = [word for file in files for word in ("--file", file)]
-    said = _run(*_python(), "checkov", "--framework", framework, "--skip-download", "--output", "json", *paths)
-    results: Any = json.loads(said)
+    output = _run(*_python(), "checkov", "--framework", framework, "--skip-download", "--output", "json", *paths)
+    results: Any = json.loads(output)
     results = results if isinstance(results, list) else [results]
-    assert all(result["summary"]["passed"] and not result["summary"]["parsing_errors"] for result in results), said
+    assert all(result["summary"]["passed"] and not result["summary"]["parsing_errors"] for result in results), output
     assert not any(result["summary"]["skipped"] for result in results), "something is excluded"
     failed = [check for result in results for check in result["results"]["failed_checks"]]
     return sorted({f"{check['check_id']} {check['check_name']}: {check['resource']}" for check in failed})

@@ -67,7 +67,7 @@ def test_policies_cover_only_watched_namespaces(chart: Chart) -> None:
     bound = {each["spec"]["policyName"]: each["spec"].get("matchResources") for each in release.all(BINDING)}
     (selector,) = bound["trainyard-author"]["namespaceSelector"]["matchExpressions"]
     assert selector == {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["lab"]}
-    assert bound["trainyard-operator"] is None, "its account is nobody's to misuse, wherever that may be"
+    assert bound["trainyard-operator"] is None, "no other account gets its permissions, in any namespace"
 
 
 def test_policy_matches_the_operators_account(chart: Chart) -> None:

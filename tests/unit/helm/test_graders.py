@@ -45,7 +45,7 @@ def test_conftest(everything: Path) -> None:
 def test_documented_findings_match_the_graders(release: Release, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "chart.md").read_text()
     manifests = graders.written(release.manifests, tmp_path)
-    said = graders.kube_score(manifests) + graders.conftest(manifests) + graders.checkov("kubernetes", manifests)
+    findings = graders.kube_score(manifests) + graders.conftest(manifests) + graders.checkov("kubernetes", manifests)
     reasons = {
         "`image.digest`": ("digest",),
         "`image.pullPolicy`": ("ImagePullPolicy", "Image Pull Policy"),
@@ -54,8 +54,8 @@ def test_documented_findings_match_the_graders(release: Release, tmp_path: Path)
     }
     for value, words in reasons.items():
         assert f"- {value}" in page
-        assert [line for line in said if any(word in line for word in words)], value
-    rest = [line for line in said if not any(word in line for words in reasons.values() for word in words)]
+        assert [line for line in findings if any(word in line for word in words)], value
+    rest = [line for line in findings if not any(word in line for words in reasons.values() for word in words)]
     assert rest == []
 
 
@@ -90,9 +90,9 @@ def test_each_pod_policy_detects_its_violation(hardened: Release, tmp_path: Path
         deployment["metadata"]["name"] = f"spoiled-{number}-"
         spoil(deployment["spec"]["template"]["spec"])
         spoiled.append(deployment)
-    said = graders.conftest(graders.written(spoiled, tmp_path))
+    findings = graders.conftest(graders.written(spoiled, tmp_path))
     for number, words in enumerate(SPOILED):
-        assert [line for line in said if f"spoiled-{number}-" in line and words in line], words
+        assert [line for line in findings if f"spoiled-{number}-" in line and words in line], words
 
 
 @pytest.mark.parametrize(

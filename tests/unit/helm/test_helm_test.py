@@ -24,8 +24,8 @@ def test_its_job_is_where_the_operator_looks(chart: Chart) -> None:
     release = chart.render({"watchNamespaces": ["lab", "team"], "imagePullSecrets": [{"name": "a"}, {"name": "b"}]})
     assert release.one("Role", "trainyard-helm-test")["metadata"]["namespace"] == "lab"
     (container,) = release.one("Pod", "trainyard-helm-test")["spec"]["containers"]
-    told = {each["name"]: each["value"] for each in container["env"]}
-    assert (told["HELM_TEST_NAMESPACE"], told["HELM_TEST_PULL_SECRETS"]) == ("lab", "a,b")
+    environment = {each["name"]: each["value"] for each in container["env"]}
+    assert (environment["HELM_TEST_NAMESPACE"], environment["HELM_TEST_PULL_SECRETS"]) == ("lab", "a,b")
 
 
 def test_it_can_be_left_out(chart: Chart) -> None:

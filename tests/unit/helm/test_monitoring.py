@@ -153,13 +153,13 @@ def test_missing_release_fires_until_it_is_removed(
         group, _ = rules_of(chart, ALL["metrics"], name)["groups"]
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({"groups": [{**group, "name": name}]}))
     series = 'trainyard_{}{{namespace="trainyard-system", job="{}-trainyard-metrics", pod="{}"}}'
-    told = {("one", "a"): "0x900", ("two", "b"): "0x20 _x880"}
+    series_values = {("one", "a"): "0x900", ("two", "b"): "0x20 _x880"}
     alert = '{alertname="TrainyardOperatorDown", job="two-trainyard-metrics"}'
     case = {
         "interval": "1m",
         "input_series": [
             {"series": series.format(metric, name, pod), "values": values}
-            for (name, pod), values in told.items()
+            for (name, pod), values in series_values.items()
             for metric in ("clock_offset_seconds", "invalid_jobs")
         ],
         "promql_expr_test": [
@@ -184,10 +184,10 @@ def test_each_alert_fires_in_its_case() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["alert"]))
 def test_alert_has_known_metrics_and_a_runbook(rule: dict[str, Any]) -> None:
-    told = set(re.findall(r"^\| `(\w+)` \|", reference.page(), flags=re.MULTILINE))
+    series_values = set(re.findall(r"^\| `(\w+)` \|", reference.page(), flags=re.MULTILINE))
     used = set(re.findall(r"\b(?:trainyard|workqueue|controller_runtime)_\w+", rule["expr"]))
     assert used
-    assert used <= told
+    assert used <= series_values
     assert rule["labels"]["severity"] in {"critical", "warning"}
     assert rule["annotations"].keys() == {"summary", "description"}
     assert (RUNBOOKS / f"{rule['alert']}.md").read_text().startswith(f"# {rule['alert']}\n")

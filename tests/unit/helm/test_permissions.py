@@ -39,7 +39,7 @@ NEVER_VERBS = {"escalate", "bind", "impersonate"}
 
 
 def roles_bound_to(release: Release, account: Mapping[str, Any]) -> list[tuple[str, str | None, str]]:
-    """Return kind, namespace and name of each role, and check that nobody else is bound to it."""
+    """Return kind, namespace and name of each role, and check that no other account is bound to it."""
     bindings = release.all("ClusterRoleBinding") + release.all("RoleBinding")
     # `helm test` has its own account: test_helm_test.py.
     bindings = [each for each in bindings if not each["metadata"]["name"].endswith("-helm-test")]

@@ -126,9 +126,9 @@ def test_agent_image_defaults_to_the_operators(chart: Chart) -> None:
 
 
 def test_operator_gets_its_pod_identity(release: Release) -> None:
-    told = {variable["name"]: variable.get("valueFrom") for variable in release.container()["env"]}
-    assert told["TRAINYARD_INSTANCE"] == {"fieldRef": {"fieldPath": "metadata.name"}}
-    assert told["TRAINYARD_POD_UID"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
+    variables = {variable["name"]: variable.get("valueFrom") for variable in release.container()["env"]}
+    assert variables["TRAINYARD_INSTANCE"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert variables["TRAINYARD_POD_UID"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
 
 
 def test_lease_name_matches_its_permission(chart: Chart) -> None:

@@ -49,9 +49,9 @@ def run(chart: Path, suite: str = "*") -> tuple[bool, str]:
 
 
 def test_suites_pass() -> None:
-    passed, said = run(CHART)
-    assert passed, said
-    assert re.search(rf"^Test Suites: {len(SUITES)} passed, {len(SUITES)} total$", said, re.MULTILINE), said
+    passed, output = run(CHART)
+    assert passed, output
+    assert re.search(rf"^Test Suites: {len(SUITES)} passed, {len(SUITES)} total$", output, re.MULTILINE), output
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -87,9 +87,9 @@ def test_suites_detect_a_broken_template(tmp_path: Path, template: str, right: s
     text = broken.read_text()
     assert right in text
     broken.write_text(text.replace(right, wrong))
-    passed, said = run(tmp_path / "trainyard", Path(template).stem)
+    passed, output = run(tmp_path / "trainyard", Path(template).stem)
     assert not passed
-    assert re.search("^Test Suites: 1 failed, 0 passed, 1 total$", said, re.MULTILINE), said
+    assert re.search("^Test Suites: 1 failed, 0 passed, 1 total$", output, re.MULTILINE), output
 
 
 def test_each_template_is_broken_once() -> None:

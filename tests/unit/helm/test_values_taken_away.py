@@ -66,13 +66,13 @@ def test_removed_value_is_optional_or_refused(
         assert "error calling" not in sentence
         assert "nil pointer" not in sentence
         return
-    said = [
+    errors = [
         nothing
         for manifest in release.manifests
         if manifest["kind"] != "CustomResourceDefinition"
         for nothing in nothings(manifest, f"{manifest['kind']} {manifest['metadata']['name']}")
     ]
-    assert said == []
+    assert errors == []
     for name, value in release.environment().items():
         monkeypatch.setenv(name, value or "a-pod")
     Settings()

@@ -1,4 +1,4 @@
-"""The rules that all Dockerfiles keep: all is pinned, nobody is root at the end, no server or secret stays."""
+"""The rules that all Dockerfiles keep: all is pinned, no process is root at the end, no server or secret stays."""
 
 import re
 from pathlib import Path

@@ -65,7 +65,7 @@ async def test_expired_watch_finds_missed_deletions(api: FakeApi) -> None:
         await scene.shows("stays", "comes")
         assert scene.names("b") == set()
         assert sorted(scene.changes) == ["a", "b"], (
-            "the owner of what vanished is told, the deletion itself was never seen"
+            "the owner of what vanished is notified, the deletion itself was never seen"
         )
 
 

@@ -1,4 +1,4 @@
-"""The table of legal moves, and what is told of one that is not in it."""
+"""The table of legal moves, and the message of one that is not in it."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def test_move_is_legal_if_in_the_table(before: Phase, after: Phase) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "message"),
     [
         ({}, {"phase": Phase.RESTARTING, "attempt": 2}, None),
         ({}, {"phase": Phase.SUSPENDED, "attempt": 2}, None),
@@ -40,8 +40,10 @@ def test_move_is_legal_if_in_the_table(before: Phase, after: Phase) -> None:
         ({}, {"phase": Phase.FAILED}, "the phase Failed contradicts the conditions"),
     ],
 )
-def test_attempt_grows_by_one_on_group_restart(before: dict[str, Any], after: dict[str, Any], told: str | None) -> None:
-    assert objection(status(**before), status().evolve(**after)) == told
+def test_attempt_grows_by_one_on_group_restart(
+    before: dict[str, Any], after: dict[str, Any], message: str | None
+) -> None:
+    assert objection(status(**before), status().evolve(**after)) == message
 
 
 @pytest.mark.parametrize(

@@ -357,7 +357,7 @@ async def test_ready_workers_share_status_writes(api: FakeApi, lab: Lab) -> None
     assert set(writes) == {"PUT status"}
 
 
-@pytest.mark.parametrize("namesake", [True, False], ids=["a namesake is there", "nobody is there"])
+@pytest.mark.parametrize("namesake", [True, False], ids=["a namesake is there", "no pod is there"])
 async def test_job_that_only_the_cache_has_is_forgotten(api: FakeApi, lab: Lab, *, namesake: bool) -> None:
     async with operator(api) as op:
         uid = lab.submit()["metadata"]["uid"]

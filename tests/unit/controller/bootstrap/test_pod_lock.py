@@ -11,8 +11,8 @@ from trainyard.controller.bootstrap.pod_lock import acquire_pod_lock
 HOLD = """
 import sys, time
 from trainyard.controller.bootstrap.pod_lock import acquire_pod_lock
-seat = acquire_pod_lock(*sys.argv[1:])
-print(seat.identity, flush=True)
+lock = acquire_pod_lock(*sys.argv[1:])
+print(lock.identity, flush=True)
 time.sleep(600)
 """
 

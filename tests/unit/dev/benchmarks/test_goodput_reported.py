@@ -33,7 +33,7 @@ def lives(random: Random) -> list[Life]:
     return found
 
 
-def told(life: Life, at: float, attempt: int) -> WorkerReport:
+def report_of(life: Life, at: float, attempt: int) -> WorkerReport:
     """What its agent tells at this time."""
     done = [step for step in life.steps if step[1] <= at]
     took = sorted([after[1] - before[1] for before, after in pairwise(done)][-31:])
@@ -54,7 +54,7 @@ def test_both_are_within_two_points(seed: int) -> None:
         at = life.steps[0][1] + random.uniform(0.0, 2.0)
         # The status is written every ten seconds, with a report that is up to five seconds old.
         while (at := at + 10) < life.steps[-1][1] + 5:
-            report = told(life, min(at - random.uniform(0.0, 5.0), life.steps[-1][1]), attempt)
+            report = report_of(life, min(at - random.uniform(0.0, 5.0), life.steps[-1][1]), attempt)
             snapshot = Snapshot(replace(job(1).job, status=status), reports=[report])
             seen = progress(snapshot, NOW)
             goodput = reported(snapshot, seen, step_reported_at(snapshot, NOW) - NOW)

@@ -33,10 +33,10 @@ class Server:
         body = await request.json()
         if body["metadata"]["name"] == "refused":
             return web.Response(status=403, text="not here")
-        await self.tell(request.path, "ADDED", body)
+        await self.publish(request.path, "ADDED", body)
         return web.json_response(body, status=201)
 
-    async def tell(self, path: str, kind: str, body: dict[str, Any]) -> None:
+    async def publish(self, path: str, kind: str, body: dict[str, Any]) -> None:
         self.version += 1
         metadata = {"uid": body["metadata"]["name"], **body["metadata"], "resourceVersion": str(self.version)}
         line = json.dumps({"type": kind, "object": {**body, "metadata": metadata}}).encode() + b"\n"
@@ -95,14 +95,14 @@ async def test_what_is_sent_is_seen_with_the_moment(server: Server, tmp_path: Pa
         await server.watched.wait()
         sent = await say(load, "go", "began")
         seen = await asyncio.to_thread(watch.expect, "reached", SECONDS)
-        await server.tell(
+        await server.publish(
             JOBS, "ADDED", {"metadata": {"name": "j"}, "status": {"phase": "Running", "readyReplicas": 200}}
         )
-        said = await asyncio.to_thread(watch.expect, "reached", SECONDS)
+        output = await asyncio.to_thread(watch.expect, "reached", SECONDS)
         numbers = await say(watch, "numbers", "numbers")
     assert sent["refused"] == []
-    assert (seen["reached"], said["reached"]) == ("created", "status")
-    assert sent["began"] < seen["at"] < said["at"] < time.monotonic()
+    assert (seen["reached"], output["reached"]) == ("created", "status")
+    assert sent["began"] < seen["at"] < output["at"] < time.monotonic()
     assert numbers["numbers"] == {"created": 200, "running": 0, "status": 1}
 
 

@@ -83,7 +83,7 @@ def test_the_parts_add_up_to_the_whole() -> None:
         (Moments(10, noticed=14, decided=11, stopped=12), {"detect": 1, "decide": 0, "stop": 1, "start": 8.3}),
         # All had ended by themselves before it was decided.
         (Moments(10, noticed=11, decided=13, stopped=11), {"detect": 1, "decide": 2, "stop": 0, "start": 7.3}),
-        # An operator that came back late tells of what has long happened without it.
+        # An operator that came back late reports what has long happened without it.
         (Moments(10, noticed=11, decided=40, stopped=12), {"detect": 1, "decide": None, "stop": 1, "start": 8.3}),
     ],
     ids=["nothing observed", "only the end", "job before pod", "stopped before decided", "reported too late"],
@@ -108,7 +108,7 @@ RUNNING = {"state": {"running": {}}, "restartCount": 0}
 
 
 @pytest.mark.parametrize(
-    ("seen", "tells"),
+    ("seen", "reveals"),
     [
         (event(phase="Running", containerStatuses=[RUNNING]), False),
         (event(phase="Pending"), False),
@@ -122,5 +122,5 @@ RUNNING = {"state": {"running": {}}, "restartCount": 0}
     ],
     ids=["running", "waiting", "unschedulable", "gone", "terminating", "failed", "exited", "restarted", "node lost"],
 )
-def test_pod_status_reveals_the_fault(seen: dict[str, Any], tells: bool) -> None:  # noqa: FBT001 - a column of the table
-    assert shows_fault(seen) is tells
+def test_pod_status_reveals_the_fault(seen: dict[str, Any], reveals: bool) -> None:  # noqa: FBT001 - a column of the table
+    assert shows_fault(seen) is reveals

@@ -58,8 +58,8 @@ def test_system_that_never_recovers_is_abandoned() -> None:
 
 
 def test_the_table_has_a_block_for_each_fault() -> None:
-    told = table(rows([run(3.0, start=2.04), run(None, system="jobset")]), {"kill": "kill: one dies"})
-    assert told.splitlines() == [
+    page = table(rows([run(3.0, start=2.04), run(None, system="jobset")]), {"kill": "kill: one dies"})
+    assert page.splitlines() == [
         "kill: one dies",
         "  system                n never  p50 s  p95 s  lost |  detect  decide    stop   start  import connect    load    step",
         "  trainyard             1     -    3.0    3.0     4 |       -       -       -     2.0       -       -       -       -",

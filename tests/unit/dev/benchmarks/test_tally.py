@@ -19,7 +19,7 @@ def tally() -> Tally:
 
 
 def test_each_milestone_is_recorded_once_with_its_time(tally: Tally) -> None:
-    told = [
+    reported = [
         tally.pod("ADDED", pod("p"), 1.0),
         tally.pod("ADDED", pod("q"), 2.0),
         tally.pod("MODIFIED", pod("p", "Running"), 3.0),
@@ -28,7 +28,7 @@ def test_each_milestone_is_recorded_once_with_its_time(tally: Tally) -> None:
         tally.job("ADDED", job("j", runs=False), 6.0),
         tally.job("MODIFIED", job("j", runs=True), 7.0),
     ]
-    assert told == [[], ["created"], [], ["running"], [], [], ["status"]]
+    assert reported == [[], ["created"], [], ["running"], [], [], ["status"]]
     assert {name: milestone.at for name, milestone in tally.milestones.items()} == {
         "created": 2.0,
         "running": 4.0,

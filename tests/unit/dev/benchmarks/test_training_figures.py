@@ -39,17 +39,17 @@ def test_ratio_of_medians_has_the_range_of_rounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "said"),
+    ("one", "other", "message"),
     [([1.0], [1.0, 2.0], "1 and 2"), ([], [], "0 and 0"), ([1.0], [0.0], "positive")],
     ids=["turns", "none", "zero"],
 )
-def test_no_ratio(one: list[float], other: list[float], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_no_ratio(one: list[float], other: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         ratio(one, other)
 
 
 class Program:
-    """One that prints every ten steps: its first interval, cold, takes a second, each other as long as it is told."""
+    """One that prints every ten steps: its first interval, cold, takes a second, each other as long as given."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.turns = seconds, 0
@@ -67,7 +67,7 @@ class Program:
     def line(self) -> Mark:
         assert self.going
         number = next(self._lines)
-        # The line that ends the step in which it was stopped is late, which nobody is to see.
+        # The line that ends the step in which it was stopped is late, which must not show.
         return Mark(self.turns * 100 + number * self.seconds + 1, 10 * number, number * 2.0)
 
 

@@ -68,4 +68,4 @@ def test_each_finds_what_torchrun_would_have_set() -> None:
     found = group.environment(1)
     assert (found["RANK"], found["LOCAL_RANK"], found["LOCAL_WORLD_SIZE"], found["GROUP_RANK"]) == ("3", "1", "2", "1")
     assert (found["MASTER_ADDR"], found["GLOO_SOCKET_IFNAME"]) == ("10.0.0.1", "cable")
-    assert "RANK" not in Group(1).environment(0), "nobody has started it"
+    assert "RANK" not in Group(1).environment(0), "it was not started"

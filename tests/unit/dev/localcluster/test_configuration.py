@@ -98,7 +98,7 @@ def test_routes_in_the_way(destination: str, taken: bool) -> None:  # noqa: FBT0
         ("", True, []),
     ],
 )
-def test_which_chains_must_let_the_cluster_through(listing: str, frames: bool, chains: list[str]) -> None:  # noqa: FBT001 - likewise
+def test_which_chains_must_let_the_cluster_through(listing: str, frames: bool, chains: list[str]) -> None:  # noqa: FBT001 - a column, too
     assert host_changes.needed_accepts(host_changes.parse_policies(listing), bridged_frames_pass=frames) == chains
 
 
@@ -138,7 +138,7 @@ def node(*, ready: str = "True", heartbeat: str = "2026-01-01T12:00:00Z", gpus: 
         ({"metadata": {"name": "node1"}}, False),
     ],
 )
-def test_when_a_node_is_up(seen: dict[str, object], up: bool) -> None:  # noqa: FBT001 - likewise
+def test_when_a_node_is_up(seen: dict[str, object], up: bool) -> None:  # noqa: FBT001 - a column, too
     booted = node_view.parse(node(heartbeat="2026-01-01T11:59:59Z")).heartbeat
     assert node_view.parse(seen).is_up(8, booted) is up
 

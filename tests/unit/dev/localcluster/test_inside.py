@@ -4,7 +4,7 @@ from dev.localcluster import inside
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--requirements", "/no/such.txt", "trainer", "true"], "there is no file /no/such.txt"),
         (["trainer"], "there is no command"),
@@ -12,8 +12,8 @@ from dev.localcluster import inside
     ],
 )
 def test_what_it_refuses_before_anything_is_built(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         inside.main(words)
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

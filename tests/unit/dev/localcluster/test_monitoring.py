@@ -1,4 +1,4 @@
-"""What metrics-server, Prometheus and prometheus-adapter are told."""
+"""The settings of metrics-server, Prometheus and prometheus-adapter."""
 
 import json
 from pathlib import Path
@@ -28,9 +28,9 @@ def test_each_aggregated_api_has_service_address_and_certificate() -> None:
 
 def test_prometheus_scrapes_annotated_targets_and_kubelets(tmp_path: Path) -> None:
     at = from_environment({"XDG_CACHE_HOME": str(tmp_path)})
-    told = monitoring.scrapes(at, [tmp_path / "alerts.yaml"])
-    assert told["rule_files"] == [str(tmp_path / "alerts.yaml")]
-    pods, services, kubelets = told["scrape_configs"]
+    configuration = monitoring.scrapes(at, [tmp_path / "alerts.yaml"])
+    assert configuration["rule_files"] == [str(tmp_path / "alerts.yaml")]
+    pods, services, kubelets = configuration["scrape_configs"]
 
     def kept(scrape: dict[str, Any]) -> list[str]:
         return [rule["regex"] for rule in scrape["relabel_configs"] if rule.get("action") == "keep"]

@@ -10,10 +10,10 @@ from dev.localcluster.paths import Paths
 def test_kube_router_does_policies_alone(tmp_path: Path) -> None:
     program, *flags = policies.command(2, Path("/bin/kube-router"), Paths(tmp_path))
     assert program == "/bin/kube-router"
-    told = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
-    off = {name for name, value in told.items() if value == "false"}
-    assert (told["run-firewall"], off) == ("true", {"run-router", "run-service-proxy", "enable-cni"})
-    assert (told["hostname-override"], told["service-cluster-ip-range"]) == ("node2", str(SERVICE_NETWORK))
+    settings = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
+    off = {name for name, value in settings.items() if value == "false"}
+    assert (settings["run-firewall"], off) == ("true", {"run-router", "run-service-proxy", "enable-cni"})
+    assert (settings["hostname-override"], settings["service-cluster-ip-range"]) == ("node2", str(SERVICE_NETWORK))
 
 
 def test_policies_also_apply_to_nodes_booted_later(tmp_path: Path) -> None:

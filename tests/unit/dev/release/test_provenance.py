@@ -63,8 +63,8 @@ def test_provenance_names_the_workflow_run() -> None:
 def test_provenance_reveals_nothing_about_local_machines() -> None:
     by = provenance.builder({"HOSTNAME": "kitchen", "USER": "lovelace", "HOME": "/home/lovelace"})
     assert by == Builder(provenance.LOCAL_BUILDER)
-    told = json.dumps(predicate(BUILD, SOURCE, by))
-    assert not [word for word in ("kitchen", "lovelace", "invocationId") if word in told]
+    statement = json.dumps(predicate(BUILD, SOURCE, by))
+    assert not [word for word in ("kitchen", "lovelace", "invocationId") if word in statement]
 
 
 def test_timestamps_have_whole_seconds() -> None:
@@ -87,6 +87,6 @@ def test_repository_without_url_is_identified_by_commit() -> None:
 
 @pytest.mark.parametrize("field", ["buildType", "externalParameters", "resolvedDependencies"])
 def test_it_has_what_the_specification_asks_for(field: str) -> None:
-    told = predicate(BUILD, SOURCE, Builder("me"))
-    assert told["buildDefinition"][field]
-    assert told["runDetails"]["builder"]["id"]
+    statement = predicate(BUILD, SOURCE, Builder("me"))
+    assert statement["buildDefinition"][field]
+    assert statement["runDetails"]["builder"]["id"]

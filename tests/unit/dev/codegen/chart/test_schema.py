@@ -53,8 +53,8 @@ def test_schema_has_no_references() -> None:
     text = json.dumps(made())
     assert "$ref" not in text
     assert "$defs" not in text
-    for path, said in descriptions(VALUES).items():
-        assert said.strip(), path
+    for path, description in descriptions(VALUES).items():
+        assert description.strip(), path
 
 
 def test_only_marked_comments_are_descriptions() -> None:

@@ -1,4 +1,4 @@
-"""What a build is told of the host, from texts as apt, pip and the environment give them."""
+"""What a build receives from the host, from texts as apt, pip and the environment give them."""
 
 from pathlib import Path
 
