@@ -52,7 +52,7 @@ def main() -> None:
         print("torch's TCPStore works as installed: nothing to patch")
         return
     if "libuv" not in before.stderr:
-        raise SystemExit(f"torch's TCPStore fails, and not for want of libuv:\n{before.stderr}")
+        raise SystemExit(f"torch's TCPStore fails, although libuv is not the cause:\n{before.stderr}")
     package = find_spec("torch")
     if package is None or package.origin is None:
         raise SystemExit("torch is not installed in this image")

@@ -1,4 +1,4 @@
-"""`python -m dev.benchmarks.linear`: ten times the pods may not cost more than ten times as much, with some room for the machine's moods.
+"""`python -m dev.benchmarks.linear`: ten times the pods may cost at most ten times as much, plus a margin for noise.
 
 Fails on anything quadratic, and on a peak of memory above the limit. Measures this operator alone.
 """
@@ -21,7 +21,7 @@ from dev.localcluster.say import complain, say
 SMALL: Final = 500
 TIMES: Final = 10
 MOST_GROWTH: Final = 2.0
-"""How much more a pod may cost among the many than among the few. Quadratic would be ten."""
+"""Largest allowed ratio of the cost per pod in the large fleet to that in the small one. Quadratic cost would be 10."""
 MOST_MIB: Final = 150.0
 DEADLINE_SECONDS: Final = 600.0
 
@@ -35,15 +35,15 @@ class Pair:
     large: Run
 
     def cpu_growth(self) -> float:
-        """How much more CPU time a pod costs the operator in the large one."""
+        """Return the ratio of CPU time per pod, large fleet to small fleet."""
         return _growth(self.small.cpu_s, self.large.cpu_s, self)
 
     def time_growth(self) -> float:
-        """How much longer a pod takes there until the status tells of it."""
+        """Return the ratio of time per pod until the status reports it, large fleet to small fleet."""
         return _growth(self.small.status_s, self.large.status_s, self)
 
     def complaints(self) -> list[str]:
-        """What must not be, a sentence each."""
+        """Return one sentence for each exceeded limit."""
         if unfinished := [run.note for run in (self.small, self.large) if run.note]:
             return [f"{self.name}: {note}" for note in unfinished]
         found = [
@@ -60,7 +60,7 @@ class Pair:
         return found
 
     def describe(self) -> str:
-        """In words."""
+        """Return the measurements as text."""
         lines = [
             f"  {run.pods:>6,} pods: created {run.created_s:.1f} s, status {run.status_s:.1f} s, CPU {run.cpu_s:.2f} s"
             f" ({1000 * (run.cpu_s or 0) / run.pods:.2f} ms a pod), peak {run.rss_mib:.0f} MiB"
@@ -71,10 +71,10 @@ class Pair:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure. Returns the exit code: 1 where something grows too fast, or cannot be measured."""
+    """Measure, and return the exit code: 1 if the cost grows too fast or cannot be measured."""
     parser = argparse.ArgumentParser(prog="python -m dev.benchmarks.linear", description=__doc__)
-    parser.add_argument("--pods", type=int, default=SMALL, help="of the small fleets")
-    parser.add_argument("--times", type=int, default=TIMES, help="how much larger the large ones are")
+    parser.add_argument("--pods", type=int, default=SMALL, help="pods of the small fleets")
+    parser.add_argument("--times", type=int, default=TIMES, help="factor from the small to the large fleets")
     options = parser.parse_args(words)
     try:
         with ground() as place:
@@ -83,7 +83,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 _pair(place, "many jobs", Fleet(options.pods, 1), Fleet(options.pods * options.times, 1)),
             ]
     except BenchmarkError as error:
-        complain(f"the benchmark ends: {error}")
+        complain(f"the benchmark failed: {error}")
         return 1
     complaints = [complaint for pair in pairs for complaint in pair.complaints()]
     for complaint in complaints:

@@ -1,22 +1,22 @@
-"""What the benchmarks' command lines have in common. Pure."""
+"""Options that the command lines of the benchmarks share."""
 
 import argparse
 from collections.abc import Collection, Sequence
 
 
 def turns(systems: Sequence[str], repeat: int) -> list[str]:
-    """Who is measured when: everybody begins once, so that none is always the first or always after the same one."""
+    """Return the order of the systems in this repetition. It rotates, so that each system is first once."""
     first = repeat % len(systems)
     return [*systems[first:], *systems[:first]]
 
 
 def some_of(known: Collection[str], text: str) -> list[str]:
-    """The names in a list with commas.
+    """Return the names in a comma-separated list.
 
     Raises:
-        argparse.ArgumentTypeError: one is not known.
+        argparse.ArgumentTypeError: a name is unknown.
     """
     chosen = text.split(",")
-    if strange := [name for name in chosen if name not in known]:
-        raise argparse.ArgumentTypeError(f"there is no {', '.join(strange)}; there are {', '.join(known)}")
+    if unknown := [name for name in chosen if name not in known]:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; available: {', '.join(known)}")
     return chosen

@@ -1,1 +1,1 @@
-"""`make demo`: a cluster, the operator, and a job that loses a worker and finishes all the same."""
+"""`make demo`: start a cluster, install the operator, and run a job that recovers from a killed worker."""

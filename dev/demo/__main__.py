@@ -7,7 +7,7 @@ from dev.demo import install, monitoring, run, target
 from dev.demo.commands import Cluster, DemoError, say
 
 CLOSING = """
-The cluster stays up. To look around, from this folder:
+The cluster stays up. To inspect the job, run from this folder:
   export KUBECONFIG={kubeconfig}
   export PATH={programs}:$PATH
   kubectl describe tj digits
@@ -15,29 +15,29 @@ The cluster stays up. To look around, from this folder:
   kubectl logs digits-worker-0-1
   kubectl explain tj.spec.lifecycle
 To run another job: kubectl apply -f examples/hello/job.yaml
-To train once more: kubectl delete tj digits && kubectl apply -k {job}
-To cut the power of a node: .venv/bin/python -m dev.localcluster node stop 2     (and: node start 2)
-To take it all down: make cluster-down
+To train again: kubectl delete tj digits && kubectl apply -k {job}
+To power off a node: .venv/bin/python -m dev.localcluster node stop 2 (power on: node start 2)
+To delete the cluster: make cluster-down
 """
 
 
 def main() -> int:
-    """Run the demo. Returns the exit code."""
-    began = time.monotonic()
+    """Run the demo and return the exit code."""
+    started = time.monotonic()
     try:
-        watched = monitoring.wished()
+        monitored = monitoring.requested()
         cluster = target.choose()
         install.install(cluster)
-        if watched:
+        if monitored:
             monitoring.start(cluster)
         run.train(cluster)
         run.epilogue(cluster)
-        if watched:
+        if monitored:
             monitoring.closing()
     except DemoError as error:
         say(f"the demo failed: {error}")
         return 1
-    say(f"done in {time.monotonic() - began:.0f} s")
+    say(f"done in {time.monotonic() - started:.0f} s")
     _closing(cluster)
     return 0
 

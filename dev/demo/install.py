@@ -1,4 +1,4 @@
-"""`helm install` of the operator, as the README tells users to do it."""
+"""Install the operator with Helm, as the README describes it."""
 
 from pathlib import Path
 
@@ -9,18 +9,24 @@ RELEASE = "trainyard"
 NAMESPACE = "trainyard-system"
 CHART = ROOT / "helm/trainyard"
 OPERATORS = ("--selector", f"app.kubernetes.io/name=trainyard,app.kubernetes.io/instance={RELEASE}")
-"""Both operators, for kubectl."""
+"""kubectl arguments that select both operator pods."""
 
 
 def install(cluster: Cluster, *more: str, chart: Path = CHART) -> None:
-    """Install or upgrade, and wait until the operator is ready. `more`: for helm."""
+    """Install or upgrade the chart, and wait until the operator is ready.
+
+    Args:
+        cluster: the cluster to install into.
+        more: further arguments for helm.
+        chart: the chart, as a folder or an archive.
+    """
     repository, _, tag = cluster.images["operator"].rpartition(":")
-    say("installing the operator with helm …")
+    say("installing the operator with Helm …")
     try:
         _upgrade(cluster, chart, repository, tag, more)
     except DemoError as error:
-        said = cluster.kube("--namespace", NAMESPACE, "logs", *OPERATORS, "--tail=5", "--ignore-errors")
-        raise DemoError(f"{error}\nthe operator's last words:\n{said}") from error
+        log = cluster.kube("--namespace", NAMESPACE, "logs", *OPERATORS, "--tail=5", "--ignore-errors")
+        raise DemoError(f"{error}\nlast log lines of the operator:\n{log}") from error
 
 
 def _upgrade(cluster: Cluster, chart: Path, repository: str, tag: str, more: tuple[str, ...]) -> None:
@@ -34,5 +40,5 @@ def _upgrade(cluster: Cluster, chart: Path, repository: str, tag: str, more: tup
 
 
 def uninstall(cluster: Cluster) -> None:
-    """Take the operator away. The CRD and all TrainingJobs stay."""
+    """Uninstall the operator. The CRD and all TrainingJobs stay."""
     cluster.helm_command("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "120s")

@@ -1,4 +1,4 @@
-"""With MONITORING=1: a Prometheus beside the demo's cluster, and where to look."""
+"""Start Prometheus for the demo cluster (MONITORING=1), and print what it has scraped."""
 
 import json
 import os
@@ -16,29 +16,33 @@ from dev.localcluster.monitoring import SCRAPE_SECONDS
 
 FILES = "helm/trainyard/files"
 DASHBOARDS = f"{FILES}/dashboards"
-LOOK = {
-    "the last step that it was asked about": f'trainyard_job_step{{name="{JOB}"}}',
-    "share of its time that counted": f'trainyard_job_goodput_ratio{{name="{JOB}"}}',
-    "failures": f'trainyard_job_restarts_total{{name="{JOB}", cause="failure"}}',
+QUERIES = {
+    "last scraped step": f'trainyard_job_step{{name="{JOB}"}}',
+    "goodput ratio": f'trainyard_job_goodput_ratio{{name="{JOB}"}}',
+    "restarts after failures": f'trainyard_job_restarts_total{{name="{JOB}", cause="failure"}}',
 }
 
 
-def wished(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the user wants it. Raises DemoError for a value that is neither yes nor no."""
+def requested(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the user requests monitoring. Raises DemoError for a value other than 0 and 1."""
     value = environ.get("MONITORING", "")
     if value not in {"", "0", "1"}:
-        raise DemoError(f"MONITORING must be 1, or not be set, and is {value!r}")
+        raise DemoError(f"MONITORING is {value!r}: set it to 1, or leave it unset")
     return value == "1"
 
 
 def start(cluster: Cluster) -> None:
-    """Prometheus, which scrapes the operator, workers and kubelets. Raises DemoError on another cluster than the demo's own."""
+    """Start a Prometheus that scrapes the operator, the workers and the kubelets.
+
+    Raises:
+        DemoError: the cluster was not created by the demo.
+    """
     if cluster.kubeconfig is None:
         raise DemoError(
-            "MONITORING=1 is for the demo's own cluster: on another one leave it out, and let your Prometheus find the operator "
-            "by metrics.serviceMonitor of the chart"
+            "MONITORING=1 works only on the cluster that the demo creates: on another cluster, leave it unset and enable "
+            "the chart value metrics.serviceMonitor for your own Prometheus"
         )
-    say("starting Prometheus (two minutes more the first time) …")
+    say("starting Prometheus (the first start takes about 2 minutes longer) …")
     show(
         [
             *python("dev.localcluster"),
@@ -52,26 +56,26 @@ def start(cluster: Cluster) -> None:
 
 
 def closing() -> None:
-    """What it knows of the job, and where to look."""
-    # What has happened at the very end is known from when it has asked once more.
+    """Print what Prometheus has scraped about the job, and the addresses of its pages."""
+    # Prometheus knows the job's final state only after one more scrape.
     time.sleep(SCRAPE_SECONDS + 1)
-    say(f"what Prometheus knows of {JOB}")
-    for words, query in LOOK.items():
+    say(f"metrics of {JOB} in Prometheus:")
+    for title, query in QUERIES.items():
         found = _value(query)
-        sys.stdout.write(f"  {words}: {'not told yet' if found is None else f'{found:g}'}    {query}\n")
+        sys.stdout.write(f"  {title}: {'no data yet' if found is None else f'{found:g}'}    {query}\n")
     names = ", ".join(sorted(path.name for path in (ROOT / DASHBOARDS).iterdir()))
     sys.stdout.write(
-        f"\nPrometheus is at {PROMETHEUS_URL} (its own page for queries: {PROMETHEUS_URL}/graph; the chart's alerts: {PROMETHEUS_URL}/alerts).\n"
-        f"Grafana: add it as a data source, and import {names} from {DASHBOARDS}.\n"
+        f"\nPrometheus: {PROMETHEUS_URL} (queries: {PROMETHEUS_URL}/graph, alerts of the chart: {PROMETHEUS_URL}/alerts).\n"
+        f"Grafana: add this Prometheus as a data source, and import {names} from {DASHBOARDS}.\n"
     )
 
 
 def _value(query: str) -> float | None:
-    """The newest value of the last ten minutes: what a job tells of its progress goes with its end."""
-    asked = urllib.parse.urlencode({"query": f"last_over_time({query}[10m])"})
+    """Return the newest value of the last ten minutes; progress metrics disappear when the job finishes."""
+    parameters = urllib.parse.urlencode({"query": f"last_over_time({query}[10m])"})
     try:
-        with urllib.request.urlopen(f"{PROMETHEUS_URL}/api/v1/query?{asked}", timeout=10) as answer:  # noqa: S310 - ours
-            found = json.load(answer)["data"]["result"]
+        with urllib.request.urlopen(f"{PROMETHEUS_URL}/api/v1/query?{parameters}", timeout=10) as response:  # noqa: S310 - ours
+            found = json.load(response)["data"]["result"]
     except OSError as error:
-        raise DemoError(f"Prometheus does not answer at {PROMETHEUS_URL}: {error}") from error
+        raise DemoError(f"Prometheus does not respond at {PROMETHEUS_URL}: {error}") from error
     return float(found[0]["value"][1]) if found else None

@@ -1,4 +1,4 @@
-"""The story: a job trains, a worker is killed, the group starts anew from its checkpoint and finishes."""
+"""Run the demo job: it trains, one worker is killed, the group restarts from its checkpoint and finishes."""
 
 import json
 import re
@@ -16,8 +16,8 @@ VICTIM = 1
 LOG_OF_WORKER_0 = ("-l", f"trainyard.dev/job-name={JOB},trainyard.dev/index=0")
 KILL_AFTER_STEP = 60
 PATIENCE_SECONDS = 420
-# `kill -9` of the training process. The container's first process, the agent, is out of reach of its own container's signals:
-# it sees a child die, as it would on a real fault.
+# `kill -9` of the training process. The kernel shields the container's first process, the agent, from signals of its own
+# container: the agent sees a child die, as it would on a real fault.
 KILL = """
 import os, signal
 for pid in filter(str.isdecimal, os.listdir("/proc")):
@@ -29,14 +29,18 @@ METRICS = ("trainyard_jobs{", "trainyard_restarts_total", "trainyard_watch_age_s
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What worker 0 said last."""
+    """The last progress that worker 0 logged."""
 
     step: int = 0
     line: str = ""
 
 
 def train(cluster: Cluster) -> None:
-    """Run the job to its end, with one worker killed on the way. Raises DemoError if it does not go as it should."""
+    """Run the job until it finishes, and kill one worker meanwhile.
+
+    Raises:
+        DemoError: the job did not recover and complete as expected.
+    """
     cluster.kube("delete", "trainingjob", JOB, "--ignore-not-found")
     say(f"kubectl apply -k {cluster.job}")
     manifests = cluster.kube("kustomize", str(ROOT / cluster.job)).replace(
@@ -44,21 +48,21 @@ def train(cluster: Cluster) -> None:
     )
     sys.stdout.write(cluster.kube("apply", "-f", "-", stdin=manifests))
     _follow(cluster)
-    _judge(cluster)
+    _verify(cluster)
 
 
 def epilogue(cluster: Cluster) -> None:
-    """What a user would look at afterwards, and how to go on."""
+    """Print what a user would inspect afterwards: the job, its events and the operator's metrics."""
     say("kubectl get tj")
     cluster.show_kube("get", "tj", JOB)
-    say(f"its events, which `kubectl events --for tj/{JOB}` tells too")
+    say(f"events of the job (also: kubectl events --for tj/{JOB})")
     uid = json.loads(cluster.kube("get", "tj", JOB, "-o", "json"))["metadata"]["uid"]
     cluster.show_kube(
         *("get", "events", "--field-selector", f"involvedObject.uid={uid}", "--sort-by", ".metadata.creationTimestamp"),
         *("-o", "custom-columns=TYPE:.type,REASON:.reason,MESSAGE:.message"),
     )
-    say("some of the operator's metrics, which count all jobs since it started")
-    # Of the two the one that acts: the other has done nothing that it could count.
+    say("selected operator metrics (all jobs since the operator started)")
+    # Only the leader reconciles jobs, so only its counters are above 0.
     holder = cluster.kube("--namespace", NAMESPACE, "get", "lease", RELEASE, "-o", "jsonpath={.spec.holderIdentity}")
     path = f"/api/v1/namespaces/{NAMESPACE}/pods/{holder.partition('_')[0]}:8080/proxy/metrics"
     lines = [line for line in cluster.kube("get", "--raw", path).splitlines() if line.startswith(METRICS)]
@@ -66,14 +70,14 @@ def epilogue(cluster: Cluster) -> None:
 
 
 def _follow(cluster: Cluster) -> None:
-    began = time.monotonic()
+    started = time.monotonic()
     killed = False
     last = ""
-    while time.monotonic() - began < PATIENCE_SECONDS:
+    while time.monotonic() - started < PATIENCE_SECONDS:
         status = _status(cluster)
         attempt = status.get("attempt", 1)
         progress = _progress(cluster)
-        line = f"{status.get('phase', 'Pending'):<10} {status.get('ready', '0/3')} workers  attempt {attempt}  {progress.line}"
+        line = f"{status.get('phase', 'Pending'):<10} {status.get('ready', '0/3')} workers ready  attempt {attempt}  {progress.line}"
         if line != last:
             say(line)
             last = line
@@ -83,29 +87,33 @@ def _follow(cluster: Cluster) -> None:
             _kill(cluster)
             killed = True
         time.sleep(1)
-    raise DemoError(f"the job did not finish within {PATIENCE_SECONDS} s: `kubectl describe tj {JOB}` tells why")
+    raise DemoError(
+        f"the job did not finish within {PATIENCE_SECONDS} s: run `kubectl describe tj {JOB}` for the reason"
+    )
 
 
 def _kill(cluster: Cluster) -> None:
     pod = f"{JOB}-worker-{VICTIM}-1"
-    say(f"*** killing the training process of worker {VICTIM}, by kubectl exec into {pod}")
+    say(f"*** killing the training process of worker {VICTIM} (kubectl exec into pod {pod})")
     cluster.kube("exec", pod, "--", "python3", "-c", KILL)
 
 
-def _judge(cluster: Cluster) -> None:
+def _verify(cluster: Cluster) -> None:
     status = _status(cluster)
     attempt = status["attempt"]
     log = cluster.kube("logs", *LOG_OF_WORKER_0, "--tail=-1")
     resumed = re.search(r"resumed from step (\d+)", log)
     accuracy = re.search(r"test accuracy (\d\.\d+)", log)
     if status["phase"] != "Complete" or not resumed or not accuracy or attempt != 2:
-        raise DemoError(f"the job ended as {status['phase']} in attempt {attempt}:\n{log[-2000:]}")
+        raise DemoError(
+            f"expected the job to resume and complete in attempt 2; it is {status['phase']} in attempt {attempt}:\n{log[-2000:]}"
+        )
     say(f"attempt {attempt} resumed from step {resumed[1]} and finished with a test accuracy of {accuracy[1]}")
     if float(accuracy[1]) < 0.95:
-        raise DemoError(f"a test accuracy of {accuracy[1]} is below 0.95")
+        raise DemoError(f"the test accuracy {accuracy[1]} is below 0.95")
     failure = status["lastFailure"]
-    why = failure["message"].partition("\n")[0]
-    say(f"why there was an attempt 2: {failure['pod']} on {failure['node']}, exit code {failure['exitCode']}: {why}")
+    reason = failure["message"].partition("\n")[0]
+    say(f"cause of the restart: {failure['pod']} on {failure['node']}, exit code {failure['exitCode']}: {reason}")
 
 
 def _status(cluster: Cluster) -> dict[str, Any]:
@@ -117,8 +125,8 @@ def _progress(cluster: Cluster) -> Progress:
     try:
         log = cluster.kube("logs", *LOG_OF_WORKER_0, "--tail=20")
     except DemoError:
-        # Not there yet, or not any more.
+        # The pod does not exist yet, or is already deleted.
         return Progress()
-    told = [line for line in log.splitlines() if re.search(r"step \d+|accuracy", line)]
+    lines = [line for line in log.splitlines() if re.search(r"step \d+|accuracy", line)]
     steps = re.findall(r"step (\d+)/\d+", log)
-    return Progress(int(steps[-1]) if steps else 0, told[-1] if told else "")
+    return Progress(int(steps[-1]) if steps else 0, lines[-1] if lines else "")

@@ -1,4 +1,4 @@
-"""Which cluster the demo uses: the one it is told to, else kind where Docker runs, else one of its own."""
+"""Choose the cluster of the demo: the one in KUBE_CONTEXT, else kind if Docker runs, else a local cluster."""
 
 import json
 import os
@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[2]
 LOCAL_IMAGES = {"operator": "localhost/trainyard/operator:dev", "trainer": "localhost/trainyard/trainer:dev"}
 KIND_NAME = "trainyard"
 KIND_SHARED = "/var/lib/trainyard-digits"
-"""The folder of checkpoints, which kind's nodes must share as the nodes of a real cluster share a volume."""
+"""Checkpoint folder that the kind nodes share, as the nodes of a real cluster share a volume."""
 
 
 def choose(environ: Mapping[str, str] = os.environ) -> Cluster:
-    """A cluster that is up and holds the images. Raises DemoError."""
+    """Return a running cluster that has the images. Raises DemoError."""
     if context := environ.get("KUBE_CONTEXT"):
         return given(context, environ)
     if shutil.which("kind") and _docker_runs():
@@ -31,28 +31,28 @@ def choose(environ: Mapping[str, str] = os.environ) -> Cluster:
 
 
 def given(context: str, environ: Mapping[str, str]) -> Cluster:
-    """The user's own cluster. Its nodes must be able to pull the images that the user names."""
+    """Return the user's own cluster. Its nodes must be able to pull the images that the user names."""
     named = {name: environ.get(f"{name.upper()}_IMAGE", "") for name in LOCAL_IMAGES}
     if missing := [f"{name.upper()}_IMAGE" for name, image in named.items() if not image]:
         raise DemoError(
-            f"with KUBE_CONTEXT, set {' and '.join(missing)} too: images that the nodes of {context} can pull, "
+            f"KUBE_CONTEXT is set: set {' and '.join(missing)} too, to images that the nodes of {context} can pull, "
             "built from Dockerfile and trainer-image/Dockerfile"
         )
-    say(f"using the cluster of the kubeconfig context {context}")
+    say(f"using kubeconfig context {context}")
     return Cluster(_program("kubectl"), _program("helm"), context=context, images=named, job="examples/digits/base")
 
 
 def kind() -> Cluster:
-    """A kind cluster of one control plane and three workers."""
+    """Return a kind cluster of one control plane and three workers; create it if it does not exist."""
     if KIND_NAME in capture(["kind", "get", "clusters"]).split():
-        say("the kind cluster is there already")
+        say("using the existing kind cluster")
     else:
-        say("starting a kind cluster of 3 workers (about 1 min) …")
+        say("creating a kind cluster with 3 worker nodes (about 1 minute) …")
         capture(["kind", "create", "cluster", "--name", KIND_NAME, "--config", "-"], stdin=kind_nodes())
     for name, context in (("operator", ROOT), ("trainer", ROOT / "trainer-image")):
-        say(f"building the {name} image with docker …")
+        say(f"building the {name} image with Docker …")
         show(["docker", "build", "--tag", LOCAL_IMAGES[name], str(context)])
-    say("copying the images to the nodes …")
+    say("loading the images into the nodes …")
     show(["kind", "load", "docker-image", "--name", KIND_NAME, *LOCAL_IMAGES.values()])
     return Cluster(
         _program("kubectl"),
@@ -64,7 +64,7 @@ def kind() -> Cluster:
 
 
 def local() -> Cluster:
-    """A real three-node cluster on this machine, from programs built out of pinned Go modules."""
+    """Return a three-node cluster on this machine, of programs built from pinned Go modules."""
     try:
         programs = tools.ensure("kubectl", "helm")
         operator, _ = images.build("operator", "trainer")
@@ -81,12 +81,12 @@ def local() -> Cluster:
 
 
 def python(module: str) -> list[str]:
-    """The command line that runs a module of this project."""
+    """Return the command line that runs a module of this project."""
     return [sys.executable, "-m", module]
 
 
 def kind_nodes() -> str:
-    """The configuration of the kind cluster, as JSON."""
+    """Return the configuration of the kind cluster as JSON."""
     mount = {"hostPath": f"{tempfile.gettempdir()}/trainyard-kind", "containerPath": KIND_SHARED}
     workers = [{"role": "worker", "extraMounts": [mount]} for _ in range(3)]
     nodes = [{"role": "control-plane"}, *workers]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path("/sys/fs/cgroup")
 NEEDED: Final = ("cpu", "cpuset", "memory", "pids")
-WISHED: Final = ("io", "hugetlb")
+OPTIONAL: Final = ("io", "hugetlb")
 REMOVAL_SECONDS: Final = 10.0
 
 
@@ -97,7 +97,7 @@ def _enable_controllers(root: Path) -> None:
     """A group has only the controllers which its parent hands down. They stay on: others may have come to use them."""
     offered = (root / "cgroup.controllers").read_text().split()
     handed_down = (root / "cgroup.subtree_control").read_text().split()
-    wanted = [name for name in (*NEEDED, *WISHED) if name in offered and name not in handed_down]
+    wanted = [name for name in (*NEEDED, *OPTIONAL) if name in offered and name not in handed_down]
     if not wanted:
         return
     try:

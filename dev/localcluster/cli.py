@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     monitors.add_argument(
         "--rules", type=Path, action="append", default=[], help="a file of Prometheus rules, alerts for example"
     )
-    add("policies", _policies, "have the nodes heed NetworkPolicies, by kube-router, until `down`")
+    add("policies", _policies, "make the nodes enforce NetworkPolicies, by kube-router, until `down`")
     add("kubeconfig", _kubeconfig, "print the path of the kubeconfig file")
     add("build", _build, "only build the programs")
     add("check", _check, "only check whether a cluster can run here")
@@ -177,7 +177,7 @@ def _status(_: argparse.Namespace, paths: Paths) -> int:
     host.require_root()
     shape = cluster.current(paths)
     if shape is None:
-        say("no local cluster is up")
+        say("no local cluster is running")
         return 1
     say(f"up: {shape.describe()}, Kubernetes {go_tools.KUBERNETES_VERSION}")
     for name in DAEMONS:

@@ -56,10 +56,10 @@ def up(shape: Shape, paths: Paths) -> None:
         if running != shape:
             raise LocalClusterError(f"a cluster of another shape is up ({running.describe()}): `down` comes first")
         _bring_back(shape, paths, tools)
-        say(f"the cluster is up already: {shape.describe()}")
+        say(f"the cluster is already running: {shape.describe()}")
         return
     if teardown.has_leftovers(paths):
-        say("clearing away what an earlier cluster left")
+        say("removing the remains of an earlier cluster")
         teardown.clear(paths)
     began = time.monotonic()
     require_host(paths)
@@ -69,17 +69,17 @@ def up(shape: Shape, paths: Paths) -> None:
         teardown.clear(paths)
         raise
     shapes.write(shape, paths)
-    say(f"the cluster is up after {time.monotonic() - began:.1f} s: {shape.describe()}")
+    say(f"the cluster is ready after {time.monotonic() - began:.1f} s: {shape.describe()}")
 
 
 def down(paths: Paths) -> None:
     """Takes the cluster down, or what is left of one."""
     teardown.require_ownership(paths)
     if not teardown.has_leftovers(paths):
-        say("no local cluster is up")
+        say("no local cluster is running")
         return
     teardown.clear(paths)
-    say("the cluster is down")
+    say("the cluster is deleted")
 
 
 def build(profile: Profile, paths: Paths) -> dict[str, Path]:
@@ -120,7 +120,7 @@ def require_running(paths: Paths) -> Shape:
     """
     shape = current(paths)
     if shape is None:
-        raise LocalClusterError("no local cluster is up: `python -m dev.localcluster up` starts one")
+        raise LocalClusterError("no local cluster is running: `python -m dev.localcluster up` starts one")
     return shape
 
 
@@ -128,7 +128,7 @@ def stop_node(number: int, paths: Paths) -> None:
     """A power cut of one node."""
     _require_node(number, require_running(paths))
     node.cut_power(number, paths)
-    say(f"{node_name(number)} is off")
+    say(f"{node_name(number)} is powered off")
 
 
 def start_node(number: int, paths: Paths) -> None:
@@ -136,7 +136,7 @@ def start_node(number: int, paths: Paths) -> None:
     shape = require_running(paths)
     _require_node(number, shape)
     if processes.alive(paths, node_name(number)) is not None:
-        say(f"{node_name(number)} is on already")
+        say(f"{node_name(number)} is already powered on")
         return
     _boot([number], shape, paths, build(shape.profile, paths))
     say(f"{node_name(number)} is Ready")
@@ -167,7 +167,7 @@ def monitor(paths: Paths, names: Sequence[str] = monitoring.DAEMONS, rules: Sequ
 
 
 def enforce(paths: Paths) -> None:
-    """Has each node heed NetworkPolicies, those that boot later too, until the cluster is taken down.
+    """Make each node enforce NetworkPolicies, those that boot later too, until the cluster is taken down.
 
     Raises:
         LocalClusterError: no real nodes are up, the kernel cannot do it, or the programs do not start.
@@ -179,7 +179,7 @@ def enforce(paths: Paths) -> None:
         kernel.require_features(Path(scratch), kernel.POLICY_FEATURES)
     policies.ask_for(paths)
     policies.start(paths, running_nodes(shape, paths))
-    say("the nodes heed NetworkPolicies")
+    say("the nodes enforce NetworkPolicies")
 
 
 def running_nodes(shape: Shape, paths: Paths) -> list[int]:
@@ -202,7 +202,7 @@ def _create(shape: Shape, paths: Paths, tools: dict[str, Path]) -> None:
     shutil.rmtree(paths.logs, ignore_errors=True)
     paths.state.mkdir(parents=True)
     paths.state.chmod(0o700)
-    say("making the bridge, keys and certificates")
+    say("creating the bridge, keys and certificates")
     network.create_bridge(paths)
     host_changes.make(paths)
     network.require_free_ports(network.BRIDGE_ENDPOINTS)

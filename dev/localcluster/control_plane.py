@@ -155,7 +155,7 @@ def _etcd(paths: Paths) -> list[str]:
             f"{prefix}cert-file": paths.pki / "etcd.crt",
             f"{prefix}key-file": paths.pki / "etcd.key",
         }
-    # A cluster that a crash of the machine ends needs no durable writes.
+    # The cluster does not survive a crash of the machine, so it needs no durable writes.
     return [*_flags(flags), "--unsafe-no-fsync"]
 
 

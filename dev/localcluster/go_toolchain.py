@@ -52,7 +52,7 @@ def find(paths: Paths) -> Path:
         found = shutil.which(place)
         if found and version_of(found) >= wanted:
             return Path(found)
-    say(f"fetching Go {_dotted(pinned)} into {fetched} (60 MB, once)")
+    say(f"downloading Go {_dotted(pinned)} into {fetched} (60 MB, once)")
     _fetch(fetched, wanted, _installer(paths))
     return program
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dev.localcluster.paths import Paths
 
 TABLE: Final = "trainyard_localcluster"
-# Whoever can send packets to this host could otherwise ask it to pass them on to pods, or reach the API server by the
+# A machine that can send packets to this host could otherwise ask it to pass them on to pods, or reach the API server by the
 # bridge's address through another interface.
 GUARD: Final = f"""\
 table inet {TABLE} {{

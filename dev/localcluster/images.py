@@ -123,7 +123,7 @@ def build(*names: str, paths: Paths | None = None) -> list[Path]:
         raise LocalClusterError(f"there is no image {unknown[0]}; there are {', '.join(IMAGES)}")
     images = [IMAGES[name] for name in names or USUAL]
     if all(image.archive(paths.images).exists() for image in images):
-        # Nobody is waited for: a command may run in an image for minutes (`inside`).
+        # Do not wait for other users: a command may run in an image for minutes (`inside`).
         return [_ensure(image, paths) for image in images]
     lock = paths.images / ".lock"
     busy = f"another process has been building images for an hour (lock {lock}): end it and try again"

@@ -51,9 +51,9 @@ def run(image: str, command: Sequence[str], *, more: Sequence[Path] = ()) -> int
 def entered(
     image: str, paths: Paths | None = None, *, more: Sequence[Path] = ()
 ) -> Iterator[Callable[[Sequence[str]], list[str]]]:
-    """What makes of a command the one that runs it inside: several at a time, each in the network namespace of who starts it.
+    """Yield a function that wraps a command to run inside the image, in the network namespace of the caller; several may run at once.
 
-    The repository is read-only. All else is the image's own, for each command anew, and gone afterwards.
+    The repository is read-only. Each command gets a fresh copy of the image's files, which is deleted afterwards.
 
     Args:
         image: the name of one of ours.
@@ -71,7 +71,7 @@ def entered(
     tools = {f"{TOOLS}-{number}": _tools(paths, each) for number, each in enumerate(wanted)}
     found = [*(f"{REPOSITORY}/{path}" for path in IMPORTED), *tools]
     volumes = [f"{images.REPOSITORY}:{REPOSITORY}:ro", *(f"{folder}:{place}:ro" for place, folder in tools.items())]
-    # Whoever opens the storage clears away containers of those that were killed: one at a time, then.
+    # Opening the storage removes containers of killed commands, so only one process may do it at a time.
     with exclusive(paths.images / ".lock", patience=images.BUILD_WAIT_SECONDS, busy="another process uses the images"):
         storage = open_storage(paths.cache / "buildah")
         containers: list[str] = []

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MOMENT_SECONDS: Final = 2.0
-"""After so long it is said what is waited for."""
+"""Seconds after which a waiting process prints the reason."""
 LOCK: Final = Path("/run/trainyard-localcluster.lock")
 
 
 @contextmanager
 def exclusive(path: Path, *, patience: float, busy: str) -> Iterator[None]:
-    """Holds the lock file, which the kernel lets go with the process, however that ends.
+    """Hold the lock file. The kernel releases it when the process exits, in any way.
 
     Args:
         path: the lock file; it stays, since removing it would race with the next holder.
@@ -32,7 +32,7 @@ def exclusive(path: Path, *, patience: float, busy: str) -> Iterator[None]:
         LocalClusterError: it stayed busy.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    began, told = time.monotonic(), False
+    began, announced = time.monotonic(), False
     with path.open("w") as file:
         while True:
             try:
@@ -42,8 +42,8 @@ def exclusive(path: Path, *, patience: float, busy: str) -> Iterator[None]:
                 waited = time.monotonic() - began
                 if waited >= patience:
                     raise LocalClusterError(busy) from error
-                if waited >= MOMENT_SECONDS and not told:
-                    told = True
-                    complain(f"waiting for another process, which holds {path} (for {patience:.0f} s at most)")
+                if waited >= MOMENT_SECONDS and not announced:
+                    announced = True
+                    complain(f"waiting up to {patience:.0f} s for another process that holds {path}")
             time.sleep(0.1)
         yield

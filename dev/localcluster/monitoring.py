@@ -83,7 +83,7 @@ def scrapes(paths: Paths, rules: Sequence[Path] = ()) -> dict[str, Any]:
 
     def scrape(name: str, role: str, relabel: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         discovery = {"role": role, "kubeconfig_file": str(paths.kubeconfig)}
-        # What is told of others, of a job or a container, keeps their names.
+        # Metrics about another object, such as a job or a container, keep its name.
         return {
             "job_name": name,
             "honor_labels": True,
@@ -126,7 +126,7 @@ def adapter_rules() -> dict[str, Any]:
 
 
 def service(name: str) -> dict[str, Any]:
-    """One whose endpoints are told by hand."""
+    """A Service with manual endpoints."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

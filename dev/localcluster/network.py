@@ -98,7 +98,7 @@ def overlaps(destination: str) -> bool:
 
 
 def owner() -> str | None:
-    """The state folder of the cluster to which the bridge belongs; it stands in the interface's alias."""
+    """Return the state folder of the cluster that owns the bridge, from the alias of the interface."""
     for link in json.loads(run("ip", "-json", "link", "show", doing="reading the interfaces")):
         if link["ifname"] == BRIDGE:
             return str(link.get("ifalias", ""))

@@ -94,7 +94,7 @@ def cni(facts: NodeFacts) -> dict[str, Any]:
         "ipam": {
             "type": "host-local",
             "ranges": [[{"subnet": pod_network(facts.number)}]],
-            "dataDir": "/run/cni-addresses",  # given out anew after a power cut
+            "dataDir": "/run/cni-addresses",  # addresses are free again after a power failure
         },
     }
     portmap = {"type": "portmap", "capabilities": {"portMappings": True}}

@@ -74,7 +74,7 @@ def _run_daemons(spec: NodeSpec) -> None:
     while True:
         pid, _ = os.wait()
         if name := running.pop(pid, ""):
-            complain(f"{name} has ended; starting it again")
+            complain(f"{name} exited; restarting it")
             time.sleep(RESTART_SECONDS)
             running[_start(name, commands[name], spec)] = name
 

@@ -1,4 +1,4 @@
-"""Nodes as the API server tells of them."""
+"""Nodes as the API server reports them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NodeView:
     gpus: int
 
     def is_up(self, gpus: int, since: datetime) -> bool:
-        """Ready with its GPUs, and said so after that moment: a dead node stays Ready until it is missed."""
+        """Return whether the node reported Ready with its GPUs after that time. A dead node stays Ready until its lease expires."""
         return self.ready and self.gpus == gpus and self.heartbeat > since
 
 

@@ -34,7 +34,7 @@ class Paths:
 
     @property
     def logs(self) -> Path:
-        """Logs of the last cluster. They outlive it, for those who look why it fell."""
+        """Return the folder of the last cluster's logs. They are kept after the cluster is deleted."""
         return self.cache / "logs"
 
     @property

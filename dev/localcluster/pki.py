@@ -63,7 +63,7 @@ CONTROL_PLANE: Final = (
     Certificate("proxy", "/CN=system:kube-proxy"),
     Certificate("dns", "/CN=system:coredns"),
     Certificate("metrics", "/CN=metrics", tuple(f"DNS:{name}.kube-system.svc" for name in METRICS_SERVICES)),
-    # Authorities of their own: whoever is known by the first is believed to call for others; holds a certificate of the cluster, as each node does, is not let into etcd.
+    # Separate authorities. A client of the front proxy may impersonate others. A certificate of the cluster, which each node has, must not open etcd.
     Certificate("front-proxy", f"/CN={FRONT_PROXY}", authority="front-proxy-ca"),
     Certificate("etcd", "/CN=etcd", ("IP:127.0.0.1",), authority="etcd-ca"),
 )

@@ -24,7 +24,7 @@ READY_SECONDS: Final = 60.0
 CHAIN: Final = "KUBE-ROUTER-FORWARD"
 LAST_OF_A_SYNC: Final = "0x20000"
 """A mark of which the chain speaks once kube-router has written all rules for the first time."""
-# Frames between two pods of a node go through iptables by this alone. A new namespace has it as the kernel was told.
+# Frames between two pods of a node go through iptables by this alone. A new namespace inherits the setting of the kernel.
 SEE_BRIDGED_FRAMES: Final = "echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables"
 
 
@@ -57,7 +57,7 @@ def start(paths: Paths, numbers: Sequence[int]) -> None:
         ended = [daemon(number) for number in numbers if processes.alive(paths, daemon(number)) is None]
         return f"{', '.join(ended)} has ended" if ended else ""
 
-    failure = f"not all nodes heed NetworkPolicies: see {paths.logs}/*.{PROGRAM}.log"
+    failure = f"not all nodes enforce NetworkPolicies: see {paths.logs}/*.{PROGRAM}.log"
     wait_until(ready, seconds=READY_SECONDS, failure=failure, obstacle=obstacle)
 
 

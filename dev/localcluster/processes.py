@@ -37,7 +37,7 @@ class Identity:
 
 
 def identify(pid: int, proc: Path = PROC) -> Identity | None:
-    """Who has this number now; none if nobody, or only a zombie."""
+    """Return the identity of the process with this ID; empty if there is none, or only a zombie."""
     try:
         # The name in brackets may itself hold spaces and brackets, so count from the last one.
         fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()

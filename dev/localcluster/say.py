@@ -12,4 +12,4 @@ def say(text: str) -> None:
 
 def complain(text: str) -> None:
     """Tells what is wrong."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201 - likewise
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 - output for the user

@@ -43,12 +43,12 @@ class Module:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What is told to `go build`."""
+        """Arguments of `go build`."""
         flags = ("-trimpath", "-buildvcs=false", "-mod=readonly", f"-ldflags=-s -w {self.link}".rstrip())
         return (*flags, f"-tags={self.tags}") if self.tags else flags
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def build_arguments(self) -> tuple[str, ...]:
         """What decides over the outcome beside the module's folder."""
         return (*self.flags, *(f"{origin}:{file}" for origin, file in self.files))
 
@@ -158,7 +158,7 @@ def ensure(*names: str, paths: Paths | None = None) -> dict[str, Path]:
 
 def folder_of(module: Module, paths: Paths) -> Path:
     """Where the module's programs lie, built or not."""
-    return paths.tools / f"{module.name}-{fingerprint(module.source, module.told)}" / "bin"
+    return paths.tools / f"{module.name}-{fingerprint(module.source, module.build_arguments)}" / "bin"
 
 
 def fingerprint(folder: Path, flags: tuple[str, ...]) -> str:

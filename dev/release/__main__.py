@@ -55,17 +55,17 @@ def _release(options: argparse.Namespace) -> None:
     with _signer(programs["cosign"], options) as signer:
         public_key = steps.public_key(signer, published=not options.local)
         steps.require_ours(options.folder)
-        with _registry(options, anew=True) as address:
+        with _registry(options, empty=True) as address:
             plan = Plan(address, version, options.folder.resolve())
             registry.require_reachable(plan.host, plain_http=plan.plain_http)
             released = steps.release(plan, source, signer, public_key, programs["syft"])
-            say("verifying it all, as users do")
+            say("verifying all artifacts, as users do")
             verify(plan, released, Verifier(programs["cosign"], plan.public_key))
     say(f"released {version}; its files are in {plan.folder}. To verify it there:")
     for line in commands(plan, released):
         say(f"  {line}")
     if options.local:
-        say("The registry has ended; `python -m dev.release --local --verify` starts it again for a moment.")
+        say("The registry has stopped; `python -m dev.release --local --verify` starts it again temporarily.")
 
 
 def _checked(options: argparse.Namespace) -> tuple[Source, str]:
@@ -84,18 +84,18 @@ def _verify_again(options: argparse.Namespace) -> None:
     plan = Plan(released.registry, released.version, options.folder.resolve())
     if options.registry and options.registry != released.registry:
         raise ReleaseError(f"{plan.folder} holds a release to {released.registry}, not to {options.registry}")
-    with _registry(options, anew=False):
+    with _registry(options, empty=False):
         registry.require_reachable(plan.host, plain_http=plan.plain_http)
         # The key that users know, not the one that lies beside what is to be verified.
         known = steps.PUBLISHED_KEY if options.registry and steps.PUBLISHED_KEY.exists() else plan.public_key
         verify(plan, released, Verifier(ensure("cosign")["cosign"], known))
-    say(f"{released.version} in {released.registry} is as it was released")
+    say(f"{released.version} in {released.registry} matches its release files")
 
 
 @contextmanager
-def _registry(options: argparse.Namespace, *, anew: bool) -> Iterator[str]:
+def _registry(options: argparse.Namespace, *, empty: bool) -> Iterator[str]:
     if options.local:
-        with registry.serving(options.folder.resolve() / "registry", anew=anew) as address:
+        with registry.serving(options.folder.resolve() / "registry", empty=empty) as address:
             yield address
     else:
         yield options.registry

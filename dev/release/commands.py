@@ -23,7 +23,7 @@ def run(
         folder: where it runs.
 
     Raises:
-        ReleaseError: the program is missing, or it failed; its own last words are in the text.
+        ReleaseError: the program is missing, or it failed; the message contains its last lines of output.
     """
     try:
         done = subprocess.run(
@@ -39,13 +39,13 @@ def run(
     except FileNotFoundError as error:
         raise ReleaseError(f"{doing} failed: the command {command[0]} is missing") from error
     if done.returncode:
-        raise ReleaseError(f"{doing} failed: {last_words(done.stderr) or f'exit code {done.returncode}'}")
+        raise ReleaseError(f"{doing} failed: {last_lines(done.stderr) or f'exit code {done.returncode}'}")
     return done.stdout
 
 
-def last_words(said: str) -> str:
+def last_lines(output: str) -> str:
     """The last line that calls itself an error, else the last; without what programs put before it."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith("error")]
     last = (errors or lines or [""])[-1]
     if message := re.search(r'level=\w+ msg="(.*)"$', last):

@@ -58,7 +58,7 @@ def digest_of(reference: str, plan: Plan) -> str:
 
 
 def described(archive: Path, name: str, version: str) -> Build:
-    """What the provenance tells of an image, out of its archive and the repository.
+    """Return the provenance facts of an image, from its archive and the repository.
 
     Raises:
         ReleaseError: the archive is not one of `dev.localcluster.images`.

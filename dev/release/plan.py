@@ -110,11 +110,13 @@ def read(folder: Path) -> Release:
         ReleaseError: there is none.
     """
     try:
-        told = json.loads((folder / "release.json").read_text())
+        recorded = json.loads((folder / "release.json").read_text())
     except FileNotFoundError as error:
         raise ReleaseError(f"{folder} holds no release: run `make release` first") from error
-    artifacts = tuple(Artifact(**image) for image in told["images"])
-    return Release(told["registry"], told["version"], told["commit"], artifacts, Artifact(**told["chart"]))
+    artifacts = tuple(Artifact(**image) for image in recorded["images"])
+    return Release(
+        recorded["registry"], recorded["version"], recorded["commit"], artifacts, Artifact(**recorded["chart"])
+    )
 
 
 def require_registry(text: str) -> str:

@@ -46,7 +46,7 @@ class Builder:
 
 
 def builder(environment: Mapping[str, str]) -> Builder:
-    """The workflow's run by GitHub's own variables, else somebody's machine, of which nothing is told."""
+    """Return the workflow run from GitHub's variables, else an unnamed machine without details."""
     if environment.get("GITHUB_ACTIONS") != "true":
         return Builder(LOCAL_BUILDER)
     server = environment["GITHUB_SERVER_URL"]
@@ -58,7 +58,7 @@ def builder(environment: Mapping[str, str]) -> Builder:
 
 
 def predicate(build: Build, source: Source, by: Builder) -> dict[str, Any]:
-    """The predicate; its subject, the image's digest, is added by whoever signs it."""
+    """The predicate; its subject, the image's digest, is added by the signer."""
     repository = f"git+{source.repository}" if source.repository else ""
     commit = {**_given("uri", repository), "digest": {"gitCommit": source.commit}}
     return {

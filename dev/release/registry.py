@@ -41,17 +41,17 @@ def require_reachable(host: str, *, plain_http: bool) -> None:
 
 
 @contextmanager
-def serving(folder: Path, *, anew: bool) -> Iterator[str]:
-    """A registry with its content in the folder; HOST/PATH for what is pushed.
+def serving(folder: Path, *, empty: bool) -> Iterator[str]:
+    """Run a registry that stores its content in the folder, and yield HOST/PATH for pushes.
 
     Args:
         folder: kept afterwards.
-        anew: empty it first.
+        empty: delete its content first.
 
     Raises:
         ReleaseError: it does not start.
     """
-    if anew:
+    if empty:
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "registry.json"

@@ -1,7 +1,7 @@
-"""cosign with a key in a file, and nothing else: no certificate authority, no transparency log, no time stamps, no list of their keys.
+"""Sign and verify with cosign and a key file: no certificate authority, transparency log, timestamps or trusted root.
 
-Signing is told so by a configuration without services, verifying by --insecure-ignore-tlog; then neither asks anything but
-the registry. It must not decide what is signed.
+Signing uses a configuration without services, and verification uses --insecure-ignore-tlog, so both contact only the
+registry. This module does not decide what is signed.
 """
 
 import base64
@@ -75,7 +75,7 @@ class Signer:
             ReleaseError: it cannot be read or written.
         """
         self._cosign("sign-blob", "--bundle", bundle, file, doing=f"signing {file}")
-        bundle.chmod(0o644)  # cosign lets nobody else read it
+        bundle.chmod(0o644)  # cosign restricts it to its owner
 
     def _cosign(self, verb: str, *words: str | Path, doing: str) -> None:
         with _no_services() as options:
@@ -113,7 +113,7 @@ class Verifier:
         doing = f"verifying the signature of {reference}"
         if SIGNATURE not in run(*self.signature(reference), doing=doing):
             # cosign takes any statement that the key has signed for a signature.
-            raise ReleaseError(f"{doing} failed: there are attestations, and no signature")
+            raise ReleaseError(f"{doing} failed: found attestations but no signature")
 
     def predicates(self, reference: str, kind: str) -> list[dict[str, Any]]:
         """What the verified statements of a kind on an image say.
@@ -121,23 +121,23 @@ class Verifier:
         Raises:
             ReleaseError: there is none, or one is not signed by the key, or it is on something else.
         """
-        said = run(*self.attestation(reference, kind), doing=f"verifying the {kind} of {reference}")
-        return statements(said)
+        output = run(*self.attestation(reference, kind), doing=f"verifying the {kind} of {reference}")
+        return statements(output)
 
 
-def statements(said: str) -> list[dict[str, Any]]:
-    """The predicates in what `cosign verify-attestation` prints: an envelope a line."""
-    envelopes = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+def statements(output: str) -> list[dict[str, Any]]:
+    """Return the predicates in the output of `cosign verify-attestation`, one envelope per line."""
+    envelopes = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return [json.loads(base64.b64decode(envelope["payload"]))["predicate"] for envelope in envelopes]
 
 
-def plainly(said: str) -> str:
-    """What cosign says of keys, in words that tell what to do."""
-    if "decryption failed" in said:
+def plainly(output: str) -> str:
+    """Return an error message of cosign about keys in plain words."""
+    if "decryption failed" in output:
         return "COSIGN_PASSWORD is not its password"
-    if re.search(r"\bpem\b|decrypt", said):
-        return "it is no private key of cosign's (`cosign generate-key-pair` makes one)"
-    return said
+    if re.search(r"\bpem\b|decrypt", output):
+        return "it is not a cosign private key (create one with `cosign generate-key-pair`)"
+    return output
 
 
 def open_key(cosign: Path, key: Path | None) -> Signer:
@@ -158,7 +158,7 @@ def open_key(cosign: Path, key: Path | None) -> Signer:
 
 @contextmanager
 def throw_away_key(cosign: Path) -> Iterator[Signer]:
-    """A key that is gone when this ends."""
+    """Yield a temporary key, which is deleted on exit."""
     with tempfile.TemporaryDirectory() as folder:
         signer = Signer(cosign, Path(folder) / "cosign.key", "")
         command = (cosign, "generate-key-pair", "--output-key-prefix", signer.key.with_suffix(""))

@@ -49,7 +49,7 @@ def look(root: Path = ROOT) -> Source:
 
 
 def public_address(remote: str) -> str:
-    """A remote's address without what is nobody's business: names, passwords, and folders of this machine."""
+    """Return a remote's address without private parts: user names, passwords, and folders of this machine."""
     if found := re.fullmatch(r"(?:https?|ssh|git)://(?:[^@/]*@)?([^:/]+)(?::\d+)?/(.+?)(?:\.git)?/?", remote):
         return f"https://{found[1]}/{found[2]}"
     if found := re.fullmatch(r"[^@/]+@([^:/]+):(.+?)(?:\.git)?/?", remote):

@@ -1,4 +1,4 @@
-"""The steps of a release, in their order. Each can be run again: what is there already is left, or written anew."""
+"""The steps of a release, in their order. Each step can be repeated: existing results are kept or overwritten."""
 
 import json
 import os
@@ -64,10 +64,10 @@ def release(plan: Plan, source: Source, signer: Signer, key: str, syft: Path) ->
 def _image(archive: Path, name: str, plan: Plan, source: Source, signer: Signer, syft: Path) -> Artifact:
     say(f"the image {name}: pushing")
     image = images.push(archive, name, plan)
-    say(f"the image {name}: listing what is in it")
+    say(f"the image {name}: writing the SBOM")
     sbom(image, plan, syft)
-    told = predicate(images.described(archive, name, plan.version), source, builder(os.environ))
-    plan.provenance(name).write_text(json.dumps(told, indent=2) + "\n")
+    statement = predicate(images.described(archive, name, plan.version), source, builder(os.environ))
+    plan.provenance(name).write_text(json.dumps(statement, indent=2) + "\n")
     say(f"the image {name}: signing {image.digest}")
     signer.sign(image.reference)
     signer.attest(image.reference, SPDX, plan.sbom(name))
@@ -85,7 +85,7 @@ def sbom(image: Artifact, plan: Plan, syft: Path) -> None:
     named = ("--source-name", image.repository, "--source-version", plan.version)
     run(
         *(syft, "scan", f"registry:{image.reference}", *named, *options),
-        doing=f"listing what is in {image.reference}",
+        doing=f"writing the SBOM of {image.reference}",
         environment={
             "SYFT_CHECK_FOR_APP_UPDATE": "false",
             "SYFT_REGISTRY_INSECURE_USE_HTTP": str(plan.plain_http).lower(),

@@ -23,7 +23,7 @@ def verify(plan: Plan, release: Release, by: Verifier) -> None:
     """All of it.
 
     Raises:
-        ReleaseError: something is not as it was released; the sentence names it.
+        ReleaseError: an artifact does not match the release; the message names it.
     """
     require_sums(plan)
     run(*by.file(plan.sums, plan.signature_of_sums), doing=f"verifying {plan.sums.name}")
@@ -49,7 +49,7 @@ def require_sums(plan: Plan) -> None:
         if not file.is_file():
             raise ReleaseError(f"{file} is in {plan.sums.name} but not there")
         if sum_of(file) != expected:
-            raise ReleaseError(f"{file} is not the file that {plan.sums.name} tells of")
+            raise ReleaseError(f"{file} does not match its checksum in {plan.sums.name}")
 
 
 def sum_of(file: Path) -> str:

@@ -53,7 +53,7 @@ def accelerated() -> Accelerator:
     """Accelerate on the GPUs, or where there are none on the CPUs, for as many processes as the launcher has started."""
     if torch.cuda.is_available():
         return Accelerator(dataloader_config=loading())
-    # It takes CPUs into one training only where it is told to, and MPI before gloo where torch was built with it, as Debian's is.
+    # Distributed training on CPUs must be requested, and so must gloo: a torch built with MPI, as Debian's, would use MPI.
     gloo = [InitProcessGroupKwargs(backend="gloo")] if "LOCAL_RANK" in os.environ else None
     return Accelerator(cpu=True, kwargs_handlers=gloo, dataloader_config=loading())
 
@@ -91,13 +91,13 @@ def batches(accelerator: Accelerator, loader: DataLoader, done: int) -> Iterator
 
 
 def accuracy(accelerator: Accelerator, model: nn.Module, loader: DataLoader) -> float:
-    """The share of the signals that are told right."""
+    """Return the share of signals that are classified correctly."""
     right = []
     model.eval()
     with torch.no_grad():
         for inputs, kinds in loader:
-            said, wanted = accelerator.gather_for_metrics((model(inputs).argmax(1), kinds))
-            right.append((said == wanted).float())
+            predicted, wanted = accelerator.gather_for_metrics((model(inputs).argmax(1), kinds))
+            right.append((predicted == wanted).float())
     return float(torch.cat(right).mean())
 
 
@@ -128,7 +128,7 @@ def train(accelerator: Accelerator, options: argparse.Namespace) -> None:
             mean = accelerator.reduce(loss.detach(), "mean")
             accelerator.print(f"step {step} loss {float(mean):.4f}", flush=True)
     share = accuracy(accelerator, model, test_loader)
-    accelerator.print(f"{share:.1%} of signals that it has not seen are told right", flush=True)
+    accelerator.print(f"{share:.1%} of signals in the test set are classified correctly", flush=True)
 
 
 def main() -> None:

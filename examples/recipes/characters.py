@@ -49,7 +49,7 @@ class Sums:
 
 
 class Block(nn.Module):
-    """Attention to what stands before, and a layer of its own for each letter."""
+    """Causal attention, and a feed-forward layer for each letter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,8 +123,8 @@ def main() -> None:
         loss = float("nan")
         for step in loop:
             for lines_of_letters in step:
-                said = model(lines_of_letters[:, :-1])
-                step.backward(nn.functional.cross_entropy(said.flatten(0, 1), lines_of_letters[:, 1:].flatten()))
+                logits = model(lines_of_letters[:, :-1])
+                step.backward(nn.functional.cross_entropy(logits.flatten(0, 1), lines_of_letters[:, 1:].flatten()))
             if step.number % 20 == 0:
                 loss = float(step.loss)
                 if training.is_rank0:

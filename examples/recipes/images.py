@@ -65,16 +65,16 @@ def net() -> nn.Module:
 
 
 def right(model: nn.Module, pictures: EvaluationLoader, training: Training) -> float:
-    """The share that is told right: each process looks at its own part of them, once."""
-    told = torch.zeros(2, device=training.device)
+    """Return the share that is classified correctly; each process evaluates its own part."""
+    counts = torch.zeros(2, device=training.device)
     model.eval()
     with torch.no_grad():
         for (inputs, kinds), count in pictures:
             found = model(inputs).argmax(1) == kinds
-            told += torch.tensor([int(found[:count].sum()), count], device=training.device)
+            counts += torch.tensor([int(found[:count].sum()), count], device=training.device)
     model.train()
-    dist.all_reduce(told, group=submesh(training.mesh, "data").get_group())
-    return float(told[0] / told[1])
+    dist.all_reduce(counts, group=submesh(training.mesh, "data").get_group())
+    return float(counts[0] / counts[1])
 
 
 def main() -> None:
@@ -113,10 +113,12 @@ def main() -> None:
                 with loop.monitor.phase("evaluate"):
                     share = right(model, unseen, training)
                 if training.is_rank0:
-                    print(f"before step {step.number} {share:.1%} of unseen pictures are told right", flush=True)
+                    print(
+                        f"before step {step.number} {share:.1%} of unseen pictures are classified correctly", flush=True
+                    )
         share = right(model, unseen, training)
         if training.is_rank0:
-            print(f"{share:.1%} of pictures that it has not seen are told right", flush=True)
+            print(f"{share:.1%} of pictures in the test set are classified correctly", flush=True)
 
 
 if __name__ == "__main__":

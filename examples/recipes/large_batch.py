@@ -69,7 +69,7 @@ def main() -> None:
                 print(f"step {step.number} loss {float(step.loss):.4f}", flush=True)
         share = right(model, unseen, training)
         if training.is_rank0:
-            print(f"{share:.1%} of pictures that it has not seen are told right", flush=True)
+            print(f"{share:.1%} of pictures in the test set are classified correctly", flush=True)
 
 
 if __name__ == "__main__":

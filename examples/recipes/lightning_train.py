@@ -57,7 +57,7 @@ class Rings(lightning.LightningModule):
         self.print(f"step {self.global_step} loss {float(self._loss):.4f}", flush=True)
 
     def validation_step(self, batch: list[torch.Tensor]) -> None:
-        """The share of a batch that is told right."""
+        """Return the share of a batch that is classified correctly."""
         inputs, rings = batch
         self.log("right", (self._net(inputs).argmax(1) == rings).float().mean(), sync_dist=True)
 
@@ -115,7 +115,7 @@ def train(folder: Path, epochs: int, share: int) -> None:
     model, fitting = Rings(), trainer(folder, epochs)
     fitting.fit(model, DataLoader(points(3200, seed=1), share, shuffle=True, drop_last=True), ckpt_path="last")
     (found,) = fitting.validate(model, DataLoader(points(1024, seed=2), share), verbose=False)
-    model.print(f"{found['right']:.1%} of points that it has not seen are told right", flush=True)
+    model.print(f"{found['right']:.1%} of points in the test set are classified correctly", flush=True)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,8 @@ def main() -> None:
         if training.is_rank0:
             sent = compression.sent_bytes / max(1, compression.full_bytes)
             print(
-                f"{share:.1%} of pictures that it has not seen are told right, with {sent:.0%} of the bytes", flush=True
+                f"{share:.1%} of pictures in the test set are classified correctly, with {sent:.0%} of the bytes",
+                flush=True,
             )
 
 

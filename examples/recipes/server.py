@@ -24,7 +24,7 @@ from trainyard_torch.server.session import join_parameter_server
 
 try:
     from trainyard_agent import progress
-except ImportError:  # no agent here: nobody to tell
+except ImportError:  # no agent runs this process
 
     def progress(step: int, *, total: int) -> None:
         """Say how far this process is."""

@@ -48,9 +48,9 @@ class First(nn.Module):
         return out
 
 
-def mean_loss(said: torch.Tensor, letters: torch.Tensor) -> torch.Tensor:
+def mean_loss(logits: torch.Tensor, letters: torch.Tensor) -> torch.Tensor:
     """Over all letters of a micro-batch."""
-    return nn.functional.cross_entropy(said.flatten(0, 1), letters.flatten())
+    return nn.functional.cross_entropy(logits.flatten(0, 1), letters.flatten())
 
 
 def main() -> None:

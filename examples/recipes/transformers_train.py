@@ -57,7 +57,7 @@ def model() -> GPT2LMHeadModel:
 
 
 def settings(options: argparse.Namespace, world: int) -> TrainingArguments:
-    """What the Trainer is told; to make it is to join the other processes."""
+    """Return the arguments of the Trainer. Creating them joins the process group."""
     cpu = not torch.cuda.is_available()
     return TrainingArguments(
         output_dir=str(options.checkpoints),
@@ -73,7 +73,7 @@ def settings(options: argparse.Namespace, world: int) -> TrainingArguments:
         dataloader_pin_memory=not cpu,
         report_to="none",
         seed=1,
-        # It takes CPUs into one training only where it is told to, and MPI before gloo where torch was built with it, as Debian's is.
+        # Distributed training on CPUs must be requested, and so must gloo: a torch built with MPI, as Debian's, would use MPI.
         use_cpu=cpu,
         ddp_backend="gloo" if cpu and "LOCAL_RANK" in os.environ else None,
         ddp_find_unused_parameters=False,

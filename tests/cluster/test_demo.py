@@ -10,10 +10,10 @@ def test_the_demo(cluster: Cluster) -> None:
     said = capture([sys.executable, "-m", "dev.demo"], environment=cluster.environment)
     print(said)  # noqa: T201 - pytest shows it below a failed test
     assert "killing the training process of worker 1" in said
-    told = re.search(r"attempt 2 resumed from step (\d+) and finished with a test accuracy of (0\.\d+)", said)
-    assert told
-    assert int(told[1]) > 0
-    assert float(told[2]) >= 0.95
+    recovered = re.search(r"attempt 2 resumed from step (\d+) and finished with a test accuracy of (0\.\d+)", said)
+    assert recovered
+    assert int(recovered[1]) > 0
+    assert float(recovered[2]) >= 0.95
     assert re.search(r"digits +torch +Complete +3/3 +2 +1 ", said), "kubectl get tj"
     assert "WorkerFailed" in said
     assert 'trainyard_restarts_total{cause="failure"}' in said

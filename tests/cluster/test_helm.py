@@ -63,7 +63,7 @@ def test_release_changes_do_not_disturb_a_running_job(by: Cluster, kube: Kube, t
     assert (concurrent_reconciles(), pods()) == ("32", before)
     by.helm_command("rollback", install.RELEASE, "1", "--namespace", home.namespace, "--wait", "--timeout", "120s")
     assert (concurrent_reconciles(), pods()) == ("8", before)
-    assert "the installation trains" in by.helm_command(
+    assert "the job completed: the installation works" in by.helm_command(
         "test", install.RELEASE, "--namespace", home.namespace, "--logs"
     )
     home.run("delete", "pod", "trainyard-helm-test")

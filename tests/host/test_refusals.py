@@ -24,8 +24,8 @@ def test_not_root() -> None:
 
 
 def test_no_cluster() -> None:
-    assert "no local cluster is up" in refusal(localcluster("kubeconfig"))
-    assert "no local cluster is up" in refusal(localcluster("node", "stop", 1))
+    assert "no local cluster is running" in refusal(localcluster("kubeconfig"))
+    assert "no local cluster is running" in refusal(localcluster("node", "stop", 1))
     assert localcluster("status").returncode == 1
 
 

@@ -105,7 +105,7 @@ def released(key: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Re
     assert done.returncode == 0, done.stderr
     release = read(folder)
     plan = Plan(release.registry, release.version, folder)
-    with registry.serving(folder / "registry", anew=False):
+    with registry.serving(folder / "registry", empty=False):
         yield Released(plan, release, done.stdout, Verifier(programs["cosign"], plan.public_key))
 
 
@@ -231,7 +231,7 @@ def test_a_chart_that_was_changed_in_the_registry(released: Released) -> None:
 def test_files_that_were_changed_with_their_sums(released: Released) -> None:
     sbom = released.plan.sbom("operator")
     content = sbom.read_bytes().replace(b"kopf", b"knopf")
-    with changed(sbom, content), pytest.raises(ReleaseError, match="is not the file that SHA256SUMS tells of"):
+    with changed(sbom, content), pytest.raises(ReleaseError, match="does not match its checksum in SHA256SUMS"):
         released.verify()
     sums = released.plan.sums.read_text()
     forged = sums.replace(hashlib.sha256(sbom.read_bytes()).hexdigest(), hashlib.sha256(content).hexdigest())
@@ -249,7 +249,7 @@ def test_a_key_that_cannot_be_used(key: Path, tmp_path: Path) -> None:
     no_key.write_text("no key")
     for file, password, sentence in (
         (key, "another password", "COSIGN_PASSWORD is not its password"),
-        (no_key, PASSWORD, "it is no private key of cosign's"),
+        (no_key, PASSWORD, "it is not a cosign private key"),
     ):
         done = command("--local", "--dirty", "--key", file, "--folder", tmp_path, password=password, alone=False)
         assert done.returncode == 1

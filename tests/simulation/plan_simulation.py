@@ -177,7 +177,9 @@ class PlanSimulation:
                 if pod := self.pods.get(uid):
                     self.ask_to_go(pod, DELETED)
             case RemovePod(_, uid):
-                pod = self.pods[uid]
+                pod = self.pods.get(uid)
+                if pod is None:
+                    return  # decided on a view from before: the server answers that the pod is not found
                 assert pod.node in self.lost
                 assert pod.deletion_time
                 assert self.now - pod.deletion_time >= timedelta(seconds=300)

@@ -1,1 +1,1 @@
-"""The coordinator under the load of many agents."""
+"""Measure one coordinator under the load of many agents."""

@@ -1,7 +1,7 @@
-"""`python -m dev.benchmarks.agents`: 10,000 agents report to one coordinator at the pace that it asks for, then 1,000 of them at once; then all
-of them wait for a word, and jobs start anew.
+"""`python -m dev.benchmarks.agents`: 10,000 agents report to one coordinator at the requested pace, then 1,000 of them at once; then
+all of them hold a long poll while jobs restart.
 
-Prints a table and writes build/bench/agents.json. Each report has a TLS connection of its own, as the agent's have.
+Print a table and write build/bench/agents.json. Each report uses its own TLS connection, as the agent does.
 """
 
 import argparse
@@ -30,15 +30,15 @@ from trainyard.controller.bootstrap.limits import raise_open_file_limit
 from trainyard.coordinator.progress_store import MAX_REPORTS_PER_SECOND
 
 WORKERS = 8
-"""Of a job."""
+"""Workers per job."""
 FOLDER = Path("build/bench")
 IDLE_SECONDS = 5.0
-"""So long nobody reports."""
+"""Time without any report."""
 
 
 @dataclass(slots=True)
 class Load:
-    """The agents, in this process; the coordinator, in another."""
+    """Agents in this process that report to a coordinator in another process."""
 
     url: str
     tls: ssl.SSLContext
@@ -47,23 +47,23 @@ class Load:
     answers: Counter[int] = field(default_factory=Counter)
 
     async def report(self, client: aiohttp.ClientSession, agent: int, step: int) -> float:
-        """One report. Returns when to tell again."""
+        """Send one report, and return the seconds until the next one."""
         rank = {"step": step, "phase": "train", "total": 10**6, "loss": random.random(), "seconds": 0.5}  # noqa: S311 - a load, no secret
         body = {"attempt": 1, "ranks": {str(agent % WORKERS): rank}}
         began = time.perf_counter()
         try:
             headers = {"Authorization": f"Bearer {self.tokens[agent]}"}
             async with client.post(self.url, json=body, headers=headers, ssl=self.tls) as answer:
-                said: dict[str, float] = await answer.json()
+                reply: dict[str, float] = await answer.json()
                 status = answer.status
         except (aiohttp.ClientError, TimeoutError, OSError):
-            said, status = {}, 0
+            reply, status = {}, 0
         self.took.append(time.perf_counter() - began)
         self.answers[status] += 1
-        return said.get("next", 5.0)
+        return reply.get("next", 5.0)
 
     async def live(self, client: aiohttp.ClientSession, agent: int, end: float, first: float) -> None:
-        """An agent until the end. Jitter as the agent's own."""
+        """Report as one agent until `end`, with the jitter of the real agent."""
         await asyncio.sleep(random.uniform(0, first))  # noqa: S311 - a load, no secret
         step = 0
         while time.monotonic() < end:
@@ -71,13 +71,13 @@ class Load:
             pause = await self.report(client, agent, step)
             await asyncio.sleep(pause * random.uniform(0.9, 1.1))  # noqa: S311 - a load, no secret
 
-    def begin(self) -> None:
-        """What was before does not count."""
+    def reset(self) -> None:
+        """Reset the counters."""
         self.took.clear()
         self.answers.clear()
 
     def figures(self) -> dict[str, Any]:
-        """Of the reports since then."""
+        """Return the figures of all reports since the last reset."""
         took, answers = sorted(self.took) or [0.0], self.answers
         return {
             "reports": sum(answers.values()),
@@ -88,7 +88,7 @@ class Load:
 
 
 async def measure(agents: int, seconds: float, burst: int) -> list[dict[str, Any]]:
-    """The rows: idle, steady, burst."""
+    """Return the rows: idle, steady, burst, and long polls."""
     with tempfile.TemporaryDirectory() as name:
         folder, issuer = Path(name), Issuer()
         authority = certificate(folder)
@@ -123,14 +123,14 @@ async def measure(agents: int, seconds: float, burst: int) -> list[dict[str, Any
                 for agent in range(agents)
             ]
             await asyncio.sleep(warm)
-            load.begin()
+            load.reset()
             before = await cost()
             await asyncio.sleep(seconds)
             after, steady = await cost(), load.figures()
             for task in living:
                 task.cancel()
             await asyncio.gather(*living, return_exceptions=True)
-            load.begin()
+            load.reset()
             calm = await cost()
             await asyncio.gather(*(load.report(clients[agent % len(clients)], agent, 10**6) for agent in range(burst)))
             last, crowd = await cost(), load.figures()
@@ -138,9 +138,9 @@ async def measure(agents: int, seconds: float, burst: int) -> list[dict[str, Any
         writes.close()
         await service.wait()
     return [
-        {"what": "nobody reports", "agents": agents, "late_ms": idle["late_ms"], "peak_mib": idle["peak_mib"]},
+        {"what": "no reports", "agents": agents, "late_ms": idle["late_ms"], "peak_mib": idle["peak_mib"]},
         {
-            "what": "at the pace asked for",
+            "what": "at the requested pace",
             "agents": agents,
             **steady,
             **_spent(before, after, steady["reports"], seconds),
@@ -165,7 +165,7 @@ def _spent(before: Mapping[str, float], after: Mapping[str, float], reports: int
 
 
 def main() -> int:
-    """1 where a report was not taken, or an agent not told to begin."""
+    """Run the benchmark, and return 1 if a report was rejected or an agent received no start."""
     raise_open_file_limit()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--agents", type=int, default=10_000)
@@ -179,7 +179,7 @@ def main() -> int:
     for row in rows:
         figures = "  ".join(f"{name} {value:.1f}" for name, value in row.items() if isinstance(value, float))
         sys.stdout.write(f"{row['what']}: {row['agents']:,} agents, {row.get('reports', 0):,} reports  {figures}\n")
-    return int(any(row.get("not_taken") or row.get("not_begun") for row in rows))
+    return int(any(row.get("not_taken") or row.get("not_started") for row in rows))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The coordinator with what it knows and what follows from a report, all but the API server: the load's other end, in a process of its own."""
+"""Run a coordinator with job caches and a reconcile loop, but without an API server. The process under load."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ STARTED = "2026-01-01T00:00:00Z"
 
 
 def fill(caches: Caches, jobs: int, workers: int) -> None:
-    """So many running jobs, each of so many workers of one rank. The UID of a pod is `JOB-INDEX`."""
+    """Fill the caches with running jobs of one-rank workers. The UID of a pod is `JOB-INDEX`."""
     cache = caches.of(NAMESPACE)
     container = {"name": "main", "image": "trainer:1", "command": ["python", "train.py"]}
     spec = {"replicas": workers, "template": {"spec": {"containers": [container]}}}
@@ -61,7 +61,7 @@ def fill(caches: Caches, jobs: int, workers: int) -> None:
 
 
 class _Cluster:
-    """What the coordinator asks of the API server: the keys that tokens are signed with, and the time."""
+    """Stand-in for the API server: it returns the signing keys of tokens and the time."""
 
     def __init__(self, documents: Mapping[str, Any]) -> None:
         self._documents = documents
@@ -72,10 +72,10 @@ class _Cluster:
 
 
 class Service:
-    """A coordinator, and reconciles of the jobs that it queues."""
+    """A coordinator, and a reconciler of the jobs that it queues."""
 
     def __init__(self, folder: Path, jobs: int, workers: int) -> None:
-        """`folder` holds the certificate and `keys.json`, what the cluster says of its keys."""
+        """`folder` contains the certificate and `keys.json`, the signing keys of the cluster."""
         self.registry, self.caches = CollectorRegistry(), Caches.empty()
         fill(self.caches, jobs, workers)
         self.queue: WorkQueue[str] = WorkQueue()
@@ -85,13 +85,13 @@ class Service:
             settings, session, self.caches, self.queue, self.registry, lambda: True, lambda _: True
         )
         if made is None:
-            raise ValueError("there is no coordinator")
+            raise ValueError("the coordinator is disabled")
         self.coordinator = made
-        self.passes = 0
+        self.reconciles = 0
         self.late: list[float] = []
 
     async def reconcile(self, uid: str) -> float | None:
-        """A pass, with what storing its status costs this process."""
+        """Reconcile one job and store its new status in the cache."""
         cache = self.caches.of(NAMESPACE)
         record = cache.jobs.get(uid)
         made = self.coordinator
@@ -102,11 +102,11 @@ class Service:
             if status != snapshot.job.status:
                 cache.jobs.apply(record.with_status(status, record.resource_version + 1))
                 made.agent_registry.wake(uid)
-        self.passes += 1
+        self.reconciles += 1
         return None
 
     def new_attempts(self, first: int, count: int) -> dict[str, float]:
-        """Have these jobs start anew in place, as a verdict on each would have it stored."""
+        """Store a new in-place attempt for each of these jobs, and return the time."""
         jobs, began = self.caches.of(NAMESPACE).jobs, time.monotonic()
         for number in range(first, first + count):
             record = jobs.get(str(number))
@@ -119,26 +119,26 @@ class Service:
         return {"at": began}
 
     async def watch(self) -> None:
-        """How much later than it should another job's pass begins."""
+        """Record the delay of the event loop."""
         while True:
             due = time.perf_counter() + 0.01
             await asyncio.sleep(0.01)
             self.late.append(time.perf_counter() - due)
 
     def costs(self) -> dict[str, float]:
-        """So far; of the delays those since the last time."""
+        """Return CPU time and memory so far, and the event loop delay since the last call."""
         used, late = of([os.getpid()]), sorted(self.late)
         self.late.clear()
         p99 = late[int(len(late) * 0.99)] * 1000 if late else 0.0
         rss = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
         costs = {"cpu_s": used.cpu_s, "peak_mib": used.peak_mib, "rss_mib": rss}
-        return {**costs, "late_ms": p99, "passes": self.passes}
+        return {**costs, "late_ms": p99, "reconciles": self.reconciles}
 
 
 async def serve(service: Service) -> None:
-    """Serve until standard input ends. Writes lines of JSON: the port, then, for each line that is read, what it has cost.
+    """Serve until standard input is closed. Write lines of JSON: the port, then the costs for each line read.
 
-    `attempt FIRST COUNT` has these jobs start anew.
+    The line `attempt FIRST COUNT` starts a new attempt of these jobs.
     """
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

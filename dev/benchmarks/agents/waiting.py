@@ -1,4 +1,4 @@
-"""Agents that wait for a word: each holds a connection, hears of a new attempt, says that it is ready, and begins when all are."""
+"""Agents that hold a long poll: each receives a new attempt, reports that it is ready, and starts when all agents are ready."""
 
 import asyncio
 import json
@@ -12,36 +12,36 @@ from typing import Any
 from trainyard.api.agent_protocol import SYNC_PATH
 
 Ask = Callable[[str], Awaitable[Mapping[str, float]]]
-"""Has the coordinator's process do something, and returns what it says of it."""
+"""Sends a command to the process of the coordinator, and returns its reply."""
 HANDSHAKES = 32
-"""At a time."""
+"""Concurrent TLS handshakes."""
 ADDRESSES = 200
 ROUNDS = 20
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 HELD_SECONDS = 20.0
-"""So long they only wait."""
+"""Time in which the agents only wait."""
 
 
 def address(agent: int) -> str:
-    """One of this machine's: one address may not have so many connections at a time as all agents together."""
+    """Return a loopback address for the agent. One address has too few ports for all agents."""
     return f"127.0.1.{agent % ADDRESSES + 1}"
 
 
 @dataclass(slots=True)
 class Crowd:
-    """All of them, in this process."""
+    """All agents, in this process."""
 
     port: int
     tls: ssl.SSLContext
     tokens: list[str]
-    told: dict[int, float] = field(default_factory=dict)
-    """When each agent heard of the attempt, by the machine's monotonic clock."""
-    begun: dict[int, float] = field(default_factory=dict)
-    """When it was told to begin."""
+    notified: dict[int, float] = field(default_factory=dict)
+    """Monotonic time at which each agent received the attempt."""
+    started: dict[int, float] = field(default_factory=dict)
+    """Monotonic time at which each agent received the start."""
     waiting: int = 0
 
     async def wait(self, agent: int, room: asyncio.Semaphore) -> None:
-        """One agent, until it is cancelled."""
+        """Run one agent until it is cancelled."""
         async with room:
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", self.port, ssl=self.tls, server_hostname="localhost", local_addr=(address(agent), 0)
@@ -65,30 +65,30 @@ class Crowd:
             word = json.loads(await reader.readexactly(length))
             self.waiting -= 1
             if word["attempt"] > attempt:
-                self.told[agent] = time.monotonic()
+                self.notified[agent] = time.monotonic()
                 attempt, state = word["attempt"], "waiting"
             elif word["run"] and state == "waiting":
-                self.begun[agent] = time.monotonic()
+                self.started[agent] = time.monotonic()
                 state = "running"
 
     async def attempts(self, ask: Ask, first: int, jobs: int, workers: int) -> tuple[list[float], list[float]]:
-        """New attempts of so many jobs at the same moment: seconds until each agent heard of it, and until it could begin."""
+        """Start new attempts of `jobs` jobs at once. Return the seconds until each agent received it, and until it could start."""
         agents = range(first * workers, (first + jobs) * workers)
-        self.told.clear()
-        self.begun.clear()
+        self.notified.clear()
+        self.started.clear()
         at = (await ask(f"attempt {first} {jobs}"))["at"]
-        end = time.monotonic() + PATIENCE
-        while len(self.begun) < len(agents) and time.monotonic() < end:  # noqa: ASYNC110 - of many, the last
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while len(self.started) < len(agents) and time.monotonic() < end:  # noqa: ASYNC110 - of many, the last
             await asyncio.sleep(0.02)
-        never = [PATIENCE] * (len(agents) - len(self.begun))
-        return [self.told[n] - at for n in agents if n in self.told], [
-            *(when - at for when in self.begun.values()),
+        never = [TIMEOUT_SECONDS] * (len(agents) - len(self.started))
+        return [self.notified[n] - at for n in agents if n in self.notified], [
+            *(when - at for when in self.started.values()),
             *never,
         ]
 
 
 async def measure(crowd: Crowd, ask: Ask, jobs: int, workers: int) -> list[dict[str, Any]]:
-    """The rows: what it costs to have them wait, then a new attempt of one job, of a tenth of all, of all."""
+    """Return the rows: waiting agents, then a new attempt of one job, of a tenth of all jobs, of all jobs."""
     room = asyncio.Semaphore(HANDSHAKES)
     before = await ask("")
     waits = [asyncio.create_task(crowd.wait(agent, room)) for agent in range(jobs * workers)]
@@ -104,7 +104,7 @@ async def measure(crowd: Crowd, ask: Ask, jobs: int, workers: int) -> list[dict[
     kib = (held["rss_mib"] - before["rss_mib"]) * 1024 / len(waits)
     rows: list[dict[str, Any]] = [
         {
-            "what": "all wait for a word",
+            "what": "all hold a long poll",
             "agents": len(waits),
             "kib_an_agent": kib,
             "cpu_share": (held["cpu_s"] - calm["cpu_s"]) / HELD_SECONDS,
@@ -114,25 +114,25 @@ async def measure(crowd: Crowd, ask: Ask, jobs: int, workers: int) -> list[dict[
     ]
     for what, count, rounds in (
         ("a new attempt of one job", 1, ROUNDS),
-        ("of a tenth of all", max(1, jobs // 10), 3),
-        ("of all", jobs, 1),
+        ("a new attempt of a tenth of the jobs", max(1, jobs // 10), 3),
+        ("a new attempt of all jobs", jobs, 1),
     ):
-        told, begun = list[float](), list[float]()
+        notified, started = list[float](), list[float]()
         cost = await ask("")
         for _ in range(rounds):
             first = random.randrange(jobs - count + 1)  # noqa: S311 - a load, no secret
-            heard, began = await crowd.attempts(ask, first, count, workers)
-            told, begun = told + heard, begun + began
+            received, starts = await crowd.attempts(ask, first, count, workers)
+            notified, started = notified + received, started + starts
         after = await ask("")
         rows.append(
             {
                 "what": what,
                 "agents": count * workers,
-                "told_p99_ms": 1000 * sorted(told)[int(len(told) * 0.99)],
-                "begun_p99_ms": 1000 * sorted(begun)[int(len(begun) * 0.99)],
+                "notified_p99_ms": 1000 * sorted(notified)[int(len(notified) * 0.99)],
+                "started_p99_ms": 1000 * sorted(started)[int(len(started) * 0.99)],
                 "cpu_ms_an_agent": 1000 * (after["cpu_s"] - cost["cpu_s"]) / (rounds * count * workers),
                 "late_ms": after["late_ms"],
-                "not_begun": sum(seconds >= PATIENCE for seconds in begun),
+                "not_started": sum(seconds >= TIMEOUT_SECONDS for seconds in started),
             }
         )
     for task in waits:

@@ -1,4 +1,4 @@
-"""From single changes of size to the rows of the table. Pure."""
+"""Aggregate single size changes into the rows of the table."""
 
 import math
 import statistics
@@ -10,27 +10,27 @@ from dev.benchmarks.recovery.results import percentile
 
 OURS: Final = "trainyard"
 AIMS: Final[Mapping[str, float]] = {"shrink": 10.0}
-"""Seconds that the median for this operator may be, where all pods are there already."""
+"""Largest allowed median of this operator in seconds, if all pods already exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change, and what came of it."""
+    """One change of size, and its result."""
 
     event: str
     system: str
     repeat: int
     seconds: float | None = None
-    """From the event to the first step in the new size; None where it did not come."""
+    """Seconds from the event to the first step in the new size; None if the job never reached that size."""
     idle: float | None = None
-    """Seconds of these in which nobody trained."""
+    """Seconds of these without training."""
     lost_steps: int | None = None
-    """Steps that were done again."""
+    """Repeated steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """All changes of one kind under one system. One that never came counts as longer than all others."""
+    """All changes of one kind under one system. A change that never completed counts as the longest."""
 
     event: str
     system: str
@@ -43,7 +43,7 @@ class Row:
 
 
 def rows(changes: Sequence[Change]) -> list[Row]:
-    """A row for each event and system, by event."""
+    """Return a row for each event and system, ordered by event."""
     keys = dict.fromkeys((change.event, change.system) for change in changes)
     order = {event: index for index, event in enumerate(dict.fromkeys(event for event, _ in keys))}
     return [
@@ -53,18 +53,18 @@ def rows(changes: Sequence[Change]) -> list[Row]:
 
 
 def plain(row: Row) -> dict[str, Any]:
-    """The row as it goes into the file."""
+    """Return the row as it is written to the file."""
     return {name: round(value, 2) if isinstance(value, float) else value for name, value in asdict(row).items()}
 
 
 def table(found: Sequence[Row], titles: Mapping[str, str]) -> str:
-    """A block for each event, a line for each system."""
+    """Return the table: a block per event, a line per system."""
     lines: list[str] = []
     for event in dict.fromkeys(row.event for row in found):
         lines += ["", f"{event}: {titles.get(event, '')}"]
         lines.append(f"  {'system':<22}{'n':>3}{'never':>6}{'p50 s':>8}{'p95 s':>8}{'idle s':>8}{'again':>7}")
         lines += [
-            f"  {row.system:<22}{row.n:>3}{row.never or '-':>6}{_told(row.p50_s):>8}{_told(row.p95_s):>8}{_told(row.idle_s):>8}"
+            f"  {row.system:<22}{row.n:>3}{row.never or '-':>6}{_figure(row.p50_s):>8}{_figure(row.p95_s):>8}{_figure(row.idle_s):>8}"
             f"{'-' if row.lost_steps is None else f'{row.lost_steps:g}':>7}"
             for row in found
             if row.event == event
@@ -73,15 +73,15 @@ def table(found: Sequence[Row], titles: Mapping[str, str]) -> str:
 
 
 def shortfalls(found: Sequence[Row]) -> list[str]:
-    """A sentence for each of our rows that is slower than its aim, or not ahead of a peer."""
-    said: list[str] = []
+    """Return a sentence for each row of this operator that misses its target or is not faster than a peer."""
+    found_shortfalls: list[str] = []
     for row in (row for row in found if row.system == OURS):
         aim = AIMS.get(row.event)
         if aim is not None and (row.p50_s is None or row.p50_s > aim):
-            said.append(f"{row.event}: the median is {_told(row.p50_s)} s; it may be {aim:g} s")
+            found_shortfalls.append(f"{row.event}: the median is {_figure(row.p50_s)} s; the target is {aim:g} s")
         peers = [peer for peer in found if peer.event == row.event and peer.system != OURS]
-        said += [
-            f"{row.event}: {what} {_told(own)} is not ahead of {peer.system} with {_told(other)}"
+        found_shortfalls += [
+            f"{row.event}: {what} {_figure(own)} is not ahead of {peer.system} with {_figure(other)}"
             for peer in peers
             for what, own, other in (
                 ("seconds", row.p50_s, peer.p50_s),
@@ -89,26 +89,26 @@ def shortfalls(found: Sequence[Row]) -> list[str]:
             )
             if own is None or (other is not None and own >= other)
         ]
-        said += [
-            f"{row.event}: {row.lost_steps:g} steps are done again, and {peer.lost_steps:g} under {peer.system}"
+        found_shortfalls += [
+            f"{row.event}: {row.lost_steps:g} steps are repeated, and {peer.lost_steps:g} under {peer.system}"
             for peer in peers
             if row.lost_steps is not None and peer.lost_steps is not None and row.lost_steps > peer.lost_steps
         ]
-    return said
+    return found_shortfalls
 
 
 def _row(event: str, system: str, changes: Sequence[Change]) -> Row:
     seconds = [math.inf if change.seconds is None else change.seconds for change in changes]
-    came = [change for change in changes if change.seconds is not None]
+    completed = [change for change in changes if change.seconds is not None]
     return Row(
         event,
         system,
         len(changes),
-        len(changes) - len(came),
+        len(changes) - len(completed),
         _finite(statistics.median(seconds)),
         _finite(percentile(seconds, 0.95)),
-        _median(change.idle for change in came),
-        _median(change.lost_steps for change in came),
+        _median(change.idle for change in completed),
+        _median(change.lost_steps for change in completed),
     )
 
 
@@ -121,5 +121,5 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _told(seconds: float | None) -> str:
+def _figure(seconds: float | None) -> str:
     return "never" if seconds is None else f"{seconds:.1f}"

@@ -1,4 +1,4 @@
-"""The systems that are measured: the same training, whose group may have one worker to six. Six places are there, two on each node."""
+"""The measured systems. Each runs the same training with one to six workers, on three nodes with two slots each."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -12,38 +12,38 @@ from dev.benchmarks.scale.systems.base import Json
 
 LARGEST: Final = 6
 GPUS: Final = 4
-"""Of the eight that a node has."""
+"""GPUs per worker; a node has eight."""
 PATIENCE_SECONDS: Final = 5
-"""How long either waits for workers that lack a place, or for more of them, where it can be told."""
+"""Seconds that each system waits for unschedulable or for more workers, if it can be configured."""
 
 
 class Elastic(ABC):
-    """One operator, with jobs that can be scaled."""
+    """One operator with scalable jobs."""
 
     name: str
     operator: str
-    """Which one it is, as `dev.benchmarks.recovery.operators` knows it."""
+    """Name of the operator in `dev.benchmarks.recovery.operators`."""
     fixed: System
-    """How it is told of a group of a fixed size."""
+    """The same system with groups of a fixed size."""
 
     @abstractmethod
     def manifest(self, job: Job, workers: int) -> Json:
-        """The job, as it is posted."""
+        """Return the manifest of the job."""
 
     @abstractmethod
     def scaled(self, workers: int) -> Json:
-        """What is patched for another number of workers."""
+        """Return the patch that requests this number of workers."""
 
 
 class Trainyard(Elastic):
-    """This operator: its agent agrees with the ranks on a last step, and has joining workers wait."""
+    """This operator. Its agent coordinates a last step with the ranks, and holds joining workers."""
 
     name = operator = "trainyard"
     fixed = systems.SYSTEMS["trainyard"]
 
     @override
     def manifest(self, job: Job, workers: int) -> Json:
-        """A TrainingJob. The program asks whether to stop, as our users' programs do."""
+        """Return a TrainingJob. The program calls must_stop, as users' programs do."""
         made = self.fixed.manifest(job)
         spec = made["spec"]
         spec |= {"replicas": workers, "processesPerReplica": 1}
@@ -62,7 +62,7 @@ class Trainyard(Elastic):
 
 
 class TrainingOperator(Elastic):
-    """Kubeflow's training-operator with an elastic policy: torchrun meets anew. `last_call`: how long it then waits for more."""
+    """Kubeflow's training-operator with an elastic policy: torchrun runs a new rendezvous. `last_call`: seconds that it waits for more workers."""
 
     operator = "training-operator"
     fixed = systems.SYSTEMS["training-operator"]
@@ -72,7 +72,7 @@ class TrainingOperator(Elastic):
 
     @override
     def manifest(self, job: Job, workers: int) -> Json:
-        """A PyTorchJob."""
+        """Return a PyTorchJob."""
         made = self.fixed.manifest(job)
         spec = made["spec"]
         policy: dict[str, Any] = spec["elasticPolicy"]
@@ -100,7 +100,7 @@ SYSTEMS: Final[Mapping[str, Elastic]] = {
 
 
 def _placed(template: Json) -> Json:
-    """Two workers to a node, and no more. Returns the container."""
+    """Limit the pods to two per node, and return the container."""
     main: Json = template["spec"]["containers"][0]
     main["resources"]["limits"] = {"nvidia.com/gpu": GPUS}
     return main

@@ -1,1 +1,1 @@
-"""How long training stands still after a fault, and how much of it is done again: the operator beside its peers."""
+"""Measure how long training stops after a fault and how many steps are repeated, for the operator and its peers."""

@@ -1,8 +1,8 @@
-"""`python -m dev.benchmarks.recovery`: measures, prints a table, and writes build/bench/recovery.json and recovery-runs.json.
+"""`python -m dev.benchmarks.recovery`: measure, print a table, and write build/bench/recovery.json and recovery-runs.json.
 
-`--resume` goes on where an earlier run of the same command was interrupted.
+`--resume` continues an interrupted run of the same command.
 With `--goodput MINUTES` or `--away MINUTES` it measures that instead, into recovery-goodput.json or recovery-away.json. The exit code of
-the first is 1 also where what our job reports is not within 2 points of what its logs say.
+`--goodput` is also 1 if the goodput that the job reports differs by more than 2 points from that of its logs.
 """
 
 import argparse
@@ -36,26 +36,26 @@ from dev.localcluster.tools import KUBERNETES_VERSION
 REPEATS: Final = 10
 GPUS: Final = 8
 HOPELESS: Final = 2
-"""Where so many first repeats never recover, the others are not tried."""
+"""After this many first repeats without a recovery, skip the others."""
 FAILED: Final = 3
-"""So many trials in a row that cannot be made at all end it."""
+"""Consecutive failed trials after which the benchmark stops."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure. Returns the exit code: 1 where something could not be measured at all, or goodput is not what is reported of it."""
+    """Measure, and return the exit code: 1 if a measurement failed or the reported goodput is wrong."""
     options = _parser().parse_args(words)
     measure = _stretch if options.goodput or options.away else _faults
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time-out clears up as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up after a timeout as after Ctrl-C
     try:
         with ground(Shape(NODES, GPUS, Profile.STANDARD)) as place:
             out = _out(options)
             out.parent.mkdir(parents=True, exist_ok=True)
             return measure(place, options, out)
     except (BenchmarkError, LocalClusterError) as error:
-        complain(f"the benchmark ends: {error}")
+        complain(f"the benchmark failed: {error}")
         return 1
     except KeyboardInterrupt:
-        complain("interrupted: what was measured is on file")
+        complain("interrupted: the measurements so far are saved")
         return 130
 
 
@@ -81,8 +81,8 @@ def _stretch(place: Ground, options: argparse.Namespace, out: Path) -> int:
         text = json.dumps([goodput.plain(each) for each in found], indent=1)
         out.with_name(f"{out.stem}-{kind}.json").write_text(f"{text}\n")
     say(f"\n{goodput.table(found)}")
-    # The peers report none.
-    own = [row for row in found if SYSTEMS[row.system].tells_goodput] if options.goodput else []
+    # The peers report no goodput.
+    own = [row for row in found if SYSTEMS[row.system].reports_goodput] if options.goodput else []
     for row in own:
         say(goodput.verdict(row))
     return 0 if all(map(goodput.agrees, own)) else 1
@@ -106,14 +106,14 @@ def _measure(place: Ground, options: argparse.Namespace, record: Record) -> Iter
                         failed += 1
                         if failed == FAILED:
                             raise
-                        complain(f"{fault} {name} {repeat} is not measured: {error}")
+                        complain(f"{fault} {name} {repeat} was not measured: {error}")
                         continue
                     failed = 0
                     yield run
 
 
 def _out(options: argparse.Namespace) -> Path:
-    """A part never takes the place of the whole."""
+    """Return the output file. A partial run never overwrites the results of a full run."""
     whole = (options.systems, options.faults, options.repeats) == (list(DEFAULT), list(FAULTS), REPEATS)
     chosen: Path | None = options.out
     return chosen or FOLDER / ("recovery.json" if whole else "recovery-part.json")
@@ -151,11 +151,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--systems", type=partial(some_of, list(SYSTEMS)), default=list(DEFAULT), metavar="NAME,…")
     parser.add_argument("--faults", type=partial(some_of, list(FAULTS)), default=list(FAULTS), metavar="NAME,…")
     parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--resume", action="store_true", help="go on with an earlier run that was interrupted")
+    parser.add_argument("--resume", action="store_true", help="continue an interrupted run")
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--goodput", type=int, metavar="MINUTES", help="instead: a fault a minute, and what is gained")
-    instead.add_argument("--away", type=int, metavar="MINUTES", help="instead: no operator for so long")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="in place of build/bench/recovery.json")
+    instead.add_argument(
+        "--goodput", type=int, metavar="MINUTES", help="instead: measure goodput with one fault per minute"
+    )
+    instead.add_argument("--away", type=int, metavar="MINUTES", help="instead: stop the operator for this time")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="default: build/bench/recovery.json")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""What is done to a job that trains: one function a fault, which says when it was done."""
+"""Inject faults into a running job: one function per fault, which returns the time of the fault."""
 
 import subprocess
 import sys
@@ -20,47 +20,47 @@ from dev.localcluster.addresses import node_name
 
 NODES: Final = 3
 KILL_AFTER_SECONDS: Final = 0.5
-"""So long after the fault the operator dies: it is then in the middle of it."""
+"""Seconds from the fault to the kill of the operator, so that it dies during the recovery."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Where the fault falls."""
+    """The job and the cluster that a fault is injected into."""
 
     ground: Ground
     operator: Operator
     job: Job
     group: Group
     pids: Mapping[int, int]
-    """The process of each rank."""
+    """Process ID of each rank."""
     rank: int
-    """Whom it hits, where it hits one alone."""
+    """The target rank of a fault of one rank."""
 
     @property
     def pod(self) -> str:
-        """The pod of that rank."""
+        """Return the name of the target rank's pod."""
         return next(life.pod for life in self.group.lives if life.rank == self.rank)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind of trouble."""
+    """One kind of fault."""
 
     name: str
     title: str
     inject: Callable[[Scene], float]
-    """Does it. Returns when, on the monotonic clock."""
+    """Injects the fault, and returns its monotonic time."""
     bound: float = 120.0
-    """A recovery that takes longer never comes."""
+    """Seconds after which a recovery counts as never completed."""
     aim: float | None = None
-    """What the median for this operator may be."""
+    """Largest allowed median of this operator in seconds."""
     settled: int = 200
-    """Steps that the job has done before, at least."""
+    """Minimum of steps before the fault."""
     undo: Callable[[Scene], None] | None = None
 
 
 def rank_of(repeat: int) -> int:
-    """Whom the repeats hit: rank 0, which holds the store, every other time, and the others in turn."""
+    """Return the target rank of a repeat: rank 0, which hosts the store, every second time, and the others in turn."""
     return 0 if repeat % 2 else 1 + repeat // 2 % (WORKERS - 1)
 
 
@@ -86,7 +86,7 @@ def _delete_all(scene: Scene) -> float:
 
 
 def _cut_power(scene: Scene) -> float:
-    with lock.exclusive(lock.LOCK, patience=60, busy="another localcluster command is at work"):
+    with lock.exclusive(lock.LOCK, patience=60, busy="another localcluster command is running"):
         number = _expendable(scene)
         now = time.monotonic()
         node.cut_power(number, scene.ground.paths)
@@ -97,8 +97,8 @@ def _boot(scene: Scene) -> None:
     command = [sys.executable, "-m", "dev.localcluster", "up", f"--nodes={NODES}"]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise BenchmarkError(f"the node does not come back: {done.stdout}{done.stderr}")
-    scene.operator.mend()
+        raise BenchmarkError(f"the node did not start: {done.stdout}{done.stderr}")
+    scene.operator.restore()
 
 
 def _hang(scene: Scene) -> float:
@@ -116,8 +116,8 @@ def _kill_operator(scene: Scene) -> float:
     return now
 
 
-def _mend(scene: Scene) -> None:
-    scene.operator.mend()
+def _restore(scene: Scene) -> None:
+    scene.operator.restore()
 
 
 def _leave(scene: Scene) -> float:
@@ -127,16 +127,16 @@ def _leave(scene: Scene) -> float:
 
 
 def _expendable(scene: Scene) -> int:
-    """A node with workers and without the operator; the one of the rank that is to be hit, if that is one."""
-    places = {
+    """Return a node with workers and without the operator; preferably the node of the target rank."""
+    nodes = {
         pod["metadata"]["name"]: pod["spec"].get("nodeName", "")
         for pod in scene.ground.api.call("GET", PODS_PATH)["items"]
     }
     needed = scene.operator.nodes()
     free = [number for number in range(1, NODES + 1) if node_name(number) not in needed]
-    free.sort(key=lambda number: node_name(number) != places.get(scene.pod))
+    free.sort(key=lambda number: node_name(number) != nodes.get(scene.pod))
     if not free:
-        raise BenchmarkError("the operator is on every node: none can be switched off")
+        raise BenchmarkError("every node runs the operator: none can be powered off")
     return free[0]
 
 
@@ -148,10 +148,8 @@ FAULTS: Final[Mapping[str, Fault]] = {
         Fault("pod", "one pod is deleted", _delete_pod, aim=15),
         Fault("pods", "all pods are deleted", _delete_all, aim=20),
         Fault("power", "the power of a node is cut", _cut_power, bound=180, aim=45, undo=_boot),
-        Fault("hang", "the process of one rank is stopped, and hangs", _hang, aim=HANG_SECONDS + 5),
-        Fault(
-            "operator", "one pod is deleted, and the operator killed half a second later", _kill_operator, undo=_mend
-        ),
+        Fault("hang", "the process of one rank hangs (SIGSTOP)", _hang, aim=HANG_SECONDS + 5),
+        Fault("operator", "one pod is deleted, and the operator is killed 0.5 s later", _kill_operator, undo=_restore),
     )
 }
-AWAY: Final = Fault("away", "the operator is away", _leave, undo=_mend)
+AWAY: Final = Fault("away", "the operator is stopped", _leave, undo=_restore)

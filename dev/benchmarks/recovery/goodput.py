@@ -1,4 +1,4 @@
-"""Goodput: how much of a stretch of time with faults went into steps that were not done again."""
+"""Goodput: the share of a period with faults that went into steps that were not repeated."""
 
 import statistics
 import time
@@ -9,7 +9,7 @@ from typing import Final
 
 from dev.benchmarks.recovery import ranks
 from dev.benchmarks.recovery.faults import AWAY, FAULTS, Fault, Scene, rank_of
-from dev.benchmarks.recovery.milestones import Group, Life, Story
+from dev.benchmarks.recovery.milestones import DiaryReader, Group, Life
 from dev.benchmarks.recovery.systems import Job
 from dev.benchmarks.recovery.trial import POLL_SECONDS, Trial, await_steps
 from dev.benchmarks.scale.api import BenchmarkError
@@ -17,49 +17,49 @@ from dev.benchmarks.scale.api import BenchmarkError
 MINUTE: Final = 60.0
 SETTLED_STEPS: Final = 20
 AFTERWARDS: Final = 30.0
-"""Seconds of training after the operator is back, so that what it does then is seen too."""
+"""Seconds of training after the operator is back, to observe what it does then."""
 UNDO_SECONDS: Final = 40.0
-"""So long after the fault a node's power is back, and a rank that hangs goes on: with no detection of hangs it would be the end of it."""
+"""Seconds until a node is powered on again and a hung rank continues. Without hang detection the job would hang forever."""
 SCRIPT: Final = ("kill", "pod", "raise", "operator", "kill", "pods", "hang", "raise", "pod", "power")
-"""Over and over, the same for all systems."""
+"""Repeated sequence of faults, the same for all systems."""
 FRESH_SECONDS: Final = 40.0
-"""For the status to tell of steps that were just done: it is written every ten seconds."""
+"""Time for the status to include recent steps; it is written every ten seconds."""
 WITHIN_POINTS: Final = 2.0
-"""So far what a job reports may be from what its logs say."""
+"""Allowed difference between reported goodput and that of the logs."""
 DIRECT: Final = frozenset({"kill", "raise", "hang"})
-"""Faults of a process, which has to be there."""
+"""Faults of a process, which must exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """What came of the stretch, as the processes' diaries say."""
+    """Result of one period, computed from the diaries of the processes."""
 
     system: str
     minutes: float
     faults: int
     missed: int
-    """Faults that found nothing to hit: the job did not run."""
+    """Faults without a target, because the job did not run."""
     goodput: float
-    """The share of the time, from 0 to 1, that the steps which counted take."""
+    """Share of time spent on steps that were not repeated, from 0 to 1."""
     steps: int
-    """How much further the training is."""
+    """Steps gained."""
     lost_steps: int
-    """Steps that were done again."""
+    """Repeated steps."""
     step_s: float
-    """What a step takes: the median."""
+    """Median seconds per step."""
     reported: float | None = None
-    """The share that the job's status tells of the same stretch; None where it tells of none."""
+    """Goodput that the job's status reports for the same period; None if it reports none."""
     lost_s: Mapping[str, float] = field(default_factory=dict)
-    """Seconds that were lost, by the names that the status gives them."""
+    """Lost seconds by cause, with the names of the status."""
 
     @property
     def points_off(self) -> float | None:
-        """How far what is reported is above what the diaries say, in points of a hundred."""
+        """Return reported minus measured goodput in percentage points."""
         return None if self.reported is None else round((self.reported - self.goodput) * 100, 2)
 
 
 def earned(lives: Iterable[Life], began: float, ended: float) -> tuple[int, int, float]:
-    """Steps gained and steps lost between two times, and the seconds that a step takes. Rank 0 speaks for all."""
+    """Return steps gained, steps repeated and seconds per step between two times, from the diaries of rank 0."""
     first = [life.steps for life in lives if life.rank == 0]
     before = max((step for steps in first for step, at in steps if at <= began), default=0)
     done = [step for steps in first for step, at in steps if began < at <= ended]
@@ -69,7 +69,7 @@ def earned(lives: Iterable[Life], began: float, ended: float) -> tuple[int, int,
 
 
 def reported(before: Mapping[str, float] | None, after: Mapping[str, float] | None) -> dict[str, float]:
-    """Seconds by what they went into, from one reading of a status to another. Empty where either tells of none."""
+    """Return seconds by category between two readings of a status. Empty if either reading is None."""
     if before is None or after is None:
         return {}
     return {what: round(seconds - before.get(what, 0.0), 1) for what, seconds in after.items()}
@@ -77,22 +77,22 @@ def reported(before: Mapping[str, float] | None, after: Mapping[str, float] | No
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The faults, at even distances."""
+    """Faults at regular intervals."""
 
     faults: tuple[Fault, ...]
     pace: float = MINUTE
     """Seconds from one fault to the next, or to the end."""
     undo: float = UNDO_SECONDS
-    """Seconds from a fault until what can be undone of it is undone."""
+    """Seconds from a fault until its undo."""
 
 
 def mixed(minutes: int, kinds: Collection[str]) -> Script:
-    """A fault a minute, out of those kinds."""
+    """Return a script with one fault per minute, of these kinds."""
     return Script(tuple(islice(cycle([FAULTS[kind] for kind in SCRIPT if kind in kinds]), minutes)))
 
 
 def away(minutes: int) -> Script:
-    """The operator is away for so long, and nothing else happens."""
+    """Return a script that stops the operator for this time, without other faults."""
     return Script((AWAY,), minutes * MINUTE + AFTERWARDS, minutes * MINUTE)
 
 
@@ -111,27 +111,27 @@ class Stretch:
             BenchmarkError: the job does not start.
         """
         missed = 0
-        with self.trial.training("goodput") as (job, story):
-            group = await_steps(story, SETTLED_STEPS)
+        with self.trial.training("goodput") as (job, diaries):
+            group = await_steps(diaries, SETTLED_STEPS)
             before = self._fresh(job)
             began = time.monotonic()
             for number, fault in enumerate(self.script.faults):
-                group = _current(story, group)
+                group = _current(diaries, group)
                 pids = ranks.living(job.name)
                 scene = Scene(self.trial.ground, self.trial.operator, job, group, pids, rank_of(number))
-                why = _hit(fault, scene)
-                missed += bool(why)
+                miss = _hit(fault, scene)
+                missed += bool(miss)
                 self.say(
-                    f"{self.trial.system.name} {fault.name} of rank {scene.rank}{f' misses: {why}' if why else ''}"
+                    f"{self.trial.system.name} {fault.name} of rank {scene.rank}{f' misses: {miss}' if miss else ''}"
                 )
                 now = began + number * self.script.pace
                 _sleep_until(now + self.script.undo)
-                if fault.undo and not why:
+                if fault.undo and not miss:
                     fault.undo(scene)
                 _sleep_until(now + self.script.pace)
             seconds, spent = time.monotonic() - began, reported(before, self._spent(job))
-            story.read()
-        gained, lost, step_s = earned(story.lives, began, began + seconds)
+            diaries.read()
+        gained, lost, step_s = earned(diaries.lives, began, began + seconds)
         return Goodput(
             self.trial.system.name,
             round(seconds / MINUTE, 1),
@@ -146,15 +146,15 @@ class Stretch:
         )
 
     def _fresh(self, job: Job) -> Mapping[str, float] | None:
-        """What the status tells the moment that it tells something new: by then some seconds old at most, and not ten and more."""
-        if not self.trial.system.tells_goodput:
+        """Return the time spent by category right after a status update, so that it is only seconds old."""
+        if not self.trial.system.reports_goodput:
             return None
         first, deadline = self._spent(job), time.monotonic() + FRESH_SECONDS
-        told = first
-        while time.monotonic() < deadline and (told == first or not any((told or {}).values())):
+        current = first
+        while time.monotonic() < deadline and (current == first or not any((current or {}).values())):
             time.sleep(POLL_SECONDS)
-            told = self._spent(job)
-        return told
+            current = self._spent(job)
+        return current
 
     def _spent(self, job: Job) -> Mapping[str, float] | None:
         system = self.trial.system
@@ -162,10 +162,10 @@ class Stretch:
 
 
 def table(rows: Sequence[Goodput]) -> str:
-    """A line for each system."""
+    """Return the table: one line per system."""
     head = f"{'system':<20}{'goodput':>9}{'reported':>10}{'points':>8}{'steps':>8}{'lost':>7}{'step s':>8}{'missed':>8}"
     lines = [
-        f"{row.system:<20}{row.goodput:>9.1%}{_told(row.reported, '.1%'):>10}{_told(row.points_off, '+.1f'):>8}"
+        f"{row.system:<20}{row.goodput:>9.1%}{_formatted(row.reported, '.1%'):>10}{_formatted(row.points_off, '+.1f'):>8}"
         f"{row.steps:>8}{row.lost_steps:>7}{row.step_s:>8.3f}{row.missed:>8}"
         for row in rows
     ]
@@ -173,33 +173,33 @@ def table(rows: Sequence[Goodput]) -> str:
 
 
 def plain(row: Goodput) -> dict[str, object]:
-    """The row as the file has it."""
+    """Return the row as it is written to the file."""
     return {**asdict(row), "points_off": row.points_off}
 
 
 def agrees(row: Goodput) -> bool:
-    """Whether what the job reports is what its logs say."""
+    """Return whether the reported goodput matches that of the logs."""
     return row.points_off is not None and abs(row.points_off) <= WITHIN_POINTS
 
 
 def verdict(row: Goodput) -> str:
-    """The same as a sentence."""
+    """Return the result of `agrees` as a sentence."""
     if row.reported is None:
         return f"{row.system}: the job reports no goodput"
     is_it = "is" if agrees(row) else "IS NOT"
     return (
-        f"{row.system}: what the job reports ({row.reported:.1%}) {is_it} within {WITHIN_POINTS:g} points of what its logs say"
+        f"{row.system}: the reported goodput ({row.reported:.1%}) {is_it} within {WITHIN_POINTS:g} points of that of the logs"
         f" ({row.goodput:.1%})"
     )
 
 
-def _told(number: float | None, how: str) -> str:
+def _formatted(number: float | None, how: str) -> str:
     return "-" if number is None else format(number, how)
 
 
-def _current(story: Story, last: Group) -> Group:
-    """The group that trained last."""
-    return next((group for group in reversed(story.read()) if group.complete), last)
+def _current(diaries: DiaryReader, last: Group) -> Group:
+    """Return the group that trained last."""
+    return next((group for group in reversed(diaries.read()) if group.complete), last)
 
 
 def _sleep_until(moment: float) -> None:
@@ -208,7 +208,7 @@ def _sleep_until(moment: float) -> None:
 
 def _hit(fault: Fault, scene: Scene) -> str:
     if fault.name in DIRECT and scene.rank not in scene.pids:
-        return "there is no such process"
+        return "the rank has no process"
     try:
         fault.inject(scene)
     except BenchmarkError as error:

@@ -1,4 +1,4 @@
-"""What the training processes have written, put in order: lives of processes, and the groups that they formed. Pure, but for `Story.read`."""
+"""Read the diaries of training processes: lives of processes, and the groups that they formed. Only `DiaryReader.read` does I/O."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ MARKS: Final = ("started", "imported", "connected", "loaded")
 
 @dataclass(slots=True)
 class Life:
-    """One process, from its start as far as it came."""
+    """One process and its milestones."""
 
     rank: int = -1
     pod: str = ""
@@ -21,12 +21,12 @@ class Life:
     size: int = WORKERS
     """How many ranks that group has."""
     marks: dict[str, float] = field(default_factory=dict)
-    """When it had come so far, in seconds of the machine's monotonic clock."""
+    """Monotonic time of each milestone, in seconds."""
     steps: list[tuple[int, float]] = field(default_factory=list)
-    """Its steps, and when each was done."""
+    """Completed steps, each with its monotonic time."""
 
     def take(self, line: Mapping[str, Any]) -> None:
-        """The next line of its diary."""
+        """Apply the next line of its diary."""
         what = line["what"]
         if what == "step":
             self.steps.append((line["step"], line["at"]))
@@ -40,38 +40,38 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The processes that made steps together."""
+    """Processes that trained together."""
 
     name: str
     lives: tuple[Life, ...]
 
     @property
     def size(self) -> int:
-        """How many ranks it has, as they were told."""
+        """Return the number of ranks, from their environment."""
         return self.lives[0].size
 
     @property
     def complete(self) -> bool:
-        """Whether each rank has made a step."""
+        """Return whether each rank has completed a step."""
         return len(self.lives) == self.size and all(life.steps for life in self.lives)
 
     @property
     def first_step(self) -> tuple[int, float]:
-        """Of a complete group: which it was, and when the first rank had done it. No rank can have without all others."""
+        """Return the first step of a complete group, and the time when the first rank completed it."""
         return min((life.steps[0] for life in self.lives), key=lambda step: step[1])
 
     @property
     def last_step(self) -> int:
-        """The furthest step that any rank has done; 0 for none."""
+        """Return the last completed step of any rank; 0 for none."""
         return max((life.steps[-1][0] for life in self.lives if life.steps), default=0)
 
     def mark(self, what: str) -> float:
-        """When the last rank had come so far."""
+        """Return the time when the last rank reached this milestone."""
         return max(life.marks[what] for life in self.lives)
 
 
 def groups(lives: Iterable[Life]) -> list[Group]:
-    """All groups whose rank 0 gave them a name, in the order in which they were complete; the others come last."""
+    """Return all named groups, ordered by their first step; incomplete groups are last."""
     named: dict[str, list[Life]] = {}
     for life in lives:
         if life.group:
@@ -80,7 +80,7 @@ def groups(lives: Iterable[Life]) -> list[Group]:
     return sorted(found, key=lambda group: group.first_step[1] if group.complete else float("inf"))
 
 
-class Story:
+class DiaryReader:
     """The diaries of one job, read as they grow."""
 
     def __init__(self, folder: Path) -> None:
@@ -90,11 +90,11 @@ class Story:
 
     @property
     def lives(self) -> list[Life]:
-        """All processes that there were."""
+        """Return all processes."""
         return list(self._lives.values())
 
     def read(self) -> list[Group]:
-        """The groups, after taking in what is new. A line that is still being written waits for the next time."""
+        """Read new lines, and return the groups. An incomplete line is read the next time."""
         for path in self._folder.glob("*.jsonl"):
             with path.open("rb") as file:
                 file.seek(self._read.get(path, 0))

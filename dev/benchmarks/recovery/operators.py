@@ -1,4 +1,4 @@
-"""The operators while they are measured: started, killed, and brought back."""
+"""Start, kill and restore the measured operators."""
 
 import os
 import signal
@@ -28,42 +28,42 @@ PEERS: Final = {
     "jobset": "jobset",
     "jobset-torchrun": "jobset",
 }
-"""Which of the scale benchmark's set-ups each one has."""
+"""System of the scale benchmark that each peer uses."""
 
 
 class Operator(ABC):
-    """One that runs."""
+    """A running operator."""
 
     @abstractmethod
     def kill(self) -> None:
-        """SIGKILL to the one that acts. Whoever looks after it brings it back at once."""
+        """Send SIGKILL to the leader. It is restarted immediately."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Away, until it is mended. Nobody brings it back before."""
+        """Stop the operator until `restore`."""
 
     @abstractmethod
-    def mend(self) -> None:
-        """Afterwards: let it be as if it had never been killed or away."""
+    def restore(self) -> None:
+        """Restore the state before `kill` or `leave`."""
 
     def nodes(self) -> set[str]:
-        """The nodes that it needs."""
+        """Return the nodes that it runs on."""
         return set()
 
 
 class Outside(Operator):
-    """A peer, as a process of this machine. It comes back the moment it is gone, sooner than a kubelet would bring it."""
+    """A peer that runs as a process on this machine. It is restarted immediately, faster than by a kubelet."""
 
     def __init__(self, name: str, command: Command, log: Path) -> None:
         self._name, self._command, self._log = name, command, log
         self._process = self._start()
 
     def await_ready(self) -> None:
-        """Until it has its caches and works."""
+        """Wait until its caches are filled."""
 
         def serves() -> bool:
             if self._process.poll() is not None:
-                raise BenchmarkError(f"{self._name} has ended by itself: see {self._log}")
+                raise BenchmarkError(f"{self._name} exited unexpectedly: see {self._log}")
             try:
                 return "rest_client_requests_total" in scrape(self._command.metrics, self._command.headers)
             except BenchmarkError:
@@ -82,7 +82,7 @@ class Outside(Operator):
         end(self._process)
 
     @override
-    def mend(self) -> None:
+    def restore(self) -> None:
         if self._process.poll() is not None:
             self._process = self._start()
             self.await_ready()
@@ -92,7 +92,7 @@ class Outside(Operator):
 
 
 class Inside(Operator):
-    """Trainyard, installed into the cluster by its chart as it stands: two operators, one of which acts."""
+    """Trainyard, installed with the default values of its chart: a leader and a standby."""
 
     def __init__(self) -> None:
         try:
@@ -115,11 +115,11 @@ class Inside(Operator):
     @override
     def leave(self) -> None:
         self._home("scale", "deployment", install.RELEASE, "--replicas=0")
-        wait(lambda: not self.nodes(), START_SECONDS, "the operator does not go")
+        wait(lambda: not self.nodes(), START_SECONDS, "the operator pods were not deleted")
 
     @override
-    def mend(self) -> None:
-        """A pod of its own for the next time: the kubelet would make a second crash wait longer."""
+    def restore(self) -> None:
+        """Replace the killed pods, because the kubelet would delay a second restart."""
         if self._killed:
             self._home("delete", "pod", *self._killed, "--ignore-not-found")
             self._killed.clear()
@@ -139,10 +139,10 @@ class Inside(Operator):
 
 @contextmanager
 def running(name: str, ground: Ground, log: Path) -> Iterator[Operator]:
-    """The operator of this system, at work.
+    """Run the operator of this system.
 
     Raises:
-        BenchmarkError: it cannot be brought to work.
+        BenchmarkError: it cannot be started.
     """
     ground.api.ensure("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": NAMESPACE}})
     if name not in PEERS:

@@ -1,4 +1,4 @@
-"""Where the time of a recovery goes. Pure: time-stamps in, seconds out."""
+"""Split the time of a recovery into its parts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ PARTS: Final = ("detect", "decide", "stop", "start", "import", "connect", "load"
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """When it was first seen from outside that something happened; None where that was never seen."""
+    """Monotonic times of what an observer saw first; None for what it never saw."""
 
     fault: float
     noticed: float | None = None
-    """The first event about a pod that tells of the fault."""
+    """The first event about a pod that shows the fault."""
     decided: float | None = None
-    """The first event about the job that tells of a restart."""
+    """The first event about the job that reports a restart."""
     stopped: float | None = None
-    """The end of the last process of the old group."""
+    """The exit of the last process of the old group."""
 
 
 def split(moments: Moments, new: Group) -> dict[str, float | None]:
-    """Seconds of each part, which add up to the whole. What has no end of its own is None and counts to the part behind it.
+    """Return the seconds of each part; they add up to the whole recovery. A part without an observed end is None.
 
-    Where one thing is seen before the one that leads to it (a pod's event after the job's), the later part gets nothing.
+    Its time counts for the next part. If an effect is seen before its cause (a pod's event after the job's), the later part is 0.
     """
     noticed = moments.noticed
     if noticed is not None and moments.decided is not None:
@@ -54,12 +54,12 @@ def split(moments: Moments, new: Group) -> dict[str, float | None]:
 
 
 def steps_lost(old: Group, new: Group) -> int:
-    """Steps that were done and had to be done again."""
+    """Return the number of repeated steps."""
     return max(0, old.last_step - new.first_step[0] + 1)
 
 
-def tells_of_fault(event: Mapping[str, Any]) -> bool:
-    """Whether a watch's event about a pod shows that the pod is not well: deleted, failed, a container ended, its node lost."""
+def shows_fault(event: Mapping[str, Any]) -> bool:
+    """Return whether a watch event shows a fault of the pod: deleted, failed, a container terminated, or its node lost."""
     pod = event["object"]
     status = pod.get("status") or {}
     containers = status.get("containerStatuses") or []

@@ -1,7 +1,7 @@
-"""The training that every system runs, as it stands: four ranks that add up a gradient, a checkpoint every few steps.
+"""The training program of every system: four ranks all-reduce a gradient and write a checkpoint every few steps.
 
-Each process writes its milestones to a file of its own in the folder that all share, by the machine's monotonic clock, which is one for
-all containers. It installs no signal handler.
+Each process writes its milestones to its own file in the shared folder. Times are those of the monotonic clock, which all
+containers share. It installs no signal handler.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 BEGAN = time.monotonic()
 
-# How long that takes is measured.
+# The benchmark measures the import time.
 import torch.distributed  # noqa: E402 - see above
 
 IMPORTED = time.monotonic()
 
 try:
     from trainyard_agent import must_stop, progress
-except ImportError:  # no agent here: nobody to tell, or to ask
+except ImportError:  # no agent runs this process
 
     def must_stop(step: int) -> bool:  # noqa: ARG001 - as the agent's
-        """Whether all ranks are to end after this step."""
+        """Return whether all ranks must stop after this step."""
         return False
 
     def progress(
@@ -41,30 +41,30 @@ except ImportError:  # no agent here: nobody to tell, or to ask
         own_seconds: float | None = None,
         measured: Mapping[str, float] | None = None,
     ) -> None:
-        """Say how far this rank is."""
+        """Report the progress of this rank."""
 
 
 STEPS = 1_000_000
-"""More than any run has time for."""
+"""More steps than any run reaches."""
 STEP_SECONDS = 0.1
 SAVED = 90
-"""The exit code of a rank that was told to end, with a checkpoint."""
+"""Exit code of a rank that stopped on request, with a checkpoint."""
 WEIGHTS = 4096
 
 
 class Diary:
-    """The milestones of this process, a line of JSON each."""
+    """Writes the milestones of this process, one line of JSON each."""
 
     def __init__(self, folder: Path, pod: str) -> None:
         self._file = (folder / f"{pod}-{os.getpid()}-{time.monotonic_ns()}.jsonl").open("w", buffering=1)
 
     def write(self, what: str, *, at: float | None = None, **more: object) -> None:
-        """It is so, by now or by `at`."""
+        """Write a milestone with the current time, or `at`."""
         self._file.write(json.dumps({"what": what, "at": time.monotonic() if at is None else at, **more}) + "\n")
 
 
 def save(path: Path, step: int, weights: Any) -> None:
-    """A checkpoint that is there whole or not at all."""
+    """Write a checkpoint atomically."""
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:
         torch.save({"step": step, "weights": weights}, file)
@@ -74,9 +74,9 @@ def save(path: Path, step: int, weights: Any) -> None:
 
 
 def main(folder: Path, checkpoint_every: int) -> None:
-    """Train for ever, or until a fault."""
+    """Train until a fault."""
     rank, pod = int(os.environ["RANK"]), os.environ["BENCH_POD"]
-    # By this name the harness, which sees the processes of all nodes, finds the rank.
+    # The benchmark finds the process of a rank by this name.
     Path("/proc/self/comm").write_text(f"bench-rank-{rank}")
     diary = Diary(folder / "lives", pod)
     diary.write("started", at=BEGAN, rank=rank, pod=pod)
@@ -106,7 +106,7 @@ def main(folder: Path, checkpoint_every: int) -> None:
             sys.exit(SAVED)
         if flag.exists():
             flag.unlink()
-            raise RuntimeError(f"rank {rank} was told to fail at step {step}")
+            raise RuntimeError(f"rank {rank} fails on request at step {step}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From single recoveries to the rows of the table. Pure."""
+"""Aggregate single recoveries into the rows of the table."""
 
 import math
 import statistics
@@ -11,13 +11,13 @@ from dev.benchmarks.recovery.parts import PARTS
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One fault, and what came of it."""
+    """One fault and its recovery."""
 
     fault: str
     system: str
     repeat: int
     seconds: float | None = None
-    """From the fault to the first step after it; None where none came in time."""
+    """Seconds from the fault to the next step; None if there was none in time."""
     lost_steps: int | None = None
     parts: Mapping[str, float | None] = field(default_factory=dict)
     note: str = ""
@@ -25,23 +25,23 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """All runs of one fault under one system. A recovery that never came counts as longer than all others."""
+    """All runs of one fault under one system. A recovery that never completed counts as the longest."""
 
     fault: str
     system: str
     n: int
     never: int
     p50_s: float | None
-    """None where it is of those that never came; `p95_s` likewise."""
+    """None if the percentile is a recovery that never completed; the same for `p95_s`."""
     p95_s: float | None
     lost_steps: float | None
-    """The median over the recoveries that came."""
+    """Median of the completed recoveries."""
     parts: Mapping[str, float | None]
-    """The medians, likewise. None where most of the recoveries did not show this part by itself."""
+    """Medians of the completed recoveries. None if most recoveries did not show this part."""
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
-    """A row for each fault and system that there are runs of, in the order in which they first came."""
+    """Return a row for each fault and system, in order of the first run."""
     keys = dict.fromkeys((run.fault, run.system) for run in runs)
     order = {fault: index for index, fault in enumerate(dict.fromkeys(fault for fault, _ in keys))}
     wanted = sorted(keys, key=lambda key: order[key[0]])
@@ -52,19 +52,19 @@ def rows(runs: Sequence[Run]) -> list[Row]:
 
 
 def hopeless(runs: Iterable[Run], fault: str, system: str, patience: int) -> bool:
-    """Whether the first runs have shown that this never recovers, so that waiting for more of it would be a waste."""
+    """Return whether the first runs show that this system never recovers from this fault."""
     own = [run for run in runs if (run.fault, run.system) == (fault, system)]
     return len(own) >= patience and all(run.seconds is None for run in own)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that so large a share of all does not exceed (nearest rank)."""
+    """Return the percentile by the nearest-rank method."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def plain(row: Row) -> dict[str, Any]:
-    """The row as it goes into the file."""
+    """Return the row as it is written to the file."""
     content = asdict(row)
     for name in ("p50_s", "p95_s", "lost_steps"):
         content[name] = _rounded(content[name])
@@ -74,16 +74,16 @@ def plain(row: Row) -> dict[str, Any]:
 
 def _row(fault: str, system: str, runs: Sequence[Run]) -> Row:
     seconds = [math.inf if run.seconds is None else run.seconds for run in runs]
-    came = [run for run in runs if run.seconds is not None]
+    completed = [run for run in runs if run.seconds is not None]
     return Row(
         fault,
         system,
         len(runs),
-        len(runs) - len(came),
+        len(runs) - len(completed),
         _finite(statistics.median(seconds)),
         _finite(percentile(seconds, 0.95)),
-        _median([run.lost_steps for run in came], len(came)),
-        {part: _median([run.parts.get(part) for run in came], len(came)) for part in PARTS},
+        _median([run.lost_steps for run in completed], len(completed)),
+        {part: _median([run.parts.get(part) for run in completed], len(completed)) for part in PARTS},
     )
 
 

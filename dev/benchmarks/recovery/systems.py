@@ -1,4 +1,4 @@
-"""The systems that are measured: what the same training looks like for each, and where it tells of a restart."""
+"""The measured systems: the manifest of the same training for each, and where it reports a restart."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -30,27 +30,27 @@ class Job:
 
     name: str
     folder: Path
-    """On this machine, seen by all nodes: the program, the checkpoint and the milestones."""
+    """Folder on this machine that all nodes mount: program, checkpoint and milestones."""
 
 
 class System(ABC):
-    """One operator with the launcher that its users would choose."""
+    """One operator with its usual launcher."""
 
     name: str
     jobs_path: str
-    tells_goodput: bool = False
-    """Whether its jobs' status tells what their time went into."""
+    reports_goodput: bool = False
+    """Whether the status of its jobs reports goodput."""
 
     @abstractmethod
     def manifest(self, job: Job) -> Json:
-        """The job, as it is posted."""
+        """Return the manifest of the job."""
 
     @abstractmethod
     def restarts(self, job: Mapping[str, Any]) -> int | None:
-        """How many restarts the job's status tells; None where it never tells of them."""
+        """Return the number of restarts in the job's status; None if it never reports them."""
 
-    def spent(self, job: Mapping[str, Any]) -> Mapping[str, float] | None:  # noqa: ARG002 - those who tell of it look
-        """Seconds of the job's time by what they went into, `productive` among them, as its status tells; None where it does not."""
+    def spent(self, job: Mapping[str, Any]) -> Mapping[str, float] | None:  # noqa: ARG002 - for subclasses
+        """Return the seconds in the status by category, including `productive`; None if it reports none."""
         return None
 
 
@@ -59,36 +59,36 @@ class Trainyard(System):
 
     name = "trainyard"
     jobs_path = trainyard.JOBS
-    tells_goodput = True
+    reports_goodput = True
 
     @override
     def manifest(self, job: Job) -> Json:
-        """A TrainingJob. The group is not started anew by anybody but the operator."""
+        """Return a TrainingJob. Only the operator restarts its group."""
         recovery = {"maxRestarts": RESTARTS, "hangTimeoutSeconds": HANG_SECONDS}
         spec = {"replicas": WORKERS, "recovery": recovery, "template": _template(job, ["python3", *PROGRAM])}
         return _object("trainyard.dev/v1alpha1", "TrainingJob", job, spec)
 
     @override
     def restarts(self, job: Mapping[str, Any]) -> int | None:
-        """Its attempts after the first."""
+        """Return the number of attempts after the first."""
         return int((job.get("status") or {}).get("attempt", 1)) - 1
 
     @override
     def spent(self, job: Mapping[str, Any]) -> Mapping[str, float] | None:
-        """Its goodput and the named losses."""
-        told = (job.get("status") or {}).get("goodput")
-        return {"productive": told["productiveSeconds"], **told["lostSeconds"]} if told else None
+        """Return productive seconds and the named losses."""
+        goodput = (job.get("status") or {}).get("goodput")
+        return {"productive": goodput["productiveSeconds"], **goodput["lostSeconds"]} if goodput else None
 
 
 class TrainingOperator(System):
-    """Kubeflow's training-operator with its elastic policy: torchrun starts the ranks anew, the kubelet torchrun."""
+    """Kubeflow's training-operator with its elastic policy: torchrun restarts the ranks, and the kubelet restarts torchrun."""
 
     name = "training-operator"
     jobs_path = training_operator.JOBS
 
     @override
     def manifest(self, job: Job) -> Json:
-        """A PyTorchJob. A group of fixed size, as the other systems have it: torchrun then waits for nobody beyond the last one."""
+        """Return a PyTorchJob of fixed size, as for the other systems. torchrun then waits for no further worker."""
         worker = {
             "replicas": WORKERS,
             "restartPolicy": "OnFailure",
@@ -106,19 +106,19 @@ class TrainingOperator(System):
 
     @override
     def restarts(self, job: Mapping[str, Any]) -> int | None:
-        """Not told: torchrun restarts by itself."""
+        """Return None: torchrun does not report its restarts."""
         return None
 
 
 class JobSet(System):
-    """JobSet: one failed worker, and the set makes all anew."""
+    """JobSet: one failed worker makes the set recreate all Jobs."""
 
     name = "jobset"
     jobs_path = jobset.JOBS
 
     @override
     def manifest(self, job: Job) -> Json:
-        """A JobSet of one Indexed Job. The program is the container's first process, as it is where nobody puts a launcher before it."""
+        """Return a JobSet of one Indexed Job. The program is the container's first process, without a launcher."""
         env: list[Json] = [
             {
                 "name": "RANK",
@@ -152,7 +152,7 @@ class JobSet(System):
 
     @override
     def restarts(self, job: Mapping[str, Any]) -> int | None:
-        """Its own count."""
+        """Return the count in its status."""
         return int((job.get("status") or {}).get("restarts", 0))
 
     def _command(self) -> list[str]:
@@ -160,7 +160,7 @@ class JobSet(System):
 
 
 class JobSetTorchrun(JobSet):
-    """The same with torchrun before the program, as JobSet's own examples have it: it heeds SIGTERM, and ends the rank."""
+    """JobSet with torchrun, as in JobSet's own examples. torchrun handles SIGTERM and stops the rank."""
 
     name = "jobset-torchrun"
 
@@ -182,18 +182,18 @@ def _object(version: str, kind: str, job: Job, spec: Json) -> Json:
 
 
 def _template(job: Job, command: Sequence[str], *, env: Sequence[Json] = (), tolerations: Sequence[Json] = ()) -> Json:
-    """The pod of every worker. Whatever makes training start sooner or not at all, all have the same of it."""
+    """Return the pod template of the workers. Everything that affects the start is the same for all systems."""
     variables = [
         {"name": "BENCH_JOB", "value": job.name},
         {"name": "BENCH_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "OMP_NUM_THREADS", "value": "1"},
         {"name": "GLOO_SOCKET_IFNAME", "value": "eth0"},
         {"name": "PYTHONUNBUFFERED", "value": "1"},
-        # Trainyard sets it by itself. Without it torchrun's next round finds keys of the one before (pytorch#135712), and often no end.
+        # Trainyard sets this itself. Without it, the next rendezvous of torchrun may hang on old keys (pytorch#135712).
         {"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "1"},
     ]
     container = {
-        # The name that the training-operator insists on.
+        # The training-operator requires this name.
         "name": "pytorch",
         "image": IMAGE,
         "command": list(command),
@@ -218,7 +218,7 @@ def _template(job: Job, command: Sequence[str], *, env: Sequence[Json] = (), tol
 
 
 def _tolerations() -> list[Json]:
-    """What Trainyard gives its pods by itself; Kubernetes' own 300 seconds would be five minutes for nothing."""
+    """Return the tolerations that Trainyard sets by default; those of Kubernetes last 300 seconds."""
     return [
         {
             "key": f"node.kubernetes.io/{key}",

@@ -1,4 +1,4 @@
-"""The table on standard output, and what falls short in it. Pure."""
+"""Format the table, and list the missed targets."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ OURS = "trainyard"
 
 
 def table(rows: Sequence[Row], titles: Mapping[str, str]) -> str:
-    """A block for each fault, a line for each system."""
+    """Return the table: a block per fault, a line per system."""
     lines: list[str] = []
     heads = "".join(f"{part:>8}" for part in PARTS)
     for fault in dict.fromkeys(row.fault for row in rows):
@@ -23,14 +23,14 @@ def table(rows: Sequence[Row], titles: Mapping[str, str]) -> str:
 
 
 def shortfalls(rows: Sequence[Row], aims: Mapping[str, float]) -> list[str]:
-    """A sentence for each of our rows that is slower than its aim, or not ahead of a peer."""
+    """Return a sentence for each row of this operator that misses its target or is not faster than a peer."""
     found: list[str] = []
     for row in rows:
         if row.system != OURS:
             continue
         aim = aims.get(row.fault)
         if aim is not None and (row.p50_s is None or row.p50_s > aim):
-            found.append(f"{row.fault}: the median is {_figure(row.p50_s)} s; it may be {aim:g} s")
+            found.append(f"{row.fault}: the median is {_figure(row.p50_s)} s; the target is {aim:g} s")
         found += [
             f"{row.fault}: {_figure(row.p50_s)} s is not ahead of {peer.system} with {_figure(peer.p50_s)} s"
             for peer in rows

@@ -1,4 +1,4 @@
-"""One fault under one system: a fresh job trains, is hit, and is watched until it trains again."""
+"""Measure one fault under one system: inject it into a new job, and watch the job until it trains again."""
 
 import shutil
 import time
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dev.benchmarks.recovery import parts, ranks
 from dev.benchmarks.recovery.faults import Fault, Scene, rank_of
-from dev.benchmarks.recovery.milestones import WORKERS, Group, Story
+from dev.benchmarks.recovery.milestones import WORKERS, DiaryReader, Group
 from dev.benchmarks.recovery.operators import Operator
 from dev.benchmarks.recovery.results import Run
 from dev.benchmarks.recovery.systems import CHECKPOINT_EVERY, Job, System
@@ -28,37 +28,37 @@ LOG_LINES: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Who is measured, and where. Each trial has a job of its own, so that nobody's patience with crashes is used up by earlier ones."""
+    """A system and its cluster. Each trial has a new job, so that earlier failures do not use up its restart budget."""
 
     system: System
     operator: Operator
     ground: Ground
 
     def go(self, fault: Fault, repeat: int) -> Run:
-        """Measure.
+        """Measure one fault.
 
         Raises:
-            BenchmarkError: there is nothing to measure: the job does not start, or the fault cannot be brought about.
+            BenchmarkError: the job does not start, or the fault cannot be injected.
         """
-        with self.training(f"{fault.name}-{repeat}") as (job, story):
+        with self.training(f"{fault.name}-{repeat}") as (job, diaries):
             pods, own = self._watches(job)
             with pods, own:
-                # At another place between two checkpoints each time.
-                group = await_steps(story, fault.settled + repeat * 3 % CHECKPOINT_EVERY)
-                told = self._restarts(own.last())
+                # Vary the distance from the last checkpoint.
+                group = await_steps(diaries, fault.settled + repeat * 3 % CHECKPOINT_EVERY)
+                restarts = self._restarts(own.last())
                 scene = Scene(self.ground, self.operator, job, group, ranks.living(job.name), rank_of(repeat))
                 if len(scene.pids) != WORKERS:
-                    raise BenchmarkError(f"{len(scene.pids)} of {WORKERS} ranks are found among the processes")
+                    raise BenchmarkError(f"{len(scene.pids)} of {WORKERS} ranks were found")
                 try:
                     with ranks.Farewell(scene.pids.values()) as farewell:
                         at = fault.inject(scene)
-                        new = _await_group(story, group, at + fault.bound)
+                        new = _await_group(diaries, group, at + fault.bound)
                         if new is None:
                             self._keep_logs(job)
                         moments = parts.Moments(
                             at,
-                            pods.first(at, parts.tells_of_fault),
-                            own.first(at, lambda event: (self._restarts(event) or 0) > (told or 0)),
+                            pods.first(at, parts.shows_fault),
+                            own.first(at, lambda event: (self._restarts(event) or 0) > (restarts or 0)),
                             farewell.last,
                         )
                 finally:
@@ -67,8 +67,8 @@ class Trial:
         return self._run(fault, repeat, moments, group, new)
 
     @contextmanager
-    def training(self, name: str) -> Iterator[tuple[Job, Story]]:
-        """A job of this name, from its creation until nothing is left of it."""
+    def training(self, name: str) -> Iterator[tuple[Job, DiaryReader]]:
+        """Create a job of this name, and delete it with all its pods on exit."""
         folder = self.ground.folder / "recovery" / f"{self.system.name}-{name}"
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "lives").mkdir(parents=True)
@@ -79,13 +79,13 @@ class Trial:
         empty(self.ground)
         try:
             self.ground.api.call("POST", self.system.jobs_path, self.system.manifest(job))
-            yield job, Story(folder / "lives")
+            yield job, DiaryReader(folder / "lives")
         finally:
             empty(self.ground)
             end_all(job)
 
     def _keep_logs(self, job: Job) -> None:
-        """What the workers said, beside their diaries: the pods are about to go."""
+        """Save the logs of the workers before their pods are deleted."""
         for pod in self.ground.api.call("GET", PODS_PATH)["items"]:
             name = pod["metadata"]["name"]
             _, text = self.ground.api.text("GET", f"{PODS_PATH}/{name}/log?tailLines={LOG_LINES}")
@@ -109,25 +109,25 @@ class Trial:
         return Run(fault.name, name, repeat, seconds, parts.steps_lost(old, new), parts.split(moments, new), hit)
 
 
-def await_steps(story: Story, steps: int) -> Group:
-    """The group that trains, once it has come so far.
+def await_steps(diaries: DiaryReader, steps: int) -> Group:
+    """Wait until a group has reached this step, and return it.
 
     Raises:
-        BenchmarkError: it does not.
+        BenchmarkError: no group reaches it in time.
     """
     found: list[Group] = []
 
     def far() -> bool:
-        found[:] = [group for group in story.read() if group.complete and group.last_step >= steps]
+        found[:] = [group for group in diaries.read() if group.complete and group.last_step >= steps]
         return bool(found)
 
-    wait(far, START_SECONDS, f"the job did not come to step {steps} within {START_SECONDS:.0f} s", pause=POLL_SECONDS)
+    wait(far, START_SECONDS, f"the job did not reach step {steps} within {START_SECONDS:.0f} s", pause=POLL_SECONDS)
     return found[-1]
 
 
-def _await_group(story: Story, old: Group, deadline: float) -> Group | None:
+def _await_group(diaries: DiaryReader, old: Group, deadline: float) -> Group | None:
     while time.monotonic() < deadline:
-        for group in story.read():
+        for group in diaries.read():
             if group.complete and group.name != old.name:
                 return group
         time.sleep(POLL_SECONDS)
@@ -135,7 +135,7 @@ def _await_group(story: Story, old: Group, deadline: float) -> Group | None:
 
 
 def end_all(job: Job) -> None:
-    """Kubelets end containers of deleted pods in their own time; the next job shall not share the processors with them."""
+    """Kill the remaining processes of a job, so that the next job does not share the CPU with them."""
 
     def gone() -> bool:
         left = ranks.living(job.name)
@@ -143,4 +143,4 @@ def end_all(job: Job) -> None:
             ranks.send(pid, SIGKILL)
         return not left
 
-    wait(gone, GONE_SECONDS, f"processes of {job.name} do not end")
+    wait(gone, GONE_SECONDS, f"processes of {job.name} do not exit")

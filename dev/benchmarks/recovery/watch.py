@@ -1,4 +1,4 @@
-"""Watches one collection of the API server, and keeps its events with the time at which they came. Decides nothing."""
+"""Watch one collection of the API server, and record its events with their time of arrival."""
 
 import http.client
 import json
@@ -18,7 +18,7 @@ PAUSE_SECONDS: Final = 0.5
 
 
 class Watch:
-    """A thread that reads. Leaving the `with` block ends it. The path takes a query, which says what of the collection."""
+    """A thread that reads a watch until the `with` block exits. The query selects objects of the collection."""
 
     def __init__(self, api: Api, path: str, query: str) -> None:
         self._api, self._path = api, f"{path}?{query}&watch=1"
@@ -39,16 +39,16 @@ class Watch:
         self._thread.join()
 
     def first(self, after: float, holds: Callable[[Event], bool]) -> float | None:
-        """When the first event came of which this holds, of those after that time."""
+        """Return the time of the first event after `after` for which `holds` is true; None for none."""
         return next((at for at, event in list(self._events) if at > after and holds(event)), None)
 
     def last(self) -> Event | None:
-        """The latest event."""
+        """Return the latest event."""
         return self._events[-1][1] if self._events else None
 
     def _follow(self) -> None:
         while not self._over.is_set():
-            # The server ends a watch now and then; the next one begins with what is there, as events.
+            # The server closes a watch from time to time; the next one starts with all existing objects.
             with suppress(OSError, ValueError, http.client.HTTPException):
                 self._read()
             self._over.wait(PAUSE_SECONDS)

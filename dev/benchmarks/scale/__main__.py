@@ -27,7 +27,7 @@ REPEATS = 3
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure. Returns the exit code: 1 where something could not be measured at all."""
+    """Measure, and return the exit code: 1 if a measurement failed."""
     options = _parser().parse_args(words)
     runs: list[Run] = []
     try:
@@ -37,10 +37,10 @@ def main(words: Sequence[str] | None = None) -> int:
                 say(_line(run))
                 _write(place, runs, options)
     except BenchmarkError as error:
-        complain(f"the benchmark ends: {error}")
+        complain(f"the benchmark failed: {error}")
         return 1
     except KeyboardInterrupt:
-        complain(f"interrupted after {len(runs)} runs, which are on file")
+        complain(f"interrupted after {len(runs)} runs, which are saved")
         return 130
     _print(runs, options.pods)
     return 0
@@ -61,7 +61,7 @@ def _try(trial: Trial, outing: Outing) -> list[Run]:
 
 
 def _write(place: Ground, runs: Sequence[Run], options: argparse.Namespace) -> None:
-    """After each run: what is there already outlives an interruption. A part never takes the place of the whole."""
+    """Write the results after each run, so that they survive an interruption. A partial run never overwrites a full one."""
     stem = "scale" if options == _parser().parse_args([]) else "scale-part"
     summary = [plain(row) for row in _rows(runs)]
     machine = {
@@ -83,7 +83,7 @@ def _print(runs: Sequence[Run], pods: int) -> None:
     summary = _rows(runs)
     say(f"\n{table(summary, fleet.titles(pods), counts)}\n\n{LEGEND}\n")
     if pods != fleet.BASE_PODS:
-        return  # what is to be reached is said of the full size
+        return  # the targets apply to the full size
     for shortfall in shortfalls(summary, counts):
         say(f"falls short: {shortfall}")
 

@@ -1,4 +1,4 @@
-"""The API server, for the few calls between measurements, and how the measuring processes reach it."""
+"""Client of the API server for calls between measurements."""
 
 import http.client
 import json
@@ -21,12 +21,12 @@ CALL_SECONDS: Final = 120.0
 
 
 class BenchmarkError(Exception):
-    """It cannot be measured; the message says why."""
+    """The measurement failed; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """Calls as the cluster's administrator, one connection each."""
+    """Calls the API server as the cluster administrator, with one connection per call."""
 
     server: str
     """Its URL; the keys count where it is https."""
@@ -34,7 +34,7 @@ class Api:
     """The folder with the administrator's certificate and the cluster's own."""
 
     def tls(self) -> ssl.SSLContext | bool:
-        """How to shake hands, as aiohttp wants to be told."""
+        """Return the TLS settings for aiohttp."""
         if not self.server.startswith("https:"):
             return True
         context = ssl.create_default_context(cafile=str(self.keys / "ca.crt"))
@@ -42,7 +42,7 @@ class Api:
         return context
 
     def text(self, method: str, path: str, body: bytes | None = None, content_type: str = JSON) -> tuple[int, str]:
-        """One call: the status and the answer, whatever it is.
+        """Make one call, and return the status code and the body.
 
         Raises:
             BenchmarkError: there is no answer.
@@ -63,7 +63,7 @@ class Api:
             connection.close()
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, content_type: str = JSON) -> Json:
-        """One call.
+        """Make one call, and return the object.
 
         Raises:
             BenchmarkError: the server refuses it.
@@ -74,7 +74,7 @@ class Api:
         return dict(json.loads(answer))
 
     def ensure(self, path: str, body: Mapping[str, Any] | bytes) -> None:
-        """Make an object, JSON or YAML text, if it is not there.
+        """Create an object from JSON or YAML text, unless it exists.
 
         Raises:
             BenchmarkError: the server refuses it.
@@ -85,20 +85,20 @@ class Api:
             raise BenchmarkError(f"POST {path}: {status} {answer[:300]}")
 
     def exists(self, path: str) -> bool:
-        """Whether something answers at this path."""
+        """Return whether the path exists."""
         return self.text("GET", path)[0] == HTTPStatus.OK
 
     def is_empty(self, path: str) -> bool:
-        """Whether the collection has no object; one that is not served has none."""
+        """Return whether the collection is empty or not served."""
         status, answer = self.text("GET", f"{path}?limit=1")
         return status == HTTPStatus.NOT_FOUND or not json.loads(answer).get("items")
 
 
 def wait(until: Callable[[], bool], seconds: float, failure: str, pause: float = 0.2) -> None:
-    """Ask until it is so.
+    """Poll until the condition holds.
 
     Raises:
-        BenchmarkError: it is not so after that many seconds.
+        BenchmarkError: it does not hold after `seconds`.
     """
     deadline = time.monotonic() + seconds
     while not until():

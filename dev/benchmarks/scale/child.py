@@ -1,4 +1,4 @@
-"""Processes of the benchmark: they write JSON lines, and obey lines on their input."""
+"""Processes of the benchmark. They read commands and write JSON, one per line."""
 
 import json
 import os
@@ -19,7 +19,7 @@ END_SECONDS: Final = 30.0
 
 
 class Child:
-    """A Python module run as a process. Leaving the `with` block ends it."""
+    """A Python module that runs as a process until the `with` block exits."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._module = module
@@ -31,12 +31,12 @@ class Child:
             cwd=ROOT,
             bufsize=1,
         )
-        self._heard: queue.Queue[str] = queue.Queue()
+        self._received: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Return the process ID."""
         return self._process.pid
 
     def __enter__(self) -> Self:
@@ -49,47 +49,47 @@ class Child:
                 with suppress(BrokenPipeError):
                     pipe.close()
 
-    def tell(self, line: str) -> None:
-        """Write a line to it."""
+    def send(self, line: str) -> None:
+        """Send a line to its standard input."""
         if self._process.stdin is None or self._process.poll() is not None:
-            raise BenchmarkError(f"{self._module} has ended")
+            raise BenchmarkError(f"{self._module} has exited")
         self._process.stdin.write(f"{line}\n")
 
-    def hear(self, deadline: float) -> dict[str, Any] | None:
-        """Its next word; None if there is none by `deadline`, on the monotonic clock.
+    def receive(self, deadline: float) -> dict[str, Any] | None:
+        """Return its next message; None if there is none before `deadline` (monotonic clock).
 
         Raises:
-            BenchmarkError: it has ended.
+            BenchmarkError: it has exited.
         """
         try:
-            line = self._heard.get(timeout=max(0.0, deadline - time.monotonic()))
+            line = self._received.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             return None
         if not line:
-            raise BenchmarkError(f"{self._module} has ended")
+            raise BenchmarkError(f"{self._module} has exited")
         return dict(json.loads(line))
 
     def expect(self, word: str, seconds: float) -> dict[str, Any]:
-        """Its next word, which must hold this key. Others before it are dropped.
+        """Return its next message with this key, and drop the messages before it.
 
         Raises:
-            BenchmarkError: it does not come.
+            BenchmarkError: there is no such message in time.
         """
         deadline = time.monotonic() + seconds
-        while (heard := self.hear(deadline)) is not None:
-            if word in heard:
-                return heard
-        raise BenchmarkError(f"{self._module} did not say {word!r} within {seconds:.0f} s")
+        while (message := self.receive(deadline)) is not None:
+            if word in message:
+                return message
+        raise BenchmarkError(f"{self._module} did not send {word!r} within {seconds:.0f} s")
 
     def _listen(self) -> None:
         if self._process.stdout is not None:
             for line in self._process.stdout:
-                self._heard.put(line)
-        self._heard.put("")
+                self._received.put(line)
+        self._received.put("")
 
 
 def daemon(argv: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """A process whose output goes into a file."""
+    """Start a process with its output in a file."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as file:
         return subprocess.Popen(
@@ -103,7 +103,7 @@ def daemon(argv: Sequence[str], environment: Mapping[str, str], log: Path) -> su
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Ask it to end, and make it."""
+    """Terminate a process; kill it after END_SECONDS."""
     process.terminate()
     try:
         process.wait(timeout=END_SECONDS)

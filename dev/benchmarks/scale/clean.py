@@ -1,4 +1,4 @@
-"""Between two measurements: everything of the first is deleted, and really gone, before the second begins."""
+"""Clean up between two measurements: delete all objects of the first and wait until they are gone."""
 
 from typing import Final
 
@@ -17,10 +17,10 @@ AT_ONCE: Final = "propagationPolicy=Background&gracePeriodSeconds=0"
 
 
 def clean(ground: Ground) -> None:
-    """Delete all systems' jobs and what was made for them, and wait until the control plane rests. No operator that would make it anew may run.
+    """Delete all systems' jobs and what was made for them, and wait until the control plane is idle. No operator that recreates them may run.
 
     Raises:
-        BenchmarkError: something does not go.
+        BenchmarkError: an object was not deleted in time.
     """
     empty(ground)
     await_quiet(ground, QUIET_SECONDS)
@@ -30,7 +30,7 @@ def empty(ground: Ground) -> None:
     """Delete all systems' jobs and what was made for them.
 
     Raises:
-        BenchmarkError: something does not go.
+        BenchmarkError: an object was not deleted in time.
     """
 
     def gone() -> bool:

@@ -58,4 +58,4 @@ def _ground(paths: Paths, folder: Path) -> Ground:
 
 def _localcluster(*words: str) -> None:
     if subprocess.run([sys.executable, "-m", "dev.localcluster", *words], cwd=ROOT, check=False).returncode:
-        raise BenchmarkError(f"`python -m dev.localcluster {words[0]}` did not succeed: what it said stands above")
+        raise BenchmarkError(f"`python -m dev.localcluster {words[0]}` did not succeed: see its output above")

@@ -38,10 +38,10 @@ def writes(text: str) -> Counter[str]:
 def attributed(
     calls: Mapping[str, int], written: Mapping[str, int], own: AbstractSet[str], rest: Mapping[str, str]
 ) -> dict[str, int]:
-    """A client's calls by verb, told apart by resource where that can be had.
+    """A client's calls by verb, split by resource if possible.
 
-    `own` are the writes that nobody but this client makes, so that all that the server counted are its. `rest` names what is
-    left of a verb, where that is known to be of one sort.
+    `own` are writes that only this client makes, so the counts of the server are its own. `rest` names the remaining
+    calls of a verb, if they are all of one kind.
     """
     left, named = dict(calls), {}
     for call in own & written.keys():

@@ -57,12 +57,12 @@ class Meter:
 
     def calm(self) -> None:
         """Wait until the system has done what it has to do: events and the like come after the status."""
-        _settle(self.pids, CALM_SHARE, CALM_SECONDS)
+        _becomes_idle(self.pids, CALM_SHARE, CALM_SECONDS)
 
 
 def await_quiet(ground: Ground, seconds: float) -> bool:
-    """Wait until the control plane has digested what was before. Returns whether it has."""
-    return _settle(_daemons(ground.paths, *DAEMONS, "kwok"), QUIET_SHARE, seconds)
+    """Wait until the control plane is idle, and return whether it is."""
+    return _becomes_idle(_daemons(ground.paths, *DAEMONS, "kwok"), QUIET_SHARE, seconds)
 
 
 def scrape(url: str, headers: Mapping[str, str] | None = None) -> str:
@@ -74,7 +74,7 @@ def scrape(url: str, headers: Mapping[str, str] | None = None) -> str:
     trusting = ssl._create_unverified_context() if url.startswith("https") else None  # noqa: S323, SLF001 - loopback
     try:
         request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310 - a constant with a port
-        with urllib.request.urlopen(request, timeout=SCRAPE_SECONDS, context=trusting) as answer:  # noqa: S310 - likewise
+        with urllib.request.urlopen(request, timeout=SCRAPE_SECONDS, context=trusting) as answer:  # noqa: S310 - a constant with a port
             return str(answer.read().decode())
     except OSError as error:
         raise BenchmarkError(f"{url}: {error}") from error
@@ -84,7 +84,7 @@ def _daemons(paths: Paths, *names: str) -> list[int]:
     return [pid for name in names if (pid := processes.alive(paths, name)) is not None]
 
 
-def _settle(pids: Sequence[int], share: float, seconds: float) -> bool:
+def _becomes_idle(pids: Sequence[int], share: float, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     before = usage.seconds(pids)
     while time.monotonic() < deadline:

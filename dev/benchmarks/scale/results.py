@@ -53,10 +53,10 @@ class Row:
 
 
 def rows(runs: Sequence[Run], leaning: Iterable[str] = (), baseline: str = "trainyard") -> list[Row]:
-    """A row for each case and system, in the order in which they first come.
+    """A row for each case and system, in order of first appearance.
 
     For the `leaning` systems kube-controller-manager makes the pods, so its share is added to theirs: what it did beyond
-    what it does for the same case under `baseline`, whose pods it looks after too but does not make.
+    what it does for the same case under `baseline`, whose pods it also manages but does not create.
     """
     order = list(dict.fromkeys((run.case, run.system) for run in runs))
     by_key = {key: list(group) for key, group in groupby(sorted(runs, key=_key), key=_key)}

@@ -26,20 +26,20 @@ class Milestone:
         return False
 
     def again(self) -> None:
-        """Wait for it once more."""
+        """Wait for the milestone again."""
         self.at, self.armed = None, False
 
 
 @dataclass(slots=True)
 class Tally:
-    """The pods that are not on their way out, those of them that run, and the jobs whose status says that all of it runs."""
+    """Live pods, running pods, and jobs whose status reports that all workers run."""
 
     pods: int
     jobs: int
     says: Callable[[Json], bool]
     live: set[str] = field(default_factory=set)
     running: set[str] = field(default_factory=set)
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
     milestones: dict[str, Milestone] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,17 +59,17 @@ class Tally:
 
     def job(self, kind: str, job: Json, now: float) -> list[str]:
         """Take in an event of a job. Returns the milestones that it reached."""
-        _put(self.told, job["metadata"]["uid"], member=kind != "DELETED" and self.says(job))
-        return self._reached({"status": len(self.told)}, now)
+        _put(self.reported, job["metadata"]["uid"], member=kind != "DELETED" and self.says(job))
+        return self._reached({"status": len(self.reported)}, now)
 
     def again(self) -> None:
-        """Wait for everything once more."""
+        """Wait for all milestones again."""
         for milestone in self.milestones.values():
             milestone.again()
 
     def numbers(self) -> dict[str, int]:
-        """How far each is."""
-        return {"created": len(self.live), "running": len(self.running), "status": len(self.told)}
+        """Return the current counts."""
+        return {"created": len(self.live), "running": len(self.running), "status": len(self.reported)}
 
     def _reached(self, numbers: Mapping[str, int], now: float) -> list[str]:
         return [name for name, number in numbers.items() if self.milestones[name].look(number, now)]

@@ -58,7 +58,7 @@ class Trial:
         with self._load(fleet) as load:
             meter = Meter(self.ground, pids or [load.pid], command)
             before = meter.read()
-            load.tell("go")
+            load.send("go")
             began, sent_s = _sent(load)
             times, note = self._await(watch, fleet, began)
             if not note:
@@ -76,7 +76,7 @@ class Trial:
 
     def _failure(self, case: str, fleet: Fleet, meter: Meter, watch: Child) -> Run:
         pod = self.ground.api.call("GET", f"{PODS_PATH}?limit=1")["items"][0]
-        watch.tell("again")
+        watch.send("again")
         watch.expect("numbers", START_SECONDS)
         before = meter.read()
         began = time.monotonic()
@@ -97,17 +97,17 @@ class Trial:
         deadline = began + self.patience
         times: dict[str, float] = {}
         while wanted - times.keys():
-            heard = watch.hear(deadline)
-            if heard is None:
-                watch.tell("numbers")
+            message = watch.receive(deadline)
+            if message is None:
+                watch.send("numbers")
                 return times, self._late(watch.expect("numbers", START_SECONDS)["numbers"], fleet)
-            times[heard["reached"]] = heard["at"] - began
+            times[message["reached"]] = message["at"] - began
         return times, ""
 
     def _late(self, numbers: dict[str, int], fleet: Fleet) -> str:
         return (
-            f"after {self.patience:.0f} s {numbers['created']} of {fleet.pods} pods are there, {numbers['running']} run,"
-            f" and the status of {numbers['status']} of {fleet.jobs} jobs says so"
+            f"after {self.patience:.0f} s {numbers['created']} of {fleet.pods} pods exist, {numbers['running']} run,"
+            f" and the status of {numbers['status']} of {fleet.jobs} jobs reports it"
         )
 
     def _run(
@@ -146,7 +146,7 @@ class Trial:
 
         def check() -> None:
             if process.poll() is not None:
-                raise BenchmarkError(f"{self.system.name} has ended by itself: see {log}")
+                raise BenchmarkError(f"{self.system.name} exited unexpectedly: see {log}")
 
         try:
             self._await_canary(command, check)

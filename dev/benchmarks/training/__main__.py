@@ -1,4 +1,4 @@
-"""`python -m dev.benchmarks.training`: measures, prints tables, and writes build/bench/training.json.
+"""`python -m dev.benchmarks.training`: measure, print tables, and write build/bench/training.json.
 
 Three parts: the loop beside a plain one, Accelerate and Lightning Fabric; checkpoints beside torch's own; ways to communicate less over a slow
 link. Programs run in the trainer image (root); with `--with COMMAND` by that command instead, such as `env` where this machine's python3 has torch.
@@ -35,28 +35,28 @@ from dev.localcluster.say import complain, say
 FOLDER: Final = Path("build/bench")
 PROGRAMS: Final = Path(__file__).parent / "programs"
 PARTS: Final = ("loop", "checkpoints", "link")
-PER_ISLAND: Final = 2
+RANKS_PER_GROUP: Final = 2
 PORT: Final = 29400
-"""In namespaces of our own nobody else has it."""
+"""Free, because the ranks run in network namespaces of this benchmark."""
 
 Enter = Callable[[Sequence[str]], list[str]]
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure. Returns the exit code: 1 where something could not be measured."""
-    said = _parser().parse_args(words)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time-out clears up as Ctrl-C does
+    """Measure, and return the exit code: 1 if a measurement failed."""
+    options = _parser().parse_args(words)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up after a timeout as after Ctrl-C
     FOLDER.mkdir(parents=True, exist_ok=True)
-    out: Path = said.out or FOLDER / ("training.json" if _whole(said) else "training-part.json")
+    out: Path = options.out or FOLDER / ("training.json" if _whole(options) else "training-part.json")
     found: dict[str, Any] = {"machine": _machine(), "lines": _lines(), "records": []}
     try:
-        with entering(said.by) as enter, (FOLDER / "training.log").open("w") as log:
-            for part in said.parts:
-                say(f"{time.strftime('%H:%M:%S')} {part}, at a load of {os.getloadavg()[0]:.1f}")
-                for record in _measured(part, said, enter, log):
+        with entering(options.by) as enter, (FOLDER / "training.log").open("w") as log:
+            for part in options.parts:
+                say(f"{time.strftime('%H:%M:%S')} {part}, load average {os.getloadavg()[0]:.1f}")
+                for record in _measured(part, options, enter, log):
                     found["records"].append(record)
     except (BenchmarkError, LocalClusterError) as error:
-        complain(f"the benchmark ends: {error}")
+        complain(f"the benchmark failed: {error}")
         return 1
     except KeyboardInterrupt:
         complain("interrupted")
@@ -70,7 +70,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def entering(by: str | None) -> Iterator[Enter]:
-    """What makes of a command the one that runs it where torch is."""
+    """Yield a function that wraps a command so that it runs where torch is installed."""
     if by:
         yield lambda command: [*shlex.split(by), *command]
         return
@@ -78,45 +78,47 @@ def entering(by: str | None) -> Iterator[Enter]:
         yield enter
 
 
-def _measured(part: str, said: argparse.Namespace, enter: Enter, log: IO[str]) -> Iterator[Record]:
-    """What the programs of a part tell."""
-    repeats = [] if said.repeats is None else ["--repeats", str(said.repeats)]
+def _measured(part: str, options: argparse.Namespace, enter: Enter, log: IO[str]) -> Iterator[Record]:
+    """Yield the records of one part."""
+    repeats = [] if options.repeats is None else ["--repeats", str(options.repeats)]
     match part:
         case "loop":
             module = "dev.benchmarks.training.loop"
-            yield from _told([enter(["python3", "-m", module, "--systems", ",".join(said.systems), *repeats])], log)
+            yield from _records(
+                [enter(["python3", "-m", module, "--systems", ",".join(options.systems), *repeats])], log
+            )
         case "checkpoints":
-            yield from _told([enter(_ranks(0, 2, 2, "dev.benchmarks.training.saving", *repeats))], log)
+            yield from _records([enter(_ranks(0, 2, 2, "dev.benchmarks.training.saving", *repeats))], log)
         case _:
-            for mbit in said.mbit:
+            for mbit in options.mbit:
                 yield from _over(mbit, repeats, enter, log)
 
 
 def _over(mbit: int, repeats: Sequence[str], enter: Enter, log: IO[str]) -> Iterator[Record]:
-    """What goes over a link of this rate, an island at each end."""
+    """Yield the records of a link of this rate, with one replica group at each end."""
     with link.cable(mbit):
         commands = []
-        for place, name in enumerate(link.NAMESPACES):
-            first, world = place * PER_ISLAND, PER_ISLAND * len(link.NAMESPACES)
+        for index, name in enumerate(link.NAMESPACES):
+            first, world = index * RANKS_PER_GROUP, RANKS_PER_GROUP * len(link.NAMESPACES)
             meet = ("--address", link.ADDRESSES[0], "--port", str(PORT), "--interface", link.INTERFACE)
             words = ("dev.benchmarks.training.exchange", "--interface", link.INTERFACE, *repeats)
-            ranks = _ranks(first, PER_ISLAND, world, *meet, *words)
+            ranks = _ranks(first, RANKS_PER_GROUP, world, *meet, *words)
             commands.append(link.within(name, enter(ranks)))
-        for record in _told(commands, log):
+        for record in _records(commands, log):
             yield {kind: {**figures, "mbit": mbit} for kind, figures in record.items()}
 
 
 def _ranks(first: int, count: int, world: int, *words: str) -> list[str]:
     numbers = {"first": first, "count": count, "world": world}
-    said = [word for name, number in numbers.items() for word in (f"--{name}", str(number))]
-    return ["python3", "-m", "dev.benchmarks.training.ranks", *said, *words]
+    arguments = [word for name, number in numbers.items() for word in (f"--{name}", str(number))]
+    return ["python3", "-m", "dev.benchmarks.training.ranks", *arguments, *words]
 
 
-def _told(commands: Sequence[Sequence[str]], log: IO[str]) -> Iterator[Record]:
-    """The lines of JSON that the first command prints, while all of them run.
+def _records(commands: Sequence[Sequence[str]], log: IO[str]) -> Iterator[Record]:
+    """Run all commands, and yield the JSON lines that the first one prints.
 
     Raises:
-        BenchmarkError: one has failed. The text says where its words are.
+        BenchmarkError: a command failed; the message names the log file.
     """
     with ExitStack() as stack:
         made: list[subprocess.Popen[str]] = []
@@ -124,7 +126,7 @@ def _told(commands: Sequence[Sequence[str]], log: IO[str]) -> Iterator[Record]:
             out = log if made else subprocess.PIPE
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=log, text=True)
             stack.enter_context(process)
-            # By SIGTERM, at which what it has started is ended too.
+            # On SIGTERM, it also stops its own child processes.
             stack.callback(process.terminate)
             made.append(process)
             if len(made) > 1:
@@ -134,17 +136,17 @@ def _told(commands: Sequence[Sequence[str]], log: IO[str]) -> Iterator[Record]:
                 say(f"  {line.strip()[:160]}")
                 yield json.loads(line)
         if codes := [code for each in made if (code := each.wait())]:
-            raise BenchmarkError(f"a program has ended with exit code {codes[0]}; what it said is in {log.name}")
+            raise BenchmarkError(f"a program exited with code {codes[0]}; see its output in {log.name}")
 
 
 def _ends_with(first: subprocess.Popen[str], other: subprocess.Popen[str]) -> None:
-    """Who would wait for one that has failed does not."""
+    """Terminate the first process if the other one fails."""
     if other.wait():
         first.terminate()
 
 
 def _rows(records: Sequence[Record]) -> dict[str, Any]:
-    """What stands in the tables, for programs."""
+    """Return the rows of the tables as JSON."""
     kept = _by_kind(records)
     rows: dict[str, Any] = {"loop": loops(kept["turn"]), "link": links(kept["exchanged"])}
     if kept["default"]:
@@ -186,19 +188,21 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _whole(said: argparse.Namespace) -> bool:
-    """A part never takes the place of the whole."""
-    return (said.parts, said.systems, said.repeats) == (list(PARTS), list(SYSTEMS), None)
+def _whole(options: argparse.Namespace) -> bool:
+    """Return whether this is a full run. A partial run never overwrites its results."""
+    return (options.parts, options.systems, options.repeats) == (list(PARTS), list(SYSTEMS), None)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m dev.benchmarks.training", description=__doc__)
     parser.add_argument("--parts", type=partial(some_of, list(PARTS)), default=list(PARTS), metavar="NAME,…")
     parser.add_argument("--systems", type=partial(some_of, list(SYSTEMS)), default=list(SYSTEMS), metavar="NAME,…")
-    parser.add_argument("--repeats", type=int, help="turns of each, in place of 8, 5 and 3")
+    parser.add_argument("--repeats", type=int, help="repetitions of each measurement (default: 8, 5 and 3)")
     parser.add_argument("--mbit", type=lambda text: [int(word) for word in text.split(",")], default=[50, 500])
-    parser.add_argument("--with", dest="by", metavar="COMMAND", help="runs programs, in place of the trainer image")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="in place of build/bench/training.json")
+    parser.add_argument(
+        "--with", dest="by", metavar="COMMAND", help="run programs by this command instead of in the trainer image"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="default: build/bench/training.json")
     return parser
 
 

@@ -160,19 +160,19 @@ def train(training: Training, way: str, steps: int, interface: str) -> dict[str,
 
 
 def main() -> int:
-    """The command line; its exit code."""
+    """Run the command, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m dev.benchmarks.training.exchange", description=__doc__)
     parser.add_argument("--ways", type=lambda text: some_of(list(WAYS), text), default=list(WAYS))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=160)
     parser.add_argument("--interface", default="lo")
-    said = parser.parse_args()
+    options = parser.parse_args()
     with start(seed=1) as training:
-        for repeat in range(said.repeats):
-            for way in turns(said.ways, repeat):
-                found = train(training, way, said.steps, said.interface)
+        for repeat in range(options.repeats):
+            for way in turns(options.ways, repeat):
+                found = train(training, way, options.steps, options.interface)
                 if training.is_rank0:
-                    print(json.dumps({"exchanged": {**found, "turn": repeat}}), flush=True)  # noqa: T201 - for who has started it
+                    print(json.dumps({"exchanged": {**found, "turn": repeat}}), flush=True)  # noqa: T201 - read by the parent process
     return 0
 
 

@@ -50,7 +50,7 @@ class SaveRow:
         stall_ms: that the training stands still.
         stall_share: of the time, at the library's default interval.
         cost_ms: what the training takes longer in all: standing still, and what is written beside it.
-        cost_share: of the time, likewise.
+        cost_share: share of the time that saving costs.
         cpu_ms: that all processes work more for it, in the call and beside the training.
         beside_ours: the standstill, against the library's.
     """

@@ -1,7 +1,7 @@
 """`python -m dev.benchmarks.training.loop`: the programs take turns on one machine; a line of JSON for each turn of each.
 
-All of them are started once and train on and on; whoever's turn it is not, stands still (SIGSTOP). A program is watched by the lines that it
-prints, and knows of nothing. Runs where torch is; its results are read by `python -m dev.benchmarks.training`.
+All programs start once and train continuously; a program that does not have its turn is paused (SIGSTOP). A program is
+measured by the lines that it prints. Runs where torch is installed; `python -m dev.benchmarks.training` reads the results.
 """
 
 import argparse
@@ -53,7 +53,7 @@ class Turn:
         world: processes.
         number: of the turn, from 0 on.
         step_seconds: the mean time of a step, from each line that it has printed to the next.
-        cpu_seconds: of all its processes and threads for a step, likewise: what else the machine does is hardly in it.
+        cpu_seconds: the mean CPU time of a step over all its processes and threads, for the same intervals.
     """
 
     system: str
@@ -65,7 +65,7 @@ class Turn:
 
 
 class Mark(NamedTuple):
-    """A line of a program: when it came, the step that it tells of, and the CPU time of all processes so far, both in seconds."""
+    """A line of a program: its time, its step, and the CPU time of all processes so far. Times are in seconds."""
 
     at: float
     step: int
@@ -73,7 +73,7 @@ class Mark(NamedTuple):
 
 
 class StoppedError(Exception):
-    """A program has ended, or said nothing for too long."""
+    """A program exited, or printed nothing for PATIENCE_SECONDS."""
 
 
 class Competitor:
@@ -94,28 +94,28 @@ class Competitor:
         threading.Thread(target=self._read, args=(out,), daemon=True).start()
 
     def go(self) -> None:
-        """Its turn begins. What it said before does not count."""
+        """Start its turn, and drop earlier lines."""
         while not self._lines.empty():
             self._lines.get()
         self._signal(signal.SIGCONT)
 
-    def stand(self) -> None:
-        """Its turn is over."""
+    def pause(self) -> None:
+        """End its turn."""
         self._signal(signal.SIGSTOP)
 
     def line(self) -> Mark:
         """The next line.
 
         Raises:
-            StoppedError: there is none. The text has the end of what it said to stderr.
+            StoppedError: there is none. The message contains the last lines of its stderr.
         """
         try:
             found = self._lines.get(timeout=PATIENCE_SECONDS)
         except queue.Empty:
             found = None
         if found is None:
-            said = self._errors.read_text(errors="replace").splitlines()[-20:]
-            raise StoppedError("\n".join([f"{self.name} has ended, or stands still", *said]))
+            errors = self._errors.read_text(errors="replace").splitlines()[-20:]
+            raise StoppedError("\n".join([f"{self.name} exited, or printed nothing", *errors]))
         return found
 
     def _signal(self, number: signal.Signals) -> None:
@@ -152,7 +152,7 @@ def measure(
             one.go()
             # From the first line on: the step in which it was stopped, and cold caches, are before it.
             marks = [one.line() for _ in range(segments + 1)]
-            one.stand()
+            one.pause()
             seconds = [(then.at - now.at) / (then.step - now.step) for now, then in pairwise(marks)]
             worked = [(then.cpu - now.cpu) / (then.step - now.step) for now, then in pairwise(marks)]
             yield Turn(name, size, world, number, seconds, worked)
@@ -185,12 +185,12 @@ def ready(names: Sequence[str], size: str, world: int, folder: Path) -> Iterator
             )
             made[name] = Competitor(name, processes, errors)
             made[name].line()
-            made[name].stand()
+            made[name].pause()
         yield made
 
 
 def _agent(name: str, world: int, folder: Path, local: int) -> Mapping[str, str]:
-    """What a rank finds set that the agent has started: the file by which it hears of its steps, and also of one by itself which rank it is."""
+    """Return the variables that the agent sets for a rank: the progress file, and the rank of a single process."""
     if name not in UNDER_AGENT:
         return {}
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -198,7 +198,7 @@ def _agent(name: str, world: int, folder: Path, local: int) -> Mapping[str, str]
 
 
 def _versions() -> dict[str, str]:
-    """Of what is measured, as it is installed here."""
+    """Return the installed versions of the measured packages."""
     found = {"python": platform.python_version()}
     for name in ("torch", "accelerate", "lightning"):
         with suppress(PackageNotFoundError):
@@ -207,26 +207,26 @@ def _versions() -> dict[str, str]:
 
 
 def main() -> int:
-    """The command line; its exit code."""
+    """Run the command, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m dev.benchmarks.training.loop", description=__doc__)
     parser.add_argument("--systems", type=lambda text: some_of(list(SYSTEMS), text), default=list(SYSTEMS))
     parser.add_argument("--sizes", type=lambda text: some_of(list(SIZES), text), default=list(SIZES))
     parser.add_argument("--worlds", type=lambda text: [int(word) for word in text.split(",")], default=[2, 1])
     parser.add_argument("--repeats", type=int, default=8)
-    parser.add_argument("--segments", type=int, default=3, help="lines that are measured in a turn")
-    said = parser.parse_args()
-    print(json.dumps({"versions": _versions()}), flush=True)  # noqa: T201 - for who has started it
-    # What is SIGSTOPped ends with us all the same: by SIGKILL, when the `with` ends.
+    parser.add_argument("--segments", type=int, default=3, help="measured lines per turn")
+    options = parser.parse_args()
+    print(json.dumps({"versions": _versions()}), flush=True)  # noqa: T201 - read by the parent process
+    # Paused programs are killed by SIGKILL when the `with` block exits.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
-        for world in said.worlds:
-            for size in said.sizes:
+        for world in options.worlds:
+            for size in options.sizes:
                 try:
-                    with ready(said.systems, size, world, Path(name)) as competitors:
-                        for turn in measure(competitors, size, world, said.repeats, said.segments):
-                            print(json.dumps({"turn": asdict(turn)}), flush=True)  # noqa: T201 - likewise
+                    with ready(options.systems, size, world, Path(name)) as competitors:
+                        for turn in measure(competitors, size, world, options.repeats, options.segments):
+                            print(json.dumps({"turn": asdict(turn)}), flush=True)  # noqa: T201 - read by the parent process
                 except StoppedError as error:
-                    print(error, file=sys.stderr)  # noqa: T201 - likewise
+                    print(error, file=sys.stderr)  # noqa: T201 - read by the parent process
                     return 1
     return 0
 

@@ -1,7 +1,7 @@
-"""`python -m dev.benchmarks.training.ranks`: starts the processes of a training, or those of one of its machines, as torchrun would, and waits for them.
+"""`python -m dev.benchmarks.training.ranks`: start the processes of a training on one machine, as torchrun would, and wait for them.
 
-Standard library only. The output of the first of them goes where ours does, that of the others to where errors go. The first that fails ends
-the others; its exit code is ours.
+Standard library only. The first process inherits stdout; the others write to stderr. The first failure stops all
+processes; its exit code is that of this command.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 LOOK_SECONDS = 0.05
 STDERR = 2
 ALIKE = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
-"""For all. Memory that is freed stays with the process: else chance, where in the heap something lies, decides whether it goes back to the kernel in
-each step and has to be had anew, which makes a step twice as long."""
+"""Environment of all processes. Freed memory stays with the process: returning it to the kernel and allocating it again in each
+step, which depends on the heap layout, would double the time of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Group:
         first: the rank of the first one here.
         count: how many of them are here.
         address: where the first rank of all listens.
-        port: likewise; of a training that has more than one process.
+        port: where the first rank of all listens, if there is more than one process.
         interface: by which gloo reaches the others.
     """
 
@@ -43,7 +43,7 @@ class Group:
     interface: str = "lo"
 
     def environment(self, local: int) -> dict[str, str]:
-        """What this process of the machine finds set, as by torchrun."""
+        """Return the variables of this local process, as torchrun sets them."""
         if self.world == 1:
             return dict(ALIKE)
         return {
@@ -69,7 +69,7 @@ def started(
     errors: int = STDERR,
     more: Callable[[int], Mapping[str, str]] = lambda _: {},
 ) -> Iterator[list[subprocess.Popen[str]]]:
-    """The processes, which are gone afterwards.
+    """Start the processes, and kill them on exit.
 
     Args:
         words: the module and its arguments.
@@ -100,14 +100,14 @@ def started(
 
 
 def free_port() -> int:
-    """One of this machine that nobody listens at."""
+    """Return a free port of this machine."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
 
 
 def wait(processes: Sequence[subprocess.Popen[str]]) -> int:
-    """Until all have ended well, or one has not: its exit code."""
+    """Wait until all processes succeed or one fails, and return the exit code."""
     while True:
         codes = [each.poll() for each in processes]
         if failed := [code for code in codes if code]:
@@ -118,7 +118,7 @@ def wait(processes: Sequence[subprocess.Popen[str]]) -> int:
 
 
 def main() -> int:
-    """The command line; its exit code."""
+    """Run the command, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m dev.benchmarks.training.ranks", description=__doc__)
     parser.add_argument("--world", type=int, required=True)
     parser.add_argument("--first", type=int, default=0)
@@ -127,11 +127,13 @@ def main() -> int:
     parser.add_argument("--port", type=int, help="by default one that is free here")
     parser.add_argument("--interface", default="lo")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="MODULE …")
-    said = parser.parse_args()
-    # Whoever ends us means all of them.
+    options = parser.parse_args()
+    # SIGTERM stops all processes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    group = Group(said.world, said.first, said.count, said.address, said.port or free_port(), said.interface)
-    with started(said.words, group) as processes:
+    group = Group(
+        options.world, options.first, options.count, options.address, options.port or free_port(), options.interface
+    )
+    with started(options.words, group) as processes:
         return wait(processes)
 
 

@@ -1,7 +1,7 @@
-"""`python -m dev.benchmarks.training.saving`: what checkpoints cost a training, and how long one takes to be taken up. Run by all its processes.
+"""`python -m dev.benchmarks.training.saving`: measure the cost of checkpoints and the time to load one. Run by all processes of a training.
 
-The same training is saved in turns by each means. A turn is a save and some steps after it, within which what is written beside the training has
-to come to its end; one without a save says how long those steps take by themselves. The first process prints a line of JSON for each.
+Each method saves the same training in turns. A turn is a save and some steps after it, in which a background write must
+complete; a turn without a save gives the time of the steps alone. Rank 0 prints a line of JSON for each turn.
 """
 
 import argparse
@@ -35,8 +35,8 @@ TORCH_LOAD: Final = "torch.load by all"
 DCP_LOAD: Final = "DCP's plain load"
 
 
-class Heard(logging.Handler):
-    """Where the library says that it has taken a checkpoint up from."""
+class LastLogRecord(logging.Handler):
+    """Keeps the last log message, which names the source of a loaded checkpoint."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -86,7 +86,7 @@ class Saving:
         return 3 * parameters
 
     def saved(self, repeats: int) -> None:
-        """Each means, in turns."""
+        """Measure a save by each method, in turns."""
         stalls = []
         for repeat in range(repeats):
             for name in turns([*self._saves], repeat):
@@ -104,13 +104,13 @@ class Saving:
                     self._check_written()
                 cpu = self._of_all(time.process_time() - worked, dist.ReduceOp.SUM)
                 figures = {"how": name, "turn": repeat, "stall": stall, "seconds": seconds, "cpu": cpu}
-                self._tell("saved", figures)
+                self._print("saved", figures)
                 if name == OURS:
                     stalls.append(stall)
-        self._tell("default", {"interval": SaveInterval().interval(median(stalls), 0.0, 0)})
+        self._print("default", {"interval": SaveInterval().interval(median(stalls), 0.0, 0)})
 
     def restored(self, repeats: int) -> None:
-        """Each means, in turns: the last checkpoint that it has made, from the page cache where it is a file."""
+        """Measure the load of the last checkpoint of each method, in turns; files are in the page cache."""
         self._ours.close()
         loads: Mapping[str, Callable[[], None]] = {
             MEMORY: lambda: self._taken_up(self._in_memory, "in memory"),
@@ -124,7 +124,7 @@ class Saving:
                 began = time.perf_counter()
                 loads[name]()
                 seconds = self._of_all(time.perf_counter() - began, dist.ReduceOp.MAX)
-                self._tell("restored", {"how": name, "turn": repeat, "seconds": seconds})
+                self._print("restored", {"how": name, "turn": repeat, "seconds": seconds})
 
     def _made(self, plan: CheckpointPolicy) -> Checkpoints:
         return Checkpoints(str(self._disk / "ours"), policy=plan, mesh=self._training.mesh)
@@ -135,7 +135,7 @@ class Saving:
         self._optimizer.zero_grad()
 
     def _check_written(self) -> None:
-        """What was still under way would be paid for by others."""
+        """Exit if the write is not complete: it would slow down the next method."""
         latest = self._disk / "ours/LATEST"
         if not latest.exists() or not latest.read_text().startswith(f"step-{self._number:012}-"):
             raise SystemExit(f"the checkpoint was not written within {self._steps} steps: give more with --steps")
@@ -152,53 +152,53 @@ class Saving:
         self._optimizer.load_state_dict(state["optimizer"])
 
     def _by_dcp(self, act: Callable[..., Any]) -> None:
-        # Over the last one, as a program does that keeps one.
+        # Overwrites the last checkpoint, as a program that keeps one.
         act(dict(self._state), checkpoint_id=str(self._disk / "dcp"))
 
     def _taken_up(self, plan: CheckpointPolicy, where: str) -> None:
-        heard = Heard()
+        last_record = LastLogRecord()
         logger = logging.getLogger("trainyard_torch.checkpoint.checkpoints")
-        logger.addHandler(heard)
+        logger.addHandler(last_record)
         try:
             again = self._made(plan)
             again.load(self._state)
             again.close()
         finally:
-            logger.removeHandler(heard)
-        if self._training.is_rank0 and where not in heard.last:
-            raise SystemExit(f"the checkpoint was to come from {where}, and the library said: {heard.last}")
+            logger.removeHandler(last_record)
+        if self._training.is_rank0 and where not in last_record.last:
+            raise SystemExit(f"expected a checkpoint from {where}, but the library logged: {last_record.last}")
 
     def _of_all(self, seconds: float, how: Any) -> float:
-        """The longest of all processes, or their sum."""
+        """Reduce a value over all processes, by maximum or sum."""
         together = torch.tensor(seconds, dtype=torch.float64)
         dist.all_reduce(together, how)
         return float(together)
 
-    def _tell(self, kind: str, figures: Mapping[str, Any]) -> None:
+    def _print(self, kind: str, figures: Mapping[str, Any]) -> None:
         if self._training.is_rank0:
-            print(json.dumps({kind: dict(figures)}), flush=True)  # noqa: T201 - for who has started it
+            print(json.dumps({kind: dict(figures)}), flush=True)  # noqa: T201 - read by the parent process
 
 
 def main() -> int:
-    """The command line; its exit code."""
+    """Run the command, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m dev.benchmarks.training.saving", description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--folder", default="/var/tmp", help="on a disk; one of our own is made in it")  # noqa: S108
-    said = parser.parse_args()
+    options = parser.parse_args()
     with start(seed=1) as training:
         folders = [""] * 2
         if training.is_rank0:
-            folders = [tempfile.mkdtemp(prefix="trainyard-bench-", dir=each) for each in (said.folder, "/dev/shm")]  # noqa: S108
+            folders = [tempfile.mkdtemp(prefix="trainyard-bench-", dir=each) for each in (options.folder, "/dev/shm")]  # noqa: S108
         dist.broadcast_object_list(folders)
         disk, memory = map(Path, folders)
         try:
-            saving = Saving(training, said.width, said.steps, disk, memory)
+            saving = Saving(training, options.width, options.steps, disk, memory)
             if training.is_rank0:
                 print(json.dumps({"state": {"bytes": saving.size}}), flush=True)  # noqa: T201
-            saving.saved(said.repeats)
-            saving.restored(said.repeats)
+            saving.saved(options.repeats)
+            saving.restored(options.repeats)
         finally:
             if training.is_rank0:
                 for each in (disk, memory):

@@ -57,10 +57,17 @@ def options() -> Options:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--in-order", action="store_true")
     parser.add_argument("--folder", type=Path, required=True)
-    said = parser.parse_args()
-    batch = SIZES[said.size].share * int(os.environ.get("WORLD_SIZE", "1"))
+    options = parser.parse_args()
+    batch = SIZES[options.size].share * int(os.environ.get("WORLD_SIZE", "1"))
     return Options(
-        said.size, batch, said.steps, said.total, said.save_every, said.print_every, not said.in_order, said.folder
+        options.size,
+        batch,
+        options.steps,
+        options.total,
+        options.save_every,
+        options.print_every,
+        not options.in_order,
+        options.folder,
     )
 
 

@@ -128,7 +128,7 @@ SERVER = Row(
         ),
         Panel(
             "Watches",
-            "Since when each has heard nothing, or the list of TrainingJobs is due. One that works is heard once a minute at least.",
+            "Time since the last event of each watch, or since the next list of TrainingJobs was due. A healthy watch receives an event at least once a minute.",
             "s",
             (Query("max by (pod, resource) (trainyard_watch_age_seconds)", "{{pod}} {{resource}}"),),
             limits={120: POOR, 300: BAD},

@@ -32,7 +32,7 @@ DPKG_OPTIONS: Final = (
 OPTIONS: Final = (
     *("--variant=apt", "--include=ca-certificates,python3", "--format=tar", "--components=main"),
     *(f"--dpkgopt={option}" for option in DPKG_OPTIONS),
-    # The host's own, which mmdebstrap leaves behind; whoever runs the image brings others.
+    # mmdebstrap leaves the host's own file behind; the container runtime provides another.
     '--customize-hook=rm -f "$1/etc/hostname" "$1/etc/resolv.conf"',
 )
 DOCKERFILE: Final = f'FROM scratch\nADD {ROOTFS} /\nCMD ["/bin/bash"]\n'
@@ -49,7 +49,7 @@ def ensure(storage: Storage, scratch: Path, log: Path) -> str:
     if storage.identity(REFERENCE):
         return REFERENCE
     _require_keyring()
-    storage.clear()  # all that it holds stands on another base
+    storage.clear()  # its images are built on another base
     say(f"making the images' base, a minimal Debian {SUITE}: about 1 min")
     with tempfile.TemporaryDirectory(dir=scratch) as name:
         folder = Path(name)

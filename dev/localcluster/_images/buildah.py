@@ -58,7 +58,7 @@ class Storage:
 
     def forget(self, identity: str) -> None:
         """Give back the room of an image that a newer one has replaced; layers that the newer one shares stay."""
-        # It is in use by somebody's container, at worst: then it stays, and harms nobody.
+        # At worst, a container still uses it: then it stays, without harm.
         subprocess.run(self.command("rmi", identity), capture_output=True, check=False)
 
     def clear(self) -> None:

@@ -16,30 +16,30 @@ from trainyard.frameworks.worker_spec import Worker
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The attempt that a worker belongs to, and whether to begin it."""
+    """The attempt that a worker belongs to, and whether to start it."""
 
     attempt: int
     run: bool
-    """Whether all others are ready too."""
+    """Whether all workers are ready."""
     environment: Mapping[str, str]
-    """What its ranks are told anew: of where it was made some holds no more."""
+    """Variables that its ranks need in this attempt, because those of the pod may be outdated."""
     stop: CoordinatedStop | None = None
-    """The end to which the attempt comes."""
+    """The coordinated stop of the attempt."""
     restart: bool = False
-    """Whether the container is to start anew before the attempt begins."""
+    """Whether the container must restart before the attempt starts."""
     hung: bool = False
-    """Whether the attempt before has ended because a rank hung: where the others stood is of use then."""
+    """Whether the previous attempt failed because a rank hung; the agent then reports stack traces."""
 
     def is_news(self, call: SyncRequest) -> bool:
-        """Whether the agent does something else."""
+        """Return whether the assignment differs from what the agent does."""
         if self.attempt != call.attempt:
             return self.attempt > call.attempt
         return (self.run and call.state is AgentState.WAITING) or (
-            call.state is AgentState.RUNNING and self._stops_anew(call)
+            call.state is AgentState.RUNNING and self._must_change_stop(call)
         )
 
-    def _stops_anew(self, call: SyncRequest) -> bool:
-        """Whether the agent is elsewhere on the way to the end. One that takes no part has nothing to hear of it."""
+    def _must_change_stop(self, call: SyncRequest) -> bool:
+        """Return whether the agent is in another state of the coordinated stop. An agent without a stop slot receives none."""
         leave, stop = call.leave, self.stop
         if leave is None or stop is None:
             return leave is not None and leave.asked
@@ -47,7 +47,7 @@ class Assignment:
 
 
 def assignment(pod: PodView, job: JobView) -> Assignment:
-    """What the worker in this pod is to do. Raises RefusedError where that is nothing any more."""
+    """Return what the worker in this pod must do. Raises RefusedError if it no longer belongs to the job."""
     status = job.status
     if status.finished:
         raise RefusedError(RejectionReason.OVER, "the job has ended")
@@ -58,7 +58,7 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
             RejectionReason.REPLACED, f"the job is at attempt {status.attempt}, to which pod {pod.name} does not belong"
         )
     if pod.attempt > status.created_in_attempt(pod.index):
-        # The status was lost, restored from a backup say: it is about to be set right, and the worker has to ask again.
+        # The status was lost, for example by a restore from a backup. The next reconcile corrects it; the agent retries.
         raise RefusedError(
             RejectionReason.UNKNOWN_POD, f"the job is at attempt {status.attempt}, and pod {pod.name} of a later one"
         )

@@ -15,8 +15,8 @@ class RejectionReason(StrEnum):
     NOT_LEADING = "NotLeading"
     KEYS_UNKNOWN = "KeysUnknown"
     NO_TOKEN = "NoToken"  # noqa: S105 - a reason, no secret
-    BAD_TOKEN = "BadToken"  # noqa: S105 - likewise
-    EXPIRED_TOKEN = "ExpiredToken"  # noqa: S105 - likewise
+    BAD_TOKEN = "BadToken"  # noqa: S105 - a reason, no secret
+    EXPIRED_TOKEN = "ExpiredToken"  # noqa: S105 - a reason, no secret
     UNKNOWN_POD = "UnknownPod"
     FOREIGN_RANK = "ForeignRank"
     STALE_ATTEMPT = "StaleAttempt"

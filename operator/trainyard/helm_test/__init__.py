@@ -1,4 +1,4 @@
-"""`helm test`: a small job of two workers, from the operator's own image, that shows whether an installation trains."""
+"""`helm test`: run a job of two workers from the operator's own image, to verify that the installation can train."""
 
-SIGN_OF_LIFE = "HELM_TEST_SIGN_OF_LIFE"
-"""The variable with the path of a file whose time is that of the API server's last answer."""
+HEARTBEAT_FILE_VARIABLE = "HELM_TEST_HEARTBEAT_FILE"
+"""Environment variable: path of a file whose modification time is the time of the API server's last response."""

@@ -1,4 +1,4 @@
-"""`python -m trainyard.helm_test.alive`: whether the API server has answered the test within the last minute. What the pod's probes ask."""
+"""`python -m trainyard.helm_test.alive`: the probe of the test pod. It fails if the API server has not responded for a minute."""
 
 import os
 import sys
@@ -6,21 +6,21 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainyard.helm_test import SIGN_OF_LIFE
+from trainyard.helm_test import HEARTBEAT_FILE_VARIABLE
 
-PATIENCE_SECONDS = 60.0
+MAX_SILENCE_SECONDS = 60.0
 
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
-    """Returns the exit code: 0 where it has."""
-    sign = Path(environ[SIGN_OF_LIFE])
+    """Return the exit code: 0 if the API server has responded."""
+    heartbeat = Path(environ[HEARTBEAT_FILE_VARIABLE])
     try:
-        silent = time.time() - sign.stat().st_mtime
+        silence = time.time() - heartbeat.stat().st_mtime
     except FileNotFoundError:
-        sys.stderr.write(f"the API server has not answered yet: there is no {sign}\n")
+        sys.stderr.write(f"the API server has not responded yet: {heartbeat} does not exist\n")
         return 1
-    if silent > PATIENCE_SECONDS:
-        sys.stderr.write(f"the API server has not answered for {silent:.0f} s\n")
+    if silence > MAX_SILENCE_SECONDS:
+        sys.stderr.write(f"the API server has not responded for {silence:.0f} s\n")
         return 1
     return 0
 

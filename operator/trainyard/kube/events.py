@@ -145,7 +145,7 @@ class EventRecorder:
                 return
             await self._create(event)
         except ApiError as error:
-            # Nobody reads the events of a namespace that is being deleted.
+            # Events of a terminating namespace are of no use.
             level = logging.DEBUG if error.namespace_terminating or error.not_found else logging.WARNING
             regarding = event.regarding
             _LOG.log(

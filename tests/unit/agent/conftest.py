@@ -1,4 +1,4 @@
-"""What several tests of the agent begin with."""
+"""Fixtures of the agent's tests."""
 
 import zipapp
 from collections.abc import Iterator
@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from dev.benchmarks.agents.credentials import certificate
-from tests.unit.agent.operator_process import Operator, operating
-from tests.unit.agent.place import AGENT
+from tests.unit.agent.fake_operator import FakeOperator, serve_operator
+from tests.unit.agent.worker_environment import AGENT_SOURCE
 
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The zipapp, made as the image makes it."""
+    """Build the zipapp as the image does."""
     made = tmp_path_factory.mktemp("agent") / "trainyard-agent"
-    zipapp.create_archive(AGENT, made, "/usr/bin/env python3")
+    zipapp.create_archive(AGENT_SOURCE, made, "/usr/bin/env python3")
     return made
 
 
@@ -27,6 +27,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def operator(folder: Path) -> Iterator[Operator]:
-    with operating(folder) as made:
+def operator(folder: Path) -> Iterator[FakeOperator]:
+    with serve_operator(folder) as made:
         yield made

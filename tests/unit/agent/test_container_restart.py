@@ -1,4 +1,4 @@
-"""A worker whose container is to start anew: it ends so that its node does that, and the next one knows what it is for."""
+"""Restart of a container: the agent exits for it, and the next agent continues the attempt."""
 
 import os
 import secrets
@@ -7,81 +7,81 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.operator_process import Operator, credentials
-from tests.unit.agent.running import agent
+from tests.unit.agent.agent_process import running_agent
+from tests.unit.agent.fake_operator import FakeOperator, credentials
 from trainyard_agent.container_restart import RESTART_CODE, ContainerRestart
 from trainyard_agent.protocol import parse_order
 
-WAITS = "say(f\"ran{R}-{os.environ['TRAINYARD_ATTEMPT']}\", os.getpid())\ntime.sleep(600)"
-ENDS = "say(f\"ran{R}-{os.environ['TRAINYARD_ATTEMPT']}\", os.getpid())"
+SLEEPS = "record(f\"ran{R}-{os.environ['TRAINYARD_ATTEMPT']}\", os.getpid())\ntime.sleep(600)"
+EXITS = "record(f\"ran{R}-{os.environ['TRAINYARD_ATTEMPT']}\", os.getpid())"
 FAILS = 'import os, sys; sys.exit(int(os.environ["CODE"]))'
-MEMORY = Path("/dev/shm")  # noqa: S108 - where the mark is left
+MARKER_FOLDER = Path("/dev/shm")  # noqa: S108 - where the marker is
 
 
 @pytest.fixture
-def variables(folder: Path, operator: Operator) -> Iterator[dict[str, str]]:
-    """Of a job of its own: its marks lie in this machine's memory."""
+def variables(folder: Path, operator: FakeOperator) -> Iterator[dict[str, str]]:
+    """Return the variables of a unique job: its markers are in this machine's memory."""
     uid = f"uid-{secrets.token_hex(4)}"
     yield {**credentials(folder, operator.port), "TRAINYARD_WARM_START": "0", "TRAINYARD_JOB_UID": uid}
-    for mark in MEMORY.glob(f"trainyard-restart-{uid}-*"):
-        mark.unlink()
+    for marker in MARKER_FOLDER.glob(f"trainyard-restart-{uid}-*"):
+        marker.unlink()
 
 
-def test_it_ends_for_that_and_the_next_container_waits_for_the_attempt(
-    program: Path, folder: Path, operator: Operator, variables: dict[str, str]
+def test_agent_exits_and_next_container_awaits_attempt(
+    program: Path, folder: Path, operator: FakeOperator, variables: dict[str, str]
 ) -> None:
-    with agent(program, folder, WAITS, **variables) as first:
+    with running_agent(program, folder, SLEEPS, **variables) as first:
         first.file("ran2-1")
         operator.orders = {"attempt": 2, "run": False, "restart": True}
-        code, _ = first.ends()
+        code, _ = first.wait()
         assert (code, first.message) == (RESTART_CODE, "the container restarts for attempt 2")
-    operator.hears("restarting", 2)
+    operator.wait_for("restarting", 2)
     assert {poll["state"] for poll in operator.polls} == {"running", "restarting"}
-    with agent(program, folder, ENDS, **variables) as second:
-        operator.hears("waiting", 2)
+    with running_agent(program, folder, EXITS, **variables) as second:
+        operator.wait_for("waiting", 2)
         assert not (folder / "ran2-2").exists()
         operator.order(2, run=True)
-        assert second.ends()[0] == 0
+        assert second.wait()[0] == 0
     assert second.file("ran2-2")
-    # Of one that comes after it, in a pod of its own, nothing is known.
+    # A later pod does not see the marker.
     assert ContainerRestart(os.environ | variables, print).attempt is None
 
 
-def test_one_that_has_failed_ends_so_too(
-    program: Path, folder: Path, operator: Operator, variables: dict[str, str]
+def test_failed_worker_restarts_its_container(
+    program: Path, folder: Path, operator: FakeOperator, variables: dict[str, str]
 ) -> None:
-    with agent(program, folder, FAILS, **variables, CODE="3") as run:
-        operator.hears("failed")
+    with running_agent(program, folder, FAILS, **variables, CODE="3") as run:
+        operator.wait_for("failed")
         operator.orders = {"attempt": 2, "run": False, "restart": True}
-        assert run.ends()[0] == RESTART_CODE
+        assert run.wait()[0] == RESTART_CODE
 
 
-def test_a_program_that_ends_with_the_same_code_does_not_start_its_container_anew(
-    program: Path, folder: Path, operator: Operator, variables: dict[str, str]
+def test_program_with_restart_code_restarts_no_container(
+    program: Path, folder: Path, operator: FakeOperator, variables: dict[str, str]
 ) -> None:
-    operator.says = (404, {})
-    with agent(program, folder, FAILS, **variables, CODE=str(RESTART_CODE)) as run:
-        assert run.ends()[0] == 1
+    operator.fixed_answer = (404, {})
+    with running_agent(program, folder, FAILS, **variables, CODE=str(RESTART_CODE)) as run:
+        assert run.wait()[0] == 1
         assert "exited with code 88" in run.message
 
 
-def test_where_no_mark_can_be_left_the_processes_start_anew(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_processes_restart_if_marker_cannot_be_written(tmp_path: Path) -> None:
+    lines: list[str] = []
     environment = {"TRAINYARD_COORDINATOR": "https://localhost:1", "TRAINYARD_JOB_UID": "uid"}
-    assert not ContainerRestart(environment, said.append, tmp_path).leave_mark(2)
-    assert said == [f"restarting processes instead of the container: {tmp_path} does not outlive the container"]
+    assert not ContainerRestart(environment, lines.append, tmp_path).leave_mark(2)
+    assert lines == [f"restarting processes instead of the container: {tmp_path} does not outlive the container"]
 
 
-@pytest.mark.parametrize("mark", ["", "x", "0", "-1", "9" * 30, "٣"])
-def test_a_mark_that_makes_no_sense_is_none(mark: str) -> None:
+@pytest.mark.parametrize("marker", ["", "x", "0", "-1", "9" * 30, "٣"])
+def test_invalid_marker_is_ignored_and_removed(marker: str) -> None:
     environment = {"TRAINYARD_COORDINATOR": "https://localhost:1", "TRAINYARD_JOB_UID": secrets.token_hex(4)}
-    path = MEMORY / f"trainyard-restart-{environment['TRAINYARD_JOB_UID']}--"
-    path.write_text(mark)
+    path = MARKER_FOLDER / f"trainyard-restart-{environment['TRAINYARD_JOB_UID']}--"
+    path.write_text(marker)
     assert ContainerRestart(environment, print).attempt is None
     assert not path.exists()
 
 
-def test_an_order_says_it_in_one_word() -> None:
+def test_order_contains_restart_flag() -> None:
     assert parse_order({"attempt": 2, "restart": True}).restart
     assert not parse_order({"attempt": 2}).restart
     with pytest.raises(ValueError, match="restart is neither true nor false"):
@@ -89,9 +89,9 @@ def test_an_order_says_it_in_one_word() -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
-def test_what_is_no_mark_is_not_waited_for(kind: str) -> None:
+def test_special_file_is_no_marker(kind: str) -> None:
     environment = {"TRAINYARD_COORDINATOR": "https://localhost:1", "TRAINYARD_JOB_UID": secrets.token_hex(4)}
-    path = MEMORY / f"trainyard-restart-{environment['TRAINYARD_JOB_UID']}--"
+    path = MARKER_FOLDER / f"trainyard-restart-{environment['TRAINYARD_JOB_UID']}--"
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "folder":

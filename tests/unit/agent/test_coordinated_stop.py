@@ -1,4 +1,4 @@
-"""A worker that has to go takes no step of anybody's with it: all ranks end after the same one, with their checkpoints written."""
+"""A coordinated stop costs no step: all ranks exit after the same step, with their checkpoints saved."""
 
 import signal
 from pathlib import Path
@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from tests.support.polling import until
-from tests.unit.agent.operator_process import Operator, credentials
-from tests.unit.agent.running import Agent, agent, alive, shown
-from tests.unit.agent.scripts import COLD, STAY
+from tests.unit.agent.agent_process import AgentProcess, displayed, is_alive, running_agent
+from tests.unit.agent.fake_operator import FakeOperator, credentials
+from tests.unit.agent.rank_scripts import RANK_PRELUDE, WARM_START_OFF
 
-STEPS = f"""{STAY}
+STEPS = f"""{RANK_PRELUDE}
 from trainyard_agent import SAVED, must_stop, progress
 def terminated(*_):
-    say(f"heard{{R}}-{{A}}", step)
+    record(f"signalled{{R}}-{{A}}", step)
     os._exit(143)
 signal.signal(signal.SIGTERM, terminated)
 step = 0
@@ -24,208 +24,210 @@ while True:
     progress(step)
     if must_stop(step):
         break
-say(f"last{{R}}-{{A}}", step)
+record(f"last{{R}}-{{A}}", step)
 """
 SAVES = f"{STEPS}\nsys.exit(SAVED)"
 
 
-def takes_part(operator: Operator, attempt: int = 1) -> None:
+def wait_for_participation(operator: FakeOperator, attempt: int = 1) -> None:
     until(
-        lambda: any("leave" in poll for poll in [*operator.polls] if poll["attempt"] == attempt), 60, "the ranks to ask"
+        lambda: any("leave" in poll for poll in [*operator.polls] if poll["attempt"] == attempt),
+        60,
+        "the ranks to poll",
     )
 
 
-def leave(operator: Operator, **wanted: Any) -> dict[str, Any]:
-    """What the worker tells of its end, once it tells this."""
+def wait_for_stop_report(operator: FakeOperator, **wanted: Any) -> dict[str, Any]:
+    """Wait until the worker reports these fields of its stop, and return all of them."""
     found: list[dict[str, Any]] = []
 
-    def told() -> bool:
+    def reported() -> bool:
         last = operator.polls[-1].get("leave") or {}
         found[:] = [last]
         return all(last.get(name) == value for name, value in wanted.items())
 
-    until(told, 60, f"the worker to tell {wanted}")
+    until(reported, 60, f"the worker to report {wanted}")
     return found[0]
 
 
-def settle(operator: Operator) -> int:
-    """All that the operator does until the ranks know their last step."""
+def agree_on_step(operator: FakeOperator) -> int:
+    """Do what the operator does until the ranks know their last step."""
     operator.orders = {"attempt": 1, "run": True, "stop": {"step": None}}
-    step: int = leave(operator, asked=True)["passed"] + 1
+    step: int = wait_for_stop_report(operator, asked=True)["passed"] + 1
     operator.orders = {"attempt": 1, "run": True, "stop": {"step": step}}
     return step
 
 
-def last_steps(run: Agent) -> list[int]:
+def last_steps(run: AgentProcess) -> list[int]:
     return [int(run.file(f"last{rank}-1")) for rank in (2, 3)]
 
 
-def test_a_worker_that_has_to_go_ends_after_the_step_that_all_end_after(
-    program: Path, folder: Path, operator: Operator
-) -> None:
-    with agent(program, folder, SAVES, **credentials(folder, operator.port), **COLD) as run:
-        takes_part(operator)
+def test_evicted_worker_exits_after_agreed_step(program: Path, folder: Path, operator: FakeOperator) -> None:
+    with running_agent(program, folder, SAVES, **credentials(folder, operator.port), **WARM_START_OFF) as run:
+        wait_for_participation(operator)
         run.process.send_signal(signal.SIGTERM)
-        leave(operator, leaving=True)
-        step = settle(operator)
-        code, _ = run.ends()
+        wait_for_stop_report(operator, leaving=True)
+        step = agree_on_step(operator)
+        code, _ = run.wait()
         assert (code, last_steps(run)) == (90, [step, step])
-        assert not [*folder.glob("heard*")], "the signal would have cost them the step"
+        assert not [*folder.glob("signalled*")], "the signal would have lost the step"
         assert operator.polls[-1]["state"] == "ended"
 
 
-def test_the_others_end_with_it_and_begin_again_where_they_are(program: Path, folder: Path, operator: Operator) -> None:
-    poked = "signal.signal(signal.SIGUSR2, lambda *_: say(f'poked{R}', 'yes'))"
-    script = f"{poked}\n{STEPS}\nif R == 3: wait_for('written')\nsys.exit(SAVED)"
-    with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
-        takes_part(operator)
-        step = settle(operator)
+def test_remaining_workers_stop_and_restart_in_place(program: Path, folder: Path, operator: FakeOperator) -> None:
+    notified = "signal.signal(signal.SIGUSR2, lambda *_: record(f'notified{R}', 'yes'))"
+    script = f"{notified}\n{STEPS}\nif R == 3: wait_for('written')\nsys.exit(SAVED)"
+    with running_agent(program, folder, script, **credentials(folder, operator.port), **WARM_START_OFF) as run:
+        wait_for_participation(operator)
+        step = agree_on_step(operator)
         assert last_steps(run) == [step, step]
-        until(lambda: not alive(int(run.file("ran2-1"))), 60, "the agent to reap rank 2")
+        until(lambda: not is_alive(int(run.file("ran2-1"))), 60, "the agent to reap rank 2")
         run.process.send_signal(signal.SIGUSR2)
-        assert run.file("poked3") == "yes"
+        assert run.file("notified3") == "yes"
         # A signal that the agent had sent when it reaped rank 2 would have arrived before this one.
-        assert not [*folder.glob("heard*")], "rank 3 still writes, and has the time for it"
+        assert not [*folder.glob("signalled*")], "rank 3 still saves, and has the time for it"
         assert operator.polls[-1]["state"] == "running"
         (folder / "written").touch()
-        told = operator.hears("failed")
-        assert (told["failure"]["code"], len([p for p in operator.polls if p["state"] == "failed"])) == (90, 1)
+        report = operator.wait_for("failed")
+        assert (report["failure"]["code"], len([p for p in operator.polls if p["state"] == "failed"])) == (90, 1)
         operator.order(2, run=False)
-        operator.hears("waiting", 2)
+        operator.wait_for("waiting", 2)
         operator.order(2, run=True)
-        takes_part(operator, 2)
+        wait_for_participation(operator, 2)
         assert run.file("ran2-2")
 
 
 @pytest.mark.parametrize("evicted", [True, False])
-def test_who_ends_well_because_it_was_told_to_has_not_done_its_work(
-    program: Path, folder: Path, operator: Operator, *, evicted: bool
+def test_exit_zero_after_agreed_step_is_incomplete(
+    program: Path, folder: Path, operator: FakeOperator, *, evicted: bool
 ) -> None:
-    """A loop that `must_stop` ends is followed by the end of the program, where nobody thinks of the exit code."""
-    with agent(program, folder, STEPS, **credentials(folder, operator.port), **COLD) as run:
-        takes_part(operator)
+    """A program that leaves its loop because of `must_stop` exits with 0 unless it sets an exit code."""
+    with running_agent(program, folder, STEPS, **credentials(folder, operator.port), **WARM_START_OFF) as run:
+        wait_for_participation(operator)
         if evicted:
             run.process.send_signal(signal.SIGTERM)
-            leave(operator, leaving=True)
-        step = settle(operator)
-        told = f"the ranks exited after step {step}, as agreed; their exit code 0 counts as 90"
+            wait_for_stop_report(operator, leaving=True)
+        step = agree_on_step(operator)
+        expected = f"the ranks exited after step {step}, as agreed; their exit code 0 counts as 90"
         if evicted:
-            assert (run.ends()[0], run.message) == (90, told)
+            assert (run.wait()[0], run.message) == (90, expected)
         else:
-            failure = operator.hears("failed")["failure"]
-            assert (failure["code"], shown(failure["message"])) == (90, told)
+            failure = operator.wait_for("failed")["failure"]
+            assert (failure["code"], displayed(failure["message"])) == (90, expected)
 
 
-def test_who_ends_well_before_that_step_has_done_it(program: Path, folder: Path, operator: Operator) -> None:
+def test_exit_zero_before_agreed_step_is_success(program: Path, folder: Path, operator: FakeOperator) -> None:
     script = STEPS.replace("progress(step)", "progress(step)\n    if step == int(os.environ['LAST']): sys.exit(0)")
-    with agent(program, folder, script, **credentials(folder, operator.port), **COLD, LAST="300") as run:
-        takes_part(operator)
+    with running_agent(
+        program, folder, script, **credentials(folder, operator.port), **WARM_START_OFF, LAST="300"
+    ) as run:
+        wait_for_participation(operator)
         operator.orders = {"attempt": 1, "run": True, "stop": {"step": None}}
-        leave(operator, asked=True)
+        wait_for_stop_report(operator, asked=True)
         operator.orders = {"attempt": 1, "run": True, "stop": {"step": 1000}}
-        assert run.ends()[0] == 0
+        assert run.wait()[0] == 0
 
 
-def test_when_nothing_comes_of_it_the_signal_reaches_the_ranks(program: Path, folder: Path, operator: Operator) -> None:
-    variables = {**credentials(folder, operator.port), **COLD, "TRAINYARD_GRACE_PERIOD_SECONDS": "2"}
-    with agent(program, folder, SAVES, **variables) as run:
-        takes_part(operator)
+def test_sigterm_reaches_ranks_without_agreement(program: Path, folder: Path, operator: FakeOperator) -> None:
+    variables = {**credentials(folder, operator.port), **WARM_START_OFF, "TRAINYARD_GRACE_PERIOD_SECONDS": "2"}
+    with running_agent(program, folder, SAVES, **variables) as run:
+        wait_for_participation(operator)
         run.process.send_signal(signal.SIGTERM)
-        leave(operator, leaving=True)
-        assert run.ends()[0] == 143
-        assert {path.name for path in folder.glob("heard*")} == {"heard2-1", "heard3-1"}
+        wait_for_stop_report(operator, leaving=True)
+        assert run.wait()[0] == 143
+        assert {path.name for path in folder.glob("signalled*")} == {"signalled2-1", "signalled3-1"}
 
 
-def test_who_asks_twice_means_at_once(program: Path, folder: Path, operator: Operator) -> None:
-    with agent(program, folder, SAVES, **credentials(folder, operator.port), **COLD) as run:
-        takes_part(operator)
+def test_second_sigterm_stops_immediately(program: Path, folder: Path, operator: FakeOperator) -> None:
+    with running_agent(program, folder, SAVES, **credentials(folder, operator.port), **WARM_START_OFF) as run:
+        wait_for_participation(operator)
         run.process.send_signal(signal.SIGTERM)
-        leave(operator, leaving=True)
+        wait_for_stop_report(operator, leaving=True)
         run.process.send_signal(signal.SIGTERM)
-        assert run.ends()[0] == 143
+        assert run.wait()[0] == 143
 
 
 @pytest.mark.parametrize(
     "answer",
     [(410, {"reason": "Replaced", "message": "another pod has this place"}), (404, {})],
-    ids=["replaced", "an older operator"],
+    ids=["replaced", "older operator"],
 )
-def test_an_operator_that_has_no_more_to_say_is_not_waited_for(
-    program: Path, folder: Path, operator: Operator, answer: Any
+def test_agent_does_not_wait_after_final_rejection(
+    program: Path, folder: Path, operator: FakeOperator, answer: Any
 ) -> None:
-    with agent(program, folder, SAVES, **credentials(folder, operator.port), **COLD) as run:
-        takes_part(operator)
-        operator.says = answer
+    with running_agent(program, folder, SAVES, **credentials(folder, operator.port), **WARM_START_OFF) as run:
+        wait_for_participation(operator)
+        operator.fixed_answer = answer
         run.process.send_signal(signal.SIGTERM)
-        assert run.ends()[0] == 143
+        assert run.wait()[0] == 143
 
 
-def test_a_stop_that_is_taken_back(program: Path, folder: Path, operator: Operator) -> None:
-    with agent(program, folder, SAVES, **credentials(folder, operator.port), **COLD) as run:
-        takes_part(operator)
+def test_withdrawn_stop_can_be_ordered_again(program: Path, folder: Path, operator: FakeOperator) -> None:
+    with running_agent(program, folder, SAVES, **credentials(folder, operator.port), **WARM_START_OFF) as run:
+        wait_for_participation(operator)
         operator.orders = {"attempt": 1, "run": True, "stop": {"step": None}}
-        before = leave(operator, asked=True)["passed"]
+        before = wait_for_stop_report(operator, asked=True)["passed"]
         operator.orders = {"attempt": 1, "run": True}
-        leave(operator, asked=False)
-        step = settle(operator)
+        wait_for_stop_report(operator, asked=False)
+        step = agree_on_step(operator)
         assert step > before
         assert last_steps(run) == [step, step]
 
 
-def test_a_rank_that_fails_on_the_way_fails_as_ever(program: Path, folder: Path, operator: Operator) -> None:
+def test_rank_failure_during_stop_is_reported(program: Path, folder: Path, operator: FakeOperator) -> None:
     script = f"{STEPS}\nif R == 3: sys.exit(7)\ntime.sleep(600)"
-    with agent(program, folder, script, **credentials(folder, operator.port), **COLD):
-        takes_part(operator)
-        settle(operator)
-        assert operator.hears("failed")["failure"]["code"] == 7
+    with running_agent(program, folder, script, **credentials(folder, operator.port), **WARM_START_OFF):
+        wait_for_participation(operator)
+        agree_on_step(operator)
+        assert operator.wait_for("failed")["failure"]["code"] == 7
 
 
-def test_ranks_of_which_one_does_not_ask_take_no_part(program: Path, folder: Path, operator: Operator) -> None:
-    asks = "if R == 2 and must_stop(step): pass\n    if R == 2: say('asked2', 'yes')\n    if False:"
+def test_stop_requires_all_ranks_to_poll(program: Path, folder: Path, operator: FakeOperator) -> None:
+    asks = "if R == 2 and must_stop(step): pass\n    if R == 2: record('asked2', 'yes')\n    if False:"
     script = SAVES.replace("if must_stop(step):", asks)
-    with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
+    with running_agent(program, folder, script, **credentials(folder, operator.port), **WARM_START_OFF) as run:
         assert run.file("asked2") == "yes"
-        operator.hears("running")
+        operator.wait_for("running")
         run.process.send_signal(signal.SIGTERM)
-        assert run.ends()[0] == 143
+        assert run.wait()[0] == 143
         assert not any("leave" in poll for poll in operator.polls)
 
 
-def test_a_rank_whose_file_is_spoilt_agrees_upon_nothing(program: Path, folder: Path, operator: Operator) -> None:
-    script = SAVES.replace("while True:", "say(f'file{R}', os.environ['TRAINYARD_PROGRESS_FILE'])\nwhile True:")
-    with agent(program, folder, script, **credentials(folder, operator.port), **COLD) as run:
-        takes_part(operator)
+def test_corrupt_stop_file_prevents_agreement(program: Path, folder: Path, operator: FakeOperator) -> None:
+    script = SAVES.replace("while True:", "record(f'file{R}', os.environ['TRAINYARD_PROGRESS_FILE'])\nwhile True:")
+    with running_agent(program, folder, script, **credentials(folder, operator.port), **WARM_START_OFF) as run:
+        wait_for_participation(operator)
         Path(f"{run.file('file3')}.stop").write_bytes(b"")
         operator.orders = {"attempt": 1, "run": True, "stop": {"step": None}}
-        assert leave(operator, asked=True)["passed"] is None
+        assert wait_for_stop_report(operator, asked=True)["passed"] is None
         assert run.process.poll() is None
 
 
 @pytest.mark.parametrize("stop", [7, {"step": -1}, {"step": "x"}, {"step": True}, {"step": 2**60}, []])
-def test_nonsense_stops_nobody(program: Path, folder: Path, operator: Operator, stop: Any) -> None:
-    with agent(program, folder, SAVES, **credentials(folder, operator.port), **COLD) as run:
-        takes_part(operator)
-        operator.says = (200, {"attempt": 1, "run": True, "stop": stop})
+def test_malformed_stop_order_is_ignored(program: Path, folder: Path, operator: FakeOperator, stop: Any) -> None:
+    with running_agent(program, folder, SAVES, **credentials(folder, operator.port), **WARM_START_OFF) as run:
+        wait_for_participation(operator)
+        operator.fixed_answer = (200, {"attempt": 1, "run": True, "stop": stop})
         until(lambda: len(operator.polls) > 4, 60, "the agent to ask again")
         assert run.process.poll() is None
         assert not any((poll.get("leave") or {}).get("asked") for poll in operator.polls)
 
 
-def test_a_rank_that_fails_to_save_is_the_cause(program: Path, folder: Path, operator: Operator) -> None:
+def test_rank_that_fails_to_save_is_root_cause(program: Path, folder: Path, operator: FakeOperator) -> None:
     script = f"{STEPS}\nif R == 3:\n    time.sleep(1)\n    raise SystemExit('no space left')\nsys.exit(SAVED)"
-    with agent(program, folder, script, **credentials(folder, operator.port), **COLD):
-        takes_part(operator)
-        settle(operator)
-        assert operator.hears("failed")["failure"]["code"] == 1
+    with running_agent(program, folder, script, **credentials(folder, operator.port), **WARM_START_OFF):
+        wait_for_participation(operator)
+        agree_on_step(operator)
+        assert operator.wait_for("failed")["failure"]["code"] == 1
 
 
-def test_a_rank_that_hangs_while_it_saves_is_noticed_once_its_time_is_over(
-    program: Path, folder: Path, operator: Operator
-) -> None:
+def test_hang_while_saving_is_detected_after_grace_period(program: Path, folder: Path, operator: FakeOperator) -> None:
     script = f"{STEPS}\ntime.sleep(1000)"
     patience = {"TRAINYARD_HANG_TIMEOUT_SECONDS": "2", "TRAINYARD_GRACE_PERIOD_SECONDS": "4"}
-    with agent(program, folder, script, **credentials(folder, operator.port), **COLD, **patience) as run:
-        takes_part(operator)
-        settle(operator)
+    with running_agent(
+        program, folder, script, **credentials(folder, operator.port), **WARM_START_OFF, **patience
+    ) as run:
+        wait_for_participation(operator)
+        agree_on_step(operator)
         last_steps(run)
-        assert operator.hears("failed")["failure"]["code"] == 91
+        assert operator.wait_for("failed")["failure"]["code"] == 91

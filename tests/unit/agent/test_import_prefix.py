@@ -1,4 +1,4 @@
-"""What is imported ahead is what the program imports first, in the same state: a forked rank is the program that a started one is."""
+"""The warm process imports what the program imports first, in the same state."""
 
 import os
 import subprocess
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.unit.agent.operator_process import Operator
-from tests.unit.agent.warm_runs import NOT_READY, READY, Ran, Run, run
+from tests.unit.agent.fake_operator import FakeOperator
+from tests.unit.agent.warm_start_run import NOT_READY, READY, Outcome, WarmStartRun, run_attempt
 
 LIBRARY = """
 import os, sys
@@ -23,71 +23,70 @@ print(libx.HOME, libx.WHERE, libx.ARGUMENTS, os.environ["LIBX_SEEN"], os.environ
 SET = "import os\nos.environ['LIBX_HOME'] = '/data'\n"
 
 
-class Head(NamedTuple):
+class Prefix(NamedTuple):
     text: str
-    ahead: bool
-    """Whether the library is imported ahead."""
+    imported: bool
+    """Whether the warm process imports the library."""
     file: str = ""
-    """And what is in it, after a line."""
+    """A path, and after a newline its text."""
     words: tuple[str, ...] = ("script.py",)
 
 
-HEADS = {
-    "nothing": Head("", ahead=True),
-    "a variable that is set": Head(SET, ahead=False),
-    "a variable that is set below the import": Head(f"import libx\n{SET}", ahead=True),
-    "a path that is inserted": Head(
-        "import sys\nsys.path.insert(0, 'vendor')", ahead=False, file=f"vendor/libx.py\n{LIBRARY}"
+PREFIXES = {
+    "empty": Prefix("", imported=True),
+    "sets a variable": Prefix(SET, imported=False),
+    "sets a variable after the import": Prefix(f"import libx\n{SET}", imported=True),
+    "inserts into sys.path": Prefix(
+        "import sys\nsys.path.insert(0, 'vendor')", imported=False, file=f"vendor/libx.py\n{LIBRARY}"
     ),
-    "a module of its own": Head("import own", ahead=False, file=f"own.py\n{SET}"),
-    "a package of its own without a file": Head("import own.one", ahead=False, file=f"own/one.py\n{SET}"),
-    "a package around it that sets a variable": Head(
-        "", ahead=False, file=f"pkg/__init__.py\n{SET}", words=("-m", "pkg.script")
+    "program module": Prefix("import own", imported=False, file=f"own.py\n{SET}"),
+    "program namespace package": Prefix("import own.one", imported=False, file=f"own/one.py\n{SET}"),
+    "parent package sets a variable": Prefix(
+        "", imported=False, file=f"pkg/__init__.py\n{SET}", words=("-m", "pkg.script")
     ),
-    "a package around it that does nothing": Head(
-        "", ahead=True, file="pkg/__init__.py\n'What it is.'", words=("-m", "pkg.script")
+    "parent package without effects": Prefix(
+        "", imported=True, file="pkg/__init__.py\n'What it is.'", words=("-m", "pkg.script")
     ),
-    "the usual": Head(
+    "usual imports": Prefix(
         "#!/usr/bin/env python\n'''What it does.'''\nfrom __future__ import annotations\nimport argparse, os.path as path\n"
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from nowhere import Thing\n__version__ = '1'\nSIZE: int = 2 * 8",
-        ahead=True,
+        imported=True,
     ),
-    "a function and a class": Head(
+    "function and class": Prefix(
         "def f(x: int = 1, *, y: list[str] | None = None) -> None: import nowhere\nclass A:\n    a = 1\n    def g(self): ...",
-        ahead=True,
+        imported=True,
     ),
-    "a function that is decorated": Head(f"def f(g):\n    {SET.replace(chr(10), ';')}\n@f\ndef g(): ...", ahead=False),
-    "a default that is called": Head(
-        f"{SET[:10]}\ndef f(x=os.environ.setdefault('LIBX_HOME', '/data')): ...", ahead=False
+    "decorated function": Prefix(f"def f(g):\n    {SET.replace(chr(10), ';')}\n@f\ndef g(): ...", imported=False),
+    "default argument with a call": Prefix(
+        f"{SET[:10]}\ndef f(x=os.environ.setdefault('LIBX_HOME', '/data')): ...", imported=False
     ),
-    "a class that does something": Head(f"class A:\n    {SET.replace(chr(10), ';')}", ahead=False),
-    "a choice by what is known": Head(
-        "DEBUG = False\nif DEBUG:\n    import nowhere\nelse:\n    import json", ahead=True
+    "class body with effects": Prefix(f"class A:\n    {SET.replace(chr(10), ';')}", imported=False),
+    "constant condition": Prefix("DEBUG = False\nif DEBUG:\n    import nowhere\nelse:\n    import json", imported=True),
+    "unknown condition": Prefix(f"if len('a'):\n    {SET.replace(chr(10), ';')}", imported=False),
+    "missing module": Prefix("try:\n    import nowhere\nexcept ImportError:\n    nowhere = None", imported=True),
+    "missing name in a module": Prefix(
+        "try:\n    from json import no\nexcept (ImportError, OSError):\n    no = None", imported=True
     ),
-    "a choice by what is not": Head(f"if len('a'):\n    {SET.replace(chr(10), ';')}", ahead=False),
-    "what is not there": Head("try:\n    import nowhere\nexcept ImportError:\n    nowhere = None", ahead=True),
-    "a name that is not there": Head(
-        "try:\n    from json import no\nexcept (ImportError, OSError):\n    no = None", ahead=True
+    "sets a variable if a module is missing": Prefix(
+        f"try:\n    import nowhere\nexcept ImportError:\n    {SET.replace(chr(10), ';')}", imported=False
     ),
-    "a variable set where it is not there": Head(
-        f"try:\n    import nowhere\nexcept ImportError:\n    {SET.replace(chr(10), ';')}", ahead=False
+    "sets a variable if a module exists": Prefix(
+        f"try:\n    import json\nexcept ImportError: pass\nelse:\n    {SET.replace(chr(10), ';')}", imported=False
     ),
-    "a variable set where it is there": Head(
-        f"try:\n    import json\nexcept ImportError: pass\nelse:\n    {SET.replace(chr(10), ';')}", ahead=False
+    "reads a clock": Prefix(
+        "import time\nfrom time import perf_counter_ns as now\nBEGAN = time.monotonic()\nagain: int = now()",
+        imported=True,
     ),
-    "a look at a clock": Head(
-        "import time\nfrom time import perf_counter_ns as now\nBEGAN = time.monotonic()\nagain: int = now()", ahead=True
-    ),
-    "what only looks like a clock": Head(
+    "function named like a clock": Prefix(
         f"from time import monotonic\ndef monotonic():\n    {SET.replace(chr(10), ';')}\nBEGAN = monotonic()",
-        ahead=False,
+        imported=False,
     ),
-    "what main is": Head("__file__ = 'other'", ahead=False),
+    "changes __file__": Prefix("__file__ = 'other'", imported=False),
 }
 
 
 def install(folder: Path, **sources: str) -> dict[str, str]:
-    """Packages, as if they had been installed."""
+    """Install packages, and return the variables by which they are found."""
     site = folder / "lib/site-packages"
     site.mkdir(parents=True, exist_ok=True)
     for name, source in sources.items():
@@ -100,94 +99,98 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-@pytest.mark.parametrize("name", HEADS)
-def test_a_head(program: Path, folder: Path, operator: Operator, name: str) -> None:
-    head = HEADS[name]
+@pytest.mark.parametrize("name", PREFIXES)
+def test_import_prefix_gives_same_result(program: Path, folder: Path, operator: FakeOperator, name: str) -> None:
+    prefix = PREFIXES[name]
     environment = install(folder, libx=LIBRARY)
-    if head.file:
-        path, _, text = head.file.partition("\n")
+    if prefix.file:
+        path, _, text = prefix.file.partition("\n")
         write(folder / path, text)
-    write(folder / head.words[-1].replace("pkg.script", "pkg/script.py"), f"{head.text}\n{SAY}")
-    words = [sys.executable, *head.words]
+    write(folder / prefix.words[-1].replace("pkg.script", "pkg/script.py"), f"{prefix.text}\n{SAY}")
+    words = [sys.executable, *prefix.words]
     fresh = subprocess.run(
         words, env={**os.environ, **environment}, cwd=folder, capture_output=True, text=True, check=True
     )
-    warm, line = run(program, folder, operator, *words, **environment)
-    assert (f"imported={'libx' if head.ahead else 'none'} seconds=" in line, warm.errors) == (True, "")
+    warm, line = run_attempt(program, folder, operator, *words, **environment)
+    assert (f"imported={'libx' if prefix.imported else 'none'} seconds=" in line, warm.errors) == (True, "")
     assert warm.output == fresh.stdout
 
 
 READS = {
-    "by name": "import os\nvalue = os.environ.get('{name}')",
-    "by getenv": "from os import getenv\nvalue = getenv('{name}')",
-    "by a look": "import os\nvalue = '{name}' in os.environ and os.environ['{name}']",
-    "in a copy": "import os\nvalue = dict(os.environ).get('{name}')\nclass A: own = os.environ.copy()",
-    "in a part": "import os\nown = {{k: v for k, v in os.environ.items() if '{name}' in k}}\nvalue = own['{name}']",
+    "os.environ.get": "import os\nvalue = os.environ.get('{name}')",
+    "os.getenv": "from os import getenv\nvalue = getenv('{name}')",
+    "membership test": "import os\nvalue = '{name}' in os.environ and os.environ['{name}']",
+    "copied environment": "import os\nvalue = dict(os.environ).get('{name}')\nclass A: own = os.environ.copy()",
+    "filtered environment": "import os\nown = {{k: v for k, v in os.environ.items() if '{name}' in k}}\nvalue = own['{name}']",
 }
 
 
-def ran(program: Path, folder: Path, operator: Operator, source: str, **environment: str) -> tuple[Ran, str]:
-    """A program that says what a library has read when it was imported."""
+def run_reader(
+    program: Path, folder: Path, operator: FakeOperator, source: str, **environment: str
+) -> tuple[Outcome, str]:
+    """Run a program that prints what a library read during its import."""
     write(folder / "script.py", "import reader, sys\nsys.stdout.write(f'{reader.value}\\n')")
-    return run(program, folder, operator, sys.executable, "script.py", **install(folder, reader=source), **environment)
+    return run_attempt(
+        program, folder, operator, sys.executable, "script.py", **install(folder, reader=source), **environment
+    )
 
 
 @pytest.mark.parametrize("how", READS)
-def test_what_differs_from_rank_to_rank_is_read_by_each(
-    program: Path, folder: Path, operator: Operator, how: str
+def test_library_reading_rank_variable_disables_warm_start(
+    program: Path, folder: Path, operator: FakeOperator, how: str
 ) -> None:
-    made, line = ran(program, folder, operator, READS[how].format(name="RANK"), TRAINYARD_PROCESSES_PER_REPLICA="2")
+    made, line = run_reader(
+        program, folder, operator, READS[how].format(name="RANK"), TRAINYARD_PROCESSES_PER_REPLICA="2"
+    )
     assert f"{NOT_READY}: what is imported reads " in line
     assert " RANK" in line
     assert "which differs between ranks or attempts" in line
     assert sorted(made.output.split()) == ["0", "1"]
 
 
-PASSED = {
-    "what is the same": READS["by name"].format(name="WORLD_SIZE"),
-    "names": "import os\nvalue = len([each for each in os.environ if each == 'WORLD_SIZE']) + 1",
-    "those of a prefix": "import os\nvalue = 2\nfor name, text in os.environ.items():\n    if name.startswith('NUMBA_'): value = text",
-    "a copy that is gone": "import os\nvalue = len({name for name in dict(os.environ) if name == 'WORLD_SIZE'}) + 1",
+ALLOWED_READS = {
+    "shared variable": READS["os.environ.get"].format(name="WORLD_SIZE"),
+    "variable names": "import os\nvalue = len([each for each in os.environ if each == 'WORLD_SIZE']) + 1",
+    "variables with a prefix": "import os\nvalue = 2\nfor name, text in os.environ.items():\n    if name.startswith('NUMBA_'): value = text",
+    "discarded copy": "import os\nvalue = len({name for name in dict(os.environ) if name == 'WORLD_SIZE'}) + 1",
 }
 
 
-@pytest.mark.parametrize("what", PASSED)
-def test_what_makes_no_difference_may_be_read(program: Path, folder: Path, operator: Operator, what: str) -> None:
-    made, line = ran(program, folder, operator, PASSED[what], TRAINYARD_PROCESSES_PER_REPLICA="2")
+@pytest.mark.parametrize("what", ALLOWED_READS)
+def test_library_may_read_shared_variables(program: Path, folder: Path, operator: FakeOperator, what: str) -> None:
+    made, line = run_reader(program, folder, operator, ALLOWED_READS[what], TRAINYARD_PROCESSES_PER_REPLICA="2")
     assert "imported=reader seconds=" in line
     assert made.output.split() == ["2", "2"]
 
 
-def test_the_only_rank_of_a_worker_is_the_same_in_each_attempt(program: Path, folder: Path, operator: Operator) -> None:
+def test_single_rank_keeps_its_rank_variable(program: Path, folder: Path, operator: FakeOperator) -> None:
     own = {"TRAINYARD_REPLICAS": "3", "TRAINYARD_REPLICA_INDEX": "2"}
-    made, line = ran(program, folder, operator, READS["by name"].format(name="RANK"), **own)
+    made, line = run_reader(program, folder, operator, READS["os.environ.get"].format(name="RANK"), **own)
     assert ("imported=reader seconds=" in line, made.output) == (True, "2\n")
 
 
-def test_what_differs_from_attempt_to_attempt_is_read_by_each(program: Path, folder: Path, operator: Operator) -> None:
+def test_changed_variable_is_read_again(program: Path, folder: Path, operator: FakeOperator) -> None:
     write(folder / "script.py", "import reader\nprint(reader.value)")
-    environment = install(folder, reader=READS["by name"].format(name="MASTER_PORT"))
-    made = Run(program, folder, operator, sys.executable, "script.py", MASTER_PORT="29500", **environment)
+    environment = install(folder, reader=READS["os.environ.get"].format(name="MASTER_PORT"))
+    made = WarmStartRun(program, folder, operator, sys.executable, "script.py", MASTER_PORT="29500", **environment)
     try:
-        made.until_ready(READY)
-        assert made.ends(MASTER_PORT="29501").output == "29501\n"
+        made.wait_until_ready(READY)
+        assert made.finish(MASTER_PORT="29501").output == "29501\n"
     finally:
         made.agent.kill()
 
 
-def test_a_module_of_the_programs_own_that_a_library_looks_for_is_found(
-    program: Path, folder: Path, operator: Operator
-) -> None:
+def test_library_finds_module_of_the_program(program: Path, folder: Path, operator: FakeOperator) -> None:
     write(folder / "settings_of_heavy.py", "value = 'own'")
     source = "try:\n    from settings_of_heavy import value\nexcept ImportError:\n    value = 'none'"
-    made, line = ran(program, folder, operator, source)
+    made, line = run_reader(program, folder, operator, source)
     assert "module settings_of_heavy of its own" in line
     assert made.output == "own\n"
 
 
-def test_an_import_that_fails_half_way_is_left_to_the_program(program: Path, folder: Path, operator: Operator) -> None:
+def test_failing_import_is_left_to_the_program(program: Path, folder: Path, operator: FakeOperator) -> None:
     write(folder / "script.py", "try:\n    import half\nexcept ImportError:\n    print('half')")
-    made, line = run(
+    made, line = run_attempt(
         program, folder, operator, sys.executable, "script.py", **install(folder, half="raise ImportError('no driver')")
     )
     assert NOT_READY in line

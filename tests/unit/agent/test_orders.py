@@ -1,4 +1,4 @@
-"""What a worker does next, by what is known of the operator."""
+"""What a worker does next, by its state and the operator's order."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def view(
 
 
 @pytest.mark.parametrize(
-    ("state", "seen", "then"),
+    ("state", "seen", "expected"),
     [
         (RUNNING, view(), NextAction.CONTINUE),
         (RUNNING, view(silence=1e6), NextAction.CONTINUE),
@@ -44,12 +44,12 @@ def view(
         (WAITING, view(2, run=True, final=Final.REPLACED), NextAction.EXIT),
     ],
 )
-def test_at_attempt_2_with_a_patience_of_ten_seconds(state: AgentState, seen: OperatorView, then: NextAction) -> None:
-    assert next_action(state, 2, seen, 10) is then
+def test_next_action_follows_state_and_order(state: AgentState, seen: OperatorView, expected: NextAction) -> None:
+    assert next_action(state, 2, seen, 10) is expected
 
 
 @pytest.mark.parametrize(
-    ("final", "since", "then"),
+    ("final", "since", "expected"),
     [
         (Final.REPLACED, 29, NextAction.CONTINUE),
         (Final.REPLACED, 31, NextAction.EXIT),
@@ -57,14 +57,12 @@ def test_at_attempt_2_with_a_patience_of_ten_seconds(state: AgentState, seen: Op
         (Final.OFF, 1e6, NextAction.CONTINUE),
     ],
 )
-def test_who_is_replaced_ends_by_itself_where_no_kubelet_sees_to_it(
-    final: Final, since: float, then: NextAction
-) -> None:
+def test_replaced_worker_exits_after_grace_period(final: Final, since: float, expected: NextAction) -> None:
     seen = view(final=final)._replace(final_for=since)
-    assert next_action(RUNNING, 2, seen, 10, grace=30) is then
+    assert next_action(RUNNING, 2, seen, 10, grace=30) is expected
 
 
-def test_who_waits_at_start() -> None:
+def test_replacement_waits_at_start() -> None:
     assert waits_at_start({"TRAINYARD_RENDEZVOUS": "wait", "TRAINYARD_COORDINATOR": "https://there"})
     assert not waits_at_start({"TRAINYARD_COORDINATOR": "https://there"})
     with pytest.raises(SettingError):

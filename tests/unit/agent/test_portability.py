@@ -1,4 +1,4 @@
-"""The agent has to run in any image that has Python: an old one, and nothing beside it."""
+"""The agent runs in any image with Python 3.9 or newer, without other packages."""
 
 import ast
 import sys
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.place import AGENT
+from tests.unit.agent.worker_environment import AGENT_SOURCE
 
-FILES = sorted(AGENT.rglob("*.py"))
+FILES = sorted(AGENT_SOURCE.rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_it_is_written_for_python_3_9_and_imports_the_standard_library_alone(path: Path) -> None:
+def test_agent_needs_only_python_39_standard_library(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 9))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     imported |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}

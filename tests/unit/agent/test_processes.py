@@ -1,4 +1,4 @@
-"""Processes below this one: whom a signal reaches, and whom it is not meant for."""
+"""Descendants of a process: which of them a signal reaches."""
 
 import os
 import signal
@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.polling import until
-from tests.unit.agent.place import AGENT
+from tests.unit.agent.worker_environment import AGENT_SOURCE
 from trainyard_agent.processes import descendants, forward_signal, is_alive, kill_all
 
 
-def test_processes_of_another_user_are_left_to_the_end_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_another_user_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: int) -> None:
         raise PermissionError
 
@@ -26,7 +26,7 @@ def test_processes_of_another_user_are_left_to_the_end_of_the_container(monkeypa
         other.kill()
 
 
-def test_whoever_is_spared_keeps_what_it_has_started(tmp_path: Path) -> None:
+def test_spared_process_keeps_its_children(tmp_path: Path) -> None:
     tree = "sh -c 'echo $$ > spared; sleep 600; true' & sh -c 'echo $$ > other; sleep 600; true' & wait"
     with subprocess.Popen(["sh", "-c", tree], cwd=tmp_path) as root:
         until(lambda: len(descendants(root.pid)) == 4, 60, "two shells, and what they wait for")
@@ -35,7 +35,7 @@ def test_whoever_is_spared_keeps_what_it_has_started(tmp_path: Path) -> None:
         assert len(kept) == 1
         assert descendants(root.pid, {spared}) == {other, *descendants(other)}
         os.kill(root.pid, signal.SIGSTOP)
-        # Who is stopped reaps nobody.
+        # A stopped process reaps no child.
         kill_all(root.pid, 1, lambda: None, {spared})
         assert descendants(root.pid) == {spared, *kept}
         root.send_signal(signal.SIGCONT)
@@ -52,8 +52,8 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("pipeline", ["| tee log", "2>&1 | tee log | cat > copy", "2>&1 | cat | tee log"])
-def test_who_only_reads_the_words_of_another_is_not_ended_before_it(tmp_path: Path, pipeline: str) -> None:
-    """The shell ends at once; the writer would at its next word, if nobody read it any more."""
+def test_pipe_reader_outlives_its_writer(tmp_path: Path, pipeline: str) -> None:
+    """The shell exits immediately; the writer would exit at its next output if no process read it."""
     (tmp_path / "writer.py").write_text(WRITER)
     with subprocess.Popen(
         ["sh", "-c", f"{sys.executable} writer.py {pipeline}"], cwd=tmp_path, stderr=subprocess.PIPE
@@ -63,19 +63,19 @@ def test_who_only_reads_the_words_of_another_is_not_ended_before_it(tmp_path: Pa
         )
         below = descendants(shell.pid)
         assert set(forward_signal(signal.SIGTERM, shell.pid)) == {shell.pid, *below}
-        until(lambda: not any(map(is_alive, below)), 60, "the end of all")
-        said = (tmp_path / "log").read_text() + (shell.stderr.read().decode() if shell.stderr else "")
-    assert said.split() == ["ready", "saved"]
+        until(lambda: not any(map(is_alive, below)), 60, "all to exit")
+        output = (tmp_path / "log").read_text() + (shell.stderr.read().decode() if shell.stderr else "")
+    assert output.split() == ["ready", "saved"]
 
 
-def test_who_reads_and_wants_to_be_told_is(tmp_path: Path) -> None:
-    """A program that is fed by another one."""
+def test_reader_with_signal_handler_is_signalled(tmp_path: Path) -> None:
+    """A program that reads the output of another process."""
     (tmp_path / "program.py").write_text(WRITER)
     with subprocess.Popen(["sh", "-c", f"sleep 600 | {sys.executable} program.py > log 2>&1"], cwd=tmp_path) as shell:
         until(lambda: (tmp_path / "log").exists() and "ready" in (tmp_path / "log").read_text(), 60, "it is ready")
         below = descendants(shell.pid)
         forward_signal(signal.SIGTERM, shell.pid)
-        until(lambda: not any(map(is_alive, below)), 60, "the end of all")
+        until(lambda: not any(map(is_alive, below)), 60, "all to exit")
     assert (tmp_path / "log").read_text().split() == ["ready", "saved"]
 
 
@@ -93,15 +93,15 @@ processes.kill_all(os.getpid(), 60, lambda: [*processes.reap()])
 try:
     os.waitpid(-1, os.WNOHANG)
 except ChildProcessError:
-    print("nobody is left")
+    print("no child is left")
 """
 
 
-def test_a_chain_of_processes_that_each_start_the_next_is_cut() -> None:
-    """At no moment are there more than two; the one that a look finds has ended before it is killed, as a rule."""
-    environment = {**os.environ, "PYTHONPATH": str(AGENT)}
+def test_chain_of_forking_processes_is_killed() -> None:
+    """At most two exist at any time; the one that is found has usually exited before it is killed."""
+    environment = {**os.environ, "PYTHONPATH": str(AGENT_SOURCE)}
     for _ in range(5):
         done = subprocess.run(
             [sys.executable, "-c", CHAIN], env=environment, capture_output=True, text=True, timeout=120, check=False
         )
-        assert done.stdout == "nobody is left\n"
+        assert done.stdout == "no child is left\n"

@@ -1,4 +1,4 @@
-"""Which commands are programs of Python, and what of an environment libraries may have read."""
+"""Which commands are Python programs, and which variables their libraries may have read."""
 
 import pytest
 
@@ -37,17 +37,17 @@ from trainyard_agent.recorder import FILE_VARIABLES, PIPE_VARIABLE
         ("", None),
     ],
 )
-def test_what_a_command_runs(command: str, program: Program | None) -> None:
+def test_command_is_parsed_as_python_program(command: str, program: Program | None) -> None:
     assert parse(command.split()) == program
 
 
-def test_what_attempts_and_ranks_have_of_their_own_is_no_reason_to_begin_anew() -> None:
+def test_variables_of_rank_or_attempt_are_ignored() -> None:
     own = {"RANK": "1", "MASTER_ADDR": "a", "TRAINYARD_ATTEMPT": "2", "TORCHELASTIC_RUN_ID": "u-2", "WORLD_SIZE": "8"}
     own |= dict.fromkeys([*FILE_VARIABLES, PIPE_VARIABLE], "/tmp/flight-recorder-job/2/rank_")  # noqa: S108 - only a name
     assert stable({**own, "OMP_NUM_THREADS": "1"}) == {"OMP_NUM_THREADS": "1"}
 
 
-def test_what_was_read_has_to_be_the_same_for_all_ranks() -> None:
+def test_variables_that_differ_between_ranks_are_found() -> None:
     one, two = ({"RANK": rank, "WORLD_SIZE": "2"} for rank in "01")
     assert differing(["LOCAL_RANK", "RANK", "WORLD_SIZE"], one, [one, two]) == ["RANK"]
     assert differing(["RANK"], one, [one]) == []

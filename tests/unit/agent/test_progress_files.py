@@ -1,4 +1,4 @@
-"""What the agent reads of its ranks' progress, look by look."""
+"""How the agent reads the progress files of its ranks."""
 
 import os
 from pathlib import Path
@@ -15,14 +15,14 @@ from trainyard_agent.report import FILE_VARIABLE
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
-    """By which the agent looks, at files below `tmp_path`."""
+    """Control the agent's clock; its files are below `tmp_path`."""
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(progress_files, "IN_MEMORY", tmp_path)
     return clock
 
 
 @pytest.mark.parametrize("limit", [None, 20.0, HANG_DETECTION_OFF])
-def test_steps_are_measured_also_where_no_hang_is_looked_for(clock: SimpleNamespace, limit: float | None) -> None:
+def test_steps_are_measured_without_hang_detection(clock: SimpleNamespace, limit: float | None) -> None:
     with Progress(limit, print, set(), clock=lambda: clock.now) as progress:
         assert progress.interval == 1.0
         file = Path(progress.variables(0)[FILE_VARIABLE])
@@ -39,13 +39,11 @@ def test_steps_are_measured_also_where_no_hang_is_looked_for(clock: SimpleNamesp
 
 
 @pytest.mark.parametrize("launcher", [False, True])
-def test_who_has_told_steps_is_looked_for_at_the_start_of_the_next_attempt(
-    clock: SimpleNamespace, *, launcher: bool
-) -> None:
-    tellers: set[int] = set()
+def test_hang_at_start_of_next_attempt_is_detected(clock: SimpleNamespace, *, launcher: bool) -> None:
+    reporting_ranks: set[int] = set()
 
-    def late(progress: Progress) -> bool:
-        """Half an hour goes by, and some more."""
+    def finds_hang(progress: Progress) -> bool:
+        """Poll for more than half an hour."""
         for _ in range(360):
             clock.now += 5.1
             if found := progress.find_hang([0, 1]):
@@ -53,38 +51,36 @@ def test_who_has_told_steps_is_looked_for_at_the_start_of_the_next_attempt(
                 return True
         return False
 
-    with Progress(None, print, tellers, launcher=launcher, clock=lambda: clock.now) as progress:
-        assert not late(progress), "nobody is known to tell"
+    with Progress(None, print, reporting_ranks, launcher=launcher, clock=lambda: clock.now) as progress:
+        assert not finds_hang(progress), "no rank is known to report"
         assert progress.folder is not None
         (progress.folder / "1").write_text('{"step": 7, "pid": 1}')
         clock.now += 5
         progress.find_hang([0, 1])
-    assert tellers == {1}
-    with Progress(None, print, tellers, launcher=launcher, clock=lambda: clock.now) as progress:
-        assert late(progress)
+    assert reporting_ranks == {1}
+    with Progress(None, print, reporting_ranks, launcher=launcher, clock=lambda: clock.now) as progress:
+        assert finds_hang(progress)
 
 
 @pytest.mark.parametrize("launcher", [False, True])
-def test_a_folder_that_a_program_has_cleared_away_is_there_again_and_nobody_is_judged_by_that(
-    clock: SimpleNamespace, tmp_path: Path, *, launcher: bool
-) -> None:
+def test_cleared_folder_is_restored_without_a_hang(clock: SimpleNamespace, tmp_path: Path, *, launcher: bool) -> None:
     with Progress(None, print, set(), launcher=launcher, clock=lambda: clock.now) as progress:
         folder = progress.folder
         assert folder is not None
 
-        def looks(times: int) -> None:
+        def poll(times: int) -> None:
             for _ in range(times):
                 clock.now += 2
                 assert progress.find_hang([0]) is None
 
         rmtree(folder)
         assert (progress.step(0), progress.stacks(), progress.blocked(())) == (None, {}, {})
-        looks(1)
+        poll(1)
         for step in range(9):
             (folder / "0").write_text(f'{{"step": {step}, "pid": {os.getpid()}}}')
-            looks(1)
+            poll(1)
         rmtree(folder)
-        looks(3000)
+        poll(3000)
         (folder / "0").write_text("9")
         assert progress.step(0) == 9
     assert [*tmp_path.iterdir()] == []

@@ -1,4 +1,4 @@
-"""The agent's side of the protocol, by the examples that the operator's tests use too."""
+"""The agent's side of the protocol, by the golden examples that the operator's tests use too."""
 
 import json
 from pathlib import Path
@@ -23,11 +23,11 @@ from trainyard_agent.report import MEASURED, RankState
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden/agent_protocol.json").read_text(encoding="utf-8"))
 
 
-def named(example: dict[str, Any]) -> str:
+def example_name(example: dict[str, Any]) -> str:
     return str(example["name"])
 
 
-@pytest.mark.parametrize("example", GOLDEN["syncRequests"], ids=named)
+@pytest.mark.parametrize("example", GOLDEN["syncRequests"], ids=example_name)
 def test_golden_sync_request(example: dict[str, Any]) -> None:
     data = dict(example["agent"])
     state, stop = AgentState(data.pop("state")), data.pop("stop", None)
@@ -36,7 +36,7 @@ def test_golden_sync_request(example: dict[str, Any]) -> None:
     assert made == example["body"]
 
 
-@pytest.mark.parametrize("example", GOLDEN["reports"], ids=named)
+@pytest.mark.parametrize("example", GOLDEN["reports"], ids=example_name)
 def test_golden_report(example: dict[str, Any]) -> None:
     ranks = {}
     for rank, given in example["agent"]["ranks"].items():
@@ -47,23 +47,23 @@ def test_golden_report(example: dict[str, Any]) -> None:
     assert report_request(example["agent"]["attempt"], ranks) == example["body"]
 
 
-@pytest.mark.parametrize("example", GOLDEN["syncAnswers"], ids=named)
+@pytest.mark.parametrize("example", GOLDEN["syncAnswers"], ids=example_name)
 def test_golden_order(example: dict[str, Any]) -> None:
     assert parse_order(example["body"]) == Order(**example["agent"])
 
 
-@pytest.mark.parametrize("example", GOLDEN["invalidSyncAnswers"], ids=named)
+@pytest.mark.parametrize("example", GOLDEN["invalidSyncAnswers"], ids=example_name)
 def test_golden_invalid_order(example: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=example["error"]):
         parse_order(example["body"])
 
 
-@pytest.mark.parametrize("example", GOLDEN["reportAnswers"], ids=named)
+@pytest.mark.parametrize("example", GOLDEN["reportAnswers"], ids=example_name)
 def test_golden_pause(example: dict[str, Any]) -> None:
     assert parse_report_pause(example["body"]) == example["agent"]
 
 
-@pytest.mark.parametrize("example", GOLDEN["refusals"], ids=named)
+@pytest.mark.parametrize("example", GOLDEN["refusals"], ids=example_name)
 def test_golden_refusal(example: dict[str, Any]) -> None:
     reason, text = parse_refusal(example["status"], example["body"])
     assert (reason, text) == (example["agent"]["reason"], example["agent"]["text"])
@@ -83,6 +83,6 @@ def test_golden_report_has_each_measurement() -> None:
         {"attempt": 2, "environment": {"A": "\ud800"}},
     ],
 )
-def test_answer_that_json_cannot_hold(answer: Any) -> None:
+def test_answer_outside_json_is_rejected(answer: Any) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         parse_order(answer)

@@ -13,12 +13,12 @@ SET = {
 }
 
 
-def test_the_place_of_a_worker() -> None:
+def test_worker_position_gives_its_ranks() -> None:
     assert place(SET) == Place(worker=1, workers=3, processes=2, attempt=4, run_id="uid-4")
     assert place(SET).ranks == [2, 3]
 
 
-def test_every_rank_is_told_who_it_is() -> None:
+def test_each_rank_gets_torchrun_variables() -> None:
     first, second = environments(place(SET), {"PATH": "/bin", "RANK": "17"}).values()
     assert first.items() >= {"PATH": "/bin", "RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "6"}.items()
     assert second.items() >= {"RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}.items()
@@ -26,13 +26,13 @@ def test_every_rank_is_told_who_it_is() -> None:
     assert first["OMP_NUM_THREADS"] == "1"
 
 
-def test_threads_are_left_alone_where_they_are_set_or_the_process_is_alone() -> None:
+def test_thread_count_is_kept_when_set() -> None:
     assert environments(place(SET), {"OMP_NUM_THREADS": "5"})[2]["OMP_NUM_THREADS"] == "5"
     assert "OMP_NUM_THREADS" not in environments(place({**SET, "TRAINYARD_PROCESSES_PER_REPLICA": "1"}), {})[1]
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "error"),
     [
         ({"TRAINYARD_REPLICAS": ""}, "TRAINYARD_REPLICAS must be an integer from 1 to 1000000, and is ''"),
         ({"TRAINYARD_REPLICAS": "three"}, "TRAINYARD_REPLICAS"),
@@ -44,6 +44,6 @@ def test_threads_are_left_alone_where_they_are_set_or_the_process_is_alone() -> 
         ({"TRAINYARD_ATTEMPT": "-1"}, "TRAINYARD_ATTEMPT"),
     ],
 )
-def test_what_is_wrong_is_named(wrong: dict[str, str], told: str) -> None:
-    with pytest.raises(SettingError, match=told):
+def test_invalid_variable_is_named(wrong: dict[str, str], error: str) -> None:
+    with pytest.raises(SettingError, match=error):
         place({**SET, **wrong})

@@ -1,4 +1,4 @@
-"""What ranks that hang leave of their collectives, where they do as torch does with NCCL."""
+"""Flight recorders of hung ranks, which write as torch does with NCCL."""
 
 import os
 import sys
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.place import PLACE
-from tests.unit.agent.running import Agent, agent
+from tests.unit.agent.agent_process import AgentProcess, running_agent
+from tests.unit.agent.worker_environment import WORKER_VARIABLES
 from trainyard_agent import recorder
 from trainyard_agent.ranks import place
 from trainyard_agent.recorder import FILE_VARIABLES, FOLDER_VARIABLE, KEPT_ATTEMPTS, PIPE_VARIABLE, Recorder, defaults
@@ -18,7 +18,7 @@ def monitor():
     stem = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
     os.mkfifo(f"{stem}{R}.pipe")
     pipe = os.open(f"{stem}{R}.pipe", os.O_RDONLY | os.O_NONBLOCK)
-    say(f"ready{R}", "yes")
+    record(f"ready{R}", "yes")
     while not os.read(pipe, 128): time.sleep(0.05)
     if os.environ.get("DUMB"): return
     with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + str(R), "wb") as file:
@@ -37,113 +37,113 @@ time.sleep(600)
 """
 
 
-def test_the_recorders_of_ranks_that_hang_are_kept_and_said_where(program: Path, tmp_path: Path) -> None:
+def test_flight_recorders_of_hung_ranks_are_kept(program: Path, tmp_path: Path) -> None:
     script = (NCCL + HANGS).replace("threading.Thread", "if R != 4: threading.Thread")
     own = {FOLDER_VARIABLE: str(tmp_path / "kept"), "TRAINYARD_JOB_NAME": "resnet"}
-    with agent(
+    with running_agent(
         program, tmp_path, script, TRAINYARD_HANG_TIMEOUT_SECONDS="2", TRAINYARD_PROCESSES_PER_REPLICA="3", **own
     ) as run:
-        code, said = run.ends()
+        code, errors = run.wait()
         folder = tmp_path / "kept/flight-recorder-resnet-uid/1"
-        told = f"flight recorder of ranks 3, 5 kept in {folder}"
+        line = f"flight recorder of ranks 3, 5 kept in {folder}"
         assert code == 91
         assert run.data is not None
-        assert (run.data.step, run.message.splitlines()[-1]) == (5, told)
-        assert said.splitlines().count(f"trainyard-agent: {told}") == 1
+        assert (run.data.step, run.message.splitlines()[-1]) == (5, line)
+        assert errors.splitlines().count(f"trainyard-agent: {line}") == 1
         assert {file.name: file.stat().st_size for file in folder.iterdir()} == {"rank_3": 25_000, "rank_5": 25_000}
 
 
-def test_below_a_launcher_the_ranks_are_known_by_their_pipes(program: Path, tmp_path: Path) -> None:
-    """torchrun sorts workers as text, so that not all ranks are where the operator expects them."""
-    begin = 'import os, sys, time\nR = os.environ["RANK"]\ndef say(*_): pass\n'
+def test_launcher_ranks_are_found_by_their_pipes(program: Path, tmp_path: Path) -> None:
+    """torchrun sorts workers as text, so that ranks can be on other workers than expected."""
+    begin = 'import os, sys, time\nR = os.environ["RANK"]\ndef record(*_): pass\n'
     (tmp_path / "rank.py").write_text(begin + NCCL + HANGS)
     launch = f"for rank in 3 17; do RANK=$rank {sys.executable} rank.py & done; wait"
     own = {FOLDER_VARIABLE: str(tmp_path / "kept"), "TRAINYARD_HANG_TIMEOUT_SECONDS": "2"}
-    run = Agent(program, tmp_path, "--once", "--", "sh", "-c", launch, **own)
+    run = AgentProcess(program, tmp_path, "--once", "--", "sh", "-c", launch, **own)
     try:
-        assert run.ends()[0] == 91
+        assert run.wait()[0] == 91
         assert f"flight recorder of ranks 3, 17 kept in {tmp_path}/kept/flight-recorder-job-uid/1" in run.message
     finally:
         run.kill()
 
 
-def test_a_rank_that_writes_nothing_is_not_waited_for_for_ever(program: Path, tmp_path: Path) -> None:
+def test_agent_stops_waiting_for_a_silent_rank(program: Path, tmp_path: Path) -> None:
     own = {FOLDER_VARIABLE: str(tmp_path / "kept"), "DUMB": "1"}
-    with agent(program, tmp_path, NCCL + HANGS, TRAINYARD_HANG_TIMEOUT_SECONDS="2", **own) as run:
-        code, said = run.ends()
-        assert (code, "flight recorder" in run.message + said) == (91, False)
+    with running_agent(program, tmp_path, NCCL + HANGS, TRAINYARD_HANG_TIMEOUT_SECONDS="2", **own) as run:
+        code, errors = run.wait()
+        assert (code, "flight recorder" in run.message + errors) == (91, False)
         assert not [each for each in (tmp_path / "kept").rglob("*") if each.is_file()]
 
 
-def test_where_there_is_no_nccl_nothing_is_written_and_nothing_is_said(program: Path, tmp_path: Path) -> None:
-    with agent(
+def test_nothing_is_recorded_without_nccl(program: Path, tmp_path: Path) -> None:
+    with running_agent(
         program, tmp_path, HANGS, TRAINYARD_HANG_TIMEOUT_SECONDS="2", **{FOLDER_VARIABLE: str(tmp_path / "kept")}
     ) as run:
-        code, said = run.ends()
-        assert (code, "flight recorder" in run.message + said) == (91, False)
+        code, errors = run.wait()
+        assert (code, "flight recorder" in run.message + errors) == (91, False)
         assert not [each for each in (tmp_path / "kept").rglob("*") if each.is_file()]
 
 
-def test_what_a_rank_writes_by_nccl_s_own_clock_is_said_too(program: Path, tmp_path: Path) -> None:
+def test_recorder_written_by_nccl_timeout_is_reported(program: Path, tmp_path: Path) -> None:
     script = 'open(os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] + str(R), "w").write("trace")\nsys.exit(R == 3)'
-    with agent(program, tmp_path, script, **{FOLDER_VARIABLE: str(tmp_path / "kept")}) as run:
-        code, said = run.ends()
+    with running_agent(program, tmp_path, script, **{FOLDER_VARIABLE: str(tmp_path / "kept")}) as run:
+        code, errors = run.wait()
         assert code == 1
-        assert f"ranks 2, 3 kept in {tmp_path}/kept/flight-recorder-job-uid/1" in said
+        assert f"ranks 2, 3 kept in {tmp_path}/kept/flight-recorder-job-uid/1" in errors
 
 
-def made(folder: Path, attempt: int = 1, **environment: str) -> Recorder:
-    """Of worker 1, which has the ranks 2 and 3."""
+def recorder_of(folder: Path, attempt: int = 1, **environment: str) -> Recorder:
+    """Return the recorder of worker 1, which has the ranks 2 and 3."""
     variables = {FOLDER_VARIABLE: str(folder), **environment}
-    return Recorder(variables, place({**PLACE, "TRAINYARD_ATTEMPT": str(attempt)}), lambda _: None)
+    return Recorder(variables, place({**WORKER_VARIABLES, "TRAINYARD_ATTEMPT": str(attempt)}), lambda _: None)
 
 
-def test_the_last_attempts_that_left_something_are_kept(tmp_path: Path) -> None:
+def test_recorders_of_recent_attempts_are_kept(tmp_path: Path) -> None:
     job = tmp_path / "flight-recorder-job"
     for attempt in range(1, 8):
-        with made(tmp_path, attempt) as each:
+        with recorder_of(tmp_path, attempt) as each:
             if attempt != 6:
                 Path(f"{each.variables[FILE_VARIABLES[0]]}2").write_text("trace")
             os.utime(job / str(attempt), ns=(attempt, attempt))
     assert sorted(folder.name for folder in job.iterdir()) == ["4", "5", "7"]
     assert KEPT_ATTEMPTS == 3
     (job / "notes").mkdir()
-    with made(tmp_path, 8):
+    with recorder_of(tmp_path, 8):
         assert sorted(folder.name for folder in job.iterdir()) == ["5", "7", "8", "notes"]
 
 
-def test_who_ends_first_takes_nobody_s_folder_away(tmp_path: Path) -> None:
-    """On a volume the workers of an attempt share one."""
+def test_first_exit_keeps_the_shared_folder(tmp_path: Path) -> None:
+    """On a volume, the workers of an attempt share one folder."""
     folder = tmp_path / "flight-recorder-job/1"
-    with made(tmp_path) as ours:
-        with made(tmp_path):
+    with recorder_of(tmp_path) as ours:
+        with recorder_of(tmp_path):
             pass
-        assert folder.is_dir(), "it has failed, and so may others"
-        with made(tmp_path) as other:
+        assert folder.is_dir(), "it has failed, and others may fail"
+        with recorder_of(tmp_path) as other:
             other.finish()
-        assert not folder.exists(), "it has done its work, and others will"
+        assert not folder.exists(), "it has succeeded, and others will"
         ours.keep()
-        assert folder.is_dir(), "or may not"
-    with made(tmp_path, 2):
+        assert folder.is_dir(), "or may fail"
+    with recorder_of(tmp_path, 2):
         assert [each.name for each in folder.parent.iterdir()] == ["2"]
 
 
-def test_what_a_namesake_has_left_on_a_volume_is_not_taken_for_ours(tmp_path: Path) -> None:
+def test_files_of_an_earlier_job_are_ignored(tmp_path: Path) -> None:
     old = tmp_path / "flight-recorder-job/1"
     old.mkdir(parents=True)
     for rank in (2, 3):
         (old / f"rank_{rank}").write_text("long ago")
-    with made(tmp_path) as ours:
+    with recorder_of(tmp_path) as ours:
         assert ours.summary() == ""
         (old / "rank_3").write_text("just now, and longer")
         (old / "rank_0").write_text("of another worker")
-        (old / "rank_2x").write_text("of nobody")
+        (old / "rank_2x").write_text("without a rank")
         assert ours.summary() == f"flight recorder of rank 3 kept in {old}"
 
 
-def test_what_is_set_by_hand_is_left_as_it_is(tmp_path: Path) -> None:
+def test_user_variables_are_preserved(tmp_path: Path) -> None:
     prefix = f"{tmp_path}/mine/dump_"
-    with made(tmp_path, **{FILE_VARIABLES[1]: prefix, PIPE_VARIABLE: f"{tmp_path}/pipe_"}) as ours:
+    with recorder_of(tmp_path, **{FILE_VARIABLES[1]: prefix, PIPE_VARIABLE: f"{tmp_path}/pipe_"}) as ours:
         assert ours.variables == {}
         os.mkfifo(tmp_path / "pipe_3.pipe")
         reader = os.open(tmp_path / "pipe_3.pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -152,13 +152,13 @@ def test_what_is_set_by_hand_is_left_as_it_is(tmp_path: Path) -> None:
         os.close(reader)
         (tmp_path / "mine").mkdir()
         Path(f"{prefix}3").write_text("trace")
-        assert [ours.answered(), ours.answered()] == [False, True], "it may still grow at the first look"
+        assert [ours.answered(), ours.answered()] == [False, True], "it may still grow at the first check"
         assert ours.summary() == f"flight recorder of rank 3 kept in {tmp_path}/mine"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["mine", "pipe_3.pipe"]
 
 
-def test_what_is_no_pipe_or_has_no_reader_is_not_asked(tmp_path: Path) -> None:
-    with made(tmp_path) as ours:
+def test_only_pipes_with_a_reader_are_signalled(tmp_path: Path) -> None:
+    with recorder_of(tmp_path) as ours:
         pipes = Path(ours.variables[PIPE_VARIABLE])
         os.mkfifo(pipes / "2.pipe")
         (pipes / "3.pipe").write_text("")
@@ -168,8 +168,8 @@ def test_what_is_no_pipe_or_has_no_reader_is_not_asked(tmp_path: Path) -> None:
     assert not pipes.exists()
 
 
-def test_a_folder_that_a_program_has_cleared_away_is_there_again(tmp_path: Path) -> None:
-    with made(tmp_path) as ours:
+def test_cleared_folder_is_restored(tmp_path: Path) -> None:
+    with recorder_of(tmp_path) as ours:
         pipes = Path(ours.variables[PIPE_VARIABLE])
         pipes.rmdir()
         ours.keep()
@@ -181,18 +181,18 @@ def test_a_folder_that_a_program_has_cleared_away_is_there_again(tmp_path: Path)
 
 
 @pytest.mark.parametrize("shut", ["/dev/null/folder", "/proc/nowhere"])
-def test_a_folder_that_cannot_be_made_is_said_and_torch_does_as_it_likes(shut: str) -> None:
-    said: list[str] = []
-    with Recorder({FOLDER_VARIABLE: shut}, place(PLACE), said.append) as ours:
+def test_folder_that_cannot_be_created_is_reported(shut: str) -> None:
+    lines: list[str] = []
+    with Recorder({FOLDER_VARIABLE: shut}, place(WORKER_VARIABLES), lines.append) as ours:
         assert (ours.variables, ours.ask(), ours.summary()) == ({}, False, "")
-    (line,) = said
+    (line,) = lines
     assert line.startswith(f"cannot keep the flight recorder in {shut}, which TRAINYARD_FLIGHT_RECORDER names: ")
 
 
-def test_without_a_folder_by_name_it_is_a_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_folder_is_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "TEMPORARY", Path("/dev/null"))
     monkeypatch.setattr(recorder, "IN_MEMORY", tmp_path)
-    with Recorder({"TRAINYARD_JOB_NAME": "../x"}, place(PLACE), lambda _: None) as ours:
+    with Recorder({"TRAINYARD_JOB_NAME": "../x"}, place(WORKER_VARIABLES), lambda _: None) as ours:
         assert ours.variables[FILE_VARIABLES[0]] == f"{tmp_path}/flight-recorder-..-x/1/rank_"
         assert ours.variables[FILE_VARIABLES[1]] == ours.variables[FILE_VARIABLES[0]]
         assert ours.variables[PIPE_VARIABLE].startswith(f"{tmp_path}/trainyard-pipes-")
@@ -210,19 +210,19 @@ def test_without_a_folder_by_name_it_is_a_temporary_one(tmp_path: Path, monkeypa
         ({"TORCH_FR_BUFFER_SIZE": "50", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, {}),
     ],
 )
-def test_what_is_set_where_nothing_is_set_by_hand(by_hand: dict[str, str], ours: dict[str, str]) -> None:
+def test_defaults_yield_to_user_variables(by_hand: dict[str, str], ours: dict[str, str]) -> None:
     assert defaults(by_hand) == ours
 
 
-def test_of_very_many_ranks_the_first_and_the_last_are_named(tmp_path: Path) -> None:
-    where = place({**PLACE, "TRAINYARD_PROCESSES_PER_REPLICA": "40"})
+def test_many_ranks_are_named_as_a_range(tmp_path: Path) -> None:
+    where = place({**WORKER_VARIABLES, "TRAINYARD_PROCESSES_PER_REPLICA": "40"})
     with Recorder({FOLDER_VARIABLE: str(tmp_path)}, where, lambda _: None) as ours:
         for rank in where.ranks:
             Path(f"{ours.variables[FILE_VARIABLES[0]]}{rank}").write_text("trace")
         assert ours.summary().startswith("flight recorder of ranks 40 to 79 kept in ")
 
 
-def test_namesakes_of_two_namespaces_have_folders_of_their_own(tmp_path: Path) -> None:
+def test_jobs_with_equal_names_have_separate_folders(tmp_path: Path) -> None:
     for uid in ("5f0e2c1b-3a77-4d52", "0c9d7be4-11f2-4a0e"):
-        with made(tmp_path, TRAINYARD_JOB_UID=uid) as ours:
+        with recorder_of(tmp_path, TRAINYARD_JOB_UID=uid) as ours:
             assert ours.variables[FILE_VARIABLES[0]] == f"{tmp_path}/flight-recorder-job-{uid[:8]}/1/rank_"

@@ -1,4 +1,4 @@
-"""What a training program says of its progress, and what of that is believed."""
+"""Progress that a training program reports, and which values are accepted."""
 
 import os
 from pathlib import Path
@@ -27,48 +27,48 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "0")
 
 
-def said_here(*fields: Any) -> RankState:
-    """What this process has said."""
+def reported_here(*fields: Any) -> RankState:
+    """Return the state that this process has reported."""
     return RankState(*fields)._replace(pid=os.getpid())
 
 
-def what(file: str) -> RankState | None:
-    """What a process has said, without what it has measured."""
-    said = read(file)
-    return said._replace(first=None, seconds=None) if said else None
+def reported_state(file: str) -> RankState | None:
+    """Return the reported state without measured times."""
+    reported = read(file)
+    return reported._replace(first=None, seconds=None) if reported else None
 
 
-def test_what_is_said_is_read(file: str) -> None:
+def test_reported_progress_is_read(file: str) -> None:
     assert read(file) is None
-    for said, expected in (
-        ({"phase": "start"}, said_here(None, "start")),
-        ({"step": 0}, said_here(0, "train")),
-        ({"step": 12_345_678}, said_here(12_345_678, "train")),
-        ({"phase": "checkpoint"}, said_here(12_345_678, "checkpoint")),
-        ({"step": 7, "phase": "evaluate"}, said_here(7, "evaluate")),
-        ({"step": 8}, said_here(8, "train")),
+    for reported, expected in (
+        ({"phase": "start"}, reported_here(None, "start")),
+        ({"step": 0}, reported_here(0, "train")),
+        ({"step": 12_345_678}, reported_here(12_345_678, "train")),
+        ({"phase": "checkpoint"}, reported_here(12_345_678, "checkpoint")),
+        ({"step": 7, "phase": "evaluate"}, reported_here(7, "evaluate")),
+        ({"step": 8}, reported_here(8, "train")),
     ):
-        progress(**said)  # type: ignore[arg-type]  # a dict of mixed values
-        assert what(file) == expected
+        progress(**reported)  # type: ignore[arg-type]  # a dict of mixed values
+        assert reported_state(file) == expected
 
 
-def test_losses_and_the_end_are_told_beside_it(file: str) -> None:
+def test_loss_and_total_are_reported(file: str) -> None:
     progress(1, total=90, loss=0.5)
     progress(2)
-    assert what(file) == said_here(2, "train", 90, 0.5)
+    assert reported_state(file) == reported_here(2, "train", 90, 0.5)
     progress(3, loss=float("nan"))
-    assert what(file) == said_here(3, "train", 90, None)
+    assert reported_state(file) == reported_here(3, "train", 90, None)
     progress(2**53, phase="checkpoint", total=2**53, loss=-1.7976931348623157e308)
-    assert what(file) == said_here(2**53, "checkpoint", 2**53, -1.7976931348623157e308)
+    assert reported_state(file) == reported_here(2**53, "checkpoint", 2**53, -1.7976931348623157e308)
 
 
-def test_a_program_times_its_steps_and_says_where_it_began(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_time_and_first_step_are_measured(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(report, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
-    def measured(seconds: float, **said: Any) -> tuple[int | None, float | None]:
+    def measured(seconds: float, **reported: Any) -> tuple[int | None, float | None]:
         now[0] += seconds
-        progress(**said)
+        progress(**reported)
         words = read(file)
         assert words
         return words.first, words.seconds
@@ -80,35 +80,35 @@ def test_a_program_times_its_steps_and_says_where_it_began(file: str, monkeypatc
     assert measured(0.25, step=45) == (41, 0.25)
     assert measured(0.125, step=45) == (41, 0.25), "not the next one yet"
     assert measured(0.125, phase="checkpoint") == (41, 0.25)
-    assert measured(9, step=46) == (41, 0.25), "nobody knows what of that was the checkpoint"
-    assert measured(9, step=47) == (41, 0.25), "one that took longer is none as a rule"
-    assert measured(9, step=40) == (41, 0.25), "nor is one that was done again"
+    assert measured(9, step=46) == (41, 0.25), "it includes an unknown share of the checkpoint"
+    assert measured(9, step=47) == (41, 0.25), "a longer step is not usual"
+    assert measured(9, step=40) == (41, 0.25), "a repeated step does not count"
     for step in range(41, 72):
         assert measured(0.5, step=step)[0] == 41
-    assert read(file) == said_here(71, "train")._replace(first=41, seconds=0.5)
+    assert read(file) == reported_here(71, "train")._replace(first=41, seconds=0.5)
 
 
-def test_a_rank_s_own_seconds_are_those_of_its_last_step(file: str) -> None:
+def test_compute_seconds_belong_to_the_last_step(file: str) -> None:
     progress(1, own_seconds=0.25)
-    assert read(file) == said_here(1, "train")._replace(compute_seconds=0.25, first=1)
+    assert read(file) == reported_here(1, "train")._replace(compute_seconds=0.25, first=1)
     progress(2, loss=0.5)
-    assert read(file) == said_here(2, "train", None, 0.5)._replace(first=1), "what is not told is not known"
+    assert read(file) == reported_here(2, "train", None, 0.5)._replace(first=1), "a missing value is unknown"
 
 
-def test_what_else_is_measured_stays_until_it_is_measured_anew(file: str) -> None:
+def test_measurement_is_kept_until_it_changes(file: str) -> None:
     progress(1, measured={"samples_per_second": 512, "mfu": 0.41})
     progress(2)
     found = read(file)
     assert found
     assert (found.step, found.measured) == (2, {"samples_per_second": 512.0, "mfu": 0.41})
-    # As a run may have them that went wrong: they are no numbers, and no reason to end it.
+    # A diverged run can measure these: they are dropped, and training continues.
     progress(3, measured={"grad_norm": float("nan"), "mfu": float("inf"), "data_share": -0.1, "memory_bytes": 0})
     found = read(file)
     assert found
     assert found.measured == {"memory_bytes": 0.0}
 
 
-def test_all_that_can_be_said_has_room(file: str) -> None:
+def test_largest_report_fits(file: str) -> None:
     most, longest = 2**53, 1.2345678901234567e-300
     progress(most - 1, total=most)
     progress(most, phase="checkpoint", loss=-longest, own_seconds=longest, measured=dict.fromkeys(MEASURED, longest))
@@ -118,48 +118,46 @@ def test_all_that_can_be_said_has_room(file: str) -> None:
 
 
 @pytest.mark.parametrize("measured", [{"samples": 1.0}, {"mfu": "half"}, {"mfu": None}])
-def test_what_nobody_can_measure_is_refused_where_it_is_said(file: str, measured: Any) -> None:
+def test_invalid_measurement_raises(file: str, measured: Any) -> None:
     with pytest.raises((ValueError, TypeError)):
         progress(1, measured=measured)
 
 
-def test_a_file_that_was_removed_is_written_anew(file: str) -> None:
+def test_removed_file_is_written_again(file: str) -> None:
     progress(1)
     open_files = len([*Path("/proc/self/fd").iterdir()])
     for each in (file, file + STACK_SUFFIX):
         Path(each).unlink()
     progress(2)
-    assert read(file) == said_here(2, "train")._replace(first=1)
+    assert read(file) == reported_here(2, "train")._replace(first=1)
     os.kill(os.getpid(), STACKS)
     assert "most recent call first" in Path(file + STACK_SUFFIX).read_text()
     assert len([*Path("/proc/self/fd").iterdir()]) == open_files
 
 
 @pytest.mark.parametrize("own", [0.0, -0.5, float("nan"), float("inf"), -float("inf")])
-def test_a_time_that_is_none_is_left_out(file: str, own: float) -> None:
-    """Clocks are set back: training does not end because of it."""
+def test_invalid_compute_time_is_omitted(file: str, own: float) -> None:
+    """A clock that is set back does not stop training."""
     progress(1, own_seconds=0.25)
     progress(2, own_seconds=own)
-    assert read(file) == said_here(2, "train")._replace(first=1)
+    assert read(file) == reported_here(2, "train")._replace(first=1)
 
 
-def test_what_is_no_number_is_refused_where_it_is_said(file: str) -> None:
+def test_compute_time_without_a_number_raises(file: str) -> None:
     with pytest.raises(ValueError, match="could not convert"):
-        progress(1, own_seconds="soon")  # type: ignore[arg-type]  # what the test is about
+        progress(1, own_seconds="soon")  # type: ignore[arg-type]  # the test passes an invalid type
     assert read(file) is None
 
 
 @pytest.mark.parametrize("total", [-1, 1.5])
-def test_what_is_no_end_is_refused_where_it_is_said(file: str, total: object) -> None:
+def test_invalid_total_raises(file: str, total: object) -> None:
     with pytest.raises((ValueError, TypeError)):
-        progress(1, total=total)  # type: ignore[arg-type]  # what the test is about
+        progress(1, total=total)  # type: ignore[arg-type]  # the test passes an invalid type
     assert read(file) is None
 
 
 @pytest.mark.parametrize("name", RANK_VARIABLES)
-def test_below_a_launcher_the_rank_that_it_gives_names_the_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
-) -> None:
+def test_launcher_rank_names_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
     for each in (FILE_VARIABLE, *RANK_VARIABLES):
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setenv(DIR_VARIABLE, str(tmp_path))
@@ -170,37 +168,37 @@ def test_below_a_launcher_the_rank_that_it_gives_names_the_file(
     assert [*tmp_path.iterdir()] == []
     monkeypatch.setenv(name, "7")
     progress(2)
-    assert what(str(tmp_path / "7")) == said_here(2, "train")
+    assert reported_state(str(tmp_path / "7")) == reported_here(2, "train")
 
 
-def test_without_an_agent_it_is_said_to_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_progress_without_agent_writes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(FILE_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
     progress(1)
     assert [*tmp_path.iterdir()] == []
 
 
-def test_training_goes_on_where_it_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unwritable_file_does_not_raise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for path in (tmp_path / "none" / "0", tmp_path):
         monkeypatch.setenv(FILE_VARIABLE, str(path))
         progress(1)
 
 
 @pytest.mark.parametrize("step", [-1, 2**53 + 1, 1.5, "1", float("nan")])
-def test_what_is_no_step_is_refused_where_it_is_said(file: str, step: object) -> None:
+def test_invalid_step_raises(file: str, step: object) -> None:
     with pytest.raises((ValueError, TypeError)):
-        progress(step)  # type: ignore[arg-type]  # what the test is about
+        progress(step)  # type: ignore[arg-type]  # the test passes an invalid type
     assert read(file) is None
 
 
-def test_an_unknown_phase_is_refused_with_those_that_are_known(file: str) -> None:
+def test_unknown_phase_error_lists_known_phases(file: str) -> None:
     with pytest.raises(ValueError, match="one of start, compile, train, evaluate, checkpoint, and is 'lunch'"):
         progress(1, phase="lunch")
     assert read(file) is None
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reported"),
     [
         ("120", RankState(120, "train")),
         ("120\n", RankState(120, "train")),
@@ -210,9 +208,9 @@ def test_an_unknown_phase_is_refused_with_those_that_are_known(file: str) -> Non
         ("{}", RankState(None, "train")),
     ],
 )
-def test_a_program_in_any_language_can_write_the_file(tmp_path: Path, text: str, said: RankState) -> None:
+def test_file_of_any_language_is_read(tmp_path: Path, text: str, reported: RankState) -> None:
     (tmp_path / "0").write_text(text)
-    assert read(str(tmp_path / "0")) == said
+    assert read(str(tmp_path / "0")) == reported
 
 
 @pytest.mark.parametrize(
@@ -247,13 +245,13 @@ def test_a_program_in_any_language_can_write_the_file(tmp_path: Path, text: str,
         b"x" * 10_000_000,
     ],
 )
-def test_nonsense_is_told_from_progress(tmp_path: Path, text: bytes) -> None:
+def test_malformed_file_raises(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "0").write_bytes(text)
     with pytest.raises(ValueError, match=r"\w"):
         read(str(tmp_path / "0"))
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_special_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("/dev/zero")
@@ -263,7 +261,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ['{"computeSeconds": %s}', '{"loss": %s}', '{"seconds": %s}', '{"measured": {"mfu": %s}}']
 )
-def test_a_number_that_no_float_can_hold_is_none(file: str, text: str) -> None:
+def test_number_beyond_float_is_rejected(file: str, text: str) -> None:
     Path(file).write_text(text % ("1" + 400 * "0"))
     with pytest.raises(ValueError, match="is no number"):
         read(file)

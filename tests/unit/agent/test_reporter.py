@@ -1,4 +1,4 @@
-"""The agent and the operator: what is told, to whom, and that training never waits for it."""
+"""The agent's reports to the operator, for which training never waits."""
 
 import socket
 import time
@@ -11,7 +11,7 @@ import pytest
 
 from dev.benchmarks.agents.credentials import certificate
 from tests.support.polling import until
-from tests.unit.agent.operator_process import Operator, credentials, operating
+from tests.unit.agent.fake_operator import FakeOperator, credentials, serve_operator
 from trainyard_agent import reporter
 from trainyard_agent.coordinator import Coordinator
 from trainyard_agent.errors import NoAnswerError
@@ -21,77 +21,77 @@ from trainyard_agent.reporter import Reporter
 
 
 class Ranks:
-    """What the ranks have told, and what the agent has said of it."""
+    """States of ranks for a reporter, and the lines that the agent logs."""
 
     def __init__(self, **steps: int) -> None:
-        self.said = {int(name[1:]): RankState(step, "train") for name, step in steps.items()}
+        self.states = {int(name[1:]): RankState(step, "train") for name, step in steps.items()}
         self.usual = {0: Usual(0.25)}
         self.warm = 0
         self.lines: list[str] = []
-        self.looks = 0
+        self.polls = 0
 
-    def look(self) -> tuple[dict[int, RankState], dict[int, Usual]]:
-        self.looks += 1
-        return self.said, self.usual
+    def poll(self) -> tuple[dict[int, RankState], dict[int, Usual]]:
+        self.polls += 1
+        return self.states, self.usual
 
 
 @contextmanager
 def reporting(variables: dict[str, str], ranks: Ranks) -> Iterator[Reporter]:
-    with Reporter(variables, 3, ranks.look, ranks.lines.append, lambda: ranks.warm) as made:
+    with Reporter(variables, 3, ranks.poll, ranks.lines.append, lambda: ranks.warm) as made:
         yield made
     if made._thread is not None:
         made._thread.join(10)
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def immediate_first_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporter, "FIRST_REPORT_SECONDS", 0.02)
 
 
-def test_progress_is_told_with_the_pod_s_token(folder: Path, operator: Operator) -> None:
+def test_progress_is_reported_with_pod_token(folder: Path, operator: FakeOperator) -> None:
     ranks = Ranks(r0=7, r1=8)
     ranks.usual = {0: Usual(0.25, 0.123456), 1: Usual()}
     with reporting(credentials(folder, operator.port), ranks):
         until(lambda: operator.reports, 10, "a report")
-    told = {"0": {"step": 7, "phase": "train", "seconds": 0.25, "own": 0.1235}, "1": {"step": 8, "phase": "train"}}
-    assert operator.reports == [{"attempt": 3, "ranks": told}]
+    reported = {"0": {"step": 7, "phase": "train", "seconds": 0.25, "own": 0.1235}, "1": {"step": 8, "phase": "train"}}
+    assert operator.reports == [{"attempt": 3, "ranks": reported}]
     assert (operator.tokens, ranks.lines) == (["Bearer a.b.c"], [])
 
 
-def test_the_memory_of_a_prepared_start_is_told_once_for_the_worker(folder: Path, operator: Operator) -> None:
+def test_warm_start_memory_is_reported_once(folder: Path, operator: FakeOperator) -> None:
     ranks = Ranks(r0=7, r1=8)
     ranks.warm = 300 << 20
     with reporting(credentials(folder, operator.port), ranks):
         until(lambda: operator.reports, 10, "a report")
-    told = operator.reports[0]["ranks"]
-    assert (told["0"]["measured"], "measured" in told["1"]) == ({"warm_bytes": 300 << 20}, False)
+    reported = operator.reports[0]["ranks"]
+    assert (reported["0"]["measured"], "measured" in reported["1"]) == ({"warm_bytes": 300 << 20}, False)
 
 
-def test_what_has_not_changed_is_not_told_again(folder: Path, operator: Operator) -> None:
+def test_unchanged_progress_is_not_reported_again(folder: Path, operator: FakeOperator) -> None:
     ranks = Ranks(r0=7)
     with reporting(credentials(folder, operator.port), ranks):
         until(lambda: operator.reports, 10, "a report")
-        before = ranks.looks
-        until(lambda: ranks.looks > before + 3, 10, "more looks")
+        before = ranks.polls
+        until(lambda: ranks.polls > before + 3, 10, "more polls")
         assert len(operator.reports) == 1
-        ranks.said = {0: RankState(8, "train")}
+        ranks.states = {0: RankState(8, "train")}
         until(lambda: len(operator.reports) == 2, 10, "the next report")
 
 
-def test_nothing_is_told_of_ranks_that_say_nothing(folder: Path, operator: Operator) -> None:
+def test_silent_ranks_are_not_reported(folder: Path, operator: FakeOperator) -> None:
     ranks = Ranks()
     with reporting(credentials(folder, operator.port), ranks) as made:
-        until(lambda: ranks.looks > 3, 10, "some looks")
+        until(lambda: ranks.polls > 3, 10, "some polls")
         made.finish()
     assert operator.reports == []
 
 
-def test_the_last_step_is_told_at_the_end(folder: Path, operator: Operator) -> None:
+def test_last_step_is_reported_at_exit(folder: Path, operator: FakeOperator) -> None:
     ranks = Ranks(r0=7)
     operator.report_answer = 200, {"next": 60}
     with reporting(credentials(folder, operator.port), ranks) as made:
         until(lambda: operator.reports, 10, "a report")
-        ranks.said = {0: RankState(90, "train", 90, 0.1)}
+        ranks.states = {0: RankState(90, "train", 90, 0.1)}
         made.finish()
         assert operator.reports[-1]["ranks"]["0"] == {
             "step": 90,
@@ -102,7 +102,7 @@ def test_the_last_step_is_told_at_the_end(folder: Path, operator: Operator) -> N
         }
 
 
-def test_where_ranks_stand_is_told_at_once_and_cut(folder: Path, operator: Operator) -> None:
+def test_stacks_are_reported_immediately_and_truncated(folder: Path, operator: FakeOperator) -> None:
     operator.report_answer = 200, {"next": 60}
     with reporting(credentials(folder, operator.port), Ranks(r0=7, r1=7)) as made:
         until(lambda: operator.reports, 10, "a report")
@@ -113,20 +113,18 @@ def test_where_ranks_stand_is_told_at_once_and_cut(folder: Path, operator: Opera
     assert (ranks["1"]["blocked"], "stack" in ranks["1"], "blocked" in ranks["0"]) == ("stopped", False, False)
 
 
-def test_what_the_operator_would_refuse_is_left_out(folder: Path, operator: Operator) -> None:
+def test_values_outside_limits_are_omitted(folder: Path, operator: FakeOperator) -> None:
     ranks = Ranks()
-    ranks.said = {0: RankState(2**60, "train", 2**60, float("nan")), 1: RankState(1, "train", None, 1e300)}
+    ranks.states = {0: RankState(2**60, "train", 2**60, float("nan")), 1: RankState(1, "train", None, 1e300)}
     with reporting(credentials(folder, operator.port), ranks):
         until(lambda: operator.reports, 10, "a report")
-    ranks_told = operator.reports[0]["ranks"]
-    assert ranks_told == {"0": {"phase": "train", "seconds": 0.25}, "1": {"step": 1, "phase": "train"}}
+    reported = operator.reports[0]["ranks"]
+    assert reported == {"0": {"phase": "train", "seconds": 0.25}, "1": {"step": 1, "phase": "train"}}
 
 
-def test_what_the_program_has_measured_is_told_instead_of_what_the_agent_has_seen(
-    folder: Path, operator: Operator
-) -> None:
+def test_program_measurements_replace_agent_measurements(folder: Path, operator: FakeOperator) -> None:
     ranks = Ranks()
-    ranks.said = {
+    ranks.states = {
         0: RankState(7, "train", first=3, seconds=0.0123456, measured={"mfu": 0.41237, "tokens_per_second": 1e300}),
         1: RankState(7, "train", first=2**60, seconds=float("inf"), measured={"checkpoint_step": 2.0**60}),
         2: RankState(7, "train", measured={"checkpoint_step": 1_234_567.0, "checkpoint_seconds": 1.23456}),
@@ -150,8 +148,8 @@ def test_what_the_program_has_measured_is_told_instead_of_what_the_agent_has_see
         ((200, b"[]"), "no object"),
     ],
 )
-def test_refusals_are_told_once_and_end_nothing(
-    folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, Any], words: str
+def test_rejection_is_logged_once(
+    folder: Path, operator: FakeOperator, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, Any], words: str
 ) -> None:
     monkeypatch.setattr(reporter, "MAX_RETRY_SECONDS", 0.01)
     operator.report_answer, ranks = answer, Ranks(r0=7)
@@ -161,7 +159,7 @@ def test_refusals_are_told_once_and_end_nothing(
         assert words in ranks.lines[0]
         assert "training goes on" in ranks.lines[0]
         operator.report_answer = 200, {"next": 1}
-        until(lambda: len(ranks.lines) == 2, 20, "the news that all is well")
+        until(lambda: len(ranks.lines) == 2, 20, "the line about success")
 
 
 @pytest.mark.parametrize(
@@ -172,33 +170,33 @@ def test_refusals_are_told_once_and_end_nothing(
         ("TRAINYARD_COORDINATOR_CA", "none", "TRAINYARD_COORDINATOR_CA holds no certificate"),
     ],
 )
-def test_of_settings_of_which_nothing_can_be_made_it_says_so(folder: Path, name: str, value: str, words: str) -> None:
+def test_invalid_coordinator_settings_are_logged(folder: Path, name: str, value: str, words: str) -> None:
     ranks = Ranks(r0=7)
     with reporting({**credentials(folder, 1), name: value}, ranks) as made:
-        until(lambda: ranks.lines, 10, "a word")
+        until(lambda: ranks.lines, 10, "a log line")
         made.finish()
     assert [words in line for line in ranks.lines] == [True]
 
 
-def test_without_a_coordinator_there_is_no_thread() -> None:
+def test_no_thread_without_a_coordinator() -> None:
     with reporting({}, Ranks(r0=7)) as made:
         made.finish()
         assert made._thread is None
 
 
-def test_an_operator_that_is_away_is_not_waited_for_at_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_does_not_wait_for_unreachable_operator(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporter, "MAX_RETRY_SECONDS", 0.01)
     ranks = Ranks(r0=7)
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        port = nobody.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
     with reporting(credentials(folder, port), ranks) as made:
-        until(lambda: ranks.lines, 20, "a word")
+        until(lambda: ranks.lines, 20, "a log line")
         began = time.monotonic()
         made.finish()
         assert time.monotonic() - began < 1
 
 
-# To whom
+# Choice of the operator's process
 
 
 def addresses(*found: str) -> Callable[..., list[tuple[Any, ...]]]:
@@ -212,10 +210,8 @@ def addresses(*found: str) -> Callable[..., list[tuple[Any, ...]]]:
     return getaddrinfo
 
 
-def test_of_several_processes_the_one_that_leads_is_found_and_remembered(
-    folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with operating(folder, operator.port, "127.0.0.2") as leader:
+def test_leader_is_found_and_remembered(folder: Path, operator: FakeOperator, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve_operator(folder, operator.port, "127.0.0.2") as leader:
         operator.report_answer = 503, {"reason": "NotLeading", "message": "ask another"}
         monkeypatch.setattr(socket, "getaddrinfo", addresses("127.0.0.1", "127.0.0.2"))
         found = Coordinator(credentials(folder, operator.port))
@@ -229,10 +225,10 @@ def test_of_several_processes_the_one_that_leads_is_found_and_remembered(
 
 
 @pytest.mark.parametrize("leads_first", [True, False])
-def test_what_the_leader_says_is_told_and_not_that_the_others_do_not_lead(
-    folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch, *, leads_first: bool
+def test_rejection_of_leader_is_raised(
+    folder: Path, operator: FakeOperator, monkeypatch: pytest.MonkeyPatch, *, leads_first: bool
 ) -> None:
-    with operating(folder, operator.port, "127.0.0.2") as other:
+    with serve_operator(folder, operator.port, "127.0.0.2") as other:
         leader, standby = (operator, other) if leads_first else (other, operator)
         leader.report_answer = 503, {"reason": "KeysUnknown", "message": "later"}
         standby.report_answer = 503, {"reason": "NotLeading", "message": "ask another"}
@@ -241,12 +237,12 @@ def test_what_the_leader_says_is_told_and_not_that_the_others_do_not_lead(
             Coordinator(credentials(folder, operator.port)).report({}, 5)
 
 
-def test_one_that_is_gone_is_passed_over(folder: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_address_is_skipped(folder: Path, operator: FakeOperator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", addresses("127.0.0.3", "127.0.0.1"))
     assert Coordinator(credentials(folder, operator.port)).report({}, 5) == 1.0
 
 
-def test_somebody_else_s_certificate_is_not_trusted(folder: Path, operator: Operator, tmp_path: Path) -> None:
+def test_foreign_certificate_is_not_trusted(folder: Path, operator: FakeOperator, tmp_path: Path) -> None:
     variables = credentials(folder, operator.port)
     for ca in (certificate(tmp_path / "other"), ""):
         with pytest.raises(NoAnswerError, match="certificate verify failed"):
@@ -257,7 +253,7 @@ def test_somebody_else_s_certificate_is_not_trusted(folder: Path, operator: Oper
     assert operator.reports == []
 
 
-def test_a_token_is_read_anew_each_time(folder: Path, operator: Operator) -> None:
+def test_token_is_read_for_each_request(folder: Path, operator: FakeOperator) -> None:
     found = Coordinator(credentials(folder, operator.port))
     found.report({}, 5)
     (folder / "token").write_text("d.e.f")
@@ -268,7 +264,7 @@ def test_a_token_is_read_anew_each_time(folder: Path, operator: Operator) -> Non
         found.report({}, 5)
 
 
-@pytest.mark.parametrize(("told", "pause"), [(0, 1), (1e9, 600), (None, 60), ("soon", 60), (True, 1)])
-def test_pauses_have_bounds(folder: Path, operator: Operator, told: object, pause: float) -> None:
-    operator.report_answer = 200, {"next": told}
+@pytest.mark.parametrize(("answer", "pause"), [(0, 1), (1e9, 600), (None, 60), ("soon", 60), (True, 1)])
+def test_report_pause_is_clamped(folder: Path, operator: FakeOperator, answer: object, pause: float) -> None:
+    operator.report_answer = 200, {"next": answer}
     assert Coordinator(credentials(folder, operator.port)).report({}, 5) == pause

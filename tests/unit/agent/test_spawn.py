@@ -1,4 +1,4 @@
-"""How programs are started, also by a Python that was built against a glibc before 2.26, whose posix_spawn knows of no sessions."""
+"""Start of programs, also by a Python built against a glibc before 2.26: its posix_spawn has no sessions."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ SPAWN = os.posix_spawnp
 
 
 def without_sessions(*words: object, setsid: bool = False, **others: object) -> int:
-    """As CPython has it then."""
+    """Raise what CPython raises without support for sessions."""
     if setsid:
         raise NotImplementedError("posix_spawnp: setsid unavailable on this platform")
     return SPAWN(*words, **others)  # type: ignore[arg-type]
@@ -29,7 +29,7 @@ def without_sessions(*words: object, setsid: bool = False, **others: object) -> 
 def _sessions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if request.param == "without":
         monkeypatch.setattr(os, "posix_spawnp", without_sessions)
-    # As the agent does, whatever it was started with: what a shell has put into the background ignores some of them.
+    # The agent sets them too: a process in the background of a shell ignores some of them.
     before = [(number, signal.signal(number, lambda *_: None)) for number in (*SIGNALS, signal.SIGCHLD)]
     yield
     for number, handler in before:
@@ -37,19 +37,19 @@ def _sessions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("_sessions")
-def test_a_program_begins_in_a_session_of_its_own_with_nothing_of_this_process() -> None:
+def test_program_starts_in_a_new_session() -> None:
     ours, theirs = os.pipe()
     pid = spawn(["sh", "-c", LOOK], {**os.environ, "RANK": "3"}, theirs)
     os.close(theirs)
-    with os.fdopen(ours) as said:
-        first, session, own, ignored = said.read().splitlines()
+    with os.fdopen(ours) as output:
+        first, session, own, ignored = output.read().splitlines()
     assert (first, session, own) == ("1 3", f"{pid}", f"{pid}")
     assert not int(ignored.split()[1], 16) & sum(1 << each - 1 for each in (*SIGNALS, signal.SIGPIPE, signal.SIGCHLD))
     assert os.waitpid(pid, 0) == (pid, 0)
 
 
 @pytest.mark.usefixtures("_sessions")
-def test_what_cannot_be_started_raises_why(tmp_path: Path) -> None:
+def test_failed_start_raises_its_cause(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     for words, why in ((["no-such-program"], errno.ENOENT), ([str(tmp_path / "plain")], errno.EACCES)):
         with pytest.raises(OSError, match=os.strerror(why)):

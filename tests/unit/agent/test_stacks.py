@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.running import shown
+from tests.unit.agent.agent_process import displayed
 from trainyard_agent.hang import Hang
 from trainyard_agent.stacks import describe_hang, frames, frames_by_rank, outlier
 from trainyard_agent.termination_message import write
@@ -87,8 +87,8 @@ def test_blocked_rank_needs_no_third(blocked: tuple[int, ...], odd: int | None) 
 
 def test_message_names_rank_time_step_place() -> None:
     made = describe_hang(HANG, frames_by_rank({0: WAITS, 1: WAITS, 2: WAITS, 3: LOADS}), {}, 91)
-    told, *rest = shown(write(*made)).splitlines()
-    assert told == (
+    headline, *rest = displayed(write(*made)).splitlines()
+    assert headline == (
         "rank 3 is hung at data.py:12 in load: no progress for 42 seconds after step 120 (usual step time 1.2 s);"
         " all other ranks of the worker are elsewhere"
     )
@@ -105,7 +105,7 @@ def test_blocked_rank_is_named_with_reason() -> None:
 def test_rank_is_named_without_stacks() -> None:
     hang = HANG._replace(step=None, phase="start", usual=None)
     made = describe_hang(hang, frames_by_rank({2: "killed"}), {}, 91)
-    assert shown(write(*made)) == "rank 2 is hung: no progress for 42 seconds, in phase start"
+    assert displayed(write(*made)) == "rank 2 is hung: no progress for 42 seconds, in phase start"
 
 
 def test_message_fits_into_the_kubelets_limit() -> None:

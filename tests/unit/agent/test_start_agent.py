@@ -1,4 +1,4 @@
-"""The agent around a command that starts the ranks itself, and the script that finds a Python for the agent."""
+"""The agent with a launcher as its command, and the script that finds a Python for the agent."""
 
 import os
 import shutil
@@ -9,63 +9,63 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.place import AGENT, PLACE, TRAINER
-from tests.unit.agent.running import shown
+from tests.unit.agent.agent_process import displayed
+from tests.unit.agent.worker_environment import AGENT_SOURCE, TRAINER_IMAGE, WORKER_VARIABLES
 
-FOUR = {**PLACE, "TRAINYARD_PROCESSES_PER_REPLICA": "4"}
+FOUR_RANKS = {**WORKER_VARIABLES, "TRAINYARD_PROCESSES_PER_REPLICA": "4"}
 
 
 @pytest.fixture(scope="module")
-def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the init container fills."""
-    folder = tmp_path_factory.mktemp("brought")
-    zipapp.create_archive(AGENT, folder / "agent", compressed=True)
-    shutil.copy(TRAINER / "start-agent.sh", folder / "start")
+def injected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder that the init container fills."""
+    folder = tmp_path_factory.mktemp("injected")
+    zipapp.create_archive(AGENT_SOURCE, folder / "agent", compressed=True)
+    shutil.copy(TRAINER_IMAGE / "start-agent.sh", folder / "start")
     return folder
 
 
-def start(brought: Path, *words: str, **environment: str) -> tuple[int, str, str]:
-    """Exit code, termination message, and what was said."""
-    log = brought / "termination-log"
+def start(injected: Path, *words: str, **environment: str) -> tuple[int, str, str]:
+    """Return exit code, termination message and output."""
+    log = injected / "termination-log"
     log.write_text("")
-    made = {**os.environ, **FOUR, "TRAINYARD_TERMINATION_LOG": str(log), **environment}
+    made = {**os.environ, **FOUR_RANKS, "TRAINYARD_TERMINATION_LOG": str(log), **environment}
     done = subprocess.run(
-        ["/bin/sh", str(brought / "start"), *words], env=made, check=False, capture_output=True, text=True, timeout=60
+        ["/bin/sh", str(injected / "start"), *words], env=made, check=False, capture_output=True, text=True, timeout=60
     )
-    return done.returncode, shown(log.read_text()), done.stdout + done.stderr
+    return done.returncode, displayed(log.read_text()), done.stdout + done.stderr
 
 
-def test_the_command_runs_once_with_the_environment_of_the_container(brought: Path) -> None:
+def test_command_runs_once_with_container_environment(injected: Path) -> None:
     script = "import os; print(*sorted(os.environ.keys() & {'RANK', 'WORLD_SIZE', 'TRAINYARD_PROGRESS_FILE', 'MASTER_ADDR'}))"
-    assert start(brought, "--once", "--", sys.executable, "-c", script, MASTER_ADDR="here") == (0, "", "MASTER_ADDR\n")
+    assert start(injected, "--once", "--", sys.executable, "-c", script, MASTER_ADDR="here") == (0, "", "MASTER_ADDR\n")
 
 
-def test_the_library_can_be_imported_from_what_was_brought(brought: Path) -> None:
-    """After the program's own modules, and without a word where nobody listens."""
+def test_injected_library_can_be_imported(injected: Path) -> None:
+    """It comes after the program's modules, and logs nothing without an agent that reads its reports."""
     script = "import sys, trainyard_agent; trainyard_agent.progress(3); print(sys.path[1])"
-    assert start(brought, "--once", "--", sys.executable, "-c", script, PYTHONPATH="/own") == (0, "", "/own\n")
+    assert start(injected, "--once", "--", sys.executable, "-c", script, PYTHONPATH="/own") == (0, "", "/own\n")
 
 
-def test_its_failure_is_told_by_what_its_ranks_have_said(brought: Path) -> None:
+def test_launcher_failure_shows_the_rank_exception(injected: Path) -> None:
     script = """
 import subprocess, sys
 class ChildFailedError(Exception): pass
 subprocess.run([sys.executable, "-c", "raise ValueError('boom')"])
 raise ChildFailedError("rank 3 failed")
 """
-    code, told, said = start(brought, "--once", "--", sys.executable, "-c", script)
+    code, message, output = start(injected, "--once", "--", sys.executable, "-c", script)
     assert code == 1
-    assert told.startswith("the command exited with code 1: ValueError: boom\nTraceback")
-    assert "ChildFailedError" not in told
-    assert "ChildFailedError" in said
+    assert message.startswith("the command exited with code 1: ValueError: boom\nTraceback")
+    assert "ChildFailedError" not in message
+    assert "ChildFailedError" in output
 
 
-def test_where_only_the_exit_code_is_known_the_log_is_left_to_speak(brought: Path) -> None:
-    assert start(brought, "--once", "--", "sh", "-c", "echo no data; exit 3") == (3, "", "no data\n")
-    code, told, _ = start(brought, "--once", "--", "sh", "-c", "echo no data >&2; exit 3")
-    assert (code, told) == (3, "the command exited with code 3: no data\nno data")
-    code, told, _ = start(brought, "--once", "--", "sh", "-c", "kill -9 $$")
-    assert (code, told) == (137, "the command was killed by SIGKILL")
+def test_message_is_empty_without_more_facts(injected: Path) -> None:
+    assert start(injected, "--once", "--", "sh", "-c", "echo no data; exit 3") == (3, "", "no data\n")
+    code, message, _ = start(injected, "--once", "--", "sh", "-c", "echo no data >&2; exit 3")
+    assert (code, message) == (3, "the command exited with code 3: no data\nno data")
+    code, message, _ = start(injected, "--once", "--", "sh", "-c", "kill -9 $$")
+    assert (code, message) == (137, "the command was killed by SIGKILL")
 
 
 LAUNCHER = """
@@ -83,50 +83,50 @@ for step in range(R, 10): progress(step); time.sleep(0.2)
 """
 
 
-def test_a_rank_of_a_launcher_that_hangs_is_named_too(brought: Path) -> None:
+def test_hung_rank_of_launcher_is_named(injected: Path) -> None:
     ranks = STEPS + "\nload() if R == 6 else all_reduce()"
-    code, told, said = start(
-        brought, "--once", "--", sys.executable, "-c", LAUNCHER, ranks, TRAINYARD_HANG_TIMEOUT_SECONDS="2"
+    code, message, output = start(
+        injected, "--once", "--", sys.executable, "-c", LAUNCHER, ranks, TRAINYARD_HANG_TIMEOUT_SECONDS="2"
     )
     assert code == 91
-    assert told.startswith("rank 6 is hung at ")
-    assert "; all other ranks of the worker are elsewhere\nrank 4: " in told
-    assert said.count("hangs, or waits for a rank that does\n") == 4
+    assert message.startswith("rank 6 is hung at ")
+    assert "; all other ranks of the worker are elsewhere\nrank 4: " in message
+    assert output.count("hangs, or waits for a rank that does\n") == 4
 
 
-def test_a_rank_of_a_launcher_that_has_ended_does_not_hang(brought: Path) -> None:
+def test_exited_rank_of_launcher_is_not_hung(injected: Path) -> None:
     ranks = STEPS + "\nif R == 4:\n    for step in range(10, 30): progress(step); time.sleep(0.2)"
-    code, told, _ = start(
-        brought, "--once", "--", sys.executable, "-c", LAUNCHER, ranks, TRAINYARD_HANG_TIMEOUT_SECONDS="1"
+    code, message, _ = start(
+        injected, "--once", "--", sys.executable, "-c", LAUNCHER, ranks, TRAINYARD_HANG_TIMEOUT_SECONDS="1"
     )
-    assert (code, told) == (0, "")
+    assert (code, message) == (0, "")
 
 
-def test_the_failure_of_a_launcher_is_told_with_the_step_that_all_ranks_have_done(brought: Path) -> None:
+def test_launcher_failure_includes_last_common_step(injected: Path) -> None:
     ranks = STEPS + "\nif R == 5: raise ValueError('boom')\nprogress(20)"
-    code, told, _ = start(brought, "--once", "--", sys.executable, "-c", LAUNCHER, ranks)
+    code, message, _ = start(injected, "--once", "--", sys.executable, "-c", LAUNCHER, ranks)
     assert code == 1
-    assert told.startswith("the command exited with code 1: ValueError: boom\nTraceback")
-    assert '"step":9,' in (brought / "termination-log").read_text()
+    assert message.startswith("the command exited with code 1: ValueError: boom\nTraceback")
+    assert '"step":9,' in (injected / "termination-log").read_text()
 
 
-def test_a_program_without_ranks_is_not_judged(brought: Path) -> None:
+def test_program_without_ranks_is_never_hung(injected: Path) -> None:
     script = "import time; from trainyard_agent import progress; [progress(n) for n in range(9)]; time.sleep(3)"
-    assert start(brought, "--once", "--", sys.executable, "-c", script, TRAINYARD_HANG_TIMEOUT_SECONDS="1")[0] == 0
+    assert start(injected, "--once", "--", sys.executable, "-c", script, TRAINYARD_HANG_TIMEOUT_SECONDS="1")[0] == 0
 
 
-def test_a_command_that_clears_the_memory_shared_by_processes_goes_on_and_is_watched(brought: Path) -> None:
+def test_command_may_clear_shared_memory(injected: Path) -> None:
     hangs = "import time\nfrom trainyard_agent import progress\nfor n in range(9): progress(n); time.sleep(0.3)\ntime.sleep(600)"
     clear = 'rm -rf "$TRAINYARD_PROGRESS_DIR"; sleep 2; RANK=4 "$0" -c "$1"'
     words = ("--once", "--", "sh", "-c", clear, sys.executable, hangs)
-    code, told, _ = start(brought, *words, TRAINYARD_HANG_TIMEOUT_SECONDS="2")
-    assert (code, told.startswith("rank 4 is hung at ")) == (91, True)
+    code, message, _ = start(injected, *words, TRAINYARD_HANG_TIMEOUT_SECONDS="2")
+    assert (code, message.startswith("rank 4 is hung at ")) == (91, True)
 
 
-def test_without_once_each_rank_is_started(brought: Path) -> None:
+def test_each_rank_starts_without_once_flag(injected: Path) -> None:
     script = "import os, sys; sys.stdout.write(os.environ['RANK'])"
-    code, told, said = start(brought, "--", sys.executable, "-c", script)
-    assert (code, told, sorted(said)) == (0, "", ["4", "5", "6", "7"])
+    code, message, output = start(injected, "--", sys.executable, "-c", script)
+    assert (code, message, sorted(output)) == (0, "", ["4", "5", "6", "7"])
 
 
 @pytest.fixture
@@ -137,15 +137,15 @@ def path(tmp_path: Path) -> Path:
     return folder
 
 
-def test_an_image_without_python_is_told_from_a_failure(brought: Path, path: Path) -> None:
+def test_image_without_python_has_its_exit_code(injected: Path, path: Path) -> None:
     reason = "there is no Python 3.9 or newer on the PATH of this image"
-    assert start(brought, "--once", "--", "/bin/true", PATH=str(path)) == (96, reason, f"trainyard-agent: {reason}\n")
+    assert start(injected, "--once", "--", "/bin/true", PATH=str(path)) == (96, reason, f"trainyard-agent: {reason}\n")
 
 
-def test_a_python_that_is_too_old_is_none(brought: Path, path: Path) -> None:
+def test_old_python_is_rejected(injected: Path, path: Path) -> None:
     (path / "python3").write_text("#!/bin/sh\nexit 1\n")
     (path / "python3").chmod(0o755)
-    assert start(brought, "--", "/bin/true", PATH=str(path))[0] == 96
+    assert start(injected, "--", "/bin/true", PATH=str(path))[0] == 96
 
 
 def without(module: str) -> str:
@@ -161,44 +161,42 @@ exec {sys.executable} -I -S -c "{block}; import runpy; sys.argv.pop(0); runpy.ru
 
 
 @pytest.mark.parametrize("module", ["json", "ctypes", "statistics", "zlib"])
-def test_a_python_that_lacks_what_the_agent_needs_is_none(brought: Path, path: Path, module: str) -> None:
-    """As Debian's python3-minimal does."""
+def test_python_with_missing_module_is_rejected(injected: Path, path: Path, module: str) -> None:
+    """Debian's python3-minimal is an example."""
     (path / "python3").write_text(without(module))
     (path / "python3").chmod(0o755)
     reason = f"there is no Python 3.9 or newer on the PATH of this image that has the module {module}"
-    assert start(brought, "--once", "--", "/bin/true", PATH=str(path)) == (96, reason, f"trainyard-agent: {reason}\n")
+    assert start(injected, "--once", "--", "/bin/true", PATH=str(path)) == (96, reason, f"trainyard-agent: {reason}\n")
     words = ["--once", "--", sys.executable, "-c", "print('ran')"]
-    assert start(brought, *words, PATH=str(path)) == (0, "", "ran\n")
+    assert start(injected, *words, PATH=str(path)) == (0, "", "ran\n")
 
 
 @pytest.mark.parametrize(
     ("module", "why"),
     [("resource", "of this image cannot run trainyard-agent"), ("ctypes", "before the command was started")],
 )
-def test_what_the_agent_fails_by_before_anything_has_run_asks_for_a_worker_without_it(
-    brought: Path, path: Path, module: str, why: str
-) -> None:
+def test_agent_failure_before_start_disables_the_agent(injected: Path, path: Path, module: str, why: str) -> None:
     (path / "python3").write_text(without(module).replace('"$3" = -c', '"$3" = -c && exit 0'))
     (path / "python3").chmod(0o755)
-    code, told, _ = start(brought, "--once", "--", "/bin/true", PATH=str(path))
-    assert (code, why in told, "\n" in told) == (96, True, False)
-    assert '"kind":"agentUnable"' in (brought / "termination-log").read_text()
+    code, message, _ = start(injected, "--once", "--", "/bin/true", PATH=str(path))
+    assert (code, why in message, "\n" in message) == (96, True, False)
+    assert '"kind":"agentUnable"' in (injected / "termination-log").read_text()
 
 
-def test_the_programs_own_python_does_where_the_path_has_none(brought: Path, path: Path) -> None:
+def test_python_of_the_command_is_used(injected: Path, path: Path) -> None:
     words = ["--once", "--", sys.executable, "-c", "print('ran')"]
-    assert start(brought, *words, PATH=str(path)) == (0, "", "ran\n")
+    assert start(injected, *words, PATH=str(path)) == (0, "", "ran\n")
 
 
-def test_what_only_sounds_like_python_is_not_tried(brought: Path, path: Path) -> None:
-    """It would be the program itself, run with arguments that nobody gave it."""
+def test_program_named_like_python_is_not_run(injected: Path, path: Path) -> None:
+    """It would be the program itself, with other arguments."""
     (path / "python_app").write_text("#!/bin/sh\necho ran $*\n")
     (path / "python_app").chmod(0o755)
-    code, _, said = start(brought, "--once", "--", str(path / "python_app"), PATH=str(path))
-    assert (code, "ran" in said) == (96, False)
+    code, _, output = start(injected, "--once", "--", str(path / "python_app"), PATH=str(path))
+    assert (code, "ran" in output) == (96, False)
 
 
-def test_modules_of_the_program_do_not_disturb_the_agent(brought: Path, path: Path) -> None:
-    """They may be called as the standard library's are."""
+def test_program_modules_do_not_shadow_agent_imports(injected: Path, path: Path) -> None:
+    """They may have the names of modules of the standard library."""
     (path / "selectors.py").write_text("raise SystemExit('shadowed')")
-    assert start(brought, "--once", "--", "/bin/true", PYTHONPATH=str(path)) == (0, "", "")
+    assert start(injected, "--once", "--", "/bin/true", PYTHONPATH=str(path)) == (0, "", "")

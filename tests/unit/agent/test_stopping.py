@@ -1,4 +1,4 @@
-"""What a rank and the agent tell each other of the step after which all end."""
+"""The slot through which a rank and the agent agree on the last step."""
 
 import multiprocessing
 import os
@@ -21,12 +21,12 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / f"0{STOP_SUFFIX}")
 
 
-def test_nobody_asks(path: str) -> None:
+def test_training_continues_without_a_request(path: str) -> None:
     assert [must_stop(step) for step in range(3)] == [False, False, False]
     assert Slot(path).ask() == 2
 
 
-def test_without_an_agent_no_step_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_step_is_last_without_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FILE_VARIABLE, raising=False)
     assert not must_stop(1)
     monkeypatch.setenv(FILE_VARIABLE, "/proc/nowhere/0")
@@ -34,13 +34,13 @@ def test_without_an_agent_no_step_is_the_last(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(("step", "error"), [(-1, ValueError), (2**63, ValueError), ("3", TypeError), (1.5, TypeError)])
-def test_what_is_no_step(path: str, step: object, error: type[Exception]) -> None:
+def test_invalid_step_raises(path: str, step: object, error: type[Exception]) -> None:
     with pytest.raises(error):
-        must_stop(step)  # type: ignore[arg-type]  # that is the test
+        must_stop(step)  # type: ignore[arg-type]  # the test passes an invalid type
     assert not Path(path).exists()
 
 
-def test_the_step_is_known_beforehand(path: str) -> None:
+def test_last_step_can_be_ahead(path: str) -> None:
     must_stop(0)
     agent = Slot(path)
     assert agent.ask() == 0
@@ -48,19 +48,19 @@ def test_the_step_is_known_beforehand(path: str) -> None:
     assert [must_stop(step) for step in (1, 2, 3)] == [False, True, True]
 
 
-def asking(step: int) -> tuple[threading.Thread, list[bool]]:
-    """A rank that asks about this step, and its answer once it has one."""
+def polling_rank(step: int) -> tuple[threading.Thread, list[bool]]:
+    """Start a rank that polls at this step. Return its thread, and a list that receives the answer."""
     answers: list[bool] = []
     rank = threading.Thread(target=lambda: answers.append(must_stop(step)), daemon=True)
     rank.start()
     return rank, answers
 
 
-def test_a_rank_waits_for_the_step_and_for_nothing_else(path: str) -> None:
+def test_rank_waits_for_the_agreed_step(path: str) -> None:
     must_stop(4)
     agent = Slot(path)
     agent.ask()
-    rank, answers = asking(5)
+    rank, answers = polling_rank(5)
     time.sleep(0.1)
     assert not answers
     assert agent.ask() == 4, "it has not passed the step that it waits at"
@@ -69,20 +69,18 @@ def test_a_rank_waits_for_the_step_and_for_nothing_else(path: str) -> None:
     assert answers == [True]
 
 
-def test_a_rank_goes_on_where_there_is_no_agreement(path: str) -> None:
+def test_rank_continues_without_agreement(path: str) -> None:
     must_stop(4)
     agent = Slot(path)
     agent.ask()
-    rank, answers = asking(5)
+    rank, answers = polling_rank(5)
     agent.release()
     rank.join(30)
     assert answers == [False]
     assert agent.ask() == 5
 
 
-def test_a_rank_that_is_told_nothing_waits_once_and_is_not_late_again(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_without_answer_waits_only_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     must_stop(0)
     agent = Slot(path)
     agent.ask()
@@ -96,7 +94,7 @@ def test_a_rank_that_is_told_nothing_waits_once_and_is_not_late_again(
 
 
 @pytest.mark.parametrize("content", [b"", b"short"])
-def test_a_file_that_is_cut_off(path: str, content: bytes) -> None:
+def test_truncated_file_raises(path: str, content: bytes) -> None:
     must_stop(0)
     Path(path).write_bytes(content)
     assert not must_stop(1)
@@ -104,9 +102,7 @@ def test_a_file_that_is_cut_off(path: str, content: bytes) -> None:
         Slot(path).ask()
 
 
-def test_a_rank_that_was_stopped_with_the_lock_does_not_stop_the_agent(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_locked_slot_does_not_block_the_agent(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     must_stop(0)
     monkeypatch.setattr(stopping, "LOCK_SECONDS", 0.05)
     with Slot(path)._locked(), pytest.raises(BlockingIOError):
@@ -122,8 +118,8 @@ def _rank(path: str, go: Event, last: "multiprocessing.Queue[int]") -> None:
     last.put(step)
 
 
-def test_ranks_that_run_freely_all_end_after_the_same_step(tmp_path: Path) -> None:
-    """Each at its own pace, with no collective that would hold them together: whoever is behind comes up to it, and nobody is beyond."""
+def test_independent_ranks_stop_after_the_same_step(tmp_path: Path) -> None:
+    """No collective synchronizes them: slower ranks catch up with the agreed step, and no rank passes it."""
     context = multiprocessing.get_context("spawn")
     go, last = context.Event(), context.Queue()
     paths = [str(tmp_path / str(rank)) for rank in range(3)]

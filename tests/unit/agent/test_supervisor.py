@@ -1,4 +1,4 @@
-"""The agent as the program that it is, with real processes below it."""
+"""The agent as a program, with real processes as its ranks."""
 
 import os
 import signal
@@ -9,196 +9,194 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.place import AGENT
-from tests.unit.agent.running import Agent, agent, alive
+from tests.unit.agent.agent_process import AgentProcess, is_alive, running_agent
+from tests.unit.agent.worker_environment import AGENT_SOURCE
 
 
-def test_success_is_that_of_all_ranks(program: Path, tmp_path: Path) -> None:
+def test_success_requires_all_ranks(program: Path, tmp_path: Path) -> None:
     # In one write: print() makes two of them, and those of two ranks can get mixed.
-    script = 'say(f"rank{R}", os.environ["LOCAL_RANK"]); sys.stderr.write("to stderr\\n")'
-    with agent(program, tmp_path, script) as run:
-        assert run.ends() == (0, "to stderr\n" * 2)
+    script = 'record(f"rank{R}", os.environ["LOCAL_RANK"]); sys.stderr.write("to stderr\\n")'
+    with running_agent(program, tmp_path, script) as run:
+        assert run.wait() == (0, "to stderr\n" * 2)
         assert (run.file("rank2"), run.file("rank3"), run.message) == ("0", "1", "")
 
 
-def test_the_first_that_fails_ends_the_others_and_is_named(program: Path, tmp_path: Path) -> None:
+def test_first_failure_stops_others_and_is_named(program: Path, tmp_path: Path) -> None:
     script = """
-say(f"pid{R}", os.getpid())
+record(f"pid{R}", os.getpid())
 while not os.path.exists("pid2"): time.sleep(0.01)
 if R == 3: raise ValueError("boom")
 time.sleep(600)
 """
-    with agent(program, tmp_path, script) as run:
-        code, said = run.ends()
+    with running_agent(program, tmp_path, script) as run:
+        code, errors = run.wait()
         assert code == 1
         assert run.message.startswith("rank 3 exited with code 1: ValueError: boom\nTraceback (most recent call last):")
         assert run.message.endswith("ValueError: boom")
-        assert "ValueError: boom" in said
-        assert not alive(int(run.file("pid2")))
+        assert "ValueError: boom" in errors
+        assert not is_alive(int(run.file("pid2")))
 
 
-def test_the_last_step_of_the_rank_that_failed_is_told(program: Path, tmp_path: Path) -> None:
-    """However long a hang may take; also where the last thing it said was its phase."""
+def test_last_step_of_failed_rank_is_reported(program: Path, tmp_path: Path) -> None:
+    """Also without hang detection, and if the last report contained only a phase."""
     script = """
 from trainyard_agent import progress
 progress(41 + R)
 progress(phase="checkpoint")
-say(f"ready{R}", "yes")
+record(f"ready{R}", "yes")
 while not os.path.exists("ready2"): time.sleep(0.01)
 if R == 3: raise ValueError("boom")
 time.sleep(600)
 """
-    with agent(program, tmp_path, script, TRAINYARD_HANG_TIMEOUT_SECONDS="0") as run:
-        assert run.ends()[0] == 1
+    with running_agent(program, tmp_path, script, TRAINYARD_HANG_TIMEOUT_SECONDS="0") as run:
+        assert run.wait()[0] == 1
         assert run.message.startswith("rank 3 exited with code 1: ValueError: boom\nTraceback")
         assert run.data is not None
         assert run.data.step == 44
 
 
-def test_whole_trees_go_with_their_rank(program: Path, tmp_path: Path) -> None:
-    """Children in sessions of their own, orphans, and those that hear no signal."""
+def test_process_trees_are_killed_with_their_rank(program: Path, tmp_path: Path) -> None:
+    """Children in other sessions, orphans, and processes that ignore signals."""
     script = """
 if R == 2:
     quiet = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     child = subprocess.Popen([sys.executable, "-c", quiet], start_new_session=True)
     orphan = subprocess.run(["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"], capture_output=True, text=True).stdout
-    say("left", f"{child.pid} {orphan}")
+    record("left", f"{child.pid} {orphan}")
     os._exit(0)
 while not os.path.exists("left"): time.sleep(0.01)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    with agent(program, tmp_path, script) as run:
-        assert run.ends()[0] == 137
+    with running_agent(program, tmp_path, script) as run:
+        assert run.wait()[0] == 137
         assert run.message == "rank 3 was killed by SIGKILL"
-        assert [pid for pid in map(int, run.file("left").split()) if alive(pid)] == []
+        assert [pid for pid in map(int, run.file("left").split()) if is_alive(pid)] == []
 
 
-def test_a_rank_that_does_not_end_is_killed(program: Path, tmp_path: Path) -> None:
+def test_rank_that_ignores_sigterm_is_killed(program: Path, tmp_path: Path) -> None:
     script = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-say(f"pid{R}", os.getpid())
+record(f"pid{R}", os.getpid())
 while not os.path.exists("pid2"): time.sleep(0.01)
 if R == 3: sys.exit(7)
 time.sleep(600)
 """
-    with agent(program, tmp_path, script) as run:
-        assert run.ends()[0] == 7
-        assert not alive(int(run.file("pid2")))
+    with running_agent(program, tmp_path, script) as run:
+        assert run.wait()[0] == 7
+        assert not is_alive(int(run.file("pid2")))
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_sigterm_reaches_the_ranks_and_they_take_their_time(
+def test_sigterm_reaches_ranks_which_may_save(
     program: Path,
     tmp_path: Path,
     *,
     wrapped: bool,
 ) -> None:
-    """Through a shell too, which would keep it to itself."""
+    """Also through a shell, which does not forward it."""
     script = """
 def end(*_):
     time.sleep(0.5 if R == 2 else 0)
-    say(f"saved{R}", "yes")
+    record(f"saved{R}", "yes")
     sys.exit(90)
 signal.signal(signal.SIGTERM, end)
-say(f"ready{R}", "yes")
+record(f"ready{R}", "yes")
 time.sleep(600)
 """
-    with agent(program, tmp_path, script, shell=wrapped) as run:
+    with running_agent(program, tmp_path, script, shell=wrapped) as run:
         run.file("ready2")
         run.file("ready3")
         run.process.send_signal(signal.SIGTERM)
-        code, _ = run.ends()
+        code, _ = run.wait()
         assert (run.file("saved2"), run.file("saved3")) == ("yes", "yes")
         assert code == (143 if wrapped else 90)
 
 
-def test_other_signals_are_passed_on_and_nothing_ends(program: Path, tmp_path: Path) -> None:
+def test_other_signals_are_forwarded(program: Path, tmp_path: Path) -> None:
     script = """
-signal.signal(signal.SIGUSR1, lambda *_: say(f"heard{R}", "yes"))
-say(f"ready{R}", "yes")
-while not os.path.exists("heard2") or not os.path.exists("heard3"): time.sleep(0.01)
+signal.signal(signal.SIGUSR1, lambda *_: record(f"signalled{R}", "yes"))
+record(f"ready{R}", "yes")
+while not os.path.exists("signalled2") or not os.path.exists("signalled3"): time.sleep(0.01)
 """
-    with agent(program, tmp_path, script) as run:
+    with running_agent(program, tmp_path, script) as run:
         run.file("ready2")
         run.file("ready3")
         run.process.send_signal(signal.SIGUSR1)
-        assert run.ends()[0] == 0
+        assert run.wait()[0] == 0
 
 
-def test_an_exit_is_noticed_within_a_tenth_of_a_second(program: Path, tmp_path: Path) -> None:
-    """By the agent's own account: from the last thing that a rank does to the signal that the other one hears."""
+def test_exit_is_detected_within_100_ms(program: Path, tmp_path: Path) -> None:
+    """Measured from the last statement of one rank to the signal in the other one."""
     script = """
 if R == 2:
-    def heard(*_):
-        say("heard", time.monotonic())
+    def signalled(*_):
+        record("signalled", time.monotonic())
         os._exit(0)
-    signal.signal(signal.SIGTERM, heard)
-    say("ready", "yes")
+    signal.signal(signal.SIGTERM, signalled)
+    record("ready", "yes")
     time.sleep(600)
 while not os.path.exists("ready"): time.sleep(0.01)
-say("fell", time.monotonic())
+record("fell", time.monotonic())
 os._exit(1)
 """
     delays = []
     for attempt in range(5):
         (tmp_path / str(attempt)).mkdir()
-        with agent(program, tmp_path / str(attempt), script) as run:
-            run.ends()
-            delays.append(float(run.file("heard")) - float(run.file("fell")))
+        with running_agent(program, tmp_path / str(attempt), script) as run:
+            run.wait()
+            delays.append(float(run.file("signalled")) - float(run.file("fell")))
     assert min(delays) < 0.1, delays
 
 
 HANGS = """
 from trainyard_agent import progress
 def load(): time.sleep(600)
-def wait_for_the_others(): time.sleep(600)
+def wait_for_others(): time.sleep(600)
 for step in range(10):
     progress(step)
     time.sleep(0.3)
-load() if R == 6 else wait_for_the_others()
+load() if R == 6 else wait_for_others()
 """
 
 
-def test_a_rank_that_hangs_is_named_with_the_place_where_it_stands(program: Path, tmp_path: Path) -> None:
-    with agent(
+def test_hung_rank_is_named_with_its_location(program: Path, tmp_path: Path) -> None:
+    with running_agent(
         program, tmp_path, HANGS, TRAINYARD_HANG_TIMEOUT_SECONDS="2", TRAINYARD_PROCESSES_PER_REPLICA="4"
     ) as run:
-        code, said = run.ends()
-        told, *stacks = run.message.splitlines()
+        code, errors = run.wait()
+        headline, *stacks = run.message.splitlines()
         assert code == 91
-        assert told.startswith("rank 6 is hung at script.py:")
-        assert " in load: no progress for " in told
-        assert "after step 9 (usual step time 0." in told
-        assert told.endswith("; all other ranks of the worker are elsewhere")
+        assert headline.startswith("rank 6 is hung at script.py:")
+        assert " in load: no progress for " in headline
+        assert "after step 9 (usual step time 0." in headline
+        assert headline.endswith("; all other ranks of the worker are elsewhere")
         assert [line.partition(":")[0] for line in stacks] == [f"rank {rank}" for rank in range(4, 8)]
-        assert " in wait_for_the_others < script.py:" in stacks[0]
+        assert " in wait_for_others < script.py:" in stacks[0]
         assert run.data is not None
         assert (run.data.kind, run.data.step, run.data.outlier) == ("hung", 9, True)
-        assert said.count("most recent call first") >= 4
+        assert errors.count("most recent call first") >= 4
 
 
-def test_a_rank_that_is_stopped_is_told_by_its_step(program: Path, tmp_path: Path) -> None:
-    """It writes no stack any more."""
+def test_stopped_rank_is_named_by_its_step(program: Path, tmp_path: Path) -> None:
+    """A stopped rank writes no stack."""
     script = "from trainyard_agent import progress\nfor step in range(8): progress(step); time.sleep(0.3)\n"
     script += "if R == 3: os.kill(os.getpid(), signal.SIGSTOP)\nprogress(8); time.sleep(600)"
-    with agent(program, tmp_path, script, TRAINYARD_HANG_TIMEOUT_SECONDS="2") as run:
-        assert run.ends()[0] == 91
+    with running_agent(program, tmp_path, script, TRAINYARD_HANG_TIMEOUT_SECONDS="2") as run:
+        assert run.wait()[0] == 91
         assert run.message.startswith("rank 3 is hung")
         assert " after step 7 " in run.message
 
 
-def test_a_rank_that_is_stopped_in_lockstep_is_named_and_not_one_that_waits_for_it(
-    program: Path, tmp_path: Path
-) -> None:
+def test_rank_stopped_in_lockstep_is_named(program: Path, tmp_path: Path) -> None:
     script = HANGS.replace("load() if R == 6", "os.kill(os.getpid(), signal.SIGSTOP) if R == 6")
-    with agent(
+    with running_agent(
         program, tmp_path, script, TRAINYARD_HANG_TIMEOUT_SECONDS="2", TRAINYARD_PROCESSES_PER_REPLICA="4"
     ) as run:
-        assert run.ends()[0] == 91
-        told, *stands = run.message.splitlines()
-        assert told.startswith("rank 6 is hung, stopped by a signal: no progress for ")
-        assert told.endswith("; all other ranks of the worker are elsewhere")
-        assert "rank 6: (stopped by a signal)" in stands
+        assert run.wait()[0] == 91
+        headline, *stacks = run.message.splitlines()
+        assert headline.startswith("rank 6 is hung, stopped by a signal: no progress for ")
+        assert headline.endswith("; all other ranks of the worker are elsewhere")
+        assert "rank 6: (stopped by a signal)" in stacks
 
 
 LOSES = """
@@ -209,54 +207,54 @@ try:
     raise ValueError("the real cause")
 except ValueError:
     import traceback; traceback.print_exc()
-    say("raised", "")
+    record("raised", "")
     time.sleep(0.7)
     sys.exit(93)
 """
 
 
-def test_the_cause_is_the_rank_that_failed_first_and_not_the_one_that_ended_first(
-    program: Path, tmp_path: Path
-) -> None:
-    with agent(program, tmp_path, LOSES) as run:
-        assert run.ends()[0] == 93
+def test_rank_that_failed_first_is_root_cause(program: Path, tmp_path: Path) -> None:
+    with running_agent(program, tmp_path, LOSES) as run:
+        assert run.wait()[0] == 93
         assert run.message.startswith("rank 3 exited with code 93: ValueError: the real cause")
 
 
-def test_where_all_have_lost_a_peer_the_first_of_them_is_told_at_once(program: Path, tmp_path: Path) -> None:
+def test_first_peer_loss_is_reported_immediately(program: Path, tmp_path: Path) -> None:
     script = 'if R == 3: time.sleep(0.3)\nsys.exit("Broken pipe")'
-    with agent(program, tmp_path, script) as run:
-        assert run.ends()[0] == 1
+    with running_agent(program, tmp_path, script) as run:
+        assert run.wait()[0] == 1
         assert run.message.startswith("rank 2 exited with code 1: Broken pipe")
 
 
-def test_who_says_nothing_of_progress_may_take_as_long_as_it_likes(program: Path, tmp_path: Path) -> None:
+def test_rank_without_progress_is_never_hung(program: Path, tmp_path: Path) -> None:
     for seconds, script in (("1", "time.sleep(4)"), ("0", HANGS.replace("time.sleep(600)", "time.sleep(3)"))):
-        with agent(program, tmp_path, script, TRAINYARD_HANG_TIMEOUT_SECONDS=seconds) as run:
-            assert run.ends() == (0, "")
+        with running_agent(program, tmp_path, script, TRAINYARD_HANG_TIMEOUT_SECONDS=seconds) as run:
+            assert run.wait() == (0, "")
 
 
-def test_progress_that_makes_no_sense_is_said_once_and_harms_nobody(program: Path, tmp_path: Path) -> None:
+def test_malformed_progress_is_logged_once(program: Path, tmp_path: Path) -> None:
     script = 'open(os.environ["TRAINYARD_PROGRESS_FILE"], "w").write("nan" if R == 2 else "7")\ntime.sleep(4)'
-    with agent(program, tmp_path, script, TRAINYARD_HANG_TIMEOUT_SECONDS="5") as run:
-        code, said = run.ends()
-        assert (code, said.splitlines()) == (
+    with running_agent(program, tmp_path, script, TRAINYARD_HANG_TIMEOUT_SECONDS="5") as run:
+        code, errors = run.wait()
+        assert (code, errors.splitlines()) == (
             0,
             ["trainyard-agent: cannot read the progress of rank 2: Expecting value: line 1 column 1 (char 0)"],
         )
 
 
-def test_nothing_of_the_progress_is_left_behind(program: Path, tmp_path: Path) -> None:
-    script = 'say(f"file{R}", os.environ["TRAINYARD_PROGRESS_FILE"])\nfrom trainyard_agent import progress\nprogress(1)'
-    with agent(program, tmp_path, script) as run:
-        assert run.ends() == (0, "")
+def test_progress_folder_is_removed(program: Path, tmp_path: Path) -> None:
+    script = (
+        'record(f"file{R}", os.environ["TRAINYARD_PROGRESS_FILE"])\nfrom trainyard_agent import progress\nprogress(1)'
+    )
+    with running_agent(program, tmp_path, script) as run:
+        assert run.wait() == (0, "")
         files = [Path(run.file("file2")), Path(run.file("file3"))]
         assert files[0].parent == files[1].parent
         assert not files[0].parent.exists()
 
 
 @pytest.mark.parametrize(
-    ("command", "code", "told"),
+    ("command", "code", "text"),
     [
         ([], 2, "usage: trainyard-agent"),
         (["--"], 2, "usage: trainyard-agent"),
@@ -265,35 +263,33 @@ def test_nothing_of_the_progress_is_left_behind(program: Path, tmp_path: Path) -
         (["--", "/etc"], 126, "cannot start /etc: Permission denied"),
     ],
 )
-def test_what_cannot_be_started_is_said(
-    program: Path, tmp_path: Path, command: list[str], code: int, told: str
-) -> None:
-    run = Agent(program, tmp_path, *command)
-    ended, said = run.ends()
-    assert (ended, told in said, told in run.message) == (code, True, True)
+def test_failed_start_is_reported(program: Path, tmp_path: Path, command: list[str], code: int, text: str) -> None:
+    run = AgentProcess(program, tmp_path, *command)
+    exit_code, errors = run.wait()
+    assert (exit_code, text in errors, text in run.message) == (code, True, True)
 
 
-def test_what_cannot_be_started_just_now_is_tried_again(program: Path, tmp_path: Path) -> None:
+def test_temporary_start_failure_can_be_retried(program: Path, tmp_path: Path) -> None:
     (tmp_path / "busy").touch(0o755)
     with (tmp_path / "busy").open("wb"):
-        run = Agent(program, tmp_path, "--", "./busy")
-        assert run.ends()[0] == 1
+        run = AgentProcess(program, tmp_path, "--", "./busy")
+        assert run.wait()[0] == 1
     assert run.message == "cannot start ./busy: Text file busy"
 
 
-def test_a_variable_that_is_missing_is_named(program: Path, tmp_path: Path) -> None:
-    run = Agent(program, tmp_path, "--", "true", TRAINYARD_PROCESSES_PER_REPLICA="")
-    assert run.ends()[0] == 2
+def test_missing_variable_is_named(program: Path, tmp_path: Path) -> None:
+    run = AgentProcess(program, tmp_path, "--", "true", TRAINYARD_PROCESSES_PER_REPLICA="")
+    assert run.wait()[0] == 2
     assert run.message == "TRAINYARD_PROCESSES_PER_REPLICA must be an integer from 1 to 1024, and is ''"
-    run = Agent(program, tmp_path, "--", "true", TRAINYARD_HANG_TIMEOUT_SECONDS="soon")
-    assert run.ends()[0] == 2
+    run = AgentProcess(program, tmp_path, "--", "true", TRAINYARD_HANG_TIMEOUT_SECONDS="soon")
+    assert run.wait()[0] == 2
     assert run.message == "TRAINYARD_HANG_TIMEOUT_SECONDS must be an integer from 0 to 604800, and is 'soon'"
 
 
-def test_a_log_that_nobody_reads_any_more_harms_nobody(program: Path, tmp_path: Path) -> None:
-    script = 'say(f"ready{R}", "yes")\nwhile not os.path.exists("go"): time.sleep(0.01)\n'
+def test_closed_log_does_not_stop_ranks(program: Path, tmp_path: Path) -> None:
+    script = 'record(f"ready{R}", "yes")\nwhile not os.path.exists("go"): time.sleep(0.01)\n'
     script += 'for _ in range(2000): sys.stderr.write("x" * 100)\nsys.exit(3 if R == 3 else 0)'
-    with agent(program, tmp_path, script) as run:
+    with running_agent(program, tmp_path, script) as run:
         run.file("ready2")
         run.file("ready3")
         assert run.process.stderr is not None
@@ -302,23 +298,23 @@ def test_a_log_that_nobody_reads_any_more_harms_nobody(program: Path, tmp_path: 
         assert run.process.wait(timeout=60) == 3
 
 
-def test_a_log_that_cannot_be_written_is_said_and_does_not_hide_the_cause(program: Path, tmp_path: Path) -> None:
+def test_unwritable_termination_log_is_reported(program: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with agent(program, tmp_path, "sys.exit(5)", TRAINYARD_TERMINATION_LOG=str(tmp_path / "folder")) as run:
-        code, said = run.ends()
-        assert (code, ": Is a directory" in said) == (5, True)
+    with running_agent(program, tmp_path, "sys.exit(5)", TRAINYARD_TERMINATION_LOG=str(tmp_path / "folder")) as run:
+        code, errors = run.wait()
+        assert (code, ": Is a directory" in errors) == (5, True)
 
 
-def test_a_foreign_letter_in_a_container_without_unicode_hides_no_cause(program: Path, tmp_path: Path) -> None:
+def test_non_ascii_output_without_unicode_is_reported(program: Path, tmp_path: Path) -> None:
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     script = 'sys.stderr.buffer.write("\\u4f60".encode()); sys.exit(93)'
-    with agent(program, tmp_path, script, **locale) as run:
-        assert run.ends()[0] == 93
+    with running_agent(program, tmp_path, script, **locale) as run:
+        assert run.wait()[0] == 93
         assert run.message.endswith("exited with code 93: \u4f60\n\u4f60")
 
 
-def test_a_rank_that_speaks_its_last_while_another_is_reaped_is_heard(tmp_path: Path) -> None:
-    """Signal and words come in one batch, the signal first: both ranks are reaped before the words are read."""
+def test_last_output_of_reaped_rank_is_read(tmp_path: Path) -> None:
+    """Signal and output arrive together, the signal first: both ranks are reaped before the output is read."""
     script = """
 import os, time
 from trainyard_agent.group import Group
@@ -336,7 +332,7 @@ with Group() as group:
     ran = subprocess.run(
         [sys.executable, "-c", script],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(AGENT), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": str(AGENT_SOURCE), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         timeout=60,
@@ -345,9 +341,9 @@ with Group() as group:
     assert (ran.stdout, ran.stderr) == ("[(0, 5, ''), (1, 6, 'last\\n')]\n", "last\n")
 
 
-def test_talk_without_end_after_the_end_is_not_waited_for(program: Path, tmp_path: Path) -> None:
+def test_endless_output_does_not_delay_exit(program: Path, tmp_path: Path) -> None:
     script = 'subprocess.Popen(["sh", "-c", "while :; do echo x >&2; done"]); sys.exit(4)'
-    with agent(program, tmp_path, script) as run:
+    with running_agent(program, tmp_path, script) as run:
         began = time.monotonic()
-        assert run.ends()[0] == 4
+        assert run.wait()[0] == 4
         assert time.monotonic() - began < 30

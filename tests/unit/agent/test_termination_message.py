@@ -1,4 +1,4 @@
-"""The termination message that the agent writes, by the examples that the operator's tests read."""
+"""The termination message that the agent writes, by the golden examples that the operator's tests read."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.agent.running import shown
+from tests.unit.agent.agent_process import displayed
 from trainyard_agent.exit_cause import KEPT, Tail, hardware_error, is_peer_loss, strip_launcher, strip_rank_marks
 from trainyard_agent.memory import Memory
 from trainyard_agent.termination_message import (
@@ -35,24 +35,26 @@ def test_golden_message_is_written(example: dict[str, Any]) -> None:
 
 
 def message(rank: int | None, code: int, output: str, before: Memory, after: Memory, **more: Any) -> str:
-    """What people are shown of a rank that exited so."""
-    return shown(write(*failure(rank, code, output, before, after, **more)))
+    """Return the displayed message of a rank that exited this way."""
+    return displayed(write(*failure(rank, code, output, before, after, **more)))
 
 
-NOBODY = Memory(None, None, None)
+UNKNOWN = Memory(None, None, None)
 ONE = f'{BEGIN}\n  File "a.py", line 1, in <module>\n    f()\nValueError: one'
 
 
 def test_exception_is_in_the_headline() -> None:
-    assert message(3, 1, f"step 7\n{ONE}\n", NOBODY, NOBODY) == f"rank 3 exited with code 1: ValueError: one\n{ONE}"
+    assert message(3, 1, f"step 7\n{ONE}\n", UNKNOWN, UNKNOWN) == f"rank 3 exited with code 1: ValueError: one\n{ONE}"
 
 
 def test_last_line_without_a_traceback() -> None:
-    assert message(0, 139, "loading\n", NOBODY, NOBODY) == "rank 0 was killed by SIGSEGV\nloading"
-    assert message(0, 135, "loading\n", NOBODY, NOBODY).startswith("rank 0 was killed by SIGBUS: mapped memory is not")
-    assert message(0, 1, "", NOBODY, NOBODY) == "rank 0 exited with code 1"
-    told = "rank 0 exited with code 3: cannot find the data\nloading\ncannot find the data"
-    assert message(0, 3, "loading\ncannot find the data\n\n", NOBODY, NOBODY) == told
+    assert message(0, 139, "loading\n", UNKNOWN, UNKNOWN) == "rank 0 was killed by SIGSEGV\nloading"
+    assert message(0, 135, "loading\n", UNKNOWN, UNKNOWN).startswith(
+        "rank 0 was killed by SIGBUS: mapped memory is not"
+    )
+    assert message(0, 1, "", UNKNOWN, UNKNOWN) == "rank 0 exited with code 1"
+    text = "rank 0 exited with code 3: cannot find the data\nloading\ncannot find the data"
+    assert message(0, 3, "loading\ncannot find the data\n\n", UNKNOWN, UNKNOWN) == text
 
 
 LOGGED = f"trying again\n{ONE}\n"
@@ -65,7 +67,7 @@ AT_EXIT = f'Exception ignored in: <_io.TextIOWrapper>\n{BEGIN}\n  File "t.py", l
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "first"),
+    ("code", "output", "first"),
     [
         (137, LOGGED, "rank 0 was killed by SIGKILL"),
         (143, f"{LOGGED}step 8", "rank 0 was killed by SIGTERM"),
@@ -81,14 +83,14 @@ AT_EXIT = f'Exception ignored in: <_io.TextIOWrapper>\n{BEGIN}\n  File "t.py", l
         (255, LOGGED, "rank 0 exited with code 255: ValueError: one"),
     ],
 )
-def test_exception_before_a_signal_counts_at_the_end(code: int, said: str, first: str) -> None:
-    told = message(0, code, said, NOBODY, NOBODY)
-    assert told.splitlines()[0] == first
-    assert said.strip()[-20:] in told or code in {1, 139}
+def test_exception_before_a_signal_counts_at_the_end(code: int, output: str, first: str) -> None:
+    text = message(0, code, output, UNKNOWN, UNKNOWN)
+    assert text.splitlines()[0] == first
+    assert output.strip()[-20:] in text or code in {1, 139}
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "victim"),
+    ("code", "output", "victim"),
     [
         (1, PEER, True),
         (1, f"{PEER}{AT_EXIT}", True),
@@ -101,8 +103,8 @@ def test_exception_before_a_signal_counts_at_the_end(code: int, said: str, first
         (1, "RendezvousConnectionError: gone", True),
     ],
 )
-def test_peer_loss_is_known_by_the_last_words(code: int, said: str, *, victim: bool) -> None:
-    assert is_peer_loss(code, said) is victim
+def test_peer_loss_is_known_by_the_last_words(code: int, output: str, *, victim: bool) -> None:
+    assert is_peer_loss(code, output) is victim
 
 
 def test_oom_kill_is_shown_with_memory_use() -> None:
@@ -112,13 +114,13 @@ def test_oom_kill_is_shown_with_memory_use() -> None:
         ", peak use 512 MiB, limit 512 MiB"
     )
     assert "out of memory" not in message(1, 137, "", after, after)
-    assert "out of memory" not in message(1, 137, "", before, NOBODY)
+    assert "out of memory" not in message(1, 137, "", before, UNKNOWN)
 
 
 def test_old_oom_kill_is_not_the_cause() -> None:
     before, after = Memory(2, None, None), Memory(4, None, None)
-    told = message(1, 1, ONE, before, after, oom_age=300.0).splitlines()[0]
-    assert told == (
+    text = message(1, 1, ONE, before, after, oom_age=300.0).splitlines()[0]
+    assert text == (
         "rank 1 exited with code 1: ValueError: one"
         " (300 seconds before, out of memory, the kernel killed 2 of its processes)"
     )
@@ -128,10 +130,10 @@ def test_old_oom_kill_is_not_the_cause() -> None:
 @pytest.mark.parametrize("letter", ["x", "ü", "\ud800", "\x00", '"', "\\"])
 def test_message_fits_into_the_kubelets_limit(letter: str) -> None:
     output = f"{ONE}{letter * 10_000}\n{letter * 10_000}\n{ONE}{letter * 10_000}"
-    made = write(*failure(0, 1, output, NOBODY, NOBODY))
+    made = write(*failure(0, 1, output, UNKNOWN, UNKNOWN))
     assert len(made.encode()) <= MESSAGE_BYTES
     assert len(made.partition("\n")[0].encode()) <= LINE_BYTES
-    assert shown(made).startswith("rank 0 exited with code 1: ValueError: one")
+    assert displayed(made).startswith("rank 0 exited with code 1: ValueError: one")
 
 
 def test_line_fits_with_all_fields() -> None:
@@ -160,7 +162,7 @@ def test_line_fits_with_all_fields() -> None:
 
 
 def test_log_line_gives_the_facts() -> None:
-    data, _ = failure(3, 1, ONE, NOBODY, NOBODY, 7)
+    data, _ = failure(3, 1, ONE, UNKNOWN, UNKNOWN, 7)
     expected = 'kind=failed rank=3 exitCode=1 step=7 exception="ValueError: one" location="a.py:1 in <module>"'
     assert summary(data) == expected
 
@@ -176,13 +178,13 @@ def test_log_line_gives_the_facts() -> None:
     ],
 )
 def test_plain_message_is_not_worth_writing(rank: int | None, code: int, output: str, *, plain: bool) -> None:
-    assert is_plain(*failure(rank, code, output, NOBODY, NOBODY)) is plain
+    assert is_plain(*failure(rank, code, output, UNKNOWN, UNKNOWN)) is plain
 
 
 def test_hardware_error_is_found() -> None:
     assert hardware_error("RuntimeError: CUDA error: uncorrectable ECC error encountered") == "uncorrectable ECC"
     assert hardware_error("RuntimeError: CUDA error: device-side assert triggered") == ""
-    assert failure(0, 1, "CUDA error: unknown error", NOBODY, NOBODY)[0].hardware_error == "CUDA error: unknown error"
+    assert failure(0, 1, "CUDA error: unknown error", UNKNOWN, UNKNOWN)[0].hardware_error == "CUDA error: unknown error"
 
 
 def test_tail_keeps_the_end_of_a_stream() -> None:
@@ -209,24 +211,24 @@ ACCELERATE = (
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
-        pytest.param(f"step 7\n{RANK_3}{RANK_1}{TORCHRUN}", id="the first of several ranks"),
-        pytest.param(f"{ONE}\n{TORCHRUN}", id="before there is a process group"),
-        pytest.param(f"{ONE}\n{TORCHRUN}{ACCELERATE}", id="accelerate, which has started torchrun"),
+        pytest.param(f"step 7\n{RANK_3}{RANK_1}{TORCHRUN}", id="several ranks"),
+        pytest.param(f"{ONE}\n{TORCHRUN}", id="no process group"),
+        pytest.param(f"{ONE}\n{TORCHRUN}{ACCELERATE}", id="accelerate with torchrun"),
         pytest.param(f"step 7\n{ONE}", id="no launcher"),
     ],
 )
-def test_ranks_output_counts_below_a_launcher(said: str) -> None:
-    told = message(None, 1, strip_launcher(said), NOBODY, NOBODY)
-    assert told == f"the command exited with code 1: ValueError: one\n{ONE}"
+def test_ranks_output_counts_below_a_launcher(output: str) -> None:
+    text = message(None, 1, strip_launcher(output), UNKNOWN, UNKNOWN)
+    assert text == f"the command exited with code 1: ValueError: one\n{ONE}"
 
 
 def test_launcher_alone_is_shown_by_its_lines() -> None:
-    said = strip_launcher(f"loading\n{TORCHRUN}")
-    told, *rest = message(None, 1, said, NOBODY, NOBODY).splitlines()
-    assert told.startswith("the command exited with code 1: E1122 ")
-    assert "failed (exitcode: 1) local_rank: 3" in told
+    output = strip_launcher(f"loading\n{TORCHRUN}")
+    text, *rest = message(None, 1, output, UNKNOWN, UNKNOWN).splitlines()
+    assert text.startswith("the command exited with code 1: E1122 ")
+    assert "failed (exitcode: 1) local_rank: 3" in text
     assert rest[0] == "loading"
 
 

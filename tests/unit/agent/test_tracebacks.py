@@ -1,4 +1,4 @@
-"""Which of the tracebacks in a program's last words has ended it: as Python itself writes them."""
+"""Which traceback in a program's output caused its exit, in the formats that Python writes."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ HANDLING = "\n\nDuring handling of the above exception, another exception occurr
 
 
 @pytest.mark.parametrize(
-    ("said", "text", "exception"),
+    ("output", "text", "exception"),
     [
         (f"step 1\n{ONE}\n", ONE, "ValueError: one"),
         (f"{ONE}\nhandled, going on\n{TWO}", TWO, "RuntimeError: two"),
@@ -25,39 +25,38 @@ HANDLING = "\n\nDuring handling of the above exception, another exception occurr
         ("12:00 " + ONE.replace("\n", "\n12:00 "), "12:00 " + ONE.replace("\n", "\n12:00 "), "ValueError: one"),
     ],
 )
-def test_the_last_one_with_what_led_to_it(said: str, text: str, exception: str) -> None:
-    found = last(said)
+def test_last_traceback_includes_its_chain(output: str, text: str, exception: str) -> None:
+    found = last(output)
     assert found is not None
     assert (found.text, found.exception) == (text, exception)
 
 
-@pytest.mark.parametrize("said", ["", "no traceback here", "Traceback"])
-def test_there_may_be_none(said: str) -> None:
-    assert last(said) is None
+@pytest.mark.parametrize("output", ["", "no traceback here", "Traceback"])
+def test_output_without_traceback_gives_none(output: str) -> None:
+    assert last(output) is None
 
 
 RAISES = "\nraise ValueError('one')"
 PROGRAMS = {
-    "a thread that ends after it": "import threading, time\ndef f():\n    time.sleep(0.3); raise OSError('aside')\nthreading.Thread(target=f).start()"
+    "later thread exception": "import threading, time\ndef f():\n    time.sleep(0.3); raise OSError('aside')\nthreading.Thread(target=f).start()"
     + RAISES,
-    "a function that runs at exit": "import atexit\ndef f(): raise OSError('aside')\natexit.register(f)" + RAISES,
-    "an object that goes": "class A:\n    def __del__(self): raise OSError('aside')\na = A()" + RAISES,
-    "a warning": "import atexit, warnings\natexit.register(lambda: warnings.warn('aside'))" + RAISES,
-    "a task that nobody has waited for": "import asyncio, gc\nasync def g(): raise OSError('aside')\nasync def f():\n    t = asyncio.ensure_future(g()); await asyncio.sleep(0.01); del t; gc.collect()\nasyncio.run(f())"
+    "exit handler": "import atexit\ndef f(): raise OSError('aside')\natexit.register(f)" + RAISES,
+    "object finalizer": "class A:\n    def __del__(self): raise OSError('aside')\na = A()" + RAISES,
+    "warning": "import atexit, warnings\natexit.register(lambda: warnings.warn('aside'))" + RAISES,
+    "task that was never awaited": "import asyncio, gc\nasync def g(): raise OSError('aside')\nasync def f():\n    t = asyncio.ensure_future(g()); await asyncio.sleep(0.01); del t; gc.collect()\nasyncio.run(f())"
     + RAISES,
-    "an exception that was logged": "import logging\ntry: 1/0\nexcept ZeroDivisionError: logging.exception('aside')"
-    + RAISES,
-    "notes": "e = ValueError('one')\ne.add_note('more:\\n  indented')\nraise e",
-    "a message of several lines": "raise ValueError('one\\nfield\\n  Input should be an integer\\n    For further information')",
-    "a DataLoader's worker": f"raise RuntimeError('Caught ValueError in DataLoader worker process 0.\\nOriginal ' + {ONE!r})",
-    "torch's spawn": f"raise RuntimeError('\\n\\n-- Process 1 terminated with the following error:\\n' + {ONE!r})",
+    "logged exception": "import logging\ntry: 1/0\nexcept ZeroDivisionError: logging.exception('aside')" + RAISES,
+    "exception notes": "e = ValueError('one')\ne.add_note('more:\\n  indented')\nraise e",
+    "message of several lines": "raise ValueError('one\\nfield\\n  Input should be an integer\\n    For further information')",
+    "DataLoader worker": f"raise RuntimeError('Caught ValueError in DataLoader worker process 0.\\nOriginal ' + {ONE!r})",
+    "torch spawn": f"raise RuntimeError('\\n\\n-- Process 1 terminated with the following error:\\n' + {ONE!r})",
     "another process": "import concurrent.futures as c\ndef f(): raise ValueError('one')\nwith c.ProcessPoolExecutor(1) as p: p.submit(f).result()",
     "deep recursion": "def f(n): f(n + 1)\ntry: f(0)\nexcept RecursionError as e: raise ValueError('one') from e",
 }
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=[*PROGRAMS])
-def test_what_else_is_said_is_not_taken_for_it(program: str) -> None:
+def test_other_output_is_not_the_exception(program: str) -> None:
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     found = last(ended.stderr)
     assert ended.returncode == 1
@@ -66,7 +65,7 @@ def test_what_else_is_said_is_not_taken_for_it(program: str) -> None:
     assert "aside" not in found.text or "logging" in program
 
 
-def test_an_exception_may_go_on_for_some_lines() -> None:
+def test_exception_message_has_a_line_limit() -> None:
     keys = [f"\tmissing key {n}" for n in range(100)]
     found = last("\n".join([ONE, *keys]))
     assert found is not None
@@ -75,18 +74,18 @@ def test_an_exception_may_go_on_for_some_lines() -> None:
     assert last(f"{ONE}\n{'x' * 5000}\n") == (ONE, "ValueError: one", 1)
 
 
-def test_a_thread_that_has_failed_is_told_where_nothing_else_is() -> None:
+def test_thread_exception_is_used_as_a_fallback() -> None:
     found = last(f"Exception in thread Thread-1:\n{ONE}\nstep 7\n")
     assert found is not None
     assert found.exception == "ValueError: one"
 
 
 @pytest.mark.parametrize("margin", ["", "x = 1\n"])
-def test_a_group_of_exceptions_is_kept_with_its_members(margin: str) -> None:
+def test_exception_group_keeps_its_members(margin: str) -> None:
     program = f"{margin}raise ExceptionGroup('both', [ValueError('one'), ExceptionGroup('inner', [OSError('two')])])"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stderr
-    found = last(f"step 1\n{said}bye\n")
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stderr
+    found = last(f"step 1\n{output}bye\n")
     assert found is not None
     assert found.exception == "ExceptionGroup: both (2 sub-exceptions)"
-    assert found.text == said.rstrip()
+    assert found.text == output.rstrip()
     assert {"ValueError: one", "OSError: two"} <= {line.strip(" |") for line in found.text.splitlines()}

@@ -1,4 +1,4 @@
-"""How a worker ends that never gets to its ranks: asked to before it had begun, or forgotten by the operator."""
+"""Exit of a worker whose ranks never start: after an early SIGTERM, or without an order."""
 
 import os
 import shutil
@@ -9,30 +9,32 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.conftest import AGENT
-from tests.unit.agent.operator_process import Operator, credentials
-from tests.unit.agent.place import PLACE
-from tests.unit.agent.running import Agent
-
-TRAINER = AGENT.parent
+from tests.unit.agent.agent_process import AgentProcess
+from tests.unit.agent.fake_operator import FakeOperator, credentials
+from tests.unit.agent.worker_environment import AGENT_SOURCE, TRAINER_IMAGE, WORKER_VARIABLES
 
 
 def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
-    """A process of its own: the agent ends all that is below the one in which it is."""
-    environment = {**os.environ, **PLACE, "PYTHONPATH": str(AGENT), "TRAINYARD_TERMINATION_LOG": str(folder / "log")}
+    """Run a script in a new process: the agent kills all descendants of its own process."""
+    environment = {
+        **os.environ,
+        **WORKER_VARIABLES,
+        "PYTHONPATH": str(AGENT_SOURCE),
+        "TRAINYARD_TERMINATION_LOG": str(folder / "log"),
+    }
     words = [sys.executable, "-c", script]
     return subprocess.run(words, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
 
 
-@pytest.mark.parametrize(("heard", "code"), [([int(signal.SIGTERM)], 143), ([], 0)])
-def test_a_signal_that_came_before_the_agent_was_ready_is_heard(tmp_path: Path, heard: list[int], code: int) -> None:
-    call = f"from trainyard_agent.main import main; raise SystemExit(main(['--', 'touch', 'ran'], {heard}))"
+@pytest.mark.parametrize(("signals", "code"), [([int(signal.SIGTERM)], 143), ([], 0)])
+def test_early_sigterm_is_not_lost(tmp_path: Path, signals: list[int], code: int) -> None:
+    call = f"from trainyard_agent.main import main; raise SystemExit(main(['--', 'touch', 'ran'], {signals}))"
     assert run(tmp_path, call).returncode == code
-    assert (tmp_path / "ran").exists() is not bool(heard)
+    assert (tmp_path / "ran").exists() is not bool(signals)
 
 
-def test_one_that_comes_while_it_is_imported_is_kept(tmp_path: Path) -> None:
-    shutil.copy(AGENT / "__main__.py", tmp_path)
+def test_sigterm_during_import_is_not_lost(tmp_path: Path) -> None:
+    shutil.copy(AGENT_SOURCE / "__main__.py", tmp_path)
     (tmp_path / "trainyard_agent").mkdir()
     imported = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\ndef main(signals): print(*signals); return 7\n"
     (tmp_path / "trainyard_agent/main.py").write_text(imported)
@@ -40,13 +42,13 @@ def test_one_that_comes_while_it_is_imported_is_kept(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (7, f"{signal.SIGTERM:d}\n")
 
 
-def test_one_that_comes_while_a_python_is_looked_for_ends_the_container(tmp_path: Path) -> None:
-    """As its first process, which would not hear it otherwise."""
+def test_sigterm_during_python_search_exits(tmp_path: Path) -> None:
+    """The first process of a container ignores signals that it does not handle."""
     finder = tmp_path / "python3"
     finder.write_text("#!/bin/sh\nkill -TERM $PPID\nexit 1\n")
     finder.chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TRAINYARD_TERMINATION_LOG": str(tmp_path / "log")}
-    start = ["/bin/sh", str(TRAINER / "start-agent.sh"), "--", "true"]
+    start = ["/bin/sh", str(TRAINER_IMAGE / "start-agent.sh"), "--", "true"]
     assert subprocess.run(start, env=environment, check=False, timeout=60).returncode == 143
 
 
@@ -77,17 +79,15 @@ print(end.code, end.message and end.message.partition("\\n")[2])
         ("Final.REPLACED", "143 None"),
     ],
 )
-def test_a_worker_that_nobody_tells_to_begin_says_so_and_is_nobody_s_failure(
-    tmp_path: Path, final: str, end: str
-) -> None:
-    """By an operator that has answered once, and does not any more."""
+def test_worker_without_start_order_gives_the_reason(tmp_path: Path, final: str, end: str) -> None:
+    """The operator answered once, and does not answer any more."""
     done = run(tmp_path, WAITS.format(final=final))
     assert done.stdout == f"{end}\n", done.stderr
 
 
-def test_so_does_one_whose_operator_knows_nothing_of_it(program: Path, folder: Path, operator: Operator) -> None:
-    operator.says = (404, {})
+def test_worker_unknown_to_operator_gives_the_reason(program: Path, folder: Path, operator: FakeOperator) -> None:
+    operator.fixed_answer = (404, {})
     waits = {**credentials(folder, operator.port), "TRAINYARD_RENDEZVOUS": "wait"}
-    run = Agent(program, folder, "--", "true", **waits)
-    assert run.ends()[0] == 92
+    run = AgentProcess(program, folder, "--", "true", **waits)
+    assert run.wait()[0] == 92
     assert run.message == "attempt 1 was not started: the operator cannot be asked"

@@ -95,6 +95,12 @@ def test_pod_on_lost_node_does_not_block() -> None:
     assert decided.status.replicas == 1
 
 
+def deleted(actions: Sequence[Action]) -> list[str]:
+    """The names of the pods that are deleted; each action deletes one."""
+    assert all(isinstance(action, DeletePod) for action in actions)
+    return [action.name for action in actions if isinstance(action, DeletePod)]
+
+
 def test_finished_pods_keep_logs_during_backoff() -> None:
     over = job(3).running().failed(1).started(attempt=2).with_status(backoff=Backoff(count=2, not_before=ago(-4)))
     assert deleted(plan(over.snapshot, NOW).actions) == ["train-worker-0-1", "train-worker-2-1"]

@@ -224,7 +224,7 @@ class Group:
                 self._selector.unregister(each.pipe)
             return False
         each.tail.feed(data)
-        # Where nobody reads any more, the output is lost.
+        # If stderr has no reader any more, the output is lost.
         with contextlib.suppress(OSError):
             while data:
                 data = data[os.write(STANDARD_ERROR, data) :]

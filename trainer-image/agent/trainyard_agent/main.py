@@ -77,7 +77,7 @@ def _reject(reason: str) -> int:
 
 
 def _log(text: str) -> None:
-    # From any thread, and where nobody reads any more.
+    # From any thread, and without a reader of stderr.
     with suppress(OSError):
         os.write(STANDARD_ERROR, f"trainyard-agent: {text}\n".encode(errors="replace"))
 

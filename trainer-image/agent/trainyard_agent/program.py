@@ -44,7 +44,7 @@ def parse(words: Sequence[str]) -> Program | None:
         elif word == "-m":
             return Program(words[:at], True, words[at + 1], words[at + 2 :]) if at + 1 < len(words) else None  # noqa: FBT003 - a field
         elif not word.startswith("-"):
-            return Program(words[:at], False, word, words[at + 1 :])  # noqa: FBT003 - likewise
+            return Program(words[:at], False, word, words[at + 1 :])  # noqa: FBT003 - a field of the tuple
         elif len(word) > 1 and HARMLESS_OPTIONS.issuperset(word[1:]):
             at += 1
         else:

@@ -29,7 +29,7 @@ MIN_REPORT_SECONDS, MAX_REPORT_SECONDS, DEFAULT_REPORT_SECONDS = 1.0, 600.0, 60.
 
 
 class AgentState(Enum):
-    """What the agent does, as the operator is told."""
+    """What the agent does, as it reports to the operator."""
 
     RUNNING = "running"
     """The ranks of the attempt run."""
@@ -149,7 +149,7 @@ def parse_order(answer: object) -> Order:
         if type(value) is not bool:
             raise ValueError(f"{name} is neither true nor false")
     if not isinstance(environment, dict):
-        raise ValueError("environment is no object")  # noqa: TRY004 - likewise
+        raise ValueError("environment is no object")  # noqa: TRY004 - an error of the message, not of the program
     for name, value in environment.items():
         if not NAME.fullmatch(name):
             raise ValueError(f"environment has {name[:64]!r}, which is no name of a variable")

@@ -85,7 +85,7 @@ class Reporter:
             return
         pause = random.uniform(0, FIRST_REPORT_SECONDS)  # noqa: S311 - no secret
         while True:
-            self._wake.wait(pause * random.uniform(0.9, 1.1))  # noqa: S311 - likewise
+            self._wake.wait(pause * random.uniform(0.9, 1.1))  # noqa: S311 - jitter, no secret
             if self._is_over:
                 break
             self._wake.clear()

@@ -85,11 +85,11 @@ class Slot:
         return passed
 
     def settle(self, at: int) -> None:
-        """Let the rank exit after this step. Raises OSError where it has waited for too long, and is beyond it."""
+        """Let the rank exit after this step. Raises OSError if the rank waited too long and has passed the step."""
         with self._locked(LOCK_SECONDS):
             passed, asked, _ = self._read()
             if passed >= at:
-                raise OSError("the rank is beyond that step")
+                raise OSError("the rank has passed that step")
             self._write(passed, asked, at)
 
     @property

@@ -34,7 +34,7 @@ MAX_UNTRUSTED = 5
 
 
 class _Reported(NamedTuple):
-    """What the operator is told of this worker."""
+    """What the agent reports about this worker."""
 
     attempt: int
     state: AgentState
@@ -131,7 +131,7 @@ class Sync:
             # HTTPS takes its time to import, for which no rank is to wait.
             with IMPORTS:
                 from trainyard_agent.channel import Channel  # noqa: PLC0415 - see above
-                from trainyard_agent.coordinator import Coordinator  # noqa: PLC0415 - likewise
+                from trainyard_agent.coordinator import Coordinator  # noqa: PLC0415 - imported on first use
 
             channel = self._channel = Channel(Coordinator(self._environment))
         except (ImportError, ValueError) as error:

@@ -81,7 +81,7 @@ class WarmStart:
             with Path(os.devnull).open("wb") as null:
                 self._pid = spawn(command, first, null.fileno())
         except OSError:
-            # The start of the ranks will fail likewise.
+            # The start of the ranks will fail in the same way.
             ours.close()
             return
         finally:

@@ -22,7 +22,7 @@ PODS_PATH: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where it all happens."""
+    """The cluster under test, and the folder for results."""
 
     paths: Paths
     api: Api
@@ -32,7 +32,7 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How an operator is started, and where it tells of itself."""
+    """Command that starts an operator, and the address of its metrics."""
 
     argv: Sequence[str]
     metrics: str
@@ -51,12 +51,12 @@ class System(ABC):
     uses_job_controller: bool = False
     """Whether kube-controller-manager makes its pods, so that its work counts as the system's."""
     own_writes: frozenset[str] = frozenset()
-    """The writes that nobody but the operator makes, as the API server's metrics name them."""
+    """Writes that only the operator makes, with the names of the API server's metrics."""
     other_writes: ClassVar[Mapping[str, str]] = {}
-    """What its other writes are, by verb, where they are all of one sort."""
+    """Its other writes by verb, if they are all of one kind."""
 
     after_failure: str = ""
-    """What it does about a failed worker, where that is not to start the whole group anew."""
+    """What it does after a worker failure, if it does not restart the whole group."""
 
     @abstractmethod
     def install(self, ground: Ground) -> None:
@@ -72,11 +72,11 @@ class System(ABC):
 
     @abstractmethod
     def says(self, job: Mapping[str, Any], workers: int) -> bool:
-        """Whether the job's status tells that all of its workers run."""
+        """Return whether the job's status reports that all workers run."""
 
 
 def pod_template() -> Json:
-    """The same for everybody. The container's name is the one that the training-operator insists on."""
+    """Return the pod template of all systems. The training-operator requires this container name."""
     container = {
         "name": "pytorch",
         "image": "registry.invalid/train:1",

@@ -84,7 +84,7 @@ class JobSet(System):
 
     @override
     def load(self, fleet: Fleet) -> tuple[str, list[Json]]:
-        """JobSets. A failed worker fails its Job, and the set makes all of its Jobs anew."""
+        """JobSets. A failed worker fails its Job, and the set recreates all of its Jobs."""
         return JOBS, [_job_set(name, fleet.workers) for name in fleet.names()]
 
     @override

@@ -96,7 +96,7 @@ def _job(name: str, workers: int) -> Json:
 
 
 def _webhook() -> Json:
-    """For a resource that does not exist, so that the server calls nobody."""
+    """Return a webhook for a resource that does not exist, so that the server never calls it."""
     rule = {"apiGroups": ["kubeflow.org"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["nothing"]}
     service = {"name": "training-operator", "namespace": OWN_NAMESPACE}
     webhook = {

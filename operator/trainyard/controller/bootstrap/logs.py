@@ -30,7 +30,7 @@ class _AddContext(logging.Filter):
 
 
 class _DropRepeats(logging.Filter):
-    """Drop kopf's lines about repeated requests, a kilobyte each. Whoever owns the request logs its failure once."""
+    """Drop kopf's lines about repeated requests, a kilobyte each. The caller of the request logs its failure once."""
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:

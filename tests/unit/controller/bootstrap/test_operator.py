@@ -1,10 +1,8 @@
 """The whole operator, from TrainingJob to pods and back, on a fake API server that misbehaves."""
 
 import asyncio
-import itertools
 from functools import partial
 
-import aiohttp
 import pytest
 
 from tests.support.fake_api import FakeApi
@@ -337,31 +335,6 @@ async def test_changing_refusal_message_keeps_the_backoff(api: FakeApi, lab: Lab
         await asyncio.sleep(1.5)
     # One more for the Service that was seen, and then none before the backoff is over.
     assert len([call for call in api.writes if call.verb == "POST pods"]) <= 2
-
-
-async def test_probes_and_metrics(api: FakeApi, lab: Lab) -> None:
-    ports: list[int] = []
-    async with operator(api, ports), aiohttp.ClientSession() as client:
-        lab.submit()
-        await lab.until_pods("job-worker-0-1", "job-worker-1-1")
-        url = f"http://127.0.0.1:{ports[0]}"
-        for path in ("healthz", "readyz"):
-            async with client.get(f"{url}/{path}") as answer:
-                assert (answer.status, await answer.text()) == (200, "ok\n")
-        async with client.get(f"{url}/metrics") as answer:
-            text = await answer.text()
-    assert 'trainyard_jobs{framework="none",phase="Pending"} 1.0' in text
-    assert 'trainyard_restarts_total{cause="failure"} 0.0' in text
-
-
-async def test_stale_watch_fails_the_probes(api: FakeApi) -> None:
-    ports: list[int] = []
-    async with operator(api, ports) as op, aiohttp.ClientSession() as client:
-        op.scopes[0].pods.clock = itertools.count(1e12, 3600).__next__  # an hour since its last event
-        for path in ("healthz", "readyz"):
-            async with client.get(f"http://127.0.0.1:{ports[0]}/{path}") as answer:
-                assert answer.status == 503
-                assert "the watch on pods in all namespaces has been silent" in await answer.text()
 
 
 async def test_ready_workers_share_status_writes(api: FakeApi, lab: Lab) -> None:

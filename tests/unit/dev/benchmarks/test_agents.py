@@ -14,5 +14,5 @@ async def test_all_agents_report_and_restart(monkeypatch: pytest.MonkeyPatch) ->
     rows = {row["what"]: row for row in await agents.measure(JOBS * agents.WORKERS, 0.5, 8)}
     assert [row.get("not_taken", 0) for row in rows.values()] == [0] * len(rows)
     assert rows["all at once"]["reports"] == 8
-    assert rows["of all"]["agents"] == JOBS * agents.WORKERS
-    assert rows["of all"]["not_begun"] == 0
+    assert rows["a new attempt of all jobs"]["agents"] == JOBS * agents.WORKERS
+    assert rows["a new attempt of all jobs"]["not_started"] == 0

@@ -62,13 +62,13 @@ def test_shortfalls_are_reported() -> None:
     assert shortfalls(rows(CHANGES)) == ["grow: seconds 20.0 is not ahead of training-operator with 12.0"]
     slow = [Change("shrink", "trainyard", 0, 11.0, 9.0, 2), Change("shrink", "training-operator", 0, 10.0, 9.0, 1)]
     assert shortfalls(rows(slow)) == [
-        "shrink: the median is 11.0 s; it may be 10 s",
+        "shrink: the median is 11.0 s; the target is 10 s",
         "shrink: seconds 11.0 is not ahead of training-operator with 10.0",
         "shrink: idle seconds 9.0 is not ahead of training-operator with 9.0",
-        "shrink: 2 steps are done again, and 1 under training-operator",
+        "shrink: 2 steps are repeated, and 1 under training-operator",
     ]
     never = [Change("shrink", "trainyard", 0)]
-    assert shortfalls(rows(never)) == ["shrink: the median is never s; it may be 10 s"]
+    assert shortfalls(rows(never)) == ["shrink: the median is never s; the target is 10 s"]
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)

@@ -80,7 +80,7 @@ def bodies(folder: Path, *names: str) -> str:
 
 async def say(child: Child, order: str, word: str) -> dict[str, Any]:
     """Tell the child something and wait for its answer, while the server goes on serving."""
-    child.tell(order)
+    child.send(order)
     return await asyncio.to_thread(child.expect, word, SECONDS)
 
 
@@ -116,6 +116,6 @@ async def test_rejected_requests_are_reported(server: Server, tmp_path: Path) ->
 def test_dead_process_is_reported(tmp_path: Path) -> None:
     with (
         Child("dev.benchmarks.scale.load", "http://127.0.0.1:1", str(tmp_path), PODS_PATH, bodies(tmp_path)) as load,
-        pytest.raises(BenchmarkError, match=r"benchmarks\.scale\.load has ended"),
+        pytest.raises(BenchmarkError, match=r"benchmarks\.scale\.load has exited"),
     ):
         load.expect("ready", SECONDS)

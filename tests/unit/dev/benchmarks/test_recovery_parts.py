@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from dev.benchmarks.recovery.milestones import Group, Life, Story
-from dev.benchmarks.recovery.parts import PARTS, Moments, split, steps_lost, tells_of_fault
+from dev.benchmarks.recovery.milestones import DiaryReader, Group, Life
+from dev.benchmarks.recovery.parts import PARTS, Moments, shows_fault, split, steps_lost
 
 BEFORE, AFTER = "aaa", "bbb"
 
@@ -46,7 +46,7 @@ def test_processes_are_assigned_to_the_groups_they_formed(tmp_path: Path) -> Non
         write(tmp_path, f"old-{rank}.jsonl", diary(rank, BEFORE, began=0, first=1))
         write(tmp_path, f"new-{rank}.jsonl", diary(rank, AFTER, began=20, first=3))
     write(tmp_path, "alone.jsonl", diary(0, "ccc", began=30, first=5, steps=0)[:2])
-    old, new = Story(tmp_path).read()
+    old, new = DiaryReader(tmp_path).read()
     assert (old.name, new.name) == (BEFORE, AFTER)
     assert [life.pod for life in new.lives] == ["pod-0", "pod-1", "pod-2", "pod-3"]
     assert (new.first_step, new.last_step) == ((3, 23.6), 5)
@@ -55,14 +55,14 @@ def test_processes_are_assigned_to_the_groups_they_formed(tmp_path: Path) -> Non
 def test_group_is_complete_once_each_rank_steps(tmp_path: Path) -> None:
     for rank in range(4):
         write(tmp_path, f"{rank}.jsonl", diary(rank, AFTER, began=0, first=1, steps=0 if rank == 2 else 1))
-    story = Story(tmp_path)
-    assert not story.read()[0].complete
+    diaries = DiaryReader(tmp_path)
+    assert not diaries.read()[0].complete
     with (tmp_path / "2.jsonl").open("a") as file:
         file.write('{"what": "step", "at"')
         file.flush()
-        assert not story.read()[0].complete, "half a line is none"
+        assert not diaries.read()[0].complete, "half a line is none"
         file.write(': 3.6, "step": 1}\n')
-    assert story.read()[0].complete
+    assert diaries.read()[0].complete
 
 
 def test_the_parts_add_up_to_the_whole() -> None:
@@ -123,4 +123,4 @@ RUNNING = {"state": {"running": {}}, "restartCount": 0}
     ids=["running", "waiting", "unschedulable", "gone", "terminating", "failed", "exited", "restarted", "node lost"],
 )
 def test_pod_status_reveals_the_fault(seen: dict[str, Any], tells: bool) -> None:  # noqa: FBT001 - a column of the table
-    assert tells_of_fault(seen) is tells
+    assert shows_fault(seen) is tells

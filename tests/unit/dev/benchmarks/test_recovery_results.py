@@ -70,9 +70,9 @@ def test_the_table_has_a_block_for_each_fault() -> None:
 def test_each_figure_that_is_missed_has_its_sentence() -> None:
     runs = [run(6.0), run(5.0, system="jobset"), run(None, system="training-operator"), run(None, fault="pod")]
     assert shortfalls(rows(runs), {"kill": 5, "pod": 15}) == [
-        "kill: the median is 6.0 s; it may be 5 s",
+        "kill: the median is 6.0 s; the target is 5 s",
         "kill: 6.0 s is not ahead of jobset with 5.0 s",
-        "pod: the median is never s; it may be 15 s",
+        "pod: the median is never s; the target is 15 s",
     ]
 
 
@@ -124,10 +124,10 @@ def test_file_contains_reported_goodput_and_its_error() -> None:
 @pytest.mark.parametrize(
     ("share", "words"),
     [
-        (0.89, "what the job reports (89.0%) is within 2 points of what its logs say (87.6%)"),
-        (0.8566, "what the job reports (85.7%) is within 2 points of what its logs say (87.6%)"),
-        (0.8564, "what the job reports (85.6%) IS NOT within 2 points of what its logs say (87.6%)"),
-        (0.8967, "what the job reports (89.7%) IS NOT within 2 points of what its logs say (87.6%)"),
+        (0.89, "the reported goodput (89.0%) is within 2 points of that of the logs (87.6%)"),
+        (0.8566, "the reported goodput (85.7%) is within 2 points of that of the logs (87.6%)"),
+        (0.8564, "the reported goodput (85.6%) IS NOT within 2 points of that of the logs (87.6%)"),
+        (0.8967, "the reported goodput (89.7%) IS NOT within 2 points of that of the logs (87.6%)"),
         (None, "the job reports no goodput"),
     ],
 )

@@ -72,7 +72,7 @@ def test_status_reports_goodput() -> None:
     assert SYSTEMS["trainyard"].spent(job) == {"productive": 90.0, **lost}
     assert SYSTEMS["trainyard"].spent({"status": {}}) is SYSTEMS["trainyard"].spent({}) is None
     assert [SYSTEMS[name].spent(job) for name in PEERS] == [None] * len(PEERS)
-    assert [name for name, system in SYSTEMS.items() if system.tells_goodput] == ["trainyard"]
+    assert [name for name, system in SYSTEMS.items() if system.reports_goodput] == ["trainyard"]
 
 
 def test_every_system_can_be_started() -> None:
@@ -90,7 +90,7 @@ def test_the_command_line_knows_its_names(capsys: pytest.CaptureFixture[str]) ->
     assert _parser().parse_args(["--faults", "kill,pod"]).faults == ["kill", "pod"]
     with pytest.raises(SystemExit):
         _parser().parse_args(["--systems", "jobset,slurm"])
-    assert "there is no slurm" in capsys.readouterr().err
+    assert "unknown: slurm" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class Program:
         self.going, self.turns = True, self.turns + 1
         self._lines = count()
 
-    def stand(self) -> None:
+    def pause(self) -> None:
         assert self.going
         self.going = False
 

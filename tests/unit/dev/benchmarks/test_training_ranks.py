@@ -35,7 +35,7 @@ def test_paused_rank_prints_nothing_and_continues(path: Path) -> None:
     with started(["printing"], Group(1), first_output=subprocess.PIPE) as processes:
         one = Competitor("one", processes, path / "errors")
         one.line()
-        one.stand()
+        one.pause()
         stopped(processes[0])
         one.go()
         now, then = one.line(), one.line()
@@ -51,7 +51,7 @@ def test_exited_rank_is_reported_with_its_output(path: Path) -> None:
         group = Group(1)
         with started(["failing"], group, first_output=subprocess.PIPE, errors=sink.fileno()) as processes:
             one = Competitor("one", processes, path / "errors")
-            with pytest.raises(StoppedError, match=r"one has ended(.|\n)*there is no such thing"):
+            with pytest.raises(StoppedError, match=r"one exited, or printed nothing(.|\n)*there is no such thing"):
                 one.line()
 
 

@@ -13,14 +13,14 @@ from dev.demo import monitoring
 from dev.demo.commands import Cluster, DemoError
 
 
-@pytest.mark.parametrize(("value", "wished"), [(None, False), ("", False), ("0", False), ("1", True)])
-def test_monitoring_is_optional(value: str | None, wished: bool) -> None:  # noqa: FBT001 - a row of the table
-    assert monitoring.wished({} if value is None else {"MONITORING": value}) is wished
+@pytest.mark.parametrize(("value", "requested"), [(None, False), ("", False), ("0", False), ("1", True)])
+def test_monitoring_is_optional(value: str | None, requested: bool) -> None:  # noqa: FBT001 - a row of the table
+    assert monitoring.requested({} if value is None else {"MONITORING": value}) is requested
 
 
-def test_neither_yes_nor_no_is_refused() -> None:
-    with pytest.raises(DemoError, match="MONITORING must be 1, or not be set, and is 'on'"):
-        monitoring.wished({"MONITORING": "on"})
+def test_other_values_are_rejected() -> None:
+    with pytest.raises(DemoError, match="MONITORING is 'on': set it to 1, or leave it unset"):
+        monitoring.requested({"MONITORING": "on"})
 
 
 def test_monitoring_refuses_a_cluster_it_did_not_create() -> None:
@@ -30,7 +30,7 @@ def test_monitoring_refuses_a_cluster_it_did_not_create() -> None:
 
 
 class Answers(BaseHTTPRequestHandler):
-    """A Prometheus that knows of steps alone."""
+    """A Prometheus that has only the metric of the step."""
 
     @override
     def log_message(self, *_: object) -> None:
@@ -58,15 +58,16 @@ def prometheus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("prometheus")
 def test_summary_shows_last_values_and_links(capsys: pytest.CaptureFixture[str]) -> None:
     monitoring.closing()
-    said = capsys.readouterr().out
-    assert "the last step that it was asked about: 400" in said
-    assert "failures: not told yet" in said
+    output = capsys.readouterr().out
+    assert "last scraped step: 400" in output
+    assert "restarts after failures: no data yet" in output
     assert (
-        "trainyard-fleet.json, trainyard-job.json, trainyard-operator.json from helm/trainyard/files/dashboards" in said
+        "trainyard-fleet.json, trainyard-job.json, trainyard-operator.json from helm/trainyard/files/dashboards"
+        in output
     )
 
 
-def test_a_prometheus_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_prometheus_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitoring, "PROMETHEUS_URL", "http://127.0.0.1:1")
-    with pytest.raises(DemoError, match="Prometheus does not answer at http://127"):
+    with pytest.raises(DemoError, match="Prometheus does not respond at http://127"):
         monitoring.closing()

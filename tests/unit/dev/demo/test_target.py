@@ -1,4 +1,4 @@
-"""Which cluster the demo takes, and what it says where it cannot."""
+"""The cluster that the demo chooses, and its errors."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def test_named_cluster_requires_image_references() -> None:
         target.choose({"KUBE_CONTEXT": "mine", "TRAINER_IMAGE": "x"})
 
 
-def test_kinds_nodes_share_the_folder_of_checkpoints() -> None:
+def test_kind_nodes_share_the_checkpoint_folder() -> None:
     nodes = json.loads(target.kind_nodes())["nodes"]
     assert [node["role"] for node in nodes] == ["control-plane", "worker", "worker", "worker"]
     assert {mount["containerPath"] for node in nodes[1:] for mount in node["extraMounts"]} == {target.KIND_SHARED}
@@ -33,7 +33,7 @@ def test_kinds_nodes_share_the_folder_of_checkpoints() -> None:
 
 
 @pytest.mark.parametrize("overlay", ["base", "overlays/local", "overlays/kind"])
-def test_each_overlay_is_there(overlay: str) -> None:
+def test_each_overlay_exists(overlay: str) -> None:
     assert (target.ROOT / f"examples/digits/{overlay}/kustomization.yaml").exists()
 
 

@@ -20,6 +20,6 @@ def test_waiting_command_names_the_lock_and_times_out(
             lock.exclusive(held, patience=0.5, busy="it stayed busy"),
         ):
             pytest.fail("two at a time")
-    assert capsys.readouterr().err == f"waiting for another process, which holds {held} (for 0 s at most)\n"
+    assert capsys.readouterr().err == f"waiting up to 0 s for another process that holds {held}\n"
     with lock.exclusive(held, patience=0, busy="never said"):
         assert capsys.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""How the nodes come to heed NetworkPolicies."""
+"""How the nodes enforce NetworkPolicies."""
 
 from pathlib import Path
 

@@ -9,7 +9,7 @@ import pytest
 
 from dev.release import steps
 from dev.release.__main__ import main
-from dev.release.commands import ReleaseError, last_words, run
+from dev.release.commands import ReleaseError, last_lines, run
 from dev.release.plan import Artifact, Plan, Release, read, require_registry
 from dev.release.registry import configuration, require_reachable
 from dev.release.signing import Verifier, open_key, plainly, statements
@@ -78,7 +78,7 @@ def test_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_wrong_with_a_key() -> None:
     assert plainly("reading key: decrypt: encrypted: decryption failed") == "COSIGN_PASSWORD is not its password"
-    assert "no private key of cosign's" in plainly("invalid pem block")
+    assert "not a cosign private key" in plainly("invalid pem block")
 
 
 def test_plain_http_is_for_loopback_alone(tmp_path: Path) -> None:
@@ -100,10 +100,10 @@ def test_a_program_that_is_missing_or_fails() -> None:
         run("sh", "-c", "exit 3", doing="signing")
 
 
-def test_last_words() -> None:
-    assert last_words('time="now" level=fatal msg="no \\"manifest\\""\n') == 'no "manifest"'
-    assert last_words("Error: no match\n\nUse --debug to see more\n") == "no match"
-    assert last_words("error during command execution: no match\n") == "no match"
+def test_last_lines() -> None:
+    assert last_lines('time="now" level=fatal msg="no \\"manifest\\""\n') == 'no "manifest"'
+    assert last_lines("Error: no match\n\nUse --debug to see more\n") == "no match"
+    assert last_lines("error during command execution: no match\n") == "no match"
 
 
 def test_statements_of_cosign() -> None:
@@ -133,7 +133,7 @@ def test_sums(tmp_path: Path) -> None:
     steps.write_sums(plan(tmp_path))
     require_sums(plan(tmp_path))
     file.write_text("{ }")
-    with pytest.raises(ReleaseError, match=r"a b\.json is not the file that SHA256SUMS tells of"):
+    with pytest.raises(ReleaseError, match=r"a b\.json does not match its checksum in SHA256SUMS"):
         require_sums(plan(tmp_path))
     file.unlink()
     with pytest.raises(ReleaseError, match=r"a b\.json is in SHA256SUMS but not there"):

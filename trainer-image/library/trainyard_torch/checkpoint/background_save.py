@@ -19,7 +19,7 @@ from trainyard_torch.checkpoint.store import Store, StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TOLD = (CheckpointException, RankFailedError, StoreError)
+REPORTED_ERRORS = (CheckpointException, RankFailedError, StoreError)
 """Errors that all processes have learned of through the process group, which therefore stays usable."""
 
 
@@ -83,7 +83,7 @@ class BackgroundSave:
             memory_error=self.memory_error,
             in_memory=self.in_memory,
             silent=self._store.unanswered > self._unanswered,
-            broken=not (error is None or behind or isinstance(error, TOLD)),
+            broken=not (error is None or behind or isinstance(error, REPORTED_ERRORS)),
         )
 
     def _run(self, write: Callable[[BackgroundSave], None], device: int | None) -> None:

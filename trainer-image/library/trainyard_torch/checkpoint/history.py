@@ -124,7 +124,7 @@ class History:
             StaleAttemptError: a later attempt has started.
         """
         self._check()
-        self._store.settle(str(manifest.name))
+        self._store.sync_folder(str(manifest.name))
         self._store.write(f"{manifest.name}/{NAME}", manifest.text().encode())
         self._check()
         self._store.write(LATEST, f"{manifest.name}\n".encode())

@@ -106,7 +106,7 @@ class Store:
         def bound(act: Callable[[], T]) -> T:
             return self._asked("read", path, act)
 
-        with self._told("read", path), self._opened(path) as stream:
+        with self._storage_errors("read", path), self._opened(path) as stream:
             yield io.BufferedReader(Source(stream, bound), AHEAD)
 
     @contextmanager
@@ -116,7 +116,7 @@ class Store:
         def bound(act: Callable[[], T]) -> T:
             return self._asked("write", path, act)
 
-        with self._told("write", path):
+        with self._storage_errors("write", path):
             before = self.unanswered
             out = bound(lambda: self._output(path))
             sink = Sink(out.write, bound)
@@ -143,7 +143,7 @@ class Store:
                 yield Path(made)
             return
         folder = Path(self._root) / f"scratch{PARTIAL}{uuid.uuid4().hex}"
-        with self._told("write", folder.name):
+        with self._storage_errors("write", folder.name):
             folder.mkdir(parents=True)
         try:
             yield folder
@@ -152,7 +152,7 @@ class Store:
 
     def take(self, source: Path, path: str) -> None:
         """Move a file of `scratch` into the store atomically. Replaces an existing one."""
-        with self._told("write", path):
+        with self._storage_errors("write", path):
             if self._local:
                 sync(source)
                 target = Path(self._path(path))
@@ -182,8 +182,8 @@ class Store:
         found: int | None = self._asked("look at", path, lambda: _if_there(lambda: self._fs.size(self._path(path))))
         return found
 
-    def settle(self, path: str) -> None:
-        """That there are these files in a folder outlives a power failure, as the files themselves do. Object stores promise that by themselves."""
+    def sync_folder(self, path: str) -> None:
+        """Flush the folder entries to disk, so that its files survive a power failure. Object stores need no such call."""
 
         def all_of_it() -> None:
             folder = Path(self._path(path))
@@ -230,7 +230,7 @@ class Store:
 
     def _asked(self, what: str, path: str, act: Callable[[], T]) -> T:
         """What the store answers, in time."""
-        with self._told(what, path):
+        with self._storage_errors(what, path):
             try:
                 return run_with_timeout(self._timeout_seconds, act)
             except NoResponseError:
@@ -238,7 +238,7 @@ class Store:
                 raise StoreError(f"cannot {what} {self.at(path)}: no answer for {self._timeout_seconds:g} s") from None
 
     @contextmanager
-    def _told(self, what: str, path: str) -> Iterator[None]:
+    def _storage_errors(self, what: str, path: str) -> Iterator[None]:
         """Whatever a file system raises becomes a sentence: botocore's errors are no OSError."""
         try:
             yield

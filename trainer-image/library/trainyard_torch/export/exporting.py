@@ -189,7 +189,7 @@ def _written(
             store.remove(name)
         for path in made:
             store.take(path, path.name)
-    store.settle("")
+    store.sync_folder("")
     store.write(NAME, whole.text().encode())
     # With what a process has left behind that was killed.
     for name in (UNFINISHED, *(name for name in store.folders() if PARTIAL in name)):

@@ -37,9 +37,9 @@ PEAKS: tuple[tuple[frozenset[str], float], ...] = tuple(
         ("L40", 181.0),  # NVIDIA L40
         ("L4", 121.0),  # NVIDIA L4
         ("V100", 125.0),  # NVIDIA V100, fp16: it has no bf16
-        ("T4", 65.0),  # NVIDIA T4, fp16: likewise
+        ("T4", 65.0),  # NVIDIA T4, fp16: it has no bf16
         ("4090", 165.2),  # NVIDIA Ada architecture white paper, with accumulation in fp32
-        ("3090", 71.0),  # NVIDIA Ampere GA102 white paper, likewise
+        ("3090", 71.0),  # NVIDIA Ampere GA102 white paper, with accumulation in fp32
         ("MI250X", 191.5),  # AMD Instinct MI250X: torch sees each of its two dies as a device
         ("MI300X", 1307.4),  # AMD Instinct MI300X
         ("MI325X", 1307.4),  # AMD Instinct MI325X

@@ -147,7 +147,7 @@ class Pipeline:
         # Newer ones divide gradients by the number of micro-batches, and cannot know of a weight; here the loss is divided.
         unscaled = _supported(kind, scale_grads=False)
         self._schedule = kind(made if own > 1 else made[0], n_microbatches, loss_fn=self._weighted, **unscaled)
-        # Nobody looks at the outputs; older ones put them together all the same.
+        # The outputs are unused; older versions of torch collect them anyway.
         self._quiet = _supported(self._schedule.step, return_outputs=False)
 
     def step(self, inputs: torch.Tensor, target: torch.Tensor, *, weight: float = 1.0) -> torch.Tensor:

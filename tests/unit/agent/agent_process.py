@@ -1,4 +1,4 @@
-"""The agent as the program that it is, run with a script of its own in a folder of its own."""
+"""Run the agent as a process, with a script as its command, in a folder of its own."""
 
 import os
 import signal
@@ -10,20 +10,25 @@ from pathlib import Path
 
 from tests.support.jobs import NOW
 from tests.support.polling import until
-from tests.unit.agent.place import PLACE
+from tests.unit.agent.worker_environment import WORKER_VARIABLES
 from trainyard.domain.state.observe import container_exit
 from trainyard.domain.state.termination import Termination, read
 from trainyard_agent.processes import descendants
 
 
-class Agent:
+class AgentProcess:
     """One run, with its own folder: what the ranks write, and the termination message."""
 
     def __init__(self, program: Path, folder: Path, *command: str, **environment: str) -> None:
         self.folder = folder
         self.log = folder / "termination-log"
         self.log.touch()
-        variables = {**os.environ, **PLACE, "TRAINYARD_TERMINATION_LOG": str(self.log), "FOLDER": str(folder)}
+        variables = {
+            **os.environ,
+            **WORKER_VARIABLES,
+            "TRAINYARD_TERMINATION_LOG": str(self.log),
+            "FOLDER": str(folder),
+        }
         variables |= {"TRAINYARD_FLIGHT_RECORDER": str(folder / "recorder")}
         self.process = subprocess.Popen(
             [sys.executable, str(program), *command],
@@ -34,13 +39,13 @@ class Agent:
             text=True,
         )
 
-    def ends(self) -> tuple[int, str]:
-        """Its exit code, and what it and the ranks have said as errors."""
-        _, said = self.process.communicate(timeout=60)
-        return self.process.returncode, said
+    def wait(self) -> tuple[int, str]:
+        """Return its exit code, and the standard error of the agent and its ranks."""
+        _, errors = self.process.communicate(timeout=60)
+        return self.process.returncode, errors
 
     def kill(self) -> None:
-        """With all that runs below it, which would keep the pipes open."""
+        """Kill it with all its descendants, which would keep the pipes open."""
         left = {self.process.pid, *descendants(self.process.pid)} if self.process.poll() is None else set()
         for pid in left:
             with suppress(ProcessLookupError):
@@ -50,7 +55,7 @@ class Agent:
     @property
     def message(self) -> str:
         """The termination message as the operator shows it: the sentence of its data, then the text."""
-        return shown(self.log.read_text(encoding="utf-8"))
+        return displayed(self.log.read_text(encoding="utf-8"))
 
     @property
     def data(self) -> Termination | None:
@@ -58,36 +63,38 @@ class Agent:
         return read(self.log.read_text(encoding="utf-8")).data
 
     def file(self, name: str) -> str:
-        """What a rank has written, once it has."""
+        """Wait until a rank has written this file, and return its text."""
         until(lambda: (self.folder / name).exists() and (self.folder / name).read_text(), 60, f"{name} to be written")
         return (self.folder / name).read_text()
 
 
 @contextmanager
-def agent(program: Path, folder: Path, script: str, *, shell: bool = False, **environment: str) -> Iterator[Agent]:
-    """A run of a Python script; R is its rank, and `say(name, text)` writes a file at once."""
+def running_agent(
+    program: Path, folder: Path, script: str, *, shell: bool = False, **environment: str
+) -> Iterator[AgentProcess]:
+    """Run a Python script in each rank. In it, R is the rank, and `record(name, text)` writes a file at once."""
     (folder / "script.py").write_text(
         "import os, signal, subprocess, sys, time\n"
         'R = int(os.environ["RANK"])\n'
-        "def say(name, text):\n"
+        "def record(name, text):\n"
         '    with open(name + ".new", "w") as file: file.write(str(text))\n'
         '    os.rename(name + ".new", name)\n' + script
     )
     # A shell whose command is its last would become that command.
     command = ["sh", "-c", f"{sys.executable} script.py; exit $?"] if shell else [sys.executable, "script.py"]
-    made = Agent(program, folder, "--", *command, **environment)
+    made = AgentProcess(program, folder, "--", *command, **environment)
     try:
         yield made
     finally:
         made.kill()
 
 
-def shown(message: str) -> str:
+def displayed(message: str) -> str:
     """A termination message as the operator shows it."""
     return container_exit(NOW, 1, message).message
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

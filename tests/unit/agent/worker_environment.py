@@ -1,10 +1,10 @@
-"""Where the agent's source is, and the place in a group that the operator would tell it."""
+"""Where the agent's source is, and the variables that the operator sets for a worker."""
 
 from pathlib import Path
 
-TRAINER = Path(__file__).parents[3] / "trainer-image"
-AGENT = TRAINER / "agent"
-PLACE = {
+TRAINER_IMAGE = Path(__file__).parents[3] / "trainer-image"
+AGENT_SOURCE = TRAINER_IMAGE / "agent"
+WORKER_VARIABLES = {
     "TRAINYARD_REPLICA_INDEX": "1",
     "TRAINYARD_REPLICAS": "2",
     "TRAINYARD_PROCESSES_PER_REPLICA": "2",

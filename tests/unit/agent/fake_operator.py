@@ -1,4 +1,4 @@
-"""An operator that the agent can be started with: what it receives, and what it orders."""
+"""A fake operator over HTTPS: it records what agents send, and answers with orders."""
 
 import json
 import socket
@@ -18,18 +18,18 @@ from tests.support.polling import until
 Poll = dict[str, Any]
 
 
-class Operator:
-    """Holds each question until its order differs from what the worker does, as the real one. `says` is answered to all, at once."""
+class FakeOperator:
+    """Hold each request until the order differs from the worker's state. `fixed_answer` answers all at once."""
 
     def __init__(self, folder: Path, port: int = 0, address: str = "127.0.0.1") -> None:
         self.polls: list[Poll] = []
         self.reports: list[Poll] = []
         self.orders: Poll = {"attempt": 1, "run": True}
-        self.says: tuple[int, Any] | None = None
+        self.fixed_answer: tuple[int, Any] | None = None
         self.tokens: list[str] = []
         self.report_answer: tuple[int, Any] = (200, {"next": 1})
         self.connections = 0
-        self.over = False
+        self.stopped = False
         self._open: set[socket.socket] = set()
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.load_cert_chain(folder / "tls.crt", folder / "tls.key")
@@ -47,11 +47,11 @@ class Operator:
                 else:
                     outer.polls.append(body)
                     status, answer = outer._answer(body)
-                said = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+                content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(said)))
+                self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
-                self.wfile.write(said)
+                self.wfile.write(content)
 
             @override
             def log_message(self, *_: object) -> None:
@@ -62,7 +62,7 @@ class Operator:
 
             @override
             def process_request_thread(self, request: Any, client_address: Any) -> None:
-                # The handshake is not to keep others from the door.
+                # A slow handshake must not block other connections.
                 with suppress(OSError, ValueError):
                     request.settimeout(60)
                     wrapped = outer._tls.wrap_socket(request, server_side=True)
@@ -86,23 +86,23 @@ class Operator:
     def order(self, attempt: int, *, run: bool, **environment: str) -> None:
         self.orders = {"attempt": attempt, "run": run, "environment": environment}
 
-    def hears(self, state: str, attempt: int = 1, times: int = 1) -> Poll:
-        """The last poll that says so."""
+    def wait_for(self, state: str, attempt: int = 1, times: int = 1) -> Poll:
+        """Wait until a worker has reported this state so many times, and return the last request."""
 
-        def said() -> list[Poll]:
+        def matching() -> list[Poll]:
             return [poll for poll in [*self.polls] if (poll["state"], poll["attempt"]) == (state, attempt)]
 
-        until(lambda: len(said()) >= times, 60, f"the worker to be {state} at attempt {attempt}")
-        return said()[-1]
+        until(lambda: len(matching()) >= times, 60, f"the worker to be {state} at attempt {attempt}")
+        return matching()[-1]
 
     @property
     def connected(self) -> int:
-        """How many connections are open."""
+        """Return the number of open connections."""
         return len(self._open)
 
     def stop(self) -> None:
-        """As a machine that loses its process: what is open breaks off."""
-        self.over = True
+        """Stop as a killed process does: open connections break."""
+        self.stopped = True
         self.server.shutdown()
         self.thread.join()
         for each in [*self._open]:
@@ -112,18 +112,18 @@ class Operator:
 
     def _answer(self, poll: Poll) -> tuple[int, Any]:
         end = time.monotonic() + 60
-        while not self.over and time.monotonic() < end:
-            if self.says is not None:
-                return self.says
+        while not self.stopped and time.monotonic() < end:
+            if self.fixed_answer is not None:
+                return self.fixed_answer
             orders = self.orders
             starts = poll["state"] == "waiting" and orders["run"] and poll["attempt"] == orders["attempt"]
-            if poll["attempt"] < orders["attempt"] or starts or _stops_anew(poll, orders):
+            if poll["attempt"] < orders["attempt"] or starts or _stop_changes(poll, orders):
                 return 200, orders
             time.sleep(0.01)
         return 200, self.orders
 
 
-def _stops_anew(poll: Poll, orders: Poll) -> bool:
+def _stop_changes(poll: Poll, orders: Poll) -> bool:
     leave, stop = poll.get("leave"), orders.get("stop")
     if leave is None or stop is None:
         return leave is not None and leave["asked"]
@@ -131,17 +131,17 @@ def _stops_anew(poll: Poll, orders: Poll) -> bool:
 
 
 @contextmanager
-def operating(folder: Path, port: int = 0, address: str = "127.0.0.1") -> Iterator[Operator]:
-    made = Operator(folder, port, address)
+def serve_operator(folder: Path, port: int = 0, address: str = "127.0.0.1") -> Iterator[FakeOperator]:
+    made = FakeOperator(folder, port, address)
     try:
         yield made
     finally:
-        if not made.over:
+        if not made.stopped:
             made.stop()
 
 
 def credentials(folder: Path, port: int) -> dict[str, str]:
-    """What a worker is given to reach it."""
+    """Return the variables by which a worker connects to it."""
     return {
         "TRAINYARD_COORDINATOR": f"https://localhost:{port}",
         "TRAINYARD_COORDINATOR_CA": (folder / "ca.crt").read_text(),
