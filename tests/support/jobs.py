@@ -78,7 +78,7 @@ class Scene:
 
     # The job
 
-    def wishing(self, **fields: Any) -> "Scene":
+    def with_spec(self, **fields: Any) -> "Scene":
         """The user changes the spec."""
         changed = {**self.spec.model_dump(by_alias=True), **fields}
         return replace(self, spec=TrainingJobSpec.model_validate(changed), generation=self.generation + 1)
@@ -87,7 +87,7 @@ class Scene:
         """Something else was stored."""
         return replace(self, status=self.status.evolve(**fields))
 
-    def saying(self, *conditions: Condition) -> "Scene":
+    def with_conditions(self, *conditions: Condition) -> "Scene":
         """Conditions were stored."""
         kept = [c for c in self.status.conditions if c.type not in {new.type for new in conditions}]
         return self.with_status(conditions=[*kept, *conditions])
@@ -119,11 +119,11 @@ class Scene:
 
     def suspended(self) -> "Scene":
         """The suspension was stored."""
-        return self.saying(condition(ConditionType.SUSPENDED)).with_status(active_since=None)
+        return self.with_conditions(condition(ConditionType.SUSPENDED)).with_status(active_since=None)
 
     def finished(self, kind: ConditionType = ConditionType.COMPLETE, seconds_ago: float = 10) -> "Scene":
         """The end was stored."""
-        return self.saying(condition(kind)).with_status(completion_time=ago(seconds_ago), active_since=None)
+        return self.with_conditions(condition(kind)).with_status(completion_time=ago(seconds_ago), active_since=None)
 
     # Its pods, those of the current attempt
 
@@ -186,12 +186,12 @@ class Scene:
 
     # Its agents
 
-    def attended(self, state: AgentState = AgentState.RUNNING, *indexes: int) -> "Scene":
+    def with_agents(self, state: AgentState = AgentState.RUNNING, *indexes: int) -> "Scene":
         """The agents of these workers, or of all, have called in the current attempt."""
         meant = indexes or tuple(range(self.spec.replicas))
-        return self._heard({index: AgentView(self.status.attempt, state, since=ago(200)) for index in meant})
+        return self._with_agent_views({index: AgentView(self.status.attempt, state, since=ago(200)) for index in meant})
 
-    def told_failed(
+    def reported_failed(
         self,
         index: int,
         *,
@@ -203,23 +203,25 @@ class Scene:
     ) -> "Scene":
         """The agent of a worker has told that a rank failed; the container goes on. `reported`: what else it tells."""
         end = Exit(ago(seconds_ago), exit_code, "Error", message, step=step, rank=index, **reported)
-        return self._heard({index: AgentView(self.status.attempt, AgentState.FAILED, end, since=ago(200))})
+        return self._with_agent_views({index: AgentView(self.status.attempt, AgentState.FAILED, end, since=ago(200))})
 
-    def vanished(self, index: int, seconds_ago: float = 10) -> "Scene":
+    def with_unreachable_node(self, index: int, seconds_ago: float = 10) -> "Scene":
         """The node of a worker has not answered for so long."""
         agent = AgentView(self.status.attempt, AgentState.RUNNING, left_at=ago(seconds_ago), vanished=True)
-        return self._heard({index: agent})
+        return self._with_agent_views({index: agent})
 
-    def said_good_bye(self, index: int, seconds_ago: float = 1) -> "Scene":
+    def reported_finished(self, index: int, seconds_ago: float = 1) -> "Scene":
         """The agent of a worker has said that all is done there."""
-        return self._heard({index: AgentView(self.status.attempt, AgentState.ENDED, reported_at=ago(seconds_ago))})
+        return self._with_agent_views(
+            {index: AgentView(self.status.attempt, AgentState.ENDED, reported_at=ago(seconds_ago))}
+        )
 
-    def hung_up(self, index: int, seconds_ago: float = 5, state: AgentState = AgentState.RUNNING) -> "Scene":
+    def disconnected(self, index: int, seconds_ago: float = 5, state: AgentState = AgentState.RUNNING) -> "Scene":
         """The agent of a worker has closed its connection."""
         agent = AgentView(self.status.attempt, state, left_at=ago(seconds_ago))
-        return self._heard({index: agent})
+        return self._with_agent_views({index: agent})
 
-    def _heard(self, agents: dict[int, AgentView]) -> "Scene":
+    def _with_agent_views(self, agents: dict[int, AgentView]) -> "Scene":
         uids = {pod.index: pod.uid for pod in self.pods if pod.attempt == self.status.created_in_attempt(pod.index)}
         known = {uids[index]: agent for index, agent in agents.items() if index in uids}
         return replace(self, agents={**(self.agents or {}), **known})
@@ -230,13 +232,13 @@ def job(replicas: int = 3, **fields: Any) -> Scene:
     return Scene(spec(replicas, **fields))
 
 
-def told(conditions: list[Condition]) -> dict[str, tuple[bool, str]]:
+def summarize(conditions: list[Condition]) -> dict[str, tuple[bool, str]]:
     """Conditions as {type: (holds, reason)}."""
     return {c.type: (c.status == "True", c.reason) for c in conditions}
 
 
 def because(reason: str, *, holds: bool = True) -> tuple[bool, str]:
-    """One of `told`."""
+    """Return one value of `summarize`."""
     return holds, reason
 
 

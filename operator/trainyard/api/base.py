@@ -6,9 +6,9 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-MOST = 2**53
+MAX_JSON_INTEGER = 2**53
 """The largest whole number that every reader of JSON has right; also keeps counters from being set out of reach."""
-MOST_ATTEMPTS = 10**12
+MAX_ATTEMPT = 10**12
 """Far fewer: the number stands in the names of pods."""
 
 

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 from trainyard.api.base import Model, rule
 
 DAY = 24 * 3600
-MOST_IN_A_WINDOW = 1000
+MAX_RESTARTS_IN_WINDOW = 1000
 """The most failure times that a status holds: more would make it too large."""
 
 
@@ -86,8 +86,8 @@ class Recovery(Model):
         json_schema_extra={
             "x-kubernetes-validations": [
                 rule(
-                    f"!has(self.windowSeconds) || self.maxRestarts <= {MOST_IN_A_WINDOW}",
-                    f"maxRestarts must not be greater than {MOST_IN_A_WINDOW} where windowSeconds is set",
+                    f"!has(self.windowSeconds) || self.maxRestarts <= {MAX_RESTARTS_IN_WINDOW}",
+                    f"maxRestarts must not be greater than {MAX_RESTARTS_IN_WINDOW} where windowSeconds is set",
                     fieldPath=".maxRestarts",
                 ),
                 rule(

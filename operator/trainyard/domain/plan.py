@@ -24,7 +24,7 @@ from trainyard.domain.progress.group_progress import last_step_of, progress
 from trainyard.domain.recovery import agent_reports, failure_policy, stored_times, suspect_nodes
 from trainyard.domain.recovery.agent_injection import image_problem
 from trainyard.domain.recovery.restart_scope import attempt_of_all_agents
-from trainyard.domain.recovery.root_cause import Cause, find_cause, settle_time_left
+from trainyard.domain.recovery.root_cause import Cause, find_cause, root_cause_wait_left
 from trainyard.domain.scaling import capacity, resize, scale_up
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
 from trainyard.domain.state.worker_state import State, all_present, has_stopped, state
@@ -53,8 +53,8 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         return _after_the_end(snapshot, now)
     snapshot = _prepare(snapshot, now)
     job, status = snapshot.job, snapshot.job.status
-    told = [*(pod.attempt for pod in snapshot.pods), attempt_of_all_agents(snapshot)]
-    newest = max((attempt for attempt in told if attempt < MAX_PLAUSIBLE_ATTEMPT), default=0)
+    attempts = [*(pod.attempt for pod in snapshot.pods), attempt_of_all_agents(snapshot)]
+    newest = max((attempt for attempt in attempts if attempt < MAX_PLAUSIBLE_ATTEMPT), default=0)
     if newest > status.attempt:
         return transitions.adopt(snapshot, newest)
     if not status.holds(C.SUSPENDED) and _succeeded(snapshot):
@@ -122,7 +122,7 @@ def _before_failures(snapshot: Snapshot, now: datetime) -> Decision | None:
 def _cause_wait(cause: Cause, snapshot: Snapshot, now: datetime) -> timedelta | None:
     """Return how much longer to wait until `cause` is known to be the first; None: it is."""
     return (
-        settle_time_left(cause, now)
+        root_cause_wait_left(cause, now)
         or agent_reports.connect_time_left(snapshot, now)
         or agent_reports.report_time_left(snapshot, now)
     )

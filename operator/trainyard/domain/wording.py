@@ -44,9 +44,9 @@ def headline(message: str) -> str:
     After the exception, a launcher usually prints lines of its own.
     """
     lines = [PREFIX.sub("", line.strip()) for line in message.splitlines()]
-    told = [line for line in lines if any(letter.isalnum() for letter in line)]
-    exceptions = [line for line in told if EXCEPTION.search(line) and NEWS_OF_NOTHING not in line]
-    last = next(reversed(exceptions or told), "")
+    filled = [line for line in lines if any(letter.isalnum() for letter in line)]
+    exceptions = [line for line in filled if EXCEPTION.search(line) and NEWS_OF_NOTHING not in line]
+    last = next(reversed(exceptions or filled), "")
     if last.startswith(ADVICE) and (code := EXIT_CODE.search(message)):
         return f"a training process ended with exit code {code[1]}; the log of the worker says why"
     return last[:LONGEST]

@@ -46,14 +46,14 @@ def cannot_run(why: str) -> ConditionUpdate:
 
 
 def agent_conditions(job: JobView, status: TrainingJobStatus, *, brought: bool) -> Sequence[ConditionUpdate]:
-    """What is to be said of it now. Nothing, as a rule: only where the agent is expected and cannot be there, or that was said before.
+    """What is to be stored of it now. Nothing, as a rule: only where the agent is expected and cannot be there, or that was stored before.
 
     `brought`: whether the operator has an agent to bring.
     """
-    spoken = status.condition(C.AGENT_INJECTED) is not None
+    reported = status.condition(C.AGENT_INJECTED) is not None
     if not brought or job.spec.recovery.agent is Agent.NONE:
         why = "recovery.agent is none" if brought else "the operator is set up without an agent"
-        return [condition_false(C.AGENT_INJECTED, Reason.AGENT_DISABLED, f"{why}: {WITHOUT}")] if spoken else []
+        return [condition_false(C.AGENT_INJECTED, Reason.AGENT_DISABLED, f"{why}: {WITHOUT}")] if reported else []
     if not _has_command(job):
         why = f"the main container has no command that {AGENT} could run: {WITHOUT}; to have more, give it a command"
         return [condition_false(C.AGENT_INJECTED, Reason.NO_COMMAND, why)]
@@ -61,7 +61,7 @@ def agent_conditions(job: JobView, status: TrainingJobStatus, *, brought: bool) 
         return []
     return (
         [condition_true(C.AGENT_INJECTED, Reason.AGENT_INJECTED, f"{AGENT} runs the command of each worker")]
-        if spoken
+        if reported
         else []
     )
 
@@ -71,5 +71,5 @@ def _has_command(job: JobView) -> bool:
 
 
 def _is_unsupported(status: TrainingJobStatus) -> bool:
-    said = status.condition(C.AGENT_INJECTED)
-    return said is not None and said.status == "False" and said.reason == Reason.NO_PYTHON
+    stored = status.condition(C.AGENT_INJECTED)
+    return stored is not None and stored.status == "False" and stored.reason == Reason.NO_PYTHON

@@ -142,12 +142,17 @@ def _first_contact_time_left(snapshot: Snapshot, pod: PodView, now: datetime) ->
 
     Others tell then that they have lost a peer. Where none does, nothing follows from it: it may not be able to call, and train.
     """
-    heard, hearing = snapshot.agents_connected_since, snapshot.coordinator_up_since
-    if not pod.running or heard is None or hearing is None or not has_agent(snapshot.job, brought=snapshot.agent):
+    connected_since, up_since = snapshot.agents_connected_since, snapshot.coordinator_up_since
+    if (
+        not pod.running
+        or connected_since is None
+        or up_since is None
+        or not has_agent(snapshot.job, brought=snapshot.agent)
+    ):
         return None
     ends = (agent.exit for each in snapshot.current if (agent := snapshot.agents.get(each.uid)) and agent.exit)
     lost = any(is_consequence(end) for end in ends) and snapshot.job.status.has(pod.index, pod.attempt)
-    return ABSENT_AGENT_TIMEOUT - (now - max(heard, _expected_since(pod, hearing, now))) if lost else None
+    return ABSENT_AGENT_TIMEOUT - (now - max(connected_since, _expected_since(pod, up_since, now))) if lost else None
 
 
 def _exit_time_left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:

@@ -171,8 +171,8 @@ def _describe(failure: Failure) -> str:
     """Return the cause, the coordinated stop that it followed, and why it is counted or not."""
     status, cause = failure.job.status, failure.cause
     stop = status.stopping
-    told = "" if stop is None or stop.step is None else f"; all ranks were requested to stop after step {stop.step}"
-    return f"{describe(cause, status.attempt)}{told}{_counting_note(failure)}"
+    after = "" if stop is None or stop.step is None else f"; all ranks were requested to stop after step {stop.step}"
+    return f"{describe(cause, status.attempt)}{after}{_counting_note(failure)}"
 
 
 def _counting_note(failure: Failure) -> str:

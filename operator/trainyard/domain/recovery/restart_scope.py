@@ -115,10 +115,10 @@ def choose_resized_group(snapshot: Snapshot) -> tuple[Group | None, str]:
 
     None: all are made anew.
     """
-    job, wished = snapshot.job, snapshot.size.desired
-    kept = {pod.index for pod in snapshot.current if pod.index < wished and _can_keep(snapshot, pod)}
-    came = {pod.index: pod.attempt for pod in snapshot.joining if pod.index < wished and _can_keep(snapshot, pod)}
-    new = set(range(wished)) - kept - came.keys()
+    job, desired = snapshot.job, snapshot.size.desired
+    kept = {pod.index for pod in snapshot.current if pod.index < desired and _can_keep(snapshot, pod)}
+    came = {pod.index: pod.attempt for pod in snapshot.joining if pod.index < desired and _can_keep(snapshot, pod)}
+    new = set(range(desired)) - kept - came.keys()
     joined = not new or _can_be_joined(snapshot, new)
     group = (
         _group(snapshot, came | dict.fromkeys(new, job.status.attempt + 1))
@@ -160,8 +160,8 @@ def can_join(snapshot: Snapshot) -> bool:
     """Whether more workers could begin an attempt together with those that are there."""
     status = snapshot.job.status
     few = len(status.internal.group.replacements if status.internal.group else ()) < MAX_REPLACEMENTS
-    heard = snapshot.coordinator_up_since is not None and has_agent(snapshot.job, brought=snapshot.agent)
-    return can_keep_pods(snapshot.job.spec) and few and heard
+    served = snapshot.coordinator_up_since is not None and has_agent(snapshot.job, brought=snapshot.agent)
+    return can_keep_pods(snapshot.job.spec) and few and served
 
 
 def has_fixed_values(spec: TrainingJobSpec, also: re.Pattern[str] | None = None) -> bool:

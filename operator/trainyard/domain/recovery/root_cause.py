@@ -14,7 +14,7 @@ from trainyard.domain.wording import headline, raised_at
 CONSEQUENCE_CODES = frozenset({SAVED_CODE, PEER_LOST_CODE})
 """The exit codes of ranks that ended because of something elsewhere."""
 
-SETTLE_TIME = timedelta(seconds=3)
+ROOT_CAUSE_WAIT = timedelta(seconds=3)
 """How long a victim's own cause is waited for: the node of the real one may report a moment later."""
 
 UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
@@ -45,8 +45,8 @@ class Cause:
     @property
     def step(self) -> int | None:
         """The last step that the rank had done, where that is known."""
-        said = self.pod.exit.step if self.pod and self.pod.exit else None
-        return self.reported_step if said is None else said
+        own = self.pod.exit.step if self.pod and self.pod.exit else None
+        return self.reported_step if own is None else own
 
     @property
     def hung(self) -> bool:
@@ -81,10 +81,10 @@ def is_consequence(end: Exit) -> bool:
     return end.code in CONSEQUENCE_CODES or end.peer_lost
 
 
-def settle_time_left(cause: Cause, now: datetime) -> timedelta | None:
+def root_cause_wait_left(cause: Cause, now: datetime) -> timedelta | None:
     """How much longer to wait before `cause` is believed to be the first, or None to believe it now."""
     # The time is the node's own. A clock that is minutes ahead must not hold up the restart for minutes.
-    left = SETTLE_TIME - abs(now - cause.time)
+    left = ROOT_CAUSE_WAIT - abs(now - cause.time)
     return left if cause.victim and left > timedelta() else None
 
 
@@ -100,8 +100,8 @@ def describe(cause: Cause, attempt: int) -> str:
             return f"{describe_culprit(cause.culprit)}; {who} was the first to notice: {summary(pod.exit)}"
         inside = f" in init container {pod.exit.init_container}" if pod.exit.init_container else ""
         how = f"failed with exit code {pod.exit.code} ({pod.exit.reason}){inside}"
-        told = f"{who} {how}: {summary(pod.exit)}".removesuffix(": ")
-        return f"{told} (at {where})" if (where := _location(pod.exit)) else told
+        text = f"{who} {how}: {summary(pod.exit)}".removesuffix(": ")
+        return f"{text} (at {where})" if (where := _location(pod.exit)) else text
     why = pod.disruption or pod.issue
     verb = "was rejected by its node" if cause.reason is Reason.ADMISSION_REJECTED else "was disrupted"
     return f"{who} {verb}: {why.reason}: {why.message}".removesuffix(": ") if why else f"{who} {verb}"

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from trainyard.api.internal_status import MAX_REASON_LENGTH
 from trainyard.api.reasons import Reason
-from trainyard.api.status import MOST_SUSPECTS, Avoidance, SuspectNode
+from trainyard.api.status import MAX_SUSPECT_NODES, Avoidance, SuspectNode
 from trainyard.domain.recovery.restart_budget import increment
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.snapshot import JobView, PodView
@@ -32,7 +32,7 @@ def remembered(job: JobView, now: datetime) -> list[SuspectNode]:
 def can_avoid_node(job: JobView, pod: PodView | None, now: datetime) -> bool:
     """Whether to avoid the node of `pod` would be of use. Where all that can be remembered are avoided it is not the nodes."""
     left = len(required(remembered(job, now)))
-    return bool(job.spec.recovery.avoid_nodes and pod and pod.node and left < MOST_SUSPECTS)
+    return bool(job.spec.recovery.avoid_nodes and pod and pod.node and left < MAX_SUSPECT_NODES)
 
 
 def record_failure(job: JobView, cause: Cause, now: datetime, *, elsewhere: bool) -> list[SuspectNode]:
@@ -53,7 +53,7 @@ def record_failure(job: JobView, cause: Cause, now: datetime, *, elsewhere: bool
         name=name, failures=failures, avoidance=avoidance, reason=_reason(cause), until=now + SUSPECT_NODE_TTL
     )
     others = sorted((node for node in nodes if node.name != name), key=_weight, reverse=True)
-    return [this_node, *others[: MOST_SUSPECTS - 1]]
+    return [this_node, *others[: MAX_SUSPECT_NODES - 1]]
 
 
 def describe_avoidance(before: Sequence[SuspectNode], after: Sequence[SuspectNode]) -> str:

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from trainyard.api.base import MOST
+from trainyard.api.base import MAX_JSON_INTEGER
 from trainyard.domain.wording import counted
 
 START = '{"trainyard":'
@@ -27,7 +27,7 @@ HIGHEST_RANK = 999_999_999
 HEADLINE_CHARACTERS = 512
 MIB = 1 << 20
 
-Count = Annotated[int, Field(ge=0, le=MOST)]
+Count = Annotated[int, Field(ge=0, le=MAX_JSON_INTEGER)]
 Text = Annotated[str, Field(max_length=LINE_BYTES)]
 
 
@@ -83,7 +83,7 @@ class Termination(BaseModel):
     phase: Text = ""
     """Of a hang: the phase in which the rank makes no progress."""
     stalled_seconds: Count | None = None
-    usual_step_seconds: Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)] | None = None
+    usual_step_seconds: Annotated[float, Field(ge=0, le=MAX_JSON_INTEGER, allow_inf_nan=False)] | None = None
     blocked: Literal["", "stopped", "uninterruptible"] = ""
     """Of a hang: why the rank cannot say where it is."""
     outlier: bool = False
@@ -135,19 +135,19 @@ def _who(data: Termination) -> str:
 
 def _failed(data: Termination, text: str) -> str:
     how = f"was killed by {signal_name(data.signal)}" if data.signal else f"exited with code {data.exit_code or 0}"
-    told = f"{_who(data)} {how}"
+    line = f"{_who(data)} {how}"
     if data.out_of_memory:
-        told += f": out of memory: the kernel killed {_oom(data)}"
+        line += f": out of memory: the kernel killed {_oom(data)}"
     elif data.signal == Signals.SIGBUS:
-        told += ": mapped memory is not available; usually /dev/shm is full, or a file was truncated while it was read"
+        line += ": mapped memory is not available; usually /dev/shm is full, or a file was truncated while it was read"
     elif data.exception:
-        told += f": {data.exception}"
+        line += f": {data.exception}"
     elif not data.signal and (last := text.rpartition("\n")[2].strip()):
-        told += f": {last}"
-    told = told[:HEADLINE_CHARACTERS]
+        line += f": {last}"
+    line = line[:HEADLINE_CHARACTERS]
     if data.oom_kills and not data.out_of_memory:
-        told += f" ({data.oom_age_seconds} seconds before, out of memory, the kernel killed {_oom(data)})"
-    return told
+        line += f" ({data.oom_age_seconds} seconds before, out of memory, the kernel killed {_oom(data)})"
+    return line
 
 
 def _oom(data: Termination) -> str:

@@ -44,6 +44,6 @@ def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
     others = [c for c in plan.status.conditions if c.type != update.kind]
     before = plan.status.evolve(conditions=[*others, *([stored] if stored else [])])
     status = plan.status.evolve(conditions=apply_conditions(before, [update], job.generation, now))
-    told = stored is not None and stored.reason == refusal.reason
-    events = [] if told else [Event("Warning", refusal.reason, refusal.message)]
+    reported = stored is not None and stored.reason == refusal.reason
+    events = [] if reported else [Event("Warning", refusal.reason, refusal.message)]
     return replace(plan, status=status, events=[*plan.events, *events], requeue_after=wait)

@@ -161,7 +161,7 @@ def _stalled(snapshot: Snapshot, status: TrainingJobStatus, reason: Reason) -> l
 
 def _meeting(snapshot: Snapshot, now: datetime) -> str:
     """What workers wait for that began before their attempt, or are to join such."""
-    count, wished = sum(is_ready(snapshot, pod) for pod in snapshot.current), snapshot.size.desired
+    count, desired = sum(is_ready(snapshot, pod) for pod in snapshot.current), snapshot.size.desired
     left = [pod.name for pod in snapshot.old if not has_stopped(pod)]
     until = f"; pod {left[0]} of an earlier attempt has yet to end" if left else ""
     begin = snapshot.job.status.internal.backoff.not_before
@@ -170,7 +170,7 @@ def _meeting(snapshot: Snapshot, now: datetime) -> str:
         if begin and now < begin
         else ""
     )
-    return f"{count} of {wished} workers are ready for attempt {snapshot.job.status.attempt}{at}{until}"
+    return f"{count} of {desired} workers are ready for attempt {snapshot.job.status.attempt}{at}{until}"
 
 
 def _avoiding(job: JobView, reason: Reason) -> str:

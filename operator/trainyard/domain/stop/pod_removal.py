@@ -27,14 +27,14 @@ def removals(snapshot: Snapshot, unused: Iterable[PodView], now: datetime) -> tu
             waits.append(left.total_seconds())
             continue
         waits.append(TRY_AGAIN)
-        if _heard(snapshot, pod):
+        if _agent_connected(snapshot, pod):
             continue
         note = f"pod {pod.name} is deleted by force: nothing is heard of node {pod.node}, and it was to end by {pod.deletion_time:%H:%M:%S} UTC"
         actions.append(RemovePod(pod.name, pod.uid, note))
     return actions, waits
 
 
-def _heard(snapshot: Snapshot, pod: PodView) -> bool:
+def _agent_connected(snapshot: Snapshot, pod: PodView) -> bool:
     """Whether its agent calls: it is the control plane that does not hear of the node, and the worker is there."""
     agent = snapshot.agents.get(pod.uid)
     return agent is not None and agent.connected

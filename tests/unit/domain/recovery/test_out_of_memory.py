@@ -76,7 +76,7 @@ def test_leak_over_hours_is_tolerated() -> None:
 def test_a_job_that_was_changed_may_run_out_of_memory_again(how: dict[str, Any]) -> None:
     status = after(OOM)
     assert status.internal.restart_budget.out_of_memory == 1
-    changed = Scene(job(3).spec, status).running(attempt=status.attempt).wishing(**how)
+    changed = Scene(job(3).spec, status).running(attempt=status.attempt).with_spec(**how)
     assert plan(changed.snapshot, NOW).status.internal.restart_budget.out_of_memory is None
 
 

@@ -83,7 +83,7 @@ def test_it_names_this_very_pod_and_says_why() -> None:
 
 
 def test_a_worker_whose_agent_calls_is_there_whatever_the_control_plane_says() -> None:
-    heard = replaced(dead(RUNNING.attended(AgentState.RUNNING)))
+    heard = replaced(dead(RUNNING.with_agents(AgentState.RUNNING)))
     assert removed(heard) == []
     assert plan(heard.snapshot, NOW).requeue_after == TRY_AGAIN, "it may fall silent without a word"
     assert removed(replace(heard, agents={})) == ["train-worker-1-1"]
