@@ -1,6 +1,6 @@
 """Read the termination message of a container: one JSON line by `trainyard-agent`, then free text for people. Pure.
 
-Decisions rest on the line alone. Every other message is text without data: of a container without the agent, of an agent with another
+Decisions depend on the line alone. Every other message is text without data: of a container without the agent, of an agent with another
 version of the schema, cut by the kubelet within the line, or written by the program. A program can forge a line, since the file is
 its container's own; that may mislead the decisions on its own job, which it can end anyway, and on no other.
 
@@ -91,7 +91,7 @@ class Termination(BaseModel):
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether the worker exited because memory ran out. Of processes below the agent the node does not tell."""
+        """Whether the worker exited because memory ran out. The node does not report this for processes below the agent."""
         return self.oom_kills > 0 and (self.oom_age_seconds or 0) <= OOM_CAUSE_SECONDS
 
 
