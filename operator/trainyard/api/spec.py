@@ -15,16 +15,16 @@ YEAR = 366 * DAY
 DEFAULT_GRACE_SECONDS = 30
 """Kubernetes' own `terminationGracePeriodSeconds`."""
 MAX_GRACE_SECONDS = YEAR
-"""The longest `terminationGracePeriodSeconds` that the operator reckons with."""
+"""The longest `terminationGracePeriodSeconds` that the operator uses; it treats a longer one as this."""
 MAX_PROCESSES_PER_REPLICA = 1024
 """Processes of a worker: the most that an agent starts."""
 MAX_PARALLELISM_DEGREE = 1024
-"""The most parts into which one dimension of a model is split."""
+"""The most ranks among which one dimension of a model is split."""
 RANKS_FIT = (
-    "replicas x processesPerReplica, the number of ranks, must be a multiple of parallelism.tensor x parallelism.pipeline"
-    " x parallelism.context, the ranks that hold one copy of the model; change one of these numbers"
+    "replicas x processesPerReplica (the number of ranks) must be a multiple of parallelism.tensor x parallelism.pipeline"
+    " x parallelism.context; change one of these numbers"
 )
-"""The message of the API server; and of the operator, where only it can count the ranks."""
+"""The message of the API server, and of the operator where only the operator can count the ranks."""
 SIZES = ("sizes", "minReplicas", "maxReplicas")
 SAME_SIZES = " && ".join(
     f"has(self.elastic.{name}) == has(oldSelf.value().elastic.{name})"
@@ -166,7 +166,7 @@ class TrainingJobSpec(Model):
                     " % (self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context) == 0)"
                     f" || ({SCALED})",
                     "each of elastic.sizes, times processesPerReplica, must be a multiple of parallelism.tensor x parallelism.pipeline"
-                    " x parallelism.context, the ranks that hold one copy of the model; leave out the sizes that are not",
+                    " x parallelism.context; leave out the sizes that are not",
                     fieldPath=".elastic.sizes",
                     optionalOldSelf=True,
                 ),
